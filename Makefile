@@ -1,0 +1,164 @@
+# attnd. Targets:
+#
+#   all            the daemon, build/release/attnd (default)
+#   run            build and start it in the foreground with the built-in configuration
+#   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
+#   bench          benchmarks, with the machine they ran on
+#   asan ubsan tsan   `check` under a sanitizer
+#   lint           clang-tidy, cppcheck and shellcheck, those that are installed
+#   format         clang-format over all C files
+#   checkdeps checkheaders   the include rules of docs/ARCHITECTURE.md; every header compiles alone
+#   compile_commands.json install uninstall dist clean
+#
+# Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
+
+MODE ?= release
+PREFIX ?= /usr/local
+DESTDIR ?=
+WERROR ?=
+V ?=
+
+B := build/$(MODE)
+Q := $(if $(V),,@)
+say = $(if $(V),@:,@printf '  %-6s %s\n')
+
+PACKAGES := libuv libcjson libxxhash
+LLHTTP_DIR ?= /usr/share/llhttp
+LLHTTP_INCLUDE ?= /usr/share/include/llhttp
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
+MODE_FLAGS_release := -O2 -g -DATTND_CHECK=1
+MODE_FLAGS_debug := -O1 -g -DATTND_CHECK=3
+MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-pointer
+MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
+MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
+
+WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \
+            -Wpointer-arith -Wcast-qual $(if $(WERROR),-Werror)
+# Bits are part of the contract, so contraction and fast math stay off whatever the user's CFLAGS say.
+BIT_STABLE := -ffp-contract=off -fno-fast-math
+CPPFLAGS_ALL := -I. -I$(LLHTTP_INCLUDE) -D_GNU_SOURCE -DLLHTTP_STRICT_MODE=1 $(CPPFLAGS)
+CFLAGS_ALL = -std=c11 $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(shell pkg-config --cflags $(PACKAGES)) -pthread \
+             $(CFLAGS) $(BIT_STABLE)
+LDFLAGS_ALL = $(filter -fsanitize=%,$(MODE_FLAGS_$(MODE))) -pthread $(LDFLAGS)
+LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
+
+FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
+SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c)))
+HEADERS := $(foreach f,$(FOLDERS) tests tests/unit tests/conformance,$(wildcard $(f)/*.h))
+UNIT_SOURCES := $(wildcard tests/unit/*.c)
+BENCH_SOURCES := $(wildcard tests/bench/*.c)
+CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh scripts/*.sh)
+
+object = $(patsubst %.c,$(B)/obj/%.o,$(1))
+OBJECTS := $(call object,$(SOURCES))
+LLHTTP_OBJECTS := $(B)/obj/llhttp/api.o $(B)/obj/llhttp/http.o $(B)/obj/llhttp/llhttp.o
+
+.PHONY: all
+all: $(B)/attnd
+
+$(B)/libattnd.a: $(OBJECTS) $(LLHTTP_OBJECTS)
+	$(say) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(B)/attnd: $(call object,server/main.c) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
+$(B)/obj/%.o: %.c $(B)/flags
+	$(say) CC $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(ISA_FLAGS) -MMD -MP -c -o $@ $<
+
+# Third-party source, compiled from where Debian installs it, with its own warnings left to its authors.
+$(B)/obj/llhttp/%.o: $(LLHTTP_DIR)/%.c $(B)/flags
+	$(say) CC $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS_ALL) -std=c11 -O2 -g -w $(filter -fsanitize=%,$(MODE_FLAGS_$(MODE))) -MMD -MP -c -o $@ $<
+
+# Rebuild when the flags or the commit that --version prints change.
+$(B)/flags: FORCE
+	@mkdir -p $(B)
+	@echo '$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)' > $@
+$(B)/commit: FORCE
+	@mkdir -p $(B)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+VERSIONED := $(call object,server/main.c server/routes.c)
+$(VERSIONED): $(B)/commit
+$(VERSIONED): CPPFLAGS_ALL += -DATTND_COMMIT='"$(COMMIT)"'
+
+.PHONY: run
+run: $(B)/attnd
+	@echo 'attnd serves http://127.0.0.1:8400; in another terminal try:'
+	@echo '    curl -s http://127.0.0.1:8400/livez'
+	@echo '    curl -s http://127.0.0.1:8400/v1/info | jq .geometry'
+	@echo '    curl -s http://127.0.0.1:8400/v1/info | jq .pool'
+	@$(B)/attnd
+
+# ---- tests
+
+$(B)/tests/unit: $(call object,$(UNIT_SOURCES)) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs check) $(LIBS)
+$(call object,$(UNIT_SOURCES)): CFLAGS_ALL += $(shell pkg-config --cflags check)
+
+TESTS := $(B)/tests/unit
+
+.PHONY: check
+check: $(B)/attnd $(TESTS) checkdeps
+	@MODE=$(MODE) bash tests/run.sh
+
+.PHONY: asan ubsan tsan
+asan ubsan tsan:
+	@$(MAKE) --no-print-directory MODE=$@ check
+
+.PHONY: checkdeps checkheaders lint format
+checkdeps:
+	@bash scripts/checkdeps.sh
+
+checkheaders:
+	$(Q)for header in $(HEADERS); do \
+		echo "#include \"$$header\"" | $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(shell pkg-config --cflags check) \
+			-Werror -fsyntax-only -x c - || exit 1; \
+	done
+	@echo "checkheaders: $(words $(HEADERS)) headers compile alone"
+
+lint: compile_commands.json
+	@bash scripts/lint.sh $(SOURCES) server/main.c -- $(SCRIPTS)
+
+format:
+	$(Q)clang-format -i $(HEADERS) $(SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES)
+
+compile_commands.json: FORCE
+	@{ echo '['; first=1; for f in $(SOURCES) server/main.c; do \
+		[ $$first = 1 ] || echo ','; first=0; \
+		printf '{"directory":"%s","file":"%s","command":"cc %s -c %s"}' "$$PWD" "$$f" \
+			'$(CPPFLAGS_ALL) -std=c11 $(WARNINGS)' "$$f"; \
+	done; echo ']'; } > $@
+
+# ---- the rest
+
+.PHONY: install uninstall dist clean help
+install: $(B)/attnd
+	install -D -m 755 $(B)/attnd $(DESTDIR)$(PREFIX)/bin/attnd
+	for preset in config/*.jsonc; do \
+		install -D -m 644 $$preset $(DESTDIR)$(PREFIX)/share/attnd/$${preset##*/} || exit 1; done
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/attnd
+	rm -rf $(DESTDIR)$(PREFIX)/share/attnd
+
+dist:
+	git archive --prefix=attnd-$(COMMIT)/ -o attnd-$(COMMIT).tar.gz HEAD
+
+clean:
+	rm -rf build compile_commands.json
+
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+
+FORCE:
+
+-include $(shell find build/$(MODE)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,603 @@
+/* config.c - the table of keys, and the four passes that fill it.
+ *
+ *   default -> file -> environment -> flags        each pass overwrites the values that it names
+ *
+ * A value is kept as a cJSON item until it is stored; flags and environment are parsed as JSON when
+ * they are JSON and taken as a string otherwise, so `--set geometry.dtype=f16` needs no quotes. For
+ * every key an origin is kept - the value's text and its place - from which --print-config prints, and
+ * to which an error found later (two keys that do not fit each other) can still point. */
+#include "config/config.h"
+
+#include "config/json.h"
+#include "config/model_constants.h"
+
+#include <cjson/cJSON.h>
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind {
+    KIND_STRING,   /* char[LISTEN_BYTES_MAX] */
+    KIND_ENUM,     /* int: index into `names` */
+    KIND_U32,      /* uint32_t in [min, max] */
+    KIND_BYTES,    /* uint64_t in [min, max]; also "512MiB" */
+    KIND_F32,      /* float in [min, max] */
+    KIND_WINDOW,   /* uint32_t[LAYERS_MAX]: a number, or a list that repeats over the layers */
+    KIND_CONSTANTS /* kept as text; expanded by model_constants_init() once the geometry is known */
+};
+
+struct key {
+    const char *path;
+    enum kind kind;
+    size_t offset; /* in struct config; unused for KIND_CONSTANTS */
+    double min, max;
+    const char *fallback; /* JSON */
+    const char *const *names;
+    const char *help;
+};
+
+enum origin_kind { FROM_DEFAULT, FROM_FILE, FROM_ENVIRONMENT, FROM_FLAG };
+
+struct config_origin {
+    enum origin_kind kind;
+    cJSON *item; /* owned: the value as given */
+    char *place; /* owned: "config/x.jsonc:7:21", "ATTND_LISTEN=...", "--set ...", "default" */
+};
+
+#define AT(member) offsetof(struct config, member)
+
+/* clang-format off */
+static const struct key keys[] = {
+    {"listen", KIND_STRING, AT(listen), 0, 0, "\"127.0.0.1:8400\"", NULL,
+     "HOST:PORT, [HOST]:PORT (loopback; port 0: any free one) or unix:PATH"},
+    {"geometry.layers", KIND_U32, AT(geometry.layers), 1, LAYERS_MAX, "4", NULL, "attention layers"},
+    {"geometry.query_heads", KIND_U32, AT(geometry.query_heads), 1, QUERY_HEADS_MAX, "8", NULL,
+     "query heads; a multiple of kv_heads"},
+    {"geometry.kv_heads", KIND_U32, AT(geometry.kv_heads), 1, KV_HEADS_MAX, "2", NULL, "key and value heads"},
+    {"geometry.head_dim", KIND_U32, AT(geometry.head_dim), 1, HEAD_DIM_MAX, "64", NULL, "elements of a head; a multiple of 8"},
+    {"geometry.block_size", KIND_U32, AT(geometry.block_size), 1, BLOCK_SIZE_MAX, "16", NULL, "token slots of a block"},
+    {"geometry.dtype", KIND_ENUM, AT(geometry.dtype), 0, 0, "\"bf16\"", dtype_names, "of q and o: f32, f16, bf16"},
+    {"geometry.kv_dtype", KIND_ENUM, AT(geometry.kv_dtype), 0, 0, "\"bf16\"", dtype_names, "of stored k and v"},
+    {"geometry.layout", KIND_ENUM, AT(geometry.layout), 0, 0, "\"hnd\"", layout_names, "of a block in memory"},
+    {"geometry.scale", KIND_F32, AT(geometry.scale), 0, 1e6, "0", NULL, "of q.k; 0: 1 / sqrt(head_dim)"},
+    {"geometry.softcap", KIND_F32, AT(geometry.softcap), 0, 1e6, "0", NULL, "scores become c tanh(score / c); 0: off"},
+    {"geometry.window", KIND_WINDOW, AT(geometry.window), 0, UINT32_MAX, "0", NULL,
+     "tokens a query sees, itself included; 0: all; a list repeats over the layers"},
+    {"geometry.sinks", KIND_CONSTANTS, 0, 0, 0, "false", NULL,
+     "false, a number, a list per query head, lists per layer, or \"seeded\""},
+    {"geometry.alibi", KIND_CONSTANTS, 0, 0, 0, "false", NULL,
+     "slopes: false, a number, a list per query head, or \"seeded\" (the usual geometric ones)"},
+    {"geometry.k_scale", KIND_CONSTANTS, 0, 0, 0, "1", NULL,
+     "of fp8 keys: a number, a list per KV head, lists per layer, or \"seeded\""},
+    {"geometry.v_scale", KIND_CONSTANTS, 0, 0, 0, "1", NULL, "of fp8 values: likewise"},
+    {"pool.blocks", KIND_BYTES, AT(pool_blocks), 1, POOL_BLOCKS_MAX, "4096", NULL, "KV blocks"},
+    {"pool.bytes", KIND_BYTES, AT(pool_bytes), 1, (double)(UINT64_C(1) << 50), "\"128MiB\"", NULL,
+     "the same as bytes (\"8GiB\"); of the two the one set last counts"},
+    {"limits.connections", KIND_U32, AT(limits.connections), 1, 65536, "1024", NULL, "open at a time"},
+    {"limits.header_timeout_s", KIND_U32, AT(limits.header_timeout_s), 1, 3600, "10", NULL,
+     "from the first byte of a request to the end of its headers"},
+    {"limits.body_timeout_s", KIND_U32, AT(limits.body_timeout_s), 1, 3600, "30", NULL,
+     "between two reads of a body, and for writing an answer"},
+    {"limits.keepalive_s", KIND_U32, AT(limits.keepalive_s), 1, 86400, "75", NULL, "between two requests"},
+    {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
+};
+/* clang-format on */
+
+enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
+
+static const struct key *key_find(const char *path)
+{
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strcmp(keys[i].path, path) == 0)
+            return &keys[i];
+    }
+    return NULL;
+}
+
+static struct config_origin *origin_of(const struct config *c, const struct key *key)
+{
+    return &c->origins[key - keys];
+}
+
+static int __attribute__((format(printf, 2, 3)))
+fail(char error[CONFIG_ERROR_BYTES], const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error, CONFIG_ERROR_BYTES, format, args);
+    va_end(args);
+    return ATTND_INVALID;
+}
+
+static char *__attribute__((format(printf, 1, 2))) format_text(const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    if (vasprintf(&text, format, args) < 0)
+        abort();
+    va_end(args);
+    return text;
+}
+
+/* "512MiB", "4096": false when it is neither. */
+static bool parse_bytes(const char *text, double *bytes)
+{
+    char *end;
+    errno = 0;
+    double number = strtod(text, &end);
+    if (end == text || errno)
+        return false;
+    const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (strcmp(end, units[i]) == 0) {
+            *bytes = number * (double)(UINT64_C(1) << (10 * i));
+            return *bytes == floor(*bytes);
+        }
+    }
+    return false;
+}
+
+static int wants(char *reason, const char *what)
+{
+    snprintf(reason, CONFIG_ERROR_BYTES, "wants %s", what);
+    return ATTND_INVALID;
+}
+
+static int wants_integer(const struct key *key, char *reason)
+{
+    snprintf(reason, CONFIG_ERROR_BYTES, "wants an integer in %.0f..%.0f", key->min, key->max);
+    return ATTND_INVALID;
+}
+
+static int store_enum(const struct key *key, const cJSON *item, int *value, char *reason)
+{
+    size_t n = 0;
+    if (cJSON_IsString(item)) {
+        for (int i = 0; key->names[i]; i++) {
+            if (strcmp(key->names[i], item->valuestring) == 0) {
+                *value = i;
+                return 0;
+            }
+        }
+    }
+    n = (size_t)snprintf(reason, CONFIG_ERROR_BYTES, "wants one of");
+    for (int i = 0; key->names[i]; i++)
+        n += (size_t)snprintf(reason + n, CONFIG_ERROR_BYTES - n, " \"%s\"", key->names[i]);
+    return ATTND_INVALID;
+}
+
+static int store_window(const struct key *key, const cJSON *item, uint32_t *window, char *reason)
+{
+    int64_t value;
+    uint32_t period = 0;
+    const cJSON *entry;
+    if (json_is_integer(item, 0, UINT32_MAX, &value)) {
+        window[period++] = (uint32_t)value;
+    } else if (cJSON_IsArray(item)) {
+        cJSON_ArrayForEach (entry, item) {
+            if (period == LAYERS_MAX || !json_is_integer(entry, 0, UINT32_MAX, &value))
+                return wants_integer(key, reason);
+            window[period++] = (uint32_t)value;
+        }
+    }
+    if (period == 0)
+        return wants(reason, "a number or a list of numbers");
+    for (uint32_t i = period; i < LAYERS_MAX; i++)
+        window[i] = window[i - period];
+    return 0;
+}
+
+/* Store `item` in the member of `c` that `key` names; ATTND_INVALID with `reason` when it does not fit.
+ */
+static int store(struct config *c, const struct key *key, const cJSON *item, char *reason)
+{
+    void *member = (char *)c + key->offset;
+    double number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    switch (key->kind) {
+    case KIND_STRING:
+        if (!cJSON_IsString(item) || strlen(item->valuestring) >= LISTEN_BYTES_MAX)
+            return wants(reason, "a string of at most 127 bytes");
+        strcpy(member, item->valuestring);
+        return 0;
+    case KIND_ENUM:
+        return store_enum(key, item, member, reason);
+    case KIND_U32:
+        if (!(number >= key->min && number <= key->max) || number != floor(number))
+            return wants_integer(key, reason);
+        *(uint32_t *)member = (uint32_t)number;
+        return 0;
+    case KIND_BYTES:
+        if (cJSON_IsString(item) && !parse_bytes(item->valuestring, &number))
+            return wants(reason, "a whole number, or one with KiB, MiB, GiB or TiB");
+        if (!(number >= key->min && number <= key->max) || number != floor(number))
+            return wants_integer(key, reason);
+        *(uint64_t *)member = (uint64_t)number;
+        return 0;
+    case KIND_F32:
+        if (!(number >= key->min && number <= key->max)) {
+            snprintf(reason, CONFIG_ERROR_BYTES, "wants a number in %g..%g", key->min, key->max);
+            return ATTND_INVALID;
+        }
+        *(float *)member = (float)number;
+        return 0;
+    case KIND_WINDOW:
+        return store_window(key, item, member, reason);
+    case KIND_CONSTANTS:
+        return 0; /* checked once the geometry is known */
+    }
+    return ATTND_INVALID;
+}
+
+/* Give `key` the value `item` from `place`; takes ownership of both. */
+static int assign(struct config *c, const struct key *key, enum origin_kind kind, cJSON *item,
+                  char *place, char error[CONFIG_ERROR_BYTES])
+{
+    char reason[CONFIG_ERROR_BYTES];
+    struct config_origin *origin = origin_of(c, key);
+    cJSON_Delete(origin->item);
+    free(origin->place);
+    *origin = (struct config_origin){kind, item, place};
+    if (store(c, key, item, reason) != 0)
+        return fail(error, "%s: %s: %.300s", place, key->path, reason);
+    return 0;
+}
+
+static int apply_defaults(struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        cJSON *item = cJSON_Parse(keys[i].fallback);
+        int rc = assign(c, &keys[i], FROM_DEFAULT, item, format_text("default"), error);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Every member of `tree`, whose path so far is `prefix`: a section is entered, a key assigned. */
+static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const char *file,
+                      const char *text, size_t bytes, char error[CONFIG_ERROR_BYTES])
+{
+    cJSON *next;
+    for (cJSON *item = tree->child; item; item = next) {
+        char path[128];
+        next = item->next;
+        int n = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", item->string);
+        const struct key *key = n < (int)sizeof path ? key_find(path) : NULL;
+        struct json_place at = json_place(text, json_locate(text, bytes, path));
+        char *place = format_text("%s:%u:%u", file, at.line, at.column);
+        int rc;
+        if (key) {
+            cJSON_DetachItemViaPointer(tree, item);
+            rc = assign(c, key, FROM_FILE, item, place, error);
+            place = NULL; /* kept by the origin */
+        } else if (cJSON_IsObject(item) && !*prefix) {
+            rc = apply_tree(c, item, item->string, file, text, bytes, error);
+        } else {
+            rc = fail(error, "%s: %s: no such key (attnd --help lists them)", place, path);
+        }
+        free(place);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* The whole file, malloc'd; NULL with `error` filled. */
+static char *read_file(const char *path, size_t *bytes, char error[CONFIG_ERROR_BYTES])
+{
+    FILE *f = fopen(path, "rb");
+    char *text = f ? malloc(CONFIG_FILE_BYTES_MAX + 1) : NULL;
+    if (!text) {
+        fail(error, "%s: %s", path, strerror(errno));
+        if (f)
+            fclose(f);
+        return NULL;
+    }
+    *bytes = fread(text, 1, CONFIG_FILE_BYTES_MAX + 1, f);
+    int broken = ferror(f);
+    fclose(f);
+    if (broken || *bytes > CONFIG_FILE_BYTES_MAX) {
+        fail(error, broken ? "%s: cannot be read" : "%s: larger than 1 MiB", path);
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static int apply_file(struct config *c, const char *file, char error[CONFIG_ERROR_BYTES])
+{
+    struct json_error wrong;
+    cJSON *tree = NULL;
+    size_t bytes;
+    char *text = read_file(file, &bytes, error);
+    if (!text)
+        return ATTND_INVALID;
+
+    int rc = json_blank_comments(text, bytes, &wrong);
+    if (rc == 0)
+        rc = json_parse(text, bytes, &tree, &wrong);
+    if (rc != 0) {
+        struct json_place at = json_place(text, wrong.offset);
+        rc = fail(error, "%s:%u:%u: %s", file, at.line, at.column, wrong.reason);
+    } else if (!cJSON_IsObject(tree)) {
+        rc = fail(error, "%s:1:1: the configuration is one JSON object", file);
+    } else {
+        rc = apply_tree(c, tree, "", file, text, bytes, error);
+    }
+    cJSON_Delete(tree);
+    free(text);
+    return rc;
+}
+
+/* A value from a flag or the environment: JSON if it is JSON, else the text itself as a string. */
+static cJSON *parse_word(const struct key *key, const char *text)
+{
+    struct json_error ignored;
+    cJSON *item = NULL;
+    bool bare = key->kind == KIND_STRING || key->kind == KIND_ENUM;
+    if (!bare && json_parse(text, strlen(text), &item, &ignored) == 0)
+        return item;
+    return cJSON_CreateString(text);
+}
+
+/* ATTND_GEOMETRY__HEAD_DIM -> geometry.head_dim */
+static const struct key *key_of_variable(const char *name, size_t name_bytes)
+{
+    char path[128];
+    size_t n = 0;
+    if (name_bytes >= sizeof path)
+        return NULL;
+    for (size_t i = 0; i < name_bytes; i++) {
+        bool section = name[i] == '_' && i + 1 < name_bytes && name[i + 1] == '_';
+        path[n++] = section ? '.' : (char)tolower((unsigned char)name[i]);
+        i += section;
+    }
+    path[n] = '\0';
+    return key_find(path);
+}
+
+static int apply_environment(struct config *c, char *const *environment, char error[CONFIG_ERROR_BYTES])
+{
+    static const char prefix[] = "ATTND_";
+    for (; environment && *environment; environment++) {
+        const char *equals = strchr(*environment, '=');
+        if (strncmp(*environment, prefix, sizeof prefix - 1) != 0 || !equals)
+            continue;
+        const char *name = *environment + sizeof prefix - 1;
+        const struct key *key = key_of_variable(name, (size_t)(equals - name));
+        if (!key)
+            return fail(error, "environment %.*s: no such key (attnd --help lists them)",
+                        (int)(equals - *environment), *environment);
+        int rc = assign(c, key, FROM_ENVIRONMENT, parse_word(key, equals + 1),
+                        format_text("environment %.200s", *environment), error);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int apply_sets(struct config *c, const struct config_inputs *in, char error[CONFIG_ERROR_BYTES])
+{
+    for (size_t i = 0; i < in->set_count; i++) {
+        const char *set = in->sets[i];
+        const char *equals = strchr(set, '=');
+        char path[128];
+        if (!equals || (size_t)(equals - set) >= sizeof path)
+            return fail(error, "--set %.200s: wants path=value", set);
+        memcpy(path, set, (size_t)(equals - set));
+        path[equals - set] = '\0';
+        const struct key *key = key_find(path);
+        if (!key)
+            return fail(error, "--set %.200s: %s: no such key (attnd --help lists them)", set, path);
+        int rc = assign(c, key, FROM_FLAG, parse_word(key, equals + 1),
+                        format_text("--set %.200s", set), error);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* The error of a check across keys, placed at `path`. */
+static int misfit(const struct config *c, const char *path, const char *reason,
+                  char error[CONFIG_ERROR_BYTES])
+{
+    const struct key *key = key_find(path);
+    return fail(error, "%s: %s: %s", key ? origin_of(c, key)->place : "configuration", path, reason);
+}
+
+static int check_geometry(struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    const char *field;
+    char reason[GEOMETRY_REASON_BYTES], path[64];
+    if (c->geometry.scale == 0)
+        c->geometry.scale = (float)(1.0 / sqrt((double)c->geometry.head_dim));
+    if (geometry_check(&c->geometry, &field, reason) == 0)
+        return 0;
+    snprintf(path, sizeof path, "geometry.%s", field);
+    return misfit(c, path, reason, error);
+}
+
+static int fill_constants(struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    const struct model_constants_source source = {
+        .sinks = origin_of(c, key_find("geometry.sinks"))->item,
+        .alibi = origin_of(c, key_find("geometry.alibi"))->item,
+        .k_scale = origin_of(c, key_find("geometry.k_scale"))->item,
+        .v_scale = origin_of(c, key_find("geometry.v_scale"))->item,
+    };
+    const char *field;
+    char reason[GEOMETRY_REASON_BYTES], path[64];
+    if (model_constants_init(&c->constants, &c->geometry, &source, &field, reason) == 0)
+        return 0;
+    snprintf(path, sizeof path, "geometry.%s", field);
+    return misfit(c, path, reason, error);
+}
+
+/* Of pool.blocks and pool.bytes the one from the stronger source counts; blocks when they are equal. */
+static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    uint64_t block_bytes = geometry_block_bytes(&c->geometry);
+    enum origin_kind blocks_from = origin_of(c, key_find("pool.blocks"))->kind;
+    enum origin_kind bytes_from = origin_of(c, key_find("pool.bytes"))->kind;
+    char reason[GEOMETRY_REASON_BYTES];
+    if (bytes_from > blocks_from) {
+        c->pool_blocks = c->pool_bytes / block_bytes;
+        if (c->pool_blocks == 0 || c->pool_blocks > POOL_BLOCKS_MAX) {
+            snprintf(reason, sizeof reason, "%llu blocks of %llu bytes fit; wants 1..%u",
+                     (unsigned long long)c->pool_blocks, (unsigned long long)block_bytes,
+                     POOL_BLOCKS_MAX);
+            return misfit(c, "pool.bytes", reason, error);
+        }
+    } else if (bytes_from == blocks_from && bytes_from != FROM_DEFAULT) {
+        return misfit(c, "pool.bytes", "set pool.blocks or pool.bytes, not both", error);
+    }
+    c->pool_bytes = c->pool_blocks * block_bytes; /* < 2^31 * 2^37 */
+    return 0;
+}
+
+int config_load(struct config *config, const struct config_inputs *inputs,
+                char error[CONFIG_ERROR_BYTES])
+{
+    *config = (struct config){.origins = calloc(KEY_COUNT, sizeof *config->origins)};
+    if (!config->origins)
+        return fail(error, "out of memory");
+
+    int rc = apply_defaults(config, error);
+    if (rc == 0 && inputs->file)
+        rc = apply_file(config, inputs->file, error);
+    if (rc == 0)
+        rc = apply_environment(config, inputs->environment, error);
+    if (rc == 0)
+        rc = apply_sets(config, inputs, error);
+    if (rc == 0)
+        rc = check_geometry(config, error);
+    if (rc == 0)
+        rc = fill_constants(config, error);
+    if (rc == 0)
+        rc = resolve_pool(config, error);
+    if (rc != 0)
+        config_deinit(config);
+    return rc;
+}
+
+void config_deinit(struct config *config)
+{
+    for (size_t i = 0; config->origins && i < KEY_COUNT; i++) {
+        cJSON_Delete(config->origins[i].item);
+        free(config->origins[i]
+                 .place); // NOLINT(clang-analyzer-unix.Malloc): assign() replaced what it freed
+    }
+    free(config->origins);
+    model_constants_deinit(&config->constants);
+    *config = (struct config){0};
+}
+
+/* Of pool.blocks and pool.bytes, the one that did not count. */
+static const struct key *overruled_key(const struct config *c)
+{
+    const struct key *blocks = key_find("pool.blocks"), *bytes = key_find("pool.bytes");
+    return origin_of(c, bytes)->kind > origin_of(c, blocks)->kind ? blocks : bytes;
+}
+
+/* Bytes of the path that name its section; 0 for a key at the top. */
+static size_t section_bytes(const char *path)
+{
+    const char *dot = strchr(path, '.');
+    return dot ? (size_t)(dot - path) : 0;
+}
+
+static bool same_section(const struct key *a, const struct key *b)
+{
+    size_t n = section_bytes(a->path);
+    return n == section_bytes(b->path) && strncmp(a->path, b->path, n) == 0;
+}
+
+void config_print(const struct config *config, FILE *out)
+{
+    const struct key *shown[KEY_COUNT];
+    size_t count = 0;
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (&keys[i] != overruled_key(config))
+            shown[count++] = &keys[i];
+    }
+    fputs("{\n", out);
+    for (size_t i = 0; i < count; i++) {
+        const struct config_origin *origin = origin_of(config, shown[i]);
+        size_t section = section_bytes(shown[i]->path);
+        bool first = i == 0 || !same_section(shown[i - 1], shown[i]);
+        bool last = i + 1 == count || !same_section(shown[i], shown[i + 1]);
+        char *value = cJSON_PrintUnformatted(origin->item);
+        if (section && first)
+            fprintf(out, "  \"%.*s\": {\n", (int)section, shown[i]->path);
+        fprintf(out, "%s\"%s\": %s%s // %s\n", section ? "    " : "  ",
+                shown[i]->path + section + (section > 0), value ? value : "null",
+                section && last ? "" : ",", origin->place);
+        if (section && last)
+            fputs(i + 1 == count ? "  }\n" : "  },\n", out);
+        free(value);
+    }
+    fputs("}\n", out);
+}
+
+static void print_mib(FILE *out, const char *what, double bytes)
+{
+    fprintf(out, "%-24s %14.0f bytes (%.1f MiB)\n", what, bytes, bytes / (1 << 20));
+}
+
+void config_print_memory(const struct config *config, FILE *out)
+{
+    const struct geometry *g = &config->geometry;
+    uint64_t available = config_memory_available();
+    fprintf(
+        out,
+        "K and V of one token     2 x %u heads x %u dims x %zu bytes (%s) x %u layers = %llu bytes\n",
+        g->kv_heads, g->head_dim, dtype_bytes(g->kv_dtype), dtype_name(g->kv_dtype), g->layers,
+        (unsigned long long)(geometry_token_bytes(g) * g->layers));
+    fprintf(out, "one block                %u tokens = %llu bytes\n", g->block_size,
+            (unsigned long long)geometry_block_bytes(g));
+    fprintf(out, "pool                     %llu blocks = %llu tokens\n",
+            (unsigned long long)config->pool_blocks,
+            (unsigned long long)(config->pool_blocks * g->block_size));
+    print_mib(out, "pool, memory", (double)config->pool_bytes);
+    if (available)
+        print_mib(out, "available now", (double)available);
+}
+
+void config_print_keys(FILE *out)
+{
+    for (size_t i = 0; i < KEY_COUNT; i++)
+        fprintf(out, "  %-24s %-18s %s\n", keys[i].path, keys[i].fallback, keys[i].help);
+}
+
+/* The number after `label` in a file of lines, times `unit`; 0 if it is not there. */
+static uint64_t read_number(const char *path, const char *label, uint64_t unit)
+{
+    char line[256];
+    unsigned long long value = 0;
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, label, strlen(label)) == 0 &&
+            sscanf(line + strlen(label), "%llu", &value) == 1)
+            break;
+    }
+    fclose(f);
+    return value * unit;
+}
+
+uint64_t config_memory_available(void)
+{
+    uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024);
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1); /* "max" reads as 0 */
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "", 1);
+    uint64_t group = limit > used ? limit - used : 0;
+    return limit && (group < machine || !machine) ? group : machine;
+}

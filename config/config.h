@@ -1,0 +1,71 @@
+/* config.h - what the daemon was told: one table of keys, four places a value can come from.
+ *
+ * A key is set by a flag (--set path=value), else by the environment (ATTND_PATH__KEY), else by the
+ * file (JSON with comments), else by its default. Every problem is one sentence that starts with the
+ * place:
+ *
+ *     config/x.jsonc:7:21: geometry.query_heads: 6 is not a multiple of kv_heads (4)
+ *     --set pool.blocks=x: pool.blocks: wants an integer in 1..2147483647 */
+#ifndef CONFIG_CONFIG_H
+#define CONFIG_CONFIG_H
+
+#include "config/geometry.h"
+#include "config/log.h"
+
+#include <stdio.h>
+
+enum {
+    LISTEN_BYTES_MAX = 128,
+    CONFIG_ERROR_BYTES = 512,
+    CONFIG_FILE_BYTES_MAX = 1 << 20,
+};
+
+/* Where the limits of the HTTP server stand; all counts are of one daemon. */
+struct config_limits {
+    uint32_t connections;      /* open at a time */
+    uint32_t header_timeout_s; /* from the first byte of a request to the end of its headers */
+    uint32_t body_timeout_s;   /* between two reads of a body, and between two writes of an answer */
+    uint32_t keepalive_s;      /* between two requests */
+};
+
+struct config {
+    char listen[LISTEN_BYTES_MAX]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
+    struct geometry geometry;
+    struct model_constants constants; /* owned; config_deinit() frees them */
+    uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */
+    uint64_t pool_bytes;
+    struct config_limits limits;
+    enum log_level log_level;
+    struct config_origin *origins; /* owned: text and place of each key's value */
+};
+
+/* Flags and environment, borrowed for the call. */
+struct config_inputs {
+    const char *file;        /* path, or NULL */
+    const char *const *sets; /* "path=value" */
+    size_t set_count;
+    char *const *environment; /* as environ: "NAME=value", NULL-terminated */
+};
+
+/* config_load(config, inputs, error): read every source and check the result. On success the caller
+ * owns `config` and ends it with config_deinit(). Returns 0, or ATTND_INVALID with `error` filled and
+ * nothing to free. */
+MUST_USE int config_load(struct config *config, const struct config_inputs *inputs,
+                         char error[CONFIG_ERROR_BYTES]);
+void config_deinit(struct config *config);
+
+/* config_print: the effective configuration as a file that config_load() accepts, each value with a
+ * comment that says where it came from. */
+void config_print(const struct config *config, FILE *out);
+
+/* config_print_memory: how the pool's size follows from the geometry, for people. */
+void config_print_memory(const struct config *config, FILE *out);
+
+/* config_print_keys: every key with its default and meaning, for --help. */
+void config_print_keys(FILE *out);
+
+/* Bytes of the machine's memory that can be had now without swapping (MemAvailable, and the cgroup's
+ * limit where there is one); 0 when unknown. */
+uint64_t config_memory_available(void);
+
+#endif

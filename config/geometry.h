@@ -1,0 +1,88 @@
+/* geometry.h - the shape of the attention that a daemon serves, and the arithmetic that follows from
+ * it.
+ *
+ * One daemon serves one geometry, fixed at start. Everything here is plain data; sizes are computed in
+ * 64 bits from fields that geometry_check() has bounded, so no product below can overflow. */
+#ifndef CONFIG_GEOMETRY_H
+#define CONFIG_GEOMETRY_H
+
+#include "config/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    LAYERS_MAX = 256,
+    QUERY_HEADS_MAX = 1024,
+    KV_HEADS_MAX = 256,
+    HEAD_DIM_MAX = 256,
+    HEAD_DIM_STEP = 8,    /* head_dim is a multiple of it, so that every row is whole vectors of 8 */
+    BLOCK_SIZE_MAX = 256, /* token slots */
+    GEOMETRY_REASON_BYTES = 160
+};
+
+#define POOL_BLOCKS_MAX UINT32_C(0x7fffffff) /* ids are 32-bit and the upper half is kept for marks */
+
+/* XX(constant, name, bytes of an element) */
+#define DTYPE_MAP(XX)                                                                                  \
+    XX(DTYPE_F32, "f32", 4)                                                                            \
+    XX(DTYPE_F16, "f16", 2)                                                                            \
+    XX(DTYPE_BF16, "bf16", 2)                                                                          \
+    XX(DTYPE_E4M3, "e4m3", 1) /* OCP E4M3FN: largest 448, no infinity */                               \
+    XX(DTYPE_E5M2, "e5m2", 1) /* OCP E5M2: largest 57344 */
+
+enum dtype {
+#define XX(constant, name, bytes) constant,
+    DTYPE_MAP(XX)
+#undef XX
+        DTYPE_COUNT
+};
+
+/* How a block's K (and its V) of one layer lies in memory, outermost first. */
+enum kv_layout {
+    LAYOUT_HND, /* [kv_heads][block_size][head_dim] */
+    LAYOUT_NHD, /* [block_size][kv_heads][head_dim] */
+    LAYOUT_COUNT
+};
+
+struct geometry {
+    uint32_t layers, query_heads, kv_heads, head_dim;
+    uint32_t block_size;         /* token slots of a block */
+    enum dtype dtype;            /* of q and o: f32, f16 or bf16 */
+    enum dtype kv_dtype;         /* of stored k and v */
+    enum kv_layout layout;       /* of a block */
+    float scale;                 /* of q.k, before softcap; > 0 */
+    float softcap;               /* 0: none */
+    uint32_t window[LAYERS_MAX]; /* tokens that a query sees, itself included; 0: all */
+};
+
+/* Model constants, allocated to the geometry's sizes. NULL sinks or alibi: the model has none. */
+struct model_constants {
+    float *sinks;   /* [layers][query_heads]: one more logit in every softmax, without a value */
+    float *alibi;   /* [query_heads]: slope of the distance bias */
+    float *k_scale; /* [layers][kv_heads]: stored k = k / k_scale; 1 unless kv_dtype is fp8 */
+    float *v_scale; /* [layers][kv_heads] */
+};
+
+const char *dtype_name(enum dtype dtype);
+size_t dtype_bytes(enum dtype dtype);
+int dtype_is_fp8(enum dtype dtype);
+extern const char *const dtype_names[DTYPE_COUNT + 1];   /* NULL-terminated, for parsing */
+extern const char *const layout_names[LAYOUT_COUNT + 1]; /* likewise */
+
+/* geometry_check(g, field, reason): whether `g` can be served. Returns 0, or ATTND_INVALID with the
+ * name of the offending field ("query_heads", a constant) in `*field` and a sentence in `reason`. */
+MUST_USE int geometry_check(const struct geometry *g, const char **field,
+                            char reason[GEOMETRY_REASON_BYTES]);
+
+/* Query heads that share one KV head. */
+static inline uint32_t geometry_group(const struct geometry *g)
+{
+    return g->query_heads / g->kv_heads;
+}
+
+/* Bytes of K plus V of one token in one layer, and of one block in all layers. */
+uint64_t geometry_token_bytes(const struct geometry *g);
+uint64_t geometry_block_bytes(const struct geometry *g);
+
+#endif

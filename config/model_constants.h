@@ -1,0 +1,24 @@
+/* model_constants.h - sinks, ALiBi slopes and fp8 scales, read from JSON.
+ *
+ * Each is given as one number for all, a list for the heads of every layer, a list of lists for each
+ * layer, or "seeded": reproducible values for workloads, the same on every machine. */
+#ifndef CONFIG_MODEL_CONSTANTS_H
+#define CONFIG_MODEL_CONSTANTS_H
+
+#include "config/geometry.h"
+
+struct cJSON;
+
+/* The JSON values, borrowed; false switches sinks and alibi off. */
+struct model_constants_source {
+    const struct cJSON *sinks, *alibi, *k_scale, *v_scale;
+};
+
+/* model_constants_init(c, g, source, field, reason): allocate and fill `c` for the checked geometry
+ * `g`. Returns 0, or ATTND_INVALID with the offending field and a sentence, and nothing to free. */
+MUST_USE int model_constants_init(struct model_constants *c, const struct geometry *g,
+                                  const struct model_constants_source *source, const char **field,
+                                  char reason[GEOMETRY_REASON_BYTES]);
+void model_constants_deinit(struct model_constants *c);
+
+#endif

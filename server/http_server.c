@@ -1,0 +1,822 @@
+/* http_server.c - the life of a connection.
+ *
+ *            head complete                message complete            written
+ *   HEAD ------------------> BODY ----------------------> REPLYING ----------> HEAD, or CLOSING
+ *     |  refused: answer and close  |                        (one answer at a time; a pipelined
+ *     +-----------------------------+                         request waits in the input buffer)
+ *
+ * The input buffer holds the head of the current request at its front, so that every span of the
+ * request points into it, and behind it whatever was read since. The head is looked at as a whole:
+ * first by http_head_fault(), then by llhttp, then by check_head() for what neither knows (host,
+ * limits).
+ *
+ * A connection that was told an error it caused itself is closed the polite way: our side is shut down,
+ * what still arrives is dropped for LINGER_S, so that the client reads the answer before it sees a
+ * reset. */
+#include "server/http_server.h"
+
+#include "config/log.h"
+#include "server/http_head.h"
+
+#include <llhttp.h>
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+_Static_assert(LLHTTP_STRICT_MODE == 1, "llhttp accepts smuggled headers unless it is compiled strict");
+
+enum {
+    INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
+    OUTPUT_HEAD_BYTES_MAX = 1024,
+    REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
+    ACCEPT_BACKLOG = 511,
+    LINGER_S = 2,
+    TICK_MS = 500, /* how exactly timeouts are kept */
+    URL_BYTES_MAX = 160
+};
+
+enum phase { PHASE_FREE, PHASE_HEAD, PHASE_BODY, PHASE_REPLYING, PHASE_LINGERING, PHASE_CLOSING };
+
+struct header {
+    struct http_text name, value;
+};
+
+struct connection {
+    struct http_server *server;
+    enum phase phase;
+    union {
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } handle;
+    uv_write_t write;
+    uint64_t deadline_ms; /* loop time at which patience ends */
+    llhttp_t parser;
+
+    size_t head_bytes;  /* front of `input` that belongs to the current request */
+    size_t input_bytes; /* filled part of `input` */
+    size_t body_bytes;  /* filled part of `body` */
+    unsigned header_count;
+    struct header headers[HTTP_HEADERS_MAX];
+    struct http_text url;
+    bool complete;      /* the parser has seen the end of the message */
+    bool body_overflow; /* it was longer than `body` */
+    bool head_only;     /* HEAD */
+    bool reading;       /* uv_read_start is in effect */
+    bool close_after;   /* the answer under way is the last */
+    bool refusing;      /* beyond limits.connections: gets a 503, whatever it asks */
+
+    struct http_exchange exchange;
+    char output_head[OUTPUT_HEAD_BYTES_MAX];
+    char *input;  /* INPUT_BYTES */
+    char *body;   /* HTTP_JSON_BYTES_MAX */
+    char *output; /* HTTP_REPLY_BYTES_MAX */
+};
+
+struct http_server {
+    uv_loop_t *loop;
+    struct config_limits limits;
+    http_handler handler;
+    void *cookie;
+    llhttp_settings_t settings;
+    union {
+        uv_handle_t any;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } listener;
+    uv_timer_t tick;
+    char url[URL_BYTES_MAX];
+    struct listen_address address;
+    uint32_t open, slots; /* connections in use, and all */
+    bool draining;
+    bool accept_waits; /* a client is in the backlog and no slot was free */
+    struct connection *connections;
+    char *buffers; /* one mapping for every connection's three */
+    size_t buffers_bytes;
+};
+
+static void process(struct connection *c);
+static void accept_client(struct http_server *server);
+
+/* ---- small helpers ------------------------------------------------------------------------------- */
+
+bool http_text_is(struct http_text span, const char *text)
+{
+    return span.n == strlen(text) && memcmp(span.bytes, text, span.n) == 0;
+}
+
+static void set_deadline(struct connection *c, uint32_t seconds)
+{
+    c->deadline_ms = uv_now(c->server->loop) + (uint64_t)seconds * 1000;
+}
+
+/* The value of the header `name`, or a span of no bytes; `*count` says how often it occurs. */
+static struct http_text find_header(const struct connection *c, const char *name, unsigned *count)
+{
+    struct http_text value = {"", 0};
+    *count = 0;
+    for (unsigned i = 0; i < c->header_count; i++) {
+        const struct header *h = &c->headers[i];
+        if (h->name.n == strlen(name) && strncasecmp(h->name.bytes, name, h->name.n) == 0) {
+            value = h->value;
+            ++*count;
+        }
+    }
+    return value;
+}
+
+void http_problem(struct http_exchange *x, int status, const char *format, ...)
+{
+    char detail[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(detail, sizeof detail, format, args);
+    va_end(args);
+
+    struct json_writer *w = &x->reply;
+    json_writer_init(w, w->buffer, w->capacity);
+    x->http_status = status_http(status);
+    x->content_type = "application/problem+json";
+    char type[64];
+    snprintf(type, sizeof type, "/problems/%s", status_code(status));
+    for (char *p = type; *p; p++)
+        *p = *p == '_' ? '-' : *p;
+    json_open(w, NULL, '{');
+    json_string(w, "type", type);
+    json_string(w, "title", status_title(status));
+    json_uint(w, "status", (uint64_t)x->http_status);
+    json_string(w, "detail", detail);
+    json_string(w, "code", status_code(status));
+    json_string(w, "request_id", x->request_id);
+    json_close(w, '}');
+    json_raw(w, "\n");
+    log_line(LOG_WARNING, "refused %.*s: %d %s: %s (request %s)", (int)x->path.n, x->path.bytes,
+             x->http_status, status_code(status), detail, x->request_id);
+}
+
+static const char *reason_phrase(int http_status)
+{
+    switch (http_status) {
+#define XX(number, name, phrase)                                                                       \
+    case number:                                                                                       \
+        return #phrase;
+        HTTP_STATUS_MAP(XX)
+#undef XX
+    default:
+        return "Unknown";
+    }
+}
+
+/* ---- closing ------------------------------------------------------------------------------------- */
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct connection *c = handle->data;
+    struct http_server *server = c->server;
+    c->phase = PHASE_FREE;
+    server->open--;
+    if (server->accept_waits)
+        accept_client(server);
+}
+
+static void close_connection(struct connection *c)
+{
+    if (c->phase == PHASE_CLOSING)
+        return;
+    c->phase = PHASE_CLOSING;
+    uv_close((uv_handle_t *)&c->handle, on_closed);
+}
+
+static void linger(struct connection *c)
+{
+    c->phase = PHASE_LINGERING;
+    set_deadline(c, LINGER_S);
+    int fd;
+    if (uv_fileno((uv_handle_t *)&c->handle, &fd) != 0 || shutdown(fd, SHUT_WR) != 0)
+        close_connection(c);
+}
+
+/* ---- answering ----------------------------------------------------------------------------------- */
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct connection *c = write->data;
+    if (c->phase == PHASE_CLOSING)
+        return;
+    if (status < 0) {
+        close_connection(c);
+        return;
+    }
+    if (c->close_after) {
+        linger(c);
+        return;
+    }
+    c->input_bytes -= c->head_bytes;
+    memmove(c->input, c->input + c->head_bytes, c->input_bytes);
+    c->head_bytes = 0;
+    c->phase = PHASE_HEAD;
+    set_deadline(c,
+                 c->input_bytes ? c->server->limits.header_timeout_s : c->server->limits.keepalive_s);
+    process(c);
+}
+
+/* Send what stands in the exchange. */
+static void send_reply(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    if (x->reply.overflow) {
+        log_line(LOG_ERROR, "request %s: an answer of more than %d bytes was cut off", x->request_id,
+                 HTTP_REPLY_BYTES_MAX);
+        http_problem(x, ATTND_INTERNAL, "the answer does not fit its buffer");
+    }
+    if (!llhttp_should_keep_alive(&c->parser) || c->server->draining || c->refusing)
+        c->close_after = true;
+
+    char date[40];
+    struct tm utc;
+    time_t now = time(NULL);
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
+    int n =
+        snprintf(c->output_head, sizeof c->output_head,
+                 "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+                 "Cache-Control: no-store\r\nX-Request-Id: %s\r\nX-Attnd-Node: n0\r\n%s%s\r\n",
+                 x->http_status, reason_phrase(x->http_status), date, x->content_type, x->reply.length,
+                 x->request_id, x->extra, c->close_after ? "Connection: close\r\n" : "");
+    assert(n > 0 && (size_t)n < sizeof c->output_head);
+
+    uv_buf_t parts[2] = {uv_buf_init(c->output_head, (unsigned)n),
+                         uv_buf_init(x->reply.buffer, (unsigned)x->reply.length)};
+    c->phase = PHASE_REPLYING;
+    set_deadline(c, c->server->limits.body_timeout_s);
+    c->write.data = c;
+    if (uv_write(&c->write, &c->handle.stream, parts, c->head_only ? 1 : 2, on_written) != 0)
+        close_connection(c);
+}
+
+/* Refuse the request and, since its end may not be known, the rest of the connection. */
+static void __attribute__((format(printf, 3, 4)))
+refuse(struct connection *c, int status, const char *format, ...)
+{
+    char detail[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(detail, sizeof detail, format, args);
+    va_end(args);
+    http_problem(&c->exchange, status, "%s", detail);
+    c->close_after = true;
+    send_reply(c);
+}
+
+/* ---- llhttp's callbacks: note where things are ----------------------------------------------------
+ */
+
+/* The head is contiguous, so pieces of one span are too. */
+static void extend(struct http_text *span, const char *at, size_t n)
+{
+    if (span->n == 0)
+        span->bytes = at;
+    span->n += n;
+}
+
+static int on_url(llhttp_t *parser, const char *at, size_t n)
+{
+    struct connection *c = parser->data;
+    extend(&c->url, at, n);
+    return c->url.n > HTTP_URL_BYTES_MAX ? HPE_USER : 0;
+}
+
+static int on_header_field(llhttp_t *parser, const char *at, size_t n)
+{
+    struct connection *c = parser->data;
+    if (c->head_bytes) /* a trailer: could say anything about a message already accepted */
+        return HPE_USER;
+    if (c->header_count == HTTP_HEADERS_MAX)
+        return HPE_USER;
+    extend(&c->headers[c->header_count].name, at, n);
+    return 0;
+}
+
+static int on_header_value(llhttp_t *parser, const char *at, size_t n)
+{
+    struct connection *c = parser->data;
+    if (c->header_count == HTTP_HEADERS_MAX)
+        return HPE_USER;
+    extend(&c->headers[c->header_count].value, at, n);
+    return 0;
+}
+
+static int on_header_value_complete(llhttp_t *parser)
+{
+    struct connection *c = parser->data;
+    c->header_count++;
+    return 0;
+}
+
+static int on_body(llhttp_t *parser, const char *at, size_t n)
+{
+    struct connection *c = parser->data;
+    if (n > HTTP_JSON_BYTES_MAX - c->body_bytes) {
+        c->body_overflow = true;
+        return HPE_USER;
+    }
+    memcpy(c->body + c->body_bytes, at, n);
+    c->body_bytes += n;
+    return 0;
+}
+
+static int on_message_complete(llhttp_t *parser)
+{
+    struct connection *c = parser->data;
+    c->complete = true;
+    return HPE_PAUSED;
+}
+
+/* ---- the request --------------------------------------------------------------------------------- */
+
+/* The client's id if it is 1 to 128 visible ASCII characters that need no quoting, else 16 random hex
+ * digits. */
+static void choose_request_id(struct connection *c)
+{
+    unsigned count;
+    struct http_text given = find_header(c, "x-request-id", &count);
+    char *id = c->exchange.request_id;
+    bool sane = count == 1 && given.n >= 1 && given.n < HTTP_REQUEST_ID_BYTES;
+    for (size_t i = 0; sane && i < given.n; i++)
+        sane = given.bytes[i] > ' ' && given.bytes[i] < 0x7f && given.bytes[i] != '"' &&
+               given.bytes[i] != '\\';
+    if (sane) {
+        memcpy(id, given.bytes, given.n);
+        id[given.n] = '\0';
+        return;
+    }
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
+        random = uv_hrtime();
+    snprintf(id, HTTP_REQUEST_ID_BYTES, "%016llx", (unsigned long long)random);
+}
+
+static void begin_exchange(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    *x = (struct http_exchange){.http_status = 200, .content_type = "application/json"};
+    json_writer_init(&x->reply, c->output, HTTP_REPLY_BYTES_MAX);
+    choose_request_id(c);
+    const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
+    size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
+    x->path = (struct http_text){c->url.bytes, path};
+    x->query =
+        (struct http_text){c->url.bytes + path + (mark != NULL), c->url.n - path - (mark != NULL)};
+}
+
+/* An Origin is foreign unless its authority is a loopback name; "null" is foreign. */
+static bool foreign_origin(struct http_text origin)
+{
+    const char *authority = origin.n ? memmem(origin.bytes, origin.n, "://", 3) : NULL;
+    if (!authority)
+        return true;
+    authority += 3;
+    return !listen_address_is_loopback_host(authority, origin.n - (size_t)(authority - origin.bytes));
+}
+
+/* What llhttp leaves to us. True when the request may go on; otherwise it has been refused. */
+static bool check_head(struct connection *c)
+{
+    unsigned hosts, origins, expects, encodings;
+    struct http_text host = find_header(c, "host", &hosts);
+    struct http_text origin = find_header(c, "origin", &origins);
+    struct http_text expect = find_header(c, "expect", &expects);
+    struct http_text encoding = find_header(c, "transfer-encoding", &encodings);
+    bool over_ip = !c->server->address.is_unix;
+    if (c->refusing) {
+        strcpy(c->exchange.extra, "Retry-After: 1\r\n");
+        refuse(c, ATTND_BUSY, "limits.connections (%u) are open", c->server->limits.connections);
+    } else if (c->parser.http_major != 1 || c->parser.http_minor > 1) {
+        refuse(c, ATTND_BAD_VERSION, "HTTP/%d.%d", c->parser.http_major, c->parser.http_minor);
+    } else if (c->parser.upgrade) { /* llhttp takes what follows for another protocol */
+        refuse(c, ATTND_MALFORMED, "neither Upgrade nor CONNECT is served");
+    } else if (hosts > 1 || (hosts == 0 && c->parser.http_minor == 1)) {
+        refuse(c, ATTND_MALFORMED, "wants exactly one Host header, not %u", hosts);
+    } else if (encodings && (c->parser.http_minor == 0 || encodings > 1 || encoding.n != 7 ||
+                             strncasecmp(encoding.bytes, "chunked", 7) != 0)) {
+        refuse(c, ATTND_MALFORMED,
+               "of transfer encodings only chunked is served, and only in HTTP/1.1");
+    } else if (over_ip && hosts && !listen_address_is_loopback_host(host.bytes, host.n)) {
+        refuse(c, ATTND_FORBIDDEN, "Host is \"%.*s\", and only loopback names are served", (int)host.n,
+               host.bytes);
+    } else if (over_ip && origins && foreign_origin(origin)) {
+        refuse(c, ATTND_FORBIDDEN, "Origin is \"%.*s\", and only loopback origins are served",
+               (int)origin.n, origin.bytes);
+    } else if (expects &&
+               (expects > 1 || expect.n != 12 || strncasecmp(expect.bytes, "100-continue", 12) != 0)) {
+        refuse(c, ATTND_EXPECTATION, "Expect is \"%.*s\"", (int)expect.n, expect.bytes);
+    } else if (c->parser.content_length > HTTP_JSON_BYTES_MAX && (c->parser.flags & F_CONTENT_LENGTH)) {
+        refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a JSON body has at most %d",
+               (unsigned long long)c->parser.content_length, HTTP_JSON_BYTES_MAX);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static void answer(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    x->body = (struct http_text){c->body, c->body_bytes};
+    c->head_only = c->parser.method == HTTP_HEAD;
+    switch (c->parser.method) {
+    case HTTP_HEAD:
+    case HTTP_GET:
+        x->method = HTTP_METHOD_GET;
+        break;
+    case HTTP_POST:
+        x->method = HTTP_METHOD_POST;
+        break;
+    case HTTP_PUT:
+        x->method = HTTP_METHOD_PUT;
+        break;
+    case HTTP_DELETE:
+        x->method = HTTP_METHOD_DELETE;
+        break;
+    default:
+        snprintf(x->extra, sizeof x->extra, "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
+        refuse(c, ATTND_BAD_METHOD, "%s is not served", llhttp_method_name(c->parser.method));
+        return;
+    }
+    c->server->handler(x, c->server->cookie);
+    send_reply(c);
+}
+
+/* Say what the parser did not like. */
+static void refuse_syntax(struct connection *c, enum llhttp_errno error)
+{
+    if (c->exchange.request_id[0] == '\0')
+        begin_exchange(c);
+    if (c->url.n > HTTP_URL_BYTES_MAX)
+        refuse(c, ATTND_URL_TOO_LONG, "more than %d bytes", HTTP_URL_BYTES_MAX);
+    else if (c->body_overflow)
+        refuse(c, ATTND_BODY_TOO_LARGE, "a JSON body has at most %d bytes", HTTP_JSON_BYTES_MAX);
+    else if (error == HPE_USER && c->header_count == HTTP_HEADERS_MAX)
+        refuse(c, ATTND_HEADERS_TOO_LARGE, "more than %d headers", HTTP_HEADERS_MAX);
+    else if (error == HPE_USER)
+        refuse(c, ATTND_MALFORMED, "trailers are not served");
+    else
+        refuse(c, ATTND_MALFORMED, "%s", llhttp_get_error_reason(&c->parser));
+}
+
+/* Give `n` bytes of input to the parser. True when it wants more or the message is complete; `*used`
+ * tells how many of them belong to the message. */
+static bool feed(struct connection *c, const char *bytes, size_t n, size_t *used)
+{
+    enum llhttp_errno error = llhttp_execute(&c->parser, bytes, n);
+    *used = n;
+    if (error == HPE_OK)
+        return true;
+    if (error == HPE_PAUSED && c->complete) {
+        *used = (size_t)(llhttp_get_error_pos(&c->parser) - bytes);
+        return true;
+    }
+    refuse_syntax(c, error);
+    return false;
+}
+
+static void start_request(struct connection *c)
+{
+    llhttp_init(&c->parser, HTTP_REQUEST, &c->server->settings);
+    c->parser.data = c;
+    memset(c->headers, 0, sizeof c->headers);
+    c->header_count = 0;
+    c->url = (struct http_text){"", 0};
+    c->body_bytes = 0;
+    c->complete = c->body_overflow = c->head_only = false;
+    c->exchange.request_id[0] = '\0';
+}
+
+/* A whole head is at the front of the input. True when the request goes on. */
+static bool read_head(struct connection *c, size_t n)
+{
+    size_t used;
+    start_request(c);
+    const char *fault = n > HTTP_HEAD_BYTES_MAX ? NULL : http_head_fault(c->input, n);
+    if (n > HTTP_HEAD_BYTES_MAX || fault) {
+        begin_exchange(c);
+        if (fault)
+            refuse(c, ATTND_MALFORMED, "%s", fault);
+        else
+            refuse(c, ATTND_HEADERS_TOO_LARGE, "more than %d bytes", HTTP_HEAD_BYTES_MAX);
+        return false;
+    }
+    if (!feed(c, c->input, n, &used))
+        return false;
+    c->head_bytes = n;
+    begin_exchange(c);
+    return check_head(c);
+}
+
+static void send_continue(struct connection *c)
+{
+    static char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    uv_buf_t part = uv_buf_init(text, sizeof text - 1);
+    unsigned expects;
+    find_header(c, "expect", &expects);
+    if (expects && uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
+        close_connection(c);
+}
+
+/* Do what can be done with the input that is there. */
+static void process(struct connection *c)
+{
+    if (c->phase == PHASE_HEAD) {
+        size_t n = http_head_length(c->input, c->input_bytes);
+        if (n == 0 && c->input_bytes <= HTTP_HEAD_BYTES_MAX)
+            return; /* more is to come */
+        if (!read_head(c, n ? n : HTTP_HEAD_BYTES_MAX + 1))
+            return;
+        c->phase = PHASE_BODY;
+        set_deadline(c, c->server->limits.body_timeout_s);
+        if (!c->complete && c->input_bytes == c->head_bytes)
+            send_continue(c);
+    }
+    if (c->phase == PHASE_BODY && !c->complete) {
+        size_t used, n = c->input_bytes - c->head_bytes;
+        char *rest = c->input + c->head_bytes;
+        if (n == 0 || !feed(c, rest, n, &used))
+            return;
+        c->input_bytes -= used;
+        memmove(rest, rest + used, n - used);
+    }
+    if (c->phase == PHASE_BODY && c->complete)
+        answer(c);
+}
+
+/* ---- libuv's callbacks --------------------------------------------------------------------------- */
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+{
+    struct connection *c = handle->data;
+    (void)suggested;
+    *buffer = uv_buf_init(c->input + c->input_bytes, (unsigned)(INPUT_BYTES - c->input_bytes));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+{
+    struct connection *c = stream->data;
+    (void)buffer;
+    if (n == UV_ENOBUFS) { /* a pipelining client is ahead of its answers: it waits */
+        uv_read_stop(stream);
+        c->reading = false;
+        return;
+    }
+    if (n < 0) {
+        close_connection(c);
+        return;
+    }
+    if (c->phase == PHASE_LINGERING || n == 0)
+        return;
+    if (c->phase == PHASE_HEAD && c->input_bytes == 0)
+        set_deadline(c, c->server->limits.header_timeout_s);
+    if (c->phase == PHASE_BODY)
+        set_deadline(c, c->server->limits.body_timeout_s);
+    c->input_bytes += (size_t)n;
+    process(c);
+}
+
+static void start_reading(struct connection *c)
+{
+    if (!c->reading && uv_read_start(&c->handle.stream, on_alloc, on_read) == 0)
+        c->reading = true;
+}
+
+static struct connection *free_slot(struct http_server *server)
+{
+    for (uint32_t i = 0; i < server->slots; i++) {
+        if (server->connections[i].phase == PHASE_FREE)
+            return &server->connections[i];
+    }
+    return NULL;
+}
+
+static void accept_client(struct http_server *server)
+{
+    struct connection *c = free_slot(server);
+    server->accept_waits = c == NULL;
+    if (!c || server->draining)
+        return;
+    if (server->address.is_unix)
+        uv_pipe_init(server->loop, &c->handle.pipe, 0);
+    else
+        uv_tcp_init(server->loop, &c->handle.tcp);
+    c->handle.stream.data = c;
+    c->refusing = server->open++ >= server->limits.connections;
+    c->head_bytes = c->input_bytes = 0;
+    c->close_after = c->reading = false;
+    c->phase = PHASE_HEAD;
+    set_deadline(c, server->limits.header_timeout_s);
+    if (uv_accept(&server->listener.stream, &c->handle.stream) != 0) {
+        close_connection(c);
+        return;
+    }
+    if (!server->address.is_unix)
+        uv_tcp_nodelay(&c->handle.tcp, 1);
+    start_reading(c);
+}
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+    if (status == 0)
+        accept_client(listener->data);
+    else
+        log_line(LOG_WARNING, "a connection could not be accepted: %s", uv_strerror(status));
+}
+
+/* Twice a second: end what has run out of patience, and let those read again who made room. */
+static void on_tick(uv_timer_t *timer)
+{
+    struct http_server *server = timer->data;
+    uint64_t now = uv_now(server->loop);
+    for (uint32_t i = 0; i < server->slots; i++) {
+        struct connection *c = &server->connections[i];
+        if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
+            continue;
+        if (now < c->deadline_ms) {
+            if (c->input_bytes < INPUT_BYTES)
+                start_reading(c);
+            continue;
+        }
+        bool in_request = (c->phase == PHASE_HEAD && c->input_bytes) || c->phase == PHASE_BODY;
+        if (!in_request) {
+            close_connection(c);
+            continue;
+        }
+        if (c->phase == PHASE_HEAD) {
+            start_request(c);
+            begin_exchange(c);
+        }
+        refuse(c, ATTND_TIMEOUT, "the %s did not arrive in time",
+               c->phase == PHASE_HEAD ? "head" : "body");
+    }
+}
+
+/* ---- the server ---------------------------------------------------------------------------------- */
+
+/* A socket file that nobody listens on any more is in the way; one that is in use is not touched. */
+static void remove_stale_socket(const char *path)
+{
+    struct stat info;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (stat(path, &info) != 0 || !S_ISSOCK(info.st_mode))
+        return;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    strcpy(address.sun_path, path);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
+        unlink(path);
+    close(fd);
+}
+
+static int listen_unix(struct http_server *server)
+{
+    const char *path = server->address.path;
+    uv_pipe_init(server->loop, &server->listener.pipe, 0);
+    remove_stale_socket(path);
+    snprintf(server->url, sizeof server->url, "unix:%s", path);
+    return uv_pipe_bind(&server->listener.pipe, path);
+}
+
+static int listen_tcp(struct http_server *server)
+{
+    uv_tcp_init(server->loop, &server->listener.tcp);
+    return uv_tcp_bind(&server->listener.tcp, (const struct sockaddr *)&server->address.ip, 0);
+}
+
+/* The address the kernel gave us: the port may have been 0. */
+static void note_url(struct http_server *server)
+{
+    struct sockaddr_storage name;
+    int bytes = sizeof name;
+    char host[INET6_ADDRSTRLEN];
+    if (server->address.is_unix ||
+        uv_tcp_getsockname(&server->listener.tcp, (struct sockaddr *)&name, &bytes) != 0)
+        return;
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&name;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&name;
+    bool is_v6 = name.ss_family == AF_INET6;
+    inet_ntop(name.ss_family, is_v6 ? (const void *)&v6->sin6_addr : &v4->sin_addr, host, sizeof host);
+    snprintf(server->url, sizeof server->url, is_v6 ? "http://[%s]:%u" : "http://%s:%u", host,
+             ntohs(is_v6 ? v6->sin6_port : v4->sin_port));
+}
+
+static void on_failed_listener_closed(uv_handle_t *handle)
+{
+    struct http_server *server = handle->data;
+    http_server_destroy(server);
+}
+
+static int map_connections(struct http_server *server)
+{
+    size_t each = INPUT_BYTES + HTTP_JSON_BYTES_MAX + HTTP_REPLY_BYTES_MAX;
+    server->slots = server->limits.connections + REFUSING_CONNECTIONS;
+    server->buffers_bytes = each * server->slots;
+    server->connections = calloc(server->slots, sizeof *server->connections);
+    server->buffers = mmap(NULL, server->buffers_bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!server->connections || server->buffers == MAP_FAILED)
+        return UV_ENOMEM;
+    for (uint32_t i = 0; i < server->slots; i++) {
+        struct connection *c = &server->connections[i];
+        c->server = server;
+        c->input = server->buffers + each * i;
+        c->body = c->input + INPUT_BYTES;
+        c->output = c->body + HTTP_JSON_BYTES_MAX;
+    }
+    return 0;
+}
+
+int http_server_create(uv_loop_t *loop, const struct listen_address *address,
+                       const struct config_limits *limits, http_handler handler, void *cookie,
+                       struct http_server **result)
+{
+    struct http_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return UV_ENOMEM;
+    server->loop = loop;
+    server->limits = *limits;
+    server->handler = handler;
+    server->cookie = cookie;
+    server->address = *address;
+    server->buffers = MAP_FAILED;
+    llhttp_settings_init(&server->settings);
+    server->settings.on_url = on_url;
+    server->settings.on_header_field = on_header_field;
+    server->settings.on_header_value = on_header_value;
+    server->settings.on_header_value_complete = on_header_value_complete;
+    server->settings.on_body = on_body;
+    server->settings.on_message_complete = on_message_complete;
+    int rc = map_connections(server);
+    if (rc != 0) {
+        http_server_destroy(server);
+        return rc;
+    }
+    rc = address->is_unix ? listen_unix(server) : listen_tcp(server);
+    server->listener.any.data = server;
+    if (rc == 0)
+        rc = uv_listen(&server->listener.stream, ACCEPT_BACKLOG, on_connection);
+    if (rc != 0) {
+        uv_close(&server->listener.any, on_failed_listener_closed);
+        uv_run(loop, UV_RUN_DEFAULT);
+        return rc;
+    }
+    note_url(server);
+    uv_timer_init(loop, &server->tick);
+    server->tick.data = server;
+    uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
+    uv_unref((uv_handle_t *)&server->tick);
+    *result = server;
+    return 0;
+}
+
+const char *http_server_url(const struct http_server *server)
+{
+    return server->url;
+}
+
+void http_server_drain(struct http_server *server)
+{
+    if (server->draining)
+        return;
+    server->draining = true;
+    uv_close(&server->listener.any, NULL);
+    for (uint32_t i = 0; i < server->slots; i++) {
+        struct connection *c = &server->connections[i];
+        if (c->phase == PHASE_HEAD && c->input_bytes == 0)
+            close_connection(c);
+    }
+}
+
+void http_server_destroy(struct http_server *server)
+{
+    if (!server)
+        return;
+    if (server->address.is_unix && server->draining)
+        unlink(server->address.path);
+    if (server->tick.loop) {
+        uv_close((uv_handle_t *)&server->tick, NULL);
+        uv_run(server->loop, UV_RUN_DEFAULT);
+    }
+    if (server->buffers != MAP_FAILED)
+        munmap(server->buffers, server->buffers_bytes);
+    free(server->connections);
+    free(server);
+}

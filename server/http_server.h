@@ -1,0 +1,79 @@
+/* http_server.h - HTTP/1.1 over TCP and unix sockets: connections, limits, one request at a time on
+ * each.
+ *
+ * All memory is taken by http_server_create(): a connection costs its three fixed buffers, which stay
+ * untouched (and so cost no memory) until it is used. Everything here belongs to the loop thread. */
+#ifndef SERVER_HTTP_SERVER_H
+#define SERVER_HTTP_SERVER_H
+
+#include "config/config.h"
+#include "config/json_writer.h"
+#include "server/listen_address.h"
+
+#include <uv.h>
+
+enum {
+    HTTP_HEAD_BYTES_MAX = 16 * 1024, /* request line and headers; more is 431 */
+    HTTP_URL_BYTES_MAX = 4096,       /* more is 414 */
+    HTTP_HEADERS_MAX = 64,           /* more is 431 */
+    HTTP_JSON_BYTES_MAX = 64 * 1024, /* of a JSON body (API.md); more is 413 */
+    HTTP_REPLY_BYTES_MAX = 256 * 1024,
+    HTTP_REQUEST_ID_BYTES = 129,
+    HTTP_EXTRA_BYTES = 256
+};
+
+enum http_method {
+    HTTP_METHOD_GET = 1,
+    HTTP_METHOD_POST = 2,
+    HTTP_METHOD_PUT = 4,
+    HTTP_METHOD_DELETE = 8
+};
+
+/* A span of the request's bytes; not NUL-terminated. */
+struct http_text {
+    const char *bytes;
+    size_t n;
+};
+
+/* One request and its answer, lent to a handler. HEAD arrives as GET. */
+struct http_exchange {
+    enum http_method method;
+    struct http_text path, query; /* query without its '?' */
+    struct http_text body;
+    struct json_writer reply;     /* the handler writes the body here */
+    int http_status;              /* 200 unless the handler says otherwise */
+    const char *content_type;     /* application/json unless the handler says otherwise */
+    char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
+    char request_id[HTTP_REQUEST_ID_BYTES];
+};
+
+/* Called once for every well-formed request, on the loop thread; answers before it returns. */
+typedef void (*http_handler)(struct http_exchange *x, void *cookie);
+
+struct http_server;
+
+/* http_server_create(loop, address, limits, handler, cookie, server): listen on `address`. Returns 0 or
+ * a negative libuv code and nothing to destroy. */
+MUST_USE int http_server_create(uv_loop_t *loop, const struct listen_address *address,
+                                const struct config_limits *limits, http_handler handler, void *cookie,
+                                struct http_server **server);
+
+/* http_server_url: where it really listens ("http://127.0.0.1:43117", "unix:/run/attnd.sock"). */
+const char *http_server_url(const struct http_server *server);
+
+/* http_server_drain: accept nothing more, close idle connections now and the others after their answer.
+ * The loop runs out of work when the last one is closed. Idempotent. */
+void http_server_drain(struct http_server *server);
+
+/* http_server_destroy: free it, once the loop has run out. NULL is fine. */
+void http_server_destroy(struct http_server *server);
+
+/* http_problem(x, status, format, ...): make the answer an RFC 9457 problem with a detail sentence,
+ * dropping what was written before. */
+void http_problem(struct http_exchange *x, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* http_text_is: whether the span equals `text`. */
+bool http_text_is(struct http_text span, const char *text);
+
+#endif

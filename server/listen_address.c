@@ -1,0 +1,93 @@
+/* listen_address.c - see listen_address.h. */
+#include "server/listen_address.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static int refuse(char reason[ADDRESS_REASON_BYTES], const char *why, const char *text)
+{
+    snprintf(reason, ADDRESS_REASON_BYTES, "%s: \"%.80s\"", why, text);
+    return ATTND_INVALID;
+}
+
+/* Split "host:port" at its last colon; brackets around the host are dropped. */
+static bool split(const char *text, char host[64], unsigned *port)
+{
+    const char *colon = strrchr(text, ':');
+    char *end;
+    if (!colon || colon[1] < '0' || colon[1] > '9')
+        return false;
+    unsigned long number = strtoul(colon + 1, &end, 10);
+    size_t n = (size_t)(colon - text);
+    if (*end != '\0' || number > 65535)
+        return false;
+    if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
+        text++;
+        n -= 2;
+    }
+    if (n == 0 || n >= 64)
+        return false;
+    memcpy(host, text, n);
+    host[n] = '\0';
+    *port = (unsigned)number;
+    return true;
+}
+
+int listen_address_parse(const char *text, struct listen_address *address,
+                         char reason[ADDRESS_REASON_BYTES])
+{
+    char host[64];
+    unsigned port;
+    *address = (struct listen_address){0};
+    if (strncmp(text, "unix:", 5) == 0) {
+        address->is_unix = true;
+        if (text[5] == '\0' || strlen(text + 5) >= sizeof address->path)
+            return refuse(reason, "the path of a unix socket has 1 to 107 bytes", text);
+        strcpy(address->path, text + 5);
+        return 0;
+    }
+    if (!split(text, host, &port))
+        return refuse(reason, "wants HOST:PORT, [HOST]:PORT or unix:PATH", text);
+
+    struct sockaddr_in *v4 = (struct sockaddr_in *)&address->ip;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&address->ip;
+    if (strcmp(host, "localhost") == 0)
+        strcpy(host, "127.0.0.1");
+    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons((uint16_t)port);
+        if (ntohl(v4->sin_addr.s_addr) >> 24 == 127)
+            return 0;
+    } else if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons((uint16_t)port);
+        if (IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr))
+            return 0;
+    } else {
+        return refuse(reason, "the host is a numeric address or localhost", text);
+    }
+    return refuse(
+        reason, "only loopback addresses and unix sockets are served: there are no API keys yet", text);
+}
+
+bool listen_address_is_loopback_host(const char *host, size_t n)
+{
+    static const char local[] = "localhost";
+    char text[64];
+    struct in_addr v4;
+    const char *colon = n && host[0] != '[' ? memchr(host, ':', n) : NULL;
+    if (n >= 5 && memcmp(host, "[::1]", 5) == 0)
+        return n == 5 || host[5] == ':';
+    if (colon)
+        n = (size_t)(colon - host);
+    if (n >= sizeof text)
+        return false;
+    memcpy(text, host, n);
+    text[n] = '\0';
+    if (strcasecmp(text, local) == 0)
+        return true;
+    return inet_pton(AF_INET, text, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+}

@@ -1,0 +1,216 @@
+/* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
+#include "config/config.h"
+#include "config/log.h"
+#include "server/http_server.h"
+#include "server/routes.h"
+#include "server/version.h"
+
+#include <uv.h>
+
+#include <assert.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum exit_code {
+    EXIT_OK = 0,
+    EXIT_RUNTIME = 1,       /* something failed while serving, or the second signal */
+    EXIT_USAGE = 2,         /* the command line */
+    EXIT_UNAVAILABLE = 69,  /* the address or the backend cannot be used (EX_UNAVAILABLE) */
+    EXIT_CONFIGURATION = 78 /* the configuration (EX_CONFIG) */
+};
+
+enum action { ACTION_SERVE, ACTION_CHECK_CONFIG, ACTION_PRINT_CONFIG, ACTION_HELP, ACTION_VERSION };
+
+enum { SETS_MAX = 256 };
+
+struct options {
+    enum action action;
+    const char *file;
+    const char *sets[SETS_MAX];
+    size_t set_count;
+};
+
+struct daemon {
+    uv_loop_t loop;
+    uv_signal_t signals[2];
+    struct http_server *server;
+    struct daemon_state state;
+};
+
+static void print_help(void)
+{
+    puts("attnd - a daemon that owns a paged KV cache and computes attention over it\n"
+         "\n"
+         "usage: attnd [--config FILE] [--set PATH=VALUE]...\n"
+         "\n"
+         "  --config FILE      JSON with comments; without it the built-in defaults "
+         "(config/demo.jsonc)\n"
+         "  --set PATH=VALUE   one key; stronger than ATTND_PATH__KEY in the environment, which is "
+         "stronger\n"
+         "                     than the file\n"
+         "  --check-config     check it, print the memory arithmetic, exit\n"
+         "  --print-config     print the effective configuration and where each value came from, exit\n"
+         "  --version          print version and commit, exit\n"
+         "  --help             this text\n"
+         "\n"
+         "exit codes: 0 done, 1 failed while running, 2 usage, 69 address or backend unusable, 78 "
+         "configuration\n"
+         "signals:    SIGTERM, SIGINT drain: finish the requests under way, then end; a second one "
+         "ends at once\n"
+         "\n"
+         "keys and their defaults:");
+    config_print_keys(stdout);
+}
+
+/* Fill `options`; false when the command line is not understood (getopt has said why). */
+static bool parse_options(int argc, char **argv, struct options *options)
+{
+    static const struct option known[] = {
+        {"config", required_argument, NULL, 'c'},
+        {"set", required_argument, NULL, 's'},
+        {"check-config", no_argument, NULL, 'k'},
+        {"print-config", no_argument, NULL, 'p'},
+        {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int c;
+    *options = (struct options){.action = ACTION_SERVE};
+    while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
+        switch (c) {
+        case 'c':
+            options->file = optarg;
+            break;
+        case 's':
+            if (options->set_count == SETS_MAX) {
+                fprintf(stderr, "attnd: more than %d --set\n", SETS_MAX);
+                return false;
+            }
+            options->sets[options->set_count++] = optarg;
+            break;
+        case 'k':
+            options->action = ACTION_CHECK_CONFIG;
+            break;
+        case 'p':
+            options->action = ACTION_PRINT_CONFIG;
+            break;
+        case 'v':
+            options->action = ACTION_VERSION;
+            break;
+        case 'h':
+            options->action = ACTION_HELP;
+            break;
+        default:
+            return false;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "attnd: %s: takes no arguments (--help lists the options)\n", argv[optind]);
+        return false;
+    }
+    return true;
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct daemon *d = handle->data;
+    if (d->state.draining) {
+        log_line(LOG_WARNING, "second signal %d: ending at once", number);
+        _exit(EXIT_RUNTIME);
+    }
+    log_line(LOG_INFO, "signal %d: draining", number);
+    d->state.draining = true;
+    http_server_drain(d->server);
+}
+
+static void watch_signals(struct daemon *d)
+{
+    static const int numbers[2] = {SIGTERM, SIGINT};
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 2; i++) {
+        uv_signal_init(&d->loop, &d->signals[i]);
+        d->signals[i].data = d;
+        uv_signal_start(&d->signals[i], on_signal, numbers[i]);
+        uv_unref((uv_handle_t *)&d->signals[i]);
+    }
+}
+
+/* Close what still lives on the loop, and the loop. */
+static void close_loop(struct daemon *d)
+{
+    for (int i = 0; i < 2; i++)
+        uv_close((uv_handle_t *)&d->signals[i], NULL);
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+    int rc = uv_loop_close(&d->loop);
+    assert(rc == 0);
+    (void)rc;
+}
+
+static enum exit_code serve(const struct config *config)
+{
+    struct listen_address address;
+    char reason[ADDRESS_REASON_BYTES];
+    struct daemon d = {.state = {.config = config}};
+    if (listen_address_parse(config->listen, &address, reason) != 0) {
+        fprintf(stderr, "attnd: listen: %s\n", reason);
+        return EXIT_CONFIGURATION;
+    }
+    uv_loop_init(&d.loop);
+    watch_signals(&d);
+    int rc = http_server_create(&d.loop, &address, &config->limits, routes_handle, &d.state, &d.server);
+    if (rc != 0) {
+        fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
+                uv_strerror(rc));
+        close_loop(&d);
+        return EXIT_UNAVAILABLE;
+    }
+    log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
+             http_server_url(d.server));
+    uv_run(&d.loop, UV_RUN_DEFAULT);
+    http_server_destroy(d.server);
+    close_loop(&d);
+    log_line(LOG_INFO, "stopped");
+    return EXIT_OK;
+}
+
+static enum exit_code run(const struct options *options)
+{
+    extern char **environ;
+    const struct config_inputs inputs = {options->file, options->sets, options->set_count, environ};
+    struct config config;
+    char error[CONFIG_ERROR_BYTES];
+    enum exit_code code = EXIT_OK;
+    if (config_load(&config, &inputs, error) != 0) {
+        fprintf(stderr, "attnd: %s\n", error);
+        return EXIT_CONFIGURATION;
+    }
+    log_init(config.log_level);
+    if (options->action == ACTION_CHECK_CONFIG)
+        config_print_memory(&config, stdout);
+    else if (options->action == ACTION_PRINT_CONFIG)
+        config_print(&config, stdout);
+    else
+        code = serve(&config);
+    config_deinit(&config);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    if (!parse_options(argc, argv, &options))
+        return EXIT_USAGE;
+    if (options.action == ACTION_HELP) {
+        print_help();
+        return EXIT_OK;
+    }
+    if (options.action == ACTION_VERSION) {
+        printf("attnd %s (%s)\n", ATTND_VERSION, ATTND_COMMIT);
+        return EXIT_OK;
+    }
+    return run(&options);
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Starting, asking who it is, stopping; and what attnd says when it cannot start.
+. tests/integration/lib.sh
+
+start_daemon
+expect 'it lives' '{"status":"live"}' "$(curl -s "$URL/livez")"
+expect 'it is ready' '{"status":"ready"}' "$(curl -s "$URL/readyz")"
+
+# Who are you? The geometry and the pool, as configured.
+curl -s "$URL/v1/info" >"$WORK/info"
+expect 'info is JSON with a name' attnd "$(jq -r .name "$WORK/info")"
+expect 'info shows the geometry' '4 8 2 64 16 bf16 0.125' \
+    "$(jq -r '.geometry | "\(.layers) \(.query_heads) \(.kv_heads) \(.head_dim) \(.block_size) \(.dtype) \(.scale)"' "$WORK/info")"
+expect 'info shows the pool' '4096 32768' "$(jq -r '.pool | "\(.blocks) \(.bytes_per_block)"' "$WORK/info")"
+
+# Every answer carries a request id, the client's if it is sane.
+expect 'the request id comes back' 'my-id' \
+    "$(curl -s -o /dev/null -D - -H 'X-Request-Id: my-id' "$URL/livez" | tr -d '\r' | sed -n 's/^X-Request-Id: //p')"
+expect 'every answer names its node' 'n0' \
+    "$(curl -s -o /dev/null -D - "$URL/livez" | tr -d '\r' | sed -n 's/^X-Attnd-Node: //p')"
+
+# Mistakes are problems with a code, a sentence, and the right status.
+expect 'unknown path' '404 not_found' "$(curl -s "$URL/v1/nope" | jq -r '"\(.status) \(.code)"')"
+expect 'wrong method' '405 method_not_allowed' "$(curl -s -X POST -d '' "$URL/v1/info" | jq -r '"\(.status) \(.code)"')"
+expect 'Allow' 'GET, HEAD' "$(curl -s -o /dev/null -D - -X DELETE "$URL/v1/info" | tr -d '\r' | sed -n 's/^Allow: //p')"
+expect 'unknown parameter' 422 "$(curl -s -o /dev/null -w '%{http_code}' "$URL/v1/info?x=1")"
+expect 'HEAD has no body' '200 0' "$(curl -s -I -o /dev/null -w '%{http_code} %{size_download}' "$URL/v1/info")"
+expect 'another Host (DNS rebinding)' 403 "$(curl -s -o /dev/null -w '%{http_code}' -H 'Host: evil.example' "$URL/livez")"
+expect 'a foreign Origin' 403 "$(curl -s -o /dev/null -w '%{http_code}' -H 'Origin: https://evil.example' "$URL/livez")"
+
+stop_daemon
+expect 'SIGTERM ends it with 0' 0 $?
+
+# A unix socket; one left behind by a crash is replaced.
+start_socket() {
+    "$ATTND" --set "listen=unix:$WORK/s" 2>"$WORK/log" &
+    DAEMON=$!
+    for _ in $(seq 100); do
+        curl -s -o /dev/null --unix-socket "$WORK/s" http://attnd/livez && break
+        sleep 0.05
+    done
+}
+start_socket
+kill -9 "$DAEMON"
+wait "$DAEMON" 2>/dev/null
+start_socket
+expect 'a unix socket serves' '{"status":"live"}' "$(curl -s --unix-socket "$WORK/s" http://attnd/livez)"
+expect 'a second daemon on it cannot' 69 "$("$ATTND" --set "listen=unix:$WORK/s" 2>/dev/null; echo $?)"
+stop_daemon
+expect 'the socket is gone after a clean end' no "$([ -e "$WORK/s" ] && echo yes || echo no)"
+
+# It cannot start: exit code and message.
+start_daemon
+expect 'address in use' "attnd: cannot listen on 127.0.0.1:$PORT: address already in use (set listen=...)" \
+    "$("$ATTND" --set "listen=127.0.0.1:$PORT" 2>&1)"
+"$ATTND" --set "listen=127.0.0.1:$PORT" 2>/dev/null
+expect 'address in use exits 69' 69 $?
+"$ATTND" --set listen=0.0.0.0:8400 2>"$WORK/err"
+expect 'other addresses are a configuration error' 78 $?
+"$ATTND" --config /nonexistent 2>/dev/null
+expect 'no such file exits 78' 78 $?
+"$ATTND" --nonsense 2>/dev/null
+expect 'an unknown option exits 2' 2 $?
+"$ATTND" --set pool.blocks=100000000000 2>/dev/null
+expect 'an impossible pool exits 78' 78 $?
+expect '--check-config shows the arithmetic' 'pool                     4096 blocks = 65536 tokens' \
+    "$("$ATTND" --check-config | grep '^pool  *[0-9]* blocks')"
+expect '--version names it' attnd "$("$ATTND" --version | cut -d' ' -f1)"
+
+# The second signal ends a drain that waits for a slow client.
+exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+printf 'GET /livez HTTP/1.1\r\n' >&3
+sleep 0.2
+kill -TERM "$DAEMON"
+sleep 0.2
+kill -0 "$DAEMON" 2>/dev/null
+expect 'a drain waits for a request that has begun' 0 $?
+kill -TERM "$DAEMON"
+wait "$DAEMON"
+expect 'the second signal ends it with 1' 1 $?
+DAEMON=
+finish

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What must be refused on the wire: requests that two parsers could read differently, and limits.
+. tests/integration/lib.sh
+start_daemon --set limits.header_timeout_s=1 --set limits.connections=4
+
+# Send raw bytes (printf escapes), each argument a little after the one before; print the status of each answer.
+raw() {
+    local part
+    exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+    for part in "$@"; do
+        # shellcheck disable=SC2059
+        printf "$part" >&3
+        [ $# -eq 1 ] || sleep 0.2
+    done
+    timeout 5 cat <&3 | tr -d '\r' | grep -a '^HTTP/1.1 ' | cut -d' ' -f2 | paste -sd' '
+    exec 3<&- 3>&-
+}
+close='Connection: close\r\n'
+host="Host: localhost\r\n$close"
+
+expect 'a plain request' 200 "$(raw "GET /livez HTTP/1.1\r\n$host\r\n")"
+expect 'two pipelined requests' '200 404' "$(raw "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /x HTTP/1.1\r\n$host\r\n")"
+expect 'HTTP/1.0 needs no Host' 200 "$(raw 'GET /livez HTTP/1.0\r\n\r\n')"
+
+while IFS='|' read -r name want request; do
+    expect "$name" "$want" "$(raw "$request")"
+done <<LIST
+CR inside a header (CVE-2023-30589)|400|GET /livez HTTP/1.1\r\nHost: localhost\r\nX:\rTransfer-Encoding: chunked\r\n\r\n
+folded Transfer-Encoding|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n
+space before a header name (CVE-2024-27982)|400|GET /livez HTTP/1.1\r\n${host} Content-Length: 1\r\n\r\nx
+empty header name|400|GET /livez HTTP/1.1\r\n${host}: x\r\n\r\n
+bare LF|400|GET /livez HTTP/1.1\n${host}\r\n\r\n
+no Host|400|GET /livez HTTP/1.1\r\n\r\n
+two Hosts|400|GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n
+Content-Length and Transfer-Encoding|400|POST /livez HTTP/1.1\r\n${host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n
+two Content-Lengths|400|POST /livez HTTP/1.1\r\n${host}Content-Length: 1\r\nContent-Length: 1\r\n\r\nx
+Content-Length +1|400|POST /livez HTTP/1.1\r\n${host}Content-Length: +1\r\n\r\nx
+Transfer-Encoding gzip, chunked|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n
+Transfer-Encoding in HTTP/1.0|400|POST /livez HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n
+a wrong chunk end|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n1\r\nxab0\r\n\r\n
+a trailer|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n\r\n
+HTTP/2.0|505|GET /livez HTTP/2.0\r\n${host}\r\n
+an upgrade|400|POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 1\r\n\r\nx
+CONNECT|400|CONNECT localhost:1 HTTP/1.1\r\n${host}\r\n
+an unknown method|400|BREW /livez HTTP/1.1\r\n${host}\r\n
+a method nobody serves|405|PATCH /livez HTTP/1.1\r\n${host}\r\n
+Expect something else|417|POST /livez HTTP/1.1\r\n${host}Expect: cake\r\nContent-Length: 1\r\n\r\nx
+a body over 64 KiB|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 65537\r\n\r\n
+a length of 2^64 - 1|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 18446744073709551615\r\n\r\n
+LIST
+
+expect '100 Continue comes before the body' '100 405' \
+    "$(raw "POST /livez HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n" x)"
+expect 'a request in three pieces' 200 "$(raw 'GET /liv' "ez HTTP/1.1\r\n$host\r" '\n')"
+long=$(head -c 5000 /dev/zero | tr '\0' a)
+expect 'a URL over 4 KiB' 414 "$(raw "GET /$long HTTP/1.1\r\n$host\r\n")"
+expect 'a head over 16 KiB' 431 "$(raw "GET / HTTP/1.1\r\n${host}A: $long$long$long$long\r\n\r\n")"
+many=$(for i in $(seq 70); do printf 'X-%d: y\\r\\n' "$i"; done)
+expect 'more than 64 headers' 431 "$(raw "GET / HTTP/1.1\r\n$host$many\r\n")"
+expect 'a head that never ends is told so' 408 "$(raw 'GET / HTTP/1.1\r\nHost: localhost\r\n')"
+
+# A chunked body is read to its end; the connection stays usable.
+expect 'chunked body, then another request' '405 200' \
+    "$(raw "POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\nGET /livez HTTP/1.1\r\n$host\r\n")"
+
+# Connections beyond the limit are told so.
+exec 4<>"/dev/tcp/127.0.0.1/$PORT" 5<>"/dev/tcp/127.0.0.1/$PORT" 6<>"/dev/tcp/127.0.0.1/$PORT" 7<>"/dev/tcp/127.0.0.1/$PORT"
+sleep 0.2
+expect 'one connection too many' 503 "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez")"
+exec 4>&- 5>&- 6>&- 7>&-
+sleep 0.2
+expect 'and when they are gone' 200 "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez")"
+
+stop_daemon
+expect 'it ends cleanly after all that' 0 $?
+finish

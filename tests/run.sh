@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# run.sh - run every test and count.
+#
+# C tests are built by make and print Check's summary; integration scripts print "ok NAME", "not ok NAME" or
+# "skip NAME: reason". The last line is the sum: N passed, N failed, N skipped. One test alone:
+#
+#   CK_RUN_CASE=allocator build/release/tests/unit
+#   bash tests/integration/01-start.sh
+set -u
+cd "$(dirname "$0")/.."
+MODE=${MODE:-release}
+export ATTND=$PWD/build/$MODE/attnd
+passed=0 failed=0 skipped=0
+
+# Add up what one program printed; a program that fails without a verdict counts as one failure.
+count() {
+    local name=$1 log=$2 status=$3 seconds=$4 ok bad skip summary
+    ok=$(grep -c '^ok ' "$log")
+    bad=$(grep -c '^not ok ' "$log")
+    skip=$(grep -c '^skip ' "$log")
+    summary=$(grep -E '^[0-9]+%: Checks: [0-9]+, Failures: [0-9]+, Errors: [0-9]+$' "$log" | tail -n 1)
+    if [ -n "$summary" ]; then
+        read -r _ _ checks _ failures _ errors <<<"${summary//,/}"
+        bad=$((bad + failures + errors))
+        ok=$((ok + checks - failures - errors))
+    fi
+    [ "$status" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
+    printf '%-40s %5d passed %3d failed %3d skipped  %5.1f s\n' "$name" "$ok" "$bad" "$skip" "$seconds"
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+    if [ "$bad" -gt 0 ]; then
+        sed 's/^/    /' "$log"
+    elif [ "$skip" -gt 0 ]; then
+        grep '^skip ' "$log" | sed 's/^/    /'
+    fi
+}
+
+run() {
+    local name=$1 log started
+    shift
+    log=$(mktemp)
+    started=$EPOCHREALTIME
+    "$@" >"$log" 2>&1 </dev/null
+    local status=$?
+    count "$name" "$log" $status "$(awk "BEGIN { print $EPOCHREALTIME - $started }")"
+    rm -f "$log"
+}
+
+for program in build/"$MODE"/tests/*; do
+    case $program in *.args | *.o) continue ;; esac
+    run "${program#build/}" "$program"
+done
+for script in tests/integration/[0-9]*.sh; do
+    run "${script#tests/}" bash "$script"
+done
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,17 @@
+/* main.c - run the unit tests. CK_RUN_CASE=json runs one case, CK_FORK=no runs them in this process. */
+#include "tests/unit/suites.h"
+
+#include <stdlib.h>
+
+int main(void)
+{
+    Suite *suite = suite_create("attnd");
+#define XX(name) suite_add_tcase(suite, name##_case());
+    SUITES(XX)
+#undef XX
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

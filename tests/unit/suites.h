@@ -1,0 +1,20 @@
+/* suites.h - the unit tests, one test case of Check per file. */
+#ifndef TESTS_UNIT_SUITES_H
+#define TESTS_UNIT_SUITES_H
+
+#include <check.h>
+
+#include <stdbool.h>
+
+/* XX(name): tests/unit/test_<name>.c defines `TCase *<name>_case(void)`. */
+#define SUITES(XX)                                                                                     \
+    XX(json)                                                                                           \
+    XX(config)                                                                                         \
+    XX(http_head)                                                                                      \
+    XX(listen_address)
+
+#define XX(name) TCase *name##_case(void);
+SUITES(XX)
+#undef XX
+
+#endif

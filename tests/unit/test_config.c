@@ -1,0 +1,184 @@
+/* test_config.c - precedence of the four sources, and the sentence each kind of mistake gets. */
+#include "config/config.h"
+#include "tests/unit/suites.h"
+
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Load from a file of `text` (NULL: none), one environment entry and one flag; NULL on success, else
+ * the error. */
+static const char *load(struct config *config, const char *text, const char *variable, const char *set)
+{
+    static char error[CONFIG_ERROR_BYTES];
+    static char path[] = "/tmp/attnd-test-config.jsonc";
+    char *environment[] = {variable ? strdup(variable) : NULL, NULL};
+    const struct config_inputs inputs = {text ? path : NULL, &set, set != NULL, environment};
+    if (text) {
+        FILE *f = fopen(path, "w");
+        ck_assert_ptr_nonnull(f);
+        fputs(text, f);
+        fclose(f);
+    }
+    int rc = config_load(config, &inputs, error);
+    free(environment[0]);
+    unlink(path);
+    return rc == 0 ? NULL : error;
+}
+
+START_TEST(stronger_sources_win)
+{
+    struct config c;
+    const char *file = "{\"geometry\": {\"layers\": 5}} // five";
+    ck_assert_ptr_null(load(&c, NULL, NULL, NULL));
+    ck_assert_uint_eq(c.geometry.layers, 4);
+    config_deinit(&c);
+    ck_assert_ptr_null(load(&c, file, NULL, NULL));
+    ck_assert_uint_eq(c.geometry.layers, 5);
+    config_deinit(&c);
+    ck_assert_ptr_null(load(&c, file, "ATTND_GEOMETRY__LAYERS=6", NULL));
+    ck_assert_uint_eq(c.geometry.layers, 6);
+    config_deinit(&c);
+    ck_assert_ptr_null(load(&c, file, "ATTND_GEOMETRY__LAYERS=6", "geometry.layers=7"));
+    ck_assert_uint_eq(c.geometry.layers, 7);
+    config_deinit(&c);
+}
+END_TEST
+
+static const struct {
+    const char *file, *variable, *set, *error;
+} mistakes[] = {
+    {"{\n  \"geometry\": {\"leyers\": 3}\n}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:2:26: geometry.leyers: no such key (attnd --help lists them)"},
+    {"{\"geometry\": {\"query_heads\": 6, \"kv_heads\": 4}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:30: geometry.query_heads: 6 is not a multiple of kv_heads (4)"},
+    {"{\"geometry\": {\"head_dim\": 64.5}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:27: geometry.head_dim: wants an integer in 1..256"},
+    {"{\"listen\": \"a\", \"listen\": \"b\"}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:1: member \"listen\" occurs twice"},
+    {"{\"listen\" \"a\"}", NULL, NULL, "/tmp/attnd-test-config.jsonc:1:11: ':' was expected here"},
+    {NULL, "ATTND_NOPE=1", NULL, "environment ATTND_NOPE: no such key (attnd --help lists them)"},
+    {NULL, "ATTND_POOL__BLOCKS=many", NULL,
+     "environment ATTND_POOL__BLOCKS=many: pool.blocks: wants a whole number, or one with KiB, MiB, "
+     "GiB or TiB"},
+    {NULL, NULL, "geometry.dtype=f64",
+     "--set geometry.dtype=f64: geometry.dtype: wants one of \"f32\" \"f16\" \"bf16\" \"e4m3\" "
+     "\"e5m2\""},
+    {NULL, NULL, "geometry.dtype=e4m3",
+     "--set geometry.dtype=e4m3: geometry.dtype: q and o can be f32, f16 or bf16, not e4m3 (kv_dtype "
+     "can)"},
+    {NULL, NULL, "geometry.head_dim=12",
+     "--set geometry.head_dim=12: geometry.head_dim: 12 is not a multiple of 8"},
+    {NULL, NULL, "geometry.k_scale=2",
+     "--set geometry.k_scale=2: geometry.k_scale: only fp8 has scales, and kv_dtype is bf16"},
+    {NULL, NULL, "geometry.sinks=[1,2]",
+     "--set geometry.sinks=[1,2]: geometry.sinks: wants false, a number, a list of 8 (or one such list "
+     "per layer), "
+     "or \"seeded\""},
+    {NULL, NULL, "pool.bytes=100",
+     "--set pool.bytes=100: pool.bytes: 0 blocks of 32768 bytes fit; wants 1..2147483647"},
+    {"{\"pool\": {\"blocks\": 1, \"bytes\": 65536}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:33: pool.bytes: set pool.blocks or pool.bytes, not both"},
+    {NULL, NULL, "pool.blocks", "--set pool.blocks: wants path=value"},
+};
+
+START_TEST(mistakes_name_place_and_reason)
+{
+    struct config c;
+    const char *error = load(&c, mistakes[_i].file, mistakes[_i].variable, mistakes[_i].set);
+    ck_assert_ptr_nonnull(error);
+    ck_assert_str_eq(error, mistakes[_i].error);
+}
+END_TEST
+
+START_TEST(constants_expand)
+{
+    struct config c;
+    ck_assert_ptr_null(
+        load(&c,
+             "{\"geometry\": {\"layers\": 3, \"kv_dtype\": \"e4m3\", \"window\": [128, 0],"
+             " \"k_scale\": [0.5, 2], \"v_scale\": \"seeded\", \"sinks\": 1.5, \"alibi\": \"seeded\"}}",
+             NULL, NULL));
+    ck_assert_uint_eq(c.geometry.window[0], 128);
+    ck_assert_uint_eq(c.geometry.window[1], 0);
+    ck_assert_uint_eq(c.geometry.window[2], 128);
+    ck_assert_float_eq(c.constants.k_scale[2 * 2 + 1], 2.0F); /* a flat list holds for every layer */
+    ck_assert_float_eq(c.constants.sinks[3 * 8 - 1], 1.5F);
+    ck_assert_float_eq(c.constants.alibi[0], 0.5F);
+    ck_assert_float_eq(c.constants.alibi[7], 1.0F / 256);
+    for (int i = 0; i < 3 * 2; i++)
+        ck_assert(c.constants.v_scale[i] >= 0.25F && c.constants.v_scale[i] <= 2.0F);
+    config_deinit(&c);
+}
+END_TEST
+
+START_TEST(the_stronger_pool_key_counts)
+{
+    struct config c;
+    ck_assert_ptr_null(load(&c, "{\"pool\": {\"blocks\": 10}}", NULL, "pool.bytes=1MiB"));
+    ck_assert_uint_eq(c.pool_blocks, 32);
+    ck_assert_uint_eq(c.pool_bytes, 1 << 20);
+    config_deinit(&c);
+}
+END_TEST
+
+/* What --print-config writes of `c`; the caller frees it. */
+static char *printed(const struct config *c)
+{
+    char *text;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    config_print(c, f);
+    fclose(f);
+    return text;
+}
+
+START_TEST(printed_configuration_loads_and_prints_the_same)
+{
+    struct config first, second;
+    ck_assert_ptr_null(load(&first, NULL, NULL, "pool.bytes=1GiB"));
+    char *text = printed(&first);
+    ck_assert_ptr_null(load(&second, text, NULL, NULL));
+    ck_assert_uint_eq(second.pool_blocks, first.pool_blocks);
+    ck_assert_int_eq(memcmp(&second.geometry, &first.geometry, sizeof first.geometry), 0);
+    free(text);
+    config_deinit(&first);
+    config_deinit(&second);
+}
+END_TEST
+
+START_TEST(every_preset_loads)
+{
+    glob_t files;
+    char error[CONFIG_ERROR_BYTES];
+    struct config c, defaults;
+    ck_assert_int_eq(glob("config/*.jsonc", 0, NULL, &files), 0);
+    ck_assert_uint_ge(files.gl_pathc, 6);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        const struct config_inputs inputs = {.file = files.gl_pathv[i]};
+        ck_assert_msg(config_load(&c, &inputs, error) == 0, "%s", error);
+        if (strcmp(files.gl_pathv[i], "config/demo.jsonc") == 0) {
+            ck_assert_ptr_null(load(&defaults, NULL, NULL, NULL));
+            ck_assert_int_eq(memcmp(&c.geometry, &defaults.geometry, sizeof c.geometry), 0);
+            ck_assert_uint_eq(c.pool_blocks, defaults.pool_blocks);
+            ck_assert_str_eq(c.listen, defaults.listen);
+            config_deinit(&defaults);
+        }
+        config_deinit(&c);
+    }
+    globfree(&files);
+}
+END_TEST
+
+TCase *config_case(void)
+{
+    TCase *tc = tcase_create("config");
+    tcase_add_test(tc, stronger_sources_win);
+    tcase_add_loop_test(tc, mistakes_name_place_and_reason, 0, sizeof mistakes / sizeof mistakes[0]);
+    tcase_add_test(tc, constants_expand);
+    tcase_add_test(tc, the_stronger_pool_key_counts);
+    tcase_add_test(tc, printed_configuration_loads_and_prints_the_same);
+    tcase_add_test(tc, every_preset_loads);
+    return tc;
+}
