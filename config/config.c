@@ -491,8 +491,8 @@ void config_deinit(struct config *config)
 {
     for (size_t i = 0; config->origins && i < KEY_COUNT; i++) {
         cJSON_Delete(config->origins[i].item);
-        free(config->origins[i]
-                 .place); // NOLINT(clang-analyzer-unix.Malloc): assign() replaced what it freed
+        // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): assign() replaced what it freed
+        free(config->origins[i].place);
     }
     free(config->origins);
     model_constants_deinit(&config->constants);

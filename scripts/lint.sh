@@ -26,6 +26,6 @@ if have clang-tidy; then
         "${sources[@]}" 2>/dev/null
 fi
 if have shellcheck; then
-    shellcheck "$@"
+    shellcheck --severity=warning --exclude=SC1091,SC2120 "$@"
 fi
 echo "lint: ${#sources[@]} sources and $# scripts are clean"

@@ -7,7 +7,7 @@
 #   CK_RUN_CASE=allocator build/release/tests/unit
 #   bash tests/integration/01-start.sh
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 MODE=${MODE:-release}
 export ATTND=$PWD/build/$MODE/attnd
 passed=0 failed=0 skipped=0

@@ -20,7 +20,7 @@ start_daemon() {
         kill -0 "$DAEMON" 2>/dev/null || break
         sleep 0.05
     done
-    PORT=${URL##*:}
+    export PORT=${URL##*:}
     if [ -z "$URL" ]; then
         echo "not ok the daemon starts: $(cat "$WORK/log")"
         exit 1
