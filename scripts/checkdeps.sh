@@ -23,6 +23,7 @@ bad=0
 for folder in config allocator kernels scheduler server clients tests; do
     [ -d "$folder" ] || continue
     while IFS=: read -r file line include; do
+        [ -n "$file" ] || continue
         target=${include#*\"}
         target=${target%\"*}
         if [ ! -e "$target" ]; then
@@ -32,7 +33,7 @@ for folder in config allocator kernels scheduler server clients tests; do
             echo "$file:$line: $folder/ may not include \"$target\"" >&2
             bad=1
         fi
-    done < <(grep -rn --include='*.[ch]' '^#include "' "$folder")
+    done <<<"$(grep -rn --include='*.[ch]' '^#include "' "$folder")"
 done
 [ $bad -eq 0 ] && echo 'checkdeps: every include keeps to the folder rules'
 exit $bad
