@@ -45,10 +45,11 @@ LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
 
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c)))
-HEADERS := $(foreach f,$(FOLDERS) tests tests/unit tests/conformance,$(wildcard $(f)/*.h))
+HEADERS := $(foreach f,$(FOLDERS) tests/unit tests/conformance tests/bench,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
+SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
 SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh scripts/*.sh)
 
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
@@ -88,6 +89,8 @@ VERSIONED := $(call object,server/main.c server/routes.c)
 $(VERSIONED): $(B)/commit
 $(VERSIONED): CPPFLAGS_ALL += -DATTND_COMMIT='"$(COMMIT)"'
 
+.SECONDARY:
+
 .PHONY: run
 run: $(B)/attnd
 	@echo 'attnd serves http://127.0.0.1:8400; in another terminal try:'
@@ -104,10 +107,26 @@ $(B)/tests/unit: $(call object,$(UNIT_SOURCES)) $(B)/libattnd.a
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs check) $(LIBS)
 $(call object,$(UNIT_SOURCES)): CFLAGS_ALL += $(shell pkg-config --cflags check)
 
-TESTS := $(B)/tests/unit
+$(B)/tests/allocator_model: $(call object,tests/simulation/allocator_model.c) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
+TESTS := $(B)/tests/unit $(B)/tests/allocator_model
+
+$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
+BENCHES := $(patsubst tests/bench/bench_%.c,$(B)/bench/bench_%,$(wildcard tests/bench/bench_*.c))
+
+.PHONY: bench
+bench: $(BENCHES)
+	$(Q)for b in $(BENCHES); do $$b || exit 1; done
 
 .PHONY: check
-check: $(B)/attnd $(TESTS) checkdeps
+check: $(B)/attnd $(TESTS) $(BENCHES) checkdeps
 	@MODE=$(MODE) bash tests/run.sh
 
 .PHONY: asan ubsan tsan
@@ -129,7 +148,8 @@ lint: compile_commands.json
 	@bash scripts/lint.sh $(SOURCES) server/main.c -- $(SCRIPTS)
 
 format:
-	$(Q)clang-format -i $(HEADERS) $(SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES)
+	$(Q)clang-format -i $(HEADERS) $(SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
+		$(SIMULATION_SOURCES)
 
 compile_commands.json: FORCE
 	@{ echo '['; first=1; for f in $(SOURCES) server/main.c; do \

@@ -24,6 +24,7 @@
     XX(ATTND_EXPECTATION, "expectation_failed", "Only Expect: 100-continue is served", 417)            \
     XX(ATTND_INVALID, "invalid", "The request is well formed but wrong", 422)                          \
     XX(ATTND_HEADERS_TOO_LARGE, "headers_too_large", "The headers are too large", 431)                 \
+    XX(ATTND_NO_MEMORY, "out_of_memory", "Out of memory", 500)                                         \
     XX(ATTND_INTERNAL, "internal", "A defect in the daemon", 500)                                      \
     XX(ATTND_BAD_VERSION, "http_version", "Only HTTP/1.0 and HTTP/1.1 are served", 505)                \
     XX(ATTND_BUSY, "busy", "The daemon is busy", 503)                                                  \

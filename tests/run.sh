@@ -49,6 +49,14 @@ for program in build/"$MODE"/tests/*; do
     case $program in *.args | *.o) continue ;; esac
     run "${program#build/}" "$program"
 done
+# The benchmarks only have to run: their figures are evidence, not tests.
+for bench in build/"$MODE"/bench/*; do
+    log=$(mktemp)
+    "$bench" --short >"$log" 2>&1 && echo "ok $bench runs" || { cat "$log"; echo "not ok $bench runs"; }
+    rm -f "$log"
+done >"${bench_log:=$(mktemp)}" 2>&1 </dev/null
+count 'benchmarks, one short round' "$bench_log" 0 0
+rm -f "$bench_log"
 for script in tests/integration/[0-9]*.sh; do
     run "${script#tests/}" bash "$script"
 done

@@ -11,7 +11,8 @@
     XX(json)                                                                                           \
     XX(config)                                                                                         \
     XX(http_head)                                                                                      \
-    XX(listen_address)
+    XX(listen_address)                                                                                 \
+    XX(block_table)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

@@ -1,0 +1,94 @@
+/* block_pool.h - a fixed pool of KV blocks, named by 32-bit ids and counted by references.
+ *
+ * A block is in exactly one state:
+ *
+ *   FREE     refs 0, in the free bitmap
+ *   HELD     refs >= 1
+ *   CACHED   refs 0, kept because its content is published for reuse; evicted oldest first when FREE
+ * runs out FENCED   refs 0, but a step in flight may still touch it; becomes FREE or CACHED when that
+ * step retires
+ *
+ * Beside its references a block has a fill: how many of its token slots its holders have written.
+ *
+ * Steps are numbered from 1 in the order of their submission and retire in that order. The pool hands
+ * out ids and sees no bytes. Engine thread only; nothing allocates after create. */
+#ifndef ALLOCATOR_BLOCK_POOL_H
+#define ALLOCATOR_BLOCK_POOL_H
+
+#include "config/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define NO_BLOCK UINT32_MAX
+
+enum { STEPS_IN_FLIGHT_MAX = 4 }; /* submitted or being formed, and not retired */
+
+enum block_state { BLOCK_FREE, BLOCK_HELD, BLOCK_CACHED, BLOCK_FENCED };
+
+struct block_pool;
+
+struct block_pool_counts {
+    uint32_t blocks, free, held, cached, fenced;
+    uint32_t shared; /* of the held: those with more than one reference */
+    uint64_t filled; /* slots filled in held blocks */
+    uint64_t evictions, failures;
+};
+
+/* Called when a cached block is about to be reused: its content must be forgotten. */
+typedef void (*block_pool_evict_fn)(uint32_t id, void *cookie);
+
+/* block_pool_create(blocks, on_evict, cookie, pool): all blocks free. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int block_pool_create(uint32_t blocks, block_pool_evict_fn on_evict, void *cookie,
+                               struct block_pool **pool);
+void block_pool_destroy(struct block_pool *pool);
+
+/* block_pool_acquire(pool, n, ids): take `n` blocks, lowest free id first, then the oldest cached ones.
+ * All or nothing. Each starts with one reference, owned by the caller, a new generation and a fill of
+ * 0. O(n). Returns 0 or ATTND_NO_BLOCKS (pool unchanged but for the failure count). */
+MUST_USE int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids);
+
+/* block_pool_retain(pool, ids, n): one more reference to each: HELD blocks, or the first one to CACHED
+ * or FENCED blocks that are published (a prefix hit). O(n). */
+void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n);
+
+/* block_pool_release(pool, ids, n, step): drop a reference to each, from the last to the first, whose
+ * owner takes part in steps up to `step` (0: in none). The last reference frees, caches or fences the
+ * block. O(n). */
+void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step);
+
+/* block_pool_set_fill(pool, id, slots): of a HELD block. */
+void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots);
+
+/* block_pool_publish, _unpublish: whether the content of a HELD (for unpublish: any but FREE) block is
+ * worth keeping once nobody holds it. Unpublishing a CACHED block frees it. O(1). */
+void block_pool_publish(struct block_pool *pool, uint32_t id);
+void block_pool_unpublish(struct block_pool *pool, uint32_t id);
+
+/* block_pool_retire(pool, step): all steps up to `step` are done; fences on them are lifted, in the
+ * order in which the blocks were released. O(blocks lifted). */
+void block_pool_retire(struct block_pool *pool, uint64_t step);
+
+uint64_t block_pool_retired(const struct block_pool *pool);
+uint32_t block_pool_refs(const struct block_pool *pool, uint32_t id);
+uint32_t block_pool_fill(const struct block_pool *pool, uint32_t id);
+uint32_t block_pool_generation(const struct block_pool *pool, uint32_t id);
+enum block_state block_pool_state(const struct block_pool *pool, uint32_t id);
+bool block_pool_is_published(const struct block_pool *pool, uint32_t id);
+
+/* Blocks that an acquire could get now: free and cached. */
+uint32_t block_pool_available(const struct block_pool *pool);
+struct block_pool_counts block_pool_counts(const struct block_pool *pool);
+
+/* block_pool_eviction_order(pool, ids, n): the ids of up to `n` cached blocks, next victim first.
+ * Returns how many were written. For inspection; O(cached). */
+uint32_t block_pool_eviction_order(const struct block_pool *pool, uint32_t *ids, uint32_t n);
+
+/* block_pool_trim: evict every cached block. Returns how many. */
+uint32_t block_pool_trim(struct block_pool *pool);
+
+/* block_pool_fault: the first broken invariant as a constant sentence, NULL if all hold. O(blocks). */
+const char *block_pool_fault(const struct block_pool *pool);
+
+#endif

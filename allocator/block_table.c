@@ -1,0 +1,908 @@
+/* block_table.c - the rows of all sequences, and every rule about who may write where.
+ *
+ *            row 5 (parent)      [ 17 | 4 | 9 ]        cursors 40
+ *            row 8 (its fork)    [ 17 | 4 ]            cursors 20: slots 16..19 of block 4 are shared
+ *
+ * The next token of row 8 goes to slot 20, in block 4, which is shared: reserve() gives row 8 a private
+ * copy of slots 16..19 in a new block and returns that copy for the backend to make. Whoever writes
+ * first pays; the last holder writes in place. Nothing else is ever copied.
+ *
+ * Cursors: as long as all layers of a row stand at the same token - the usual case - only cursor_min ==
+ * cursor_max is kept and the per-layer array is stale; it is filled when a layer first runs ahead. So a
+ * decode step costs one store a row, not one a layer.
+ *
+ * What a row has written is known in three degrees: submitted (the cursors), retired (`retired`, moved
+ * when a step is done, from the length noted at its submission), and published (`published` leading
+ * blocks). A truncate lowers all three and what the steps in flight noted, so a later retire cannot
+ * raise them over slots that are being rewritten.
+ *
+ *   I2  refs of a block == entries of resident rows that name it + entries of swapped rows parked on it
+ *   I4  entries below `entries` are valid ids of the generation they had when they were stored; the
+ * rest are -1 I5  a block that a row writes has one reference and is not published: reserve() sees to
+ * it I6  the first `published` blocks of a row are published, each the child of the one before I9  of a
+ * cached chain the child is evicted before its parent, because rows release their last block first
+ *
+ * DESIGN has truncate() unpublish the block it cuts into. Here reserve() does, when a write is really
+ * coming: a fork can leave a sole holder inside a published block just as well, so reserve() has to
+ * look anyway, and a block that is never written stays good for others
+ * (docs/decisions/0002-unpublish-at-the-write.md). */
+#include "allocator/block_table.h"
+
+#include "allocator/id_bitmap.h"
+#include "allocator/mapping.h"
+#include "allocator/prefix_index.h"
+#include "allocator/swap_ledger.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum row_state { ROW_VACANT, ROW_LIVE, ROW_LEAVING };
+
+/* One cache line: what a decode step of a row looks at, and not much else. */
+struct row {
+    uint32_t entries;                /* blocks */
+    uint32_t cursor_min, cursor_max; /* tokens; equal: the per-layer cursors are not kept */
+    uint32_t plain_first,
+        plain_end; /* slots known to lie in blocks of our own that are not published: no need to look */
+    uint32_t published;                    /* leading blocks that are published */
+    uint32_t retired;                      /* tokens written by retired steps, at most */
+    uint32_t known;                        /* tokens from 0 on whose ids are known */
+    uint32_t pending[STEPS_IN_FLIGHT_MAX]; /* length when the step was submitted, by step modulo their
+                                              number */
+    uint64_t last_step;                    /* newest step that uses the row or its blocks */
+    uint32_t root;
+    uint8_t state;
+    bool swapped;
+    bool publish_stopped; /* another block says the same as the next one: the rest stays private */
+};
+
+_Static_assert(sizeof(struct row) == 64, "a row is one cache line");
+
+struct block_tables {
+    struct block_tables_options o;
+    struct block_pool *pool;
+    struct prefix_index *index;
+    struct swap_ledger *ledger;
+    struct id_bitmap free_rows;
+    struct row *rows; /* [rows] */
+    uint32_t *high;   /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
+    uint32_t *next_leaving; /* [rows] in the list of the row's last step */
+    uint32_t *ids;          /* [rows][row_blocks] */
+    uint32_t
+        *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
+    uint32_t *cursors; /* [rows][layers], see above */
+    uint32_t
+        *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
+    uint16_t *host_fill; /* [host_blocks] */
+    uint32_t *claims;    /* [blocks] writers counted while a reserve is planned; zero otherwise */
+    uint32_t *marks;     /* [rows] requests that need more than a look, while a reserve runs */
+    uint32_t *recount;   /* [blocks + host_blocks] for block_tables_fault() */
+    uint32_t *order;     /* [blocks] likewise */
+    uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
+    struct block_tables_counts counts;
+};
+
+/* ---- small helpers ------------------------------------------------------------------------------- */
+
+static uint32_t *entry(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    return &t->ids[(uint64_t)row * t->o.row_blocks + i];
+}
+
+static uint32_t *entry_generation(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    return &t->generation[(uint64_t)row * t->o.row_blocks + i];
+}
+
+static struct row *live_row(const struct block_tables *t, uint32_t row)
+{
+    assert(row < t->o.rows && t->rows[row].state == ROW_LIVE);
+    return &t->rows[row];
+}
+
+static uint32_t blocks_for(const struct block_tables *t, uint32_t tokens)
+{
+    return tokens / t->o.block_size + (tokens % t->o.block_size != 0);
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static void set_entry(struct block_tables *t, uint32_t row, uint32_t i, uint32_t id)
+{
+    *entry(t, row, i) = id;
+    *entry_generation(t, row, i) = block_pool_generation(t->pool, id);
+}
+
+/* A new block for entry `i`; the caller has checked that there is one. */
+static uint32_t take_block(struct block_tables *t)
+{
+    uint32_t id;
+    int rc = block_pool_acquire(t->pool, 1, &id);
+    assert(rc == 0);
+    (void)rc;
+    return id;
+}
+
+/* Token ids of one block to another; host block h is number blocks + h here. */
+static void copy_tokens(struct block_tables *t, uint32_t from, uint32_t to)
+{
+    uint32_t n = t->o.block_size;
+    memcpy(&t->tokens[(uint64_t)to * n], &t->tokens[(uint64_t)from * n], n * sizeof *t->tokens);
+}
+
+static void forget_evicted(uint32_t id, void *cookie)
+{
+    struct block_tables *t = cookie;
+    prefix_index_remove(t->index, id);
+}
+
+/* Take `id` and everything that was published below it out of the index. No resident sequence but the
+ * caller's holds any of it. */
+static void unpublish_tree(struct block_tables *t, uint32_t id)
+{
+    uint32_t at = id;
+    for (;;) {
+        uint32_t child = prefix_index_first_child(t->index, at);
+        if (child != NO_BLOCK) {
+            at = child;
+            continue;
+        }
+        uint32_t parent = prefix_index_parent(t->index, at);
+        prefix_index_remove(t->index, at);
+        block_pool_unpublish(t->pool, at);
+        if (at == id)
+            return;
+        at = parent;
+    }
+}
+
+/* Give back entry `i` of a row that is swapped out. */
+static void unpark(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t host = *entry(t, row, i), device = swap_ledger_device_of(t->ledger, host);
+    if (device != NO_BLOCK)
+        block_pool_release(t->pool, &device, 1, t->rows[row].last_step);
+    swap_ledger_unpark(t->ledger, host);
+}
+
+/* Give back the entries of a row from the last one down to entry `keep`. */
+static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
+{
+    struct row *r = &t->rows[row];
+    if (r->entries <= keep)
+        return;
+    uint32_t n = r->entries - keep;
+    if (r->swapped) {
+        for (uint32_t i = r->entries; i-- > keep;)
+            unpark(t, row, i);
+    } else {
+        block_pool_release(t->pool, entry(t, row, keep), n, r->last_step);
+    }
+    memset(entry(t, row, keep), 0xff, n * sizeof *t->ids);
+    memset(entry_generation(t, row, keep), 0, n * sizeof *t->generation);
+    r->entries = keep;
+}
+
+/* ---- create and destroy -------------------------------------------------------------------------- */
+
+static uint64_t table_bytes(const struct block_tables *t)
+{
+    return (uint64_t)t->o.rows * t->o.row_blocks * sizeof(uint32_t);
+}
+
+static uint64_t token_bytes(const struct block_tables *t)
+{
+    return ((uint64_t)t->o.blocks + t->o.host_blocks) * t->o.block_size * sizeof(uint32_t);
+}
+
+int block_tables_create(const struct block_tables_options *options, struct block_tables **result)
+{
+    struct block_tables *t = calloc(1, sizeof *t);
+    assert((uint64_t)options->row_blocks * options->block_size <= INT32_MAX); /* tokens fit 32 bits */
+    if (!t)
+        return ATTND_NO_MEMORY;
+    t->o = *options;
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        t->leaving[i] = NO_ROW;
+    unsigned hash_bits = options->hash_bits ? options->hash_bits : PREFIX_HASH_BITS;
+    t->rows = mapping_create(options->rows * sizeof *t->rows, 0);
+    t->high = calloc(options->rows, sizeof *t->high);
+    t->next_leaving = calloc(options->rows, sizeof *t->next_leaving);
+    t->ids = mapping_create(table_bytes(t), 0);
+    t->generation = mapping_create(table_bytes(t), 0);
+    t->tokens = mapping_create(token_bytes(t), 0);
+    t->cursors = calloc((size_t)options->rows * options->layers, sizeof *t->cursors);
+    t->host_fill = calloc((size_t)options->host_blocks + 1, sizeof *t->host_fill);
+    t->claims = calloc(options->blocks, sizeof *t->claims);
+    t->marks = calloc(options->rows, sizeof *t->marks);
+    t->recount = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->recount);
+    t->order = calloc(options->blocks, sizeof *t->order);
+    if (!t->rows || !t->high || !t->next_leaving || !t->ids || !t->generation || !t->tokens ||
+        !t->cursors || !t->host_fill || !t->claims || !t->marks || !t->recount || !t->order ||
+        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+        block_pool_create(options->blocks, forget_evicted, t, &t->pool) != 0 ||
+        prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) !=
+            0 ||
+        swap_ledger_create(options->blocks, options->host_blocks, &t->ledger) != 0) {
+        block_tables_destroy(t);
+        return ATTND_NO_MEMORY;
+    }
+    *result = t;
+    return 0;
+}
+
+void block_tables_destroy(struct block_tables *t)
+{
+    if (!t)
+        return;
+    block_pool_destroy(t->pool);
+    prefix_index_destroy(t->index);
+    swap_ledger_destroy(t->ledger);
+    id_bitmap_deinit(&t->free_rows);
+    mapping_destroy(t->ids, table_bytes(t));
+    mapping_destroy(t->generation, table_bytes(t));
+    mapping_destroy(t->tokens, token_bytes(t));
+    mapping_destroy(t->rows, t->o.rows * sizeof *t->rows);
+    free(t->high);
+    free(t->next_leaving);
+    free(t->cursors);
+    free(t->host_fill);
+    free(t->claims);
+    free(t->marks);
+    free(t->recount);
+    free(t->order);
+    free(t);
+}
+
+uint32_t block_tables_open_root(struct block_tables *t, uint32_t owner, const void *salt,
+                                size_t salt_bytes)
+{
+    return prefix_index_open_root(t->index, owner, salt, salt_bytes);
+}
+
+void block_tables_close_root(struct block_tables *t, uint32_t root)
+{
+    prefix_index_close_root(t->index, root);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+/* A vacant row with `root` retained, or NO_ROW. */
+static uint32_t new_row(struct block_tables *t, uint32_t root)
+{
+    if (t->free_rows.count == 0)
+        return NO_ROW;
+    uint32_t row = id_bitmap_take(&t->free_rows);
+    t->rows[row] = (struct row){.root = root, .state = ROW_LIVE};
+    prefix_index_retain_root(t->index, root);
+    t->counts.rows++;
+    return row;
+}
+
+static void note_high(struct block_tables *t, uint32_t row)
+{
+    if (t->rows[row].entries > t->high[row])
+        t->high[row] = t->rows[row].entries;
+}
+
+/* The entries of a new row have been set to `n` blocks that others hold or the cache keeps, `tokens` of
+ * them its own. */
+static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32_t tokens)
+{
+    struct row *r = &t->rows[row];
+    block_pool_retain(t->pool, entry(t, row, 0), n);
+    r->entries = n;
+    r->cursor_min = r->cursor_max = tokens;
+    note_high(t, row);
+    t->counts.tokens_logical += tokens;
+}
+
+int block_tables_add(struct block_tables *t, uint32_t root, const uint32_t *tokens, uint32_t n,
+                     uint32_t *result)
+{
+    uint32_t row = new_row(t, root);
+    if (row == NO_ROW)
+        return ATTND_NO_SEQUENCES;
+    uint32_t asked = smaller(n / t->o.block_size, t->o.row_blocks);
+    uint32_t *ids = entry(t, row, 0);
+    uint32_t hit = prefix_index_match(t->index, root, tokens, asked, ids);
+    share_front(t, row, hit, hit * t->o.block_size);
+    for (uint32_t i = 0; i < hit; i++)
+        *entry_generation(t, row, i) = block_pool_generation(t->pool, ids[i]);
+    struct row *r = &t->rows[row];
+    r->published = hit;
+    r->retired = r->known = hit * t->o.block_size;
+    t->counts.blocks_asked += asked;
+    t->counts.blocks_hit += hit;
+    *result = row;
+    return 0;
+}
+
+int block_tables_fork(struct block_tables *t, uint32_t parent, uint32_t length, uint32_t *result)
+{
+    struct row *p = live_row(t, parent);
+    assert(!p->swapped && length <= p->cursor_min);
+    uint32_t row = new_row(t, p->root);
+    if (row == NO_ROW)
+        return ATTND_NO_SEQUENCES;
+    uint32_t n = blocks_for(t, length);
+    memcpy(entry(t, row, 0), entry(t, parent, 0), n * sizeof *t->ids);
+    memcpy(entry_generation(t, row, 0), entry_generation(t, parent, 0), n * sizeof *t->generation);
+    share_front(t, row, n, length);
+    p->plain_end = 0;
+    struct row *r = &t->rows[row];
+    r->published = smaller(p->published, length / t->o.block_size);
+    r->retired = smaller(p->retired, length);
+    r->known = smaller(p->known, length);
+    t->counts.forks++;
+    *result = row;
+    return 0;
+}
+
+static void make_vacant(struct block_tables *t, uint32_t row)
+{
+    t->rows[row].state = ROW_VACANT;
+    id_bitmap_put(&t->free_rows, row);
+}
+
+void block_tables_remove(struct block_tables *t, uint32_t row)
+{
+    struct row *r = live_row(t, row);
+    pop_entries(t, row, 0);
+    prefix_index_close_root(t->index, r->root);
+    t->counts.tokens_logical -= r->cursor_max;
+    t->counts.rows--;
+    t->counts.swapped -= r->swapped;
+    if (r->last_step > block_pool_retired(t->pool)) {
+        uint32_t *list = &t->leaving[r->last_step % STEPS_IN_FLIGHT_MAX];
+        r->state = ROW_LEAVING;
+        t->next_leaving[row] = *list;
+        *list = row;
+    } else {
+        make_vacant(t, row);
+    }
+}
+
+void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length)
+{
+    struct row *r = live_row(t, row);
+    if (length < r->cursor_max) {
+        uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
+        for (uint32_t layer = 0; r->cursor_min != r->cursor_max && layer < t->o.layers; layer++)
+            cursors[layer] = smaller(cursors[layer], length);
+        t->counts.tokens_logical -= r->cursor_max - length;
+        r->cursor_max = length;
+        r->cursor_min = smaller(r->cursor_min, length);
+    }
+    pop_entries(t, row, blocks_for(t, r->cursor_max));
+    r->plain_end = 0;
+    uint32_t partial = r->cursor_max % t->o.block_size;
+    uint32_t last = partial && !r->swapped ? *entry(t, row, r->entries - 1) : NO_BLOCK;
+    if (last != NO_BLOCK && block_pool_refs(t->pool, last) == 1 &&
+        !block_pool_is_published(t->pool, last))
+        block_pool_set_fill(t->pool, last, partial);
+    r->published = smaller(r->published, length / t->o.block_size);
+    r->publish_stopped = false;
+    r->retired = smaller(r->retired, length);
+    r->known = smaller(r->known, length);
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        r->pending[i] = smaller(r->pending[i], length);
+}
+
+/* ---- reserve ------------------------------------------------------------------------------------- */
+
+/* Count the blocks that one request takes, and the writers of shared blocks in claims[]. `*plain` is
+ * left true when there is nothing to do for it. */
+static uint32_t plan_request(struct block_tables *t, const struct reserve_request *q, bool *plain)
+{
+    const struct row *r = live_row(t, q->row);
+    uint32_t need = 0;
+    assert(!r->swapped && q->first <= q->end && q->first <= r->entries * t->o.block_size);
+    if (q->first == q->end || (q->first >= r->plain_first && q->end <= r->plain_end))
+        return 0;
+    *plain = false; /* even if it turns out that there is nothing to do: the commit notes that */
+    uint32_t end = blocks_for(t, q->end);
+    for (uint32_t i = q->first / t->o.block_size; i < smaller(end, r->entries); i++) {
+        uint32_t id = *entry(t, q->row, i);
+        uint32_t refs = block_pool_refs(t->pool, id);
+        if (refs == 1 && !block_pool_is_published(t->pool, id))
+            continue;
+        need += refs > 1 + t->claims[id]; /* the last writer of a block writes in place */
+        t->claims[id]++;
+    }
+    return need + (end > r->entries ? end - r->entries : 0);
+}
+
+/* Set the claims that plan_request() counted back to zero. */
+static void unclaim(struct block_tables *t, const struct reserve_request *q)
+{
+    uint32_t end = smaller(blocks_for(t, q->end), t->rows[q->row].entries);
+    for (uint32_t i = q->first / t->o.block_size; q->first < q->end && i < end; i++)
+        t->claims[*entry(t, q->row, i)] = 0;
+}
+
+/* Blocks that all requests take together; indices of those that are not plain go to marks[]. */
+static uint32_t plan_requests(struct block_tables *t, const struct reserve_request *requests,
+                              uint32_t n, uint32_t *marked)
+{
+    uint32_t need = 0;
+    *marked = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool plain = true;
+        need += plan_request(t, &requests[i], &plain);
+        if (!plain)
+            t->marks[(*marked)++] = i;
+    }
+    for (uint32_t i = 0; i < *marked; i++)
+        unclaim(t, &requests[t->marks[i]]);
+    return need;
+}
+
+uint32_t block_tables_need(struct block_tables *t, const struct reserve_request *requests, uint32_t n)
+{
+    uint32_t marked;
+    return plan_requests(t, requests, n, &marked);
+}
+
+/* Give entry `i` of `row` a private copy of what the row sees of its shared block. */
+static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, uint32_t i,
+                          struct block_copy *copies, uint32_t *copy_count)
+{
+    struct row *r = &t->rows[row];
+    uint32_t from = *entry(t, row, i), to = take_block(t);
+    uint32_t slots = smaller(r->cursor_max - i * t->o.block_size, t->o.block_size);
+    copies[(*copy_count)++] = (struct block_copy){COPY_ON_WRITE, from, to, slots};
+    copy_tokens(t, from, to);
+    block_pool_set_fill(t->pool, to, slots);
+    set_entry(t, row, i, to);
+    block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
+    t->counts.copies++;
+}
+
+/* Entry `i` of `row` is published and held by nobody else: make it a plain block again, filled as the
+ * row sees it. */
+static void reclaim(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t id = *entry(t, row, i);
+    unpublish_tree(t, id);
+    block_pool_set_fill(t->pool, id,
+                        smaller(t->rows[row].cursor_max - i * t->o.block_size, t->o.block_size));
+}
+
+static void commit_request(struct block_tables *t, uint64_t step, const struct reserve_request *q,
+                           struct block_copy *copies, uint32_t *copy_count)
+{
+    struct row *r = &t->rows[q->row];
+    uint32_t end = blocks_for(t, q->end);
+    for (uint32_t i = q->first / t->o.block_size; i < smaller(end, r->entries); i++) {
+        uint32_t id = *entry(t, q->row, i);
+        if (block_pool_refs(t->pool, id) > 1)
+            copy_on_write(t, step, q->row, i, copies, copy_count);
+        else if (block_pool_is_published(t->pool, id))
+            reclaim(t, q->row, i);
+        else
+            continue;
+        r->published = smaller(r->published, i);
+    }
+    for (; r->entries < end; r->entries++)
+        set_entry(t, q->row, r->entries, take_block(t));
+    note_high(t, q->row);
+    r->last_step = step;
+    r->plain_first = q->first;
+    r->plain_end = end * t->o.block_size;
+}
+
+int block_tables_reserve(struct block_tables *t, uint64_t step, const struct reserve_request *requests,
+                         uint32_t n, struct block_copy *copies, uint32_t *copy_count)
+{
+    uint32_t marked;
+    for (uint32_t i = 0; i < n; i++) {
+        if (requests[i].end > (uint64_t)t->o.row_blocks * t->o.block_size)
+            return ATTND_INVALID;
+    }
+    uint32_t need = plan_requests(t, requests, n, &marked);
+    if (need > block_pool_available(t->pool)) {
+        uint32_t none;
+        return block_pool_acquire(t->pool, need, &none); /* fails, and counts the failure */
+    }
+    for (uint32_t i = 0; i < marked; i++)
+        commit_request(t, step, &requests[t->marks[i]], copies, copy_count);
+    return 0;
+}
+
+void block_tables_note_tokens(struct block_tables *t, uint32_t row, uint32_t position,
+                              const uint32_t *tokens, uint32_t n)
+{
+    struct row *r = live_row(t, row);
+    assert(!r->swapped && position >= r->cursor_max && position + n <= r->entries * t->o.block_size);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = position + i;
+        uint32_t id = *entry(t, row, at / t->o.block_size);
+        t->tokens[(uint64_t)id * t->o.block_size + at % t->o.block_size] = tokens[i];
+    }
+    if (position <= r->known && r->known < position + n)
+        r->known = position + n;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+
+/* The slots [first, end) of a row have been written. */
+static void note_fill(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+{
+    uint32_t last = t->rows[row].entries - 1; /* where a decode step writes; else find the block */
+    uint32_t i = first >= last * t->o.block_size ? last : first / t->o.block_size;
+    for (; i * t->o.block_size < end; i++) {
+        uint32_t slots = smaller(end - i * t->o.block_size, t->o.block_size);
+        uint32_t id = *entry(t, row, i);
+        if (slots > block_pool_fill(t->pool, id))
+            block_pool_set_fill(t->pool, id, slots);
+    }
+}
+
+static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)
+{
+    struct row *r = &t->rows[row];
+    if (to <= r->cursor_max)
+        return;
+    assert(to <= r->entries * t->o.block_size);
+    note_fill(t, row, r->cursor_max, to);
+    t->counts.tokens_logical += to - r->cursor_max;
+    r->cursor_max = to;
+}
+
+void block_tables_advance_all(struct block_tables *t, uint32_t row, uint32_t n)
+{
+    struct row *r = live_row(t, row);
+    assert(r->cursor_min == r->cursor_max && !r->swapped);
+    raise_cursor_max(t, row, r->cursor_max + n);
+    r->cursor_min = r->cursor_max;
+}
+
+void block_tables_advance(struct block_tables *t, uint32_t row, uint32_t layer, uint32_t n)
+{
+    struct row *r = live_row(t, row);
+    uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
+    assert(layer < t->o.layers && !r->swapped);
+    if (n == 0)
+        return;
+    for (uint32_t i = 0; r->cursor_min == r->cursor_max && i < t->o.layers; i++)
+        cursors[i] = r->cursor_min;
+    bool was_min = cursors[layer] == r->cursor_min;
+    cursors[layer] += n;
+    raise_cursor_max(t, row, cursors[layer]);
+    if (!was_min)
+        return;
+    r->cursor_min = cursors[0];
+    for (uint32_t i = 1; i < t->o.layers; i++)
+        r->cursor_min = smaller(r->cursor_min, cursors[i]);
+}
+
+void block_tables_submit(struct block_tables *t, uint32_t row, uint64_t step)
+{
+    struct row *r = live_row(t, row);
+    assert(step > block_pool_retired(t->pool) &&
+           step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
+    r->last_step = step;
+    r->pending[step % STEPS_IN_FLIGHT_MAX] = r->cursor_min;
+}
+
+/* Publish the row's full, retired blocks whose tokens are known, as far as nobody else said the same
+ * before. */
+static void publish_full_blocks(struct block_tables *t, uint32_t row)
+{
+    struct row *r = &t->rows[row];
+    uint32_t ready = smaller(smaller(r->retired, r->known), r->cursor_min);
+    if (r->root == NO_ROOT || r->swapped)
+        return;
+    while (ready >= (r->published + 1) * t->o.block_size && !r->publish_stopped) {
+        uint32_t id = *entry(t, row, r->published);
+        uint32_t parent = r->published ? *entry(t, row, r->published - 1) : NO_BLOCK;
+        if (!block_pool_is_published(t->pool, id)) { /* else a fork of this row was first */
+            if (prefix_index_publish(t->index, r->root, parent, id) != 0) {
+                r->publish_stopped = true;
+                return;
+            }
+            block_pool_publish(t->pool, id);
+        }
+        r->published++;
+    }
+}
+
+void block_tables_retire(struct block_tables *t, uint32_t row, uint64_t step)
+{
+    struct row *r = &t->rows[row];
+    if (r->state != ROW_LIVE)
+        return;
+    uint32_t written = r->pending[step % STEPS_IN_FLIGHT_MAX];
+    if (written > r->retired)
+        r->retired = written;
+    publish_full_blocks(t, row);
+}
+
+void block_tables_retire_step(struct block_tables *t, uint64_t step)
+{
+    for (uint64_t s = block_pool_retired(t->pool) + 1; s <= step; s++) {
+        uint32_t next, *list = &t->leaving[s % STEPS_IN_FLIGHT_MAX];
+        for (uint32_t row = *list; row != NO_ROW; row = next) {
+            next = t->next_leaving[row];
+            make_vacant(t, row);
+        }
+        *list = NO_ROW;
+    }
+    block_pool_retire(t->pool, step);
+}
+
+/* ---- swap ---------------------------------------------------------------------------------------- */
+
+static bool has_held_child(const struct block_tables *t, uint32_t id)
+{
+    uint32_t child =
+        block_pool_is_published(t->pool, id) ? prefix_index_first_child(t->index, id) : NO_BLOCK;
+    while (child != NO_BLOCK && block_pool_state(t->pool, child) != BLOCK_HELD)
+        child = prefix_index_next_child(t->index, child);
+    return child != NO_BLOCK;
+}
+
+/* The device block of `host` has lost its last resident holder: move the bytes, give the block back. */
+static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struct block_copy *copies,
+                     uint32_t *copy_count)
+{
+    uint32_t id = swap_ledger_device_of(t->ledger, host);
+    if (!swap_ledger_has_bytes(t->ledger, host)) {
+        t->host_fill[host] = (uint16_t)block_pool_fill(t->pool, id);
+        copy_tokens(t, id, t->o.blocks + host);
+        if (t->host_fill[host])
+            copies[(*copy_count)++] = (struct block_copy){COPY_OUT, id, host, t->host_fill[host]};
+    }
+    if (has_held_child(
+            t, id)) /* by sequences that are swapped out themselves: the child must not outlive it */
+        unpublish_tree(t, id);
+    swap_ledger_detach(t->ledger, host);
+    for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 0; n--)
+        block_pool_release(t->pool, &id, 1, step);
+}
+
+int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step,
+                          struct block_copy *copies, uint32_t *copy_count)
+{
+    struct row *r = live_row(t, row);
+    uint32_t need = 0;
+    assert(!r->swapped);
+    for (uint32_t i = 0; i < r->entries; i++)
+        need += swap_ledger_host_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
+    if (need > swap_ledger_free(t->ledger))
+        return ATTND_NO_HOST_BLOCKS;
+
+    r->last_step = step;
+    for (uint32_t i = r->entries; i-- > 0;) {
+        uint32_t id = *entry(t, row, i);
+        uint32_t host = swap_ledger_park(t->ledger, id);
+        *entry(t, row, i) = host;
+        *entry_generation(t, row, i) = 0;
+        if (block_pool_refs(t->pool, id) == swap_ledger_refs(t->ledger, host))
+            evacuate(t, host, step, copies, copy_count);
+    }
+    r->swapped = true;
+    r->published = r->plain_end = 0;
+    t->counts.swapped++;
+    t->counts.swaps_out++;
+    return 0;
+}
+
+/* Bring the bytes of `host` back to the device for every entry that is parked on it. */
+static void bring_back(struct block_tables *t, uint32_t host, struct block_copy *copies,
+                       uint32_t *copy_count)
+{
+    uint32_t id = take_block(t);
+    swap_ledger_attach(t->ledger, host, id);
+    for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 1; n--)
+        block_pool_retain(t->pool, &id, 1);
+    block_pool_set_fill(t->pool, id, t->host_fill[host]);
+    copy_tokens(t, t->o.blocks + host, id);
+    if (t->host_fill[host])
+        copies[(*copy_count)++] = (struct block_copy){COPY_IN, host, id, t->host_fill[host]};
+}
+
+int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, struct block_copy *copies,
+                         uint32_t *copy_count)
+{
+    struct row *r = live_row(t, row);
+    uint32_t need = 0;
+    assert(r->swapped);
+    for (uint32_t i = 0; i < r->entries; i++)
+        need += swap_ledger_device_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
+    if (need > block_pool_available(t->pool)) {
+        uint32_t none;
+        return block_pool_acquire(t->pool, need, &none); /* fails, and counts the failure */
+    }
+    r->last_step = step;
+    r->swapped = r->publish_stopped = false;
+    for (uint32_t i = 0; i < r->entries; i++) {
+        uint32_t host = *entry(t, row, i);
+        if (swap_ledger_device_of(t->ledger, host) == NO_BLOCK)
+            bring_back(t, host, copies, copy_count);
+        uint32_t id = swap_ledger_device_of(t->ledger, host);
+        set_entry(t, row, i, id);
+        swap_ledger_unpark(t->ledger, host);
+        if (r->published == i && block_pool_is_published(t->pool, id) &&
+            (i + 1) * t->o.block_size <= r->cursor_min)
+            r->published++;
+    }
+    r->retired = smaller(r->retired, r->published * t->o.block_size); /* the rest is being copied */
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        r->pending[i] = smaller(r->pending[i], r->retired);
+    t->counts.swapped--;
+    t->counts.swaps_in++;
+    return 0;
+}
+
+/* ---- looking ------------------------------------------------------------------------------------- */
+
+struct block_table_view block_tables_view(const struct block_tables *t, uint32_t row)
+{
+    const struct row *r = live_row(t, row);
+    struct block_table_view view = {
+        .ids = entry(t, row, 0),
+        .entries = r->entries,
+        .length = r->cursor_min,
+        .cursor_max = r->cursor_max,
+        .published = r->published,
+        .swapped = r->swapped,
+    };
+    for (uint32_t i = 0; !r->swapped && i < r->entries; i++)
+        view.shared_blocks += block_pool_refs(t->pool, view.ids[i]) > 1;
+    return view;
+}
+
+uint32_t block_tables_cursor(const struct block_tables *t, uint32_t row, uint32_t layer)
+{
+    const struct row *r = live_row(t, row);
+    assert(layer < t->o.layers);
+    return r->cursor_min == r->cursor_max ? r->cursor_min
+                                          : t->cursors[(uint64_t)row * t->o.layers + layer];
+}
+
+struct block_tables_counts block_tables_counts(const struct block_tables *t)
+{
+    struct block_tables_counts counts = t->counts;
+    counts.tokens_physical = block_pool_counts(t->pool).filled;
+    counts.host_blocks = swap_ledger_blocks(t->ledger);
+    counts.host_free = swap_ledger_free(t->ledger);
+    return counts;
+}
+
+const struct block_pool *block_tables_pool(const struct block_tables *t)
+{
+    return t->pool;
+}
+
+uint32_t block_tables_trim(struct block_tables *t)
+{
+    return block_pool_trim(t->pool);
+}
+
+const uint32_t *block_tables_ids(const struct block_tables *t, uint32_t *stride)
+{
+    *stride = t->o.row_blocks;
+    return t->ids;
+}
+
+/* ---- invariants ---------------------------------------------------------------------------------- */
+
+static const char *row_fault(const struct block_tables *t, uint32_t row)
+{
+    const struct row *r = &t->rows[row];
+    const uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
+    uint32_t min = UINT32_MAX, max = 0;
+    for (uint32_t i = r->entries; i < t->high[row]; i++) {
+        if (*entry(t, row, i) != NO_BLOCK)
+            return "I4: the tail of a table is not -1";
+    }
+    if (r->state != ROW_LIVE)
+        return r->entries ? "I4: a row that is not live has entries" : NULL;
+    for (uint32_t layer = 0; layer < t->o.layers; layer++) {
+        min = smaller(min, cursors[layer]);
+        max = cursors[layer] > max ? cursors[layer] : max;
+    }
+    if (r->cursor_min > r->cursor_max ||
+        (r->cursor_min != r->cursor_max && (r->cursor_min != min || r->cursor_max != max)))
+        return "I4: the cursors' bounds differ from the cursors";
+    if (blocks_for(t, r->cursor_max) > r->entries)
+        return "I4: a cursor is beyond the table";
+    for (uint32_t i = 0; !r->swapped && i < r->entries; i++) {
+        uint32_t id = *entry(t, row, i);
+        if (id >= t->o.blocks || block_pool_generation(t->pool, id) != *entry_generation(t, row, i))
+            return "I4: a table entry is not a block of the right generation";
+        if (i >= r->published)
+            continue;
+        if (!block_pool_is_published(t->pool, id) ||
+            prefix_index_parent(t->index, id) != (i ? *entry(t, row, i - 1) : NO_BLOCK))
+            return "I6: a row's published front is not a published chain";
+    }
+    return NULL;
+}
+
+/* Recount every reference from the tables. */
+static const char *references_fault(struct block_tables *t)
+{
+    uint32_t *host = t->recount + t->o.blocks;
+    memset(t->recount, 0, ((size_t)t->o.blocks + t->o.host_blocks) * sizeof *t->recount);
+    for (uint32_t row = 0; row < t->o.rows; row++) {
+        const struct row *r = &t->rows[row];
+        for (uint32_t i = 0; i < r->entries; i++)
+            (r->swapped ? host : t->recount)[*entry(t, row, i)]++;
+    }
+    for (uint32_t h = 0; h < t->o.host_blocks; h++) {
+        if (host[h] != swap_ledger_refs(t->ledger, h))
+            return "I2: a host block's references differ from the tables";
+        if (host[h] && swap_ledger_device_of(t->ledger, h) != NO_BLOCK)
+            t->recount[swap_ledger_device_of(t->ledger, h)] += host[h];
+    }
+    for (uint32_t id = 0; id < t->o.blocks; id++) {
+        if (t->recount[id] != block_pool_refs(t->pool, id))
+            return "I2: a block's references differ from the tables";
+    }
+    return NULL;
+}
+
+/* I9, and what it rests on: a published block's parent outlives it. */
+static const char *eviction_order_fault(struct block_tables *t)
+{
+    uint32_t *rank = t->recount; /* of cached blocks: 1 is evicted first */
+    memset(rank, 0, t->o.blocks * sizeof *rank);
+    uint32_t n = block_pool_eviction_order(t->pool, t->order, t->o.blocks);
+    for (uint32_t i = 0; i < n; i++)
+        rank[t->order[i]] = i + 1;
+    for (uint32_t id = 0; id < t->o.blocks; id++) {
+        uint32_t parent =
+            block_pool_is_published(t->pool, id) ? prefix_index_parent(t->index, id) : NO_BLOCK;
+        if (parent == NO_BLOCK)
+            continue;
+        enum block_state state = block_pool_state(t->pool, id),
+                         above = block_pool_state(t->pool, parent);
+        if (state == BLOCK_HELD && above != BLOCK_HELD)
+            return "I9: a held block's parent is not held";
+        if (above == BLOCK_CACHED && (state != BLOCK_CACHED || rank[id] > rank[parent]))
+            return "I9: a parent would be evicted before its child";
+    }
+    return NULL;
+}
+
+static const char *totals_fault(const struct block_tables *t)
+{
+    uint64_t logical = 0;
+    uint32_t rows = 0, swapped = 0;
+    for (uint32_t row = 0; row < t->o.rows; row++) {
+        const struct row *r = &t->rows[row];
+        if (r->state != ROW_LIVE)
+            continue;
+        rows++;
+        swapped += r->swapped;
+        logical += r->cursor_max;
+    }
+    if (rows != t->counts.rows || swapped != t->counts.swapped)
+        return "I1: the number of sequences differs from the rows";
+    if (logical != t->counts.tokens_logical)
+        return "I1: a token count differs from the rows and blocks";
+    return NULL;
+}
+
+const char *block_tables_fault(struct block_tables *t)
+{
+    const char *fault = block_pool_fault(t->pool);
+    for (uint32_t row = 0; !fault && row < t->o.rows; row++)
+        fault = row_fault(t, row);
+    if (!fault)
+        fault = references_fault(t);
+    if (!fault)
+        fault = prefix_index_fault(t->index, t->pool);
+    if (!fault)
+        fault = eviction_order_fault(t);
+    if (!fault)
+        fault = swap_ledger_fault(t->ledger);
+    return fault ? fault : totals_fault(t);
+}

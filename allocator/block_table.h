@@ -1,0 +1,162 @@
+/* block_table.h - the block tables of all sequences: reserve, fork, copy-on-write, truncate, publish,
+ * swap.
+ *
+ * A sequence is a row: a list of block ids in token order, one list for all layers, and a cursor per
+ * layer that says how many tokens that layer has written. The smallest cursor is the sequence's length.
+ *
+ *     cursors    layer 0: 21   layer 1: 20   length 20
+ *     row        [ 17 | 4 | - | - ... ]                    block_size 16: slots 0..15 in block 17, the
+ * rest in 4
+ *
+ * The life of a step, seen from here:
+ *
+ *     reserve(step, ...)   blocks for the slots that will be written, and the copies that must run
+ * first advance(row, ...)    the cursors move: the step has been submitted with these rows submit(row,
+ * step)    the row takes part in this step retire(row, step)    the step is done: full blocks with
+ * known tokens are published retire_step(step)    all rows of the step have been retired: fences are
+ * lifted
+ *
+ * Ids and counts only; the bytes move elsewhere, by the lists of copies that are returned. Copies run
+ * in list order, before the step's appends. Engine thread only; nothing allocates after create. */
+#ifndef ALLOCATOR_BLOCK_TABLE_H
+#define ALLOCATOR_BLOCK_TABLE_H
+
+#include "allocator/block_pool.h"
+
+#define NO_ROW UINT32_MAX
+
+struct block_tables;
+
+struct block_tables_options {
+    uint32_t blocks, block_size, layers;
+    uint32_t rows;       /* sequences at a time */
+    uint32_t row_blocks; /* longest sequence, in blocks */
+    uint32_t host_blocks;
+    unsigned hash_bits; /* 0: PREFIX_HASH_BITS; fewer only to force collisions in tests */
+};
+
+/* Which row will write the token slots [first, end); first <= the tokens that its blocks and cursors
+ * reach. */
+struct reserve_request {
+    uint32_t row, first, end;
+};
+
+enum copy_kind { COPY_ON_WRITE, COPY_OUT, COPY_IN };
+
+/* Copy slots 0..slots-1 of every layer from one block to another. */
+struct block_copy {
+    enum copy_kind kind; /* device to device, device to host, host to device */
+    uint32_t from, to, slots;
+};
+
+struct block_tables_counts {
+    uint32_t rows, swapped;            /* live sequences */
+    uint64_t tokens_logical;           /* sum of all rows' longest cursors */
+    uint64_t tokens_physical;          /* slots filled in held blocks, each counted once */
+    uint64_t copies, forks;            /* since start */
+    uint64_t swaps_out, swaps_in;      /* sequences, since start */
+    uint64_t blocks_hit, blocks_asked; /* of the prefix index, since start */
+    uint32_t host_blocks, host_free;
+};
+
+/* What one row looks like from outside. */
+struct block_table_view {
+    const uint32_t *ids;    /* [entries] block ids (host block ids while swapped) */
+    uint32_t entries;       /* blocks of the row */
+    uint32_t length;        /* smallest cursor */
+    uint32_t cursor_max;    /* largest cursor */
+    uint32_t published;     /* leading blocks that are published */
+    uint32_t shared_blocks; /* of a resident row: those with more than one reference */
+    bool swapped;
+};
+
+/* block_tables_create(options, tables): everything is allocated here; tables and token ids are mapped
+ * and cost memory only as they fill. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int block_tables_create(const struct block_tables_options *options,
+                                 struct block_tables **tables);
+void block_tables_destroy(struct block_tables *tables);
+
+/* block_tables_open_root: see prefix_index_open_root(). The caller's reference ends with
+ * block_tables_close_root(). */
+uint32_t block_tables_open_root(struct block_tables *tables, uint32_t owner, const void *salt,
+                                size_t salt_bytes);
+void block_tables_close_root(struct block_tables *tables, uint32_t root);
+
+/* block_tables_add(tables, root, tokens, n, row): a new sequence that may share under `root` (NO_ROOT:
+ * with nobody). The longest chain of published blocks that spells the front of `tokens` [n] becomes its
+ * own front: its length. Returns 0 or ATTND_NO_SEQUENCES. O(n). */
+MUST_USE int block_tables_add(struct block_tables *tables, uint32_t root, const uint32_t *tokens,
+                              uint32_t n, uint32_t *row);
+
+/* block_tables_fork(tables, parent, length, row): a new row that shares the parent's blocks up to
+ * `length` <= the parent's length; all its cursors are `length`. The parent is resident. Returns 0 or
+ * ATTND_NO_SEQUENCES. O(blocks). */
+MUST_USE int block_tables_fork(struct block_tables *tables, uint32_t parent, uint32_t length,
+                               uint32_t *row);
+
+/* block_tables_reserve(tables, step, requests, n, copies, copy_count): give every request the blocks it
+ * will write in `step`: new ones at the end, a private copy of each shared one, and a published one
+ * that nobody else holds stops being published. All requests or none; each row at most once, resident.
+ * `copies` has room for n entries beyond *copy_count and the copies are appended. O(blocks touched).
+ * Returns 0, ATTND_NO_BLOCKS or ATTND_INVALID (longer than row_blocks), the tables unchanged. */
+MUST_USE int block_tables_reserve(struct block_tables *tables, uint64_t step,
+                                  const struct reserve_request *requests, uint32_t n,
+                                  struct block_copy *copies, uint32_t *copy_count);
+
+/* block_tables_need: how many blocks such a reserve would take. */
+uint32_t block_tables_need(struct block_tables *tables, const struct reserve_request *requests,
+                           uint32_t n);
+
+/* block_tables_note_tokens(tables, row, position, tokens, n): the token ids of positions that are
+ * reserved and not yet written. They count only as far as they continue what is known from position 0
+ * on. */
+void block_tables_note_tokens(struct block_tables *tables, uint32_t row, uint32_t position,
+                              const uint32_t *tokens, uint32_t n);
+
+/* block_tables_advance: `n` reserved tokens are being written at `layer`; _advance_all: at every layer,
+ * whose cursors are equal. */
+void block_tables_advance(struct block_tables *tables, uint32_t row, uint32_t layer, uint32_t n);
+void block_tables_advance_all(struct block_tables *tables, uint32_t row, uint32_t n);
+
+/* block_tables_submit, _retire: `row` takes part in `step`; it is done. A row freed in between is left
+ * alone. */
+void block_tables_submit(struct block_tables *tables, uint32_t row, uint64_t step);
+void block_tables_retire(struct block_tables *tables, uint32_t row, uint64_t step);
+void block_tables_retire_step(struct block_tables *tables, uint64_t step);
+
+/* block_tables_truncate(tables, row, length): no cursor stays above `length`; blocks and reservations
+ * beyond are given back. */
+void block_tables_truncate(struct block_tables *tables, uint32_t row, uint32_t length);
+
+/* block_tables_remove: end a sequence; its blocks are released last one first. The row is reused once
+ * no step in flight uses it. */
+void block_tables_remove(struct block_tables *tables, uint32_t row);
+
+/* block_tables_swap_out(tables, row, step, copies, copy_count): move the row to the host in `step`:
+ * blocks that no resident sequence holds are copied out and released, the others stay where they are.
+ * `copies` has room for the row's entries beyond *copy_count. Returns 0 or ATTND_NO_HOST_BLOCKS, the
+ * tables unchanged. */
+MUST_USE int block_tables_swap_out(struct block_tables *tables, uint32_t row, uint64_t step,
+                                   struct block_copy *copies, uint32_t *copy_count);
+
+/* block_tables_swap_in: the way back. Returns 0 or ATTND_NO_BLOCKS, the tables unchanged. */
+MUST_USE int block_tables_swap_in(struct block_tables *tables, uint32_t row, uint64_t step,
+                                  struct block_copy *copies, uint32_t *copy_count);
+
+struct block_table_view block_tables_view(const struct block_tables *tables, uint32_t row);
+uint32_t block_tables_cursor(const struct block_tables *tables, uint32_t row, uint32_t layer);
+
+struct block_tables_counts block_tables_counts(const struct block_tables *tables);
+const struct block_pool *block_tables_pool(const struct block_tables *tables);
+
+/* block_tables_trim: forget every cached block. Returns how many. */
+uint32_t block_tables_trim(struct block_tables *tables);
+
+/* All rows' ids as the kernels see them: row r starts at ids + r * stride. */
+const uint32_t *block_tables_ids(const struct block_tables *tables, uint32_t *stride);
+
+/* block_tables_fault: the first broken invariant of I1 to I7 and I9 as a constant sentence, NULL if all
+ * hold. O(blocks + table entries). */
+const char *block_tables_fault(struct block_tables *tables);
+
+#endif

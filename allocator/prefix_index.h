@@ -1,0 +1,67 @@
+/* prefix_index.h - which published block continues which other block with which tokens.
+ *
+ * The identity of a published block is exact: its root (who may share), its parent block, and its own
+ * token ids. A keyed 128-bit hash of the whole chain only finds the candidate; parent, root and tokens
+ * are always compared, so neither a collision nor a guessed hash can make two prompts share. Two
+ * tenants, or two salts of one, have different roots and can never meet.
+ *
+ * The index knows ids and tokens; whether a block is held or cached is the pool's affair. Engine thread
+ * only; nothing allocates after create. */
+#ifndef ALLOCATOR_PREFIX_INDEX_H
+#define ALLOCATOR_PREFIX_INDEX_H
+
+#include "allocator/block_pool.h"
+
+enum {
+    PREFIX_ROOTS_MAX = 1024,
+    PREFIX_SALT_BYTES_MAX = 64,
+    PREFIX_HASH_BITS = 64 /* of each half of a hash; tests use fewer to force collisions */
+};
+
+#define NO_ROOT UINT32_MAX
+
+struct prefix_index;
+
+/* prefix_index_create(blocks, block_size, tokens, hash_bits, index): `tokens` [blocks][block_size] is
+ * borrowed; it holds the token ids of every published block. Draws the hash key from the kernel.
+ * Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens,
+                                 unsigned hash_bits, struct prefix_index **index);
+void prefix_index_destroy(struct prefix_index *index);
+
+/* prefix_index_open_root(index, owner, salt, salt_bytes): the root of this owner and salt, with a
+ * reference of the caller; NO_ROOT when all are taken (the sequence then shares with nobody) or the
+ * salt is too long. */
+uint32_t prefix_index_open_root(struct prefix_index *index, uint32_t owner, const void *salt,
+                                size_t salt_bytes);
+
+/* References to a root; NO_ROOT is fine for both. Published blocks hold one by themselves. */
+void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
+void prefix_index_close_root(struct prefix_index *index, uint32_t root);
+
+/* prefix_index_match(index, root, tokens, n, ids): the longest chain of published blocks under `root`
+ * that spells the first `n` blocks of `tokens`; writes its ids and returns its length in blocks. O(n).
+ */
+uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens,
+                            uint32_t n, uint32_t *ids);
+
+/* prefix_index_publish(index, root, parent, id): add `id`, whose tokens stand in the arena, after the
+ * published block `parent` (NO_BLOCK: at the root). Returns 0, or ATTND_EXISTS if another block already
+ * says the same there. */
+MUST_USE int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t parent,
+                                  uint32_t id);
+
+/* prefix_index_remove: take out `id`, which has no children. */
+void prefix_index_remove(struct prefix_index *index, uint32_t id);
+
+/* A published block's children: the first, and the one after a child; NO_BLOCK when there is none. Its
+ * parent, NO_BLOCK at the root. */
+uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id);
+uint32_t prefix_index_next_child(const struct prefix_index *index, uint32_t child);
+uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id);
+
+/* prefix_index_fault(index, pool): the first broken invariant as a constant sentence, NULL if all hold.
+ * O(blocks). */
+const char *prefix_index_fault(const struct prefix_index *index, const struct block_pool *pool);
+
+#endif

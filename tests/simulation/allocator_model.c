@@ -1,0 +1,639 @@
+/* allocator_model.c - the allocator against a naive model, over random operations.
+ *
+ * Property: whatever is created, forked, appended, truncated, removed, swapped and retired in whatever
+ * order, every sequence reads exactly what it wrote (or what it was forked from, or what its prompt's
+ * tokens mean), no block is handed out while a step in flight touches it, and the invariants I1 to I7
+ * and I9 hold after every operation.
+ *
+ * Method: the model keeps each sequence as a plain list of tags, one per layer and token. A fake device
+ * holds a tag in every (block, layer, slot), written only by the copies and appends that the
+ * allocator's answers demand. They are recorded when a step is formed and carried out when it retires,
+ * copies first, as a GPU would; then every row of the step is read through the block table that it had
+ * at submission. The tag of a token whose id is known is a hash of all tokens up to it, so a prefix hit
+ * that serves another prompt's block is seen.
+ *
+ * Usage: allocator_model [SEQUENCES [SEED]]    default 2000 sequences of 200 operations from a random
+ * seed. A failure prints the seed of its sequence and the operations up to it - the shortest failing
+ * prefix, since every operation is checked; `allocator_model 1 SEED` runs that sequence again. */
+#include "allocator/block_table.h"
+#include "allocator/prefix_index.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    OPERATIONS = 200,
+    ROWS = 12,
+    LAYERS_MOST = 3,
+    TOKENS_MOST = 96,
+    BLOCKS_MOST = 64,
+    HOST_MOST = 32,
+    BLOCK_SIZE_MOST = 16,
+    COPIES_MOST = 4096,
+    LOG_BYTES = 1 << 16,
+    ROOTS = 2
+};
+
+struct sequence {
+    bool live, swapped;
+    uint32_t row, root;
+    uint32_t cursor[LAYERS_MOST];
+    uint64_t tag[TOKENS_MOST]; /* of the token; its tag at a layer is tag + layer */
+    uint32_t known;            /* tokens whose ids the allocator was told */
+    uint32_t token[TOKENS_MOST];
+};
+
+/* Something a step does on the device, or a row that it reads. */
+struct action {
+    enum { ACT_COPY, ACT_WRITE, ACT_READ } kind;
+    struct block_copy copy;
+    uint32_t block, layer, slot;
+    uint64_t tag;
+    struct sequence seen;      /* ACT_READ: what the row must show */
+    uint32_t ids[TOKENS_MOST]; /* ACT_READ: its table at submission */
+};
+
+struct step {
+    struct action *actions;
+    uint32_t count, capacity;
+    bool takes_part[ROWS];
+    uint32_t rows[ROWS];
+};
+
+static struct {
+    struct block_tables_options o;
+    struct block_tables *tables;
+    uint32_t roots[ROOTS];
+    struct sequence sequences[ROWS];
+    uint64_t device[BLOCKS_MOST][LAYERS_MOST][BLOCK_SIZE_MOST];
+    uint64_t host[HOST_MOST][LAYERS_MOST][BLOCK_SIZE_MOST];
+    uint32_t users[BLOCKS_MOST];      /* actions not yet carried out that touch the block */
+    uint32_t generation[BLOCKS_MOST]; /* last seen */
+    struct step steps[STEPS_IN_FLIGHT_MAX];
+    uint64_t forming, retired;
+    uint64_t unique, random;
+    uint64_t seen_hits, seen_copies, seen_swaps, seen_refusals, seen_evictions;
+    char log[LOG_BYTES];
+    size_t log_bytes;
+    jmp_buf failed;
+} m;
+
+/* ---- randomness, log, failure -------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static uint32_t below(uint32_t n)
+{
+    m.random = mix(m.random);
+    return (uint32_t)(m.random % n);
+}
+
+static void __attribute__((format(printf, 1, 2))) note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(m.log + m.log_bytes, LOG_BYTES - m.log_bytes, format, args);
+    va_end(args);
+    if (n > 0 && (size_t)n < LOG_BYTES - m.log_bytes)
+        m.log_bytes += (size_t)n;
+}
+
+static void __attribute__((format(printf, 1, 2), noreturn)) fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    printf("FAULT: ");
+    vprintf(format, args);
+    printf("\n");
+    va_end(args);
+    longjmp(m.failed, 1);
+}
+
+static void require(bool ok, const char *what)
+{
+    if (!ok)
+        fail("%s", what);
+}
+
+/* ---- the fake device ----------------------------------------------------------------------------- */
+
+static struct step *step_of(uint64_t number)
+{
+    return &m.steps[number % STEPS_IN_FLIGHT_MAX];
+}
+
+static struct action *record(uint64_t step)
+{
+    struct step *s = step_of(step);
+    if (s->count == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 64;
+        s->actions = realloc(s->actions, s->capacity * sizeof *s->actions);
+        if (!s->actions)
+            abort();
+    }
+    return &s->actions[s->count++];
+}
+
+/* Count (`by` 1) or discount (-1) the blocks that an action touches. */
+static void use(const struct action *a, int by)
+{
+    if (a->kind == ACT_COPY) {
+        if (a->copy.kind != COPY_IN)
+            m.users[a->copy.from] += (uint32_t)by;
+        if (a->copy.kind != COPY_OUT)
+            m.users[a->copy.to] += (uint32_t)by;
+    } else if (a->kind == ACT_WRITE) {
+        m.users[a->block] += (uint32_t)by;
+    } else {
+        for (uint32_t i = 0; a->ids[i] != NO_BLOCK; i++)
+            m.users[a->ids[i]] += (uint32_t)by;
+    }
+}
+
+static void carry_out_copy(const struct block_copy *copy)
+{
+    for (uint32_t layer = 0; layer < m.o.layers; layer++) {
+        const uint64_t *from =
+            copy->kind == COPY_IN ? m.host[copy->from][layer] : m.device[copy->from][layer];
+        uint64_t *to = copy->kind == COPY_OUT ? m.host[copy->to][layer] : m.device[copy->to][layer];
+        memcpy(to, from, copy->slots * sizeof *to);
+    }
+}
+
+static void check_read(const struct action *a)
+{
+    for (uint32_t layer = 0; layer < m.o.layers; layer++) {
+        for (uint32_t at = 0; at < a->seen.cursor[layer]; at++) {
+            uint32_t block = a->ids[at / m.o.block_size];
+            uint64_t found = m.device[block][layer][at % m.o.block_size];
+            if (found != a->seen.tag[at] + layer)
+                fail("row %u, layer %u, token %u reads %llx from block %u, wanted %llx", a->seen.row,
+                     layer, at, (unsigned long long)found, block,
+                     (unsigned long long)(a->seen.tag[at] + layer));
+        }
+    }
+}
+
+static void record_read(uint64_t step, const struct sequence *s)
+{
+    struct action *a = record(step);
+    struct block_table_view view = block_tables_view(m.tables, s->row);
+    *a = (struct action){.kind = ACT_READ, .seen = *s};
+    for (uint32_t i = 0; i <= TOKENS_MOST - 1; i++)
+        a->ids[i] = i < view.entries ? view.ids[i] : NO_BLOCK;
+    use(a, 1);
+}
+
+/* No block that some unfinished action touches may have been handed out again. */
+static void check_acquired(void)
+{
+    const struct block_pool *pool = block_tables_pool(m.tables);
+    for (uint32_t id = 0; id < m.o.blocks; id++) {
+        uint32_t generation = block_pool_generation(pool, id);
+        if (generation != m.generation[id] && m.users[id])
+            fail("block %u was handed out while a step in flight touches it", id);
+        m.generation[id] = generation;
+    }
+}
+
+static void record_copies(const struct block_copy *copies, uint32_t n)
+{
+    check_acquired();
+    for (uint32_t i = 0; i < n; i++) {
+        struct action *a = record(m.forming);
+        *a = (struct action){.kind = ACT_COPY, .copy = copies[i]};
+        use(a, 1);
+    }
+}
+
+/* ---- operations ---------------------------------------------------------------------------------- */
+
+static uint32_t length_of(const struct sequence *s)
+{
+    uint32_t min = s->cursor[0];
+    for (uint32_t layer = 1; layer < m.o.layers; layer++)
+        min = s->cursor[layer] < min ? s->cursor[layer] : min;
+    return min;
+}
+
+static uint32_t longest_of(const struct sequence *s)
+{
+    uint32_t max = 0;
+    for (uint32_t layer = 0; layer < m.o.layers; layer++)
+        max = s->cursor[layer] > max ? s->cursor[layer] : max;
+    return max;
+}
+
+static struct sequence *pick(bool swapped)
+{
+    uint32_t start = below(ROWS);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        struct sequence *s = &m.sequences[(start + i) % ROWS];
+        if (s->live && s->swapped == swapped)
+            return s;
+    }
+    return NULL;
+}
+
+static struct sequence *pick_vacant(void)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        if (!m.sequences[i].live)
+            return &m.sequences[i];
+    }
+    return NULL;
+}
+
+/* The tag of token `at`, whose id is known, after the tokens before it. */
+static uint64_t known_tag(const struct sequence *s, uint32_t at)
+{
+    uint64_t before = at ? s->tag[at - 1] : mix(s->root + 77);
+    return mix(before ^ mix(s->token[at] + 1)) << 2;
+}
+
+static void do_add(void)
+{
+    struct sequence *s = pick_vacant();
+    uint32_t prompt[TOKENS_MOST], n = below(TOKENS_MOST + 1);
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        prompt[i] = i % 7 == 0 ? below(2) : 0; /* few prompts, so that they meet */
+    uint32_t root = below(ROOTS), row;
+    int rc = block_tables_add(m.tables, m.roots[root], prompt, n, &row);
+    note("add root=%u tokens=%u -> %d", root, n, rc);
+    if (rc != 0)
+        return; /* rows that leave with a step in flight */
+    uint32_t hit = block_tables_view(m.tables, row).length;
+    note(" row=%u hit=%u", row, hit);
+    *s = (struct sequence){.live = true, .row = row, .root = root, .known = hit};
+    require(hit <= n && hit % m.o.block_size == 0, "a hit is whole blocks of the prompt");
+    memcpy(s->token, prompt, hit * sizeof *prompt);
+    for (uint32_t i = 0; i < hit; i++)
+        s->tag[i] = known_tag(s, i);
+    for (uint32_t layer = 0; layer < m.o.layers; layer++)
+        s->cursor[layer] = hit;
+    m.seen_hits += hit > 0;
+}
+
+static void do_fork(void)
+{
+    struct sequence *parent = pick(false), *child = pick_vacant();
+    uint32_t row;
+    if (!parent || !child)
+        return;
+    uint32_t length = below(length_of(parent) + 1);
+    int rc = block_tables_fork(m.tables, parent->row, length, &row);
+    note("fork row=%u length=%u -> %d", parent->row, length, rc);
+    if (rc != 0)
+        return;
+    note(" row=%u", row);
+    *child = *parent;
+    child->row = row;
+    child->known = parent->known < length ? parent->known : length;
+    for (uint32_t layer = 0; layer < m.o.layers; layer++)
+        child->cursor[layer] = length;
+}
+
+/* Blocks that the requests take, counted from the tables as they stand: every writer of a shared block
+ * copies it, but the last holder. */
+static uint32_t naive_need(const struct reserve_request *requests, uint32_t n)
+{
+    uint32_t writers[BLOCKS_MOST] = {0}, need = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct block_table_view view = block_tables_view(m.tables, requests[i].row);
+        if (requests[i].first == requests[i].end)
+            continue;
+        for (uint32_t b = requests[i].first / m.o.block_size; b * m.o.block_size < requests[i].end;
+             b++) {
+            if (b < view.entries)
+                writers[view.ids[b]]++;
+            else
+                need++;
+        }
+    }
+    for (uint32_t id = 0; id < m.o.blocks; id++) {
+        uint32_t refs = block_pool_refs(block_tables_pool(m.tables), id);
+        need += writers[id] && writers[id] == refs ? refs - 1 : writers[id];
+    }
+    return need;
+}
+
+/* Write `n` tokens of `s` at `layer` (or at all). New tokens get ids that the allocator is told, or
+ * not. */
+static void write_tokens(struct sequence *s, bool all, uint32_t layer, uint32_t n, bool tell)
+{
+    uint32_t first = s->cursor[all ? 0 : layer], longest = longest_of(s);
+    struct block_table_view view = block_tables_view(m.tables, s->row);
+    for (uint32_t at = longest; at < first + n; at++) {
+        s->token[at] = at % 7 == 0 ? below(2) : 0;
+        if (tell && s->known == at)
+            s->known = at + 1;
+        s->tag[at] = s->known > at ? known_tag(s, at) : (mix(++m.unique) << 2);
+    }
+    if (tell && first + n > longest)
+        block_tables_note_tokens(m.tables, s->row, longest, s->token + longest, first + n - longest);
+    for (uint32_t l = all ? 0 : layer; l <= (all ? m.o.layers - 1 : layer); l++) {
+        for (uint32_t at = first; at < first + n; at++) {
+            struct action *a = record(m.forming);
+            *a = (struct action){.kind = ACT_WRITE, .layer = l, .slot = at % m.o.block_size};
+            a->block = view.ids[at / m.o.block_size];
+            a->tag = s->tag[at] + l;
+            use(a, 1);
+        }
+        s->cursor[l] += n;
+    }
+    if (all)
+        block_tables_advance_all(m.tables, s->row, n);
+    else
+        block_tables_advance(m.tables, s->row, layer, n);
+}
+
+/* Submit the step being formed. It reads the rows that it writes and some others. */
+static void submit(struct sequence *const *written, uint32_t n)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        struct sequence *s = &m.sequences[i];
+        bool reads = below(3) == 0;
+        for (uint32_t k = 0; k < n; k++)
+            reads |= written[k] == s;
+        if (!s->live || s->swapped || !reads)
+            continue;
+        record_read(m.forming, s);
+        block_tables_submit(m.tables, s->row, m.forming);
+        step_of(m.forming)->takes_part[i] = true;
+        step_of(m.forming)->rows[i] = s->row;
+    }
+    m.forming++;
+}
+
+/* Form and submit a step that appends to up to four rows. */
+static void do_step(void)
+{
+    if (m.forming == m.retired + STEPS_IN_FLIGHT_MAX)
+        return; /* the next one could not be formed */
+
+    struct reserve_request requests[4];
+    struct sequence *chosen[4];
+    struct block_copy copies[4];
+    uint32_t tokens[4], layer[4], n = 0, copy_count = 0;
+    bool all[4];
+    for (uint32_t tries = 1 + below(4); tries > 0; tries--) {
+        struct sequence *s = pick(false);
+        bool again = false;
+        for (uint32_t i = 0; i < n; i++)
+            again |= chosen[i] == s;
+        if (!s || again)
+            continue;
+        layer[n] = below(m.o.layers);
+        all[n] = longest_of(s) == length_of(s) && below(4) != 0;
+        uint32_t first = s->cursor[all[n] ? 0 : layer[n]];
+        tokens[n] = below(TOKENS_MOST - first + 1);
+        if (below(3))
+            tokens[n] = tokens[n] ? 1 : 0;
+        requests[n] = (struct reserve_request){s->row, first, first + tokens[n]};
+        chosen[n++] = s;
+    }
+    uint32_t need = naive_need(requests, n);
+    uint32_t available = block_pool_available(block_tables_pool(m.tables));
+    require(block_tables_need(m.tables, requests, n) == need,
+            "the need of a reserve differs from the naive count");
+    int rc = block_tables_reserve(m.tables, m.forming, requests, n, copies, &copy_count);
+    note("step %llu:", (unsigned long long)m.forming);
+    for (uint32_t i = 0; i < n; i++)
+        note(" row=%u layer=%d tokens=%u", requests[i].row, all[i] ? -1 : (int)layer[i], tokens[i]);
+    note(" -> %d copies=%u", rc, copy_count);
+    require((rc == 0) == (need <= available),
+            "a reserve fails exactly when it needs more than can be had");
+    if (rc != 0) {
+        m.seen_refusals++;
+        return;
+    }
+    m.seen_copies += copy_count;
+    record_copies(copies, copy_count);
+    for (uint32_t i = 0; i < n; i++)
+        write_tokens(chosen[i], all[i], layer[i], tokens[i], below(3) != 0);
+    submit(chosen, n);
+}
+
+static void do_truncate(void)
+{
+    struct sequence *s = pick(below(8) == 0);
+    if (!s)
+        return;
+    uint32_t length = below(longest_of(s) + 2);
+    note("truncate row=%u length=%u", s->row, length);
+    block_tables_truncate(m.tables, s->row, length);
+    for (uint32_t layer = 0; layer < m.o.layers; layer++)
+        s->cursor[layer] = s->cursor[layer] < length ? s->cursor[layer] : length;
+    s->known = s->known < length ? s->known : length;
+}
+
+static void do_remove(void)
+{
+    struct sequence *s = pick(below(8) == 0);
+    if (!s)
+        return;
+    note("remove row=%u", s->row);
+    block_tables_remove(m.tables, s->row);
+    s->live = false;
+}
+
+static void do_swap(void)
+{
+    struct block_copy copies[COPIES_MOST];
+    bool in = below(2);
+    struct sequence *s = pick(in);
+    uint32_t n = 0;
+    if (!s)
+        return;
+    int rc = in ? block_tables_swap_in(m.tables, s->row, m.forming, copies, &n)
+                : block_tables_swap_out(m.tables, s->row, m.forming, copies, &n);
+    note("swap_%s row=%u -> %d copies=%u", in ? "in" : "out", s->row, rc, n);
+    if (rc != 0)
+        return;
+    s->swapped = !in;
+    m.seen_swaps++;
+    record_copies(copies, n);
+}
+
+static void do_retire(void)
+{
+    if (m.retired + 1 == m.forming)
+        return;
+    struct step *s = step_of(++m.retired);
+    note("retire %llu", (unsigned long long)m.retired);
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct action *a = &s->actions[i];
+        if (a->kind == ACT_COPY)
+            carry_out_copy(&a->copy);
+        else if (a->kind == ACT_WRITE)
+            m.device[a->block][a->layer][a->slot] = a->tag;
+    }
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->actions[i].kind == ACT_READ)
+            check_read(&s->actions[i]);
+        use(&s->actions[i], -1);
+    }
+    for (uint32_t i = 0; i < ROWS; i++) {
+        if (s->takes_part[i])
+            block_tables_retire(m.tables, s->rows[i], m.retired);
+    }
+    block_tables_retire_step(m.tables, m.retired);
+    s->count = 0;
+    memset(s->takes_part, 0, sizeof s->takes_part);
+}
+
+/* What a row's published front holds has been written by steps that are done: it is on the device now.
+ */
+static void check_published(const struct sequence *s, const struct block_table_view *view)
+{
+    for (uint32_t at = 0; at < view->published * m.o.block_size; at++) {
+        for (uint32_t layer = 0; layer < m.o.layers; layer++) {
+            if (m.device[view->ids[at / m.o.block_size]][layer][at % m.o.block_size] !=
+                s->tag[at] + layer)
+                fail("row %u has published block %u before it was written", s->row,
+                     view->ids[at / m.o.block_size]);
+        }
+    }
+}
+
+/* ---- a sequence of operations -------------------------------------------------------------------- */
+
+static void one_operation(void)
+{
+    static void (*const operations[])(void) = {
+        do_add,    do_add,    do_fork,   do_step,     do_step,   do_step, do_step,
+        do_retire, do_retire, do_retire, do_truncate, do_remove, do_swap,
+    };
+    operations[below(sizeof operations / sizeof operations[0])]();
+    note("\n");
+    if (below(100) == 0) {
+        uint32_t cached = block_pool_counts(block_tables_pool(m.tables)).cached;
+        note("trim\n");
+        require(block_tables_trim(m.tables) == cached, "trim forgets every cached block");
+    }
+    const char *fault = block_tables_fault(m.tables);
+    require(!fault, fault);
+    check_acquired();
+    for (uint32_t i = 0; i < ROWS; i++) {
+        const struct sequence *s = &m.sequences[i];
+        if (!s->live)
+            continue;
+        struct block_table_view view = block_tables_view(m.tables, s->row);
+        require(view.length == length_of(s) && view.cursor_max == longest_of(s),
+                "a length differs from the model");
+        check_published(s, &view);
+        for (uint32_t layer = 0; layer < m.o.layers; layer++)
+            require(block_tables_cursor(m.tables, s->row, layer) == s->cursor[layer],
+                    "a cursor differs from the model");
+    }
+}
+
+/* Everything removed and retired: the pool is whole again. */
+static void wind_up(void)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        if (m.sequences[i].live)
+            block_tables_remove(m.tables, m.sequences[i].row);
+        m.sequences[i].live = false;
+    }
+    m.forming++;
+    while (m.retired + 1 < m.forming) {
+        do_retire();
+        note("\n");
+    }
+    block_tables_trim(m.tables);
+    const char *fault = block_tables_fault(m.tables);
+    require(!fault, fault);
+    struct block_pool_counts counts = block_pool_counts(block_tables_pool(m.tables));
+    m.seen_evictions += counts.evictions;
+    require(counts.free == m.o.blocks, "blocks are lost after everything was removed");
+    require(block_tables_counts(m.tables).host_free == m.o.host_blocks, "host blocks are lost");
+    require(block_tables_counts(m.tables).tokens_physical == 0,
+            "tokens are left after everything was removed");
+}
+
+static void set_up(uint64_t seed)
+{
+    m.random = seed;
+    memset(m.sequences, 0, sizeof m.sequences);
+    memset(m.users, 0, sizeof m.users);
+    memset(m.generation, 0, sizeof m.generation);
+    memset(m.device, 0xee, sizeof m.device);
+    m.log_bytes = 0;
+    m.forming = 1;
+    m.retired = 0;
+    uint32_t block_size = 1 + below(BLOCK_SIZE_MOST);
+    m.o = (struct block_tables_options){
+        .blocks = 2 + below(BLOCKS_MOST - 1),
+        .block_size = block_size,
+        .layers = 1 + below(LAYERS_MOST),
+        .rows = ROWS,
+        .row_blocks = TOKENS_MOST / block_size + 1,
+        .host_blocks = below(HOST_MOST + 1),
+        .hash_bits = below(2) ? 0 : 3,
+    };
+    note("blocks=%u block_size=%u layers=%u host_blocks=%u hash_bits=%u\n", m.o.blocks, m.o.block_size,
+         m.o.layers, m.o.host_blocks, m.o.hash_bits);
+    if (block_tables_create(&m.o, &m.tables) != 0)
+        abort();
+    for (uint32_t i = 0; i < ROOTS; i++)
+        m.roots[i] = block_tables_open_root(m.tables, 1, "salt", i);
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++) {
+        m.steps[i].count = 0;
+        memset(m.steps[i].takes_part, 0, sizeof m.steps[i].takes_part);
+    }
+}
+
+static bool run(uint64_t seed)
+{
+    set_up(seed);
+    bool ok = setjmp(m.failed) == 0;
+    if (ok) {
+        for (int i = 0; i < OPERATIONS; i++)
+            one_operation();
+        wind_up();
+    } else {
+        printf("seed %llu, operations up to the fault:\n%s\n", (unsigned long long)seed, m.log);
+    }
+    block_tables_destroy(m.tables);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t sequences = argc > 1 ? strtoull(argv[1], NULL, 10) : 2000;
+    uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : mix((uint64_t)now.tv_nsec);
+    printf("allocator against its model: %llu sequences of %d operations, first seed %llu\n",
+           (unsigned long long)sequences, OPERATIONS, (unsigned long long)seed);
+    bool ok = true;
+    for (uint64_t i = 0; ok && i < sequences; i++)
+        ok = run(seed + i);
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        free(m.steps[i].actions);
+    printf("%llu hits, %llu copies, %llu swaps, %llu refusals, %llu evictions\n",
+           (unsigned long long)m.seen_hits, (unsigned long long)m.seen_copies,
+           (unsigned long long)m.seen_swaps, (unsigned long long)m.seen_refusals,
+           (unsigned long long)m.seen_evictions);
+    if (ok && sequences >= 1000 &&
+        (!m.seen_hits || !m.seen_copies || !m.seen_swaps || !m.seen_refusals)) {
+        printf("not ok the operations never met a hit, a copy, a swap or a refusal: the test tests "
+               "nothing\n");
+        return 1;
+    }
+    printf("%s the allocator keeps to its model\n", ok ? "ok" : "not ok");
+    return !ok;
+}
