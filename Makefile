@@ -3,6 +3,7 @@
 #   all            the daemon, build/release/attnd (default)
 #   run            build and start it in the foreground with the built-in configuration
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
+#   check-full     the kernels over the whole grid
 #   bench          benchmarks, with the machine they ran on
 #   asan ubsan tsan   `check` under a sanitizer
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
@@ -67,6 +68,9 @@ $(B)/attnd: $(call object,server/main.c) $(B)/libattnd.a
 	$(say) LD $@
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
+# The inner loops want the vectoriser, whatever the rest is compiled with.
+$(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release,$(MODE)),-O3)
+
 $(B)/obj/%.o: %.c $(B)/flags
 	$(say) CC $@
 	$(Q)mkdir -p $(@D)
@@ -112,9 +116,14 @@ $(B)/tests/allocator_model: $(call object,tests/simulation/allocator_model.c) $(
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-TESTS := $(B)/tests/unit $(B)/tests/allocator_model
+$(B)/tests/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
+TESTS := $(B)/tests/unit $(B)/tests/allocator_model $(B)/tests/conformance
+
+$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c tests/conformance/plans.c) $(B)/libattnd.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -128,6 +137,11 @@ bench: $(BENCHES)
 .PHONY: check
 check: $(B)/attnd $(TESTS) $(BENCHES) checkdeps
 	@MODE=$(MODE) bash tests/run.sh
+
+# Every triple of the grid's values instead of every pair; about a quarter of an hour.
+.PHONY: check-full
+check-full: $(B)/tests/conformance
+	$(Q)$(B)/tests/conformance --full
 
 .PHONY: asan ubsan tsan
 asan ubsan tsan:

@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum kind {
-    KIND_STRING,   /* char[LISTEN_BYTES_MAX] */
+    KIND_STRING,   /* char[CONFIG_STRING_BYTES] */
     KIND_ENUM,     /* int: index into `names` */
     KIND_U32,      /* uint32_t in [min, max] */
     KIND_BYTES,    /* uint64_t in [min, max]; also "512MiB" */
@@ -56,6 +56,9 @@ struct config_origin {
 static const struct key keys[] = {
     {"listen", KIND_STRING, AT(listen), 0, 0, "\"127.0.0.1:8400\"", NULL,
      "HOST:PORT, [HOST]:PORT (loopback; port 0: any free one) or unix:PATH"},
+    {"backend.name", KIND_STRING, AT(backend), 0, 0, "\"auto\"", NULL, "auto, cpu or reference (double precision, slow)"},
+    {"backend.isa", KIND_STRING, AT(isa), 0, 0, "\"auto\"", NULL, "of the CPU backend: auto or portable"},
+    {"backend.threads", KIND_U32, AT(threads), 0, 1024, "0", NULL, "of the CPU backend; 0: as many as this process may use"},
     {"geometry.layers", KIND_U32, AT(geometry.layers), 1, LAYERS_MAX, "4", NULL, "attention layers"},
     {"geometry.query_heads", KIND_U32, AT(geometry.query_heads), 1, QUERY_HEADS_MAX, "8", NULL,
      "query heads; a multiple of kv_heads"},
@@ -202,7 +205,7 @@ static int store(struct config *c, const struct key *key, const cJSON *item, cha
     double number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
     switch (key->kind) {
     case KIND_STRING:
-        if (!cJSON_IsString(item) || strlen(item->valuestring) >= LISTEN_BYTES_MAX)
+        if (!cJSON_IsString(item) || strlen(item->valuestring) >= CONFIG_STRING_BYTES)
             return wants(reason, "a string of at most 127 bytes");
         strcpy(member, item->valuestring);
         return 0;

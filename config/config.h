@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 enum {
-    LISTEN_BYTES_MAX = 128,
+    CONFIG_STRING_BYTES = 128,
     CONFIG_ERROR_BYTES = 512,
     CONFIG_FILE_BYTES_MAX = 1 << 20,
 };
@@ -29,7 +29,9 @@ struct config_limits {
 };
 
 struct config {
-    char listen[LISTEN_BYTES_MAX]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
+    char listen[CONFIG_STRING_BYTES]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
+    char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
+    uint32_t threads; /* of the CPU backend; 0: as many as the process may use */
     struct geometry geometry;
     struct model_constants constants; /* owned; config_deinit() frees them */
     uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */

@@ -1,6 +1,7 @@
 /* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
 #include "config/config.h"
 #include "config/log.h"
+#include "kernels/attention.h"
 #include "server/http_server.h"
 #include "server/routes.h"
 #include "server/version.h"
@@ -38,8 +39,14 @@ struct daemon {
     uv_loop_t loop;
     uv_signal_t signals[2];
     struct http_server *server;
+    struct attention *attention;
     struct daemon_state state;
 };
+
+/* Memory that the pool must leave to everything else. */
+static const uint64_t MEMORY_RESERVE_BYTES = 64 << 20;
+
+static const uint32_t PARTIALS_MAX = 16384; /* partial states of a plan */
 
 static void print_help(void)
 {
@@ -150,6 +157,56 @@ static void close_loop(struct daemon *d)
     (void)rc;
 }
 
+static void log_progress(uint64_t bytes_done, uint64_t bytes, void *cookie)
+{
+    uint64_t *logged_ns = cookie, now = uv_hrtime();
+    if (now - *logged_ns < 1000000000)
+        return; /* a line a second is enough */
+    *logged_ns = now;
+    log_line(LOG_INFO, "touching the pool: %llu of %llu MiB", (unsigned long long)(bytes_done >> 20),
+             (unsigned long long)(bytes >> 20));
+}
+
+/* Take the pool's memory and start the backend. */
+static enum exit_code open_backend(struct daemon *d, const struct config *config)
+{
+    char error[ATTENTION_ERROR_BYTES];
+    uint64_t logged_ns = uv_hrtime(), available = config_memory_available();
+    const struct attention_options options = {
+        .backend = config->backend,
+        .isa = config->isa,
+        .threads = config->threads,
+        .geometry = &config->geometry,
+        .constants = &config->constants,
+        .blocks = (uint32_t)config->pool_blocks,
+        .partials_max = PARTIALS_MAX,
+        .progress = log_progress,
+        .cookie = &logged_ns,
+    };
+    if (available && config->pool_bytes + MEMORY_RESERVE_BYTES > available) {
+        fprintf(stderr,
+                "attnd: the pool does not fit: %llu blocks of %llu bytes are %llu MiB, and %llu MiB "
+                "are available, of which "
+                "%llu stay free (set pool.blocks or pool.bytes)\n",
+                (unsigned long long)config->pool_blocks,
+                (unsigned long long)geometry_block_bytes(&config->geometry),
+                (unsigned long long)(config->pool_bytes >> 20), (unsigned long long)(available >> 20),
+                (unsigned long long)(MEMORY_RESERVE_BYTES >> 20));
+        return EXIT_UNAVAILABLE;
+    }
+    int rc = attention_open(&options, &d->attention, error);
+    if (rc != 0) {
+        fprintf(stderr, "attnd: %s\n", error);
+        return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+    }
+    d->state.backend = attention_info(d->attention);
+    d->state.roof_gb_per_s = attention_measure_roof(d->attention);
+    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s",
+             d->state.backend->name, d->state.backend->isa, d->state.backend->device,
+             d->state.backend->threads, d->state.roof_gb_per_s);
+    return EXIT_OK;
+}
+
 static enum exit_code serve(const struct config *config)
 {
     struct listen_address address;
@@ -159,6 +216,9 @@ static enum exit_code serve(const struct config *config)
         fprintf(stderr, "attnd: listen: %s\n", reason);
         return EXIT_CONFIGURATION;
     }
+    enum exit_code code = open_backend(&d, config);
+    if (code != EXIT_OK)
+        return code;
     uv_loop_init(&d.loop);
     watch_signals(&d);
     int rc = http_server_create(&d.loop, &address, &config->limits, routes_handle, &d.state, &d.server);
@@ -166,6 +226,7 @@ static enum exit_code serve(const struct config *config)
         fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
                 uv_strerror(rc));
         close_loop(&d);
+        attention_close(d.attention);
         return EXIT_UNAVAILABLE;
     }
     log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
@@ -173,6 +234,7 @@ static enum exit_code serve(const struct config *config)
     uv_run(&d.loop, UV_RUN_DEFAULT);
     http_server_destroy(d.server);
     close_loop(&d);
+    attention_close(d.attention);
     log_line(LOG_INFO, "stopped");
     return EXIT_OK;
 }

@@ -62,6 +62,14 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_string(w, "version", ATTND_VERSION);
     json_string(w, "commit", ATTND_COMMIT);
     json_uint(w, "node", 0);
+    json_open(w, "backend", '{');
+    json_string(w, "name", daemon->backend->name);
+    json_string(w, "device", daemon->backend->device);
+    json_string(w, "isa", daemon->backend->isa);
+    json_uint(w, "threads", daemon->backend->threads);
+    json_float(w, "roof_gb_per_s", (float)daemon->roof_gb_per_s);
+    json_bool(w, "bit_stable", daemon->backend->bit_stable);
+    json_close(w, '}');
     write_geometry(w, config);
     json_open(w, "pool", '{');
     json_uint(w, "blocks", config->pool_blocks);

@@ -2,11 +2,14 @@
 #ifndef SERVER_ROUTES_H
 #define SERVER_ROUTES_H
 
+#include "kernels/attention.h"
 #include "server/http_server.h"
 
 /* What handlers may look at; owned by main, lives as long as the server. */
 struct daemon_state {
     const struct config *config;
+    const struct attention_info *backend;
+    double roof_gb_per_s; /* measured at start */
     bool draining;
 };
 

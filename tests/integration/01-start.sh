@@ -11,6 +11,8 @@ curl -s "$URL/v1/info" >"$WORK/info"
 expect 'info is JSON with a name' attnd "$(jq -r .name "$WORK/info")"
 expect 'info shows the geometry' '4 8 2 64 16 bf16 0.125' \
     "$(jq -r '.geometry | "\(.layers) \(.query_heads) \(.kv_heads) \(.head_dim) \(.block_size) \(.dtype) \(.scale)"' "$WORK/info")"
+expect 'info shows the backend' 'cpu true true' \
+    "$(jq -r '.backend | "\(.name) \(.bit_stable) \(.roof_gb_per_s > 0)"' "$WORK/info")"
 expect 'info shows the pool' '4096 32768' "$(jq -r '.pool | "\(.blocks) \(.bytes_per_block)"' "$WORK/info")"
 
 # Every answer carries a request id, the client's if it is sane.
@@ -52,7 +54,7 @@ expect 'the socket is gone after a clean end' no "$([ -e "$WORK/s" ] && echo yes
 # It cannot start: exit code and message.
 start_daemon
 expect 'address in use' "attnd: cannot listen on 127.0.0.1:$PORT: address already in use (set listen=...)" \
-    "$("$ATTND" --set "listen=127.0.0.1:$PORT" 2>&1)"
+    "$("$ATTND" --set "listen=127.0.0.1:$PORT" 2>&1 | tail -n 1)"
 "$ATTND" --set "listen=127.0.0.1:$PORT" 2>/dev/null
 expect 'address in use exits 69' 69 $?
 "$ATTND" --set listen=0.0.0.0:8400 2>"$WORK/err"
@@ -63,6 +65,11 @@ expect 'no such file exits 78' 78 $?
 expect 'an unknown option exits 2' 2 $?
 "$ATTND" --set pool.blocks=100000000000 2>/dev/null
 expect 'an impossible pool exits 78' 78 $?
+"$ATTND" --set pool.bytes=100TiB 2>"$WORK/err"
+expect 'a pool larger than memory exits 69' 69 $?
+expect 'and shows the arithmetic' 1 "$(grep -c 'blocks of 32768 bytes are 104857600 MiB' "$WORK/err")"
+"$ATTND" --set backend.isa=sse9 2>/dev/null
+expect 'an unknown instruction set exits 78' 78 $?
 expect '--check-config shows the arithmetic' 'pool                     4096 blocks = 65536 tokens' \
     "$("$ATTND" --check-config | grep '^pool  *[0-9]* blocks')"
 expect '--version names it' attnd "$("$ATTND" --version | cut -d' ' -f1)"

@@ -12,7 +12,11 @@
     XX(config)                                                                                         \
     XX(http_head)                                                                                      \
     XX(listen_address)                                                                                 \
-    XX(block_table)
+    XX(block_table)                                                                                    \
+    XX(numeric)                                                                                        \
+    XX(values)                                                                                         \
+    XX(thread_pool)                                                                                    \
+    XX(plan)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

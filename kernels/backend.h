@@ -1,0 +1,28 @@
+/* backend.h - what a backend fills in; attention.c calls through it. See attention.h for what each
+ * does. */
+#ifndef KERNELS_BACKEND_H
+#define KERNELS_BACKEND_H
+
+#include "kernels/attention.h"
+
+struct attention_ops {
+    void (*close)(struct attention *attention);
+    void (*submit)(struct attention *attention, const struct attention_step *step);
+    bool (*poll)(struct attention *attention);
+    void (*read_kv)(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
+                    uint32_t count, void *k, void *v);
+    double (*measure_roof)(struct attention *attention);
+};
+
+/* The first member of every backend's own structure. */
+struct attention {
+    const struct attention_ops *ops;
+    struct attention_info info;
+};
+
+int reference_backend_open(const struct attention_options *options, struct attention **attention,
+                           char error[ATTENTION_ERROR_BYTES]);
+int cpu_backend_open(const struct attention_options *options, struct attention **attention,
+                     char error[ATTENTION_ERROR_BYTES]);
+
+#endif

@@ -1,0 +1,619 @@
+/* cpu_backend.c - the CPU backend: executes plans on a team of threads.
+ *
+ *   step:   copies (a task a layer)
+ *           for each pass:  appends -> items (a task per item and KV head) -> merges (a task per merge
+ * and KV head)
+ *
+ * Phases are separated by a barrier; inside a phase a worker takes the next task when it has finished
+ * one. A task of the item phase walks its chunks tile by tile and hands each tile, with all rows of the
+ * item, to the kernel: K and V are read once for all rows that share them. Each chunk's state is folded
+ * into the node above it as soon as it is done:
+ *
+ *   fold[0]  the chunks of the current run      closed into fold[1] where a run ends
+ *   fold[1]  the runs of the current segment    closed into fold[2] where a segment ends
+ *   fold[2]  the segments of the row
+ *
+ * and a merge folds partial states the same way, each into the level that it belongs to, so the tree is
+ * the same however the plan cuts it. Merging with an empty state keeps the bits, so levels that a range
+ * does not reach cost nothing.
+ *
+ * A packed row is one query head of one row: packed row r * group + g is row r of the item, query head
+ * kv_head * group + g. A partial is stored as [kv_heads] times { m [group], l [group], o
+ * [group][head_dim] }. */
+#include "kernels/backend.h"
+
+#include "config/log.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/self_test.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/kv_pool.h"
+#include "kernels/numeric.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+    FOLD_LEVELS = 3,
+    APPEND_TASK_TOKENS = 64,
+    TOUCH_BYTES = 64 << 20, /* between two reports of progress */
+    ALIGNMENT = 64
+};
+
+/* What a worker needs for a task, allocated once. */
+struct scratch {
+    float *q;                            /* [packed rows][head_dim] */
+    float *slopes;                       /* [packed rows] */
+    uint32_t *keys;                      /* [packed rows] */
+    struct cpu_states chunk;             /* [packed rows] */
+    struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each */
+    float *tile;                         /* [2][TILE_TOKENS][head_dim] */
+    float *o;                            /* [head_dim] */
+};
+
+struct cpu_backend {
+    struct attention base;
+    struct attention_options options;
+    const struct cpu_kernels *kernels;
+    struct kv_pool pool;
+    struct thread_pool *threads;
+    struct scratch *scratch; /* [threads] */
+    void **arenas;           /* [threads] the memory behind each scratch */
+    float *partials;
+    uint64_t partials_bytes;
+    const struct attention_step *step; /* while it runs */
+    double *roof_seconds;              /* [threads] while the roof is measured */
+    int roof_loop;
+};
+
+const char *const attention_isa_names[] = {"auto", "portable", NULL};
+
+/* Fastest first. */
+static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_portable};
+
+/* ---- states and folds ---------------------------------------------------------------------------- */
+
+static void make_empty(const struct cpu_states *states, uint32_t rows)
+{
+    for (uint32_t row = 0; row < rows; row++) {
+        states->m[row] = -INFINITY;
+        states->l[row] = 0;
+    }
+}
+
+/* Close level `level`: its node is complete and goes into the one above. */
+static void close_level(const struct cpu_backend *b, struct scratch *s, uint32_t rows, int level)
+{
+    b->kernels->merge(rows, b->options.geometry->head_dim, &s->fold[level + 1], &s->fold[level]);
+    make_empty(&s->fold[level], rows);
+}
+
+static void fold_begin(struct scratch *s, uint32_t rows)
+{
+    for (int level = 0; level < FOLD_LEVELS; level++)
+        make_empty(&s->fold[level], rows);
+}
+
+/* Fold in a state of `level` whose last chunk is the one before `end_chunk`. */
+static void fold_push(const struct cpu_backend *b, struct scratch *s, uint32_t rows,
+                      enum plan_level level, uint32_t end_chunk, const struct cpu_states *state)
+{
+    b->kernels->merge(rows, b->options.geometry->head_dim, &s->fold[level], state);
+    if (end_chunk % RUN_CHUNKS == 0)
+        close_level(b, s, rows, 0);
+    if (end_chunk % SEGMENT_CHUNKS == 0)
+        close_level(b, s, rows, 1);
+}
+
+/* What has been folded in, in fold[2]. */
+static const struct cpu_states *fold_end(const struct cpu_backend *b, struct scratch *s, uint32_t rows)
+{
+    close_level(b, s, rows, 0);
+    close_level(b, s, rows, 1);
+    return &s->fold[2];
+}
+
+/* The partial state of one row and KV head, for its group of query heads. */
+static struct cpu_states partial_at(const struct cpu_backend *b, uint32_t partial, uint32_t kv_head)
+{
+    const struct geometry *g = b->options.geometry;
+    uint32_t group = geometry_group(g);
+    size_t state_floats = (size_t)group * (2 + g->head_dim);
+    float *at = b->partials + ((size_t)partial * g->kv_heads + kv_head) * state_floats;
+    return (struct cpu_states){.m = at, .l = at + group, .o = at + 2 * (size_t)group};
+}
+
+/* Write the outputs of one row's group of query heads from packed rows `first` and on of `states`. */
+static void write_outputs(const struct cpu_backend *b, struct scratch *s,
+                          const struct attention_pass *pass, uint32_t row, uint32_t kv_head,
+                          const struct cpu_states *states, uint32_t first)
+{
+    const struct geometry *g = b->options.geometry;
+    const struct model_constants *c = b->options.constants;
+    uint32_t group = geometry_group(g);
+    float v_scale = c->v_scale[(size_t)pass->layer * g->kv_heads + kv_head], lse;
+    for (uint32_t i = 0; i < group; i++) {
+        uint32_t head = kv_head * group + i;
+        size_t at = (size_t)row * g->query_heads + head;
+        const float *sink = c->sinks ? &c->sinks[(size_t)pass->layer * g->query_heads + head] : NULL;
+        b->kernels->finish(g->head_dim, states, first + i, sink, v_scale, s->o, &lse);
+        numeric_from_float(g->dtype, s->o, g->head_dim,
+                           (uint8_t *)pass->o + at * g->head_dim * dtype_bytes(g->dtype));
+        if (pass->lse)
+            pass->lse[at] = lse;
+    }
+}
+
+/* ---- tasks --------------------------------------------------------------------------------------- */
+
+/* Set up the packed rows of an item; returns their number and the range of positions that any of them
+ * sees. */
+static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s,
+                          const struct attention_pass *pass, const struct plan_item *item,
+                          uint32_t kv_head, uint32_t *first_key, uint32_t *end_key)
+{
+    const struct geometry *g = b->options.geometry;
+    uint32_t group = geometry_group(g), packed = 0, window = g->window[pass->layer];
+    *first_key = UINT32_MAX;
+    *end_key = 0;
+    for (uint32_t r = 0; r < item->rows; r++) {
+        uint32_t row = pass->plan->item_rows[item->first_row + r], keys = pass->plan->rows[row].keys;
+        uint32_t first = plan_first_key(keys, window);
+        *first_key = first < *first_key ? first : *first_key;
+        *end_key = keys > *end_key ? keys : *end_key;
+        for (uint32_t i = 0; i < group; i++, packed++) {
+            uint32_t head = kv_head * group + i;
+            s->keys[packed] = keys;
+            s->slopes[packed] = b->options.constants->alibi ? b->options.constants->alibi[head] : 0;
+            kv_pool_load_q(g, pass, row, head, s->q + (size_t)packed * g->head_dim);
+        }
+    }
+    return packed;
+}
+
+/* The readable keys [position, end) of one head as spans, one per block touched. Returns their number.
+ */
+static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint32_t layer,
+                           uint32_t kv_head, uint32_t position, uint32_t end, struct cpu_span *spans)
+{
+    uint32_t n = 0, block_size = pool->geometry->block_size;
+    while (position < end) {
+        uint32_t slot = position % block_size, tokens = block_size - slot;
+        tokens = tokens < end - position ? tokens : end - position;
+        const uint8_t *k = kv_pool_key(pool, layer, ids[position / block_size], slot, kv_head);
+        spans[n++] = (struct cpu_span){k, k + pool->half_bytes, tokens};
+        position += tokens;
+    }
+    return n;
+}
+
+/* All tiles of one chunk, into s->chunk. */
+static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu_tile *tile,
+                      const uint32_t *ids, uint32_t layer, uint32_t kv_head, uint32_t chunk,
+                      uint32_t first_key, uint32_t end_key)
+{
+    struct cpu_span spans[TILE_TOKENS];
+    uint32_t begin = chunk * CHUNK_TOKENS,
+             end = begin + CHUNK_TOKENS < end_key ? begin + CHUNK_TOKENS : end_key;
+    make_empty(&s->chunk, tile->rows);
+    for (uint32_t position = begin; position < end; position += TILE_TOKENS) {
+        uint32_t tile_end = position + TILE_TOKENS < end ? position + TILE_TOKENS : end;
+        if (tile_end <= first_key)
+            continue;
+        tile->position = position;
+        tile->spans = spans;
+        tile->span_count = find_spans(&b->pool, ids, layer, kv_head, position, tile_end, spans);
+        b->kernels->tile(tile);
+    }
+}
+
+static void run_item(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
+                     const struct plan_item *item, uint32_t kv_head)
+{
+    const struct geometry *g = b->options.geometry;
+    const struct model_constants *c = b->options.constants;
+    const uint32_t *ids = b->step->tables + (uint64_t)item->table * b->step->stride;
+    uint32_t first_key, end_key, group = geometry_group(g);
+    uint32_t packed = load_rows(b, s, pass, item, kv_head, &first_key, &end_key);
+    struct cpu_tile tile = {
+        .head_dim = g->head_dim,
+        .rows = packed,
+        .kv_dtype = g->kv_dtype,
+        .token_stride = b->pool.slot_bytes,
+        .q = s->q,
+        .keys = s->keys,
+        .slopes = c->alibi ? s->slopes : NULL,
+        .window = g->window[pass->layer],
+        .scale = g->scale * c->k_scale[(size_t)pass->layer * g->kv_heads + kv_head],
+        .softcap = g->softcap,
+        .states = s->chunk,
+        .scratch = s->tile,
+    };
+    fold_begin(s, packed);
+    for (uint32_t chunk = item->first_chunk; chunk < item->first_chunk + item->chunks; chunk++) {
+        run_chunk(b, s, &tile, ids, pass->layer, kv_head, chunk, first_key, end_key);
+        fold_push(b, s, packed, PLAN_CHUNK, chunk + 1, &s->chunk);
+    }
+    const struct cpu_states *result = fold_end(b, s, packed);
+    for (uint32_t r = 0; r < item->rows; r++) {
+        if (item->partial == PLAN_NO_PARTIAL) {
+            write_outputs(b, s, pass, pass->plan->item_rows[item->first_row + r], kv_head, result,
+                          r * group);
+            continue;
+        }
+        struct cpu_states to = partial_at(b, item->partial + r, kv_head);
+        memcpy(to.m, result->m + (size_t)r * group, group * sizeof *to.m);
+        memcpy(to.l, result->l + (size_t)r * group, group * sizeof *to.l);
+        memcpy(to.o, result->o + (size_t)r * group * g->head_dim,
+               (size_t)group * g->head_dim * sizeof *to.o);
+    }
+}
+
+static void run_merge(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
+                      const struct plan_merge *merge, uint32_t kv_head)
+{
+    uint32_t group = geometry_group(b->options.geometry);
+    fold_begin(s, group);
+    for (uint32_t i = 0; i < merge->count; i++) {
+        const struct plan_part *part = &pass->plan->merge_parts[merge->first + i];
+        struct cpu_states state = partial_at(b, part->partial, kv_head);
+        fold_push(b, s, group, part->level, part->end_chunk, &state);
+    }
+    write_outputs(b, s, pass, merge->row, kv_head, fold_end(b, s, group), 0);
+}
+
+/* Part `piece` of an append: APPEND_TASK_TOKENS tokens of it. */
+static void run_append(const struct cpu_backend *b, const struct attention_pass *pass,
+                       const struct kv_append *append, uint32_t piece)
+{
+    struct kv_append part = *append;
+    uint32_t skip = piece * APPEND_TASK_TOKENS;
+    if (skip >= append->count)
+        return;
+    part.position += skip;
+    part.source += skip;
+    part.count = append->count - skip < APPEND_TASK_TOKENS ? append->count - skip : APPEND_TASK_TOKENS;
+    kv_pool_append(&b->pool, b->options.constants, pass, &part,
+                   b->step->tables + (uint64_t)append->table * b->step->stride);
+}
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+
+static void copies_phase(const struct cpu_backend *b)
+{
+    uint32_t layer;
+    while ((layer = thread_pool_take(b->threads)) < b->options.geometry->layers) {
+        for (uint32_t i = 0; i < b->step->copy_count; i++)
+            kv_pool_copy(&b->pool, &b->step->copies[i], layer);
+    }
+    thread_pool_barrier(b->threads);
+}
+
+static void appends_phase(const struct cpu_backend *b, const struct attention_pass *pass)
+{
+    uint32_t longest = 0, task;
+    for (uint32_t i = 0; i < pass->append_count; i++)
+        longest = pass->appends[i].count > longest ? pass->appends[i].count : longest;
+    uint32_t pieces = longest / APPEND_TASK_TOKENS + (longest % APPEND_TASK_TOKENS != 0);
+    while ((task = thread_pool_take(b->threads)) < pass->append_count * pieces)
+        run_append(b, pass, &pass->appends[task / pieces], task % pieces);
+    thread_pool_barrier(b->threads);
+}
+
+static void items_phase(const struct cpu_backend *b, const struct attention_pass *pass,
+                        struct scratch *s)
+{
+    uint32_t heads = b->options.geometry->kv_heads, task;
+    while ((task = thread_pool_take(b->threads)) < pass->plan->item_count * heads)
+        run_item(b, s, pass, &pass->plan->items[task / heads], task % heads);
+    thread_pool_barrier(b->threads);
+}
+
+static void merges_phase(const struct cpu_backend *b, const struct attention_pass *pass,
+                         struct scratch *s)
+{
+    uint32_t heads = b->options.geometry->kv_heads, task;
+    while ((task = thread_pool_take(b->threads)) < pass->plan->merge_count * heads)
+        run_merge(b, s, pass, &pass->plan->merges[task / heads], task % heads);
+    thread_pool_barrier(b->threads);
+}
+
+static void run_step(uint32_t worker, void *cookie)
+{
+    struct cpu_backend *b = cookie;
+    struct scratch *s = &b->scratch[worker];
+    if (b->step->copy_count)
+        copies_phase(b);
+    for (uint32_t p = 0; p < b->step->pass_count; p++) {
+        const struct attention_pass *pass = &b->step->passes[p];
+        if (pass->append_count)
+            appends_phase(b, pass);
+        if (pass->plan && pass->plan->item_count)
+            items_phase(b, pass, s);
+        if (pass->plan && pass->plan->merge_count)
+            merges_phase(b, pass, s);
+    }
+}
+
+static void cpu_submit(struct attention *attention, const struct attention_step *step)
+{
+    struct cpu_backend *b = (struct cpu_backend *)attention;
+    for (uint32_t p = 0; p < step->pass_count; p++)
+        assert(!step->passes[p].plan || step->passes[p].plan->partial_count <= b->options.partials_max);
+    b->step = step;
+    thread_pool_run(b->threads, run_step, b);
+    b->step = NULL;
+}
+
+/* The engine thread is worker 0, so a step is done when its submission returns. */
+static bool cpu_poll(struct attention *attention)
+{
+    (void)attention;
+    return true;
+}
+
+static void cpu_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
+                        uint32_t count, void *k, void *v)
+{
+    struct cpu_backend *b = (struct cpu_backend *)attention;
+    kv_pool_read(&b->pool, layer, block, slot, count, k, v);
+}
+
+/* ---- the roof ------------------------------------------------------------------------------------ */
+
+enum { ROOF_PLAIN, ROOF_PREFETCH, ROOF_STREAMS, ROOF_LOOPS };
+
+#define ROOF_BYTES_MAX (UINT64_C(1) << 30) /* read per loop and measurement */
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Sum of `words` (a multiple of 32) 64-bit words, read front to back, `prefetch` words ahead or not at
+ * all. */
+static uint64_t read_forward(const uint64_t *from, uint64_t words, uint64_t prefetch)
+{
+    uint64_t sum[8] = {0};
+    for (uint64_t i = 0; i < words; i += 8) {
+        if (prefetch)
+            __builtin_prefetch(from + i + prefetch);
+        for (int lane = 0; lane < 8; lane++)
+            sum[lane] += from[i + (uint64_t)lane];
+    }
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+/* The same, as four streams side by side. */
+static uint64_t read_streams(const uint64_t *from, uint64_t words)
+{
+    uint64_t sum[8] = {0}, quarter = words / 4;
+    for (uint64_t i = 0; i < quarter; i += 8) {
+        for (int lane = 0; lane < 8; lane++) {
+            const uint64_t *at = from + i + (uint64_t)lane;
+            sum[lane] += at[0] + at[quarter] + at[2 * quarter] + at[3 * quarter];
+        }
+    }
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+static _Atomic uint64_t roof_sink; /* what was read, so that reading it cannot be left out */
+
+static void run_roof(uint32_t worker, void *cookie)
+{
+    struct cpu_backend *b = cookie;
+    uint64_t bytes = b->pool.total_bytes < ROOF_BYTES_MAX ? b->pool.total_bytes : ROOF_BYTES_MAX;
+    uint64_t words = bytes / 8 / thread_pool_threads(b->threads) / 32 * 32;
+    const uint64_t *from = (const uint64_t *)(const void *)b->pool.bytes + worker * words;
+    thread_pool_barrier(b->threads);
+    double start = seconds_now();
+    uint64_t sum = b->roof_loop == ROOF_STREAMS
+                       ? read_streams(from, words)
+                       : read_forward(from, words, b->roof_loop == ROOF_PREFETCH ? 256 : 0);
+    b->roof_seconds[worker] = seconds_now() - start;
+    atomic_fetch_add(&roof_sink, sum);
+}
+
+static double cpu_measure_roof(struct attention *attention)
+{
+    struct cpu_backend *b = (struct cpu_backend *)attention;
+    uint32_t threads = thread_pool_threads(b->threads);
+    uint64_t bytes = b->pool.total_bytes < ROOF_BYTES_MAX ? b->pool.total_bytes : ROOF_BYTES_MAX;
+    uint64_t words = bytes / 8 / threads / 32 * 32; /* of one worker */
+    double best = 0, read = (double)(words * 8 * threads);
+    for (b->roof_loop = 0; b->roof_loop < ROOF_LOOPS; b->roof_loop++) {
+        double slowest = 0;
+        thread_pool_run(b->threads, run_roof, b);
+        for (uint32_t i = 0; i < threads; i++)
+            slowest = b->roof_seconds[i] > slowest ? b->roof_seconds[i] : slowest;
+        if (slowest > 0 && read / slowest > best)
+            best = read / slowest;
+    }
+    return best * 1e-9;
+}
+
+/* ---- open and close ------------------------------------------------------------------------------ */
+
+/* Hand out `n` floats of the arena; NULL arena: only count. */
+static float *carve(float *arena, size_t *used, size_t n)
+{
+    float *at = arena ? arena + *used : NULL;
+    *used += (n + 15) / 16 * 16; /* whole cache lines */
+    return at;
+}
+
+static struct cpu_states carve_states(float *arena, size_t *used, uint32_t rows, uint32_t head_dim)
+{
+    struct cpu_states states;
+    states.m = carve(arena, used, rows);
+    states.l = carve(arena, used, rows);
+    states.o = carve(arena, used, (size_t)rows * head_dim);
+    return states;
+}
+
+/* Lay out a worker's scratch in `arena`; returns how many floats it takes. */
+static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
+{
+    size_t used = 0;
+    uint32_t group = geometry_group(g),
+             rows = group > PLAN_PACKED_ROWS_MAX ? group : PLAN_PACKED_ROWS_MAX;
+    s->q = carve(arena, &used, (size_t)rows * g->head_dim);
+    s->slopes = carve(arena, &used, rows);
+    s->keys = (uint32_t *)(void *)carve(arena, &used, rows);
+    s->chunk = carve_states(arena, &used, rows, g->head_dim);
+    for (int level = 0; level < FOLD_LEVELS; level++)
+        s->fold[level] = carve_states(arena, &used, rows, g->head_dim);
+    s->tile = carve(arena, &used, 2 * (size_t)TILE_TOKENS * g->head_dim);
+    s->o = carve(arena, &used, g->head_dim);
+    return used;
+}
+
+static int make_scratch(struct cpu_backend *b)
+{
+    uint32_t threads = thread_pool_threads(b->threads);
+    b->scratch = calloc(threads, sizeof *b->scratch);
+    b->arenas = calloc(threads, sizeof *b->arenas);
+    b->roof_seconds = calloc(threads, sizeof *b->roof_seconds);
+    if (!b->scratch || !b->arenas || !b->roof_seconds)
+        return ATTND_NO_MEMORY;
+    for (uint32_t i = 0; i < threads; i++) {
+        size_t floats = lay_out(&b->scratch[i], NULL, b->options.geometry);
+        b->arenas[i] = aligned_alloc(ALIGNMENT, floats * sizeof(float));
+        if (!b->arenas[i])
+            return ATTND_NO_MEMORY;
+        memset(b->arenas[i], 0, floats * sizeof(float));
+        lay_out(&b->scratch[i], b->arenas[i], b->options.geometry);
+    }
+    return 0;
+}
+
+static int make_partials(struct cpu_backend *b)
+{
+    const struct geometry *g = b->options.geometry;
+    b->partials_bytes =
+        (uint64_t)b->options.partials_max * g->query_heads * (2 + g->head_dim) * sizeof(float);
+    if (b->partials_bytes == 0)
+        return 0;
+    void *p = mmap(NULL, b->partials_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return ATTND_NO_MEMORY;
+    b->partials = p;
+    return 0;
+}
+
+struct touching {
+    struct cpu_backend *backend;
+    _Atomic uint64_t done;
+};
+
+/* Write to every page, so that memory that is not there shows now and not in the middle of a step. */
+static void touch(uint32_t worker, void *cookie)
+{
+    struct touching *t = cookie;
+    struct cpu_backend *b = t->backend;
+    uint64_t begin;
+    while ((begin = (uint64_t)thread_pool_take(b->threads) * TOUCH_BYTES) < b->pool.total_bytes) {
+        uint64_t n =
+            b->pool.total_bytes - begin < TOUCH_BYTES ? b->pool.total_bytes - begin : TOUCH_BYTES;
+        memset(b->pool.bytes + begin, 0, n);
+        uint64_t done = atomic_fetch_add(&t->done, n) + n;
+        if (worker == 0 && b->options.progress)
+            b->options.progress(done, b->pool.total_bytes, b->options.cookie);
+    }
+}
+
+static void cpu_close(struct attention *attention)
+{
+    struct cpu_backend *b = (struct cpu_backend *)attention;
+    uint32_t threads = b->threads ? thread_pool_threads(b->threads) : 0;
+    thread_pool_destroy(b->threads);
+    for (uint32_t i = 0; b->arenas && i < threads; i++)
+        free(b->arenas[i]);
+    if (b->partials)
+        munmap(b->partials, b->partials_bytes);
+    kv_pool_deinit(&b->pool);
+    free(b->arenas);
+    free(b->scratch);
+    free(b->roof_seconds);
+    free(b);
+}
+
+static const struct attention_ops ops = {cpu_close, cpu_submit, cpu_poll, cpu_read_kv,
+                                         cpu_measure_roof};
+
+/* The kernels that `isa` asks for: the named ones, or the fastest that run here and agree with the
+ * reference. */
+static const struct cpu_kernels *choose_kernels(const char *isa, char error[ATTENTION_ERROR_BYTES])
+{
+    bool automatic = strcmp(isa, "auto") == 0;
+    snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: there is no \"%s\"", isa);
+    for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
+        const struct cpu_kernels *kernels = all_kernels[i];
+        if (!automatic && strcmp(isa, kernels->isa) != 0)
+            continue;
+        if (!kernels->supported()) {
+            snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: this processor has no %s",
+                     kernels->isa);
+            continue;
+        }
+        if (self_test(kernels))
+            return kernels;
+        log_line(LOG_WARNING,
+                 "the %s kernels differ from the reference on this processor and are not used",
+                 kernels->isa);
+        snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: the %s kernels fail their self-test",
+                 kernels->isa);
+    }
+    return NULL;
+}
+
+static void describe(struct cpu_backend *b)
+{
+    b->base.info = (struct attention_info){.name = "cpu",
+                                           .isa = b->kernels->isa,
+                                           .threads = thread_pool_threads(b->threads),
+                                           .bit_stable = true};
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(b->base.info.device, sizeof b->base.info.device, "host processor");
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "model name%*[^:]: %127[^\n]", b->base.info.device) == 1)
+            break;
+    }
+    if (f)
+        fclose(f);
+}
+
+int cpu_backend_open(const struct attention_options *options, struct attention **attention,
+                     char error[ATTENTION_ERROR_BYTES])
+{
+    const struct cpu_kernels *kernels = choose_kernels(options->isa, error);
+    if (!kernels)
+        return ATTND_INVALID;
+    struct cpu_backend *b = calloc(1, sizeof *b);
+    if (!b)
+        return ATTND_NO_MEMORY;
+    b->base.ops = &ops;
+    b->options = *options;
+    b->kernels = kernels;
+    uint32_t threads = options->threads ? options->threads : thread_pool_default_threads();
+    if (thread_pool_create(threads, &b->threads) != 0 || make_scratch(b) != 0 ||
+        make_partials(b) != 0 || kv_pool_init(&b->pool, options->geometry, options->blocks) != 0) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "no memory for a pool of %u blocks and %u threads",
+                 options->blocks, threads);
+        cpu_close(&b->base);
+        return ATTND_NO_MEMORY;
+    }
+    struct touching touching = {.backend = b};
+    thread_pool_run(b->threads, touch, &touching);
+    describe(b);
+    *attention = &b->base;
+    return 0;
+}

@@ -1,0 +1,143 @@
+/* self_test.c - see self_test.h.
+ *
+ * Two chunks of generated keys, three rows (the last one sees only part of them), softcap, slopes, a
+ * window: tile by tile, merged, finished, and compared with reference_row(). */
+#include "kernels/cpu/self_test.h"
+
+#include "kernels/numeric.h"
+#include "kernels/reference/reference.h"
+#include "kernels/values.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    TEST_DIM = 72, /* not a multiple of 16: the kernels' remainders are met too */
+    TEST_KEYS = CHUNK_TOKENS + 100,
+    TEST_ROWS = 3,
+    TEST_SEED = 7
+};
+
+/* Largest deviation allowed: f32 sums of TEST_DIM products of size 1, and exp, measured at 2e-6 for the
+ * portable kernels. */
+static const double TOLERANCE = 2e-5;
+
+struct problem {
+    struct geometry g;
+    struct model_constants c;
+    float k_scale, v_scale, alibi[TEST_ROWS], sinks[TEST_ROWS];
+    uint8_t k[TEST_KEYS][TEST_DIM * 4], v[TEST_KEYS][TEST_DIM * 4];
+    float q[TEST_ROWS][TEST_DIM];
+    uint32_t keys[TEST_ROWS];
+};
+
+static void fill(struct problem *p, enum dtype kv_dtype)
+{
+    *p = (struct problem){
+        .k_scale = 1, .v_scale = 0.5F, .keys = {TEST_KEYS, TEST_KEYS, CHUNK_TOKENS + 3}};
+    p->g = (struct geometry){.layers = 1,
+                             .query_heads = TEST_ROWS,
+                             .kv_heads = 1,
+                             .head_dim = TEST_DIM,
+                             .block_size = 16,
+                             .kv_dtype = kv_dtype,
+                             .scale = 0.2F,
+                             .softcap = 10,
+                             .window = {300}};
+    p->c = (struct model_constants){p->sinks, p->alibi, &p->k_scale, &p->v_scale};
+    for (uint32_t row = 0; row < TEST_ROWS; row++) {
+        p->alibi[row] = 0.01F * (float)row;
+        p->sinks[row] = (float)row;
+        values_row(TEST_SEED, 1, p->keys[row], 0, VALUES_Q, row, TEST_DIM, p->q[row]);
+    }
+    for (uint32_t j = 0; j < TEST_KEYS; j++) {
+        float row[TEST_DIM];
+        values_row(TEST_SEED, 1, j, 0, VALUES_K, 0, TEST_DIM, row);
+        numeric_from_float(kv_dtype, row, TEST_DIM, p->k[j]);
+        values_row(TEST_SEED, 1, j, 0, VALUES_V, 0, TEST_DIM, row);
+        numeric_from_float(kv_dtype, row, TEST_DIM, p->v[j]);
+    }
+}
+
+static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
+{
+    const struct problem *p = cookie;
+    (void)kv_head;
+    numeric_to_float(p->g.kv_dtype, p->k[position], TEST_DIM, k);
+    numeric_to_float(p->g.kv_dtype, p->v[position], TEST_DIM, v);
+}
+
+/* Chunk `chunk` of the problem into `states`. */
+static void run_chunk(const struct cpu_kernels *kernels, const struct problem *p, uint32_t chunk,
+                      const struct cpu_states *states, float *scratch)
+{
+    for (uint32_t row = 0; row < TEST_ROWS; row++) {
+        states->m[row] = -INFINITY;
+        states->l[row] = 0;
+    }
+    uint32_t begin = chunk * CHUNK_TOKENS,
+             end = begin + CHUNK_TOKENS < TEST_KEYS ? begin + CHUNK_TOKENS : TEST_KEYS;
+    for (uint32_t position = begin; position < end; position += TILE_TOKENS) {
+        uint32_t n = end - position < TILE_TOKENS ? end - position : TILE_TOKENS, front = n > 5 ? 5 : n;
+        const struct cpu_span spans[2] = {{p->k[position], p->v[position], front},
+                                          {p->k[position + front], p->v[position + front], n - front}};
+        const struct cpu_tile tile = {
+            .head_dim = TEST_DIM,
+            .rows = TEST_ROWS,
+            .position = position,
+            .kv_dtype = p->g.kv_dtype,
+            .spans = spans,
+            .span_count = n > front ? 2 : 1,
+            .token_stride = sizeof p->k[0],
+            .q = p->q[0],
+            .keys = p->keys,
+            .slopes = p->alibi,
+            .window = p->g.window[0],
+            .scale = p->g.scale,
+            .softcap = p->g.softcap,
+            .states = *states,
+            .scratch = scratch,
+        };
+        kernels->tile(&tile);
+    }
+}
+
+/* Everything that one comparison needs. */
+struct work {
+    struct problem p;
+    float scratch[2 * TILE_TOKENS * TEST_DIM];
+    float m[2][TEST_ROWS], l[2][TEST_ROWS], o[2][TEST_ROWS][TEST_DIM];
+};
+
+static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, struct work *w)
+{
+    struct cpu_states states[2] = {{w->m[0], w->l[0], w->o[0][0]}, {w->m[1], w->l[1], w->o[1][0]}};
+    fill(&w->p, kv_dtype);
+    for (uint32_t chunk = 0; chunk < 2; chunk++)
+        run_chunk(kernels, &w->p, chunk, &states[chunk], w->scratch);
+    kernels->merge(TEST_ROWS, TEST_DIM, &states[0], &states[1]);
+    for (uint32_t row = 0; row < TEST_ROWS; row++) {
+        float o[TEST_DIM], lse;
+        double expected[TEST_DIM], expected_lse;
+        kernels->finish(TEST_DIM, &states[0], row, &w->p.sinks[row], w->p.v_scale, o, &lse);
+        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q[row], load_kv, &w->p, expected,
+                      &expected_lse);
+        for (uint32_t d = 0; d < TEST_DIM; d++) {
+            if (!(fabs((double)o[d] - expected[d]) < TOLERANCE))
+                return false;
+        }
+        if (!(fabs((double)lse - expected_lse) < TOLERANCE))
+            return false;
+    }
+    return true;
+}
+
+bool self_test(const struct cpu_kernels *kernels)
+{
+    struct work *w = malloc(sizeof *w);
+    bool ok = w != NULL;
+    for (int dtype = 0; ok && dtype < DTYPE_COUNT; dtype++)
+        ok = agrees(kernels, (enum dtype)dtype, w);
+    free(w);
+    return ok;
+}

@@ -1,0 +1,135 @@
+/* kv_pool.c - see kv_pool.h. */
+#include "kernels/kv_pool.h"
+
+#include "kernels/numeric.h"
+#include "kernels/values.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks)
+{
+    uint64_t row_bytes = g->head_dim * dtype_bytes(g->kv_dtype);
+    *pool =
+        (struct kv_pool){.geometry = g, .blocks = blocks, .element_bytes = dtype_bytes(g->kv_dtype)};
+    pool->half_bytes = row_bytes * g->kv_heads * g->block_size;
+    pool->block_bytes = 2 * pool->half_bytes;
+    pool->layer_bytes = pool->block_bytes * blocks;
+    pool->total_bytes = pool->layer_bytes * g->layers;
+    pool->head_bytes = g->layout == LAYOUT_HND ? row_bytes * g->block_size : row_bytes;
+    pool->slot_bytes = g->layout == LAYOUT_HND ? row_bytes : row_bytes * g->kv_heads;
+    void *p = mmap(NULL, pool->total_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return ATTND_NO_MEMORY;
+    (void)madvise(p, pool->total_bytes, MADV_HUGEPAGE); /* without huge pages it is slower, not wrong */
+    pool->bytes = p;
+    return 0;
+}
+
+void kv_pool_deinit(struct kv_pool *pool)
+{
+    if (pool->bytes)
+        munmap(pool->bytes, pool->total_bytes);
+    *pool = (struct kv_pool){0};
+}
+
+void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer)
+{
+    const struct geometry *g = pool->geometry;
+    /* the filled slots lie together per head (hnd) or for all heads at once (nhd) */
+    uint32_t pieces = g->layout == LAYOUT_HND ? g->kv_heads : 1;
+    uint64_t bytes = copy->slots * pool->slot_bytes;
+    for (uint32_t head = 0; head < pieces; head++) {
+        const uint8_t *from = kv_pool_key(pool, layer, copy->from, 0, head);
+        uint8_t *to = kv_pool_key(pool, layer, copy->to, 0, head);
+        memcpy(to, from, bytes);
+        memcpy(to + pool->half_bytes, from + pool->half_bytes, bytes);
+    }
+}
+
+/* One head of one token of k or v, as f32, from the caller's tensor or from the generator. */
+static void source_row(const struct geometry *g, const struct attention_pass *pass,
+                       const struct kv_append *append, uint32_t i, uint32_t head,
+                       enum values_tensor tensor, float *row)
+{
+    const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
+    if (!source) {
+        values_row(pass->seed, append->content, append->position + i, pass->layer, tensor, head,
+                   g->head_dim, row);
+        return;
+    }
+    size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
+    numeric_to_float(pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), g->head_dim,
+                     row);
+}
+
+/* Store one head of one token of k or v. Values in the stored format are moved as they are; others are
+ * divided by their scale and rounded once. */
+static void store_row(const struct kv_pool *pool, const struct attention_pass *pass,
+                      const struct kv_append *append, uint32_t i, uint32_t head,
+                      enum values_tensor tensor, float scale, uint8_t *to)
+{
+    const struct geometry *g = pool->geometry;
+    const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
+    float row[HEAD_DIM_MAX];
+    if (source && pass->source_dtype == g->kv_dtype) {
+        size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
+        memcpy(to, source + first * pool->element_bytes, g->head_dim * pool->element_bytes);
+        return;
+    }
+    source_row(g, pass, append, i, head, tensor, row);
+    for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
+        row[d] /= scale;
+    numeric_from_float(g->kv_dtype, row, g->head_dim, to);
+}
+
+void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
+                    const struct attention_pass *pass, const struct kv_append *append,
+                    const uint32_t *ids)
+{
+    const struct geometry *g = pool->geometry;
+    const float *k_scale = constants->k_scale + (size_t)pass->layer * g->kv_heads;
+    const float *v_scale = constants->v_scale + (size_t)pass->layer * g->kv_heads;
+    for (uint32_t i = 0; i < append->count; i++) {
+        uint32_t position = append->position + i;
+        uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
+        for (uint32_t head = 0; head < g->kv_heads; head++) {
+            uint8_t *to = kv_pool_key(pool, pass->layer, block, slot, head);
+            store_row(pool, pass, append, i, head, VALUES_K, k_scale[head], to);
+            store_row(pool, pass, append, i, head, VALUES_V, v_scale[head], to + pool->half_bytes);
+        }
+    }
+}
+
+void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                  uint32_t count, void *k, void *v)
+{
+    const struct geometry *g = pool->geometry;
+    size_t row_bytes = g->head_dim * pool->element_bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t head = 0; head < g->kv_heads; head++) {
+            const uint8_t *from = kv_pool_key(pool, layer, block, slot + i, head);
+            size_t to = ((size_t)i * g->kv_heads + head) * row_bytes;
+            memcpy((uint8_t *)k + to, from, row_bytes);
+            memcpy((uint8_t *)v + to, from + pool->half_bytes, row_bytes);
+        }
+    }
+}
+
+void kv_pool_load_q(const struct geometry *g, const struct attention_pass *pass, uint32_t row,
+                    uint32_t head, float *q)
+{
+    if (pass->q) {
+        size_t first = ((size_t)row * g->query_heads + head) * g->head_dim;
+        numeric_to_float(g->dtype, (const uint8_t *)pass->q + first * dtype_bytes(g->dtype),
+                         g->head_dim, q);
+        return;
+    }
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)]; /* a generated q is rounded to the geometry's dtype
+                                                      as a posted one is */
+    uint32_t position = pass->plan->rows[row].keys - 1;
+    values_row(pass->seed, pass->q_content[row], position, pass->layer, VALUES_Q, head, g->head_dim, q);
+    numeric_from_float(g->dtype, q, g->head_dim, rounded);
+    numeric_to_float(g->dtype, rounded, g->head_dim, q);
+}

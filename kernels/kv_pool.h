@@ -1,0 +1,55 @@
+/* kv_pool.h - the bytes of the KV pool in host memory, and where everything lies in them.
+ *
+ * Shared by the host backends. One mapping on huge pages:
+ *
+ *   [layer][block][K, V][ hnd: kv_head, slot, dim | nhd: slot, kv_head, dim ]
+ *
+ * A layer's pool is contiguous, so consecutive block ids are consecutive memory for the pass that reads
+ * one layer. All offsets are 64-bit. No locks: who writes what is the caller's affair. */
+#ifndef KERNELS_KV_POOL_H
+#define KERNELS_KV_POOL_H
+
+#include "kernels/attention.h"
+
+struct kv_pool {
+    const struct geometry *geometry;
+    uint32_t blocks;
+    uint8_t *bytes;
+    uint64_t total_bytes;
+    uint64_t layer_bytes, block_bytes; /* one layer of all blocks; K and V of one block in one layer */
+    uint64_t half_bytes;               /* K, or V, of one block in one layer */
+    uint64_t head_bytes, slot_bytes;   /* strides of a KV head and of a token slot */
+    size_t element_bytes;
+};
+
+/* kv_pool_init(pool, geometry, blocks): map the memory, untouched. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks);
+void kv_pool_deinit(struct kv_pool *pool);
+
+/* The K row of one token and head; its V row lies half_bytes behind. */
+static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, uint32_t block,
+                                   uint32_t slot, uint32_t kv_head)
+{
+    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes +
+           kv_head * pool->head_bytes + slot * pool->slot_bytes;
+}
+
+/* kv_pool_copy(pool, copy, layer): the part of a copy that lies in one layer. */
+void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer);
+
+/* kv_pool_append(pool, constants, pass, append, ids): store the tokens of one append; `ids` is its
+ * sequence's table. */
+void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
+                    const struct attention_pass *pass, const struct kv_append *append,
+                    const uint32_t *ids);
+
+/* kv_pool_read: see attention_read_kv(). */
+void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                  uint32_t count, void *k, void *v);
+
+/* kv_pool_load_q(geometry, pass, row, head, q): one head of one query row as f32 [head_dim], generated
+ * where the pass says so. */
+void kv_pool_load_q(const struct geometry *geometry, const struct attention_pass *pass, uint32_t row,
+                    uint32_t head, float *q);
+
+#endif

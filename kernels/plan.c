@@ -1,0 +1,103 @@
+/* plan.c - whether a plan computes every row exactly once. */
+#include "kernels/plan.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+/* Chunks [first, end) that a row sees. */
+static uint32_t first_chunk_of(const struct plan_row *row, uint32_t window)
+{
+    return plan_first_key(row->keys, window) / CHUNK_TOKENS;
+}
+
+static uint32_t end_chunk_of(const struct plan_row *row)
+{
+    return row->keys / CHUNK_TOKENS + (row->keys % CHUNK_TOKENS != 0);
+}
+
+/* Chunks of one node of a level. */
+static uint32_t node_chunks(enum plan_level level)
+{
+    return level == PLAN_CHUNK ? 1 : level == PLAN_RUN ? RUN_CHUNKS : SEGMENT_CHUNKS;
+}
+
+/* Whether a partial of `level` over chunks [first, end) can be folded into a row of chunks [row_first,
+ * row_end). */
+static int part_fits(enum plan_level level, uint32_t first, uint32_t end, uint32_t row_first,
+                     uint32_t row_end)
+{
+    uint32_t node = node_chunks(level);
+    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS
+                      : level == PLAN_RUN ? SEGMENT_CHUNKS
+                                          : UINT32_MAX;
+    uint32_t parent_start = first / parent * parent;
+    int whole = (first % node == 0 || first == row_first) && (end % node == 0 || end == row_end);
+    int in_one_parent = (end - 1) / parent == first / parent;
+    int single = (end - 1) / node == first / node;
+    int leads = first == parent_start || first == row_first;
+    return whole && in_one_parent && (single || leads);
+}
+
+static const char *merge_fault(const struct plan *plan, const struct plan_merge *merge,
+                               const uint32_t *item_of, uint32_t window)
+{
+    const struct plan_row *row = &plan->rows[merge->row];
+    uint32_t first = first_chunk_of(row, window), end = end_chunk_of(row), at = first;
+    for (uint32_t i = 0; i < merge->count; i++) {
+        const struct plan_part *part = &plan->merge_parts[merge->first + i];
+        if (part->partial >= plan->partial_count || item_of[part->partial] == UINT32_MAX)
+            return "a merge reads a partial that no item writes";
+        const struct plan_item *item = &plan->items[item_of[part->partial]];
+        if (plan->item_rows[item->first_row + part->partial - item->partial] != merge->row)
+            return "a merge reads another row's partial";
+        if (item->first_chunk != at || part->end_chunk != item->first_chunk + item->chunks)
+            return "a row's partials do not follow each other";
+        if (part->level == PLAN_ROW || !part_fits(part->level, at, part->end_chunk, first, end))
+            return "a partial's level does not fit its range";
+        at = part->end_chunk;
+    }
+    return at == end || merge->count == 0
+               ? (merge->count || row->keys == 0 ? NULL : "a row with keys has no parts")
+               : "a row's partials do not reach its end";
+}
+
+const char *plan_fault(const struct plan *plan, uint32_t window)
+{
+    const char *fault = NULL;
+    uint32_t *finished = calloc(plan->row_count + 1, sizeof *finished);
+    uint32_t *item_of = malloc((plan->partial_count + 1) * sizeof *item_of); /* by partial */
+    if (!finished || !item_of)
+        abort();
+    for (uint32_t i = 0; i < plan->partial_count; i++)
+        item_of[i] = UINT32_MAX;
+    for (uint32_t i = 0; !fault && i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        if (item->rows == 0 || item->chunks == 0)
+            fault = "an item without rows or chunks";
+        for (uint32_t r = 0; !fault && r < item->rows; r++) {
+            const struct plan_row *row = &plan->rows[plan->item_rows[item->first_row + r]];
+            uint32_t first = first_chunk_of(row, window), end = end_chunk_of(row);
+            if (item->first_chunk < first || item->first_chunk + item->chunks > end)
+                fault = "an item reads chunks that a row does not see";
+            else if (item->partial != PLAN_NO_PARTIAL && item->partial + r >= plan->partial_count)
+                fault = "a partial out of range";
+            else if (item->partial != PLAN_NO_PARTIAL)
+                item_of[item->partial + r] = i;
+            else if (item->first_chunk != first || item->first_chunk + item->chunks != end)
+                fault = "an item finishes a row of which it reads only a part";
+            else
+                finished[plan->item_rows[item->first_row + r]]++;
+        }
+    }
+    for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
+        finished[plan->merges[i].row]++;
+        fault = merge_fault(plan, &plan->merges[i], item_of, window);
+    }
+    for (uint32_t row = 0; !fault && row < plan->row_count; row++) {
+        if (finished[row] != 1)
+            fault = "a row is not finished exactly once";
+    }
+    free(finished);
+    free(item_of);
+    return fault;
+}

@@ -1,0 +1,84 @@
+/* plan.h - what a step computes, as plain data: the one structure that every backend executes.
+ *
+ * Attention of a row over its KV is a fixed tree of states (m, l, o), by absolute position alone:
+ *
+ *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  the row
+ *
+ * each level a left fold of the one below. A tile is one softmax update; a chunk starts from the empty
+ * state. So the bits of a row do not depend on how a step is cut into items, which rows share an item,
+ * or who computes it.
+ *
+ * An item is a range of chunks of one block table and the rows that read it, for every KV head. Its
+ * fold over the range becomes, per row, a partial state that a merge folds with the others, or, when
+ * the range is all that the row sees, the row's output.
+ *
+ * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
+ * segment, a segment into the row. It may stand for several nodes of its level only if it is the first
+ * of them in the node above, since then it is the beginning of the left fold. */
+#ifndef KERNELS_PLAN_H
+#define KERNELS_PLAN_H
+
+#include <stdint.h>
+
+enum {
+    TILE_TOKENS = 64,
+    CHUNK_TOKENS = 256,
+    RUN_CHUNKS = 4,
+    SEGMENT_CHUNKS = 16,
+    PLAN_PACKED_ROWS_MAX =
+        256 /* rows of an item times the group; a single row may have a larger group */
+};
+
+enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_ROW };
+
+#define PLAN_NO_PARTIAL UINT32_MAX
+
+/* A query token. Its index in plan.rows is its index in q, o and lse. */
+struct plan_row {
+    uint32_t table; /* row of the block tables that holds its keys */
+    uint32_t keys;  /* it sees positions below this: its own position + 1, or 0 for a sequence without
+                       tokens */
+};
+
+struct plan_item {
+    uint32_t table; /* row of the block tables to read; all rows of the item have these blocks there */
+    uint32_t first_chunk, chunks; /* the range; chunk c holds positions [c * 256, c * 256 + 256) */
+    uint32_t first_row, rows;     /* in plan.item_rows */
+    uint32_t
+        partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
+};
+
+/* Fold partials into one row, in order of position. Every row that no item finishes has one merge; with
+ * count 0 its output is that of the empty state. */
+struct plan_merge {
+    uint32_t row;
+    uint32_t first, count; /* in plan.merge_parts */
+};
+
+struct plan_part {
+    uint32_t partial;
+    uint32_t end_chunk; /* one past the last chunk that it covers */
+    enum plan_level level;
+};
+
+struct plan {
+    const struct plan_row *rows;
+    const struct plan_item *items;
+    const uint32_t *item_rows; /* indices into rows */
+    const struct plan_merge *merges;
+    const struct plan_part *merge_parts;
+    uint32_t row_count, item_count, merge_count;
+    uint32_t partial_count; /* states of all query heads each */
+};
+
+/* plan_fault(plan, window): why the plan does not compute every row exactly once for layers of this
+ * window, as a constant sentence; NULL if it does. For tests and the reference backend; allocates. */
+const char *plan_fault(const struct plan *plan, uint32_t window);
+
+/* The first position that a row with `keys` sees under `window` (0: all). */
+static inline uint32_t plan_first_key(uint32_t keys, uint32_t window)
+{
+    return window == 0 || keys <= window ? 0 : keys - window;
+}
+
+#endif

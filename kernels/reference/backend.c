@@ -1,0 +1,125 @@
+/* backend.c - the reference backend: every row of a step by reference_row(), one after the other.
+ *
+ * It checks the plan and then ignores how it cuts the work up. For tests, and for looking at a result
+ * that one does not believe; thousands of times slower than the CPU backend. */
+#include "kernels/backend.h"
+
+#include "kernels/kv_pool.h"
+#include "kernels/numeric.h"
+#include "kernels/reference/reference.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reference_backend {
+    struct attention base;
+    struct attention_options options;
+    struct kv_pool pool;
+};
+
+/* Where reference_row() finds the keys of one row. */
+struct row_source {
+    const struct kv_pool *pool;
+    const uint32_t *ids;
+    uint32_t layer;
+};
+
+static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
+{
+    const struct row_source *s = cookie;
+    const struct geometry *g = s->pool->geometry;
+    uint32_t block = s->ids[position / g->block_size], slot = position % g->block_size;
+    const uint8_t *key = kv_pool_key(s->pool, s->layer, block, slot, kv_head);
+    numeric_to_float(g->kv_dtype, key, g->head_dim, k);
+    numeric_to_float(g->kv_dtype, key + s->pool->half_bytes, g->head_dim, v);
+}
+
+static void run_row(const struct reference_backend *b, const struct attention_step *step,
+                    const struct attention_pass *pass, uint32_t row)
+{
+    const struct geometry *g = b->options.geometry;
+    const struct plan_row *r = &pass->plan->rows[row];
+    struct row_source source = {&b->pool, step->tables + (uint64_t)r->table * step->stride,
+                                pass->layer};
+    for (uint32_t head = 0; head < g->query_heads; head++) {
+        float q[HEAD_DIM_MAX];
+        double o[HEAD_DIM_MAX], lse;
+        size_t at = (size_t)row * g->query_heads + head;
+        if (r->keys) /* a generated q is that of the row's position, and a row without keys has none */
+            kv_pool_load_q(g, pass, row, head, q);
+        reference_row(g, b->options.constants, pass->layer, r->keys, head, q, load_kv, &source, o,
+                      &lse);
+        for (uint32_t d = 0; d < g->head_dim; d++)
+            numeric_store(g->dtype, pass->o, at * g->head_dim + d, (float)o[d]);
+        if (pass->lse)
+            pass->lse[at] = (float)lse;
+    }
+}
+
+static void reference_submit(struct attention *attention, const struct attention_step *step)
+{
+    struct reference_backend *b = (struct reference_backend *)attention;
+    for (uint32_t i = 0; i < step->copy_count; i++) {
+        for (uint32_t layer = 0; layer < b->options.geometry->layers; layer++)
+            kv_pool_copy(&b->pool, &step->copies[i], layer);
+    }
+    for (uint32_t p = 0; p < step->pass_count; p++) {
+        const struct attention_pass *pass = &step->passes[p];
+        for (uint32_t i = 0; i < pass->append_count; i++)
+            kv_pool_append(&b->pool, b->options.constants, pass, &pass->appends[i],
+                           step->tables + (uint64_t)pass->appends[i].table * step->stride);
+        if (!pass->plan)
+            continue;
+        assert(!plan_fault(pass->plan, b->options.geometry->window[pass->layer]));
+        for (uint32_t row = 0; row < pass->plan->row_count; row++)
+            run_row(b, step, pass, row);
+    }
+}
+
+static bool reference_poll(struct attention *attention)
+{
+    (void)attention;
+    return true;
+}
+
+static void reference_read_kv(struct attention *attention, uint32_t layer, uint32_t block,
+                              uint32_t slot, uint32_t count, void *k, void *v)
+{
+    struct reference_backend *b = (struct reference_backend *)attention;
+    kv_pool_read(&b->pool, layer, block, slot, count, k, v);
+}
+
+static double reference_measure_roof(struct attention *attention)
+{
+    (void)attention;
+    return 0; /* nothing to compare: it is not meant to be fast */
+}
+
+static void reference_close(struct attention *attention)
+{
+    struct reference_backend *b = (struct reference_backend *)attention;
+    kv_pool_deinit(&b->pool);
+    free(b);
+}
+
+static const struct attention_ops ops = {reference_close, reference_submit, reference_poll,
+                                         reference_read_kv, reference_measure_roof};
+
+int reference_backend_open(const struct attention_options *options, struct attention **attention,
+                           char error[ATTENTION_ERROR_BYTES])
+{
+    struct reference_backend *b = calloc(1, sizeof *b);
+    if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks) != 0) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "no memory for a pool of %u blocks", options->blocks);
+        free(b);
+        return ATTND_NO_MEMORY;
+    }
+    b->options = *options;
+    b->base.ops = &ops;
+    b->base.info =
+        (struct attention_info){.name = "reference", .isa = "c", .threads = 1, .bit_stable = true};
+    strcpy(b->base.info.device, "host, double precision");
+    *attention = &b->base;
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* values.h - the value of every generated q, k and v element, as a pure function.
+ *
+ * A workload needs no data from outside: each element is computed from (seed, content id, position,
+ * layer, tensor, head, dimension) alone. So a checker can recompute any of them without looking at a
+ * block table, and sequences that share a content id share values. The function (docs/WORKLOADS.md):
+ *
+ *   words   = Philox4x32-10(counter = {content low, content high, position, layer << 20 | tensor << 18
+ * | head << 6 | dim / 4}, key = {seed low, seed high}) integer = sum of the four bytes of words[dim %
+ * 4], minus 510      in -510 .. 510, nearly normal value   = integer / 128 standard deviation 1.15,
+ * exact in f32
+ *
+ * and one rounding to the tensor's format at the end (numeric.h). Integers until the last conversion,
+ * so every backend gives the same bits. */
+#ifndef KERNELS_VALUES_H
+#define KERNELS_VALUES_H
+
+#include <stdint.h>
+
+enum values_tensor { VALUES_Q, VALUES_K, VALUES_V };
+
+/* values_row(seed, content, position, layer, tensor, head, dims, row): the first `dims` elements of one
+ * head of one token as f32. layer < 4096, head < 4096, dims a multiple of 4 and <= 256. Any thread. */
+void values_row(uint64_t seed, uint64_t content, uint32_t position, uint32_t layer,
+                enum values_tensor tensor, uint32_t head, uint32_t dims, float *row);
+
+#endif

@@ -1,0 +1,649 @@
+/* conformance.c - every kernel against double precision, over the grid of grid.h.
+ *
+ * For each case:
+ *   error   o and lse against reference_row() on the stored values; at most twice the error of a plain
+ * loop in f32 with the same rounding of the result (plus one unit in the last place of f32), as
+ * FlashAttention's tests have it bits    the same rows one at a time, together, cut at every level and
+ * at random, sharing items or not, by one thread and by three, and with other block ids: all identical
+ *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
+ * the outputs
+ *
+ * Usage: conformance [--full] [--every N] [--isa NAME] [--case N]. --every takes each Nth case only
+ * (for sanitizers). A failing case prints what it is and how to run it alone. */
+#include "kernels/attention.h"
+#include "kernels/numeric.h"
+#include "kernels/reference/reference.h"
+#include "kernels/values.h"
+#include "tests/conformance/cover.h"
+#include "tests/conformance/grid.h"
+#include "tests/conformance/plans.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    LAYERS = 2,
+    LAYER = 1, /* that is attended; the other one differs in every value and in its window */
+    SEQUENCES_MAX = 24,
+    ROWS_MAX = 64,
+    GUARD_BYTES = 64,
+    PARTIALS_MAX = 4096,
+    SEED = 11
+};
+
+/* Everything that one case needs and that does not depend on the backend. */
+struct world {
+    struct geometry g;
+    struct model_constants c;
+    float sinks[LAYERS][64], alibi[64], k_scale[LAYERS][8], v_scale[LAYERS][8];
+    const struct shape *shape;
+    enum source source;
+    uint32_t blocks, stride;
+    float *k, *v; /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
+    uint32_t longest;
+    struct plan_row rows[ROWS_MAX];
+    uint64_t q_content[ROWS_MAX];
+    uint32_t row_count;
+    uint8_t *q; /* [rows][query_heads][head_dim] in dtype */
+};
+
+/* One backend with the world's sequences in its pool. */
+struct instance {
+    const struct world *w;
+    struct attention *attention;
+    uint32_t *tables;
+    uint8_t *buffer, *o; /* o lies between guard bytes */
+    float *lse;          /* likewise, behind it */
+    size_t o_bytes, lse_bytes;
+};
+
+static char fault[512];
+
+static bool __attribute__((format(printf, 1, 2))) broken(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(fault, sizeof fault, format, args);
+    va_end(args);
+    return false;
+}
+
+static void *make_array(size_t n, size_t size)
+{
+    void *array = calloc(n + 1, size);
+    if (!array)
+        abort();
+    return array;
+}
+
+/* ---- the world ----------------------------------------------------------------------------------- */
+
+/* The content that position `at` of a sequence comes from: its own, or that of an ancestor below a
+ * fork. */
+static uint64_t content_of(const struct shape *shape, uint32_t sequence, uint32_t at)
+{
+    while (shape->sequences[sequence].parent >= 0 && at < shape->sequences[sequence].fork)
+        sequence = (uint32_t)shape->sequences[sequence].parent;
+    return 1000 + sequence;
+}
+
+/* One row of k or v as it is handed in: rounded to the format of the source. */
+static void handed_in(const struct world *w, uint64_t content, uint32_t at, uint32_t layer,
+                      enum values_tensor tensor, uint32_t head, float *row)
+{
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    values_row(SEED, content, at, layer, tensor, head, w->g.head_dim, row);
+    if (w->source == SOURCE_GENERATED)
+        return;
+    enum dtype dtype = w->source == SOURCE_DTYPE ? w->g.dtype : w->g.kv_dtype;
+    numeric_from_float(dtype, row, w->g.head_dim, rounded);
+    numeric_to_float(dtype, rounded, w->g.head_dim, row);
+}
+
+/* The same as it must be stored. */
+static void stored(const struct world *w, uint64_t content, uint32_t at, enum values_tensor tensor,
+                   uint32_t head, float *row)
+{
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    float scale = tensor == VALUES_K ? w->k_scale[LAYER][head] : w->v_scale[LAYER][head];
+    handed_in(w, content, at, LAYER, tensor, head, row);
+    bool as_is =
+        w->source == SOURCE_KV_DTYPE || (w->source == SOURCE_DTYPE && w->g.dtype == w->g.kv_dtype);
+    for (uint32_t d = 0; !as_is && d < w->g.head_dim; d++)
+        row[d] /= scale;
+    numeric_from_float(w->g.kv_dtype, row, w->g.head_dim, rounded);
+    numeric_to_float(w->g.kv_dtype, rounded, w->g.head_dim, row);
+}
+
+static size_t kv_index(const struct world *w, uint32_t sequence, uint32_t at, uint32_t head)
+{
+    return (((size_t)sequence * w->longest + at) * w->g.kv_heads + head) * w->g.head_dim;
+}
+
+static void make_constants(struct world *w, unsigned constants)
+{
+    for (uint32_t i = 0; i < 64; i++) {
+        w->alibi[i] = exp2f(-(float)(i % 8 + 1));
+        for (uint32_t layer = 0; layer < LAYERS; layer++)
+            w->sinks[layer][i] = (float)(i % 5) - 1.5F + (float)layer;
+    }
+    for (uint32_t i = 0; i < LAYERS * 8; i++) {
+        bool scaled = dtype_is_fp8(w->g.kv_dtype);
+        w->k_scale[i / 8][i % 8] = scaled ? 0.03F + 0.01F * (float)(i % 3) : 1;
+        w->v_scale[i / 8][i % 8] = scaled ? 0.5F + 0.25F * (float)(i % 3) : 1;
+    }
+    w->c = (struct model_constants){.k_scale = w->k_scale[0], .v_scale = w->v_scale[0]};
+    /* the tables are dense in the geometry's own sizes */
+    float *k = make_array(LAYERS * w->g.kv_heads, sizeof *k),
+          *v = make_array(LAYERS * w->g.kv_heads, sizeof *v);
+    float *sinks = make_array(LAYERS * w->g.query_heads, sizeof *sinks);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        memcpy(k + layer * w->g.kv_heads, w->k_scale[layer], w->g.kv_heads * sizeof *k);
+        memcpy(v + layer * w->g.kv_heads, w->v_scale[layer], w->g.kv_heads * sizeof *v);
+        memcpy(sinks + layer * w->g.query_heads, w->sinks[layer], w->g.query_heads * sizeof *sinks);
+    }
+    w->c.k_scale = k;
+    w->c.v_scale = v;
+    w->c.sinks = sinks;
+    w->c.alibi = grid_constants[constants].alibi ? w->alibi : NULL;
+    if (!grid_constants[constants].sinks) {
+        free(sinks);
+        w->c.sinks = NULL;
+    }
+}
+
+static void make_rows(struct world *w)
+{
+    for (uint32_t s = 0; s < w->shape->count; s++) {
+        uint32_t length = w->shape->sequences[s].length;
+        uint32_t n = length < w->shape->rows ? length : w->shape->rows;
+        for (uint32_t i = 0; i < (n ? n : 1); i++) {
+            w->q_content[w->row_count] = 5000 + s;
+            w->rows[w->row_count++] = (struct plan_row){s, n ? length - n + 1 + i : 0};
+        }
+    }
+    w->q = make_array((size_t)w->row_count * w->g.query_heads * w->g.head_dim, dtype_bytes(w->g.dtype));
+    for (uint32_t row = 0; row < w->row_count; row++) {
+        for (uint32_t head = 0; head < w->g.query_heads; head++) {
+            float q[HEAD_DIM_MAX];
+            size_t at = ((size_t)row * w->g.query_heads + head) * w->g.head_dim;
+            values_row(SEED, w->q_content[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head,
+                       w->g.head_dim, q);
+            numeric_from_float(w->g.dtype, q, w->g.head_dim, w->q + at * dtype_bytes(w->g.dtype));
+        }
+    }
+}
+
+static struct world *make_world(const struct cover_case *k)
+{
+    struct world *w = make_array(1, sizeof *w);
+    uint32_t window = grid_windows[k->value[AXIS_WINDOW]];
+    w->g = (struct geometry){
+        .layers = LAYERS,
+        .query_heads = grid_heads[k->value[AXIS_HEADS]].query,
+        .kv_heads = grid_heads[k->value[AXIS_HEADS]].kv,
+        .head_dim = grid_head_dims[k->value[AXIS_HEAD_DIM]],
+        .block_size = grid_block_sizes[k->value[AXIS_BLOCK_SIZE]],
+        .dtype = grid_dtypes[k->value[AXIS_DTYPE]],
+        .kv_dtype = grid_kv_dtypes[k->value[AXIS_KV_DTYPE]],
+        .layout = (enum kv_layout)k->value[AXIS_LAYOUT],
+        .softcap = k->value[AXIS_SOFTCAP] ? 5 : 0,
+        .window = {window + 5, window},
+    };
+    w->g.scale = 1.0F / sqrtf((float)w->g.head_dim);
+    w->shape = &grid_shapes[k->value[AXIS_SHAPE]];
+    w->source = (enum source)k->value[AXIS_SOURCE];
+    make_constants(w, k->value[AXIS_CONSTANTS]);
+    for (uint32_t s = 0; s < w->shape->count; s++) {
+        uint32_t length = w->shape->sequences[s].length;
+        w->longest = length > w->longest ? length : w->longest;
+        w->blocks += length / w->g.block_size + 2;
+    }
+    w->stride = w->longest / w->g.block_size + 2;
+    w->k = make_array(w->shape->count * kv_index(w, 1, 0, 0), sizeof *w->k);
+    w->v = make_array(w->shape->count * kv_index(w, 1, 0, 0), sizeof *w->v);
+    for (uint32_t s = 0; s < w->shape->count; s++) {
+        for (uint32_t at = 0; at < w->shape->sequences[s].length; at++) {
+            for (uint32_t head = 0; head < w->g.kv_heads; head++) {
+                uint64_t content = content_of(w->shape, s, at);
+                stored(w, content, at, VALUES_K, head, w->k + kv_index(w, s, at, head));
+                stored(w, content, at, VALUES_V, head, w->v + kv_index(w, s, at, head));
+            }
+        }
+    }
+    make_rows(w);
+    return w;
+}
+
+static void free_world(struct world *w)
+{
+    free(w->k);
+    free(w->v);
+    free(w->q);
+    free(w->c.k_scale);
+    free(w->c.v_scale);
+    free(w->c.sinks);
+    free(w);
+}
+
+/* ---- an instance --------------------------------------------------------------------------------- */
+
+/* Tables over a permutation of the block ids; a fork shares whole blocks and gets a copy of the one it
+ * continues. */
+static void make_tables(struct instance *x, uint32_t seed, struct kv_copy *copies)
+{
+    const struct world *w = x->w;
+    uint32_t *ids = make_array(w->blocks, sizeof *ids), next = 0, random = seed, bs = w->g.block_size;
+    for (uint32_t i = 0; i < w->blocks; i++)
+        ids[i] = i;
+    for (uint32_t i = w->blocks; i > 1; i--) {
+        random = random * 1664525 + 1013904223;
+        uint32_t other = (uint32_t)((uint64_t)random * i >> 32), id = ids[i - 1];
+        ids[i - 1] = ids[other];
+        ids[other] = id;
+    }
+    x->tables = make_array((size_t)w->shape->count * w->stride, sizeof *x->tables);
+    memset(x->tables, 0xff, (size_t)w->shape->count * w->stride * sizeof *x->tables);
+    for (uint32_t s = 0; s < w->shape->count; s++) {
+        uint32_t *table = x->tables + (size_t)s * w->stride, fork = w->shape->sequences[s].fork;
+        const uint32_t *above =
+            x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
+        for (uint32_t i = 0; i * bs < w->shape->sequences[s].length; i++)
+            table[i] = (i + 1) * bs <= fork ? above[i] : ids[next++];
+        copies[s] = (struct kv_copy){0, 0, fork % bs};
+        if (fork % bs)
+            copies[s] = (struct kv_copy){above[fork / bs], table[fork / bs], fork % bs};
+    }
+    free(ids);
+}
+
+/* Store NaN in every slot of the pool, as k and v in the stored format. */
+static void poison(struct instance *x)
+{
+    const struct world *w = x->w;
+    uint32_t tokens = w->blocks * w->g.block_size, *all = make_array(w->blocks, sizeof *all);
+    size_t bytes = (size_t)tokens * w->g.kv_heads * w->g.head_dim * dtype_bytes(w->g.kv_dtype);
+    uint8_t *nan = make_array(bytes, 1);
+    memset(nan, 0xff, bytes); /* a NaN in every format */
+    for (uint32_t i = 0; i < w->blocks; i++)
+        all[i] = i;
+    const struct kv_append append = {.count = tokens};
+    struct attention_pass passes[LAYERS];
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        passes[layer] = (struct attention_pass){.layer = layer,
+                                                .appends = &append,
+                                                .append_count = 1,
+                                                .k = nan,
+                                                .v = nan,
+                                                .source_dtype = w->g.kv_dtype};
+    const struct attention_step step = {
+        .tables = all, .stride = w->blocks, .passes = passes, .pass_count = LAYERS};
+    attention_submit(x->attention, &step);
+    free(nan);
+    free(all);
+}
+
+/* Fill the tokens of one sequence that are its own, after copying what it continues. */
+static void feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *copy)
+{
+    const struct world *w = x->w;
+    uint32_t fork = w->shape->sequences[s].fork, n = w->shape->sequences[s].length - fork;
+    enum dtype dtype = w->source == SOURCE_KV_DTYPE ? w->g.kv_dtype : w->g.dtype;
+    size_t row_bytes = w->g.head_dim * dtype_bytes(dtype),
+           tensor_bytes = (size_t)n * w->g.kv_heads * row_bytes;
+    uint8_t *data = make_array(2 * LAYERS * tensor_bytes, 1);
+    const struct kv_append append = {s, fork, n, 0, 1000 + s};
+    struct attention_pass passes[LAYERS];
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        uint8_t *tensor[3] = {NULL, data + 2 * layer * tensor_bytes,
+                              data + (2 * layer + 1) * tensor_bytes};
+        for (size_t i = 0; w->source != SOURCE_GENERATED && i < 2 * (size_t)n * w->g.kv_heads; i++) {
+            enum values_tensor which = i % 2 ? VALUES_V : VALUES_K;
+            uint32_t token = (uint32_t)(i / 2 / w->g.kv_heads),
+                     head = (uint32_t)(i / 2 % w->g.kv_heads);
+            float row[HEAD_DIM_MAX];
+            handed_in(w, 1000 + s, fork + token, layer, which, head, row);
+            numeric_from_float(dtype, row, w->g.head_dim, tensor[which] + i / 2 * row_bytes);
+        }
+        passes[layer] =
+            (struct attention_pass){.layer = layer,
+                                    .appends = &append,
+                                    .append_count = n > 0,
+                                    .k = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_K],
+                                    .v = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_V],
+                                    .source_dtype = dtype,
+                                    .seed = SEED};
+    }
+    const struct attention_step step = {x->tables, w->stride, copy, copy->slots > 0, passes, LAYERS};
+    attention_submit(x->attention, &step);
+    free(data);
+}
+
+static bool open_instance(struct instance *x, const struct world *w, const char *backend,
+                          const char *isa, uint32_t threads, uint32_t seed)
+{
+    struct kv_copy copies[SEQUENCES_MAX];
+    char error[ATTENTION_ERROR_BYTES] = "";
+    const struct attention_options options = {.backend = backend,
+                                              .isa = isa,
+                                              .threads = threads,
+                                              .geometry = &w->g,
+                                              .constants = &w->c,
+                                              .blocks = w->blocks,
+                                              .partials_max = PARTIALS_MAX};
+    *x = (struct instance){.w = w};
+    if (attention_open(&options, &x->attention, error) != 0)
+        return broken("cannot open %s %s: %s", backend, isa, error);
+    x->o_bytes = (size_t)w->row_count * w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
+    x->lse_bytes = (size_t)w->row_count * w->g.query_heads * sizeof *x->lse;
+    x->buffer = make_array(x->o_bytes + x->lse_bytes + 4 * GUARD_BYTES, 1);
+    x->o = x->buffer + GUARD_BYTES;
+    /* aligned for float: o_bytes is a multiple of 8 elements */
+    x->lse = (float *)(void *)(x->o + x->o_bytes + GUARD_BYTES);
+    make_tables(x, seed, copies);
+    poison(x);
+    for (uint32_t s = 0; s < w->shape->count; s++)
+        feed_sequence(x, s, &copies[s]);
+    return true;
+}
+
+static void close_instance(struct instance *x)
+{
+    attention_close(x->attention);
+    free(x->tables);
+    free(x->buffer);
+}
+
+/* Run the rows [first, first + n) under one plan into x->o and x->lse at their places. */
+static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cut, bool share)
+{
+    const struct world *w = x->w;
+    const struct plan_request request = {
+        w->rows + first,       n,   x->tables, w->stride, w->g.block_size, w->g.window[LAYER],
+        geometry_group(&w->g), cut, share,     first + 17};
+    struct plan *plan = plans_make(&request);
+    const char *wrong = plan_fault(plan, w->g.window[LAYER]);
+    size_t row_elements = (size_t)w->g.query_heads * w->g.head_dim;
+    const struct attention_pass pass = {
+        .layer = LAYER,
+        .plan = plan,
+        .q = w->source == SOURCE_GENERATED ? NULL
+                                           : w->q + first * row_elements * dtype_bytes(w->g.dtype),
+        .q_content = w->q_content + first,
+        .seed = SEED,
+        .o = x->o + first * row_elements * dtype_bytes(w->g.dtype),
+        .lse = x->lse + (size_t)first * w->g.query_heads,
+    };
+    const struct attention_step step = {
+        .tables = x->tables, .stride = w->stride, .passes = &pass, .pass_count = 1};
+    if (!wrong && plan->partial_count <= PARTIALS_MAX)
+        attention_submit(x->attention, &step);
+    plans_free(plan);
+    return wrong ? broken("plan (cut %d, share %d): %s", cut, share, wrong) : true;
+}
+
+static void clear_outputs(struct instance *x)
+{
+    memset(x->buffer, 0xa5, x->o_bytes + x->lse_bytes + 3 * GUARD_BYTES);
+}
+
+static bool guards_hold(const struct instance *x)
+{
+    for (uint32_t i = 0; i < GUARD_BYTES; i++) {
+        if (x->buffer[i] != 0xa5 || x->o[x->o_bytes + i] != 0xa5 ||
+            ((uint8_t *)x->lse)[x->lse_bytes + i] != 0xa5)
+            return broken("a guard byte around the outputs was overwritten");
+    }
+    return true;
+}
+
+/* ---- the comparisons ----------------------------------------------------------------------------- */
+
+struct row_values {
+    const struct world *w;
+    uint32_t sequence;
+};
+
+static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
+{
+    const struct row_values *x = cookie;
+    size_t at = kv_index(x->w, x->sequence, position, kv_head);
+    memcpy(k, x->w->k + at, x->w->g.head_dim * sizeof *k);
+    memcpy(v, x->w->v + at, x->w->g.head_dim * sizeof *v);
+}
+
+/* The plain loop: one row of one head in f32, as one would first write it; o rounded to the dtype. */
+static void plain_row(const struct world *w, uint32_t row, uint32_t head, const float *q, float *o,
+                      float *lse)
+{
+    const struct geometry *g = &w->g;
+    uint32_t keys = w->rows[row].keys, kv_head = head / geometry_group(g),
+             first = plan_first_key(keys, g->window[LAYER]);
+    float sink = w->c.sinks ? w->c.sinks[LAYER * g->query_heads + head] : -INFINITY, m = sink, l = 0;
+    float *s = make_array(keys, sizeof *s), sum[HEAD_DIM_MAX] = {0};
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    for (uint32_t j = first; j < keys; j++) {
+        const float *k = w->k + kv_index(w, w->rows[row].table, j, kv_head);
+        for (uint32_t d = 0; d < g->head_dim; d++)
+            s[j] += q[d] * k[d];
+        s[j] *= g->scale * w->c.k_scale[LAYER * g->kv_heads + kv_head];
+        if (g->softcap > 0)
+            s[j] = g->softcap * tanhf(s[j] / g->softcap);
+        if (w->c.alibi)
+            s[j] += w->c.alibi[head] * ((float)j - (float)(keys - 1));
+        m = fmaxf(m, s[j]);
+    }
+    if (w->c.sinks)
+        l = expf(sink - m);
+    for (uint32_t j = first; j < keys; j++) {
+        const float *v = w->v + kv_index(w, w->rows[row].table, j, kv_head);
+        float p = expf(s[j] - m);
+        l += p;
+        for (uint32_t d = 0; d < g->head_dim; d++)
+            sum[d] += p * v[d];
+    }
+    for (uint32_t d = 0; d < g->head_dim; d++)
+        sum[d] = keys ? sum[d] / l * w->c.v_scale[LAYER * g->kv_heads + kv_head] : 0;
+    *lse = m == -INFINITY ? -INFINITY : m + logf(l);
+    numeric_from_float(g->dtype, sum, g->head_dim, rounded);
+    numeric_to_float(g->dtype, rounded, g->head_dim, o);
+    free(s);
+}
+
+/* Largest errors over all rows, of the instance's outputs and of the plain loop's, each relative to the
+ * size of the values. */
+struct errors {
+    double o, lse, plain_o, plain_lse, size_o, size_lse;
+};
+
+static double worse(double largest, double got, double expected)
+{
+    double error = got == expected ? 0 : fabs(got - expected); /* equal infinities differ by nothing */
+    return !(error <= largest) ? error : largest;              /* a NaN is worse than anything */
+}
+
+static void add_errors(const struct instance *x, uint32_t row, uint32_t head, struct errors *e)
+{
+    const struct world *w = x->w;
+    const struct geometry *g = &w->g;
+    struct row_values values = {w, w->rows[row].table};
+    size_t at = (size_t)row * g->query_heads + head;
+    float q[HEAD_DIM_MAX], plain[HEAD_DIM_MAX], plain_lse;
+    double expected[HEAD_DIM_MAX], lse;
+    numeric_to_float(g->dtype, w->q + at * g->head_dim * dtype_bytes(g->dtype), g->head_dim, q);
+    reference_row(g, &w->c, LAYER, w->rows[row].keys, head, q, load_kv, &values, expected, &lse);
+    plain_row(w, row, head, q, plain, &plain_lse);
+    for (uint32_t d = 0; d < g->head_dim; d++) {
+        e->o = worse(e->o, (double)numeric_load(g->dtype, x->o, at * g->head_dim + d), expected[d]);
+        e->plain_o = worse(e->plain_o, (double)plain[d], expected[d]);
+        e->size_o = fmax(e->size_o, fabs(expected[d]));
+    }
+    e->lse = worse(e->lse, (double)x->lse[at], lse);
+    e->plain_lse = worse(e->plain_lse, (double)plain_lse, lse);
+    e->size_lse = isfinite(lse) ? fmax(e->size_lse, fabs(lse)) : e->size_lse;
+}
+
+static bool errors_hold(const struct instance *x, double *ratio)
+{
+    const double unit = 0x1p-23; /* in the last place of f32 */
+    struct errors e = {0};
+    for (uint32_t row = 0; row < x->w->row_count; row++) {
+        for (uint32_t head = 0; head < x->w->g.query_heads; head++)
+            add_errors(x, row, head, &e);
+    }
+    double allowed_o = 2 * e.plain_o + unit * e.size_o,
+           allowed_lse = 2 * e.plain_lse + unit * e.size_lse;
+    *ratio = fmax(e.o / (e.plain_o + unit * e.size_o + 1e-30),
+                  e.lse / (e.plain_lse + unit * e.size_lse + 1e-30));
+    if (!(e.o <= allowed_o))
+        return broken("o is off by %g, a plain loop by %g (values up to %g)", e.o, e.plain_o, e.size_o);
+    if (!(e.lse <= allowed_lse))
+        return broken("lse is off by %g, a plain loop by %g (values up to %g)", e.lse, e.plain_lse,
+                      e.size_lse);
+    return true;
+}
+
+/* Whether the outputs have the bits of the rows computed one at a time. */
+static bool same_bits(const struct instance *x, const struct instance *alone, const char *what,
+                      enum cut cut, bool share)
+{
+    const struct world *w = x->w;
+    size_t row_bytes = x->o_bytes / w->row_count;
+    for (uint32_t row = 0; row < w->row_count; row++) {
+        if (memcmp(x->o + row * row_bytes, alone->o + row * row_bytes, row_bytes) != 0 ||
+            memcmp(x->lse + (size_t)row * w->g.query_heads, alone->lse + (size_t)row * w->g.query_heads,
+                   w->g.query_heads * sizeof *x->lse) != 0)
+            return broken("row %u (%u keys) has other bits %s, cut %d, share %d, than alone", row,
+                          w->rows[row].keys, what, cut, share);
+    }
+    return true;
+}
+
+static bool all_cuts_agree(struct instance *x, const struct instance *alone, const char *what)
+{
+    for (int cut = 0; cut < CUT_COUNT; cut++) {
+        for (int share = 0; share < 2; share++) {
+            clear_outputs(x);
+            if (!run_plan(x, 0, x->w->row_count, (enum cut)cut, share) || !guards_hold(x) ||
+                !same_bits(x, alone, what, (enum cut)cut, share))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool check_cpu(const struct world *w, const char *isa, double *ratio)
+{
+    struct instance alone = {0}, together = {0}, threads = {0};
+    bool ok = open_instance(&alone, w, "cpu", isa, 1, 1) &&
+              open_instance(&together, w, "cpu", isa, 1, 1) &&
+              open_instance(&threads, w, "cpu", isa, 3, 2);
+    if (ok)
+        clear_outputs(&alone);
+    for (uint32_t row = 0; ok && row < w->row_count; row++)
+        ok = run_plan(&alone, row, 1, CUT_ROW, false);
+    ok = ok && guards_hold(&alone) && errors_hold(&alone, ratio) &&
+         all_cuts_agree(&together, &alone, "together") &&
+         all_cuts_agree(&threads, &alone, "with three threads and other blocks");
+    close_instance(&alone);
+    close_instance(&together);
+    close_instance(&threads);
+    return ok;
+}
+
+static bool check_reference(const struct world *w, double *ratio)
+{
+    struct instance x = {0};
+    bool ok = open_instance(&x, w, "reference", "auto", 1, 3);
+    if (ok)
+        clear_outputs(&x);
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) &&
+         errors_hold(&x, ratio);
+    close_instance(&x);
+    return ok;
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+static void describe(const struct cover_case *k, size_t number)
+{
+    printf("case %zu: q %s, kv %s, head_dim %u, heads %u/%u, block_size %u, %s, window %u, softcap %u, "
+           "sinks %d, alibi %d, "
+           "source %u, %s\n",
+           number, dtype_name(grid_dtypes[k->value[AXIS_DTYPE]]),
+           dtype_name(grid_kv_dtypes[k->value[AXIS_KV_DTYPE]]), grid_head_dims[k->value[AXIS_HEAD_DIM]],
+           grid_heads[k->value[AXIS_HEADS]].query, grid_heads[k->value[AXIS_HEADS]].kv,
+           grid_block_sizes[k->value[AXIS_BLOCK_SIZE]], layout_names[k->value[AXIS_LAYOUT]],
+           grid_windows[k->value[AXIS_WINDOW]], k->value[AXIS_SOFTCAP],
+           grid_constants[k->value[AXIS_CONSTANTS]].sinks,
+           grid_constants[k->value[AXIS_CONSTANTS]].alibi, k->value[AXIS_SOURCE],
+           grid_shapes[k->value[AXIS_SHAPE]].name);
+}
+
+/* All cases (or the one that is asked for) on one path; prints the verdict. */
+static bool run_cases(const char *isa, const struct cover_case *cases, size_t count, size_t every,
+                      long only, bool full)
+{
+    double worst = 0, ratio = 0;
+    size_t done = 0;
+    struct timespec start, end;
+    bool reference = strcmp(isa, "reference") == 0;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (size_t i = 0; i < count; i++) {
+        if (only >= 0 ? (size_t)only != i : i % every != 0)
+            continue;
+        done++;
+        struct world *w = make_world(&cases[i]);
+        bool ok = reference ? check_reference(w, &ratio) : check_cpu(w, isa, &ratio);
+        free_world(w);
+        worst = fmax(worst, ratio);
+        if (!ok) {
+            describe(&cases[i], i);
+            printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
+                   isa, full ? "--full " : "", isa, i);
+            return false;
+        }
+        if (full && i % 100 == 99)
+            fprintf(stderr, "%s: %zu of %zu cases, worst error %.2f of a plain loop's\n", isa, i + 1,
+                    count, worst);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    printf("ok %s conforms: %zu cases, worst error %.2f of a plain loop's, %.1f s\n", isa, done, worst,
+           (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    const char *isa = NULL;
+    bool full = false, ok = true;
+    long only = -1, every = 1;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--full") == 0)
+            full = true;
+        else if (strcmp(argv[i], "--isa") == 0 && i + 1 < argc)
+            isa = argv[++i];
+        else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc)
+            every = strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
+            only = strtol(argv[++i], NULL, 10);
+        else
+            return 2;
+    }
+    if (every < 1)
+        return 2;
+    struct cover_case *cases;
+    size_t count = cover_make(grid_sizes, AXIS_COUNT, full ? 3 : 2, &cases);
+    if (!isa || strcmp(isa, "reference") == 0)
+        ok = run_cases("reference", cases, count, (size_t)every, only, full);
+    for (int i = 1; attention_isa_names[i]; i++) {
+        if (!isa || strcmp(isa, attention_isa_names[i]) == 0)
+            ok = run_cases(attention_isa_names[i], cases, count, (size_t)every, only, full) && ok;
+    }
+    free(cases);
+    return !ok;
+}

@@ -1,0 +1,218 @@
+/* plans.c - see plans.h. Simple and quadratic; the real planner lives in scheduler/. */
+#include "tests/conformance/plans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A range of one row's chunks, to be computed by some item. */
+struct piece {
+    uint32_t row, first, end;
+    enum plan_level level;
+    uint32_t item; /* once it has one */
+    uint32_t partial;
+};
+
+struct maker {
+    const struct plan_request *q;
+    struct piece *pieces;
+    uint32_t count, room, random;
+};
+
+/* The plan with its arrays behind it. */
+struct owned_plan {
+    struct plan plan;
+    struct plan_row *rows;
+    struct plan_item *items;
+    uint32_t *item_rows;
+    struct plan_merge *merges;
+    struct plan_part *parts;
+};
+
+static void *grow(void *array, uint32_t count, uint32_t *room, size_t size)
+{
+    if (count < *room)
+        return array;
+    *room = *room ? 2 * *room : 64;
+    array = realloc(array, *room * size);
+    if (!array)
+        abort();
+    return array;
+}
+
+static void *make_array(size_t n, size_t size)
+{
+    void *array = calloc(n + 1, size);
+    if (!array)
+        abort();
+    return array;
+}
+
+static uint32_t random_below(struct maker *m, uint32_t n)
+{
+    m->random = m->random * 1664525 + 1013904223;
+    return (uint32_t)((uint64_t)m->random * n >> 32);
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t end,
+                      enum plan_level level)
+{
+    m->pieces = grow(m->pieces, m->count, &m->room, sizeof *m->pieces);
+    m->pieces[m->count++] = (struct piece){row, first, end, level, UINT32_MAX, 0};
+}
+
+/* The end of the node of `level` that chunk `at` lies in, for a row of `end` chunks. */
+static uint32_t node_end(enum plan_level level, uint32_t at, uint32_t end)
+{
+    uint32_t node = level == PLAN_CHUNK ? 1 : level == PLAN_RUN ? RUN_CHUNKS : SEGMENT_CHUNKS;
+    return level == PLAN_ROW ? end : smaller((at / node + 1) * node, end);
+}
+
+/* A level at which a piece may begin at chunk `at` of a row that begins at `first`: no node of it may
+ * have begun before. */
+static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first)
+{
+    if ((at % SEGMENT_CHUNKS == 0 || at == first) && random_below(m, 3) == 0)
+        return PLAN_SEGMENT;
+    if ((at % RUN_CHUNKS == 0 || at == first) && random_below(m, 2) == 0)
+        return PLAN_RUN;
+    return PLAN_CHUNK;
+}
+
+/* Sometimes let a piece that begins its parent node go on over more nodes of its level: a left fold
+ * that is continued later. */
+static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first,
+                       uint32_t end, uint32_t row_end)
+{
+    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS
+                      : level == PLAN_RUN ? SEGMENT_CHUNKS
+                                          : UINT32_MAX;
+    bool leads = at == first || at % parent == 0;
+    while (leads && end < row_end && end / parent == at / parent && random_below(m, 2))
+        end = node_end(level, end, row_end);
+    return end;
+}
+
+static void cut_row(struct maker *m, uint32_t row)
+{
+    static const enum plan_level levels[] = {PLAN_ROW, PLAN_SEGMENT, PLAN_RUN, PLAN_CHUNK};
+    uint32_t keys = m->q->rows[row].keys, first = plan_first_key(keys, m->q->window) / CHUNK_TOKENS;
+    uint32_t row_end = keys / CHUNK_TOKENS + (keys % CHUNK_TOKENS != 0), end;
+    for (uint32_t at = keys ? first : row_end; at < row_end; at = end) {
+        enum plan_level level =
+            m->q->cut == CUT_RANDOM ? random_level(m, at, first) : levels[m->q->cut];
+        end = node_end(level, at, row_end);
+        if (m->q->cut == CUT_RANDOM)
+            end = extend(m, level, at, first, end, row_end);
+        add_piece(m, row, at, end, level);
+    }
+}
+
+/* Whether two pieces of the same range read the same blocks, as far as both see keys. */
+static bool same_blocks(const struct plan_request *q, const struct piece *a, const struct piece *b)
+{
+    const struct plan_row *x = &q->rows[a->row], *y = &q->rows[b->row];
+    uint32_t end = smaller(smaller(x->keys, y->keys), a->end * CHUNK_TOKENS);
+    for (uint32_t block = a->first * CHUNK_TOKENS / q->block_size; block * q->block_size < end;
+         block++) {
+        if (q->tables[(size_t)x->table * q->stride + block] !=
+            q->tables[(size_t)y->table * q->stride + block])
+            return false;
+    }
+    return true;
+}
+
+/* Put `leader` and every later piece that may share with it into item `item`; returns how many rows it
+ * has. */
+static uint32_t fill_item(struct maker *m, struct owned_plan *p, uint32_t leader, uint32_t item,
+                          uint32_t next_row)
+{
+    struct plan_item *to = &p->items[item];
+    uint32_t rows_max = m->q->group > PLAN_PACKED_ROWS_MAX ? 1 : PLAN_PACKED_ROWS_MAX / m->q->group;
+    const struct piece *first = &m->pieces[leader];
+    bool final = m->q->cut == CUT_ROW;
+    *to = (struct plan_item){.first_chunk = first->first,
+                             .chunks = first->end - first->first,
+                             .first_row = next_row,
+                             .partial = final ? PLAN_NO_PARTIAL : p->plan.partial_count};
+    for (uint32_t i = leader; i < m->count && to->rows < rows_max; i++) {
+        struct piece *piece = &m->pieces[i];
+        bool joins =
+            i == leader || (m->q->share && piece->item == UINT32_MAX && piece->first == first->first &&
+                            piece->end == first->end && same_blocks(m->q, first, piece));
+        /* all must agree with the longest one, whose table is read */
+        for (uint32_t k = 0; joins && k < to->rows; k++) {
+            const struct piece other = {
+                .row = p->item_rows[next_row + k], .first = first->first, .end = first->end};
+            joins = same_blocks(m->q, &other, piece);
+        }
+        if (!joins)
+            continue;
+        piece->item = item;
+        piece->partial = final ? 0 : p->plan.partial_count++;
+        p->item_rows[next_row + to->rows++] = piece->row;
+    }
+    uint32_t longest = 0; /* its table names every block that any of the rows reads */
+    for (uint32_t k = 0; k < to->rows; k++) {
+        const struct plan_row *row = &m->q->rows[p->item_rows[next_row + k]];
+        if (row->keys >= longest) {
+            longest = row->keys;
+            to->table = row->table;
+        }
+    }
+    return to->rows;
+}
+
+struct plan *plans_make(const struct plan_request *q)
+{
+    struct maker m = {.q = q, .random = q->seed};
+    uint32_t next_row = 0, parts = 0;
+    struct owned_plan *p = make_array(1, sizeof *p);
+    for (uint32_t row = 0; row < q->row_count; row++)
+        cut_row(&m, row);
+    p->rows = make_array(q->row_count, sizeof *p->rows);
+    memcpy(p->rows, q->rows, q->row_count * sizeof *p->rows);
+    p->items = make_array(m.count, sizeof *p->items);
+    p->item_rows = make_array(m.count, sizeof *p->item_rows);
+    p->merges = make_array(q->row_count, sizeof *p->merges);
+    p->parts = make_array(m.count, sizeof *p->parts);
+
+    for (uint32_t i = 0; i < m.count; i++) {
+        if (m.pieces[i].item == UINT32_MAX)
+            next_row += fill_item(&m, p, i, p->plan.item_count++, next_row);
+    }
+    for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
+        struct plan_merge merge = {.row = row, .first = parts};
+        for (; i < m.count && m.pieces[i].row == row; i++) {
+            if (q->cut != CUT_ROW)
+                p->parts[parts++] =
+                    (struct plan_part){m.pieces[i].partial, m.pieces[i].end, m.pieces[i].level};
+        }
+        merge.count = parts - merge.first;
+        if (q->cut != CUT_ROW || q->rows[row].keys == 0)
+            p->merges[p->plan.merge_count++] = merge;
+    }
+    free(m.pieces);
+    p->plan.rows = p->rows;
+    p->plan.row_count = q->row_count;
+    p->plan.items = p->items;
+    p->plan.item_rows = p->item_rows;
+    p->plan.merges = p->merges;
+    p->plan.merge_parts = p->parts;
+    return &p->plan;
+}
+
+void plans_free(struct plan *plan)
+{
+    struct owned_plan *p = (struct owned_plan *)plan;
+    free(p->rows);
+    free(p->items);
+    free(p->item_rows);
+    free(p->merges);
+    free(p->parts);
+    free(p);
+}

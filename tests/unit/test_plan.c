@@ -1,0 +1,72 @@
+/* test_plan.c - plan_fault() sees each way in which a plan can compute a row wrongly. */
+#include "kernels/plan.h"
+#include "tests/unit/suites.h"
+
+#include <string.h>
+
+/* One row of 5 000 keys, 20 chunks: a segment, a run, and the last run as its three leading chunks and
+ * one chunk by itself. */
+static const struct plan_row row = {0, 5000};
+static const struct plan_item items[4] = {
+    {0, 0, 16, 0, 1, 0}, {0, 16, 2, 0, 1, 1}, {0, 18, 1, 0, 1, 2}, {0, 19, 1, 0, 1, 3}};
+static const uint32_t item_rows[1] = {0};
+static const struct plan_part parts[4] = {
+    {0, 16, PLAN_SEGMENT}, {1, 18, PLAN_CHUNK}, {2, 19, PLAN_CHUNK}, {3, 20, PLAN_CHUNK}};
+
+static const char *fault_of(const struct plan_item *its, const struct plan_part *pts, uint32_t count)
+{
+    const struct plan_merge merge = {0, 0, count};
+    const struct plan plan = {&row, its, item_rows, &merge, pts, 1, 4, 1, 4};
+    return plan_fault(&plan, 0);
+}
+
+START_TEST(a_good_plan_has_no_fault)
+{
+    const char *fault = fault_of(items, parts, 4);
+    ck_assert_msg(!fault, "%s", fault);
+}
+END_TEST
+
+START_TEST(bad_plans_have_one)
+{
+    struct plan_item its[4];
+    struct plan_part pts[4];
+    memcpy(its, items, sizeof its);
+    memcpy(pts, parts, sizeof pts);
+    ck_assert_str_eq(fault_of(items, parts, 3), "a row's partials do not reach its end");
+    pts[2].level = PLAN_RUN; /* one chunk is no run */
+    ck_assert_str_eq(fault_of(items, pts, 4), "a partial's level does not fit its range");
+    memcpy(pts, parts, sizeof pts);
+    pts[1].partial = 2;
+    ck_assert_str_eq(fault_of(items, pts, 4), "a row's partials do not follow each other");
+    its[3].chunks = 2;
+    ck_assert_str_eq(fault_of(its, parts, 4), "an item reads chunks that a row does not see");
+    memcpy(its, items, sizeof its);
+    its[1].first_chunk = 17; /* two chunks in the middle of a run: not the beginning of its fold */
+    its[1].chunks = 2;
+    ck_assert_ptr_nonnull(fault_of(its, parts, 4));
+    memcpy(its, items, sizeof its);
+    its[0].partial = PLAN_NO_PARTIAL;
+    ck_assert_str_eq(fault_of(its, parts, 4), "an item finishes a row of which it reads only a part");
+}
+END_TEST
+
+START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
+{
+    static const struct plan_row short_row = {0, 1024};
+    static const struct plan_item its[2] = {{0, 0, 1, 0, 1, 0}, {0, 1, 3, 0, 1, 1}};
+    static const struct plan_part pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
+    const struct plan_merge merge = {0, 0, 2};
+    const struct plan plan = {&short_row, its, item_rows, &merge, pts, 1, 2, 1, 2};
+    ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
+}
+END_TEST
+
+TCase *plan_case(void)
+{
+    TCase *tc = tcase_create("plan");
+    tcase_add_test(tc, a_good_plan_has_no_fault);
+    tcase_add_test(tc, bad_plans_have_one);
+    tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);
+    return tc;
+}
