@@ -14,6 +14,7 @@
 #include "kernels/numeric.h"
 #include "kernels/reference/reference.h"
 #include "kernels/values.h"
+#include "scheduler/planner.h"
 #include "tests/conformance/cover.h"
 #include "tests/conformance/grid.h"
 #include "tests/conformance/plans.h"
@@ -358,7 +359,31 @@ static void close_instance(struct instance *x)
     free(x->buffer);
 }
 
-/* Run the rows [first, first + n) under one plan into x->o and x->lse at their places. */
+/* Submit `plan`, whose row 0 is row `first` of the world, with outputs at their places in x->o and
+ * x->lse. */
+static bool submit_plan(struct instance *x, uint32_t first, const struct plan *plan)
+{
+    const struct world *w = x->w;
+    const char *wrong = plan_fault(plan, w->g.window[LAYER]);
+    size_t row_bytes = (size_t)w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
+    const struct attention_pass pass = {
+        .layer = LAYER,
+        .plan = plan,
+        .q = w->source == SOURCE_GENERATED ? NULL : w->q + first * row_bytes,
+        .q_content = w->q_content + first,
+        .seed = SEED,
+        .o = x->o + first * row_bytes,
+        .lse = x->lse + (size_t)first * w->g.query_heads,
+    };
+    const struct attention_step step = {
+        .tables = x->tables, .stride = w->stride, .passes = &pass, .pass_count = 1};
+    if (wrong)
+        return broken("a plan with a fault: %s", wrong);
+    attention_submit(x->attention, &step);
+    return true;
+}
+
+/* Run the rows [first, first + n) under one plan of the tests' own. */
 static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cut, bool share)
 {
     const struct world *w = x->w;
@@ -366,24 +391,32 @@ static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cu
         w->rows + first,       n,   x->tables, w->stride, w->g.block_size, w->g.window[LAYER],
         geometry_group(&w->g), cut, share,     first + 17};
     struct plan *plan = plans_make(&request);
-    const char *wrong = plan_fault(plan, w->g.window[LAYER]);
-    size_t row_elements = (size_t)w->g.query_heads * w->g.head_dim;
-    const struct attention_pass pass = {
-        .layer = LAYER,
-        .plan = plan,
-        .q = w->source == SOURCE_GENERATED ? NULL
-                                           : w->q + first * row_elements * dtype_bytes(w->g.dtype),
-        .q_content = w->q_content + first,
-        .seed = SEED,
-        .o = x->o + first * row_elements * dtype_bytes(w->g.dtype),
-        .lse = x->lse + (size_t)first * w->g.query_heads,
-    };
-    const struct attention_step step = {
-        .tables = x->tables, .stride = w->stride, .passes = &pass, .pass_count = 1};
-    if (!wrong && plan->partial_count <= PARTIALS_MAX)
-        attention_submit(x->attention, &step);
+    bool ok = submit_plan(x, first, plan);
     plans_free(plan);
-    return wrong ? broken("plan (cut %d, share %d): %s", cut, share, wrong) : true;
+    return ok;
+}
+
+/* Run all rows under the plan that the scheduler's planner makes. */
+static bool run_planner(struct instance *x)
+{
+    const struct world *w = x->w;
+    const struct planner_options options = {.rows_max = ROWS_MAX,
+                                            .partials_max = PARTIALS_MAX,
+                                            .threads = 3,
+                                            .kv_heads = w->g.kv_heads,
+                                            .group = geometry_group(&w->g),
+                                            .block_size = w->g.block_size,
+                                            .window = w->g.window[LAYER],
+                                            .share = true};
+    struct planner_row rows[ROWS_MAX];
+    struct planner *planner;
+    if (planner_create(&options, &planner) != 0)
+        abort();
+    for (uint32_t i = 0; i < w->row_count; i++)
+        rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1};
+    bool ok = submit_plan(x, 0, planner_make(planner, rows, w->row_count, x->tables, w->stride));
+    planner_destroy(planner);
+    return ok;
 }
 
 static void clear_outputs(struct instance *x)
@@ -533,7 +566,9 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
                 return false;
         }
     }
-    return true;
+    clear_outputs(x);
+    return run_planner(x) && guards_hold(x) &&
+           same_bits(x, alone, "under the planner", CUT_COUNT, true);
 }
 
 static bool check_cpu(const struct world *w, const char *isa, double *ratio)

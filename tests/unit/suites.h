@@ -16,7 +16,8 @@
     XX(numeric)                                                                                        \
     XX(values)                                                                                         \
     XX(thread_pool)                                                                                    \
-    XX(plan)
+    XX(plan)                                                                                           \
+    XX(planner)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

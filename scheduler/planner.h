@@ -1,0 +1,47 @@
+/* planner.h - from the rows of a step to the items that compute them.
+ *
+ * A planner serves the layers of one window. It finds what rows share by comparing block ids, never
+ * reference counts: rows sorted by their tables form a tree, and every stretch of chunks that several
+ * rows read becomes items of all of them, at any depth. How finely work is cut follows the amount of
+ * it. None of this changes a bit of any result (kernels/plan.h), so the planner is free to choose.
+ *
+ * Between steps it keeps the order of the rows: as long as the same tables come again, with the same
+ * versions, a step costs O(rows + items), whatever the contexts. Engine thread only; nothing allocates
+ * after create. */
+#ifndef SCHEDULER_PLANNER_H
+#define SCHEDULER_PLANNER_H
+
+#include "kernels/plan.h"
+
+#include "config/geometry.h"
+
+#include <stdbool.h>
+
+struct planner;
+
+struct planner_options {
+    uint32_t rows_max;     /* of a plan */
+    uint32_t partials_max; /* of a plan */
+    uint32_t threads;      /* that will share the work */
+    uint32_t kv_heads, group, block_size;
+    uint32_t window; /* of the layers that the plans are for */
+    bool share;      /* false: never group rows (for tests and measurements) */
+};
+
+/* A row to be planned. `version` changes whenever blocks that the table already had change; growth at
+ * its end does not count. */
+struct planner_row {
+    uint32_t table, keys;
+    uint64_t version;
+};
+
+/* planner_create(options, planner): returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int planner_create(const struct planner_options *options, struct planner **planner);
+void planner_destroy(struct planner *planner);
+
+/* planner_make(planner, rows, n, tables, stride): the plan of n <= rows_max rows over the tables
+ * [..][stride]; row i of the plan is rows[i]. It stays valid until the next call. */
+const struct plan *planner_make(struct planner *planner, const struct planner_row *rows, uint32_t n,
+                                const uint32_t *tables, uint32_t stride);
+
+#endif

@@ -1,0 +1,247 @@
+/* test_planner.c - the planner's plans compute every row once, read shared chunks once, and stay within
+ * their arrays.
+ *
+ * Random families of tables: each sequence forks from an earlier one at a random block, or starts
+ * afresh. */
+#include "scheduler/planner.h"
+#include "tests/unit/suites.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLES = 24, STRIDE = 600, BLOCK_SIZE = 16 };
+
+struct family {
+    uint32_t tables[TABLES][STRIDE];
+    uint32_t length[TABLES]; /* tokens */
+    uint32_t random, next_id;
+};
+
+static uint32_t random_below(struct family *f, uint32_t n)
+{
+    f->random = f->random * 1664525 + 1013904223;
+    return (uint32_t)((uint64_t)f->random * n >> 32);
+}
+
+/* Lengthen table `t` to `tokens`; blocks get new ids. */
+static void lengthen(struct family *f, uint32_t t, uint32_t tokens)
+{
+    tokens = tokens < STRIDE * BLOCK_SIZE ? tokens : STRIDE * BLOCK_SIZE;
+    for (uint32_t i = (f->length[t] + BLOCK_SIZE - 1) / BLOCK_SIZE; i * BLOCK_SIZE < tokens; i++)
+        f->tables[t][i] = f->next_id++;
+    f->length[t] = tokens;
+}
+
+static struct family *make_family(uint32_t seed, uint32_t longest)
+{
+    struct family *f = calloc(1, sizeof *f);
+    ck_assert_ptr_nonnull(f);
+    memset(f->tables, 0xff, sizeof f->tables);
+    f->random = seed;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        uint32_t parent = t ? random_below(f, t) : 0;
+        if (t && random_below(f, 3)) {
+            f->length[t] = random_below(f, f->length[parent] / BLOCK_SIZE + 1) *
+                           BLOCK_SIZE; /* whole blocks are shared */
+            memcpy(f->tables[t], f->tables[parent], f->length[t] / BLOCK_SIZE * sizeof(uint32_t));
+        }
+        lengthen(f, t, f->length[t] + random_below(f, longest));
+    }
+    return f;
+}
+
+static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_t window,
+                                    uint32_t partials, bool share)
+{
+    const struct planner_options o = {.rows_max = 2 * TABLES,
+                                      .partials_max = partials,
+                                      .threads = threads,
+                                      .kv_heads = kv_heads,
+                                      .group = 4,
+                                      .block_size = BLOCK_SIZE,
+                                      .window = window,
+                                      .share = share};
+    struct planner *p;
+    ck_assert_int_eq(planner_create(&o, &p), 0);
+    return p;
+}
+
+static uint32_t rows_of(const struct family *f, struct planner_row *rows)
+{
+    for (uint32_t t = 0; t < TABLES; t++)
+        rows[t] = (struct planner_row){t, f->length[t], 1};
+    return TABLES;
+}
+
+/* Every item's rows read the same blocks as far as they see, from the item's table. */
+static void check_blocks(const struct family *f, const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        for (uint32_t r = 0; r < item->rows; r++) {
+            const struct plan_row *row = &plan->rows[plan->item_rows[item->first_row + r]];
+            uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
+            end = end < row->keys ? end : row->keys;
+            for (uint32_t b = item->first_chunk * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++)
+                ck_assert_uint_eq(f->tables[item->table][b], f->tables[row->table][b]);
+        }
+    }
+}
+
+/* The end of what table `t` shows of chunk `c`. */
+static uint32_t visible_end(const struct family *f, uint32_t t, uint32_t c)
+{
+    return f->length[t] < (c + 1) * CHUNK_TOKENS ? f->length[t] : (c + 1) * CHUNK_TOKENS;
+}
+
+/* Whether reading chunk `c` of table `other` serves table `t` as well: the same blocks, and at least as
+ * many keys. */
+static bool serves(const struct family *f, uint32_t other, uint32_t t, uint32_t c)
+{
+    uint32_t end = visible_end(f, t, c),
+             more = f->length[other] <= c * CHUNK_TOKENS ? 0 : visible_end(f, other, c);
+    if (more < end || (more == end && other > t))
+        return false;
+    for (uint32_t b = c * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++) {
+        if (f->tables[t][b] != f->tables[other][b])
+            return false;
+    }
+    return true;
+}
+
+/* Chunks that have to be read at least: those that no other table's chunk serves. */
+static uint32_t distinct_chunks(const struct family *f)
+{
+    uint32_t count = 0;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        for (uint32_t c = 0; c * CHUNK_TOKENS < f->length[t]; c++) {
+            bool served = false;
+            for (uint32_t other = 0; !served && other < TABLES; other++)
+                served = other != t && serves(f, other, t, c);
+            count += !served;
+        }
+    }
+    return count;
+}
+
+static uint32_t chunks_read(const struct plan *plan)
+{
+    uint32_t chunks = 0;
+    for (uint32_t i = 0; i < plan->item_count; i++)
+        chunks += plan->items[i].chunks;
+    return chunks;
+}
+
+START_TEST(plans_are_sound_and_share_all_that_is_shared)
+{
+    static const uint32_t longest[] = {40, 700, 6000};
+    for (uint32_t seed = 1; seed <= 60; seed++) {
+        struct planner_row rows[TABLES];
+        struct family *f = make_family(seed, longest[seed % 3]);
+        struct planner *p = make_planner(1 + seed % 5, 1 + seed % 4, 0, 1 << 16, true);
+        struct planner *alone = make_planner(2, 2, 0, 1 << 16, false);
+        struct planner *windowed = make_planner(2, 2, 100 + 50 * seed, 1 << 16, true);
+        uint32_t n = rows_of(f, rows);
+        for (int step = 0; step < 20; step++) {
+            const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+            const char *fault = plan_fault(plan, 0);
+            ck_assert_msg(!fault, "seed %u, step %d: %s", seed, step, fault);
+            check_blocks(f, plan);
+            ck_assert_uint_eq(chunks_read(plan), distinct_chunks(f));
+            fault = plan_fault(planner_make(alone, rows, n, f->tables[0], STRIDE), 0);
+            ck_assert_msg(!fault, "seed %u, unshared: %s", seed, fault);
+            plan = planner_make(windowed, rows, n, f->tables[0], STRIDE);
+            fault = plan_fault(plan, 100 + 50 * seed);
+            ck_assert_msg(!fault, "seed %u, windowed: %s", seed, fault);
+            check_blocks(f, plan);
+            for (uint32_t t = 0; t < TABLES;
+                 t++) { /* a decode step: tables grow at their end, versions stay */
+                lengthen(f, t, f->length[t] + 1);
+                rows[t].keys = f->length[t];
+            }
+        }
+        planner_destroy(p);
+        planner_destroy(alone);
+        planner_destroy(windowed);
+        free(f);
+    }
+}
+END_TEST
+
+/* After a table changed under the same name (a new version), nothing of the old order may be used. */
+START_TEST(a_new_version_is_looked_at_again)
+{
+    struct planner_row rows[TABLES];
+    struct family *f = make_family(5, 3000);
+    struct planner *p = make_planner(2, 2, 0, 1 << 16, true);
+    uint32_t n = rows_of(f, rows);
+    planner_make(p, rows, n, f->tables[0], STRIDE);
+    for (uint32_t t = 0; t < TABLES; t += 2) {
+        for (uint32_t b = 0; b * BLOCK_SIZE < f->length[t]; b++)
+            f->tables[t][b] = f->next_id++;
+        rows[t].version++;
+    }
+    const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    check_blocks(f, plan);
+    ck_assert_uint_eq(chunks_read(plan), distinct_chunks(f));
+    planner_destroy(p);
+    free(f);
+}
+END_TEST
+
+/* Rows of one append: several positions of one table, some of them ending in the same chunk. */
+START_TEST(rows_of_one_sequence_share_its_chunks)
+{
+    struct family *f = make_family(9, 3000);
+    struct planner *p = make_planner(2, 2, 0, 1 << 16, true);
+    struct planner_row rows[8];
+    lengthen(f, 0, 2000);
+    for (uint32_t i = 0; i < 8; i++)
+        rows[i] = (struct planner_row){0, 1789 + i, 1}; /* the seventh chunk ends at 1 792 */
+    const struct plan *plan = planner_make(p, rows, 8, f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    ck_assert_uint_eq(chunks_read(plan), 8);
+    planner_destroy(p);
+    free(f);
+}
+END_TEST
+
+START_TEST(without_room_for_partials_rows_are_whole)
+{
+    struct planner_row rows[TABLES];
+    struct family *f = make_family(3, 6000);
+    struct planner *p = make_planner(4, 1, 0, 3, true);
+    const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    ck_assert_uint_le(plan->partial_count, 3);
+    planner_destroy(p);
+    free(f);
+}
+END_TEST
+
+START_TEST(a_sequence_without_tokens_gets_an_empty_merge)
+{
+    struct family *f = make_family(3, 100);
+    struct planner *p = make_planner(1, 1, 0, 16, true);
+    const struct planner_row rows[2] = {{0, 0, 1}, {1, 0, 1}};
+    const struct plan *plan = planner_make(p, rows, 2, f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    ck_assert_uint_eq(plan->merge_count, 2);
+    ck_assert_uint_eq(plan->item_count, 0);
+    planner_destroy(p);
+    free(f);
+}
+END_TEST
+
+TCase *planner_case(void)
+{
+    TCase *tc = tcase_create("planner");
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, plans_are_sound_and_share_all_that_is_shared);
+    tcase_add_test(tc, a_new_version_is_looked_at_again);
+    tcase_add_test(tc, rows_of_one_sequence_share_its_chunks);
+    tcase_add_test(tc, without_room_for_partials_rows_are_whole);
+    tcase_add_test(tc, a_sequence_without_tokens_gets_an_empty_merge);
+    return tc;
+}
