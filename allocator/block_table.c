@@ -68,6 +68,7 @@ struct block_tables {
     struct row *rows; /* [rows] */
     uint32_t *high;   /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
     uint32_t *next_leaving; /* [rows] in the list of the row's last step */
+    uint32_t *version;      /* [rows] counts changes to entries that the row had */
     uint32_t *ids;          /* [rows][row_blocks] */
     uint32_t
         *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
@@ -185,6 +186,7 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
     memset(entry(t, row, keep), 0xff, n * sizeof *t->ids);
     memset(entry_generation(t, row, keep), 0, n * sizeof *t->generation);
     r->entries = keep;
+    t->version[row]++;
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
@@ -212,6 +214,7 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->rows = mapping_create(options->rows * sizeof *t->rows, 0);
     t->high = calloc(options->rows, sizeof *t->high);
     t->next_leaving = calloc(options->rows, sizeof *t->next_leaving);
+    t->version = calloc(options->rows, sizeof *t->version);
     t->ids = mapping_create(table_bytes(t), 0);
     t->generation = mapping_create(table_bytes(t), 0);
     t->tokens = mapping_create(token_bytes(t), 0);
@@ -221,9 +224,9 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->marks = calloc(options->rows, sizeof *t->marks);
     t->recount = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->recount);
     t->order = calloc(options->blocks, sizeof *t->order);
-    if (!t->rows || !t->high || !t->next_leaving || !t->ids || !t->generation || !t->tokens ||
-        !t->cursors || !t->host_fill || !t->claims || !t->marks || !t->recount || !t->order ||
-        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+    if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation ||
+        !t->tokens || !t->cursors || !t->host_fill || !t->claims || !t->marks || !t->recount ||
+        !t->order || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, forget_evicted, t, &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) !=
             0 ||
@@ -249,6 +252,7 @@ void block_tables_destroy(struct block_tables *t)
     mapping_destroy(t->rows, t->o.rows * sizeof *t->rows);
     free(t->high);
     free(t->next_leaving);
+    free(t->version);
     free(t->cursors);
     free(t->host_fill);
     free(t->claims);
@@ -279,6 +283,7 @@ static uint32_t new_row(struct block_tables *t, uint32_t root)
     uint32_t row = id_bitmap_take(&t->free_rows);
     t->rows[row] = (struct row){.root = root, .state = ROW_LIVE};
     prefix_index_retain_root(t->index, root);
+    t->version[row]++;
     t->counts.rows++;
     return row;
 }
@@ -461,6 +466,7 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     set_entry(t, row, i, to);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
     t->counts.copies++;
+    t->version[row]++;
 }
 
 /* Entry `i` of `row` is published and held by nobody else: make it a plain block again, filled as the
@@ -687,6 +693,7 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step,
             evacuate(t, host, step, copies, copy_count);
     }
     r->swapped = true;
+    t->version[row]++;
     r->published = r->plain_end = 0;
     t->counts.swapped++;
     t->counts.swaps_out++;
@@ -737,6 +744,7 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
         r->pending[i] = smaller(r->pending[i], r->retired);
     t->counts.swapped--;
     t->counts.swaps_in++;
+    t->version[row]++;
     return 0;
 }
 
@@ -756,6 +764,11 @@ struct block_table_view block_tables_view(const struct block_tables *t, uint32_t
     for (uint32_t i = 0; !r->swapped && i < r->entries; i++)
         view.shared_blocks += block_pool_refs(t->pool, view.ids[i]) > 1;
     return view;
+}
+
+uint32_t block_tables_version(const struct block_tables *t, uint32_t row)
+{
+    return t->version[row];
 }
 
 uint32_t block_tables_cursor(const struct block_tables *t, uint32_t row, uint32_t layer)

@@ -144,6 +144,9 @@ MUST_USE int block_tables_swap_in(struct block_tables *tables, uint32_t row, uin
                                   struct block_copy *copies, uint32_t *copy_count);
 
 struct block_table_view block_tables_view(const struct block_tables *tables, uint32_t row);
+/* block_tables_version: changes whenever an entry that the row had is replaced or given back; growth
+ * does not count. */
+uint32_t block_tables_version(const struct block_tables *tables, uint32_t row);
 uint32_t block_tables_cursor(const struct block_tables *tables, uint32_t row, uint32_t layer);
 
 struct block_tables_counts block_tables_counts(const struct block_tables *tables);

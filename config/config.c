@@ -88,6 +88,11 @@ static const struct key keys[] = {
     {"limits.body_timeout_s", KIND_U32, AT(limits.body_timeout_s), 1, 3600, "30", NULL,
      "between two reads of a body, and for writing an answer"},
     {"limits.keepalive_s", KIND_U32, AT(limits.keepalive_s), 1, 86400, "75", NULL, "between two requests"},
+    {"limits.sequences", KIND_U32, AT(limits.sequences), 1, 65536, "1024", NULL, "at a time"},
+    {"limits.sequence_tokens", KIND_U32, AT(limits.sequence_tokens), 1, 1 << 24, "131072", NULL, "of one sequence"},
+    {"limits.calls", KIND_U32, AT(limits.calls), 1, 4096, "256", NULL, "under way at a time; more are refused with 503"},
+    {"scheduler.step_rows_max", KIND_U32, AT(step_rows_max), 1, 65536, "4096", NULL,
+     "query rows, and appended tokens, of one step and so of one call"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
 };
 /* clang-format on */

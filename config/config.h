@@ -26,6 +26,9 @@ struct config_limits {
     uint32_t header_timeout_s; /* from the first byte of a request to the end of its headers */
     uint32_t body_timeout_s;   /* between two reads of a body, and between two writes of an answer */
     uint32_t keepalive_s;      /* between two requests */
+    uint32_t sequences;        /* at a time */
+    uint32_t sequence_tokens;  /* of one sequence */
+    uint32_t calls;            /* appends, attends and questions under way */
 };
 
 struct config {
@@ -37,6 +40,7 @@ struct config {
     uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */
     uint64_t pool_bytes;
     struct config_limits limits;
+    uint32_t step_rows_max; /* query rows and appended tokens of one step */
     enum log_level log_level;
     struct config_origin *origins; /* owned: text and place of each key's value */
 };

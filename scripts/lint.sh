@@ -21,7 +21,7 @@ if have cppcheck; then
 fi
 if have clang-tidy; then
     clang-tidy --quiet --warnings-as-errors='*' -p . \
-        --checks='-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-narrowing-conversions,-bugprone-assignment-in-if-condition,-bugprone-reserved-identifier,-bugprone-sizeof-expression,-bugprone-macro-parentheses,-bugprone-branch-clone,-bugprone-misplaced-widening-cast,clang-analyzer-*,-clang-analyzer-valist.Uninitialized,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling,-clang-analyzer-security.insecureAPI.strcpy,readability-misleading-indentation,readability-function-size' \
+        --checks='-*,bugprone-*,-bugprone-easily-swappable-parameters,-bugprone-narrowing-conversions,-bugprone-assignment-in-if-condition,-bugprone-reserved-identifier,-bugprone-sizeof-expression,-bugprone-macro-parentheses,-bugprone-branch-clone,-bugprone-misplaced-widening-cast,clang-analyzer-*,-clang-analyzer-valist.Uninitialized,-clang-analyzer-optin.performance.Padding,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling,-clang-analyzer-security.insecureAPI.strcpy,readability-misleading-indentation,readability-function-size' \
         --config='{CheckOptions: [{key: readability-function-size.LineThreshold, value: 120}]}' \
         "${sources[@]}" 2>/dev/null
 fi

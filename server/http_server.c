@@ -1,7 +1,7 @@
 /* http_server.c - the life of a connection.
  *
  *            head complete                message complete            written
- *   HEAD ------------------> BODY ----------------------> REPLYING ----------> HEAD, or CLOSING
+ *   HEAD ------------------> BODY -----> [WAITING] -----> REPLYING ----------> HEAD, or CLOSING
  *     |  refused: answer and close  |                        (one answer at a time; a pipelined
  *     +-----------------------------+                         request waits in the input buffer)
  *
@@ -22,7 +22,9 @@
 
 #include <arpa/inet.h>
 #include <assert.h>
+#include <ctype.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,10 +44,19 @@ enum {
     ACCEPT_BACKLOG = 511,
     LINGER_S = 2,
     TICK_MS = 500, /* how exactly timeouts are kept */
-    URL_BYTES_MAX = 160
+    URL_BYTES_MAX = 160,
+    PHRASE_BYTES = 48
 };
 
-enum phase { PHASE_FREE, PHASE_HEAD, PHASE_BODY, PHASE_REPLYING, PHASE_LINGERING, PHASE_CLOSING };
+enum phase {
+    PHASE_FREE,
+    PHASE_HEAD,
+    PHASE_BODY,
+    PHASE_WAITING,
+    PHASE_REPLYING,
+    PHASE_LINGERING,
+    PHASE_CLOSING
+};
 
 struct header {
     struct http_text name, value;
@@ -87,6 +98,7 @@ struct http_server {
     uv_loop_t *loop;
     struct config_limits limits;
     http_handler handler;
+    http_abandoned abandoned;
     void *cookie;
     llhttp_settings_t settings;
     union {
@@ -165,17 +177,23 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
              x->http_status, status_code(status), detail, x->request_id);
 }
 
-static const char *reason_phrase(int http_status)
+/* "NO_CONTENT" as llhttp names it -> "No content" */
+static void reason_phrase(int http_status, char phrase[PHRASE_BYTES])
 {
+    const char *name = "Unknown";
     switch (http_status) {
-#define XX(number, name, phrase)                                                                       \
+#define XX(number, constant, text)                                                                     \
     case number:                                                                                       \
-        return #phrase;
+        name = #constant;                                                                              \
+        break;
         HTTP_STATUS_MAP(XX)
 #undef XX
     default:
-        return "Unknown";
+        break;
     }
+    snprintf(phrase, PHRASE_BYTES, "%s", name);
+    for (size_t i = 1; phrase[i]; i++)
+        phrase[i] = phrase[i] == '_' ? ' ' : (char)tolower((unsigned char)phrase[i]);
 }
 
 /* ---- closing ------------------------------------------------------------------------------------- */
@@ -194,6 +212,8 @@ static void close_connection(struct connection *c)
 {
     if (c->phase == PHASE_CLOSING)
         return;
+    if (c->phase == PHASE_WAITING)
+        c->server->abandoned(&c->exchange, c->server->cookie);
     c->phase = PHASE_CLOSING;
     uv_close((uv_handle_t *)&c->handle, on_closed);
 }
@@ -248,12 +268,16 @@ static void send_reply(struct connection *c)
     time_t now = time(NULL);
     gmtime_r(&now, &utc);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
-    int n =
-        snprintf(c->output_head, sizeof c->output_head,
-                 "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-                 "Cache-Control: no-store\r\nX-Request-Id: %s\r\nX-Attnd-Node: n0\r\n%s%s\r\n",
-                 x->http_status, reason_phrase(x->http_status), date, x->content_type, x->reply.length,
-                 x->request_id, x->extra, c->close_after ? "Connection: close\r\n" : "");
+    char phrase[PHRASE_BYTES], length[96] = ""; /* a 204 has neither body nor length */
+    if (x->http_status != 204)
+        snprintf(length, sizeof length, "Content-Type: %s\r\nContent-Length: %zu\r\n", x->content_type,
+                 x->reply.length);
+    reason_phrase(x->http_status, phrase);
+    int n = snprintf(c->output_head, sizeof c->output_head,
+                     "HTTP/1.1 %d %s\r\nDate: %s\r\n%sCache-Control: no-store\r\nX-Request-Id: %s\r\n"
+                     "X-Attnd-Node: n0\r\n%s%s\r\n",
+                     x->http_status, phrase, date, length, x->request_id, x->extra,
+                     c->close_after ? "Connection: close\r\n" : "");
     assert(n > 0 && (size_t)n < sizeof c->output_head);
 
     uv_buf_t parts[2] = {uv_buf_init(c->output_head, (unsigned)n),
@@ -373,6 +397,8 @@ static void begin_exchange(struct connection *c)
     *x = (struct http_exchange){.http_status = 200, .content_type = "application/json"};
     json_writer_init(&x->reply, c->output, HTTP_REPLY_BYTES_MAX);
     choose_request_id(c);
+    unsigned types;
+    x->body_type = find_header(c, "content-type", &types);
     const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
     size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
     x->path = (struct http_text){c->url.bytes, path};
@@ -454,7 +480,17 @@ static void answer(struct connection *c)
         refuse(c, ATTND_BAD_METHOD, "%s is not served", llhttp_method_name(c->parser.method));
         return;
     }
+    c->phase = PHASE_WAITING;
     c->server->handler(x, c->server->cookie);
+    if (!x->deferred)
+        send_reply(c);
+}
+
+void http_answer(struct http_exchange *x)
+{
+    struct connection *c = (struct connection *)((char *)x - offsetof(struct connection, exchange));
+    assert(c->phase == PHASE_WAITING && x->deferred);
+    x->deferred = false;
     send_reply(c);
 }
 
@@ -649,7 +685,7 @@ static void on_tick(uv_timer_t *timer)
         struct connection *c = &server->connections[i];
         if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
             continue;
-        if (now < c->deadline_ms) {
+        if (now < c->deadline_ms || c->phase == PHASE_WAITING) {
             if (c->input_bytes < INPUT_BYTES)
                 start_reading(c);
             continue;
@@ -745,8 +781,8 @@ static int map_connections(struct http_server *server)
 }
 
 int http_server_create(uv_loop_t *loop, const struct listen_address *address,
-                       const struct config_limits *limits, http_handler handler, void *cookie,
-                       struct http_server **result)
+                       const struct config_limits *limits, http_handler handler,
+                       http_abandoned abandoned, void *cookie, struct http_server **result)
 {
     struct http_server *server = calloc(1, sizeof *server);
     if (!server)
@@ -754,6 +790,7 @@ int http_server_create(uv_loop_t *loop, const struct listen_address *address,
     server->loop = loop;
     server->limits = *limits;
     server->handler = handler;
+    server->abandoned = abandoned;
     server->cookie = cookie;
     server->address = *address;
     server->buffers = MAP_FAILED;

@@ -17,7 +17,7 @@ enum {
     HTTP_URL_BYTES_MAX = 4096,       /* more is 414 */
     HTTP_HEADERS_MAX = 64,           /* more is 431 */
     HTTP_JSON_BYTES_MAX = 64 * 1024, /* of a JSON body (API.md); more is 413 */
-    HTTP_REPLY_BYTES_MAX = 256 * 1024,
+    HTTP_REPLY_BYTES_MAX = 1024 * 1024,
     HTTP_REQUEST_ID_BYTES = 129,
     HTTP_EXTRA_BYTES = 256
 };
@@ -38,25 +38,31 @@ struct http_text {
 /* One request and its answer, lent to a handler. HEAD arrives as GET. */
 struct http_exchange {
     enum http_method method;
-    struct http_text path, query; /* query without its '?' */
-    struct http_text body;
-    struct json_writer reply;     /* the handler writes the body here */
-    int http_status;              /* 200 unless the handler says otherwise */
-    const char *content_type;     /* application/json unless the handler says otherwise */
-    char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
+    struct http_text path, query;     /* query without its '?' */
+    struct http_text body, body_type; /* Content-Type, empty if there is none */
+    struct json_writer reply;         /* the handler writes the body here */
+    int http_status;                  /* 200 unless the handler says otherwise */
+    const char *content_type;         /* application/json unless the handler says otherwise */
+    char extra[HTTP_EXTRA_BYTES];     /* more header lines, each ended by CRLF */
     char request_id[HTTP_REQUEST_ID_BYTES];
+    bool deferred; /* the handler will call http_answer() later */
+    void *pending; /* the handler's, while deferred */
 };
 
-/* Called once for every well-formed request, on the loop thread; answers before it returns. */
+/* Called once for every well-formed request, on the loop thread. Either fills in the answer before it
+ * returns, or sets x->deferred and has http_answer() called when it is there. */
 typedef void (*http_handler)(struct http_exchange *x, void *cookie);
+
+/* Called when the client of a deferred exchange has gone: http_answer() must not be called any more. */
+typedef void (*http_abandoned)(struct http_exchange *x, void *cookie);
 
 struct http_server;
 
-/* http_server_create(loop, address, limits, handler, cookie, server): listen on `address`. Returns 0 or
- * a negative libuv code and nothing to destroy. */
+/* http_server_create(loop, address, limits, handler, abandoned, cookie, server): listen on `address`.
+ * Returns 0 or a negative libuv code and nothing to destroy. */
 MUST_USE int http_server_create(uv_loop_t *loop, const struct listen_address *address,
-                                const struct config_limits *limits, http_handler handler, void *cookie,
-                                struct http_server **server);
+                                const struct config_limits *limits, http_handler handler,
+                                http_abandoned abandoned, void *cookie, struct http_server **server);
 
 /* http_server_url: where it really listens ("http://127.0.0.1:43117", "unix:/run/attnd.sock"). */
 const char *http_server_url(const struct http_server *server);
@@ -67,6 +73,9 @@ void http_server_drain(struct http_server *server);
 
 /* http_server_destroy: free it, once the loop has run out. NULL is fine. */
 void http_server_destroy(struct http_server *server);
+
+/* http_answer: send the answer of a deferred exchange. */
+void http_answer(struct http_exchange *x);
 
 /* http_problem(x, status, format, ...): make the answer an RFC 9457 problem with a detail sentence,
  * dropping what was written before. */

@@ -1,7 +1,7 @@
 /* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
 #include "config/config.h"
 #include "config/log.h"
-#include "kernels/attention.h"
+#include "scheduler/engine.h"
 #include "server/http_server.h"
 #include "server/routes.h"
 #include "server/version.h"
@@ -39,8 +39,9 @@ struct daemon {
     uv_loop_t loop;
     uv_signal_t signals[2];
     struct http_server *server;
-    struct attention *attention;
     struct daemon_state state;
+    uv_async_t completed; /* the engine has calls for routes_deliver() */
+    uint64_t progress_ns; /* when the pool's progress was last logged */
 };
 
 /* Memory that the pool must leave to everything else. */
@@ -131,7 +132,8 @@ static void on_signal(uv_signal_t *handle, int number)
     }
     log_line(LOG_INFO, "signal %d: draining", number);
     d->state.draining = true;
-    http_server_drain(d->server);
+    if (d->server)
+        http_server_drain(d->server);
 }
 
 static void watch_signals(struct daemon *d)
@@ -151,6 +153,7 @@ static void close_loop(struct daemon *d)
 {
     for (int i = 0; i < 2; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
+    uv_close((uv_handle_t *)&d->completed, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     int rc = uv_loop_close(&d->loop);
     assert(rc == 0);
@@ -159,30 +162,38 @@ static void close_loop(struct daemon *d)
 
 static void log_progress(uint64_t bytes_done, uint64_t bytes, void *cookie)
 {
-    uint64_t *logged_ns = cookie, now = uv_hrtime();
-    if (now - *logged_ns < 1000000000)
+    struct daemon *d = cookie;
+    uint64_t now = uv_hrtime();
+    if (now - d->progress_ns < 1000000000)
         return; /* a line a second is enough */
-    *logged_ns = now;
+    d->progress_ns = now;
     log_line(LOG_INFO, "touching the pool: %llu of %llu MiB", (unsigned long long)(bytes_done >> 20),
              (unsigned long long)(bytes >> 20));
 }
 
-/* Take the pool's memory and start the backend. */
-static enum exit_code open_backend(struct daemon *d, const struct config *config)
+/* Engine thread. */
+static void notify(void *cookie)
+{
+    struct daemon *d = cookie;
+    uv_async_send(&d->completed);
+}
+
+static void on_completed(uv_async_t *handle)
+{
+    struct daemon *d = handle->data;
+    routes_deliver(&d->state);
+}
+
+/* Take the pool's memory, open the backend, start the engine. */
+static enum exit_code start_engine(struct daemon *d, const struct config *config)
 {
     char error[ATTENTION_ERROR_BYTES];
-    uint64_t logged_ns = uv_hrtime(), available = config_memory_available();
-    const struct attention_options options = {
-        .backend = config->backend,
-        .isa = config->isa,
-        .threads = config->threads,
-        .geometry = &config->geometry,
-        .constants = &config->constants,
-        .blocks = (uint32_t)config->pool_blocks,
-        .partials_max = PARTIALS_MAX,
-        .progress = log_progress,
-        .cookie = &logged_ns,
-    };
+    uint64_t available = config_memory_available();
+    const struct engine_options options = {.config = config,
+                                           .partials_max = PARTIALS_MAX,
+                                           .notify = notify,
+                                           .progress = log_progress,
+                                           .cookie = d};
     if (available && config->pool_bytes + MEMORY_RESERVE_BYTES > available) {
         fprintf(stderr,
                 "attnd: the pool does not fit: %llu blocks of %llu bytes are %llu MiB, and %llu MiB "
@@ -194,16 +205,14 @@ static enum exit_code open_backend(struct daemon *d, const struct config *config
                 (unsigned long long)(MEMORY_RESERVE_BYTES >> 20));
         return EXIT_UNAVAILABLE;
     }
-    int rc = attention_open(&options, &d->attention, error);
+    int rc = engine_create(&options, &d->state.engine, error);
     if (rc != 0) {
         fprintf(stderr, "attnd: %s\n", error);
         return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
     }
-    d->state.backend = attention_info(d->attention);
-    d->state.roof_gb_per_s = attention_measure_roof(d->attention);
-    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s",
-             d->state.backend->name, d->state.backend->isa, d->state.backend->device,
-             d->state.backend->threads, d->state.roof_gb_per_s);
+    const struct attention_info *backend = engine_backend(d->state.engine);
+    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s", backend->name,
+             backend->isa, backend->device, backend->threads, engine_roof_gb_per_s(d->state.engine));
     return EXIT_OK;
 }
 
@@ -211,32 +220,37 @@ static enum exit_code serve(const struct config *config)
 {
     struct listen_address address;
     char reason[ADDRESS_REASON_BYTES];
-    struct daemon d = {.state = {.config = config}};
+    struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime()},
+                       .progress_ns = uv_hrtime()};
     if (listen_address_parse(config->listen, &address, reason) != 0) {
         fprintf(stderr, "attnd: listen: %s\n", reason);
         return EXIT_CONFIGURATION;
     }
-    enum exit_code code = open_backend(&d, config);
-    if (code != EXIT_OK)
-        return code;
     uv_loop_init(&d.loop);
     watch_signals(&d);
-    int rc = http_server_create(&d.loop, &address, &config->limits, routes_handle, &d.state, &d.server);
-    if (rc != 0) {
-        fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
-                uv_strerror(rc));
-        close_loop(&d);
-        attention_close(d.attention);
-        return EXIT_UNAVAILABLE;
+    uv_async_init(&d.loop, &d.completed, on_completed);
+    d.completed.data = &d;
+    uv_unref((uv_handle_t *)&d.completed);
+    enum exit_code code = start_engine(&d, config);
+    if (code == EXIT_OK) {
+        int rc = http_server_create(&d.loop, &address, &config->limits, routes_handle, routes_abandon,
+                                    &d.state, &d.server);
+        if (rc != 0) {
+            fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
+                    uv_strerror(rc));
+            code = EXIT_UNAVAILABLE;
+        }
     }
-    log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
-             http_server_url(d.server));
-    uv_run(&d.loop, UV_RUN_DEFAULT);
+    if (code == EXIT_OK) {
+        log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
+                 http_server_url(d.server));
+        uv_run(&d.loop, UV_RUN_DEFAULT);
+        log_line(LOG_INFO, "stopped");
+    }
+    engine_destroy(d.state.engine); /* before the loop that it notifies */
     http_server_destroy(d.server);
     close_loop(&d);
-    attention_close(d.attention);
-    log_line(LOG_INFO, "stopped");
-    return EXIT_OK;
+    return code;
 }
 
 static enum exit_code run(const struct options *options)

@@ -1,33 +1,58 @@
-/* routes.c - the table of routes and the handlers that need no engine. */
+/* routes.c - the table of routes.
+ *
+ * A route either answers by itself (probes, /v1/info) or names a kind of call and the function that
+ * reads the request into one. Such a call goes to the engine and its exchange waits; routes_deliver()
+ * renders the answer when it is back. */
 #include "server/routes.h"
 
+#include "server/call_parse.h"
+#include "server/call_render.h"
 #include "server/version.h"
 
 #include <stdio.h>
 #include <string.h>
 
-typedef void (*route_handler)(struct http_exchange *x, struct daemon_state *daemon);
+typedef void (*route_answer)(struct http_exchange *x, struct daemon_state *daemon);
+typedef int (*route_parse)(struct http_exchange *x, struct call *call, const struct geometry *g);
 
 struct route {
     enum http_method method;
-    const char *path;
-    route_handler handler;
+    const char *path;    /* "{id}" stands for a sequence id */
+    route_answer answer; /* or, when NULL: */
+    enum call_kind kind;
+    route_parse parse;
+    int http_status; /* of success */
 };
+
+static const double STALL_S_MAX = 10; /* without a sign of life from a busy engine */
+
+static void write_status(struct http_exchange *x, int http_status, const char *status)
+{
+    x->http_status = http_status;
+    json_open(&x->reply, NULL, '{');
+    json_string(&x->reply, "status", status);
+    json_close(&x->reply, '}');
+}
+
+static bool is_stalled(const struct daemon_state *daemon)
+{
+    return engine_stall_s(daemon->engine) > STALL_S_MAX;
+}
 
 static void get_livez(struct http_exchange *x, struct daemon_state *daemon)
 {
-    (void)daemon;
-    json_open(&x->reply, NULL, '{');
-    json_string(&x->reply, "status", "live");
-    json_close(&x->reply, '}');
+    bool stalled = is_stalled(daemon);
+    write_status(x, stalled ? 503 : 200, stalled ? "stalled" : "live");
 }
 
 static void get_readyz(struct http_exchange *x, struct daemon_state *daemon)
 {
-    x->http_status = daemon->draining ? 503 : 200;
-    json_open(&x->reply, NULL, '{');
-    json_string(&x->reply, "status", daemon->draining ? "draining" : "ready");
-    json_close(&x->reply, '}');
+    if (daemon->draining)
+        write_status(x, 503, "draining");
+    else if (is_stalled(daemon))
+        write_status(x, 503, "stalled");
+    else
+        write_status(x, 200, "ready");
 }
 
 static void write_geometry(struct json_writer *w, const struct config *config)
@@ -56,6 +81,7 @@ static void write_geometry(struct json_writer *w, const struct config *config)
 static void get_info(struct http_exchange *x, struct daemon_state *daemon)
 {
     const struct config *config = daemon->config;
+    const struct attention_info *backend = engine_backend(daemon->engine);
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
     json_string(w, "name", "attnd");
@@ -63,12 +89,12 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_string(w, "commit", ATTND_COMMIT);
     json_uint(w, "node", 0);
     json_open(w, "backend", '{');
-    json_string(w, "name", daemon->backend->name);
-    json_string(w, "device", daemon->backend->device);
-    json_string(w, "isa", daemon->backend->isa);
-    json_uint(w, "threads", daemon->backend->threads);
-    json_float(w, "roof_gb_per_s", (float)daemon->roof_gb_per_s);
-    json_bool(w, "bit_stable", daemon->backend->bit_stable);
+    json_string(w, "name", backend->name);
+    json_string(w, "device", backend->device);
+    json_string(w, "isa", backend->isa);
+    json_uint(w, "threads", backend->threads);
+    json_float(w, "roof_gb_per_s", (float)engine_roof_gb_per_s(daemon->engine));
+    json_bool(w, "bit_stable", backend->bit_stable);
     json_close(w, '}');
     write_geometry(w, config);
     json_open(w, "pool", '{');
@@ -81,15 +107,58 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "header_bytes", HTTP_HEAD_BYTES_MAX);
     json_uint(w, "headers", HTTP_HEADERS_MAX);
     json_uint(w, "url_bytes", HTTP_URL_BYTES_MAX);
+    json_uint(w, "sequences", config->limits.sequences);
+    json_uint(w, "sequence_tokens", config->limits.sequence_tokens);
+    json_uint(w, "calls", config->limits.calls);
+    json_uint(w, "rows_per_call", config->step_rows_max);
     json_close(w, '}');
     json_close(w, '}');
 }
 
+#define GET    HTTP_METHOD_GET
+#define POST   HTTP_METHOD_POST
+#define DELETE HTTP_METHOD_DELETE
+
+/* clang-format off */
 static const struct route routes[] = {
-    {HTTP_METHOD_GET, "/livez", get_livez},
-    {HTTP_METHOD_GET, "/readyz", get_readyz},
-    {HTTP_METHOD_GET, "/v1/info", get_info},
+    {GET, "/livez", get_livez, 0, NULL, 0},
+    {GET, "/readyz", get_readyz, 0, NULL, 0},
+    {GET, "/v1/info", get_info, 0, NULL, 0},
+    {GET, "/stats", NULL, CALL_STATS, call_parse_page, 200},
+    {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_page, 200},
+    {POST, "/v1/audit", NULL, CALL_AUDIT, call_parse_nothing, 200},
+    {POST, "/v1/trim", NULL, CALL_TRIM, call_parse_nothing, 200},
+    {GET, "/v1/sequences", NULL, CALL_LIST, call_parse_page, 200},
+    {POST, "/v1/sequences", NULL, CALL_CREATE, call_parse_create, 201},
+    {GET, "/v1/sequences/{id}", NULL, CALL_SEQUENCE, call_parse_nothing, 200},
+    {DELETE, "/v1/sequences/{id}", NULL, CALL_DELETE, call_parse_nothing, 204},
+    {GET, "/v1/sequences/{id}/blocks", NULL, CALL_BLOCKS, call_parse_nothing, 200},
+    {POST, "/v1/sequences/{id}/fork", NULL, CALL_FORK, call_parse_fork, 201},
+    {POST, "/v1/sequences/{id}/truncate", NULL, CALL_TRUNCATE, call_parse_truncate, 200},
+    {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200},
+    {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200},
 };
+/* clang-format on */
+
+#undef GET
+#undef POST
+#undef DELETE
+
+/* Whether the path is the route's; a number in the place of "{id}" goes to *id. */
+static bool path_matches(struct http_text path, const char *pattern, uint64_t *id)
+{
+    const char *hole = strstr(pattern, "{id}");
+    if (!hole)
+        return http_text_is(path, pattern);
+    size_t front = (size_t)(hole - pattern), at = front;
+    if (path.n <= front || memcmp(path.bytes, pattern, front) != 0)
+        return false;
+    for (*id = 0; at < path.n && at < front + 16 && path.bytes[at] >= '0' && path.bytes[at] <= '9';
+         at++)
+        *id = *id * 10 + (uint64_t)(path.bytes[at] - '0');
+    struct http_text rest = {path.bytes + at, path.n - at};
+    return at > front && http_text_is(rest, hole + 4);
+}
 
 static void refuse_method(struct http_exchange *x, unsigned allowed)
 {
@@ -110,23 +179,48 @@ static void refuse_method(struct http_exchange *x, unsigned allowed)
     snprintf(x->extra, sizeof x->extra, "Allow: %s\r\n", list);
 }
 
+/* Read the request into a call and hand it to the engine. */
+static void start_call(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
+                       uint64_t id)
+{
+    struct call *call = engine_acquire(daemon->engine);
+    if (!call) {
+        snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
+        http_problem(x, ATTND_BUSY, "limits.calls (%u) are under way", daemon->config->limits.calls);
+        return;
+    }
+    call->kind = route->kind;
+    call->id = id;
+    call->answer_status = route->http_status;
+    if (route->parse(x, call, &daemon->config->geometry) != 0) {
+        engine_release(daemon->engine, call);
+        return;
+    }
+    call->cookie = x;
+    x->pending = call;
+    x->deferred = true;
+    engine_submit(daemon->engine, call);
+}
+
 void routes_handle(struct http_exchange *x, void *cookie)
 {
+    struct daemon_state *daemon = cookie;
     unsigned allowed = 0;
+    uint64_t id = 0;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (!http_text_is(x->path, routes[i].path))
+        const struct route *route = &routes[i];
+        if (!path_matches(x->path, route->path, &id))
             continue;
-        if (routes[i].method != x->method) {
-            allowed |= routes[i].method;
+        if (route->method != x->method) {
+            allowed |= route->method;
             continue;
         }
-        if (x->query.n)
-            http_problem(x, ATTND_INVALID, "this path takes no parameters: \"%.*s\"", (int)x->query.n,
-                         x->query.bytes);
-        else
-            routes[i].handler(x, cookie);
-        if (!x->reply.overflow && x->http_status < 400)
+        if (!route->answer) {
+            start_call(x, daemon, route, id);
+        } else if (call_parse_nothing(x, NULL, NULL) == 0) {
+            route->answer(x, daemon);
             json_raw(&x->reply, "\n");
+        }
         return;
     }
     if (allowed)
@@ -134,4 +228,29 @@ void routes_handle(struct http_exchange *x, void *cookie)
     else
         http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s", (int)(x->path.n < 200 ? x->path.n : 200),
                      x->path.bytes);
+}
+
+void routes_abandon(struct http_exchange *x, void *cookie)
+{
+    struct call *call = x->pending;
+    (void)cookie;
+    call->cookie = NULL; /* the engine does not look at it */
+}
+
+void routes_deliver(struct daemon_state *daemon)
+{
+    const struct render_context context = {.config = daemon->config,
+                                           .backend = engine_backend(daemon->engine),
+                                           .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
+                                           .uptime_s =
+                                               (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
+    struct call *call;
+    while ((call = engine_take(daemon->engine))) {
+        struct http_exchange *x = call->cookie;
+        if (x) {
+            call_render(x, call, &context);
+            http_answer(x);
+        }
+        engine_release(daemon->engine, call);
+    }
 }

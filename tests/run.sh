@@ -64,7 +64,7 @@ done >"${bench_log:=$(mktemp)}" 2>&1 </dev/null
 count 'benchmarks, one short round' "$bench_log" 0 0
 rm -f "$bench_log"
 for script in tests/integration/[0-9]*.sh; do
-    run "${script#tests/}" bash "$script"
+    run "${script#tests/}" timeout 300 bash "$script"
 done
 
 echo "$passed passed, $failed failed, $skipped skipped"

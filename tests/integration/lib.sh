@@ -11,6 +11,9 @@ DAEMON=
 # shellcheck disable=SC2154
 trap 'status=$?; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"; exit $status' EXIT
 
+# No answer is worth waiting for that long.
+curl() { command curl -m 20 "$@"; }
+
 start_daemon() {
     "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log" &
     DAEMON=$!

@@ -1,0 +1,112 @@
+/* call.h - one thing that the loop thread asks of the engine, and its answer.
+ *
+ * Calls come from a fixed pool, each with an arena for its tensors and lists. The loop fills in a call
+ * and submits it; from then on it belongs to the engine until it comes back completed. */
+#ifndef SCHEDULER_CALL_H
+#define SCHEDULER_CALL_H
+
+#include "allocator/block_table.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum call_kind {
+    CALL_CREATE,   /* id (0: choose one) -> views[0] */
+    CALL_SEQUENCE, /* id -> views[0], lengths, list: block ids */
+    CALL_BLOCKS,   /* id -> blocks: the sequence's table */
+    CALL_FORK,     /* id, length, count -> views[0..count), list: their block ids one after the other */
+    CALL_TRUNCATE, /* id, length -> views[0] */
+    CALL_DELETE,   /* id */
+    CALL_APPEND,   /* layer, sequences, k, v -> views */
+    CALL_ATTEND,   /* layer, sequences, q [, k, v] -> o, lse */
+    CALL_STATS,    /* cursor, limit -> stats, views and list of one page */
+    CALL_LIST,     /* cursor, limit -> views and list of one page */
+    CALL_POOL,     /* cursor, limit -> blocks: one page of the pool */
+    CALL_AUDIT,    /* -> fault */
+    CALL_TRIM      /* -> count */
+};
+
+enum {
+    CALL_DETAIL_BYTES = 256,
+    CALL_ARENA_BYTES = 2 << 20, /* tensors of a 64 KiB JSON body, in and out, with room to spare */
+    CALL_PAGE_MAX = 1000        /* sequences or blocks on a page */
+};
+
+/* A sequence as it is shown. */
+struct sequence_view {
+    uint64_t id, parent; /* parent 0: none */
+    uint32_t length, blocks, shared_blocks;
+    double age_s, idle_s;
+};
+
+/* A block as it is shown. */
+struct block_view {
+    uint32_t block, refs, fill;
+    enum block_state state;
+    uint64_t owner; /* the first sequence found to hold it; 0: none */
+};
+
+/* One sequence of an append or attend: `rows` consecutive tokens. */
+struct call_sequence {
+    uint64_t id;
+    uint32_t rows;
+};
+
+struct call_stats {
+    uint64_t epoch;
+    struct block_pool_counts pool;
+    struct block_tables_counts tables;
+    uint64_t steps, bytes_read;
+    uint32_t rows_p50, rows_max;
+    double step_us_p50, step_us_p99, gb_per_s;
+    uint32_t running;
+};
+
+struct call {
+    enum call_kind kind;
+    /* in */
+    uint64_t id, cursor;
+    uint32_t layer, length, count, limit;
+    struct call_sequence *sequences; /* [sequence_count], in the arena */
+    uint32_t sequence_count;
+    uint32_t rows;   /* tokens of all sequences together */
+    void *q, *k, *v; /* in the arena, geometry.dtype; NULL: not given */
+
+    /* out */
+    int status;
+    char detail[CALL_DETAIL_BYTES];
+    struct sequence_view *views; /* in the arena */
+    uint32_t view_count;
+    uint32_t *list; /* in the arena */
+    uint32_t list_count;
+    struct block_view *blocks; /* in the arena */
+    uint32_t block_count;
+    uint64_t next;     /* cursor of the next page; 0: none */
+    uint32_t *lengths; /* per layer, in the arena */
+    void *o;           /* in the arena */
+    float *lse;
+    struct call_stats stats;
+    const char *fault;
+    double queue_us, step_us;
+    uint32_t rows_in_step;
+
+    /* the loop's own */
+    void *cookie;
+    int answer_status; /* HTTP status of success */
+    bool wants_lse;
+
+    /* the engine's own */
+    double submitted_s;
+    struct call *next_ready;
+    uint32_t first_row; /* of its rows in the step */
+
+    size_t arena_used;
+    uint8_t *arena;
+};
+
+/* call_alloc(call, n, size): room for n elements in the call's arena, aligned to 64 bytes; NULL when it
+ * does not fit. */
+void *call_alloc(struct call *call, size_t n, size_t size);
+
+#endif

@@ -1,0 +1,50 @@
+/* engine.h - the engine thread: the only one that touches the allocator, the sequences and the backend.
+ *
+ * The loop thread acquires a call, fills it in and submits it; the engine completes it and notifies the
+ * loop, which takes it, reads the answer and releases it. Calls that compute (append, attend) are
+ * gathered into steps: whatever is ready for the same layer when a step is formed shares it. */
+#ifndef SCHEDULER_ENGINE_H
+#define SCHEDULER_ENGINE_H
+
+#include "config/config.h"
+#include "kernels/attention.h"
+#include "scheduler/call.h"
+
+struct engine;
+
+struct engine_options {
+    const struct config *config;
+    uint32_t partials_max;
+    /* Called on the engine thread when there is something for engine_take(); coalesces, so drain until
+     * NULL. */
+    void (*notify)(void *cookie);
+    /* Called on the thread that creates the engine, while the pool is being touched. */
+    void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
+    void *cookie;
+};
+
+/* engine_create(options, engine, error): open the backend, take all memory, start the thread. Returns
+ * 0, ATTND_INVALID or ATTND_NO_MEMORY with a sentence in `error`. */
+MUST_USE int engine_create(const struct engine_options *options, struct engine **engine,
+                           char error[ATTENTION_ERROR_BYTES]);
+
+/* engine_destroy: finish what has been submitted, end the thread. Calls not taken are dropped. NULL is
+ * fine. */
+void engine_destroy(struct engine *engine);
+
+/* Loop thread. engine_acquire: an empty call, NULL when all are under way. engine_submit: hand it over.
+ * engine_take: a completed call, NULL when there is none. engine_release: give a call back. */
+struct call *engine_acquire(struct engine *engine);
+void engine_submit(struct engine *engine, struct call *call);
+struct call *engine_take(struct engine *engine);
+void engine_release(struct engine *engine, struct call *call);
+
+/* Any thread. */
+const struct attention_info *engine_backend(const struct engine *engine);
+double engine_roof_gb_per_s(const struct engine *engine);
+
+/* engine_idle_s: seconds since the engine last showed that it is alive, while it has work; 0 without
+ * work. */
+double engine_stall_s(const struct engine *engine);
+
+#endif

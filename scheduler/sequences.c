@@ -1,0 +1,96 @@
+/* sequences.c - see sequences.h.
+ *
+ * Open addressing with linear probing, at most half full; removal shifts entries back, as in
+ * allocator/prefix_index.c. */
+#include "scheduler/sequences.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sequences {
+    struct sequence *at; /* [rows] */
+    uint32_t *slots;     /* [mask + 1] row or NO_ROW */
+    uint32_t mask;
+    uint64_t next_id;
+};
+
+static uint32_t home_of(const struct sequences *s, uint64_t id)
+{
+    return (uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & s->mask;
+}
+
+int sequences_create(uint32_t rows, struct sequences **result)
+{
+    struct sequences *s = calloc(1, sizeof *s);
+    uint32_t slots = 4;
+    while (slots < 2 * rows)
+        slots *= 2;
+    if (!s)
+        return ATTND_NO_MEMORY;
+    s->mask = slots - 1;
+    s->next_id = 1;
+    s->at = calloc(rows, sizeof *s->at);
+    s->slots = malloc(slots * sizeof *s->slots);
+    if (!s->at || !s->slots) {
+        sequences_destroy(s);
+        return ATTND_NO_MEMORY;
+    }
+    memset(s->slots, 0xff, slots * sizeof *s->slots);
+    *result = s;
+    return 0;
+}
+
+void sequences_destroy(struct sequences *s)
+{
+    if (!s)
+        return;
+    free(s->at);
+    free(s->slots);
+    free(s);
+}
+
+uint32_t sequences_find(const struct sequences *s, uint64_t id)
+{
+    uint32_t at = home_of(s, id);
+    while (s->slots[at] != NO_ROW && s->at[s->slots[at]].id != id)
+        at = (at + 1) & s->mask;
+    return s->slots[at];
+}
+
+uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t parent, double now_s)
+{
+    while (id == 0) {
+        if (sequences_find(s, s->next_id) == NO_ROW)
+            id = s->next_id;
+        s->next_id++;
+    }
+    assert(s->at[row].id == 0 && sequences_find(s, id) == NO_ROW);
+    s->at[row] = (struct sequence){.id = id, .parent = parent, .created_s = now_s, .used_s = now_s};
+    uint32_t at = home_of(s, id);
+    while (s->slots[at] != NO_ROW)
+        at = (at + 1) & s->mask;
+    s->slots[at] = row;
+    return id;
+}
+
+void sequences_remove(struct sequences *s, uint32_t row)
+{
+    uint32_t hole = home_of(s, s->at[row].id);
+    while (s->slots[hole] != row)
+        hole = (hole + 1) & s->mask;
+    for (uint32_t at = (hole + 1) & s->mask; s->slots[at] != NO_ROW; at = (at + 1) & s->mask) {
+        uint32_t home = home_of(s, s->at[s->slots[at]].id);
+        if (((at - home) & s->mask) >= ((at - hole) & s->mask)) {
+            s->slots[hole] = s->slots[at];
+            hole = at;
+        }
+    }
+    s->slots[hole] = NO_ROW;
+    s->at[row].id = 0;
+}
+
+struct sequence *sequences_at(struct sequences *s, uint32_t row)
+{
+    return &s->at[row];
+}

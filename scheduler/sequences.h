@@ -1,0 +1,37 @@
+/* sequences.h - sequence ids, and what is known of each sequence beside its block table.
+ *
+ * A sequence lives in a row of the block tables; its id is found by a hash table. Engine thread only;
+ * nothing allocates after create. */
+#ifndef SCHEDULER_SEQUENCES_H
+#define SCHEDULER_SEQUENCES_H
+
+#include "allocator/block_table.h"
+
+enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n; this daemon is node 0 */
+
+struct sequence {
+    uint64_t id; /* 0: the row is vacant */
+    uint64_t parent;
+    double created_s, used_s;
+    uint64_t forming; /* number of the step formation that holds, or keeps waiting, a call of it */
+    uint64_t seen;    /* number of the call that named it last */
+};
+
+struct sequences;
+
+MUST_USE int sequences_create(uint32_t rows, struct sequences **sequences);
+void sequences_destroy(struct sequences *sequences);
+
+/* sequences_find: the row of `id`, NO_ROW if there is none. */
+uint32_t sequences_find(const struct sequences *sequences, uint64_t id);
+
+/* sequences_add(sequences, row, id): `row` now holds `id`, which is not in use; 0: the next unused one.
+ * Returns the id. */
+uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent,
+                       double now_s);
+
+void sequences_remove(struct sequences *sequences, uint32_t row);
+
+struct sequence *sequences_at(struct sequences *sequences, uint32_t row);
+
+#endif

@@ -1,0 +1,332 @@
+/* call_render.c - see call_render.h. */
+#include "server/call_render.h"
+
+#include "kernels/numeric.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
+{
+    json_open(w, "blocks", '[');
+    for (uint32_t i = 0; i < n; i++)
+        json_uint(w, NULL, ids[i]);
+    json_close(w, ']');
+}
+
+/* The members of one sequence as /stats and GET /v1/sequences show it, inside an open object. */
+static void write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
+{
+    json_uint(w, "id", v->id);
+    json_string(w, "state", "idle"); /* the engine answers between steps, when no call is on it */
+    json_uint(w, "length", v->length);
+    write_ids(w, ids, v->blocks);
+    json_uint(w, "shared_blocks", v->shared_blocks);
+    if (v->parent)
+        json_uint(w, "parent", v->parent);
+    else
+        json_null(w, "parent");
+    json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
+    json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
+}
+
+static void write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers)
+{
+    json_open(w, "lengths", '[');
+    for (uint32_t layer = 0; layer < layers; layer++)
+        json_uint(w, NULL, lengths[layer]);
+    json_close(w, ']');
+}
+
+static void write_next(struct json_writer *w, uint64_t next)
+{
+    if (next)
+        json_uint(w, "next", next);
+    else
+        json_null(w, "next");
+}
+
+static void write_items(struct json_writer *w, const struct call *call)
+{
+    const uint32_t *ids = call->list;
+    json_open(w, "items", '[');
+    for (uint32_t i = 0; i < call->view_count; i++) {
+        json_open(w, NULL, '{');
+        write_sequence(w, &call->views[i], ids);
+        json_close(w, '}');
+        ids += call->views[i].blocks;
+    }
+    json_close(w, ']');
+    write_next(w, call->next);
+}
+
+static void write_pool(struct json_writer *w, const struct call *call, const struct render_context *c)
+{
+    const struct block_pool_counts *p = &call->stats.pool;
+    const struct block_tables_counts *t = &call->stats.tables;
+    double slots = (double)p->held * c->config->geometry.block_size;
+    json_open(w, "pool", '{');
+    json_uint(w, "blocks", p->blocks);
+    json_uint(w, "free", p->free);
+    json_uint(w, "cached", p->cached);
+    json_uint(w, "held", p->held);
+    json_uint(w, "fenced", p->fenced);
+    json_uint(w, "shared", p->shared);
+    json_uint(w, "block_size", c->config->geometry.block_size);
+    json_uint(w, "tokens_logical", t->tokens_logical);
+    json_uint(w, "tokens_physical", t->tokens_physical);
+    json_float(w, "sharing_ratio",
+               t->tokens_physical ? (float)((double)t->tokens_logical / (double)t->tokens_physical)
+                                  : 1);
+    json_float(w, "internal_fragmentation",
+               slots > 0 ? (float)(1 - (double)t->tokens_physical / slots) : 0);
+    json_uint(w, "bytes_per_block", geometry_block_bytes(&c->config->geometry));
+    json_uint(w, "host_blocks", t->host_blocks);
+    json_close(w, '}');
+    json_open(w, "counters", '{');
+    json_uint(w, "cow_copies", t->copies);
+    json_uint(w, "forks", t->forks);
+    json_uint(w, "evictions", p->evictions);
+    json_uint(w, "alloc_failures", p->failures);
+    json_close(w, '}');
+}
+
+static void render_stats(struct json_writer *w, const struct call *call, const struct render_context *c)
+{
+    const struct call_stats *s = &call->stats;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", s->epoch);
+    json_double(w, "uptime_s", round(c->uptime_s * 10) / 10);
+    json_open(w, "backend", '{');
+    json_string(w, "name", c->backend->name);
+    json_string(w, "isa", c->backend->isa);
+    json_uint(w, "threads", c->backend->threads);
+    json_close(w, '}');
+    write_pool(w, call, c);
+    json_open(w, "scheduler", '{');
+    json_uint(w, "steps", s->steps);
+    json_open(w, "batch_rows", '{');
+    json_uint(w, "p50", s->rows_p50);
+    json_uint(w, "max", s->rows_max);
+    json_close(w, '}');
+    json_open(w, "step_us", '{');
+    json_float(w, "p50", (float)s->step_us_p50);
+    json_float(w, "p99", (float)s->step_us_p99);
+    json_close(w, '}');
+    json_uint(w, "bytes_read", s->bytes_read);
+    json_float(w, "gb_per_s", (float)s->gb_per_s);
+    json_float(w, "roof_gb_per_s", (float)c->roof_gb_per_s);
+    json_float(w, "roof_fraction", c->roof_gb_per_s > 0 ? (float)(s->gb_per_s / c->roof_gb_per_s) : 0);
+    json_close(w, '}');
+    json_open(w, "sequences", '{');
+    json_uint(w, "count", s->tables.rows);
+    write_items(w, call);
+    json_close(w, '}');
+    json_close(w, '}');
+}
+
+static const char *state_name(enum block_state state)
+{
+    static const char *const names[] = {"free", "held", "cached", "fenced"};
+    return names[state];
+}
+
+static void render_table(struct json_writer *w, const struct call *call)
+{
+    json_open(w, NULL, '[');
+    for (uint32_t i = 0; i < call->block_count; i++) {
+        json_open(w, NULL, '{');
+        json_uint(w, "index", i);
+        json_uint(w, "block", call->blocks[i].block);
+        json_uint(w, "fill", call->blocks[i].fill);
+        json_uint(w, "refs", call->blocks[i].refs);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+}
+
+static void render_pool(struct http_exchange *x, const struct call *call)
+{
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", call->stats.epoch);
+    json_open(w, "blocks", '[');
+    for (uint32_t i = 0; i < call->block_count; i++) {
+        const struct block_view *v = &call->blocks[i];
+        json_open(w, NULL, '{');
+        json_uint(w, "block", v->block);
+        json_string(w, "state", state_name(v->state));
+        json_uint(w, "refs", v->refs);
+        json_uint(w, "fill", v->fill);
+        if (v->owner)
+            json_uint(w, "owner", v->owner);
+        else
+            json_null(w, "owner");
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    write_next(w, call->next);
+    json_close(w, '}');
+    if (call->next)
+        snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u>; rel=\"next\"\r\n",
+                 (unsigned long long)call->next, call->limit);
+}
+
+static void render_attention(struct json_writer *w, const struct call *call, const struct geometry *g)
+{
+    json_open(w, NULL, '{');
+    json_open(w, "o", '[');
+    for (uint32_t row = 0; row < call->rows; row++) {
+        json_open(w, NULL, '[');
+        for (uint32_t head = 0; head < g->query_heads; head++) {
+            json_open(w, NULL, '[');
+            for (uint32_t d = 0; d < g->head_dim; d++)
+                json_float(w, NULL,
+                           numeric_load(g->dtype, call->o,
+                                        ((size_t)row * g->query_heads + head) * g->head_dim + d));
+            json_close(w, ']');
+        }
+        json_close(w, ']');
+    }
+    json_close(w, ']');
+    if (call->wants_lse) {
+        json_open(w, "lse", '[');
+        for (uint32_t row = 0; row < call->rows; row++) {
+            json_open(w, NULL, '[');
+            for (uint32_t head = 0; head < g->query_heads; head++)
+                json_float(w, NULL, call->lse[(size_t)row * g->query_heads + head]);
+            json_close(w, ']');
+        }
+        json_close(w, ']');
+    }
+    json_float(w, "queue_us", (float)call->queue_us);
+    json_float(w, "step_us", (float)call->step_us);
+    json_uint(w, "rows_in_step", call->rows_in_step);
+    json_close(w, '}');
+}
+
+static void render_lengths(struct json_writer *w, const struct call *call)
+{
+    json_open(w, NULL, '{');
+    json_open(w, "sequences", '[');
+    for (uint32_t i = 0; i < call->view_count; i++) {
+        json_open(w, NULL, '{');
+        json_uint(w, "id", call->views[i].id);
+        json_uint(w, "length", call->views[i].length);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    json_close(w, '}');
+}
+
+static void render_forks(struct json_writer *w, const struct call *call)
+{
+    const uint32_t *ids = call->list;
+    json_open(w, NULL, '{');
+    json_open(w, "sequences", '[');
+    for (uint32_t i = 0; i < call->view_count; i++) {
+        json_open(w, NULL, '{');
+        json_uint(w, "id", call->views[i].id);
+        json_uint(w, "length", call->views[i].length);
+        write_ids(w, ids, call->views[i].blocks);
+        json_close(w, '}');
+        ids += call->views[i].blocks;
+    }
+    json_close(w, ']');
+    json_close(w, '}');
+}
+
+static void render_create(struct http_exchange *x, const struct call *call)
+{
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_uint(w, "id", call->views[0].id);
+    json_uint(w, "length", call->views[0].length);
+    json_uint(w, "cached_tokens", 0);
+    write_ids(w, call->list, call->views[0].blocks);
+    json_close(w, '}');
+    snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",
+             (unsigned long long)call->views[0].id);
+}
+
+static void render_sequence(struct json_writer *w, const struct call *call, const struct geometry *g)
+{
+    json_open(w, NULL, '{');
+    write_sequence(w, &call->views[0], call->list);
+    if (call->lengths)
+        write_lengths(w, call->lengths, g->layers);
+    json_close(w, '}');
+}
+
+static void render_audit(struct http_exchange *x, const struct call *call)
+{
+    static const char *const checked[] = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9"};
+    struct json_writer *w = &x->reply;
+    if (call->fault) {
+        http_problem(x, ATTND_INTERNAL, "%s", call->fault);
+        return;
+    }
+    json_open(w, NULL, '{');
+    json_bool(w, "ok", true);
+    json_open(w, "checked", '[');
+    for (size_t i = 0; i < sizeof checked / sizeof checked[0]; i++)
+        json_string(w, NULL, checked[i]);
+    json_close(w, ']');
+    json_close(w, '}');
+}
+
+void call_render(struct http_exchange *x, const struct call *call, const struct render_context *c)
+{
+    const struct geometry *g = &c->config->geometry;
+    struct json_writer *w = &x->reply;
+    x->http_status = call->answer_status;
+    if (call->status != 0) {
+        if (status_http(call->status) == 503)
+            snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
+        http_problem(x, call->status, "%s", call->detail);
+        return;
+    }
+    switch (call->kind) {
+    case CALL_CREATE:
+        render_create(x, call);
+        break;
+    case CALL_SEQUENCE:
+    case CALL_TRUNCATE:
+        render_sequence(w, call, g);
+        break;
+    case CALL_BLOCKS:
+        render_table(w, call);
+        break;
+    case CALL_FORK:
+        render_forks(w, call);
+        break;
+    case CALL_DELETE:
+        return;
+    case CALL_APPEND:
+        render_lengths(w, call);
+        break;
+    case CALL_ATTEND:
+        render_attention(w, call, g);
+        break;
+    case CALL_STATS:
+        render_stats(w, call, c);
+        break;
+    case CALL_LIST:
+        json_open(w, NULL, '{');
+        write_items(w, call);
+        json_close(w, '}');
+        break;
+    case CALL_POOL:
+        render_pool(x, call);
+        break;
+    case CALL_AUDIT:
+        render_audit(x, call);
+        break;
+    case CALL_TRIM:
+        json_open(w, NULL, '{');
+        json_uint(w, "dropped", call->count);
+        json_close(w, '}');
+        break;
+    }
+    json_raw(w, "\n");
+}
