@@ -98,9 +98,9 @@ $(VERSIONED): CPPFLAGS_ALL += -DATTND_COMMIT='"$(COMMIT)"'
 .PHONY: run
 run: $(B)/attnd
 	@echo 'attnd serves http://127.0.0.1:8400; in another terminal try:'
-	@echo '    curl -s http://127.0.0.1:8400/livez'
 	@echo '    curl -s http://127.0.0.1:8400/v1/info | jq .geometry'
-	@echo '    curl -s http://127.0.0.1:8400/v1/info | jq .pool'
+	@echo '    curl -s -X POST http://127.0.0.1:8400/v1/sequences'
+	@echo '    curl -s http://127.0.0.1:8400/stats | jq .pool'
 	@$(B)/attnd
 
 # ---- tests

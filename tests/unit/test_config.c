@@ -154,7 +154,7 @@ START_TEST(every_preset_loads)
     char error[CONFIG_ERROR_BYTES];
     struct config c, defaults;
     ck_assert_int_eq(glob("config/*.jsonc", 0, NULL, &files), 0);
-    ck_assert_uint_ge(files.gl_pathc, 6);
+    ck_assert_uint_ge(files.gl_pathc, 7);
     for (size_t i = 0; i < files.gl_pathc; i++) {
         const struct config_inputs inputs = {.file = files.gl_pathv[i]};
         ck_assert_msg(config_load(&c, &inputs, error) == 0, "%s", error);
