@@ -120,6 +120,11 @@ void json_float(struct json_writer *w, const char *name, float value)
     put_shortest(w, name, (double)value, true);
 }
 
+void json_name(struct json_writer *w, const char *name)
+{
+    put_prefix(w, name);
+}
+
 void json_raw(struct json_writer *w, const char *text)
 {
     put(w, text, strlen(text));

@@ -33,6 +33,9 @@ void json_null(struct json_writer *w, const char *name);
 void json_double(struct json_writer *w, const char *name, double value);
 void json_float(struct json_writer *w, const char *name, float value);
 
+/* json_name: the name of a member whose value follows by json_raw(). */
+void json_name(struct json_writer *w, const char *name);
+
 /* json_raw(w, text): bytes as they are, such as a line end between two values. */
 void json_raw(struct json_writer *w, const char *text);
 

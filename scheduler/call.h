@@ -29,7 +29,7 @@ enum call_kind {
 
 enum {
     CALL_DETAIL_BYTES = 256,
-    CALL_ARENA_BYTES = 2 << 20, /* tensors of a 64 KiB JSON body, in and out, with room to spare */
+    CALL_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
     CALL_PAGE_MAX = 1000        /* sequences or blocks on a page */
 };
 
@@ -93,8 +93,8 @@ struct call {
 
     /* the loop's own */
     void *cookie;
-    int answer_status; /* HTTP status of success */
-    bool wants_lse;
+    int answer_status;             /* HTTP status of success */
+    bool wants_lse, wants_tensors; /* of the answer: lse; safetensors instead of JSON */
 
     /* the engine's own */
     double submitted_s;

@@ -3,6 +3,7 @@
 
 #include "config/json.h"
 #include "kernels/numeric.h"
+#include "server/safetensors.h"
 
 #include <cjson/cJSON.h>
 
@@ -11,7 +12,11 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FORKS_MAX = 1000, PAGE_DEFAULT = 100 };
+enum {
+    FORKS_MAX = 1000,
+    PAGE_DEFAULT = 100,
+    JSON_NUMBERS_MAX = 100000 /* of an answer */
+};
 
 static const int64_t ID_MAX = (INT64_C(1) << 53) - 1;
 
@@ -94,11 +99,11 @@ static int refuse(struct body *b, const char *member, const char *wants)
     return ATTND_INVALID;
 }
 
-static bool is_json_type(struct http_text type)
+/* Whether the media type, its parameters aside, is `name`. */
+static bool is_type(struct http_text type, const char *name)
 {
-    static const char json[] = "application/json";
-    size_t n = sizeof json - 1;
-    return type.n >= n && strncasecmp(type.bytes, json, n) == 0 &&
+    size_t n = strlen(name);
+    return type.n >= n && strncasecmp(type.bytes, name, n) == 0 &&
            (type.n == n || type.bytes[n] == ';' || type.bytes[n] == ' ');
 }
 
@@ -111,11 +116,16 @@ static int open_body(struct body *b, struct http_exchange *x, const char *const 
     *b = (struct body){.x = x};
     if (no_query(x) != 0)
         return ATTND_INVALID;
-    if (x->body.n && !is_json_type(x->body_type)) {
+    if (x->body.n && !is_type(x->body_type, "application/json")) {
         http_problem(x, ATTND_BAD_TYPE,
                      "Content-Type is \"%.*s\"; send application/json (curl --json does)",
                      (int)(x->body_type.n < 80 ? x->body_type.n : 80), x->body_type.bytes);
         return ATTND_BAD_TYPE;
+    }
+    if (x->body.n > HTTP_JSON_BYTES_MAX) {
+        http_problem(x, ATTND_BODY_TOO_LARGE, "a JSON body has at most %d bytes; send safetensors",
+                     HTTP_JSON_BYTES_MAX);
+        return ATTND_BODY_TOO_LARGE;
     }
     const char *text = x->body.n ? x->body.bytes : "{}";
     if (json_parse(text, x->body.n ? x->body.n : 2, &b->tree, &wrong) != 0) {
@@ -328,10 +338,165 @@ static int read_rows(struct body *b, struct call *call, const struct geometry *g
     return rc;
 }
 
+/* ---- safetensors --------------------------------------------------------------------------------- */
+
+static int refuse_tensor(struct http_exchange *x, const char *name, const char *wants)
+{
+    http_problem(x, ATTND_INVALID, "tensor %s: %s", name, wants);
+    return ATTND_INVALID;
+}
+
+/* ?layer=N &lse=1 &accept=json */
+static int read_tensor_query(struct http_exchange *x, struct call *call, const struct geometry *g)
+{
+    call->wants_tensors = true;
+    for (size_t at = 0; at < x->query.n;) {
+        const char *bytes = x->query.bytes + at, *mark = memchr(bytes, '&', x->query.n - at);
+        struct http_text text = {bytes, mark ? (size_t)(mark - bytes) : x->query.n - at};
+        uint64_t value;
+        if (parameter_number(text, "layer", &value) && value < g->layers)
+            call->layer = (uint32_t)value;
+        else if (parameter_number(text, "lse", &value) && value <= 1)
+            call->wants_lse = value;
+        else if (http_text_is(text, "accept=json"))
+            call->wants_tensors = false;
+        else
+            return refuse_parameter(x, text,
+                                    "wants layer=N below the number of layers, lse=1 or accept=json");
+        at += text.n + 1;
+    }
+    return 0;
+}
+
+/* Element i of an integer tensor; false when it is negative or 2^63 and more. */
+static bool tensor_integer(const struct safetensor *t, uint64_t i, uint64_t *value)
+{
+    size_t size = safetensors_dtype_bytes(t->dtype);
+    *value = 0;
+    memcpy(value, t->data + i * size, size); /* little-endian, as every host that we build for */
+    bool is_signed = t->dtype[0] == 'I';
+    return *value >> (8 * size - 1) == 0 || (!is_signed && size < 8);
+}
+
+static bool is_integers(const struct safetensor *t, uint64_t n)
+{
+    return t && t->rank == 1 && t->shape[0] == n &&
+           (strcmp(t->dtype, "I64") == 0 || strcmp(t->dtype, "I32") == 0 ||
+            strcmp(t->dtype, "U64") == 0);
+}
+
+static int read_tensor_sequences(struct http_exchange *x, struct call *call,
+                                 const struct safetensors *tensors)
+{
+    const struct safetensor *ids = safetensors_find(tensors, "sequences"),
+                            *indptr = safetensors_find(tensors, "indptr");
+    uint64_t n = ids && ids->rank == 1 ? ids->shape[0] : 0, from, to;
+    if (n == 0 || !is_integers(ids, n))
+        return refuse_tensor(x, "sequences", "wants U64 or I64 [S]");
+    call->sequences = call_alloc(call, n, sizeof *call->sequences);
+    if (!call->sequences)
+        return refuse_tensor(x, "sequences", "is too long");
+    for (; call->sequence_count < n; call->sequence_count++) {
+        if (!tensor_integer(ids, call->sequence_count, &from) || from < 1 || from > (uint64_t)ID_MAX)
+            return refuse_tensor(x, "sequences", "has an id that is not in 1..2^53-1");
+        call->sequences[call->sequence_count] = (struct call_sequence){from, 1};
+    }
+    call->rows = call->sequence_count;
+    if (!indptr)
+        return 0;
+    if (!is_integers(indptr, n + 1) || !tensor_integer(indptr, 0, &from) || from != 0)
+        return refuse_tensor(x, "indptr", "wants I32 or I64 [S+1], rising from 0");
+    for (uint32_t i = 0; i < n; i++, from = to) {
+        if (!tensor_integer(indptr, i + 1, &to) || to <= from || to > INT32_MAX)
+            return refuse_tensor(x, "indptr",
+                                 "wants I32 or I64 [S+1], rising from 0, each by at least 1");
+        call->sequences[i].rows = (uint32_t)(to - from);
+    }
+    call->rows = (uint32_t)from;
+    return 0;
+}
+
+/* A tensor [rows][heads][head_dim] of the geometry's dtype, all finite, into the call's arena
+ * (aligned). */
+static int read_tensor_rows(struct http_exchange *x, struct call *call,
+                            const struct safetensors *tensors, const char *name, bool required,
+                            uint32_t heads, const struct geometry *g, void **rows)
+{
+    static const char *const names[] = {
+        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    const struct safetensor *t = safetensors_find(tensors, name);
+    char wants[120];
+    if (!t)
+        return required ? refuse_tensor(x, name, "is missing") : 0;
+    snprintf(wants, sizeof wants, "wants %s [%u, %u, %u]", names[g->dtype], call->rows, heads,
+             g->head_dim);
+    if (strcmp(t->dtype, names[g->dtype]) != 0 || t->rank != 3 || t->shape[0] != call->rows ||
+        t->shape[1] != heads || t->shape[2] != g->head_dim)
+        return refuse_tensor(x, name, wants);
+    size_t elements = (size_t)call->rows * heads * g->head_dim;
+    *rows = call_alloc(call, elements, dtype_bytes(g->dtype));
+    if (!*rows)
+        return refuse_tensor(x, name, "is too large");
+    memcpy(*rows, t->data, elements * dtype_bytes(g->dtype));
+    size_t bad = numeric_first_nonfinite(g->dtype, *rows, elements);
+    if (bad == elements)
+        return 0;
+    snprintf(wants, sizeof wants, "row %zu, head %zu, element %zu is not finite",
+             bad / g->head_dim / heads, bad / g->head_dim % heads, bad % g->head_dim);
+    return refuse_tensor(x, name, wants);
+}
+
+static int parse_tensors(struct http_exchange *x, struct call *call, const struct geometry *g,
+                         bool attend)
+{
+    static const char *const known[] = {"sequences", "indptr", "k", "v", "q"};
+    struct safetensors tensors;
+    char reason[SAFETENSORS_REASON_BYTES];
+    int rc = read_tensor_query(x, call, g);
+    if (rc == 0 && (rc = safetensors_parse(x->body.bytes, x->body.n, &tensors, reason)) != 0)
+        http_problem(x, rc, "%s", reason);
+    for (unsigned i = 0; rc == 0 && i < tensors.count; i++) {
+        bool found = false;
+        for (int k = 0; k < (attend ? 5 : 4); k++)
+            found |= strcmp(tensors.tensors[i].name, known[k]) == 0;
+        if (!found)
+            rc = refuse_tensor(x, tensors.tensors[i].name,
+                               "there is no such tensor, or it is not built yet");
+    }
+    if (rc == 0)
+        rc = read_tensor_sequences(x, call, &tensors);
+    if (rc == 0 && attend)
+        rc = read_tensor_rows(x, call, &tensors, "q", true, g->query_heads, g, &call->q);
+    if (rc == 0)
+        rc = read_tensor_rows(x, call, &tensors, "k", !attend, g->kv_heads, g, &call->k);
+    if (rc == 0)
+        rc = read_tensor_rows(x, call, &tensors, "v", !attend, g->kv_heads, g, &call->v);
+    if (rc == 0 && !call->k != !call->v)
+        rc = refuse_tensor(x, call->k ? "v" : "k", "is missing: k and v come together");
+    return rc;
+}
+
+static bool is_tensor_type(struct http_text type)
+{
+    return is_type(type, "application/x-safetensors") || is_type(type, "application/octet-stream");
+}
+
+/* An answer in JSON has at most JSON_NUMBERS_MAX numbers. */
+static int limit_json(struct http_exchange *x, const struct call *call, const struct geometry *g)
+{
+    if (call->wants_tensors || (uint64_t)call->rows * g->query_heads * g->head_dim <= JSON_NUMBERS_MAX)
+        return 0;
+    http_problem(x, ATTND_INVALID, "o would have more than %d numbers; ask for safetensors",
+                 JSON_NUMBERS_MAX);
+    return ATTND_INVALID;
+}
+
 int call_parse_append(struct http_exchange *x, struct call *call, const struct geometry *g)
 {
     static const char *const names[] = {"layer", "sequences", "indptr", "k", "v", NULL};
     struct body b;
+    if (is_tensor_type(x->body_type))
+        return parse_tensors(x, call, g, false);
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_rows(&b, call, g, false);
@@ -343,6 +508,10 @@ int call_parse_attend(struct http_exchange *x, struct call *call, const struct g
 {
     static const char *const names[] = {"layer", "sequences", "indptr", "q", "k", "v", "lse", NULL};
     struct body b;
+    if (is_tensor_type(x->body_type)) {
+        int bad = parse_tensors(x, call, g, true);
+        return bad ? bad : limit_json(x, call, g);
+    }
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_rows(&b, call, g, true);
@@ -350,5 +519,5 @@ int call_parse_attend(struct http_exchange *x, struct call *call, const struct g
         rc = refuse(&b, "lse", "wants true or false");
     call->wants_lse = rc == 0 && cJSON_IsTrue(member(&b, "lse"));
     cJSON_Delete(b.tree);
-    return rc;
+    return rc == 0 ? limit_json(x, call, g) : rc;
 }

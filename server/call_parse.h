@@ -25,7 +25,8 @@ int call_parse_fork(struct http_exchange *x, struct call *call, const struct geo
 /* {"length"} */
 int call_parse_truncate(struct http_exchange *x, struct call *call, const struct geometry *g);
 
-/* {"layer"?, "sequences", "indptr"?, "k", "v"} and for attend "q", "lse"?, with k and v optional */
+/* JSON {"layer"?, "sequences", "indptr"?, "k", "v"} and for attend "q", "lse"?, with k and v optional;
+ * or safetensors with tensors of these names and ?layer= &lse=1 &accept=json */
 int call_parse_append(struct http_exchange *x, struct call *call, const struct geometry *g);
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct geometry *g);
 

@@ -2,6 +2,7 @@
 #include "server/call_render.h"
 
 #include "kernels/numeric.h"
+#include "server/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -205,6 +206,37 @@ static void render_attention(struct json_writer *w, const struct call *call, con
     json_close(w, '}');
 }
 
+/* o, and lse if asked for, with the call's timing as metadata. */
+static void render_tensors(struct http_exchange *x, const struct call *call, const struct geometry *g)
+{
+    static const char *const names[] = {
+        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    size_t o_bytes = (size_t)call->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t lse_bytes = (size_t)call->rows * g->query_heads * sizeof *call->lse;
+    struct safetensors tensors = {
+        .count = call->wants_lse ? 2 : 1,
+        .tensors = {{.name = "o",
+                     .rank = 3,
+                     .shape = {call->rows, g->query_heads, g->head_dim},
+                     .end = o_bytes},
+                    {.name = "lse",
+                     .dtype = "F32",
+                     .rank = 2,
+                     .shape = {call->rows, g->query_heads},
+                     .end = lse_bytes}},
+    };
+    char metadata[160];
+    snprintf(tensors.tensors[0].dtype, sizeof tensors.tensors[0].dtype, "%s", names[g->dtype]);
+    tensors.tensors[0].data = call->o;
+    tensors.tensors[1].data = (const uint8_t *)call->lse;
+    snprintf(metadata, sizeof metadata,
+             "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\"}", call->queue_us,
+             call->step_us, call->rows_in_step);
+    x->content_type = "application/x-safetensors";
+    x->reply.length = safetensors_write(&tensors, metadata, x->reply.buffer, x->reply.capacity);
+    x->reply.overflow = x->reply.length == 0;
+}
+
 static void render_lengths(struct json_writer *w, const struct call *call)
 {
     json_open(w, NULL, '{');
@@ -306,6 +338,10 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         render_lengths(w, call);
         break;
     case CALL_ATTEND:
+        if (call->wants_tensors) {
+            render_tensors(x, call, g);
+            return;
+        }
         render_attention(w, call, g);
         break;
     case CALL_STATS:

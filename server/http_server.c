@@ -90,7 +90,7 @@ struct connection {
     struct http_exchange exchange;
     char output_head[OUTPUT_HEAD_BYTES_MAX];
     char *input;  /* INPUT_BYTES */
-    char *body;   /* HTTP_JSON_BYTES_MAX */
+    char *body;   /* HTTP_BODY_BYTES_MAX */
     char *output; /* HTTP_REPLY_BYTES_MAX */
 };
 
@@ -351,7 +351,7 @@ static int on_header_value_complete(llhttp_t *parser)
 static int on_body(llhttp_t *parser, const char *at, size_t n)
 {
     struct connection *c = parser->data;
-    if (n > HTTP_JSON_BYTES_MAX - c->body_bytes) {
+    if (n > HTTP_BODY_BYTES_MAX - c->body_bytes) {
         c->body_overflow = true;
         return HPE_USER;
     }
@@ -447,9 +447,9 @@ static bool check_head(struct connection *c)
     } else if (expects &&
                (expects > 1 || expect.n != 12 || strncasecmp(expect.bytes, "100-continue", 12) != 0)) {
         refuse(c, ATTND_EXPECTATION, "Expect is \"%.*s\"", (int)expect.n, expect.bytes);
-    } else if (c->parser.content_length > HTTP_JSON_BYTES_MAX && (c->parser.flags & F_CONTENT_LENGTH)) {
-        refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a JSON body has at most %d",
-               (unsigned long long)c->parser.content_length, HTTP_JSON_BYTES_MAX);
+    } else if (c->parser.content_length > HTTP_BODY_BYTES_MAX && (c->parser.flags & F_CONTENT_LENGTH)) {
+        refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a body has at most %d",
+               (unsigned long long)c->parser.content_length, HTTP_BODY_BYTES_MAX);
     } else {
         return true;
     }
@@ -502,7 +502,7 @@ static void refuse_syntax(struct connection *c, enum llhttp_errno error)
     if (c->url.n > HTTP_URL_BYTES_MAX)
         refuse(c, ATTND_URL_TOO_LONG, "more than %d bytes", HTTP_URL_BYTES_MAX);
     else if (c->body_overflow)
-        refuse(c, ATTND_BODY_TOO_LARGE, "a JSON body has at most %d bytes", HTTP_JSON_BYTES_MAX);
+        refuse(c, ATTND_BODY_TOO_LARGE, "a body has at most %d bytes", HTTP_BODY_BYTES_MAX);
     else if (error == HPE_USER && c->header_count == HTTP_HEADERS_MAX)
         refuse(c, ATTND_HEADERS_TOO_LARGE, "more than %d headers", HTTP_HEADERS_MAX);
     else if (error == HPE_USER)
@@ -762,7 +762,7 @@ static void on_failed_listener_closed(uv_handle_t *handle)
 
 static int map_connections(struct http_server *server)
 {
-    size_t each = INPUT_BYTES + HTTP_JSON_BYTES_MAX + HTTP_REPLY_BYTES_MAX;
+    size_t each = INPUT_BYTES + HTTP_BODY_BYTES_MAX + HTTP_REPLY_BYTES_MAX;
     server->slots = server->limits.connections + REFUSING_CONNECTIONS;
     server->buffers_bytes = each * server->slots;
     server->connections = calloc(server->slots, sizeof *server->connections);
@@ -775,7 +775,7 @@ static int map_connections(struct http_server *server)
         c->server = server;
         c->input = server->buffers + each * i;
         c->body = c->input + INPUT_BYTES;
-        c->output = c->body + HTTP_JSON_BYTES_MAX;
+        c->output = c->body + HTTP_BODY_BYTES_MAX;
     }
     return 0;
 }

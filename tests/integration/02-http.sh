@@ -45,7 +45,7 @@ CONNECT|400|CONNECT localhost:1 HTTP/1.1\r\n${host}\r\n
 an unknown method|400|BREW /livez HTTP/1.1\r\n${host}\r\n
 a method nobody serves|405|PATCH /livez HTTP/1.1\r\n${host}\r\n
 Expect something else|417|POST /livez HTTP/1.1\r\n${host}Expect: cake\r\nContent-Length: 1\r\n\r\nx
-a body over 64 KiB|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 65537\r\n\r\n
+a body over 1 MiB|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 1048577\r\n\r\n
 a length of 2^64 - 1|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 18446744073709551615\r\n\r\n
 LIST
 

@@ -17,7 +17,8 @@
     XX(values)                                                                                         \
     XX(thread_pool)                                                                                    \
     XX(plan)                                                                                           \
-    XX(planner)
+    XX(planner)                                                                                        \
+    XX(safetensors)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

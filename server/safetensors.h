@@ -1,0 +1,55 @@
+/* safetensors.h - tensors as an HTTP body, in both directions.
+ *
+ *   u64 N little-endian | N bytes of JSON | data
+ *   {"name": {"dtype": "F32", "shape": [2, 8], "data_offsets": [begin, end]}, ..., "__metadata__":
+ * {"key": "text"}}
+ *
+ * Read strictly: the tensors fill the data without holes or overlaps, sizes follow from shapes, nothing
+ * follows the last one. All sizes are checked in 64 bits before anything is read. */
+#ifndef SERVER_SAFETENSORS_H
+#define SERVER_SAFETENSORS_H
+
+#include "config/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    SAFETENSORS_MAX = 16,
+    SAFETENSORS_RANK_MAX = 8,
+    SAFETENSORS_NAME_BYTES = 64,
+    SAFETENSORS_HEADER_BYTES_MAX = 64 * 1024,
+    SAFETENSORS_REASON_BYTES = 160
+};
+
+struct safetensor {
+    char name[SAFETENSORS_NAME_BYTES];
+    char dtype[16]; /* as written: "F32", "BF16", "I64", ... */
+    unsigned rank;
+    uint64_t shape[SAFETENSORS_RANK_MAX];
+    uint64_t begin, end; /* in the data */
+    const uint8_t *data; /* not aligned */
+};
+
+struct safetensors {
+    unsigned count;
+    struct safetensor tensors[SAFETENSORS_MAX]; /* by position in the data */
+};
+
+/* safetensors_parse(bytes, n, tensors, reason): 0; ATTND_MALFORMED (not safetensors) or ATTND_INVALID
+ * (more than is served) with a sentence. Data pointers point into `bytes`. */
+MUST_USE int safetensors_parse(const void *bytes, size_t n, struct safetensors *tensors,
+                               char reason[SAFETENSORS_REASON_BYTES]);
+
+/* The tensor of that name, NULL if there is none. */
+const struct safetensor *safetensors_find(const struct safetensors *tensors, const char *name);
+
+/* Bytes of one element of a dtype name; 0 if it is not known. */
+size_t safetensors_dtype_bytes(const char *dtype);
+
+/* safetensors_write(tensors, metadata, out, capacity): the body with the tensors in the order given
+ * (offsets are computed) and `metadata`, a JSON object text. The header is padded so that data begins
+ * at a multiple of 8. Returns its length, 0 when it does not fit. */
+size_t safetensors_write(struct safetensors *tensors, const char *metadata, void *out, size_t capacity);
+
+#endif

@@ -1,0 +1,151 @@
+/* test_safetensors.c - what is written reads back; and every way in which a body can lie about its
+ * sizes is refused.
+ *
+ * The cases are those of the reference implementation's own tests (json_attack,
+ * metadata_incomplete_buffer, header_too_large, header_too_small, invalid_header_length, non_utf8,
+ * not_json, zero_sized, validation_overflow), and some more. */
+#include "server/safetensors.h"
+#include "tests/unit/suites.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BODY_BYTES = 4096 };
+
+/* A body of this header and `data` zero bytes; `lie` is added to the header's length field. Returns its
+ * size. */
+static size_t make_body(uint8_t *body, const char *header, size_t data, int64_t lie)
+{
+    uint64_t n = strlen(header), field = (uint64_t)((int64_t)n + lie);
+    for (int i = 0; i < 8; i++)
+        body[i] = (uint8_t)(field >> 8 * i);
+    memcpy(body + 8, header, n);
+    memset(body + 8 + n, 0, data);
+    return 8 + n + data;
+}
+
+static int parse(const char *header, size_t data, int64_t lie, struct safetensors *tensors)
+{
+    uint8_t stack[BODY_BYTES];
+    char reason[SAFETENSORS_REASON_BYTES] = "";
+    size_t n = make_body(stack, header, data, lie);
+    uint8_t *body = malloc(n); /* exactly as long, so that a sanitizer sees a read beyond it */
+    ck_assert_ptr_nonnull(body);
+    memcpy(body, stack, n);
+    int rc = safetensors_parse(body, n, tensors, reason);
+    ck_assert_int_eq(rc != 0, reason[0] != '\0');
+    free(body);
+    return rc;
+}
+
+static const struct {
+    const char *header;
+    size_t data;
+    int64_t lie;
+    int status;
+} cases[] = {
+    {"{}", 0, 0, 0},
+    {" {} ", 0, 0, 0},
+    {"{\"__metadata__\":{\"a\":\"b\"}}", 0, 0, 0},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]}}", 8, 0, 0},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, 0, 0},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0, 0, 0},
+    {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},\"a\":{\"dtype\":\"U8\",\"shape\":"
+     "[1],\"data_offsets\":[0,1]}}",
+     2, 0, 0},
+    /* data missing, and data too many */
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 6, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, 0, ATTND_MALFORMED},
+    /* two tensors on the same bytes, and a hole between two */
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":"
+     "[4],\"data_offsets\":[0,4]}}",
+     4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, 0, ATTND_MALFORMED},
+    /* offsets and shapes that do not agree, fall, overflow, or are no integers */
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[2,9007199254740991],\"data_offsets\":[0,0]}}", 0, 0,
+     ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[4503599627370496,4096],\"data_offsets\":[0,0]}}", 0, 0,
+     ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[2,18446744073709551614],\"data_offsets\":[0,0]}}", 0, 0,
+     ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1.5],\"data_offsets\":[0,6]}}", 6, 0, ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, 0, ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"F4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 0, ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, 0,
+     ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, 0, ATTND_MALFORMED},
+    {"{\"a\":7}", 0, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"a\":{\"dtype\":\"U8\",\"shape\":"
+     "[0],\"data_offsets\":[0,0]}}",
+     0, 0, ATTND_MALFORMED},
+    /* headers that are not what their length says */
+    {"{}", 0, 1, ATTND_MALFORMED},
+    {"{}", 0, -1, ATTND_MALFORMED},
+    {"{}", 0, 70000, ATTND_INVALID},
+    {"{}", 0, -3, ATTND_INVALID}, /* 2^64 - 1 */
+    {"\xff", 0, 0, ATTND_MALFORMED},
+    {"{", 0, 0, ATTND_MALFORMED},
+    {"[]", 0, 0, ATTND_MALFORMED},
+};
+
+START_TEST(sizes_must_agree)
+{
+    struct safetensors tensors;
+    ck_assert_msg(parse(cases[_i].header, cases[_i].data, cases[_i].lie, &tensors) == cases[_i].status,
+                  "case %d: %s", _i, cases[_i].header);
+}
+END_TEST
+
+START_TEST(short_bodies_are_refused)
+{
+    struct safetensors tensors;
+    char reason[SAFETENSORS_REASON_BYTES];
+    for (size_t n = 0; n < 8; n++)
+        ck_assert_int_eq(safetensors_parse("\0\0\0\0\0\0\0\0", n, &tensors, reason), ATTND_MALFORMED);
+}
+END_TEST
+
+START_TEST(what_is_written_reads_back)
+{
+    const float o[4] = {1, 2, 3, 4};
+    const uint8_t bytes[3] = {7, 8, 9};
+    uint8_t body[512];
+    char reason[SAFETENSORS_REASON_BYTES];
+    struct safetensors back,
+        tensors = {
+            .count = 2,
+            .tensors = {{.name = "o",
+                         .dtype = "F32",
+                         .rank = 2,
+                         .shape = {2, 2},
+                         .end = 16,
+                         .data = (const uint8_t *)o},
+                        {.name = "x", .dtype = "U8", .rank = 1, .shape = {3}, .end = 3, .data = bytes}},
+        };
+    size_t n = safetensors_write(&tensors, "{\"a\":\"b\"}", body, sizeof body);
+    ck_assert_uint_gt(n, 0);
+    ck_assert_int_eq(safetensors_parse(body, n, &back, reason), 0);
+    const struct safetensor *t = safetensors_find(&back, "o");
+    ck_assert_ptr_nonnull(t);
+    ck_assert_uint_eq(t->rank, 2);
+    ck_assert_uint_eq((uintptr_t)(t->data - body) % 8, 0);
+    ck_assert_int_eq(memcmp(t->data, o, sizeof o), 0);
+    ck_assert_int_eq(memcmp(safetensors_find(&back, "x")->data, bytes, 3), 0);
+    ck_assert_ptr_null(safetensors_find(&back, "y"));
+    for (size_t room = 0; room < n; room++)
+        ck_assert_uint_eq(safetensors_write(&tensors, "{\"a\":\"b\"}", body, room), 0);
+}
+END_TEST
+
+TCase *safetensors_case(void)
+{
+    TCase *tc = tcase_create("safetensors");
+    tcase_add_loop_test(tc, sizes_must_agree, 0, sizeof cases / sizeof cases[0]);
+    tcase_add_test(tc, short_bodies_are_refused);
+    tcase_add_test(tc, what_is_written_reads_back);
+    return tc;
+}
