@@ -80,7 +80,7 @@ static const struct key keys[] = {
      "of fp8 keys: a number, a list per KV head, lists per layer, or \"seeded\""},
     {"geometry.v_scale", KIND_CONSTANTS, 0, 0, 0, "1", NULL, "of fp8 values: likewise"},
     {"pool.blocks", KIND_BYTES, AT(pool_blocks), 1, POOL_BLOCKS_MAX, "4096", NULL, "KV blocks"},
-    {"pool.bytes", KIND_BYTES, AT(pool_bytes), 1, (double)(UINT64_C(1) << 50), "\"128MiB\"", NULL,
+    {"pool.bytes", KIND_BYTES, AT(pool_bytes), 1, (double)POOL_BYTES_MAX, "\"128MiB\"", NULL,
      "the same as bytes (\"8GiB\"); of the two the one set last counts"},
     {"limits.connections", KIND_U32, AT(limits.connections), 1, 65536, "1024", NULL, "open at a time"},
     {"limits.header_timeout_s", KIND_U32, AT(limits.header_timeout_s), 1, 3600, "10", NULL,
@@ -466,7 +466,12 @@ static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
     } else if (bytes_from == blocks_from && bytes_from != FROM_DEFAULT) {
         return misfit(c, "pool.bytes", "set pool.blocks or pool.bytes, not both", error);
     }
-    c->pool_bytes = c->pool_blocks * block_bytes; /* < 2^31 * 2^37 */
+    if (c->pool_blocks > POOL_BYTES_MAX / block_bytes) {
+        snprintf(reason, sizeof reason, "%llu blocks of %llu bytes are more than 1 PiB",
+                 (unsigned long long)c->pool_blocks, (unsigned long long)block_bytes);
+        return misfit(c, "pool.blocks", reason, error);
+    }
+    c->pool_bytes = c->pool_blocks * block_bytes;
     return 0;
 }
 

@@ -23,6 +23,8 @@ enum {
 
 #define POOL_BLOCKS_MAX UINT32_C(0x7fffffff) /* ids are 32-bit and the upper half is kept for marks */
 
+#define POOL_BYTES_MAX (UINT64_C(1) << 50)
+
 /* XX(constant, name, bytes of an element) */
 #define DTYPE_MAP(XX)                                                                                  \
     XX(DTYPE_F32, "f32", 4)                                                                            \

@@ -331,7 +331,7 @@ int json_parse(const char *text, size_t bytes, cJSON **root, struct json_error *
     s.at = 0; /* what cJSON's tree shows has no place of its own */
     *root = cJSON_ParseWithLength(text, bytes);
     if (!*root) {
-        fail(&s, "too large to parse");
+        fail(&s, "half of a surrogate pair in a string, or too large to parse");
         return ATTND_MALFORMED;
     }
     const char *twice = duplicate_member(*root);

@@ -30,7 +30,9 @@ enum call_kind {
 enum {
     CALL_DETAIL_BYTES = 256,
     CALL_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
-    CALL_PAGE_MAX = 1000        /* sequences or blocks on a page */
+    CALL_PAGE_MAX = 1000,       /* sequences or blocks on a page */
+    CALL_IDS_MAX = 100000,      /* block ids in one answer: about a megabyte of JSON */
+    CALL_TABLE_MAX = 20000      /* blocks of one table in one answer, with their fill and references */
 };
 
 /* A sequence as it is shown. */

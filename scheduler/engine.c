@@ -168,10 +168,12 @@ static void view_sequence(struct engine *e, uint32_t row, struct sequence_view *
                                    .idle_s = now - s->used_s};
 }
 
-/* Append one sequence and its block ids to the call's answer; false when the arena is full. */
+/* Append one sequence and its block ids to the call's answer; false when it is full. */
 static bool show_sequence(struct engine *e, struct call *call, uint32_t row)
 {
     struct block_table_view table = block_tables_view(e->tables, row);
+    if (table.entries > CALL_IDS_MAX - call->list_count)
+        return false;
     uint32_t *list = call_alloc(call, table.entries, sizeof *list);
     if (!list)
         return false;
@@ -188,7 +190,8 @@ static int show_one(struct engine *e, struct call *call, uint32_t row)
 {
     call->views = call_alloc(call, 1, sizeof *call->views);
     if (!call->views || !show_sequence(e, call, row))
-        return fail(call, ATTND_INTERNAL, "the sequence does not fit the answer");
+        return fail(call, ATTND_INVALID, "the sequence has more blocks than one answer shows (%d)",
+                    CALL_IDS_MAX);
     return 0;
 }
 
@@ -236,9 +239,11 @@ static void run_blocks(struct engine *e, struct call *call)
     if (row == NO_ROW)
         return;
     struct block_table_view table = block_tables_view(e->tables, row);
-    call->blocks = call_alloc(call, table.entries, sizeof *call->blocks);
+    if (table.entries <= CALL_TABLE_MAX)
+        call->blocks = call_alloc(call, table.entries, sizeof *call->blocks);
     if (!call->blocks) {
-        fail(call, ATTND_INTERNAL, "the table does not fit the answer");
+        fail(call, ATTND_INVALID, "the table has %u blocks, and one answer shows %d", table.entries,
+             CALL_TABLE_MAX);
         return;
     }
     for (uint32_t i = 0; i < table.entries; i++) {
@@ -326,6 +331,9 @@ static void run_list(struct engine *e, struct call *call)
         if (sequences_at(e->sequences, row)->id == 0)
             continue;
         if (call->view_count == call->limit || !show_sequence(e, call, row)) {
+            if (call->view_count == 0)
+                fail(call, ATTND_INVALID, "sequence %llu has more blocks than one answer shows (%d)",
+                     (unsigned long long)sequences_at(e->sequences, row)->id, CALL_IDS_MAX);
             call->next = row;
             return;
         }

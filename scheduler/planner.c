@@ -161,16 +161,23 @@ static bool same_rows(struct planner *p, const struct planner_row *rows, uint32_
     return true;
 }
 
+/* Whether every row that its neighbour holds entirely still comes before the longer one, after rows
+ * have grown. */
+static bool still_nested(const struct planner *p)
+{
+    for (uint32_t i = 0; i + 1 < p->entry_count; i++) {
+        const struct entry *e = &p->entries[i];
+        bool within = e->table == e[1].table || e[1].keys <= (uint64_t)e->common * p->o.block_size;
+        if (e->keys > e[1].keys && within)
+            return false;
+    }
+    return true;
+}
+
 static void order_rows(struct planner *p, const struct planner_row *rows, uint32_t n)
 {
-    bool shares_keys =
-        n > 1; /* several rows of one table keep their order by length only while all grow alike */
-    if (same_rows(p, rows, n)) {
-        for (uint32_t i = 0; i + 1 < n && shares_keys; i++)
-            shares_keys = p->entries[i].table != p->entries[i + 1].table;
-        if (shares_keys || n <= 1)
-            return;
-    }
+    if (same_rows(p, rows, n) && still_nested(p))
+        return;
     p->entry_count = n;
     for (uint32_t i = 0; i < n; i++)
         p->entries[i] = (struct entry){
@@ -186,8 +193,10 @@ static void order_rows(struct planner *p, const struct planner_row *rows, uint32
     }
 }
 
-/* Chunks that neighbours in the order can read together: whole ones inside the common blocks, and all
- * of them when the common blocks hold every key of both. */
+/* Chunks that neighbours in the order can read together: whole ones inside the common blocks; and all
+ * of the first one's when it is not longer than the second and has all its keys in the common blocks.
+ * So every row of a range reads what any later row of the range has there, whichever of them is the
+ * longest. */
 static uint32_t common_chunks(const struct planner *p, uint32_t at)
 {
     const struct entry *e = &p->entries[at];
@@ -195,7 +204,7 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
     uint32_t ends = smaller(end_chunk_of(e->keys), end_chunk_of(e[1].keys));
     if (first_chunk_of(p, e->keys) > 0 || first_chunk_of(p, e[1].keys) > 0 || !p->o.share)
         return 0; /* windows begin at different chunks */
-    if (e->table == e[1].table || smaller(e->keys, e[1].keys) <= tokens)
+    if (e->keys <= e[1].keys && (e->table == e[1].table || e->keys <= tokens))
         return ends;
     return smaller(ends, (uint32_t)(tokens / CHUNK_TOKENS));
 }

@@ -10,6 +10,9 @@
  * first by http_head_fault(), then by llhttp, then by check_head() for what neither knows (host,
  * limits).
  *
+ * The end of the client's stream while it waits for an answer counts as its going away, also when only
+ * its sending side was shut down: there is no telling them apart, and the answer's work should stop.
+ *
  * A connection that was told an error it caused itself is closed the polite way: our side is shut down,
  * what still arrives is dropped for LINGER_S, so that the client reads the answer before it sees a
  * reset. */
@@ -40,7 +43,9 @@ _Static_assert(LLHTTP_STRICT_MODE == 1, "llhttp accepts smuggled headers unless 
 enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
     OUTPUT_HEAD_BYTES_MAX = 1024,
-    REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
+    RAW_BODY_BYTES_MAX =
+        2 * HTTP_BODY_BYTES_MAX, /* a body whose chunks are mostly framing is an attack */
+    REFUSING_CONNECTIONS = 8,    /* beyond the limit, to say 503 with */
     ACCEPT_BACKLOG = 511,
     LINGER_S = 2,
     TICK_MS = 500, /* how exactly timeouts are kept */
@@ -77,6 +82,7 @@ struct connection {
     size_t head_bytes;  /* front of `input` that belongs to the current request */
     size_t input_bytes; /* filled part of `input` */
     size_t body_bytes;  /* filled part of `body` */
+    size_t raw_bytes;   /* of the body, chunk sizes and extensions included */
     unsigned header_count;
     struct header headers[HTTP_HEADERS_MAX];
     struct http_text url;
@@ -119,6 +125,7 @@ struct http_server {
 };
 
 static void process(struct connection *c);
+static void start_reading(struct connection *c);
 static void accept_client(struct http_server *server);
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
@@ -155,6 +162,9 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
     va_start(args, format);
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
+
+    for (char *p = detail; *p; p++) /* what it quotes may be cut, or no UTF-8 at all */
+        *p = (unsigned char)*p < 0x80 ? *p : '?';
 
     struct json_writer *w = &x->reply;
     json_writer_init(w, w->buffer, w->capacity);
@@ -221,6 +231,8 @@ static void close_connection(struct connection *c)
 static void linger(struct connection *c)
 {
     c->phase = PHASE_LINGERING;
+    c->head_bytes = c->input_bytes = 0; /* room to drop what still arrives into */
+    start_reading(c);
     set_deadline(c, LINGER_S);
     int fd;
     if (uv_fileno((uv_handle_t *)&c->handle, &fd) != 0 || shutdown(fd, SHUT_WR) != 0)
@@ -238,7 +250,7 @@ static void on_written(uv_write_t *write, int status)
         close_connection(c);
         return;
     }
-    if (c->close_after) {
+    if (c->close_after || c->server->draining) {
         linger(c);
         return;
     }
@@ -248,6 +260,7 @@ static void on_written(uv_write_t *write, int status)
     c->phase = PHASE_HEAD;
     set_deadline(c,
                  c->input_bytes ? c->server->limits.header_timeout_s : c->server->limits.keepalive_s);
+    start_reading(c); /* a pipelining client may have filled the buffer */
     process(c);
 }
 
@@ -534,7 +547,7 @@ static void start_request(struct connection *c)
     memset(c->headers, 0, sizeof c->headers);
     c->header_count = 0;
     c->url = (struct http_text){"", 0};
-    c->body_bytes = 0;
+    c->body_bytes = c->raw_bytes = 0;
     c->complete = c->body_overflow = c->head_only = false;
     c->exchange.request_id[0] = '\0';
 }
@@ -566,7 +579,8 @@ static void send_continue(struct connection *c)
     uv_buf_t part = uv_buf_init(text, sizeof text - 1);
     unsigned expects;
     find_header(c, "expect", &expects);
-    if (expects && uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
+    if (expects && c->parser.http_minor == 1 &&
+        uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
         close_connection(c);
 }
 
@@ -587,10 +601,17 @@ static void process(struct connection *c)
     if (c->phase == PHASE_BODY && !c->complete) {
         size_t used, n = c->input_bytes - c->head_bytes;
         char *rest = c->input + c->head_bytes;
+        c->raw_bytes += n;
+        if (c->raw_bytes > RAW_BODY_BYTES_MAX) {
+            refuse(c, ATTND_BODY_TOO_LARGE, "more than %d bytes with the chunks' own",
+                   RAW_BODY_BYTES_MAX);
+            return;
+        }
         if (n == 0 || !feed(c, rest, n, &used))
             return;
         c->input_bytes -= used;
         memmove(rest, rest + used, n - used);
+        start_reading(c);
     }
     if (c->phase == PHASE_BODY && c->complete)
         answer(c);

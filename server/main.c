@@ -181,7 +181,8 @@ static void notify(void *cookie)
 static void on_completed(uv_async_t *handle)
 {
     struct daemon *d = handle->data;
-    routes_deliver(&d->state);
+    if (d->state.engine) /* at the end the loop outlives it */
+        routes_deliver(&d->state);
 }
 
 /* Take the pool's memory, open the backend, start the engine. */
@@ -248,6 +249,7 @@ static enum exit_code serve(const struct config *config)
         log_line(LOG_INFO, "stopped");
     }
     engine_destroy(d.state.engine); /* before the loop that it notifies */
+    d.state.engine = NULL;
     http_server_destroy(d.server);
     close_loop(&d);
     return code;

@@ -113,6 +113,21 @@ START_TEST(constants_expand)
 }
 END_TEST
 
+/* Found in review: 2^29 + 1 blocks of 2^35 bytes wrapped around to 32 GiB and passed every check. */
+START_TEST(bug_pool_bytes_wrapped_around)
+{
+    struct config c;
+    const char *error = load(&c,
+                             "{\"geometry\": {\"layers\": 256, \"query_heads\": 256, \"kv_heads\": 256,"
+                             " \"head_dim\": 256, \"block_size\": 256, \"kv_dtype\": \"f32\"}}",
+                             NULL, "pool.blocks=536870913");
+    ck_assert_ptr_nonnull(error);
+    ck_assert_str_eq(
+        error, "--set pool.blocks=536870913: pool.blocks: 536870913 blocks of 34359738368 bytes are "
+               "more than 1 PiB");
+}
+END_TEST
+
 START_TEST(the_stronger_pool_key_counts)
 {
     struct config c;
@@ -177,6 +192,7 @@ TCase *config_case(void)
     tcase_add_test(tc, stronger_sources_win);
     tcase_add_loop_test(tc, mistakes_name_place_and_reason, 0, sizeof mistakes / sizeof mistakes[0]);
     tcase_add_test(tc, constants_expand);
+    tcase_add_test(tc, bug_pool_bytes_wrapped_around);
     tcase_add_test(tc, the_stronger_pool_key_counts);
     tcase_add_test(tc, printed_configuration_loads_and_prints_the_same);
     tcase_add_test(tc, every_preset_loads);
