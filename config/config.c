@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 enum kind {
     KIND_STRING,   /* char[CONFIG_STRING_BYTES] */
@@ -608,7 +609,10 @@ static uint64_t read_number(const char *path, const char *label, uint64_t unit)
 
 uint64_t config_memory_available(void)
 {
+    struct sysinfo info;
     uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024);
+    if (machine == 0 && sysinfo(&info) == 0) /* no /proc: less exact, without the page cache */
+        machine = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
     uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1); /* "max" reads as 0 */
     uint64_t used = read_number("/sys/fs/cgroup/memory.current", "", 1);
     uint64_t group = limit > used ? limit - used : 0;
