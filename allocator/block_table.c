@@ -22,9 +22,9 @@
  * it I6  the first `published` blocks of a row are published, each the child of the one before I9  of a
  * cached chain the child is evicted before its parent, because rows release their last block first
  *
- * DESIGN has truncate() unpublish the block it cuts into. Here reserve() does, when a write is really
- * coming: a fork can leave a sole holder inside a published block just as well, so reserve() has to
- * look anyway, and a block that is never written stays good for others
+ * The first design had truncate() unpublish the block it cuts into. Here reserve() does, when a write
+ * is really coming: a fork can leave a sole holder inside a published block just as well, so reserve()
+ * has to look anyway, and a block that is never written stays good for others
  * (docs/decisions/0002-unpublish-at-the-write.md). */
 #include "allocator/block_table.h"
 

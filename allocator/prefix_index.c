@@ -10,7 +10,7 @@
  *
  * The chain hash depends on tokens only, so all hashes of a prompt are computed and their slots
  * prefetched before the first is probed; a walk that needs a parent's id for the next hash is seven
- * times slower (122 against 18 ns a block at a million blocks, anchors' measurement). Deletion shifts
+ * times slower (122 against 18 ns a block at a million blocks, measured by others). Deletion shifts
  * entries back instead of leaving tombstones, so probes stay short for ever; the table is at most half
  * full.
  *

@@ -632,12 +632,27 @@ static void run_step(struct engine *e)
     }
 }
 
+/* In debug and sanitizer builds every operation is followed by a walk over all invariants. */
+static void check_invariants(struct engine *e)
+{
+#if ATTND_CHECK >= 3
+    const char *fault = block_tables_fault(e->tables);
+    if (fault) {
+        log_line(LOG_ERROR, "broken invariant: %s", fault);
+        abort();
+    }
+#else
+    (void)e;
+#endif
+}
+
 static void run_ready(struct engine *e)
 {
     while (e->ready_first) {
         form_step(e);
         if (e->work.first)
             run_step(e);
+        check_invariants(e);
     }
 }
 
@@ -708,8 +723,10 @@ static void *engine_main(void *cookie)
     for (;;) {
         struct call *call;
         atomic_store(&e->busy_since_us, (uint64_t)(now_s() * 1e6));
-        while ((call = ring_take(&e->to_engine)))
+        while ((call = ring_take(&e->to_engine))) {
             handle(e, call);
+            check_invariants(e);
+        }
         run_ready(e);
         atomic_store(&e->busy_since_us, 0);
         if (atomic_load(&e->stop))
