@@ -38,6 +38,17 @@ static bool parameter_number(struct http_text text, const char *name, uint64_t *
     return true;
 }
 
+/* The next parameter of the query from *at on, which moves past it; false at the end. */
+static bool next_parameter(struct http_text query, size_t *at, struct http_text *text)
+{
+    if (*at >= query.n)
+        return false;
+    const char *bytes = query.bytes + *at, *mark = memchr(bytes, '&', query.n - *at);
+    *text = (struct http_text){bytes, mark ? (size_t)(mark - bytes) : query.n - *at};
+    *at += text->n + 1;
+    return true;
+}
+
 static int refuse_parameter(struct http_exchange *x, struct http_text text, const char *wants)
 {
     http_problem(x, ATTND_INVALID, "parameter \"%.*s\": %s", (int)(text.n < 100 ? text.n : 100),
@@ -70,17 +81,15 @@ int call_parse_page(struct http_exchange *x, struct call *call, const struct geo
 {
     (void)g;
     call->limit = PAGE_DEFAULT;
-    for (size_t at = 0; at < x->query.n;) {
-        const char *bytes = x->query.bytes + at, *mark = memchr(bytes, '&', x->query.n - at);
-        struct http_text text = {bytes, mark ? (size_t)(mark - bytes) : x->query.n - at};
-        uint64_t value;
+    struct http_text text;
+    uint64_t value;
+    for (size_t at = 0; next_parameter(x->query, &at, &text);) {
         if (parameter_number(text, "limit", &value) && value >= 1 && value <= CALL_PAGE_MAX)
             call->limit = (uint32_t)value;
         else if (parameter_number(text, "cursor", &value) && value <= UINT32_MAX)
             call->cursor = value;
         else
             return refuse_parameter(x, text, "wants limit=1..1000 or cursor=N");
-        at += text.n + 1;
     }
     return no_body(x);
 }
@@ -350,10 +359,9 @@ static int refuse_tensor(struct http_exchange *x, const char *name, const char *
 static int read_tensor_query(struct http_exchange *x, struct call *call, const struct geometry *g)
 {
     call->wants_tensors = true;
-    for (size_t at = 0; at < x->query.n;) {
-        const char *bytes = x->query.bytes + at, *mark = memchr(bytes, '&', x->query.n - at);
-        struct http_text text = {bytes, mark ? (size_t)(mark - bytes) : x->query.n - at};
-        uint64_t value;
+    struct http_text text;
+    uint64_t value;
+    for (size_t at = 0; next_parameter(x->query, &at, &text);) {
         if (parameter_number(text, "layer", &value) && value < g->layers)
             call->layer = (uint32_t)value;
         else if (parameter_number(text, "lse", &value) && value <= 1)
@@ -363,7 +371,6 @@ static int read_tensor_query(struct http_exchange *x, struct call *call, const s
         else
             return refuse_parameter(x, text,
                                     "wants layer=N below the number of layers, lse=1 or accept=json");
-        at += text.n + 1;
     }
     return 0;
 }
@@ -422,16 +429,14 @@ static int read_tensor_rows(struct http_exchange *x, struct call *call,
                             const struct safetensors *tensors, const char *name, bool required,
                             uint32_t heads, const struct geometry *g, void **rows)
 {
-    static const char *const names[] = {
-        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
     const struct safetensor *t = safetensors_find(tensors, name);
     char wants[120];
     if (!t)
         return required ? refuse_tensor(x, name, "is missing") : 0;
-    snprintf(wants, sizeof wants, "wants %s [%u, %u, %u]", names[g->dtype], call->rows, heads,
-             g->head_dim);
-    if (strcmp(t->dtype, names[g->dtype]) != 0 || t->rank != 3 || t->shape[0] != call->rows ||
-        t->shape[1] != heads || t->shape[2] != g->head_dim)
+    snprintf(wants, sizeof wants, "wants %s [%u, %u, %u]", safetensors_dtype_name(g->dtype), call->rows,
+             heads, g->head_dim);
+    if (strcmp(t->dtype, safetensors_dtype_name(g->dtype)) != 0 || t->rank != 3 ||
+        t->shape[0] != call->rows || t->shape[1] != heads || t->shape[2] != g->head_dim)
         return refuse_tensor(x, name, wants);
     size_t elements = (size_t)call->rows * heads * g->head_dim;
     *rows = call_alloc(call, elements, dtype_bytes(g->dtype));

@@ -209,8 +209,6 @@ static void render_attention(struct json_writer *w, const struct call *call, con
 /* o, and lse if asked for, with the call's timing as metadata. */
 static void render_tensors(struct http_exchange *x, const struct call *call, const struct geometry *g)
 {
-    static const char *const names[] = {
-        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
     size_t o_bytes = (size_t)call->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     size_t lse_bytes = (size_t)call->rows * g->query_heads * sizeof *call->lse;
     struct safetensors tensors = {
@@ -226,7 +224,8 @@ static void render_tensors(struct http_exchange *x, const struct call *call, con
                      .end = lse_bytes}},
     };
     char metadata[160];
-    snprintf(tensors.tensors[0].dtype, sizeof tensors.tensors[0].dtype, "%s", names[g->dtype]);
+    snprintf(tensors.tensors[0].dtype, sizeof tensors.tensors[0].dtype, "%s",
+             safetensors_dtype_name(g->dtype));
     tensors.tensors[0].data = call->o;
     tensors.tensors[1].data = (const uint8_t *)call->lse;
     snprintf(metadata, sizeof metadata,

@@ -29,6 +29,13 @@ size_t safetensors_dtype_bytes(const char *dtype)
     return 0;
 }
 
+const char *safetensors_dtype_name(enum dtype dtype)
+{
+    static const char *const names[] = {
+        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    return names[dtype];
+}
+
 static int __attribute__((format(printf, 3, 4))) fail(char *reason, int status, const char *format, ...)
 {
     va_list args;

@@ -9,7 +9,7 @@
 #ifndef SERVER_SAFETENSORS_H
 #define SERVER_SAFETENSORS_H
 
-#include "config/status.h"
+#include "config/geometry.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,6 +46,9 @@ const struct safetensor *safetensors_find(const struct safetensors *tensors, con
 
 /* Bytes of one element of a dtype name; 0 if it is not known. */
 size_t safetensors_dtype_bytes(const char *dtype);
+
+/* The name of the dtype that q, k, v and o have on the wire: f32, f16 or bf16. */
+const char *safetensors_dtype_name(enum dtype dtype);
 
 /* safetensors_write(tensors, metadata, out, capacity): the body with the tensors in the order given
  * (offsets are computed) and `metadata`, a JSON object text. The header is padded so that data begins
