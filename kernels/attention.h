@@ -20,6 +20,7 @@
 
 #include "config/geometry.h"
 #include "kernels/plan.h"
+#include "kernels/values.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -53,11 +54,11 @@ struct kv_copy {
     uint32_t from, to, slots;
 };
 
-/* `count` consecutive tokens of one sequence, the first at `position`; rows `source` and on of the
- * pass's k and v. */
+/* `count` consecutive tokens of one sequence, the first at `position`: rows `source` and on of the
+ * pass's k and v, or generated. */
 struct kv_append {
     uint32_t table, position, count, source;
-    uint64_t content; /* of generated values */
+    struct value_source generated;
 };
 
 /* One layer of a step: its appends, then attention over a plan. Layers with the same rows and mask may
@@ -66,12 +67,11 @@ struct attention_pass {
     uint32_t layer;
     const struct kv_append *appends;
     uint32_t append_count;
-    const void *k, *v;         /* NULL: generated from `seed` and each append's content */
-    enum dtype source_dtype;   /* of k and v */
-    const struct plan *plan;   /* NULL: appends only */
-    const void *q;             /* NULL: generated from `seed` and q_content */
-    const uint64_t *q_content; /* [rows] */
-    uint64_t seed;
+    const void *k, *v;                   /* NULL: generated (values.h) */
+    enum dtype source_dtype;             /* of k and v */
+    const struct plan *plan;             /* NULL: appends only */
+    const void *q;                       /* NULL: generated from q_source */
+    const struct value_source *q_source; /* [rows] */
     void *o;
     float *lse; /* NULL: not wanted */
 };

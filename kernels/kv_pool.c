@@ -55,8 +55,8 @@ static void source_row(const struct geometry *g, const struct attention_pass *pa
 {
     const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
     if (!source) {
-        values_row(pass->seed, append->content, append->position + i, pass->layer, tensor, head,
-                   g->head_dim, row);
+        values_row(append->generated, append->position + i, pass->layer, tensor, head, g->head_dim,
+                   row);
         return;
     }
     size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
@@ -129,7 +129,7 @@ void kv_pool_load_q(const struct geometry *g, const struct attention_pass *pass,
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)]; /* a generated q is rounded to the geometry's dtype
                                                       as a posted one is */
     uint32_t position = pass->plan->rows[row].keys - 1;
-    values_row(pass->seed, pass->q_content[row], position, pass->layer, VALUES_Q, head, g->head_dim, q);
+    values_row(pass->q_source[row], position, pass->layer, VALUES_Q, head, g->head_dim, q);
     numeric_from_float(g->dtype, q, g->head_dim, rounded);
     numeric_to_float(g->dtype, rounded, g->head_dim, q);
 }

@@ -27,13 +27,13 @@ static float value_of(uint32_t word)
     return (float)((int32_t)sum - 510) * (1.0F / 128);
 }
 
-void values_row(uint64_t seed, uint64_t content, uint32_t position, uint32_t layer,
+void values_row(struct value_source source, uint32_t position, uint32_t layer,
                 enum values_tensor tensor, uint32_t head, uint32_t dims, float *row)
 {
     for (uint32_t dim = 0; dim < dims; dim += 4) {
-        uint32_t word[4] = {(uint32_t)content, (uint32_t)(content >> 32), position,
+        uint32_t word[4] = {(uint32_t)source.content, (uint32_t)(source.content >> 32), position,
                             layer << 20 | (uint32_t)tensor << 18 | head << 6 | dim / 4};
-        philox(word, (uint32_t)seed, (uint32_t)(seed >> 32));
+        philox(word, (uint32_t)source.seed, (uint32_t)(source.seed >> 32));
         for (int i = 0; i < 4; i++)
             row[dim + (uint32_t)i] = value_of(word[i]);
     }

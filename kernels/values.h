@@ -18,9 +18,14 @@
 
 enum values_tensor { VALUES_Q, VALUES_K, VALUES_V };
 
-/* values_row(seed, content, position, layer, tensor, head, dims, row): the first `dims` elements of one
+/* Whose values: the workload's seed, and which content of it. */
+struct value_source {
+    uint64_t seed, content;
+};
+
+/* values_row(source, position, layer, tensor, head, dims, row): the first `dims` elements of one
  * head of one token as f32. layer < 4096, head < 4096, dims a multiple of 4 and <= 256. Any thread. */
-void values_row(uint64_t seed, uint64_t content, uint32_t position, uint32_t layer,
+void values_row(struct value_source source, uint32_t position, uint32_t layer,
                 enum values_tensor tensor, uint32_t head, uint32_t dims, float *row);
 
 #endif

@@ -14,9 +14,10 @@
 enum {
     TEST_DIM = 72, /* not a multiple of 16: the kernels' remainders are met too */
     TEST_KEYS = CHUNK_TOKENS + 100,
-    TEST_ROWS = 3,
-    TEST_SEED = 7
+    TEST_ROWS = 3
 };
+
+static const struct value_source test_values = {.seed = 7, .content = 1};
 
 /* Largest deviation allowed: f32 sums of TEST_DIM products of size 1, and exp, measured at 2e-6 for the
  * portable kernels. */
@@ -48,13 +49,13 @@ static void fill(struct problem *p, enum dtype kv_dtype)
     for (uint32_t row = 0; row < TEST_ROWS; row++) {
         p->alibi[row] = 0.01F * (float)row;
         p->sinks[row] = (float)row;
-        values_row(TEST_SEED, 1, p->keys[row], 0, VALUES_Q, row, TEST_DIM, p->q[row]);
+        values_row(test_values, p->keys[row], 0, VALUES_Q, row, TEST_DIM, p->q[row]);
     }
     for (uint32_t j = 0; j < TEST_KEYS; j++) {
         float row[TEST_DIM];
-        values_row(TEST_SEED, 1, j, 0, VALUES_K, 0, TEST_DIM, row);
+        values_row(test_values, j, 0, VALUES_K, 0, TEST_DIM, row);
         numeric_from_float(kv_dtype, row, TEST_DIM, p->k[j]);
-        values_row(TEST_SEED, 1, j, 0, VALUES_V, 0, TEST_DIM, row);
+        values_row(test_values, j, 0, VALUES_V, 0, TEST_DIM, row);
         numeric_from_float(kv_dtype, row, TEST_DIM, p->v[j]);
     }
 }

@@ -47,10 +47,10 @@ static void fill(struct attention *a, const struct setting *s, const uint32_t *t
     struct kv_append *appends = make_array(s->sequences, sizeof *appends);
     struct attention_pass *passes = make_array(s->layers, sizeof *passes);
     for (uint32_t i = 0; i < s->sequences; i++)
-        appends[i] = (struct kv_append){.table = i, .count = s->tokens, .content = i};
+        appends[i] = (struct kv_append){.table = i, .count = s->tokens, .generated = {1, i}};
     for (uint32_t layer = 0; layer < s->layers; layer++)
-        passes[layer] = (struct attention_pass){
-            .layer = layer, .appends = appends, .append_count = s->sequences, .seed = 1};
+        passes[layer] =
+            (struct attention_pass){.layer = layer, .appends = appends, .append_count = s->sequences};
     const struct attention_step step = {
         .tables = tables, .stride = stride, .passes = passes, .pass_count = s->layers};
     attention_submit(a, &step);
@@ -96,7 +96,7 @@ static void run(const struct setting *s, int rounds)
     fill(a, s, tables, stride);
 
     struct plan_row *rows = make_array(s->sequences, sizeof *rows);
-    uint64_t *content = make_array(s->sequences, sizeof *content);
+    struct value_source *sources = make_array(s->sequences, sizeof *sources);
     for (uint32_t i = 0; i < s->sequences; i++)
         rows[i] = (struct plan_row){i, s->tokens};
     const struct plan_request request = {rows, s->sequences, tables,  stride, BLOCK_SIZE,
@@ -105,8 +105,8 @@ static void run(const struct setting *s, int rounds)
     void *o = make_array((size_t)s->sequences * g.query_heads * HEAD_DIM, sizeof(float));
     struct attention_pass *passes = make_array(s->layers, sizeof *passes);
     for (uint32_t layer = 0; layer < s->layers; layer++)
-        passes[layer] = (struct attention_pass){
-            .layer = layer, .plan = plan, .q_content = content, .seed = 2, .o = o};
+        passes[layer] =
+            (struct attention_pass){.layer = layer, .plan = plan, .q_source = sources, .o = o};
     const struct attention_step step = {
         .tables = tables, .stride = stride, .passes = passes, .pass_count = s->layers};
 
@@ -127,7 +127,7 @@ static void run(const struct setting *s, int rounds)
     plans_free(plan);
     free(tables);
     free(rows);
-    free(content);
+    free(sources);
     free(o);
     free(passes);
     free(ones);

@@ -47,7 +47,7 @@ struct world {
     float *k, *v; /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
     uint32_t longest;
     struct plan_row rows[ROWS_MAX];
-    uint64_t q_content[ROWS_MAX];
+    struct value_source q_source[ROWS_MAX];
     uint32_t row_count;
     uint8_t *q; /* [rows][query_heads][head_dim] in dtype */
 };
@@ -97,7 +97,7 @@ static void handed_in(const struct world *w, uint64_t content, uint32_t at, uint
                       enum values_tensor tensor, uint32_t head, float *row)
 {
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    values_row(SEED, content, at, layer, tensor, head, w->g.head_dim, row);
+    values_row((struct value_source){SEED, content}, at, layer, tensor, head, w->g.head_dim, row);
     if (w->source == SOURCE_GENERATED)
         return;
     enum dtype dtype = w->source == SOURCE_DTYPE ? w->g.dtype : w->g.kv_dtype;
@@ -163,7 +163,7 @@ static void make_rows(struct world *w)
         uint32_t length = w->shape->sequences[s].length;
         uint32_t n = length < w->shape->rows ? length : w->shape->rows;
         for (uint32_t i = 0; i < (n ? n : 1); i++) {
-            w->q_content[w->row_count] = 5000 + s;
+            w->q_source[w->row_count] = (struct value_source){SEED, 5000 + s};
             w->rows[w->row_count++] = (struct plan_row){s, n ? length - n + 1 + i : 0};
         }
     }
@@ -172,8 +172,8 @@ static void make_rows(struct world *w)
         for (uint32_t head = 0; head < w->g.query_heads; head++) {
             float q[HEAD_DIM_MAX];
             size_t at = ((size_t)row * w->g.query_heads + head) * w->g.head_dim;
-            values_row(SEED, w->q_content[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head,
-                       w->g.head_dim, q);
+            values_row(w->q_source[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head, w->g.head_dim,
+                       q);
             numeric_from_float(w->g.dtype, q, w->g.head_dim, w->q + at * dtype_bytes(w->g.dtype));
         }
     }
@@ -297,7 +297,7 @@ static void feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *
     size_t row_bytes = w->g.head_dim * dtype_bytes(dtype),
            tensor_bytes = (size_t)n * w->g.kv_heads * row_bytes;
     uint8_t *data = make_array(2 * LAYERS * tensor_bytes, 1);
-    const struct kv_append append = {s, fork, n, 0, 1000 + s};
+    const struct kv_append append = {s, fork, n, 0, {SEED, 1000 + s}};
     struct attention_pass passes[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         uint8_t *tensor[3] = {NULL, data + 2 * layer * tensor_bytes,
@@ -316,8 +316,7 @@ static void feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *
                                     .append_count = n > 0,
                                     .k = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_K],
                                     .v = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_V],
-                                    .source_dtype = dtype,
-                                    .seed = SEED};
+                                    .source_dtype = dtype};
     }
     const struct attention_step step = {x->tables, w->stride, copy, copy->slots > 0, passes, LAYERS};
     attention_submit(x->attention, &step);
@@ -370,8 +369,7 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
         .layer = LAYER,
         .plan = plan,
         .q = w->source == SOURCE_GENERATED ? NULL : w->q + first * row_bytes,
-        .q_content = w->q_content + first,
-        .seed = SEED,
+        .q_source = w->q_source + first,
         .o = x->o + first * row_bytes,
         .lse = x->lse + (size_t)first * w->g.query_heads,
     };
