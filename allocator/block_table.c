@@ -79,7 +79,7 @@ struct block_tables {
     uint32_t *claims;    /* [blocks] writers counted while a reserve is planned; zero otherwise */
     uint32_t *marks;     /* [rows] requests that need more than a look, while a reserve runs */
     uint32_t *recount;   /* [blocks + host_blocks] for block_tables_fault() */
-    uint32_t *order;     /* [blocks] likewise */
+    uint32_t *order;     /* [blocks] scratch of whoever lists blocks */
     uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
     struct block_tables_counts counts;
 };
@@ -346,6 +346,17 @@ int block_tables_fork(struct block_tables *t, uint32_t parent, uint32_t length, 
     t->counts.forks++;
     *result = row;
     return 0;
+}
+
+uint32_t block_tables_match(struct block_tables *t, uint32_t root, const uint32_t *tokens, uint32_t n,
+                            uint32_t *held)
+{
+    uint32_t *ids = t->order, asked = smaller(n / t->o.block_size, t->o.row_blocks);
+    uint32_t hit = prefix_index_match(t->index, root, tokens, smaller(asked, t->o.blocks), ids);
+    *held = 0;
+    while (*held < hit && block_pool_refs(t->pool, ids[*held]) > 0)
+        ++*held; /* who holds a block holds those before it */
+    return hit;
 }
 
 static void make_vacant(struct block_tables *t, uint32_t row)
@@ -796,6 +807,22 @@ const struct block_pool *block_tables_pool(const struct block_tables *t)
 uint32_t block_tables_trim(struct block_tables *t)
 {
     return block_pool_trim(t->pool);
+}
+
+uint32_t block_tables_trim_root(struct block_tables *t, uint32_t root)
+{
+    uint32_t trimmed = 0;
+    if (root == NO_ROOT)
+        return 0;
+    uint32_t n = block_pool_eviction_order(t->pool, t->order, t->o.blocks);
+    for (uint32_t i = 0; i < n; i++) { /* children come before their parents */
+        if (prefix_index_root(t->index, t->order[i]) != root)
+            continue;
+        prefix_index_remove(t->index, t->order[i]);
+        block_pool_unpublish(t->pool, t->order[i]);
+        trimmed++;
+    }
+    return trimmed;
 }
 
 const uint32_t *block_tables_ids(const struct block_tables *t, uint32_t *stride)

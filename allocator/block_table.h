@@ -88,6 +88,11 @@ void block_tables_close_root(struct block_tables *tables, uint32_t root);
 MUST_USE int block_tables_add(struct block_tables *tables, uint32_t root, const uint32_t *tokens,
                               uint32_t n, uint32_t *row);
 
+/* block_tables_match(tables, root, tokens, n, held): how many blocks block_tables_add() would share,
+ * and in *held how many of those a sequence holds already: the others leave the cache. O(n). */
+uint32_t block_tables_match(struct block_tables *tables, uint32_t root, const uint32_t *tokens,
+                            uint32_t n, uint32_t *held);
+
 /* block_tables_fork(tables, parent, length, row): a new row that shares the parent's blocks up to
  * `length` <= the parent's length; all its cursors are `length`. The parent is resident. Returns 0 or
  * ATTND_NO_SEQUENCES. O(blocks). */
@@ -154,6 +159,10 @@ const struct block_pool *block_tables_pool(const struct block_tables *tables);
 
 /* block_tables_trim: forget every cached block. Returns how many. */
 uint32_t block_tables_trim(struct block_tables *tables);
+
+/* block_tables_trim_root: forget the cached blocks under one root; NO_ROOT has none. Returns how many.
+ * O(cached). */
+uint32_t block_tables_trim_root(struct block_tables *tables, uint32_t root);
 
 /* All rows' ids as the kernels see them: row r starts at ids + r * stride. */
 const uint32_t *block_tables_ids(const struct block_tables *tables, uint32_t *stride);

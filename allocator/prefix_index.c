@@ -324,6 +324,11 @@ uint32_t prefix_index_next_child(const struct prefix_index *index, uint32_t chil
     return index->nodes[child].next_sibling;
 }
 
+uint32_t prefix_index_root(const struct prefix_index *index, uint32_t id)
+{
+    return index->nodes[id].root;
+}
+
 uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id)
 {
     assert(index->nodes[id].published);

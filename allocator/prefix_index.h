@@ -60,6 +60,9 @@ uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id)
 uint32_t prefix_index_next_child(const struct prefix_index *index, uint32_t child);
 uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id);
 
+/* The root of a published block. */
+uint32_t prefix_index_root(const struct prefix_index *index, uint32_t id);
+
 /* prefix_index_fault(index, pool): the first broken invariant as a constant sentence, NULL if all hold.
  * O(blocks). */
 const char *prefix_index_fault(const struct prefix_index *index, const struct block_pool *pool);

@@ -16,6 +16,7 @@
     XX(ATTND_NOT_ACCEPTABLE, "not_acceptable", "No representation that Accept allows", 406)            \
     XX(ATTND_TIMEOUT, "timeout", "The request took too long to arrive", 408)                           \
     XX(ATTND_EXISTS, "exists", "It exists already", 409)                                               \
+    XX(ATTND_IN_WORKLOAD, "in_workload", "The sequence is driven by a workload", 409)                  \
     XX(ATTND_GONE, "gone", "It existed, and is gone", 410)                                             \
     XX(ATTND_LENGTH_REQUIRED, "length_required", "Content-Length is missing", 411)                     \
     XX(ATTND_BODY_TOO_LARGE, "body_too_large", "The body is too large", 413)                           \
