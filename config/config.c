@@ -51,6 +51,8 @@ struct config_origin {
     char *place; /* owned: "config/x.jsonc:7:21", "ATTND_LISTEN=...", "--set ...", "default" */
 };
 
+static const char *const admission_names[] = {"forecast", "optimistic", NULL};
+
 #define AT(member) offsetof(struct config, member)
 
 /* clang-format off */
@@ -94,6 +96,10 @@ static const struct key keys[] = {
     {"limits.calls", KIND_U32, AT(limits.calls), 1, 4096, "256", NULL, "under way at a time; more are refused with 503"},
     {"scheduler.step_rows_max", KIND_U32, AT(step_rows_max), 1, 65536, "4096", NULL,
      "query rows, and appended tokens, of one step and so of one call"},
+    {"scheduler.step_bytes_max", KIND_BYTES, AT(step_bytes_max), 0, (double)POOL_BYTES_MAX, "0", NULL,
+     "K and V that one step of workloads reads, about; 0: no bound"},
+    {"scheduler.admission", KIND_ENUM, AT(admission), 0, 0, "\"forecast\"", admission_names,
+     "of workloads' sequences: forecast (never preempted) or optimistic"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
 };
 /* clang-format on */

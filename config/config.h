@@ -31,6 +31,12 @@ struct config_limits {
     uint32_t calls;            /* appends, attends and questions under way */
 };
 
+/* When a workload's sequence may start. */
+enum admission {
+    ADMISSION_FORECAST, /* when all that run can come to their end without more blocks than there are */
+    ADMISSION_OPTIMISTIC /* when its prompt fits; who came last is preempted when blocks run out */
+};
+
 struct config {
     char listen[CONFIG_STRING_BYTES]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
     char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
@@ -40,7 +46,9 @@ struct config {
     uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */
     uint64_t pool_bytes;
     struct config_limits limits;
-    uint32_t step_rows_max; /* query rows and appended tokens of one step */
+    uint32_t step_rows_max;   /* query rows and appended tokens of one step */
+    uint64_t step_bytes_max;  /* of K and V that a workload's step reads; 0: no bound */
+    enum admission admission; /* of the sequences of workloads */
     enum log_level log_level;
     struct config_origin *origins; /* owned: text and place of each key's value */
 };

@@ -5,7 +5,8 @@
 #ifndef SCHEDULER_CALL_H
 #define SCHEDULER_CALL_H
 
-#include "allocator/block_table.h"
+#include "scheduler/executor.h"
+#include "scheduler/sequences.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,7 +25,10 @@ enum call_kind {
     CALL_LIST,     /* cursor, limit -> views and list of one page */
     CALL_POOL,     /* cursor, limit -> blocks: one page of the pool */
     CALL_AUDIT,    /* -> fault */
-    CALL_TRIM      /* -> count */
+    CALL_TRIM,     /* -> count */
+    CALL_WORKLOAD_START, /* workload (handed over) -> report */
+    CALL_WORKLOAD,       /* id, waits -> report */
+    CALL_WORKLOAD_CANCEL /* id -> report */
 };
 
 enum {
@@ -40,6 +44,8 @@ struct sequence_view {
     uint64_t id, parent; /* parent 0: none */
     uint32_t length, blocks, shared_blocks;
     double age_s, idle_s;
+    enum sequence_state state;
+    uint64_t workload; /* 0: none */
 };
 
 /* A block as it is shown. */
@@ -59,10 +65,9 @@ struct call_stats {
     uint64_t epoch;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
-    uint64_t steps, bytes_read;
-    uint32_t rows_p50, rows_max;
-    double step_us_p50, step_us_p99, gb_per_s;
-    uint32_t running;
+    struct executor_stats steps;
+    double gb_per_s;
+    uint32_t states[SEQUENCE_STATES]; /* sequences in each */
 };
 
 struct call {
@@ -74,6 +79,8 @@ struct call {
     uint32_t sequence_count;
     uint32_t rows;   /* tokens of all sequences together */
     void *q, *k, *v; /* in the arena, geometry.dtype; NULL: not given */
+    struct workload *workload;
+    bool waits; /* for the next news of a workload, a quarter of a second or so */
 
     /* out */
     int status;
@@ -90,6 +97,7 @@ struct call {
     float *lse;
     struct call_stats stats;
     const char *fault;
+    struct workload_report *report; /* in the arena */
     double queue_us, step_us;
     uint32_t rows_in_step;
 
@@ -98,10 +106,15 @@ struct call {
     int answer_status;             /* HTTP status of success */
     bool wants_lse, wants_tensors; /* of the answer: lse; safetensors instead of JSON */
 
+    bool streams; /* the answer goes on until the workload ends, a line a report */
+    bool cancels; /* when its client goes, the workload is cancelled */
+
     /* the engine's own */
     double submitted_s;
     struct call *next_ready;
-    uint32_t first_row; /* of its rows in the step */
+    struct reserve_request *requests; /* [sequence_count] in the arena: what it writes */
+    struct call *next_in_step;
+    uint32_t pass, first_row; /* its rows in the step: of which pass, from which row on */
 
     size_t arena_used;
     uint8_t *arena;
@@ -110,5 +123,9 @@ struct call {
 /* call_alloc(call, n, size): room for n elements in the call's arena, aligned to 64 bytes; NULL when it
  * does not fit. */
 void *call_alloc(struct call *call, size_t n, size_t size);
+
+/* call_fail: set status and detail; returns the status. */
+int call_fail(struct call *call, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

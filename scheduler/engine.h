@@ -39,6 +39,10 @@ void engine_submit(struct engine *engine, struct call *call);
 struct call *engine_take(struct engine *engine);
 void engine_release(struct engine *engine, struct call *call);
 
+/* engine_reuse: make a completed call one of another kind, keeping its id and what is the loop's own.
+ */
+void engine_reuse(struct call *call, enum call_kind kind);
+
 /* Any thread. */
 const struct attention_info *engine_backend(const struct engine *engine);
 double engine_roof_gb_per_s(const struct engine *engine);

@@ -13,9 +13,19 @@ struct sequence {
     uint64_t id; /* 0: the row is vacant */
     uint64_t parent;
     double created_s, used_s;
-    uint64_t forming; /* number of the step formation that holds, or keeps waiting, a call of it */
-    uint64_t seen;    /* number of the call that named it last */
+    uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a call of it */
+    uint64_t seen;     /* number of the call that named it last */
+    uint64_t workload; /* that drives it; 0: clients do */
+    uint32_t queued;   /* calls on it that wait for a step */
 };
+
+enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE_STATES };
+
+/* As it is between two steps, which is when it is looked at: the daemon's own sequences run. */
+static inline enum sequence_state sequence_state(const struct sequence *s)
+{
+    return s->workload ? SEQUENCE_RUNNING : s->queued ? SEQUENCE_QUEUED : SEQUENCE_IDLE;
+}
 
 struct sequences;
 

@@ -1,8 +1,8 @@
 /* call_parse.c - see call_parse.h. */
 #include "server/call_parse.h"
 
-#include "config/json.h"
 #include "kernels/numeric.h"
+#include "server/body.h"
 #include "server/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 enum {
     FORKS_MAX = 1000,
@@ -20,141 +19,48 @@ enum {
 
 static const int64_t ID_MAX = (INT64_C(1) << 53) - 1;
 
-/* ---- queries ------------------------------------------------------------------------------------- */
+/* ---- small requests ------------------------------------------------------------------------------ */
 
-/* The number behind "name=" in one parameter of the query, if that is what it is. */
-static bool parameter_number(struct http_text text, const char *name, uint64_t *value)
-{
-    size_t n = strlen(name);
-    *value = 0;
-    if (text.n <= n + 1 || text.n > n + 1 + 15 || memcmp(text.bytes, name, n) != 0 ||
-        text.bytes[n] != '=')
-        return false;
-    for (size_t i = n + 1; i < text.n; i++) {
-        if (text.bytes[i] < '0' || text.bytes[i] > '9')
-            return false;
-        *value = *value * 10 + (uint64_t)(text.bytes[i] - '0');
-    }
-    return true;
-}
-
-/* The next parameter of the query from *at on, which moves past it; false at the end. */
-static bool next_parameter(struct http_text query, size_t *at, struct http_text *text)
-{
-    if (*at >= query.n)
-        return false;
-    const char *bytes = query.bytes + *at, *mark = memchr(bytes, '&', query.n - *at);
-    *text = (struct http_text){bytes, mark ? (size_t)(mark - bytes) : query.n - *at};
-    *at += text->n + 1;
-    return true;
-}
-
-static int refuse_parameter(struct http_exchange *x, struct http_text text, const char *wants)
-{
-    http_problem(x, ATTND_INVALID, "parameter \"%.*s\": %s", (int)(text.n < 100 ? text.n : 100),
-                 text.bytes, wants);
-    return ATTND_INVALID;
-}
-
-static int no_body(struct http_exchange *x)
-{
-    if (x->body.n == 0)
-        return 0;
-    http_problem(x, ATTND_INVALID, "this request takes no body");
-    return ATTND_INVALID;
-}
-
-static int no_query(struct http_exchange *x)
-{
-    return x->query.n ? refuse_parameter(x, x->query, "this request takes no parameters") : 0;
-}
-
-int call_parse_nothing(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_nothing(struct http_exchange *x, struct call *call, const struct config *config)
 {
     (void)call;
-    (void)g;
-    int rc = no_query(x);
-    return rc == 0 ? no_body(x) : rc;
+    (void)config;
+    int rc = query_none(x);
+    return rc == 0 ? body_none(x) : rc;
 }
 
-int call_parse_page(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_page(struct http_exchange *x, struct call *call, const struct config *config)
 {
-    (void)g;
+    (void)config;
     call->limit = PAGE_DEFAULT;
     struct http_text text;
     uint64_t value;
-    for (size_t at = 0; next_parameter(x->query, &at, &text);) {
-        if (parameter_number(text, "limit", &value) && value >= 1 && value <= CALL_PAGE_MAX)
+    for (size_t at = 0; query_next(x->query, &at, &text);) {
+        if (query_number(text, "limit", &value) && value >= 1 && value <= CALL_PAGE_MAX)
             call->limit = (uint32_t)value;
-        else if (parameter_number(text, "cursor", &value) && value <= UINT32_MAX)
+        else if (query_number(text, "cursor", &value) && value <= UINT32_MAX)
             call->cursor = value;
         else
-            return refuse_parameter(x, text, "wants limit=1..1000 or cursor=N");
+            return query_refuse(x, text, "wants limit=1..1000 or cursor=N");
     }
-    return no_body(x);
+    return body_none(x);
 }
 
-/* ---- JSON bodies --------------------------------------------------------------------------------- */
-
-/* A body being read: its tree, and the names that it may have. */
+/* A body being read. */
 struct body {
     struct http_exchange *x;
     cJSON *tree;
 };
 
-static int refuse(struct body *b, const char *member, const char *wants)
-{
-    http_problem(b->x, ATTND_INVALID, "/%s: %s", member, wants);
-    return ATTND_INVALID;
-}
-
-/* Whether the media type, its parameters aside, is `name`. */
-static bool is_type(struct http_text type, const char *name)
-{
-    size_t n = strlen(name);
-    return type.n >= n && strncasecmp(type.bytes, name, n) == 0 &&
-           (type.n == n || type.bytes[n] == ';' || type.bytes[n] == ' ');
-}
-
-/* Parse the body as an object whose members are all in `names` (NULL-terminated). An empty body counts
- * as {}. */
 static int open_body(struct body *b, struct http_exchange *x, const char *const *names)
 {
-    struct json_error wrong;
-    const cJSON *item;
-    *b = (struct body){.x = x};
-    if (no_query(x) != 0)
-        return ATTND_INVALID;
-    if (x->body.n && !is_type(x->body_type, "application/json")) {
-        http_problem(x, ATTND_BAD_TYPE,
-                     "Content-Type is \"%.*s\"; send application/json (curl --json does)",
-                     (int)(x->body_type.n < 80 ? x->body_type.n : 80), x->body_type.bytes);
-        return ATTND_BAD_TYPE;
-    }
-    if (x->body.n > HTTP_JSON_BYTES_MAX) {
-        http_problem(x, ATTND_BODY_TOO_LARGE, "a JSON body has at most %d bytes; send safetensors",
-                     HTTP_JSON_BYTES_MAX);
-        return ATTND_BODY_TOO_LARGE;
-    }
-    const char *text = x->body.n ? x->body.bytes : "{}";
-    if (json_parse(text, x->body.n ? x->body.n : 2, &b->tree, &wrong) != 0) {
-        struct json_place at = json_place(text, wrong.offset);
-        http_problem(x, ATTND_MALFORMED, "line %u, column %u: %s", at.line, at.column, wrong.reason);
-        return ATTND_MALFORMED;
-    }
-    int rc = cJSON_IsObject(b->tree) ? 0 : refuse(b, "", "the body is one JSON object");
-    cJSON_ArrayForEach (item, b->tree) {
-        size_t i = 0;
-        while (rc == 0 && names[i] && strcmp(names[i], item->string) != 0)
-            i++;
-        if (rc == 0 && !names[i])
-            rc = refuse(b, item->string, "there is no such member, or it is not built yet");
-    }
-    if (rc != 0) {
-        cJSON_Delete(b->tree);
-        b->tree = NULL;
-    }
-    return rc;
+    b->x = x;
+    return body_open(x, names, &b->tree);
+}
+
+static int refuse(struct body *b, const char *member, const char *wants)
+{
+    return member_wrong(b->x, "", member, wants);
 }
 
 static const cJSON *member(const struct body *b, const char *name)
@@ -162,23 +68,17 @@ static const cJSON *member(const struct body *b, const char *name)
     return cJSON_GetObjectItemCaseSensitive(b->tree, name);
 }
 
-/* An optional integer member in [min, max]; left alone when it is absent. */
 static int read_integer(struct body *b, const char *name, int64_t min, int64_t max, int64_t *value)
 {
-    char wants[80];
-    const cJSON *item = member(b, name);
-    if (!item || json_is_integer(item, min, max, value))
-        return 0;
-    snprintf(wants, sizeof wants, "wants an integer in %lld..%lld", (long long)min, (long long)max);
-    return refuse(b, name, wants);
+    return member_integer(b->x, "", b->tree, name, min, max, value);
 }
 
-int call_parse_create(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_create(struct http_exchange *x, struct call *call, const struct config *config)
 {
     static const char *const names[] = {"id", NULL};
     struct body b;
     int64_t id = 0;
-    (void)g;
+    (void)config;
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_integer(&b, "id", 1, ID_MAX, &id);
@@ -187,12 +87,12 @@ int call_parse_create(struct http_exchange *x, struct call *call, const struct g
     return rc;
 }
 
-int call_parse_fork(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_fork(struct http_exchange *x, struct call *call, const struct config *config)
 {
     static const char *const names[] = {"count", "length", NULL};
     struct body b;
     int64_t count = 1, length = UINT32_MAX;
-    (void)g;
+    (void)config;
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_integer(&b, "count", 1, FORKS_MAX, &count);
@@ -204,12 +104,12 @@ int call_parse_fork(struct http_exchange *x, struct call *call, const struct geo
     return rc;
 }
 
-int call_parse_truncate(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_truncate(struct http_exchange *x, struct call *call, const struct config *config)
 {
     static const char *const names[] = {"length", NULL};
     struct body b;
     int64_t length = -1;
-    (void)g;
+    (void)config;
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_integer(&b, "length", 0, UINT32_MAX - 1, &length);
@@ -361,16 +261,16 @@ static int read_tensor_query(struct http_exchange *x, struct call *call, const s
     call->wants_tensors = true;
     struct http_text text;
     uint64_t value;
-    for (size_t at = 0; next_parameter(x->query, &at, &text);) {
-        if (parameter_number(text, "layer", &value) && value < g->layers)
+    for (size_t at = 0; query_next(x->query, &at, &text);) {
+        if (query_number(text, "layer", &value) && value < g->layers)
             call->layer = (uint32_t)value;
-        else if (parameter_number(text, "lse", &value) && value <= 1)
+        else if (query_number(text, "lse", &value) && value <= 1)
             call->wants_lse = value;
         else if (http_text_is(text, "accept=json"))
             call->wants_tensors = false;
         else
-            return refuse_parameter(x, text,
-                                    "wants layer=N below the number of layers, lse=1 or accept=json");
+            return query_refuse(x, text,
+                                "wants layer=N below the number of layers, lse=1 or accept=json");
     }
     return 0;
 }
@@ -483,7 +383,8 @@ static int parse_tensors(struct http_exchange *x, struct call *call, const struc
 
 static bool is_tensor_type(struct http_text type)
 {
-    return is_type(type, "application/x-safetensors") || is_type(type, "application/octet-stream");
+    return body_is_type(type, "application/x-safetensors") ||
+           body_is_type(type, "application/octet-stream");
 }
 
 /* An answer in JSON has at most JSON_NUMBERS_MAX numbers. */
@@ -496,8 +397,9 @@ static int limit_json(struct http_exchange *x, const struct call *call, const st
     return ATTND_INVALID;
 }
 
-int call_parse_append(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config)
 {
+    const struct geometry *g = &config->geometry;
     static const char *const names[] = {"layer", "sequences", "indptr", "k", "v", NULL};
     struct body b;
     if (is_tensor_type(x->body_type))
@@ -509,8 +411,9 @@ int call_parse_append(struct http_exchange *x, struct call *call, const struct g
     return rc;
 }
 
-int call_parse_attend(struct http_exchange *x, struct call *call, const struct geometry *g)
+int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config)
 {
+    const struct geometry *g = &config->geometry;
     static const char *const names[] = {"layer", "sequences", "indptr", "q", "k", "v", "lse", NULL};
     struct body b;
     if (is_tensor_type(x->body_type)) {

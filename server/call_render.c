@@ -19,7 +19,8 @@ static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
 static void write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
 {
     json_uint(w, "id", v->id);
-    json_string(w, "state", "idle"); /* the engine answers between steps, when no call is on it */
+    static const char *const states[] = {"idle", "queued", "running"};
+    json_string(w, "state", states[v->state]);
     json_uint(w, "length", v->length);
     write_ids(w, ids, v->blocks);
     json_uint(w, "shared_blocks", v->shared_blocks);
@@ -27,6 +28,8 @@ static void write_sequence(struct json_writer *w, const struct sequence_view *v,
         json_uint(w, "parent", v->parent);
     else
         json_null(w, "parent");
+    if (v->workload)
+        json_uint(w, "workload", v->workload);
     json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
     json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
 }
@@ -92,6 +95,13 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_close(w, '}');
 }
 
+static void write_rate(struct json_writer *w, double gb_per_s, double roof_gb_per_s)
+{
+    json_float(w, "gb_per_s", (float)gb_per_s);
+    json_float(w, "roof_gb_per_s", (float)roof_gb_per_s);
+    json_float(w, "roof_fraction", roof_gb_per_s > 0 ? (float)(gb_per_s / roof_gb_per_s) : 0);
+}
+
 static void render_stats(struct json_writer *w, const struct call *call, const struct render_context *c)
 {
     const struct call_stats *s = &call->stats;
@@ -105,19 +115,21 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_close(w, '}');
     write_pool(w, call, c);
     json_open(w, "scheduler", '{');
-    json_uint(w, "steps", s->steps);
+    json_uint(w, "idle", s->states[SEQUENCE_IDLE]);
+    json_uint(w, "queued", s->states[SEQUENCE_QUEUED]);
+    json_uint(w, "running", s->states[SEQUENCE_RUNNING]);
+    json_uint(w, "swapped", s->tables.swapped);
+    json_uint(w, "steps", s->steps.steps);
     json_open(w, "batch_rows", '{');
-    json_uint(w, "p50", s->rows_p50);
-    json_uint(w, "max", s->rows_max);
+    json_uint(w, "p50", s->steps.rows_p50);
+    json_uint(w, "max", s->steps.rows_max);
     json_close(w, '}');
     json_open(w, "step_us", '{');
-    json_float(w, "p50", (float)s->step_us_p50);
-    json_float(w, "p99", (float)s->step_us_p99);
+    json_float(w, "p50", (float)s->steps.step_us_p50);
+    json_float(w, "p99", (float)s->steps.step_us_p99);
     json_close(w, '}');
-    json_uint(w, "bytes_read", s->bytes_read);
-    json_float(w, "gb_per_s", (float)s->gb_per_s);
-    json_float(w, "roof_gb_per_s", (float)c->roof_gb_per_s);
-    json_float(w, "roof_fraction", c->roof_gb_per_s > 0 ? (float)(s->gb_per_s / c->roof_gb_per_s) : 0);
+    json_uint(w, "bytes_read", s->steps.bytes_read);
+    write_rate(w, s->gb_per_s, c->roof_gb_per_s);
     json_close(w, '}');
     json_open(w, "sequences", '{');
     json_uint(w, "count", s->tables.rows);
@@ -306,6 +318,83 @@ static void render_audit(struct http_exchange *x, const struct call *call)
     json_close(w, '}');
 }
 
+/* Microseconds shown as such, or as milliseconds (per_unit 1e3). */
+static void write_percentiles(struct json_writer *w, const char *name, struct percentiles p,
+                              double per_unit)
+{
+    json_open(w, name, '{');
+    json_float(w, "p50", (float)(p.p50 / per_unit));
+    json_float(w, "p90", (float)(p.p90 / per_unit));
+    json_float(w, "p99", (float)(p.p99 / per_unit));
+    json_close(w, '}');
+}
+
+static void write_verify(struct json_writer *w, const struct workload_report *r)
+{
+    if (r->verify_rows == 0) {
+        json_null(w, "verify");
+        return;
+    }
+    json_open(w, "verify", '{');
+    json_uint(w, "rows", r->verify_rows);
+    json_uint(w, "done", r->verify_done);
+    json_float(w, "largest_error", (float)r->verify_error);
+    json_float(w, "tolerance", (float)r->verify_tolerance);
+    if (r->state == WORKLOAD_FINISHED)
+        json_bool(w, "ok", r->verify_ok);
+    else
+        json_null(w, "ok");
+    json_close(w, '}');
+}
+
+/* A workload as it stands: progress, or the report at its end. */
+static void render_workload(struct json_writer *w, const struct workload_report *r,
+                            const struct render_context *c)
+{
+    static const char *const states[] = {"running", "verifying", "finished", "cancelled"};
+    char digest[33];
+    json_open(w, NULL, '{');
+    json_uint(w, "id", r->id);
+    json_string(w, "state", states[r->state]);
+    json_double(w, "wall_s", round(r->wall_s * 1e3) / 1e3);
+    json_uint(w, "requests", r->requests);
+    json_open(w, "sequences", '{');
+    json_uint(w, "total", r->sequences);
+    json_uint(w, "waiting", r->waiting);
+    json_uint(w, "running", r->running);
+    json_uint(w, "finished", r->finished);
+    json_close(w, '}');
+    json_open(w, "tokens", '{');
+    json_uint(w, "total", r->tokens);
+    json_uint(w, "done", r->tokens_done);
+    json_uint(w, "prompt", r->prompt_tokens);
+    json_uint(w, "cached", r->cached_tokens);
+    json_uint(w, "recomputed", r->recomputed_tokens);
+    json_close(w, '}');
+    json_uint(w, "rows", r->rows);
+    json_uint(w, "steps", r->steps);
+    write_percentiles(w, "step_us", r->step_us, 1);
+    write_percentiles(w, "queue_ms", r->queue_us, 1e3);
+    write_percentiles(w, "first_token_ms", r->first_token_us, 1e3);
+    write_percentiles(w, "per_token_ms", r->per_token_us, 1e3);
+    json_uint(w, "bytes_read", r->bytes_read);
+    write_rate(w, r->busy_s > 0 ? (double)r->bytes_read / r->busy_s * 1e-9 : 0, c->roof_gb_per_s);
+    json_open(w, "blocks", '{');
+    json_uint(w, "total", r->blocks);
+    json_uint(w, "held", r->blocks_held);
+    json_uint(w, "peak", r->blocks_peak);
+    json_uint(w, "saved_peak", r->saved_tokens_peak / c->config->geometry.block_size);
+    json_close(w, '}');
+    json_uint(w, "forks", r->forks);
+    json_uint(w, "copies", r->copies);
+    json_uint(w, "preemptions", r->preemptions);
+    snprintf(digest, sizeof digest, "%016llx%016llx", (unsigned long long)r->digest_high,
+             (unsigned long long)r->digest_low);
+    json_string(w, "digest", digest);
+    write_verify(w, r);
+    json_close(w, '}');
+}
+
 void call_render(struct http_exchange *x, const struct call *call, const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
@@ -356,6 +445,14 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         break;
     case CALL_AUDIT:
         render_audit(x, call);
+        break;
+    case CALL_WORKLOAD_START:
+    case CALL_WORKLOAD:
+    case CALL_WORKLOAD_CANCEL:
+        render_workload(w, call->report, c);
+        if (call->kind == CALL_WORKLOAD_START)
+            snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
+                     (unsigned long long)call->report->id);
         break;
     case CALL_TRIM:
         json_open(w, NULL, '{');

@@ -3,6 +3,7 @@
 #define SERVER_CALL_RENDER_H
 
 #include "scheduler/engine.h"
+#include "scheduler/workload.h"
 #include "server/http_server.h"
 
 /* What the answer of /stats shows beside the call's own figures. */

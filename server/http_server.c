@@ -43,9 +43,7 @@ _Static_assert(LLHTTP_STRICT_MODE == 1, "llhttp accepts smuggled headers unless 
 enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
     OUTPUT_HEAD_BYTES_MAX = 1024,
-    RAW_BODY_BYTES_MAX =
-        2 * HTTP_BODY_BYTES_MAX, /* a body whose chunks are mostly framing is an attack */
-    REFUSING_CONNECTIONS = 8,    /* beyond the limit, to say 503 with */
+    REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
     ACCEPT_BACKLOG = 511,
     LINGER_S = 2,
     TICK_MS = 500, /* how exactly timeouts are kept */
@@ -86,12 +84,16 @@ struct connection {
     unsigned header_count;
     struct header headers[HTTP_HEADERS_MAX];
     struct http_text url;
-    bool complete;      /* the parser has seen the end of the message */
-    bool body_overflow; /* it was longer than `body` */
-    bool head_only;     /* HEAD */
-    bool reading;       /* uv_read_start is in effect */
-    bool close_after;   /* the answer under way is the last */
-    bool refusing;      /* beyond limits.connections: gets a 503, whatever it asks */
+    bool complete;       /* the parser has seen the end of the message */
+    bool body_overflow;  /* it was longer than exchange.body_max */
+    bool sink_refused;   /* the answer is the sink's problem */
+    bool head_only;      /* HEAD */
+    bool reading;        /* uv_read_start is in effect */
+    bool close_after;    /* the answer under way is the last */
+    bool refusing;       /* beyond limits.connections: gets a 503, whatever it asks */
+    bool streaming;      /* the head of an answer in parts has been sent */
+    bool chunked;        /* its parts are framed; HTTP/1.0 gets them plain */
+    char chunk_head[20]; /* size of the part being sent */
 
     struct http_exchange exchange;
     char output_head[OUTPUT_HEAD_BYTES_MAX];
@@ -103,9 +105,7 @@ struct connection {
 struct http_server {
     uv_loop_t *loop;
     struct config_limits limits;
-    http_handler handler;
-    http_abandoned abandoned;
-    void *cookie;
+    struct http_service service;
     llhttp_settings_t settings;
     union {
         uv_handle_t any;
@@ -218,12 +218,19 @@ static void on_closed(uv_handle_t *handle)
         accept_client(server);
 }
 
+/* The exchange ends without its answer: its handler stops what it has under way. */
+static void abandon(struct connection *c)
+{
+    if (c->exchange.pending || c->exchange.upload)
+        c->server->service.abandoned(&c->exchange, c->server->service.cookie);
+    c->exchange.pending = c->exchange.upload = NULL;
+}
+
 static void close_connection(struct connection *c)
 {
     if (c->phase == PHASE_CLOSING)
         return;
-    if (c->phase == PHASE_WAITING)
-        c->server->abandoned(&c->exchange, c->server->cookie);
+    abandon(c);
     c->phase = PHASE_CLOSING;
     uv_close((uv_handle_t *)&c->handle, on_closed);
 }
@@ -250,6 +257,12 @@ static void on_written(uv_write_t *write, int status)
         close_connection(c);
         return;
     }
+    if (c->exchange.more) {
+        json_writer_init(&c->exchange.reply, c->output, HTTP_REPLY_BYTES_MAX);
+        c->phase = PHASE_WAITING;
+        c->server->service.proceed(&c->exchange, c->server->service.cookie);
+        return;
+    }
     if (c->close_after || c->server->draining) {
         linger(c);
         return;
@@ -264,10 +277,76 @@ static void on_written(uv_write_t *write, int status)
     process(c);
 }
 
+/* The head of the answer into c->output_head; `length` is its header lines about the body. Returns its
+ * bytes. */
+static unsigned write_head(struct connection *c, const char *length)
+{
+    const struct http_exchange *x = &c->exchange;
+    char date[40], phrase[PHRASE_BYTES];
+    struct tm utc;
+    time_t now = time(NULL);
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
+    reason_phrase(x->http_status, phrase);
+    int n = snprintf(c->output_head, sizeof c->output_head,
+                     "HTTP/1.1 %d %s\r\nDate: %s\r\n%sCache-Control: no-store\r\nX-Request-Id: %s\r\n"
+                     "X-Attnd-Node: n0\r\n%s%s\r\n",
+                     x->http_status, phrase, date, length, x->request_id, x->extra,
+                     c->close_after ? "Connection: close\r\n" : "");
+    assert(n > 0 && (size_t)n < sizeof c->output_head);
+    return (unsigned)n;
+}
+
+static void write_parts(struct connection *c, const uv_buf_t *parts, unsigned n)
+{
+    c->phase = PHASE_REPLYING;
+    set_deadline(c, c->server->limits.body_timeout_s);
+    c->write.data = c;
+    if (uv_write(&c->write, &c->handle.stream, parts, n, on_written) != 0)
+        close_connection(c);
+}
+
+/* Send a part of an answer that comes in parts: the first brings the head, the last ends it. */
+static void send_part(struct connection *c)
+{
+    static char line_end[] = "\r\n", last[] = "\r\n0\r\n\r\n";
+    struct http_exchange *x = &c->exchange;
+    uv_buf_t parts[4];
+    unsigned n = 0;
+    if (!c->streaming) {
+        char length[128];
+        c->streaming = true;
+        c->chunked = c->parser.http_minor == 1;
+        if (!c->chunked || !llhttp_should_keep_alive(&c->parser) || c->server->draining)
+            c->close_after = true;
+        snprintf(length, sizeof length, "Content-Type: %s\r\n%s", x->content_type,
+                 c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+        parts[n++] = uv_buf_init(c->output_head, write_head(c, length));
+        if (c->head_only && x->more) {
+            abandon(c);
+            x->more = false;
+        }
+    }
+    if (!c->head_only) {
+        int bytes = snprintf(c->chunk_head, sizeof c->chunk_head, "%zx\r\n", x->reply.length);
+        if (c->chunked)
+            parts[n++] = uv_buf_init(c->chunk_head, (unsigned)bytes);
+        parts[n++] = uv_buf_init(x->reply.buffer, (unsigned)x->reply.length);
+        if (c->chunked)
+            parts[n++] = x->more ? uv_buf_init(line_end, sizeof line_end - 1)
+                                 : uv_buf_init(last, sizeof last - 1);
+    }
+    write_parts(c, parts, n);
+}
+
 /* Send what stands in the exchange. */
 static void send_reply(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
+    if (x->more || c->streaming) {
+        send_part(c);
+        return;
+    }
     if (x->reply.overflow) {
         log_line(LOG_ERROR, "request %s: an answer of more than %d bytes was cut off", x->request_id,
                  HTTP_REPLY_BYTES_MAX);
@@ -276,33 +355,25 @@ static void send_reply(struct connection *c)
     if (!llhttp_should_keep_alive(&c->parser) || c->server->draining || c->refusing)
         c->close_after = true;
 
-    char date[40];
-    struct tm utc;
-    time_t now = time(NULL);
-    gmtime_r(&now, &utc);
-    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
-    char phrase[PHRASE_BYTES], length[96] = ""; /* a 204 has neither body nor length */
+    char length[96] = ""; /* a 204 has neither body nor length */
     if (x->http_status != 204)
         snprintf(length, sizeof length, "Content-Type: %s\r\nContent-Length: %zu\r\n", x->content_type,
                  x->reply.length);
-    reason_phrase(x->http_status, phrase);
-    int n = snprintf(c->output_head, sizeof c->output_head,
-                     "HTTP/1.1 %d %s\r\nDate: %s\r\n%sCache-Control: no-store\r\nX-Request-Id: %s\r\n"
-                     "X-Attnd-Node: n0\r\n%s%s\r\n",
-                     x->http_status, phrase, date, length, x->request_id, x->extra,
-                     c->close_after ? "Connection: close\r\n" : "");
-    assert(n > 0 && (size_t)n < sizeof c->output_head);
-
-    uv_buf_t parts[2] = {uv_buf_init(c->output_head, (unsigned)n),
+    uv_buf_t parts[2] = {uv_buf_init(c->output_head, write_head(c, length)),
                          uv_buf_init(x->reply.buffer, (unsigned)x->reply.length)};
-    c->phase = PHASE_REPLYING;
-    set_deadline(c, c->server->limits.body_timeout_s);
-    c->write.data = c;
-    if (uv_write(&c->write, &c->handle.stream, parts, c->head_only ? 1 : 2, on_written) != 0)
-        close_connection(c);
+    write_parts(c, parts, c->head_only ? 1 : 2);
 }
 
-/* Refuse the request and, since its end may not be known, the rest of the connection. */
+/* Send the problem that stands in the exchange and, since the end of the request may not be known, end
+ * the connection. */
+static void end_with_problem(struct connection *c)
+{
+    abandon(c);
+    c->close_after = true;
+    send_reply(c);
+}
+
+/* Refuse the request, and the rest of the connection. */
 static void __attribute__((format(printf, 3, 4)))
 refuse(struct connection *c, int status, const char *format, ...)
 {
@@ -312,8 +383,7 @@ refuse(struct connection *c, int status, const char *format, ...)
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
     http_problem(&c->exchange, status, "%s", detail);
-    c->close_after = true;
-    send_reply(c);
+    end_with_problem(c);
 }
 
 /* ---- llhttp's callbacks: note where things are ----------------------------------------------------
@@ -364,11 +434,16 @@ static int on_header_value_complete(llhttp_t *parser)
 static int on_body(llhttp_t *parser, const char *at, size_t n)
 {
     struct connection *c = parser->data;
-    if (n > HTTP_BODY_BYTES_MAX - c->body_bytes) {
+    if (n > c->exchange.body_max - c->body_bytes) {
         c->body_overflow = true;
         return HPE_USER;
     }
-    memcpy(c->body + c->body_bytes, at, n);
+    if (c->exchange.sink && c->exchange.sink(&c->exchange, at, n) != 0) {
+        c->sink_refused = true;
+        return HPE_USER;
+    }
+    if (!c->exchange.sink)
+        memcpy(c->body + c->body_bytes, at, n);
     c->body_bytes += n;
     return 0;
 }
@@ -407,11 +482,13 @@ static void choose_request_id(struct connection *c)
 static void begin_exchange(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
-    *x = (struct http_exchange){.http_status = 200, .content_type = "application/json"};
+    *x = (struct http_exchange){
+        .http_status = 200, .content_type = "application/json", .body_max = HTTP_BODY_BYTES_MAX};
     json_writer_init(&x->reply, c->output, HTTP_REPLY_BYTES_MAX);
     choose_request_id(c);
     unsigned types;
     x->body_type = find_header(c, "content-type", &types);
+    x->accept = find_header(c, "accept", &types);
     const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
     size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
     x->path = (struct http_text){c->url.bytes, path};
@@ -427,6 +504,25 @@ static bool foreign_origin(struct http_text origin)
         return true;
     authority += 3;
     return !listen_address_is_loopback_host(authority, origin.n - (size_t)(authority - origin.bytes));
+}
+
+/* The method into the exchange; false when it is not served at all. */
+static bool note_method(struct connection *c)
+{
+    static const struct {
+        uint8_t parsed;
+        enum http_method method;
+    } methods[] = {{HTTP_GET, HTTP_METHOD_GET},
+                   {HTTP_HEAD, HTTP_METHOD_GET},
+                   {HTTP_POST, HTTP_METHOD_POST},
+                   {HTTP_PUT, HTTP_METHOD_PUT},
+                   {HTTP_DELETE, HTTP_METHOD_DELETE}};
+    c->head_only = c->parser.method == HTTP_HEAD;
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        if (methods[i].parsed == c->parser.method)
+            c->exchange.method = methods[i].method;
+    }
+    return c->exchange.method != 0;
 }
 
 /* What llhttp leaves to us. True when the request may go on; otherwise it has been refused. */
@@ -460,9 +556,16 @@ static bool check_head(struct connection *c)
     } else if (expects &&
                (expects > 1 || expect.n != 12 || strncasecmp(expect.bytes, "100-continue", 12) != 0)) {
         refuse(c, ATTND_EXPECTATION, "Expect is \"%.*s\"", (int)expect.n, expect.bytes);
-    } else if (c->parser.content_length > HTTP_BODY_BYTES_MAX && (c->parser.flags & F_CONTENT_LENGTH)) {
-        refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a body has at most %d",
-               (unsigned long long)c->parser.content_length, HTTP_BODY_BYTES_MAX);
+    } else if (!note_method(c)) {
+        snprintf(c->exchange.extra, sizeof c->exchange.extra,
+                 "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
+        refuse(c, ATTND_BAD_METHOD, "%s is not served", llhttp_method_name(c->parser.method));
+    } else if (!c->server->service.begun(&c->exchange, c->server->service.cookie)) {
+        end_with_problem(c);
+    } else if (c->parser.content_length > c->exchange.body_max &&
+               (c->parser.flags & F_CONTENT_LENGTH)) {
+        refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a body has at most %zu",
+               (unsigned long long)c->parser.content_length, c->exchange.body_max);
     } else {
         return true;
     }
@@ -472,29 +575,9 @@ static bool check_head(struct connection *c)
 static void answer(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
-    x->body = (struct http_text){c->body, c->body_bytes};
-    c->head_only = c->parser.method == HTTP_HEAD;
-    switch (c->parser.method) {
-    case HTTP_HEAD:
-    case HTTP_GET:
-        x->method = HTTP_METHOD_GET;
-        break;
-    case HTTP_POST:
-        x->method = HTTP_METHOD_POST;
-        break;
-    case HTTP_PUT:
-        x->method = HTTP_METHOD_PUT;
-        break;
-    case HTTP_DELETE:
-        x->method = HTTP_METHOD_DELETE;
-        break;
-    default:
-        snprintf(x->extra, sizeof x->extra, "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
-        refuse(c, ATTND_BAD_METHOD, "%s is not served", llhttp_method_name(c->parser.method));
-        return;
-    }
+    x->body = (struct http_text){c->body, x->sink ? 0 : c->body_bytes};
     c->phase = PHASE_WAITING;
-    c->server->handler(x, c->server->cookie);
+    c->server->service.handle(x, c->server->service.cookie);
     if (!x->deferred)
         send_reply(c);
 }
@@ -512,10 +595,12 @@ static void refuse_syntax(struct connection *c, enum llhttp_errno error)
 {
     if (c->exchange.request_id[0] == '\0')
         begin_exchange(c);
-    if (c->url.n > HTTP_URL_BYTES_MAX)
+    if (c->sink_refused)
+        end_with_problem(c);
+    else if (c->url.n > HTTP_URL_BYTES_MAX)
         refuse(c, ATTND_URL_TOO_LONG, "more than %d bytes", HTTP_URL_BYTES_MAX);
     else if (c->body_overflow)
-        refuse(c, ATTND_BODY_TOO_LARGE, "a body has at most %d bytes", HTTP_BODY_BYTES_MAX);
+        refuse(c, ATTND_BODY_TOO_LARGE, "a body has at most %zu bytes", c->exchange.body_max);
     else if (error == HPE_USER && c->header_count == HTTP_HEADERS_MAX)
         refuse(c, ATTND_HEADERS_TOO_LARGE, "more than %d headers", HTTP_HEADERS_MAX);
     else if (error == HPE_USER)
@@ -548,7 +633,7 @@ static void start_request(struct connection *c)
     c->header_count = 0;
     c->url = (struct http_text){"", 0};
     c->body_bytes = c->raw_bytes = 0;
-    c->complete = c->body_overflow = c->head_only = false;
+    c->complete = c->body_overflow = c->sink_refused = c->head_only = c->streaming = false;
     c->exchange.request_id[0] = '\0';
 }
 
@@ -602,9 +687,9 @@ static void process(struct connection *c)
         size_t used, n = c->input_bytes - c->head_bytes;
         char *rest = c->input + c->head_bytes;
         c->raw_bytes += n;
-        if (c->raw_bytes > RAW_BODY_BYTES_MAX) {
-            refuse(c, ATTND_BODY_TOO_LARGE, "more than %d bytes with the chunks' own",
-                   RAW_BODY_BYTES_MAX);
+        if (c->raw_bytes > 2 * c->exchange.body_max) { /* chunks that are mostly framing: an attack */
+            refuse(c, ATTND_BODY_TOO_LARGE, "more than %zu bytes with the chunks' own",
+                   2 * c->exchange.body_max);
             return;
         }
         if (n == 0 || !feed(c, rest, n, &used))
@@ -802,17 +887,15 @@ static int map_connections(struct http_server *server)
 }
 
 int http_server_create(uv_loop_t *loop, const struct listen_address *address,
-                       const struct config_limits *limits, http_handler handler,
-                       http_abandoned abandoned, void *cookie, struct http_server **result)
+                       const struct config_limits *limits, const struct http_service *service,
+                       struct http_server **result)
 {
     struct http_server *server = calloc(1, sizeof *server);
     if (!server)
         return UV_ENOMEM;
     server->loop = loop;
     server->limits = *limits;
-    server->handler = handler;
-    server->abandoned = abandoned;
-    server->cookie = cookie;
+    server->service = *service;
     server->address = *address;
     server->buffers = MAP_FAILED;
     llhttp_settings_init(&server->settings);

@@ -36,34 +36,57 @@ struct http_text {
     size_t n;
 };
 
+struct http_exchange;
+
+/* Takes the next `n` bytes of a body. Returns 0, or a status with the answer made a problem: the rest
+ * is not read. */
+typedef int (*http_sink)(struct http_exchange *x, const char *bytes, size_t n);
+
 /* One request and its answer, lent to a handler. HEAD arrives as GET. */
 struct http_exchange {
     enum http_method method;
     struct http_text path, query;     /* query without its '?' */
     struct http_text body, body_type; /* Content-Type, empty if there is none */
-    struct json_writer reply;         /* the handler writes the body here */
-    int http_status;                  /* 200 unless the handler says otherwise */
-    const char *content_type;         /* application/json unless the handler says otherwise */
-    char extra[HTTP_EXTRA_BYTES];     /* more header lines, each ended by CRLF */
+    struct http_text accept;          /* Accept, likewise */
+    http_sink sink;           /* set by http_begun: takes the body as it comes; else it is collected */
+    size_t body_max;          /* may be raised by http_begun when there is a sink */
+    void *upload;             /* the sink's */
+    struct json_writer reply; /* the handler writes the body here */
+    int http_status;          /* 200 unless the handler says otherwise */
+    const char *content_type; /* application/json unless the handler says otherwise */
+    char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     char request_id[HTTP_REQUEST_ID_BYTES];
     bool deferred; /* the handler will call http_answer() later */
-    void *pending; /* the handler's, while deferred */
+    bool more; /* what is in `reply` is a part of the answer; http_proceed is called when it is sent */
+    void *pending; /* the handler's, while deferred or between two parts */
 };
 
-/* Called once for every well-formed request, on the loop thread. Either fills in the answer before it
- * returns, or sets x->deferred and has http_answer() called when it is there. */
-typedef void (*http_handler)(struct http_exchange *x, void *cookie);
+/* What serves the requests, all on the loop thread. */
+struct http_service {
+    /* begun: the head is there and in order, a body may follow. May give the exchange a sink. False:
+     * the answer is a problem, and the body is not read. */
+    bool (*begun)(struct http_exchange *x, void *cookie);
 
-/* Called when the client of a deferred exchange has gone: http_answer() must not be called any more. */
-typedef void (*http_abandoned)(struct http_exchange *x, void *cookie);
+    /* handle: once for every well-formed request. Either fills in the answer before it returns, or sets
+     * x->deferred and has http_answer() called when it is there. */
+    void (*handle)(struct http_exchange *x, void *cookie);
+
+    /* proceed: a part of the answer has been sent; the next one is wanted, by http_answer(). */
+    void (*proceed)(struct http_exchange *x, void *cookie);
+
+    /* abandoned: an exchange that has `pending` or `upload` ends without its answer, since its client
+     * has gone or its body was refused. http_answer() must not be called any more. */
+    void (*abandoned)(struct http_exchange *x, void *cookie);
+    void *cookie;
+};
 
 struct http_server;
 
-/* http_server_create(loop, address, limits, handler, abandoned, cookie, server): listen on `address`.
- * Returns 0 or a negative libuv code and nothing to destroy. */
+/* http_server_create(loop, address, limits, service, server): listen on `address`. Returns 0 or a
+ * negative libuv code and nothing to destroy. */
 MUST_USE int http_server_create(uv_loop_t *loop, const struct listen_address *address,
-                                const struct config_limits *limits, http_handler handler,
-                                http_abandoned abandoned, void *cookie, struct http_server **server);
+                                const struct config_limits *limits, const struct http_service *service,
+                                struct http_server **server);
 
 /* http_server_url: where it really listens ("http://127.0.0.1:43117", "unix:/run/attnd.sock"). */
 const char *http_server_url(const struct http_server *server);
@@ -75,7 +98,7 @@ void http_server_drain(struct http_server *server);
 /* http_server_destroy: free it, once the loop has run out. NULL is fine. */
 void http_server_destroy(struct http_server *server);
 
-/* http_answer: send the answer of a deferred exchange. */
+/* http_answer: send the answer of a deferred exchange, or its next part (x->more, chunked). */
 void http_answer(struct http_exchange *x);
 
 /* http_problem(x, status, format, ...): make the answer an RFC 9457 problem with a detail sentence,

@@ -234,8 +234,9 @@ static enum exit_code serve(const struct config *config)
     uv_unref((uv_handle_t *)&d.completed);
     enum exit_code code = start_engine(&d, config);
     if (code == EXIT_OK) {
-        int rc = http_server_create(&d.loop, &address, &config->limits, routes_handle, routes_abandon,
-                                    &d.state, &d.server);
+        const struct http_service service = {routes_begun, routes_handle, routes_proceed,
+                                             routes_abandon, &d.state};
+        int rc = http_server_create(&d.loop, &address, &config->limits, &service, &d.server);
         if (rc != 0) {
             fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
                     uv_strerror(rc));

@@ -8,12 +8,13 @@
 #include "server/call_parse.h"
 #include "server/call_render.h"
 #include "server/version.h"
+#include "server/workload_parse.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef void (*route_answer)(struct http_exchange *x, struct daemon_state *daemon);
-typedef int (*route_parse)(struct http_exchange *x, struct call *call, const struct geometry *g);
+typedef int (*route_parse)(struct http_exchange *x, struct call *call, const struct config *config);
 
 struct route {
     enum http_method method;
@@ -115,6 +116,43 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_close(w, '}');
 }
 
+/* ---- workloads ----------------------------------------------------------------------------------- */
+
+static const char workloads_path[] = "/v1/workloads";
+
+/* Whether the client asks for lines; false with a problem when it asks for what is not served. */
+static int accepts_lines(struct http_exchange *x, bool *lines)
+{
+    static const char type[] = "application/x-ndjson";
+    *lines = memmem(x->accept.bytes, x->accept.n, type, sizeof type - 1) != NULL;
+    if (!*lines && memmem(x->accept.bytes, x->accept.n, "text/event-stream", 17)) {
+        http_problem(x, ATTND_NOT_ACCEPTABLE, "text/event-stream is not built yet; send Accept: %s",
+                     type);
+        return ATTND_NOT_ACCEPTABLE;
+    }
+    return 0;
+}
+
+static int parse_workload(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    bool lines;
+    int rc = accepts_lines(x, &lines);
+    if (rc == 0)
+        rc = workload_parse(x, call, config);
+    call->streams = call->cancels = lines;
+    if (!lines)
+        call->answer_status = 202;
+    return rc;
+}
+
+static int parse_events(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    bool lines;
+    int rc = accepts_lines(x, &lines);
+    call->streams = true;
+    return rc == 0 ? call_parse_nothing(x, call, config) : rc;
+}
+
 #define GET    HTTP_METHOD_GET
 #define POST   HTTP_METHOD_POST
 #define DELETE HTTP_METHOD_DELETE
@@ -135,6 +173,10 @@ static const struct route routes[] = {
     {GET, "/v1/sequences/{id}/blocks", NULL, CALL_BLOCKS, call_parse_nothing, 200},
     {POST, "/v1/sequences/{id}/fork", NULL, CALL_FORK, call_parse_fork, 201},
     {POST, "/v1/sequences/{id}/truncate", NULL, CALL_TRUNCATE, call_parse_truncate, 200},
+    {POST, workloads_path, NULL, CALL_WORKLOAD_START, parse_workload, 200},
+    {GET, "/v1/workloads/{id}", NULL, CALL_WORKLOAD, call_parse_nothing, 200},
+    {DELETE, "/v1/workloads/{id}", NULL, CALL_WORKLOAD_CANCEL, call_parse_nothing, 200},
+    {GET, "/v1/workloads/{id}/events", NULL, CALL_WORKLOAD, parse_events, 200},
     {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200},
     {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200},
 };
@@ -192,7 +234,7 @@ static void start_call(struct http_exchange *x, struct daemon_state *daemon, con
     call->kind = route->kind;
     call->id = id;
     call->answer_status = route->http_status;
-    if (route->parse(x, call, &daemon->config->geometry) != 0) {
+    if (route->parse(x, call, daemon->config) != 0) {
         engine_release(daemon->engine, call);
         return;
     }
@@ -202,9 +244,8 @@ static void start_call(struct http_exchange *x, struct daemon_state *daemon, con
     engine_submit(daemon->engine, call);
 }
 
-void routes_handle(struct http_exchange *x, void *cookie)
+static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
 {
-    struct daemon_state *daemon = cookie;
     unsigned allowed = 0;
     uint64_t id = 0;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
@@ -230,11 +271,52 @@ void routes_handle(struct http_exchange *x, void *cookie)
                      x->path.bytes);
 }
 
+void routes_handle(struct http_exchange *x, void *cookie)
+{
+    dispatch(x, cookie);
+    workload_parse_drop(x); /* a trace that nobody took, since the request was refused */
+}
+
+bool routes_begun(struct http_exchange *x, void *cookie)
+{
+    (void)cookie;
+    bool uploads = x->method == HTTP_METHOD_POST && http_text_is(x->path, workloads_path);
+    return !uploads || workload_parse_begin(x);
+}
+
+/* Nobody waits for a call's answer any more: the workload that was to end with its client ends, then
+ * the call is free. */
+static void drop_call(struct daemon_state *daemon, struct call *call)
+{
+    if (!call->cancels || call->status != 0 || call->kind == CALL_WORKLOAD_CANCEL) {
+        engine_release(daemon->engine, call);
+        return;
+    }
+    call->id = call->report->id;
+    engine_reuse(call, CALL_WORKLOAD_CANCEL);
+    engine_submit(daemon->engine, call);
+}
+
 void routes_abandon(struct http_exchange *x, void *cookie)
 {
     struct call *call = x->pending;
-    (void)cookie;
+    workload_parse_drop(x);
+    if (!call)
+        return;
     call->cookie = NULL; /* the engine does not look at it */
+    if (!x->deferred)    /* it is here, between two parts of an answer */
+        drop_call(cookie, call);
+}
+
+void routes_proceed(struct http_exchange *x, void *cookie)
+{
+    struct daemon_state *daemon = cookie;
+    struct call *call = x->pending;
+    call->id = call->report->id;
+    engine_reuse(call, CALL_WORKLOAD);
+    call->waits = true;
+    x->deferred = true;
+    engine_submit(daemon->engine, call);
 }
 
 void routes_deliver(struct daemon_state *daemon)
@@ -247,10 +329,19 @@ void routes_deliver(struct daemon_state *daemon)
     struct call *call;
     while ((call = engine_take(daemon->engine))) {
         struct http_exchange *x = call->cookie;
-        if (x) {
-            call_render(x, call, &context);
-            http_answer(x);
+        if (!x) {
+            drop_call(daemon, call);
+            continue;
         }
-        engine_release(daemon->engine, call);
+        call_render(x, call, &context);
+        x->more = call->streams && call->status == 0 && call->report->state != WORKLOAD_FINISHED &&
+                  call->report->state != WORKLOAD_CANCELLED;
+        if (call->streams && call->status == 0)
+            x->content_type = "application/x-ndjson";
+        if (!x->more) {
+            x->pending = NULL;
+            engine_release(daemon->engine, call);
+        }
+        http_answer(x);
     }
 }

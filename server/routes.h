@@ -13,12 +13,12 @@ struct daemon_state {
     bool draining;
 };
 
-/* routes_handle: an http_handler; `cookie` is the struct daemon_state. Unknown paths are 404, known
- * paths with another method 405 with Allow. */
+/* The functions of a struct http_service; `cookie` is the struct daemon_state. Unknown paths are 404,
+ * known paths with another method 405 with Allow. The answer of an abandoned call is dropped, and a
+ * workload that is streamed to its client ends with it. */
+bool routes_begun(struct http_exchange *x, void *cookie);
 void routes_handle(struct http_exchange *x, void *cookie);
-
-/* routes_abandon: an http_abandoned: the client of a deferred exchange has gone; its call's answer will
- * be dropped. */
+void routes_proceed(struct http_exchange *x, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
 
 /* routes_deliver: answer every exchange whose call the engine has completed. */

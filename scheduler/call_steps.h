@@ -1,0 +1,28 @@
+/* call_steps.h - the queue of appends and attends, and the steps that are formed from it. */
+#ifndef SCHEDULER_CALL_STEPS_H
+#define SCHEDULER_CALL_STEPS_H
+
+#include "scheduler/inspect.h"
+
+struct call_steps;
+
+struct call_steps_options {
+    struct inspected *all;
+    /* Blocks that a call must leave to sequences that were promised them; `cookie` is its own. */
+    uint32_t (*promised)(void *cookie);
+    void (*complete)(struct call *call, void *cookie);
+    void *cookie;
+};
+
+/* Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int call_steps_create(const struct call_steps_options *options, struct call_steps **steps);
+void call_steps_destroy(struct call_steps *steps);
+
+/* call_steps_add: queue a call; one that can never run is completed at once. */
+void call_steps_add(struct call_steps *steps, struct call *call);
+
+/* call_steps_run: form one step of what is queued and run it; its calls, and those that failed, are
+ * completed. False when nothing was queued. */
+bool call_steps_run(struct call_steps *steps);
+
+#endif

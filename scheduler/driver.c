@@ -1,0 +1,987 @@
+/* driver.c - workloads, step by step.
+ *
+ *   arrives        waits             runs: fills, then decodes                    ends
+ *   ------> [heap of its workload] -----> [runners, in order of admission] -----> verified, reported
+ *                    ^   admission by forecast        |
+ *                    +---- preempted: its blocks go, its tokens are appended again when it is back
+ *
+ * A step is one token of every runner that decodes, and as many tokens of those that fill (append their
+ * prompt, or what they had before a preemption) as the step has room for, through all layers.
+ *
+ * Admission looks at the peak of blocks over all future steps. A runner that decodes grows by at most
+ * ceil(t / block_size) blocks in t steps and gives its private blocks back at its end, so with the ends
+ * in descending order the peak before each end is a running sum: O(n log n). Blocks that it shares are
+ * counted as held for ever, which errs on the safe side. What was admitted so is never preempted; under
+ * scheduler.admission "optimistic" a request is admitted when its prompt fits, and the latest runner of
+ * the lowest priority is preempted when the pool runs out. The head of the queue is never overtaken.
+ *
+ * A request whose beginning is just being appended by a runner waits for it, a step or two, and then
+ * finds it in the cache. */
+#include "scheduler/driver.h"
+
+#include "allocator/prefix_index.h"
+#include "scheduler/verify.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum {
+    OUTPUT_BYTES = 64 << 20, /* of a step's outputs that are waited for together, at least a layer's */
+    RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
+    OWNER_WORKLOADS = 1      /* of prefix roots; clients without a key are 0 */
+};
+
+static const double WATCH_S = 0.25;   /* between two reports to a watcher */
+static const double BLOCKED_S = 0.02; /* between two tries when clients hold all blocks */
+
+/* A sequence that has blocks. */
+struct runner {
+    struct workload *w;
+    uint32_t ordinal, row;
+    uint32_t fill; /* tokens to append before it decodes */
+    /* in the step being formed: */
+    bool taken;        /* it takes part, */
+    uint32_t appended; /* with so many new tokens, */
+    uint32_t done;     /* and has then come so far */
+};
+
+/* A row of the step. */
+struct output_row {
+    uint32_t runner, position;
+};
+
+/* For the forecast: blocks of its own now, and steps until it gives them back. */
+struct outlook {
+    uint32_t end, now;
+};
+
+struct driver {
+    struct driver_options o;
+    const struct config *config;
+    const struct geometry *g;
+    struct block_tables *tables;
+    uint32_t rows_max, sequences_max;
+    size_t row_bytes; /* of one row's outputs at one layer */
+
+    struct workload *workloads[WORKLOADS_MAX];
+    uint64_t next_id;
+    struct runner *runners; /* [sequences_max] */
+    uint32_t runner_count;
+    uint32_t rotation; /* runner that a step bounded in bytes begins with */
+    bool blocked;      /* clients hold what the next step needs */
+    bool changed;      /* something has ended since admission was last tried */
+    uint64_t retry_step, promised_step;
+    uint32_t promised;
+    struct outlook *outlooks; /* [sequences_max + WORKLOAD_FORKS_MAX + 1] */
+
+    /* the step being formed */
+    uint32_t row_count, token_count, request_count, append_count, copy_count, member_count;
+    uint32_t *members;                /* [sequences_max] runners that take part */
+    uint32_t *table_rows;             /* [sequences_max] theirs, of the block tables */
+    struct reserve_request *requests; /* [sequences_max] */
+    struct block_copy *copies;        /* [sequences_max] */
+    struct kv_append *appends;        /* [appends_max] */
+    uint32_t appends_max;
+    struct output_row *rows;          /* [rows_max] */
+    struct planner_row *planner_rows; /* [rows_max] */
+    struct value_source *q_source;    /* [rows_max] */
+    struct attention_pass *passes;    /* [layers] */
+    uint32_t *tokens;                 /* [sequence_tokens] scratch for the prefix index */
+    uint8_t *outputs;
+    size_t outputs_bytes;
+};
+
+/* ---- small helpers ------------------------------------------------------------------------------- */
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t blocks_of(const struct driver *d, uint32_t tokens)
+{
+    return tokens / d->g->block_size + (tokens % d->g->block_size != 0);
+}
+
+static struct workload_sequence *state_of(const struct runner *r)
+{
+    return &r->w->sequences[r->ordinal];
+}
+
+static const struct workload_request *request_of(const struct workload *w, uint32_t ordinal)
+{
+    return &w->requests[w->sequences[ordinal].request];
+}
+
+static uint32_t length_of(const struct driver *d, const struct runner *r)
+{
+    return block_tables_cursor(d->tables, r->row, 0);
+}
+
+/* Children that a runner has yet to make. */
+static uint32_t forks_due(const struct runner *r)
+{
+    bool due = state_of(r)->child == 0 && !state_of(r)->forked;
+    return due ? request_of(r->w, r->ordinal)->forks : 0;
+}
+
+/* ---- the waiting sequences of a workload: a heap ------------------------------------------------- */
+
+/* Whether ordinal `a` of workload `v` goes before `b` of `w`: by priority, then by arrival. */
+static bool goes_before(const struct workload *v, uint32_t a, const struct workload *w, uint32_t b)
+{
+    int32_t first = request_of(v, a)->priority, second = request_of(w, b)->priority;
+    double arrived = v->sequences[a].arrived_s, other = w->sequences[b].arrived_s;
+    if (first != second)
+        return first > second;
+    if (arrived != other)
+        return arrived < other;
+    return v->report.id != w->report.id ? v->report.id < w->report.id : a < b;
+}
+
+static void push_waiting(struct workload *w, uint32_t ordinal)
+{
+    uint32_t at = w->waiting_count++;
+    while (at > 0 && goes_before(w, ordinal, w, w->waiting[(at - 1) / 2])) {
+        w->waiting[at] = w->waiting[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    w->waiting[at] = ordinal;
+}
+
+static void pop_waiting(struct workload *w)
+{
+    uint32_t last = w->waiting[--w->waiting_count], at = 0;
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= w->waiting_count)
+            break;
+        if (child + 1 < w->waiting_count && goes_before(w, w->waiting[child + 1], w, w->waiting[child]))
+            child++;
+        if (!goes_before(w, w->waiting[child], w, last))
+            break;
+        w->waiting[at] = w->waiting[child];
+        at = child;
+    }
+    w->waiting[at] = last;
+}
+
+static void note_arrivals(struct driver *d, double now)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (!w || w->report.state != WORKLOAD_RUNNING)
+            continue;
+        while (w->next_arrival < w->request_count &&
+               w->started_s + w->requests[w->next_arrival].arrival_s <= now) {
+            const struct workload_request *r = &w->requests[w->next_arrival++];
+            w->sequences[r->ordinal].arrived_s = w->started_s + r->arrival_s;
+            w->report.arrived++;
+            push_waiting(w, r->ordinal);
+        }
+    }
+}
+
+/* The workload whose waiting sequence is next, NULL when none waits. */
+static struct workload *next_in_line(const struct driver *d)
+{
+    struct workload *first = NULL;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (w && w->waiting_count &&
+            (!first || goes_before(w, w->waiting[0], first, first->waiting[0])))
+            first = w;
+    }
+    return first;
+}
+
+/* ---- the forecast -------------------------------------------------------------------------------- */
+
+static int by_end(const void *a, const void *b)
+{
+    const struct outlook *x = a, *y = b;
+    return (x->end < y->end) - (x->end > y->end);
+}
+
+/* The most blocks that `n` sequences will hold privately at a time. When steps are bounded in bytes
+ * sequences do not go in step, and each counts at its largest for ever. */
+static uint64_t peak_of(const struct driver *d, struct outlook *list, uint32_t n)
+{
+    uint64_t peak = 0, now = 0;
+    qsort(list, n, sizeof *list, by_end);
+    for (uint32_t i = 0; i < n; i++) {
+        now += list[i].now;
+        uint64_t grown = (uint64_t)(i + 1) * blocks_of(d, list[i].end);
+        peak = now + grown > peak ? now + grown : peak;
+        if (d->config->step_bytes_max)
+            now += blocks_of(d, list[i].end);
+    }
+    return d->config->step_bytes_max ? now : peak;
+}
+
+/* Add the outlook of a sequence of `length` tokens in all, `fill` of them appended at once and `own` of
+ * its blocks then private, and of `forks` children that leave it at `fork_at`. */
+static uint32_t add_outlook(const struct driver *d, uint32_t n, uint32_t length, uint32_t fill,
+                            uint32_t own, uint32_t fill_steps, uint32_t fork_at, uint32_t forks)
+{
+    uint32_t end = length - fill + fill_steps;
+    d->outlooks[n++] = (struct outlook){end, own};
+    for (uint32_t i = 0; i < forks; i++) {
+        uint32_t rest = fill > fork_at ? blocks_of(d, fill) - blocks_of(d, fork_at) : 0;
+        d->outlooks[n++] = (struct outlook){end + fill_steps, rest + 1};
+    }
+    return n;
+}
+
+/* Outlooks of all runners. *private: blocks that only they hold now. */
+static uint32_t look_ahead(struct driver *d, uint32_t fill_steps, uint64_t *private)
+{
+    uint32_t n = 0;
+    *private = 0;
+    for (uint32_t i = 0; i < d->runner_count; i++) {
+        const struct runner *r = &d->runners[i];
+        const struct workload_request *request = request_of(r->w, r->ordinal);
+        struct block_table_view view = block_tables_view(d->tables, r->row);
+        uint32_t fill = larger(view.length, r->fill);
+        uint32_t own = view.entries - view.shared_blocks;
+        *private += own;
+        bool copies = view.length % d->g->block_size != 0 && view.shared_blocks > 0;
+        n = add_outlook(d, n, workload_length(r->w, r->ordinal), fill,
+                        own + blocks_of(d, fill) - view.entries + copies,
+                        view.length < fill ? fill_steps : 0, request->fork_at, forks_due(r));
+    }
+    return n;
+}
+
+/* Steps within which all that fill now, and `more` tokens, are filled. */
+static uint32_t fill_steps(const struct driver *d, uint64_t more)
+{
+    uint32_t room = d->rows_max > d->runner_count ? d->rows_max - d->runner_count : 1;
+    for (uint32_t i = 0; i < d->runner_count; i++) {
+        uint32_t length = length_of(d, &d->runners[i]);
+        more += d->runners[i].fill > length ? d->runners[i].fill - length : 0;
+    }
+    return (uint32_t)(more / room) + 1;
+}
+
+uint32_t driver_promised(struct driver *d)
+{
+    uint64_t private, step = executor_step(d->o.all->executor);
+    if (d->promised_step == step)
+        return d->promised;
+    uint32_t n = look_ahead(d, fill_steps(d, 0), &private);
+    uint64_t peak = peak_of(d, d->outlooks, n);
+    d->promised =
+        d->config->admission == ADMISSION_FORECAST && peak > private ? (uint32_t)(peak - private) : 0;
+    d->promised_step = step;
+    return d->promised;
+}
+
+/* ---- admission ----------------------------------------------------------------------------------- */
+
+/* Token ids [from, end) of a sequence for the prefix index. */
+static void spell(const struct workload *w, uint32_t ordinal, uint32_t from, uint32_t end,
+                  uint32_t *tokens)
+{
+    while (from < end) {
+        struct workload_span span = workload_span_at(w, ordinal, from);
+        for (; from < smaller(span.end, end); from++)
+            *tokens++ = span.token;
+    }
+}
+
+/* Tokens at the beginning of two sequences of a workload that have the same content. */
+static uint32_t common_tokens(const struct workload *w, uint32_t a, uint32_t b, uint32_t max)
+{
+    uint32_t at = 0;
+    while (at < max) {
+        struct workload_span x = workload_span_at(w, a, at), y = workload_span_at(w, b, at);
+        if (x.content != y.content)
+            break;
+        at = smaller(x.end, y.end);
+    }
+    return smaller(at, max);
+}
+
+/* Whether a runner is about to append, and so to publish, more of a sequence's beginning than the `hit`
+ * blocks that the cache has of it. */
+static bool is_being_filled(const struct driver *d, const struct workload *w, uint32_t ordinal,
+                            uint32_t fill, uint32_t hit)
+{
+    for (uint32_t i = 0; i < d->runner_count; i++) {
+        const struct runner *r = &d->runners[i];
+        uint32_t length = length_of(d, r);
+        if (r->w != w || length >= r->fill)
+            continue;
+        uint32_t blocks =
+            common_tokens(w, ordinal, r->ordinal, smaller(fill, r->fill)) / d->g->block_size;
+        if (blocks > hit && blocks * d->g->block_size > length)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a sequence may start now, with `held` of its first blocks held by others already. */
+static bool may_start(struct driver *d, const struct workload *w, uint32_t ordinal, uint32_t fill,
+                      uint32_t held)
+{
+    const struct workload_request *r = request_of(w, ordinal);
+    struct block_pool_counts pool = block_pool_counts(block_tables_pool(d->tables));
+    struct block_tables_counts counts = block_tables_counts(d->tables);
+    uint32_t length = workload_length(w, ordinal), due = 0;
+    uint32_t forks = w->sequences[ordinal].child == 0 && !w->sequences[ordinal].forked ? r->forks : 0;
+    for (uint32_t i = 0; i < d->runner_count; i++)
+        due += forks_due(&d->runners[i]);
+    uint64_t rows = (uint64_t)due + 1 + forks;
+    if (counts.rows + rows > d->sequences_max || d->runner_count + rows > d->rows_max)
+        return false;
+    uint32_t own = blocks_of(d, fill) - held;
+    if (d->config->admission == ADMISSION_OPTIMISTIC)
+        return own + d->runner_count <= pool.free + pool.cached;
+
+    uint64_t private, steps = fill_steps(d, fill);
+    uint32_t n = look_ahead(d, (uint32_t)steps, &private);
+    uint64_t others = pool.held + pool.fenced - private; /* clients' blocks and shared ones */
+    if (n == 0) { /* alone: exactly, so that whatever fits at all gets its turn */
+        uint64_t of_child = blocks_of(d, length) - r->fork_at / d->g->block_size;
+        return others + blocks_of(d, length) - held + forks * of_child <= pool.blocks;
+    }
+    n = add_outlook(d, n, length, fill, own, (uint32_t)steps, r->fork_at, forks);
+    return others + peak_of(d, d->outlooks, n) <= pool.blocks;
+}
+
+static void add_runner(struct driver *d, struct workload *w, uint32_t ordinal, uint32_t row,
+                       uint32_t parent_row, double now)
+{
+    struct workload_sequence *s = &w->sequences[ordinal];
+    uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.all->sequences, parent_row)->id;
+    sequences_add(d->o.all->sequences, row, 0, parent, now);
+    sequences_at(d->o.all->sequences, row)->workload = w->report.id;
+    if (s->admitted_s < 0) {
+        s->admitted_s = (float)(now - s->arrived_s);
+        quantiles_add(&w->queue_us, (double)s->admitted_s * 1e6);
+    }
+    d->runners[d->runner_count++] =
+        (struct runner){.w = w,
+                        .ordinal = ordinal,
+                        .row = row,
+                        .fill = larger(request_of(w, ordinal)->prompt, s->done)};
+    w->report.running++;
+}
+
+/* Start the sequence that is next in line, if it may; false when it has to wait. */
+static bool admit_next(struct driver *d, struct workload *w, double now)
+{
+    uint32_t ordinal = w->waiting[0], row, held;
+    uint32_t fill = larger(request_of(w, ordinal)->prompt, w->sequences[ordinal].done);
+    spell(w, ordinal, 0, fill, d->tokens);
+    uint32_t hit = block_tables_match(d->tables, w->root, d->tokens, fill, &held);
+    if (is_being_filled(d, w, ordinal, fill, hit) || !may_start(d, w, ordinal, fill, held) ||
+        block_tables_add(d->tables, w->root, d->tokens, fill, &row) != 0)
+        return false;
+    pop_waiting(w);
+    w->report.cached_tokens += hit * d->g->block_size;
+    add_runner(d, w, ordinal, row, NO_ROW, now);
+    return true;
+}
+
+static void admit(struct driver *d, double now)
+{
+    struct workload *w;
+    uint64_t step = executor_step(d->o.all->executor);
+    if (!d->changed && d->runner_count && step < d->retry_step)
+        return;
+    d->changed = false;
+    while ((w = next_in_line(d)) && admit_next(d, w, now))
+        d->promised_step = 0;
+    bool filling = false; /* then what is waited for may be a step away */
+    for (uint32_t i = 0; i < d->runner_count; i++)
+        filling |= length_of(d, &d->runners[i]) < d->runners[i].fill;
+    d->retry_step = step + (filling || d->runner_count == 0 ? 1 : RETRY_STEPS);
+}
+
+/* Take a runner out; the others keep their order. */
+static void drop_runner(struct driver *d, uint32_t i)
+{
+    struct runner *r = &d->runners[i];
+    r->w->report.running--;
+    sequences_remove(d->o.all->sequences, r->row);
+    block_tables_remove(d->tables, r->row);
+    d->runner_count--;
+    memmove(r, r + 1, (d->runner_count - i) * sizeof *r);
+    d->changed = true;
+    d->promised_step = 0;
+}
+
+/* Make room: the runner of the lowest priority that came last goes back to wait. False when only one
+ * is left. */
+static bool preempt(struct driver *d)
+{
+    uint32_t victim = 0;
+    if (d->runner_count < 2)
+        return false;
+    for (uint32_t i = 1; i < d->runner_count; i++) {
+        const struct runner *v = &d->runners[victim], *r = &d->runners[i];
+        if (goes_before(v->w, v->ordinal, r->w, r->ordinal))
+            victim = i;
+    }
+    struct runner r = d->runners[victim];
+    r.w->report.preemptions++;
+    drop_runner(d, victim);
+    push_waiting(r.w, r.ordinal);
+    return true;
+}
+
+/* ---- forming a step ------------------------------------------------------------------------------ */
+
+/* Add `n` tokens from `at` on to the appends, cut where their content changes. */
+static void add_appends(struct driver *d, const struct runner *r, uint32_t at, uint32_t n)
+{
+    for (uint32_t end = at + n; at < end;) {
+        struct workload_span span = workload_span_at(r->w, r->ordinal, at);
+        uint32_t stop = smaller(span.end, end);
+        assert(d->append_count < d->appends_max);
+        d->appends[d->append_count++] = (struct kv_append){.table = r->row,
+                                                           .position = at,
+                                                           .count = stop - at,
+                                                           .generated = {r->w->seed, span.content}};
+        at = stop;
+    }
+}
+
+/* Spans that [at, at + n) of a sequence touches. */
+static uint32_t count_spans(const struct runner *r, uint32_t at, uint32_t n)
+{
+    uint32_t count = 0;
+    for (uint32_t end = at + n; at < end; count++)
+        at = workload_span_at(r->w, r->ordinal, at).end;
+    return count;
+}
+
+/* Let runner `i` take part, as far as there is room. */
+static void take_runner(struct driver *d, uint32_t i)
+{
+    struct runner *r = &d->runners[i];
+    uint32_t length = length_of(d, r), first_row = workload_first_row(r->w, r->ordinal);
+    uint32_t row = larger(state_of(r)->done, first_row), n = 0, appended = 0;
+    if (row < length) { /* outputs of tokens that the cache had */
+        n = smaller(length - row, d->rows_max - d->row_count);
+    } else {
+        uint32_t target = length < r->fill ? r->fill : length + 1;
+        n = smaller(target - length, d->rows_max - d->token_count);
+        row = larger(row, length);
+        if (length + n > row)
+            n = smaller(n, row - length + d->rows_max - d->row_count);
+        while (n > 1 && count_spans(r, length, n) > d->appends_max - d->append_count)
+            n /= 2;
+        if (n && count_spans(r, length, n) > d->appends_max - d->append_count)
+            n = 0;
+        appended = n;
+    }
+    if (n == 0)
+        return;
+    uint32_t end = appended ? length + n : row + n;
+    r->taken = true;
+    r->appended = appended;
+    r->done = larger(state_of(r)->done, end);
+    d->members[d->member_count++] = i;
+    d->token_count += appended;
+    if (appended)
+        d->requests[d->request_count++] = (struct reserve_request){r->row, length, length + n};
+    add_appends(d, r, length, appended);
+    for (; row < end; row++)
+        d->rows[d->row_count++] = (struct output_row){i, row};
+}
+
+/* Who takes part: those that decode first, then those that fill. */
+static void take_runners(struct driver *d)
+{
+    uint64_t bytes = 0, bytes_max = d->config->step_bytes_max;
+    uint64_t token_bytes = geometry_token_bytes(d->g) * d->g->layers;
+    d->row_count = d->token_count = d->request_count = d->append_count = d->member_count = 0;
+    uint32_t begin = bytes_max && d->runner_count ? d->rotation % d->runner_count : 0;
+    for (uint32_t n = 0; n < d->runner_count; n++) {
+        uint32_t i = (begin + n) % d->runner_count, length = length_of(d, &d->runners[i]);
+        d->runners[i].taken = false;
+        if (length < d->runners[i].fill)
+            continue;
+        bytes += length * token_bytes;
+        if (bytes_max && bytes > bytes_max && d->member_count)
+            continue;
+        take_runner(d, i);
+        d->rotation = i + 1;
+    }
+    for (uint32_t i = 0; i < d->runner_count; i++) {
+        if (length_of(d, &d->runners[i]) < d->runners[i].fill)
+            take_runner(d, i);
+    }
+}
+
+/* Take part for good: blocks are reserved. */
+static void enter_step(struct driver *d)
+{
+    uint64_t step = executor_step(d->o.all->executor);
+    for (uint32_t i = 0; i < d->member_count; i++) {
+        const struct runner *r = &d->runners[d->members[i]];
+        struct workload_report *report = &r->w->report;
+        uint32_t first = length_of(d, r), end = first + r->appended;
+        uint32_t again = smaller(state_of(r)->done, end),
+                 prompt = smaller(request_of(r->w, r->ordinal)->prompt, end);
+        if (r->appended) {
+            spell(r->w, r->ordinal, first, end, d->tokens);
+            block_tables_note_tokens(d->tables, r->row, first, d->tokens, r->appended);
+            block_tables_advance_all(d->tables, r->row, r->appended);
+        }
+        report->recomputed_tokens += again > first ? again - first : 0;
+        report->prompt_tokens += prompt > first ? prompt - first : 0;
+        d->table_rows[i] = r->row;
+        block_tables_submit(d->tables, r->row, step);
+    }
+    for (uint32_t i = 0; i < d->row_count; i++) {
+        const struct runner *r = &d->runners[d->rows[i].runner];
+        d->planner_rows[i] = (struct planner_row){r->row, d->rows[i].position + 1,
+                                                  block_tables_version(d->tables, r->row)};
+        d->q_source[i] = workload_query_source(r->w, r->ordinal);
+    }
+}
+
+/* Form a step of what can run; false when there is nothing, or no room for anything. */
+static bool form_step(struct driver *d)
+{
+    for (;;) {
+        take_runners(d);
+        if (d->member_count == 0)
+            return false;
+        d->copy_count = 0;
+        if (block_tables_reserve(d->tables, executor_step(d->o.all->executor), d->requests,
+                                 d->request_count, d->copies, &d->copy_count) == 0)
+            break;
+        if (!preempt(d)) {
+            d->blocked = true;
+            return false;
+        }
+    }
+    d->blocked = false;
+    enter_step(d);
+    return true;
+}
+
+/* ---- running it ---------------------------------------------------------------------------------- */
+
+/* Outputs of one layer: into the digests, and aside where they will be verified. */
+static void collect(struct driver *d, uint32_t layer, const uint8_t *outputs)
+{
+    for (uint32_t i = 0; i < d->row_count; i++, outputs += d->row_bytes) {
+        const struct runner *r = &d->runners[d->rows[i].runner];
+        struct workload *w = r->w;
+        uint32_t position = d->rows[i].position;
+        workload_digest(w, r->ordinal, position, layer, outputs, d->row_bytes);
+        w->report.rows++;
+        for (uint32_t s = state_of(r)->next_sample;
+             s < w->report.verify_rows && w->samples[s].ordinal == r->ordinal &&
+             w->samples[s].position <= position;
+             s++) {
+            if (w->samples[s].position != position || w->samples[s].layer != layer)
+                continue;
+            memcpy(w->outputs + s * d->row_bytes, outputs, d->row_bytes);
+            w->samples[s].taken = true;
+        }
+    }
+}
+
+/* All layers, as many at a time as their outputs have room. */
+static struct step_cost run_layers(struct driver *d)
+{
+    struct executor *x = d->o.all->executor;
+    struct step_cost sum = {0};
+    uint32_t together =
+        d->row_count ? (uint32_t)(d->outputs_bytes / (d->row_count * d->row_bytes)) : d->g->layers;
+    for (uint32_t layer = 0; layer < d->g->layers; layer++) {
+        const struct plan *plan = NULL;
+        for (uint32_t other = 0; other < layer && !plan; other++)
+            plan = d->g->window[other] == d->g->window[layer] ? d->passes[other].plan : NULL;
+        if (!plan)
+            plan = executor_plan(x, PLAN_SLOT_DRIVEN, layer, d->planner_rows, d->row_count);
+        d->passes[layer] =
+            (struct attention_pass){.layer = layer,
+                                    .appends = d->appends,
+                                    .append_count = d->append_count,
+                                    .plan = plan,
+                                    .q_source = d->q_source,
+                                    .o = d->outputs + layer % together * d->row_count * d->row_bytes};
+    }
+    for (uint32_t first = 0; first < d->g->layers; first += together) {
+        uint32_t n = smaller(together, d->g->layers - first);
+        struct step_cost cost =
+            executor_run(x, d->copies, first == 0 ? d->copy_count : 0, d->passes + first, n);
+        sum.seconds += cost.seconds;
+        sum.bytes += cost.bytes;
+        for (uint32_t layer = first; layer < first + n; layer++)
+            collect(d, layer, d->passes[layer].o);
+    }
+    return sum;
+}
+
+/* Make the children of a runner that has come to its fork. */
+static void fork_runner(struct driver *d, uint32_t i, double now)
+{
+    struct workload *w = d->runners[i].w;
+    uint32_t parent = d->runners[i].ordinal, row;
+    const struct workload_request *request = request_of(w, parent);
+    state_of(&d->runners[i])->forked = true;
+    for (uint32_t child = parent + 1; child <= parent + request->forks; child++) {
+        w->sequences[child].arrived_s = now;
+        w->sequences[child].done = request->fork_at;
+        w->report.arrived++;
+        w->report.forks++;
+        if (d->runner_count < smaller(d->sequences_max, d->rows_max) &&
+            block_tables_fork(d->tables, d->runners[i].row, request->fork_at, &row) == 0)
+            add_runner(d, w, child, row, d->runners[i].row, now);
+        else
+            push_waiting(w, child); /* it will append its beginning itself */
+    }
+    d->promised_step = 0;
+}
+
+static void finish_workload(struct driver *d, struct workload *w, enum workload_state state)
+{
+    block_tables_trim_root(d->tables, w->root);
+    block_tables_close_root(d->tables, w->root);
+    w->root = NO_ROOT;
+    if (w->report.state == WORKLOAD_RUNNING)
+        w->report.wall_s = now_s() - w->started_s;
+    w->report.state = state;
+    if (state != WORKLOAD_VERIFYING)
+        workload_release(w);
+}
+
+/* What the step did to runner `i`; true when that was its end. */
+static bool note_progress(struct driver *d, uint32_t i, double now)
+{
+    struct runner *r = &d->runners[i];
+    struct workload *w = r->w;
+    struct workload_sequence *s = state_of(r);
+    const struct workload_request *request = request_of(w, r->ordinal);
+    uint32_t first_row = workload_first_row(w, r->ordinal), total = workload_length(w, r->ordinal);
+    uint32_t before = s->done;
+    s->done = r->done;
+    while (s->next_sample < w->report.verify_rows && w->samples[s->next_sample].ordinal == r->ordinal &&
+           w->samples[s->next_sample].position < s->done)
+        s->next_sample++;
+    w->report.tokens_done += larger(s->done, first_row) - larger(before, first_row);
+    if (s->first_s < 0 && s->done > larger(request->prompt, workload_inherited(w, r->ordinal))) {
+        s->first_s = (float)(now - s->arrived_s);
+        quantiles_add(&w->first_token_us, (double)s->first_s * 1e6);
+    }
+    if (s->done < total)
+        return false;
+    uint32_t decoded = total - larger(request->prompt, workload_inherited(w, r->ordinal));
+    if (decoded > 1)
+        quantiles_add(&w->per_token_us,
+                      (now - s->arrived_s - (double)s->first_s) * 1e6 / (decoded - 1));
+    return true;
+}
+
+/* The figures of a step go to every workload that took part. */
+static void note_step(struct driver *d, struct step_cost cost, uint64_t copies)
+{
+    struct block_pool_counts pool = block_pool_counts(block_tables_pool(d->tables));
+    struct block_tables_counts counts = block_tables_counts(d->tables);
+    uint64_t saved = counts.tokens_logical - counts.tokens_physical;
+    uint64_t step = executor_step(d->o.all->executor);
+    for (uint32_t i = 0; i < d->member_count; i++) {
+        struct workload *w = d->runners[d->members[i]].w;
+        if (w->noted_step == step)
+            continue;
+        w->noted_step = step;
+        w->report.steps++;
+        w->report.busy_s += cost.seconds;
+        w->report.bytes_read += cost.bytes;
+        w->report.copies += copies;
+        w->report.blocks_peak = larger(w->report.blocks_peak, pool.held);
+        w->report.saved_tokens_peak =
+            saved > w->report.saved_tokens_peak ? saved : w->report.saved_tokens_peak;
+        quantiles_add(&w->step_us, cost.seconds * 1e6);
+    }
+}
+
+static void run_step(struct driver *d)
+{
+    struct step_cost cost = run_layers(d);
+    double now = now_s();
+    note_step(d, cost, d->copy_count);
+    executor_retire(d->o.all->executor, d->table_rows, d->member_count, d->row_count, cost);
+    d->o.all->epoch++;
+    for (uint32_t i = d->runner_count; i-- > 0;) {
+        struct runner *r = &d->runners[i];
+        struct workload *w = r->w;
+        if (!r->taken)
+            continue;
+        r->taken = false;
+        bool ended = note_progress(d, i, now);
+        if (forks_due(r) && length_of(d, r) >= request_of(w, r->ordinal)->fork_at)
+            fork_runner(d, i, now);
+        if (!ended)
+            continue;
+        w->report.finished++;
+        drop_runner(d, i);
+        if (w->report.finished == w->report.sequences)
+            finish_workload(d, w, w->report.verify_rows ? WORKLOAD_VERIFYING : WORKLOAD_FINISHED);
+    }
+}
+
+/* ---- verification -------------------------------------------------------------------------------- */
+
+/* One KV head of one sample; the workload is finished with the last. */
+static void verify_part(struct driver *d, struct workload *w)
+{
+    struct workload_report *report = &w->report;
+    double error;
+    if (!w->samples[w->verify_next].taken ||
+        verify_head(w, d->g, &d->config->constants, w->verify_next, w->verify_head, &error) != 0)
+        error = (double)NAN;
+    if (!(error <= report->verify_error)) /* a NaN too, and it stays */
+        report->verify_error = error;
+    if (++w->verify_head < d->g->kv_heads)
+        return;
+    w->verify_head = 0;
+    report->verify_done++;
+    if (++w->verify_next < report->verify_rows)
+        return;
+    report->verify_ok = report->verify_error <= report->verify_tolerance;
+    report->state = WORKLOAD_FINISHED;
+    workload_release(w);
+}
+
+/* ---- calls --------------------------------------------------------------------------------------- */
+
+static void tell(struct driver *d, struct workload *w, struct call *call)
+{
+    struct workload_report *report = call_alloc(call, 1, sizeof *report);
+    *report = w->report;
+    report->waiting = w->waiting_count;
+    report->blocks = (uint32_t)d->config->pool_blocks;
+    report->blocks_held = block_pool_counts(block_tables_pool(d->tables)).held;
+    if (report->state == WORKLOAD_RUNNING)
+        report->wall_s = now_s() - w->started_s;
+    report->step_us = quantiles_percentiles(&w->step_us);
+    report->queue_us = quantiles_percentiles(&w->queue_us);
+    report->first_token_us = quantiles_percentiles(&w->first_token_us);
+    report->per_token_us = quantiles_percentiles(&w->per_token_us);
+    call->report = report;
+    d->o.complete(call, d->o.cookie);
+}
+
+static bool has_ended(const struct workload *w)
+{
+    return w->report.state == WORKLOAD_FINISHED || w->report.state == WORKLOAD_CANCELLED;
+}
+
+static void tell_watchers(struct driver *d, double now)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (!w || !w->watchers || (!has_ended(w) && now - w->watched_s < WATCH_S))
+            continue;
+        struct call *next;
+        for (struct call *call = w->watchers; call; call = next) {
+            next = call->next_ready;
+            tell(d, w, call);
+        }
+        w->watchers = NULL;
+        w->watched_s = now;
+    }
+}
+
+/* A place for one more workload: a free one, or that of the one that ended first; NULL when all run. */
+static struct workload **find_place(struct driver *d)
+{
+    struct workload **oldest = NULL;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload **at = &d->workloads[i];
+        if (!*at)
+            return at;
+        if (has_ended(*at) && !(*at)->watchers && (!oldest || (*at)->report.id < (*oldest)->report.id))
+            oldest = at;
+    }
+    return oldest;
+}
+
+void driver_start(struct driver *d, struct call *call)
+{
+    struct workload **place = find_place(d), *w = call->workload;
+    if (!place) {
+        call_fail(call, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
+        workload_destroy(w);
+        d->o.complete(call, d->o.cookie);
+        return;
+    }
+    workload_destroy(*place);
+    *place = w;
+    w->report.id = d->next_id++;
+    w->report.verify_tolerance = verify_tolerance(d->g);
+    w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
+    w->started_s = w->watched_s = now_s();
+    d->changed = true;
+    tell(d, w, call);
+}
+
+static struct workload *find_workload(struct driver *d, struct call *call)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (d->workloads[i] && d->workloads[i]->report.id == call->id)
+            return d->workloads[i];
+    }
+    if (call->id && call->id < d->next_id)
+        call_fail(call, ATTND_GONE, "workload %llu is forgotten: the last %d are kept",
+                  (unsigned long long)call->id, WORKLOADS_MAX);
+    else
+        call_fail(call, ATTND_NOT_FOUND, "there is no workload %llu", (unsigned long long)call->id);
+    d->o.complete(call, d->o.cookie);
+    return NULL;
+}
+
+void driver_look(struct driver *d, struct call *call)
+{
+    struct workload *w = find_workload(d, call);
+    if (w && call->waits && !has_ended(w)) {
+        call->next_ready = w->watchers;
+        w->watchers = call;
+    } else if (w) {
+        tell(d, w, call);
+    }
+}
+
+void driver_cancel(struct driver *d, struct call *call)
+{
+    struct workload *w = find_workload(d, call);
+    if (!w)
+        return;
+    if (!has_ended(w)) {
+        for (uint32_t i = d->runner_count; i-- > 0;) {
+            if (d->runners[i].w == w)
+                drop_runner(d, i);
+        }
+        w->waiting_count = 0;
+        finish_workload(d, w, WORKLOAD_CANCELLED);
+    }
+    tell(d, w, call);
+}
+
+/* ---- the turn ------------------------------------------------------------------------------------ */
+
+bool driver_turn(struct driver *d)
+{
+    double now = now_s();
+    bool worked = false;
+    note_arrivals(d, now);
+    admit(d, now);
+    if (form_step(d)) {
+        run_step(d);
+        worked = true;
+    }
+    for (int i = 0; i < WORKLOADS_MAX && !worked; i++) {
+        if (d->workloads[i] && d->workloads[i]->report.state == WORKLOAD_VERIFYING) {
+            verify_part(d, d->workloads[i]);
+            worked = true;
+        }
+    }
+    tell_watchers(d, now_s());
+    return worked;
+}
+
+double driver_idle_s(const struct driver *d)
+{
+    double now = now_s(), idle = -1;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        const struct workload *w = d->workloads[i];
+        if (!w || has_ended(w))
+            continue;
+        double until = w->watchers ? w->watched_s + WATCH_S - now : 1;
+        if (w->waiting_count || d->blocked)
+            until = until < BLOCKED_S ? until : BLOCKED_S;
+        if (w->next_arrival < w->request_count) {
+            double arrival = w->started_s + w->requests[w->next_arrival].arrival_s - now;
+            until = arrival < until ? arrival : until;
+        }
+        until = until > 0 ? until : 0;
+        idle = idle < 0 || until < idle ? until : idle;
+    }
+    return idle;
+}
+
+/* ---- create and destroy -------------------------------------------------------------------------- */
+
+int driver_create(const struct driver_options *options, struct driver **result)
+{
+    struct driver *d = calloc(1, sizeof *d);
+    if (!d)
+        return ATTND_NO_MEMORY;
+    d->o = *options;
+    d->config = options->all->config;
+    d->g = &d->config->geometry;
+    d->tables = executor_tables(options->all->executor);
+    d->rows_max = d->config->step_rows_max;
+    d->sequences_max = d->config->limits.sequences;
+    d->row_bytes = (size_t)d->g->query_heads * d->g->head_dim * dtype_bytes(d->g->dtype);
+    d->next_id = 1;
+    uint32_t n = d->sequences_max;
+    d->appends_max = n + d->rows_max;
+    d->runners = calloc(n, sizeof *d->runners);
+    d->outlooks = calloc((size_t)n + WORKLOAD_FORKS_MAX + 1, sizeof *d->outlooks);
+    d->members = calloc(n, sizeof *d->members);
+    d->table_rows = calloc(n, sizeof *d->table_rows);
+    d->requests = calloc(n, sizeof *d->requests);
+    d->copies = calloc(n, sizeof *d->copies);
+    d->appends = calloc(d->appends_max, sizeof *d->appends);
+    d->rows = calloc(d->rows_max, sizeof *d->rows);
+    d->planner_rows = calloc(d->rows_max, sizeof *d->planner_rows);
+    d->q_source = calloc(d->rows_max, sizeof *d->q_source);
+    d->passes = calloc(d->g->layers, sizeof *d->passes);
+    d->tokens = calloc(d->config->limits.sequence_tokens, sizeof *d->tokens);
+    size_t layer_bytes = d->rows_max * d->row_bytes;
+    d->outputs_bytes = layer_bytes > OUTPUT_BYTES ? layer_bytes : OUTPUT_BYTES;
+    void *outputs = mmap(NULL, d->outputs_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    d->outputs = outputs == MAP_FAILED ? NULL : outputs;
+    if (!d->runners || !d->outlooks || !d->members || !d->table_rows || !d->requests || !d->copies ||
+        !d->appends || !d->rows || !d->planner_rows || !d->q_source || !d->passes || !d->tokens ||
+        !d->outputs) {
+        driver_destroy(d);
+        return ATTND_NO_MEMORY;
+    }
+    *result = d;
+    return 0;
+}
+
+void driver_destroy(struct driver *d)
+{
+    if (!d)
+        return;
+    for (int i = 0; i < WORKLOADS_MAX; i++)
+        workload_destroy(d->workloads[i]);
+    void *const arrays[] = {d->runners,      d->outlooks, d->members, d->table_rows,
+                            d->requests,     d->copies,   d->appends, d->rows,
+                            d->planner_rows, d->q_source, d->passes,  d->tokens};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        free(arrays[i]);
+    if (d->outputs)
+        munmap(d->outputs, d->outputs_bytes);
+    free(d);
+}

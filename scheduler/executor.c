@@ -1,0 +1,263 @@
+/* executor.c - see executor.h. */
+#include "scheduler/executor.h"
+
+#include "config/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SAMPLES = 1024 }; /* steps remembered for the percentiles of /stats */
+
+/* Planners for the layers of one window, a planner a slot. */
+struct window_planners {
+    uint32_t window;
+    struct planner *slots[PLAN_SLOTS];
+};
+
+struct executor {
+    const struct config *config;
+    const struct geometry *g;
+    struct attention *attention;
+    double roof_gb_per_s;
+    struct block_tables *tables;
+    struct window_planners *windows; /* [window_count] */
+    uint32_t window_count;
+    struct kv_copy *copies; /* [rows_max] */
+    uint64_t number;        /* of the step being formed */
+
+    struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
+    float step_us[SAMPLES];
+    uint32_t step_rows[SAMPLES];
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+const struct plan *executor_plan(struct executor *x, unsigned slot, uint32_t layer,
+                                 const struct planner_row *rows, uint32_t n)
+{
+    uint32_t stride, i = 0;
+    const uint32_t *ids = block_tables_ids(x->tables, &stride);
+    if (n == 0)
+        return NULL;
+    while (x->windows[i].window != x->g->window[layer])
+        i++;
+    return planner_make(x->windows[i].slots[slot], rows, n, ids, stride);
+}
+
+/* Tokens whose K and V an item reads. */
+static uint32_t tokens_of(const struct plan *plan, const struct plan_item *item, uint32_t window)
+{
+    uint32_t begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
+    uint32_t end = 0, first = UINT32_MAX;
+    for (uint32_t r = 0; r < item->rows; r++) {
+        uint32_t keys = plan->rows[plan->item_rows[item->first_row + r]].keys;
+        uint32_t seen = plan_first_key(keys, window) / TILE_TOKENS * TILE_TOKENS;
+        end = keys > end ? keys : end;
+        first = seen < first ? seen : first;
+    }
+    begin = first > begin ? first : begin;
+    return (end < stop ? end : stop) - begin;
+}
+
+static uint64_t bytes_of(const struct executor *x, const struct attention_pass *pass)
+{
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; pass->plan && i < pass->plan->item_count; i++)
+        tokens += tokens_of(pass->plan, &pass->plan->items[i], x->g->window[pass->layer]);
+    return tokens * geometry_token_bytes(x->g);
+}
+
+struct step_cost executor_run(struct executor *x, const struct block_copy *copies, uint32_t n,
+                              const struct attention_pass *passes, uint32_t pass_count)
+{
+    struct step_cost cost = {0};
+    for (uint32_t i = 0; i < n; i++)
+        x->copies[i] = (struct kv_copy){copies[i].from, copies[i].to, copies[i].slots};
+    for (uint32_t i = 0; i < pass_count; i++)
+        cost.bytes += bytes_of(x, &passes[i]);
+    struct attention_step step = {
+        .copies = x->copies, .copy_count = n, .passes = passes, .pass_count = pass_count};
+    step.tables = block_tables_ids(x->tables, &step.stride);
+    double start = now_s();
+    attention_submit(x->attention, &step);
+    while (!attention_poll(x->attention)) {
+    }
+    cost.seconds = now_s() - start;
+    return cost;
+}
+
+void executor_retire(struct executor *x, const uint32_t *table_rows, uint32_t n, uint32_t rows,
+                     struct step_cost cost)
+{
+    for (uint32_t i = 0; i < n; i++)
+        block_tables_retire(x->tables, table_rows[i], x->number);
+    block_tables_retire_step(x->tables, x->number++);
+    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES);
+    x->step_us[at] = (float)(cost.seconds * 1e6);
+    x->step_rows[at] = rows;
+    x->totals.rows_max = rows > x->totals.rows_max ? rows : x->totals.rows_max;
+    x->totals.busy_s += cost.seconds;
+    x->totals.bytes_read += cost.bytes;
+}
+
+/* ---- looking ------------------------------------------------------------------------------------- */
+
+static int by_float(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static int by_u32(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+struct executor_stats executor_stats(const struct executor *x)
+{
+    struct executor_stats stats = x->totals;
+    uint32_t n = stats.steps < SAMPLES ? (uint32_t)stats.steps : SAMPLES, rows[SAMPLES];
+    float times[SAMPLES];
+    if (n == 0)
+        return stats;
+    memcpy(times, x->step_us, n * sizeof *times);
+    memcpy(rows, x->step_rows, n * sizeof *rows);
+    qsort(times, n, sizeof *times, by_float);
+    qsort(rows, n, sizeof *rows, by_u32);
+    stats.rows_p50 = rows[n / 2];
+    stats.step_us_p50 = (double)times[n / 2];
+    stats.step_us_p99 = (double)times[n * 99 / 100];
+    return stats;
+}
+
+struct block_tables *executor_tables(const struct executor *x)
+{
+    return x->tables;
+}
+
+const struct attention_info *executor_backend(const struct executor *x)
+{
+    return attention_info(x->attention);
+}
+
+double executor_roof_gb_per_s(const struct executor *x)
+{
+    return x->roof_gb_per_s;
+}
+
+uint64_t executor_step(const struct executor *x)
+{
+    return x->number;
+}
+
+/* ---- create and destroy -------------------------------------------------------------------------- */
+
+static int open_attention(struct executor *x, const struct executor_options *o,
+                          char error[ATTENTION_ERROR_BYTES])
+{
+    const struct config *c = x->config;
+    const struct attention_options options = {
+        .backend = c->backend,
+        .isa = c->isa,
+        .threads = c->threads,
+        .geometry = &c->geometry,
+        .constants = &c->constants,
+        .blocks = (uint32_t)c->pool_blocks,
+        .partials_max = o->partials_max,
+        .progress = o->progress,
+        .cookie = o->cookie,
+    };
+    int rc = attention_open(&options, &x->attention, error);
+    if (rc == 0)
+        x->roof_gb_per_s = attention_measure_roof(x->attention);
+    return rc;
+}
+
+static int make_planners(struct executor *x, uint32_t partials_max)
+{
+    const struct geometry *g = x->g;
+    x->windows = calloc(g->layers, sizeof *x->windows);
+    for (uint32_t layer = 0; x->windows && layer < g->layers; layer++) {
+        uint32_t i = 0;
+        while (i < x->window_count && x->windows[i].window != g->window[layer])
+            i++;
+        if (i < x->window_count)
+            continue;
+        x->windows[x->window_count++].window = g->window[layer];
+        const struct planner_options options = {.rows_max = x->config->step_rows_max,
+                                                .partials_max = partials_max,
+                                                .threads = attention_info(x->attention)->threads,
+                                                .kv_heads = g->kv_heads,
+                                                .group = geometry_group(g),
+                                                .block_size = g->block_size,
+                                                .window = g->window[layer],
+                                                .share = true};
+        for (int slot = 0; slot < PLAN_SLOTS; slot++) {
+            if (planner_create(&options, &x->windows[i].slots[slot]) != 0)
+                return ATTND_NO_MEMORY;
+        }
+    }
+    return x->windows ? 0 : ATTND_NO_MEMORY;
+}
+
+static int make_tables(struct executor *x)
+{
+    const struct config *c = x->config;
+    uint64_t tokens = c->limits.sequence_tokens, pool = c->pool_blocks * c->geometry.block_size;
+    const struct block_tables_options options = {
+        .blocks = (uint32_t)c->pool_blocks,
+        .block_size = c->geometry.block_size,
+        .layers = c->geometry.layers,
+        .rows = c->limits.sequences,
+        .row_blocks = (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1,
+    };
+    return block_tables_create(&options, &x->tables);
+}
+
+int executor_create(const struct executor_options *options, struct executor **result,
+                    char error[ATTENTION_ERROR_BYTES])
+{
+    struct executor *x = calloc(1, sizeof *x);
+    snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
+    if (!x)
+        return ATTND_NO_MEMORY;
+    x->config = options->config;
+    x->g = &options->config->geometry;
+    x->number = 1;
+    int rc = open_attention(x, options, error);
+    if (rc == 0) {
+        x->copies = calloc(x->config->step_rows_max, sizeof *x->copies);
+        if (!x->copies || make_tables(x) != 0 || make_planners(x, options->partials_max) != 0)
+            rc = ATTND_NO_MEMORY;
+    }
+    if (rc != 0) {
+        executor_destroy(x);
+        return rc;
+    }
+    *result = x;
+    return 0;
+}
+
+void executor_destroy(struct executor *x)
+{
+    if (!x)
+        return;
+    for (uint32_t i = 0; i < x->window_count; i++) {
+        for (int slot = 0; slot < PLAN_SLOTS; slot++)
+            planner_destroy(x->windows[i].slots[slot]);
+    }
+    free(x->windows);
+    free(x->copies);
+    block_tables_destroy(x->tables);
+    attention_close(x->attention);
+    free(x);
+}

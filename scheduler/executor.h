@@ -1,0 +1,71 @@
+/* executor.h - what steps run on: the backend, the block tables, a planner for every pass of a step,
+ * and the record of the steps that were run.
+ *
+ * Whoever forms a step reserves its blocks with executor_tables() under the number executor_step(),
+ * plans its passes, runs them, and retires the step. One step is formed at a time, and it runs while
+ * the caller waits. Engine thread only; nothing allocates after create. */
+#ifndef SCHEDULER_EXECUTOR_H
+#define SCHEDULER_EXECUTOR_H
+
+#include "allocator/block_table.h"
+#include "config/config.h"
+#include "kernels/attention.h"
+#include "scheduler/planner.h"
+
+/* Plans that can be alive at a time, each with a planner that remembers the rows it had: one for each
+ * pass of a step of client calls, and one for the sequences that the daemon drives itself. */
+enum { PLAN_SLOTS_OF_CALLS = 4, PLAN_SLOT_DRIVEN = PLAN_SLOTS_OF_CALLS, PLAN_SLOTS };
+
+struct executor;
+
+struct executor_options {
+    const struct config *config; /* borrowed */
+    uint32_t partials_max;
+    void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
+    void *cookie;
+};
+
+/* What running passes took. */
+struct step_cost {
+    double seconds;
+    uint64_t bytes; /* of K and V that the plans read */
+};
+
+/* Of the latest steps, and since start. */
+struct executor_stats {
+    uint64_t steps, bytes_read;
+    double busy_s;
+    uint32_t rows_p50, rows_max;
+    double step_us_p50, step_us_p99;
+};
+
+/* executor_create: open the backend, measure the roof, make the tables. Returns 0, ATTND_INVALID or
+ * ATTND_NO_MEMORY with a sentence in `error`. */
+MUST_USE int executor_create(const struct executor_options *options, struct executor **executor,
+                             char error[ATTENTION_ERROR_BYTES]);
+void executor_destroy(struct executor *executor);
+
+struct block_tables *executor_tables(const struct executor *executor);
+const struct attention_info *executor_backend(const struct executor *executor);
+double executor_roof_gb_per_s(const struct executor *executor);
+
+/* The number of the step that is being formed. */
+uint64_t executor_step(const struct executor *executor);
+
+/* executor_plan(executor, slot, layer, rows, n): the plan of these rows for layers with the window of
+ * `layer`; valid until the slot's next plan for such a layer. NULL for no rows. */
+const struct plan *executor_plan(struct executor *executor, unsigned slot, uint32_t layer,
+                                 const struct planner_row *rows, uint32_t n);
+
+/* executor_run: the copies (n of them, in order), then the passes. Returns when they are done. */
+struct step_cost executor_run(struct executor *executor, const struct block_copy *copies, uint32_t n,
+                              const struct attention_pass *passes, uint32_t pass_count);
+
+/* executor_retire(executor, table_rows, n, rows, cost): the step being formed has run, with these rows
+ * of the block tables, `rows` query rows and this cost in all. The next step begins. */
+void executor_retire(struct executor *executor, const uint32_t *table_rows, uint32_t n, uint32_t rows,
+                     struct step_cost cost);
+
+struct executor_stats executor_stats(const struct executor *executor);
+
+#endif

@@ -1,0 +1,176 @@
+/* inspect.c - see inspect.h. */
+#include "scheduler/inspect.h"
+
+#include <string.h>
+#include <time.h>
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The row of a sequence, or NO_ROW with the call failed. */
+uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t id)
+{
+    if (id >> SEQUENCE_NODE_SHIFT) {
+        call_fail(call, ATTND_OTHER_NODE, "sequence %llu belongs to node %llu, this is node 0",
+                  (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT));
+        return NO_ROW;
+    }
+    uint32_t row = sequences_find(all->sequences, id);
+    if (row == NO_ROW)
+        call_fail(call, ATTND_NOT_FOUND, "there is no sequence %llu", (unsigned long long)id);
+    return row;
+}
+
+void inspect_view(const struct inspected *all, uint32_t row, struct sequence_view *view)
+{
+    const struct sequence *s = sequences_at(all->sequences, row);
+    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    double now = now_s();
+    *view = (struct sequence_view){.id = s->id,
+                                   .parent = s->parent,
+                                   .length = table.length,
+                                   .blocks = table.entries,
+                                   .shared_blocks = table.shared_blocks,
+                                   .age_s = now - s->created_s,
+                                   .idle_s = now - s->used_s,
+                                   .state = sequence_state(s),
+                                   .workload = s->workload};
+}
+
+/* Append one sequence and its block ids to the call's answer; false when it is full. */
+bool inspect_show(const struct inspected *all, struct call *call, uint32_t row)
+{
+    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    if (table.entries > CALL_IDS_MAX - call->list_count)
+        return false;
+    uint32_t *list = call_alloc(call, table.entries, sizeof *list);
+    if (!list)
+        return false;
+    if (!call->list)
+        call->list = list;
+    /* lists follow each other without the gaps that alignment leaves */
+    memmove(call->list + call->list_count, table.ids, table.entries * sizeof *list);
+    call->list_count += table.entries;
+    inspect_view(all, row, &call->views[call->view_count++]);
+    return true;
+}
+
+int inspect_show_one(const struct inspected *all, struct call *call, uint32_t row)
+{
+    call->views = call_alloc(call, 1, sizeof *call->views);
+    if (!call->views || !inspect_show(all, call, row))
+        return call_fail(call, ATTND_INVALID, "the sequence has more blocks than one answer shows (%d)",
+                         CALL_IDS_MAX);
+    return 0;
+}
+
+static void show_block(const struct inspected *all, uint32_t block, struct block_view *view)
+{
+    const struct block_pool *pool = block_tables_pool(executor_tables(all->executor));
+    uint32_t refs = block_pool_refs(pool, block);
+    enum block_state state = block_pool_state(pool, block);
+    *view = (struct block_view){.block = block, .refs = refs, .state = state};
+    view->fill = state == BLOCK_FREE ? 0 : block_pool_fill(pool, block);
+}
+
+void inspect_sequence(const struct inspected *all, struct call *call)
+{
+    uint32_t row = inspect_find(all, call, call->id);
+    if (row == NO_ROW || inspect_show_one(all, call, row) != 0)
+        return;
+    call->lengths = call_alloc(call, all->config->geometry.layers, sizeof *call->lengths);
+    for (uint32_t layer = 0; call->lengths && layer < all->config->geometry.layers; layer++)
+        call->lengths[layer] = block_tables_cursor(executor_tables(all->executor), row, layer);
+}
+
+void inspect_blocks(const struct inspected *all, struct call *call)
+{
+    uint32_t row = inspect_find(all, call, call->id);
+    if (row == NO_ROW)
+        return;
+    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    if (table.entries <= CALL_TABLE_MAX)
+        call->blocks = call_alloc(call, table.entries, sizeof *call->blocks);
+    if (!call->blocks) {
+        call_fail(call, ATTND_INVALID, "the table has %u blocks, and one answer shows %d",
+                  table.entries, CALL_TABLE_MAX);
+        return;
+    }
+    for (uint32_t i = 0; i < table.entries; i++) {
+        uint32_t start = i * all->config->geometry.block_size,
+                 left = table.cursor_max > start ? table.cursor_max - start : 0;
+        show_block(all, table.ids[i], &call->blocks[i]);
+        call->blocks[i].fill = left < all->config->geometry.block_size
+                                   ? left
+                                   : all->config->geometry.block_size; /* as this sequence sees it */
+    }
+    call->block_count = table.entries;
+}
+
+/* One page of sequences, by row. */
+void inspect_list(const struct inspected *all, struct call *call)
+{
+    call->views = call_alloc(call, call->limit, sizeof *call->views);
+    for (uint32_t row = (uint32_t)call->cursor; call->views && row < all->config->limits.sequences;
+         row++) {
+        if (sequences_at(all->sequences, row)->id == 0)
+            continue;
+        if (call->view_count == call->limit || !inspect_show(all, call, row)) {
+            if (call->view_count == 0)
+                call_fail(call, ATTND_INVALID,
+                          "sequence %llu has more blocks than one answer shows (%d)",
+                          (unsigned long long)sequences_at(all->sequences, row)->id, CALL_IDS_MAX);
+            call->next = row;
+            return;
+        }
+    }
+}
+
+void inspect_stats(const struct inspected *all, struct call *call)
+{
+    struct executor_stats steps = executor_stats(all->executor);
+    call->stats = (struct call_stats){
+        .epoch = all->epoch,
+        .pool = block_pool_counts(block_tables_pool(executor_tables(all->executor))),
+        .tables = block_tables_counts(executor_tables(all->executor)),
+        .steps = steps,
+        .gb_per_s = steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
+    for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
+        const struct sequence *s = sequences_at(all->sequences, row);
+        if (s->id)
+            call->stats.states[sequence_state(s)]++;
+    }
+    inspect_list(all, call);
+}
+
+void inspect_pool(const struct inspected *all, struct call *call)
+{
+    uint32_t blocks = (uint32_t)all->config->pool_blocks, first = (uint32_t)call->cursor;
+    uint32_t n = first < blocks ? blocks - first : 0;
+    n = n < call->limit ? n : call->limit;
+    call->blocks = call_alloc(call, n, sizeof *call->blocks);
+    if (!call->blocks) {
+        call_fail(call, ATTND_INVALID, "limit %u does not fit one answer", call->limit);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        show_block(all, first + i, &call->blocks[i]);
+    for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
+        uint64_t id = sequences_at(all->sequences, row)->id;
+        struct block_table_view table = {0};
+        if (id)
+            table = block_tables_view(executor_tables(all->executor), row);
+        for (uint32_t i = 0; i < table.entries; i++) {
+            uint32_t at = table.ids[i] - first;
+            if (at < n && call->blocks[at].owner == 0)
+                call->blocks[at].owner = id;
+        }
+    }
+    call->block_count = n;
+    call->stats.epoch = all->epoch;
+    call->next = first + n < blocks ? first + n : 0;
+}

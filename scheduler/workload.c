@@ -1,0 +1,335 @@
+/* workload.c - see workload.h.
+ *
+ * Shared contents get small numbers as they are first named, by a hash table that lives while the
+ * workload is built: the prefix index compares 32-bit token ids, and equal numbers mean equal contents.
+ */
+#include "scheduler/workload.h"
+
+#include "scheduler/shape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { CONTENTS_FIRST = 1024, LIST_FIRST = 256 };
+
+/* Open addressing, at most half full; content 0 marks an empty slot, since no shared content is 0. */
+struct workload_contents {
+    uint32_t mask;
+    struct {
+        uint64_t content;
+        uint32_t token;
+    } slots[];
+};
+
+/* ---- shared contents ----------------------------------------------------------------------------- */
+
+static uint32_t find_content(const struct workload_contents *c, uint64_t content)
+{
+    uint32_t at = (uint32_t)(content * UINT64_C(0x9e3779b97f4a7c15) >> 32) & c->mask;
+    while (c->slots[at].content && c->slots[at].content != content)
+        at = (at + 1) & c->mask;
+    return at;
+}
+
+static struct workload_contents *make_contents(uint32_t slots, const struct workload_contents *old)
+{
+    struct workload_contents *c = calloc(1, sizeof *c + slots * sizeof c->slots[0]);
+    if (!c)
+        return NULL;
+    c->mask = slots - 1;
+    for (uint32_t i = 0; old && i <= old->mask; i++) {
+        if (old->slots[i].content)
+            c->slots[find_content(c, old->slots[i].content)] = old->slots[i];
+    }
+    return c;
+}
+
+/* The number of a shared content, a new one if it was not named before. */
+static int number_content(struct workload *w, uint64_t content, uint32_t *token)
+{
+    if (!w->contents || w->content_count * 2 > w->contents->mask) {
+        uint32_t slots = w->contents ? 2 * (w->contents->mask + 1) : CONTENTS_FIRST;
+        struct workload_contents *larger = make_contents(slots, w->contents);
+        if (!larger)
+            return ATTND_NO_MEMORY;
+        free(w->contents);
+        w->contents = larger;
+    }
+    uint32_t at = find_content(w->contents, content);
+    if (!w->contents->slots[at].content) {
+        w->contents->slots[at].content = content;
+        w->contents->slots[at].token = w->content_count++;
+    }
+    *token = w->contents->slots[at].token;
+    return 0;
+}
+
+/* ---- building ------------------------------------------------------------------------------------ */
+
+struct workload *workload_create(uint64_t seed)
+{
+    struct workload *w = calloc(1, sizeof *w);
+    if (w)
+        w->seed = seed;
+    return w;
+}
+
+void workload_release(struct workload *w)
+{
+    free(w->requests);
+    free(w->spans);
+    free(w->sequences);
+    free(w->samples);
+    free(w->outputs);
+    free(w->waiting);
+    free(w->contents);
+    w->requests = NULL;
+    w->spans = NULL;
+    w->sequences = NULL;
+    w->samples = NULL;
+    w->outputs = NULL;
+    w->waiting = NULL;
+    w->contents = NULL;
+}
+
+void workload_destroy(struct workload *w)
+{
+    if (w)
+        workload_release(w);
+    free(w);
+}
+
+/* Room for `n` more elements behind `count`. */
+static int make_room(void **list, uint32_t *room, uint32_t count, uint32_t n, size_t size)
+{
+    uint64_t wanted = *room ? *room : LIST_FIRST;
+    while (wanted < (uint64_t)count + n)
+        wanted *= 2;
+    if (*list && wanted == *room)
+        return 0;
+    void *larger = realloc(*list, wanted * size);
+    if (!larger)
+        return ATTND_NO_MEMORY;
+    *list = larger;
+    *room = (uint32_t)wanted;
+    return 0;
+}
+
+static int refuse(char reason[WORKLOAD_REASON_BYTES], const char *what)
+{
+    snprintf(reason, WORKLOAD_REASON_BYTES, "%s", what);
+    return ATTND_INVALID;
+}
+
+int workload_add(struct workload *w, const struct workload_request *request,
+                 const struct workload_span *spans, uint32_t n, char reason[WORKLOAD_REASON_BYTES])
+{
+    struct workload_request r = *request;
+    uint64_t length = (uint64_t)r.prompt + r.decode;
+    if (length == 0)
+        return refuse(reason, "a request has neither a prompt nor tokens to decode");
+    if (w->request_count == WORKLOAD_REQUESTS_MAX)
+        return refuse(reason, "more requests than a workload may have (131072)");
+    if (r.forks && (r.fork_at == 0 || r.fork_at >= length)) {
+        snprintf(reason, WORKLOAD_REASON_BYTES, "a fork at token %u of %llu", r.fork_at,
+                 (unsigned long long)length);
+        return ATTND_INVALID;
+    }
+    if (w->report.sequences + 1 + (uint64_t)r.forks > WORKLOAD_SEQUENCES_MAX)
+        return refuse(reason, "more sequences than a workload may have (262144)");
+    if (n > WORKLOAD_SPANS_MAX - w->span_count)
+        return refuse(reason, "more shared parts than a workload may have (2097152)");
+    if (make_room((void **)&w->requests, &w->request_room, w->request_count, 1, sizeof *w->requests) !=
+            0 ||
+        make_room((void **)&w->spans, &w->span_room, w->span_count, n, sizeof *w->spans) != 0)
+        return ATTND_NO_MEMORY;
+
+    r.first_span = w->span_count;
+    r.span_count = n;
+    r.ordinal = w->report.sequences;
+    for (uint32_t i = 0; i < n; i++) {
+        struct workload_span span = spans[i];
+        if (number_content(w, span.content, &span.token) != 0)
+            return ATTND_NO_MEMORY;
+        w->spans[w->span_count++] = span;
+    }
+    if (w->request_count && r.arrival_s < w->requests[w->request_count - 1].arrival_s)
+        w->unordered = true;
+    w->requests[w->request_count++] = r;
+    w->report.sequences += 1 + r.forks;
+    return 0;
+}
+
+/* ---- closing ------------------------------------------------------------------------------------- */
+
+static int by_arrival(const void *a, const void *b)
+{
+    const struct workload_request *x = a, *y = b;
+    if (x->arrival_s != y->arrival_s)
+        return x->arrival_s < y->arrival_s ? -1 : 1;
+    return x->ordinal < y->ordinal ? -1 : 1;
+}
+
+static uint32_t blocks_of(const struct geometry *g, uint64_t tokens)
+{
+    return (uint32_t)((tokens + g->block_size - 1) / g->block_size);
+}
+
+/* Whether a request and its forks can run at all, alone. */
+static int check_request(const struct workload_request *r, const struct geometry *g, uint32_t blocks,
+                         uint32_t sequences, uint32_t sequence_tokens,
+                         char reason[WORKLOAD_REASON_BYTES])
+{
+    uint64_t length = (uint64_t)r->prompt + r->decode;
+    uint64_t need = blocks_of(g, length);
+    uint64_t of_child = need - r->fork_at / g->block_size;
+    if (length > sequence_tokens)
+        snprintf(reason, WORKLOAD_REASON_BYTES,
+                 "sequence %u would have %llu tokens; limits.sequence_tokens is %u", r->ordinal,
+                 (unsigned long long)length, sequence_tokens);
+    else if (1 + (uint64_t)r->forks > sequences)
+        snprintf(reason, WORKLOAD_REASON_BYTES, "sequence %u and its %u forks; limits.sequences is %u",
+                 r->ordinal, r->forks, sequences);
+    else if (need + r->forks * of_child > blocks)
+        snprintf(reason, WORKLOAD_REASON_BYTES,
+                 "sequence %u needs %llu blocks, and %llu for each of its %u forks; the pool has %u",
+                 r->ordinal, (unsigned long long)need, (unsigned long long)of_child, r->forks, blocks);
+    else
+        return 0;
+    return ATTND_INVALID;
+}
+
+static uint64_t rows_of(const struct workload *w, uint32_t ordinal)
+{
+    return workload_length(w, ordinal) - workload_first_row(w, ordinal);
+}
+
+/* Draw the rows to be verified: of all (row, layer) pairs in order, one from each of as many equal
+ * stretches. */
+static int draw_samples(struct workload *w, const struct geometry *g)
+{
+    uint64_t total = w->report.tokens * g->layers, before = 0;
+    uint32_t n = w->verify_rows < total ? w->verify_rows : (uint32_t)total;
+    struct random random = {w->seed ^ UINT64_C(0x7665726966790000)}; /* "verify" */
+    w->samples = calloc((size_t)n + 1, sizeof *w->samples);
+    w->outputs = calloc((size_t)n + 1, (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype));
+    if (!w->samples || !w->outputs)
+        return ATTND_NO_MEMORY;
+    uint64_t drawn = n ? random_next(&random) % (total / n) : 0;
+    for (uint32_t ordinal = 0, i = 0; ordinal < w->report.sequences; ordinal++) {
+        uint64_t end = before + rows_of(w, ordinal) * g->layers;
+        w->sequences[ordinal].next_sample = i;
+        while (i < n && drawn < end) {
+            w->samples[i++] = (struct workload_sample){
+                .ordinal = ordinal,
+                .position = workload_first_row(w, ordinal) + (uint32_t)((drawn - before) / g->layers),
+                .layer = (uint32_t)((drawn - before) % g->layers)};
+            if (i < n)
+                drawn = total / n * i + random_next(&random) % (total / n);
+        }
+        before = end;
+    }
+    w->report.verify_rows = n;
+    return 0;
+}
+
+int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
+                   uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES])
+{
+    if (w->request_count == 0)
+        return refuse(reason, "there are no requests");
+    if (w->unordered)
+        qsort(w->requests, w->request_count, sizeof *w->requests, by_arrival);
+    w->report.requests = w->request_count;
+    w->sequences = calloc(w->report.sequences, sizeof *w->sequences);
+    w->waiting = calloc(w->report.sequences, sizeof *w->waiting);
+    if (!w->sequences || !w->waiting)
+        return ATTND_NO_MEMORY;
+    for (uint32_t i = 0; i < w->request_count; i++) {
+        const struct workload_request *r = &w->requests[i];
+        int rc = check_request(r, g, blocks, sequences, sequence_tokens, reason);
+        if (rc != 0)
+            return rc;
+        w->longest = r->prompt + r->decode > w->longest ? r->prompt + r->decode : w->longest;
+        for (uint32_t child = 0; child <= r->forks; child++) {
+            w->sequences[r->ordinal + child] = (struct workload_sequence){
+                .request = i, .child = child, .admitted_s = -1, .first_s = -1};
+            w->report.tokens += rows_of(w, r->ordinal + child);
+        }
+    }
+    free(w->contents);
+    w->contents = NULL;
+    return draw_samples(w, g);
+}
+
+/* ---- sequences ----------------------------------------------------------------------------------- */
+
+static const struct workload_request *request_of(const struct workload *w, uint32_t ordinal)
+{
+    return &w->requests[w->sequences[ordinal].request];
+}
+
+uint32_t workload_length(const struct workload *w, uint32_t ordinal)
+{
+    return request_of(w, ordinal)->prompt + request_of(w, ordinal)->decode;
+}
+
+uint32_t workload_inherited(const struct workload *w, uint32_t ordinal)
+{
+    return w->sequences[ordinal].child ? request_of(w, ordinal)->fork_at : 0;
+}
+
+uint32_t workload_first_row(const struct workload *w, uint32_t ordinal)
+{
+    uint32_t inherited = workload_inherited(w, ordinal), prompt = request_of(w, ordinal)->prompt;
+    return w->attend_prompt || inherited > prompt ? inherited : prompt;
+}
+
+struct workload_span workload_span_at(const struct workload *w, uint32_t ordinal, uint32_t position)
+{
+    const struct workload_request *r = request_of(w, ordinal);
+    uint32_t end = workload_length(w, ordinal), inherited = workload_inherited(w, ordinal);
+    const struct workload_span *spans = w->spans + r->first_span;
+    uint32_t owner = ordinal, low = 0, high = r->span_count;
+    if (inherited && position < inherited) {
+        end = inherited;
+        owner = r->ordinal;
+    }
+    if (owner == r->ordinal && high && position < spans[high - 1].end) {
+        while (low + 1 < high) { /* the first span that ends behind the position */
+            uint32_t middle = (low + high - 1) / 2;
+            if (spans[middle].end > position)
+                high = middle + 1;
+            else
+                low = middle + 1;
+        }
+        struct workload_span span = spans[low];
+        span.end = span.end < end ? span.end : end;
+        return span;
+    }
+    return (struct workload_span){.end = end,
+                                  .token = w->content_count + owner,
+                                  .content = workload_content_id(CONTENT_OWN, owner)};
+}
+
+struct value_source workload_query_source(const struct workload *w, uint32_t ordinal)
+{
+    return (struct value_source){w->seed, workload_content_id(CONTENT_OWN, ordinal)};
+}
+
+void workload_digest(struct workload *w, uint32_t ordinal, uint32_t position, uint32_t layer,
+                     const void *o, size_t bytes)
+{
+    const uint64_t place[3] = {ordinal, position, layer};
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    XXH3_128bits_update(&state, place, sizeof place);
+    XXH3_128bits_update(&state, o, bytes);
+    XXH128_hash_t hash = XXH3_128bits_digest(&state);
+    w->report.digest_low += hash.low64;
+    w->report.digest_high += hash.high64 + (w->report.digest_low < hash.low64);
+}

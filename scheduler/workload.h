@@ -1,0 +1,168 @@
+/* workload.h - a list of requests that the daemon decodes by itself, and what comes of it.
+ *
+ * A request is a prompt and a number of tokens to decode, perhaps with a shared beginning and with
+ * forks. Each of its sequences has an ordinal; the values of its tokens are those of kernels/values.h
+ * under the workload's seed, so nothing has to be stored to know what should stand anywhere:
+ *
+ *     position    0 ........ shared ........ fork ........ prompt ........ prompt + decode
+ *     content     | spans that      | the parent's own     ...             the parent
+ *                 | other requests  |      | the child's own ...           its children
+ *                 | may name too    |
+ *
+ * A workload is built by the loop thread (create, add, close), then belongs to the engine. It allocates
+ * while it is built, up to the limits below, and frees its lists when it ends. */
+#ifndef SCHEDULER_WORKLOAD_H
+#define SCHEDULER_WORKLOAD_H
+
+#include "config/geometry.h"
+#include "kernels/values.h"
+#include "scheduler/quantiles.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    WORKLOAD_REQUESTS_MAX = 131072,
+    WORKLOAD_SEQUENCES_MAX = 262144, /* requests and their forks */
+    WORKLOAD_SPANS_MAX = 1 << 21,
+    WORKLOAD_FORKS_MAX = 1000,
+    WORKLOAD_VERIFY_MAX = 4096,
+    WORKLOAD_REASON_BYTES = 256
+};
+
+/* Kinds of content, in the highest byte of a content id. */
+enum workload_content { CONTENT_OWN, CONTENT_PREFIX, CONTENT_HASH };
+
+#define CONTENT_ID_MAX ((UINT64_C(1) << 53) - 1)
+
+/* The content id of a kind and a number <= CONTENT_ID_MAX. */
+static inline uint64_t workload_content_id(enum workload_content kind, uint64_t number)
+{
+    return (uint64_t)kind << 56 | number;
+}
+
+/* Positions from the end of the span before (or 0) up to `end` have this content. */
+struct workload_span {
+    uint32_t end;
+    uint32_t token; /* stands for the content in the prefix index; workload_add() sets it */
+    uint64_t content;
+};
+
+struct workload_request {
+    double arrival_s;        /* after the start */
+    uint32_t prompt, decode; /* tokens; together at least 1 */
+    uint32_t fork_at, forks; /* that many children once it is fork_at tokens long; 0: none */
+    int32_t priority;        /* larger first */
+    uint32_t first_span, span_count;
+    uint32_t ordinal; /* of its own sequence; its children follow */
+};
+
+/* What one sequence has come to. */
+struct workload_sequence {
+    uint32_t request;
+    uint32_t child; /* 0: the request's own sequence; else its n-th fork */
+    uint32_t done;  /* tokens that are appended, and whose outputs are computed where they are wanted */
+    uint32_t next_sample; /* in workload.samples: the first one of this sequence that is not done */
+    bool forked;          /* its children have been made */
+    float admitted_s, first_s; /* after the arrival; negative: not yet */
+    double arrived_s;          /* when it could have started */
+};
+
+/* A row whose output is kept for verification. */
+struct workload_sample {
+    uint32_t ordinal, position, layer;
+    bool taken; /* its output stands in workload.outputs */
+};
+
+enum workload_state { WORKLOAD_RUNNING, WORKLOAD_VERIFYING, WORKLOAD_FINISHED, WORKLOAD_CANCELLED };
+
+/* Everything that is told about a workload; plain data. Times of sequences in microseconds. */
+struct workload_report {
+    uint64_t id;
+    enum workload_state state;
+    uint32_t requests, sequences;                             /* in all */
+    uint32_t arrived, waiting, running, finished;             /* sequences now */
+    uint64_t tokens, tokens_done;                             /* to be decoded in all, and so far */
+    uint64_t prompt_tokens, cached_tokens, recomputed_tokens; /* appended; found in the cache; appended
+                                                                  again after a preemption */
+    uint64_t rows;                                            /* outputs computed, a layer each */
+    uint64_t steps, bytes_read;
+    double wall_s, busy_s; /* since the start; in steps */
+    struct percentiles step_us, queue_us, first_token_us, per_token_us;
+    uint32_t blocks, blocks_held, blocks_peak; /* of the pool: all; held now, and at most so far */
+    uint64_t saved_tokens_peak;                /* that sharing kept from being stored */
+    uint64_t forks, copies, preemptions;
+    uint64_t digest_high, digest_low;
+    uint32_t verify_rows, verify_done;
+    double verify_error, verify_tolerance;
+    bool verify_ok;
+};
+
+struct workload {
+    struct workload_report report;
+    uint64_t seed;
+    bool attend_prompt; /* compute outputs for the tokens of the prompts too */
+    uint32_t verify_rows;
+    struct workload_request *requests; /* in the order of arrival once closed */
+    struct workload_span *spans;
+    struct workload_sequence *sequences; /* by ordinal; made by workload_close() */
+    struct workload_sample *samples;     /* [report.verify_rows] by ordinal, position and layer */
+    uint8_t *outputs; /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
+    uint32_t request_count, request_room, span_count, span_room;
+    uint32_t longest;                   /* tokens of its longest sequence */
+    struct workload_contents *contents; /* the shared ones, while it is built */
+    uint32_t content_count;
+    bool unordered; /* requests did not arrive in order */
+
+    /* the driver's own */
+    uint32_t *waiting; /* heap of ordinals */
+    uint32_t waiting_count, next_arrival;
+    uint32_t root; /* of the prefix index */
+    double started_s;
+    uint64_t noted_step; /* the last one in its figures */
+    struct quantiles step_us, queue_us, first_token_us, per_token_us;
+    struct call *watchers; /* calls that wait for the next report */
+    double watched_s;      /* when the last one was answered */
+    uint32_t verify_next, verify_head;
+};
+
+/* workload_create: an empty one; NULL without memory. workload_destroy: NULL is fine. */
+struct workload *workload_create(uint64_t seed);
+void workload_destroy(struct workload *workload);
+
+/* workload_add(w, request, spans, n, reason): append a request with `n` spans (their ends rise).
+ * Returns 0, ATTND_NO_MEMORY, or ATTND_INVALID (beyond a limit, or no tokens) with a sentence. */
+MUST_USE int workload_add(struct workload *w, const struct workload_request *request,
+                          const struct workload_span *spans, uint32_t n,
+                          char reason[WORKLOAD_REASON_BYTES]);
+
+/* workload_close(w, g, blocks, sequences, sequence_tokens, reason): all requests are there. Checks that
+ * each can run on a pool of `blocks` with that many sequences of that length; draws the samples.
+ * Returns 0, ATTND_NO_MEMORY, or ATTND_INVALID with a sentence. */
+MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks,
+                            uint32_t sequences, uint32_t sequence_tokens,
+                            char reason[WORKLOAD_REASON_BYTES]);
+
+/* workload_release: free the lists; the report stays. */
+void workload_release(struct workload *w);
+
+/* Tokens of a sequence at its end, and how many of them its fork took over (0 for a parent). */
+uint32_t workload_length(const struct workload *w, uint32_t ordinal);
+uint32_t workload_inherited(const struct workload *w, uint32_t ordinal);
+
+/* workload_span_at(w, ordinal, position): what stands at a position and, up to .end, behind it. */
+struct workload_span workload_span_at(const struct workload *w, uint32_t ordinal, uint32_t position);
+
+/* The first position of a sequence whose output is computed. */
+uint32_t workload_first_row(const struct workload *w, uint32_t ordinal);
+
+/* The values of a sequence's queries. */
+struct value_source workload_query_source(const struct workload *w, uint32_t ordinal);
+
+/* workload_digest(w, ordinal, position, layer, o, bytes): add one row of outputs to the digest:
+ * XXH3-128 over the three numbers (each 8 bytes, little-endian) and the bytes, summed modulo 2^128, so
+ * the order does not matter. */
+void workload_digest(struct workload *w, uint32_t ordinal, uint32_t position, uint32_t layer,
+                     const void *o, size_t bytes);
+
+#endif

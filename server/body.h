@@ -1,0 +1,45 @@
+/* body.h - reading queries and JSON bodies, with one sentence for what is wrong with them.
+ *
+ * Every function that returns int returns 0, or a status with the answer of `x` already made a problem.
+ * `where` is the JSON pointer of the object that a member belongs to, "" for the body itself. */
+#ifndef SERVER_BODY_H
+#define SERVER_BODY_H
+
+#include "config/json.h"
+#include "server/http_server.h"
+
+/* query_next(query, at, text): the next parameter of a query from *at on, which moves past it; false at
+ * the end. */
+bool query_next(struct http_text query, size_t *at, struct http_text *text);
+
+/* query_number: the number behind "name=" of a parameter, if that is what it is. */
+bool query_number(struct http_text text, const char *name, uint64_t *value);
+
+int query_refuse(struct http_exchange *x, struct http_text text, const char *wants);
+
+/* No query; no body. */
+int query_none(struct http_exchange *x);
+int body_none(struct http_exchange *x);
+
+/* Whether a media type, its parameters aside, is `name`. */
+bool body_is_type(struct http_text type, const char *name);
+
+/* body_open(x, names, tree): the body as an object whose members are all in `names` (NULL-terminated);
+ * an empty body counts as {}. The caller frees *tree with cJSON_Delete(); after an error it is NULL. */
+int body_open(struct http_exchange *x, const char *const *names, struct cJSON **tree);
+
+/* member_wrong: the member `name` is not what is wanted. */
+int member_wrong(struct http_exchange *x, const char *where, const char *name, const char *wants);
+
+/* member_check: whether `object` is one, with members of `names` only. NULL is fine: it is absent. */
+int member_check(struct http_exchange *x, const char *where, const struct cJSON *object,
+                 const char *const *names);
+
+/* An optional member that is an integer (within +-2^53), or a number, in [min, max]; left alone when it
+ * is absent. */
+int member_integer(struct http_exchange *x, const char *where, const struct cJSON *object,
+                   const char *name, int64_t min, int64_t max, int64_t *value);
+int member_number(struct http_exchange *x, const char *where, const struct cJSON *object,
+                  const char *name, double min, double max, double *value);
+
+#endif
