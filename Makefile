@@ -1,7 +1,9 @@
 # attnd. Targets:
 #
-#   all            the daemon, build/release/attnd (default)
+#   all            the daemon and its client, build/release/attnd and attnctl (default)
 #   run            build and start it in the foreground with the built-in configuration
+#   check-faults   builds with six defects, one at a time, each of which the verification must find
+#   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-full     the kernels over the whole grid
 #   bench          benchmarks, with the machine they ran on
@@ -34,6 +36,9 @@ MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-poi
 MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
+FAULTS := 1 2 3 4 5 6
+$(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DATTND_FAULT=$(f)))
+
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \
             -Wpointer-arith -Wcast-qual $(if $(WERROR),-Werror)
 # Bits are part of the contract, so contraction and fast math stay off whatever the user's CFLAGS say.
@@ -46,7 +51,7 @@ LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
 
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c)))
-HEADERS := $(foreach f,$(FOLDERS) tests/unit tests/conformance tests/bench,$(wildcard $(f)/*.h))
+HEADERS := $(foreach f,$(FOLDERS) clients tests/unit tests/conformance tests/bench,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
@@ -58,7 +63,7 @@ OBJECTS := $(call object,$(SOURCES))
 LLHTTP_OBJECTS := $(B)/obj/llhttp/api.o $(B)/obj/llhttp/http.o $(B)/obj/llhttp/llhttp.o
 
 .PHONY: all
-all: $(B)/attnd
+all: $(B)/attnd $(B)/attnctl
 
 $(B)/libattnd.a: $(OBJECTS) $(LLHTTP_OBJECTS)
 	$(say) AR $@
@@ -68,8 +73,13 @@ $(B)/attnd: $(call object,server/main.c) $(B)/libattnd.a
 	$(say) LD $@
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
+CLIENT_SOURCES := $(wildcard clients/*.c)
+$(B)/attnctl: $(call object,$(CLIENT_SOURCES))
+	$(say) LD $@
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs libcurl libcjson)
+
 # The inner loops want the vectoriser, whatever the rest is compiled with.
-$(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release,$(MODE)),-O3)
+$(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release fault-%,$(MODE)),-O3)
 
 $(B)/obj/%.o: %.c $(B)/flags
 	$(say) CC $@
@@ -103,6 +113,10 @@ run: $(B)/attnd
 	@echo '    curl -s http://127.0.0.1:8400/stats | jq .pool'
 	@$(B)/attnd
 
+.PHONY: demo
+demo: all
+	@MODE=$(MODE) bash scripts/demo.sh
+
 # ---- tests
 
 $(B)/tests/unit: $(call object,$(UNIT_SOURCES)) $(B)/libattnd.a
@@ -135,13 +149,18 @@ bench: $(BENCHES)
 	$(Q)for b in $(BENCHES); do $$b || exit 1; done
 
 .PHONY: check
-check: $(B)/attnd $(TESTS) $(BENCHES) checkdeps
+check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps
 	@MODE=$(MODE) bash tests/run.sh
 
 # Every triple of the grid's values instead of every pair; about a quarter of an hour.
 .PHONY: check-full
 check-full: $(B)/tests/conformance
 	$(Q)$(B)/tests/conformance --full
+
+# A build with one of the defects of config/fault.h: MODE=fault-1 and on.
+.PHONY: check-faults
+check-faults: all
+	@bash scripts/check_faults.sh
 
 .PHONY: asan ubsan tsan
 asan ubsan tsan:
@@ -159,14 +178,14 @@ checkheaders:
 	@echo "checkheaders: $(words $(HEADERS)) headers compile alone"
 
 lint: compile_commands.json
-	@bash scripts/lint.sh $(SOURCES) server/main.c -- $(SCRIPTS)
+	@bash scripts/lint.sh $(SOURCES) $(CLIENT_SOURCES) server/main.c -- $(SCRIPTS)
 
 format:
-	$(Q)clang-format -i $(HEADERS) $(SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
+	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
 		$(SIMULATION_SOURCES)
 
 compile_commands.json: FORCE
-	@{ echo '['; first=1; for f in $(SOURCES) server/main.c; do \
+	@{ echo '['; first=1; for f in $(SOURCES) $(CLIENT_SOURCES) server/main.c; do \
 		[ $$first = 1 ] || echo ','; first=0; \
 		printf '{"directory":"%s","file":"%s","command":"cc %s -c %s"}' "$$PWD" "$$f" \
 			'$(CPPFLAGS_ALL) -std=c11 $(WARNINGS)' "$$f"; \
@@ -175,13 +194,14 @@ compile_commands.json: FORCE
 # ---- the rest
 
 .PHONY: install uninstall dist clean help
-install: $(B)/attnd
+install: all
 	install -D -m 755 $(B)/attnd $(DESTDIR)$(PREFIX)/bin/attnd
+	install -D -m 755 $(B)/attnctl $(DESTDIR)$(PREFIX)/bin/attnctl
 	for preset in config/*.jsonc; do \
 		install -D -m 644 $$preset $(DESTDIR)$(PREFIX)/share/attnd/$${preset##*/} || exit 1; done
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/attnd
+	rm -f $(DESTDIR)$(PREFIX)/bin/attnd $(DESTDIR)$(PREFIX)/bin/attnctl
 	rm -rf $(DESTDIR)$(PREFIX)/share/attnd
 
 dist:

@@ -1,6 +1,7 @@
 /* kv_pool.c - see kv_pool.h. */
 #include "kernels/kv_pool.h"
 
+#include "config/fault.h"
 #include "kernels/numeric.h"
 #include "kernels/values.h"
 
@@ -55,8 +56,8 @@ static void source_row(const struct geometry *g, const struct attention_pass *pa
 {
     const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
     if (!source) {
-        values_row(append->generated, append->position + i, pass->layer, tensor, head, g->head_dim,
-                   row);
+        values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer,
+                   tensor, head, g->head_dim, row);
         return;
     }
     size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;

@@ -22,6 +22,7 @@
  * [group][head_dim] }. */
 #include "kernels/backend.h"
 
+#include "config/fault.h"
 #include "config/log.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/self_test.h"
@@ -184,7 +185,10 @@ static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint
     while (position < end) {
         uint32_t slot = position % block_size, tokens = block_size - slot;
         tokens = tokens < end - position ? tokens : end - position;
-        const uint8_t *k = kv_pool_key(pool, layer, ids[position / block_size], slot, kv_head);
+        uint32_t index = position / block_size;
+        if (FAULTY(FAULT_SWAPPED_ENTRIES) && (index | 1) * block_size < end)
+            index ^= 1;
+        const uint8_t *k = kv_pool_key(pool, layer, ids[index], slot, kv_head);
         spans[n++] = (struct cpu_span){k, k + pool->half_bytes, tokens};
         position += tokens;
     }
@@ -227,8 +231,9 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
         .q = s->q,
         .keys = s->keys,
         .slopes = c->alibi ? s->slopes : NULL,
-        .window = g->window[pass->layer],
-        .scale = g->scale * c->k_scale[(size_t)pass->layer * g->kv_heads + kv_head],
+        .window = g->window[pass->layer] + (FAULTY(FAULT_WINDOW) && g->window[pass->layer]),
+        .scale = (FAULTY(FAULT_SCALE) ? 1.01F : 1.0F) * g->scale *
+                 c->k_scale[(size_t)pass->layer * g->kv_heads + kv_head],
         .softcap = g->softcap,
         .states = s->chunk,
         .scratch = s->tile,
@@ -330,10 +335,12 @@ static void run_step(uint32_t worker, void *cookie)
         copies_phase(b);
     for (uint32_t p = 0; p < b->step->pass_count; p++) {
         const struct attention_pass *pass = &b->step->passes[p];
-        if (pass->append_count)
+        if (pass->append_count && !FAULTY(FAULT_STALE_BLOCK))
             appends_phase(b, pass);
         if (pass->plan && pass->plan->item_count)
             items_phase(b, pass, s);
+        if (pass->append_count && FAULTY(FAULT_STALE_BLOCK))
+            appends_phase(b, pass);
         if (pass->plan && pass->plan->merge_count)
             merges_phase(b, pass, s);
     }

@@ -1,0 +1,155 @@
+/* http_client.c - see http_client.h. */
+#include "clients/http_client.h"
+
+#include <curl/curl.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONNECT_S = 5, URL_BYTES = 4096 };
+
+struct http_client {
+    CURL *curl;
+    char base[256], socket[256]; /* socket: empty over TCP */
+    char error[CURL_ERROR_SIZE];
+    const struct http_request *request;
+    char *text;
+    size_t bytes, room, line_start;
+};
+
+struct http_client *http_client_create(const char *url)
+{
+    struct http_client *c = calloc(1, sizeof *c);
+    if (!c || curl_global_init(CURL_GLOBAL_DEFAULT) != 0) {
+        free(c);
+        return NULL;
+    }
+    c->curl = curl_easy_init();
+    bool is_unix = strncmp(url, "unix:", 5) == 0;
+    if (is_unix)
+        snprintf(c->socket, sizeof c->socket, "%s", url + 5);
+    snprintf(c->base, sizeof c->base, "%s", is_unix ? "http://localhost" : url);
+    size_t n = strlen(c->base);
+    if (n && c->base[n - 1] == '/')
+        c->base[n - 1] = '\0';
+    if (!c->curl) {
+        http_client_destroy(c);
+        return NULL;
+    }
+    return c;
+}
+
+void http_client_destroy(struct http_client *c)
+{
+    if (!c)
+        return;
+    curl_easy_cleanup(c->curl);
+    curl_global_cleanup();
+    free(c->text);
+    free(c);
+}
+
+/* Hand over the whole lines that have come; what they took is dropped. */
+static void give_lines(struct http_client *c)
+{
+    size_t start = 0;
+    for (char *mark; (mark = memchr(c->text + start, '\n', c->bytes - start));) {
+        size_t n = (size_t)(mark - c->text) - start;
+        c->request->line(c->text + start, n, c->request->cookie);
+        start += n + 1;
+    }
+    memmove(c->text, c->text + start, c->bytes - start);
+    c->bytes -= start;
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *cookie)
+{
+    struct http_client *c = cookie;
+    long status = 0;
+    n *= size;
+    if (c->bytes + n + 1 > c->room) {
+        size_t room = 2 * (c->bytes + n + 1);
+        char *text = realloc(c->text, room);
+        if (!text)
+            return 0;
+        c->text = text;
+        c->room = room;
+    }
+    memcpy(c->text + c->bytes, data, n);
+    c->bytes += n;
+    c->text[c->bytes] = '\0';
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (c->request->line && status < 300)
+        give_lines(c);
+    return n;
+}
+
+static struct curl_slist *make_headers(const struct http_request *r)
+{
+    char line[256];
+    struct curl_slist *headers = NULL;
+    if (r->body || r->file) {
+        snprintf(line, sizeof line, "Content-Type: %s", r->type ? r->type : "application/json");
+        headers = curl_slist_append(headers, line);
+    }
+    snprintf(line, sizeof line, "Accept: %s", r->accept ? r->accept : "application/json");
+    return curl_slist_append(headers, line);
+}
+
+/* A reply without a status, its text the reason. */
+static struct http_reply no_reply(struct http_client *c, const char *what, const char *why)
+{
+    free(c->text);
+    c->text = NULL;
+    c->bytes = c->room = 0;
+    int n = asprintf(&c->text, "%s: %s", what, why);
+    if (n < 0)
+        abort();
+    c->room = (size_t)n + 1;
+    return (struct http_reply){0, c->text, (size_t)n};
+}
+
+struct http_reply http_client_send(struct http_client *c, const struct http_request *request)
+{
+    char url[URL_BYTES];
+    struct http_reply reply = {0};
+    c->request = request;
+    c->bytes = 0;
+    if (c->text)
+        c->text[0] = '\0';
+    FILE *file = request->file ? fopen(request->file, "rb") : NULL;
+    if (request->file && !file)
+        return no_reply(c, request->file, strerror(errno));
+    snprintf(url, sizeof url, "%s%s", c->base, request->path);
+    struct curl_slist *headers = make_headers(request);
+    curl_easy_reset(c->curl);
+    curl_easy_setopt(c->curl, CURLOPT_URL, url);
+    if (c->socket[0])
+        curl_easy_setopt(c->curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
+    curl_easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http");
+    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
+    curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->error);
+    curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
+    if (file) {
+        curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
+        curl_easy_setopt(c->curl, CURLOPT_READDATA, file);
+        curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE, -1L);
+    } else if (request->body) {
+        curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, request->body);
+    }
+    curl_easy_setopt(c->curl, CURLOPT_CUSTOMREQUEST, request->method);
+    CURLcode rc = curl_easy_perform(c->curl);
+    curl_slist_free_all(headers);
+    if (file)
+        fclose(file);
+    if (rc != CURLE_OK)
+        return no_reply(c, url, c->error[0] ? c->error : curl_easy_strerror(rc));
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &reply.status);
+    reply.text = c->text;
+    reply.bytes = c->bytes;
+    return reply;
+}

@@ -1,0 +1,21 @@
+/* fault.h - defects that can be compiled in, to prove that the verification of workloads finds them.
+ *
+ * `make check-faults` builds the daemon once with each and expects it to be caught. FAULTY(f) is 0 in
+ * every other build. */
+#ifndef CONFIG_FAULT_H
+#define CONFIG_FAULT_H
+
+#define FAULT_COPY_SKIPPED    1 /* copy-on-write gives a block without its bytes */
+#define FAULT_STALE_BLOCK     2 /* attention reads a block before the step's tokens are stored in it */
+#define FAULT_WINDOW          3 /* a window is one token too wide */
+#define FAULT_SCALE           4 /* scores are one percent too large */
+#define FAULT_SWAPPED_ENTRIES 5 /* two neighbouring entries of a table change places */
+#define FAULT_POSITION        6 /* generated keys and values are those of the next position */
+
+#ifndef ATTND_FAULT
+#define ATTND_FAULT 0
+#endif
+
+#define FAULTY(fault) (ATTND_FAULT == (fault))
+
+#endif

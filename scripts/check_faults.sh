@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# check_faults.sh - the demo must fail when the daemon has a defect: one build for each of config/fault.h, and the sound one,
+# which must pass. Proves that the verification of workloads can fail.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+export WORKLOAD=tests/faults-workload.json
+# A window on half of the layers, and as few blocks as make sequences wait and reuse each other's.
+settings=(--set 'geometry.window=[0,100]' --set pool.blocks=1200)
+passed=0 failed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+judge() { # NAME CONDITION...
+    local name=$1
+    shift
+    if "$@"; then
+        echo "ok $name: $(grep -E '^ +verified' "$log" | tr -s ' ')"
+        passed=$((passed + 1))
+    else
+        echo "not ok $name"
+        sed 's/^/    /' "$log"
+        failed=$((failed + 1))
+    fi
+}
+demo() { MODE=$1 bash scripts/demo.sh "${settings[@]}" >"$log" 2>&1; }
+is_found() { ! demo "$1" && grep -qE '^ +verified .*NOT OK' "$log"; }
+
+judge 'without a defect the demo passes' demo release
+while read -r number name; do
+    if make --no-print-directory -j"$(nproc)" MODE="fault-$number" all >"$log" 2>&1; then
+        judge "defect $number, $name, is found" is_found "fault-$number"
+    else
+        judge "defect $number, $name, builds" false
+    fi
+done <<<"$(sed -n 's/^#define FAULT_\([A-Z_]*\) *\([0-9]*\) .*/\2 \1/p' config/fault.h | tr '[:upper:]_' '[:lower:] ')"
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ] && [ $passed -ge 7 ]
