@@ -59,7 +59,7 @@ static void print_help(void)
          "  seq                   list the sequences\n"
          "  seq new | seq show ID | seq fork ID [COUNT] | seq truncate ID LENGTH | seq delete ID\n"
          "\n"
-         "  --url URL             http://HOST:PORT or unix:PATH (default: $ATTND_URL, else\n"
+         "  --url URL             http://HOST:PORT or unix:PATH (default: $ATTNCTL_URL, else\n"
          "                        http://127.0.0.1:8400)\n"
          "  --json                print what the daemon answers\n"
          "  --help                this text\n"
@@ -565,7 +565,7 @@ int main(int argc, char **argv)
                     {"blocks", run_blocks},
                     {"audit", run_audit},
                     {"seq", run_seq}};
-    const char *from_environment = getenv("ATTND_URL");
+    const char *from_environment = getenv("ATTNCTL_URL");
     struct options o = {.url = from_environment ? from_environment : "http://127.0.0.1:8400"};
     if (!parse_options(argc, argv, &o))
         return EXIT_USAGE;

@@ -18,7 +18,8 @@
     XX(thread_pool)                                                                                    \
     XX(plan)                                                                                           \
     XX(planner)                                                                                        \
-    XX(safetensors)
+    XX(safetensors)                                                                                    \
+    XX(workload)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# attnctl: the same daemon from the terminal. Also the demo, small: it must pass, and fail when anything in it does.
+. tests/integration/lib.sh
+ATTNCTL=$(dirname "$ATTND")/attnctl
+start_daemon --set pool.blocks=300
+export ATTNCTL_URL=$URL
+ctl() { timeout 60 "$ATTNCTL" "$@" 2>"$WORK/err"; }
+
+expect 'a new sequence' 1 "$(ctl --json seq new | jq .id)"
+expect 'two forks of it' 2 "$(ctl seq fork 1 2 | wc -l)"
+expect 'three in the list' 3 "$(ctl seq | wc -l)"
+expect 'one of them' 1 "$(ctl seq show 2 | awk '{ print ($1 == 2) }')"
+ctl seq delete 2
+expect 'two are left' '2: 2 idle' "$(ctl stats | sed -n 's/^  sequences *\(.*idle\).*/\1/p')"
+ctl seq delete 77
+expect 'what the daemon refuses is said' '1 attnctl: 404 not_found: there is no sequence 77' "$? $(cat "$WORK/err")"
+
+report=$(ctl --json run --shape azure-code --count 30 --length-scale 0.02 --verify 16 --prefix-share 0.5:16 --fork-share 0.5:2)
+expect 'a shape is run and verified' '0 finished true' "$? $(jq -r '"\(.state) \(.verify.ok)"' <<<"$report")"
+expect 'as a table too' ok "$(ctl run --shape azure-code --count 3 --length-scale 0.02 --verify 4 | sed -n 's/^  verified.*: //p')"
+printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,37,4\n' >"$WORK/t.csv"
+expect 'a trace' 4 "$(ctl --json run --trace "$WORK/t.csv" | jq .tokens.done)"
+echo '{"sequences":[{"prompt":9,"decode":3}]}' >"$WORK/w.json"
+expect 'a file' 3 "$(ctl --json run "$WORK/w.json" | jq .tokens.done)"
+ctl run "$WORK/none.json"
+expect 'a file that is not there' 2 $?
+ctl run --shape nope
+expect 'a shape that is not there' '1 /shape: wants azure-conv, azure-code, mooncake-conv or arxiv-summary' \
+    "$? $(sed 's/.*invalid: //' "$WORK/err")"
+ctl run --shape azure-conv --prefix-share x
+expect 'an option that makes no sense' 2 $?
+ctl frobnicate
+expect 'a command that is not there' 2 $?
+
+expect 'a map of the pool' 300 "$(ctl blocks | sed -n 's/^ *[0-9]*  //p' | tr -d '\n' | wc -c)"
+expect 'audit' 'ok, 8 invariants' "$(ctl audit | sed 's/ *audit *//')"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+ctl stats
+expect 'no daemon' 69 $?
+
+WORKLOAD="$WORK/w.json" bash scripts/demo.sh >"$WORK/demo" 2>&1
+expect 'a demo passes' '0 demo: ok' "$? $(tail -n 1 "$WORK/demo")"
+echo '{"sequences":[{"prompt":9000000}]}' >"$WORK/w.json"
+WORKLOAD="$WORK/w.json" bash scripts/demo.sh >"$WORK/demo" 2>&1
+expect 'a demo that is refused fails' '1 demo: FAILED' "$? $(tail -n 1 "$WORK/demo")"
+finish
