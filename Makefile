@@ -81,6 +81,11 @@ $(B)/attnctl: $(call object,$(CLIENT_SOURCES))
 # The inner loops want the vectoriser, whatever the rest is compiled with.
 $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release fault-%,$(MODE)),-O3)
 
+ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)
+$(call object,kernels/cpu/cpu_avx2.c): ISA_FLAGS += -mavx2 -mfma -mf16c
+$(call object,kernels/cpu/cpu_avx512.c): ISA_FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+endif
+
 $(B)/obj/%.o: %.c $(B)/flags
 	$(say) CC $@
 	$(Q)mkdir -p $(@D)

@@ -52,7 +52,7 @@ struct scratch {
     uint32_t *keys;                      /* [packed rows] */
     struct cpu_states chunk;             /* [packed rows] */
     struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each */
-    float *tile;                         /* [2][TILE_TOKENS][head_dim] */
+    float *tile;                         /* of the kernel */
     float *o;                            /* [head_dim] */
 };
 
@@ -71,10 +71,10 @@ struct cpu_backend {
     int roof_loop;
 };
 
-const char *const attention_isa_names[] = {"auto", "portable", NULL};
+const char *const attention_isa_names[] = {"auto", "portable", "avx512", NULL};
 
 /* Fastest first. */
-static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_portable};
+static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_avx512, &cpu_kernels_portable};
 
 /* ---- states and folds ---------------------------------------------------------------------------- */
 
@@ -195,23 +195,45 @@ static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint
     return n;
 }
 
-/* All tiles of one chunk, into s->chunk. */
-static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu_tile *tile,
-                      const uint32_t *ids, uint32_t layer, uint32_t kv_head, uint32_t chunk,
-                      uint32_t first_key, uint32_t end_key)
+/* Where the tiles of an item lie: of the one being computed and of the one after it. */
+struct walk {
+    const uint32_t *ids;
+    uint32_t layer, kv_head;
+    uint32_t first_key, end_key; /* of the item: positions that any row sees */
+    struct cpu_span spans[2][TILE_TOKENS];
+    uint32_t counts[2];
+    unsigned now; /* which of the two is being computed */
+};
+
+static void look_up(const struct cpu_backend *b, struct walk *walk, unsigned which, uint32_t position)
 {
-    struct cpu_span spans[TILE_TOKENS];
-    uint32_t begin = chunk * CHUNK_TOKENS,
-             end = begin + CHUNK_TOKENS < end_key ? begin + CHUNK_TOKENS : end_key;
+    uint32_t end = position + TILE_TOKENS < walk->end_key ? position + TILE_TOKENS : walk->end_key;
+    walk->counts[which] = 0;
+    if (position < end)
+        walk->counts[which] = find_spans(&b->pool, walk->ids, walk->layer, walk->kv_head, position, end,
+                                         walk->spans[which]);
+}
+
+/* All tiles of one chunk, into s->chunk. The tiles of an item come one after the other. */
+static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu_tile *tile,
+                      struct walk *walk, uint32_t chunk)
+{
+    uint32_t begin = chunk * CHUNK_TOKENS, end = begin + CHUNK_TOKENS;
+    end = end < walk->end_key ? end : walk->end_key;
     make_empty(&s->chunk, tile->rows);
     for (uint32_t position = begin; position < end; position += TILE_TOKENS) {
-        uint32_t tile_end = position + TILE_TOKENS < end ? position + TILE_TOKENS : end;
-        if (tile_end <= first_key)
+        if (position + TILE_TOKENS <= walk->first_key)
             continue;
         tile->position = position;
-        tile->spans = spans;
-        tile->span_count = find_spans(&b->pool, ids, layer, kv_head, position, tile_end, spans);
+        if (walk->counts[walk->now] == 0)
+            look_up(b, walk, walk->now, position);
+        look_up(b, walk, !walk->now, position + TILE_TOKENS);
+        tile->spans = walk->spans[walk->now];
+        tile->span_count = walk->counts[walk->now];
+        tile->next_spans = walk->spans[!walk->now];
+        tile->next_span_count = walk->counts[!walk->now];
         b->kernels->tile(tile);
+        walk->now = !walk->now;
     }
 }
 
@@ -220,9 +242,16 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
 {
     const struct geometry *g = b->options.geometry;
     const struct model_constants *c = b->options.constants;
-    const uint32_t *ids = b->step->tables + (uint64_t)item->table * b->step->stride;
+    struct walk walk;
     uint32_t first_key, end_key, group = geometry_group(g);
     uint32_t packed = load_rows(b, s, pass, item, kv_head, &first_key, &end_key);
+    uint32_t item_end = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
+    walk.ids = b->step->tables + (uint64_t)item->table * b->step->stride;
+    walk.layer = pass->layer;
+    walk.kv_head = kv_head;
+    walk.first_key = first_key;
+    walk.end_key = end_key < item_end ? end_key : item_end;
+    walk.now = walk.counts[0] = walk.counts[1] = 0;
     struct cpu_tile tile = {
         .head_dim = g->head_dim,
         .rows = packed,
@@ -240,7 +269,7 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
     };
     fold_begin(s, packed);
     for (uint32_t chunk = item->first_chunk; chunk < item->first_chunk + item->chunks; chunk++) {
-        run_chunk(b, s, &tile, ids, pass->layer, kv_head, chunk, first_key, end_key);
+        run_chunk(b, s, &tile, &walk, chunk);
         fold_push(b, s, packed, PLAN_CHUNK, chunk + 1, &s->chunk);
     }
     const struct cpu_states *result = fold_end(b, s, packed);
@@ -476,7 +505,7 @@ static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
     s->chunk = carve_states(arena, &used, rows, g->head_dim);
     for (int level = 0; level < FOLD_LEVELS; level++)
         s->fold[level] = carve_states(arena, &used, rows, g->head_dim);
-    s->tile = carve(arena, &used, 2 * (size_t)TILE_TOKENS * g->head_dim);
+    s->tile = carve(arena, &used, cpu_scratch_floats(g->head_dim));
     s->o = carve(arena, &used, g->head_dim);
     return used;
 }

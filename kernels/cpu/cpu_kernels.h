@@ -35,6 +35,9 @@ struct cpu_tile {
     const struct cpu_span
         *spans; /* the readable keys from `position` on, at most TILE_TOKENS of them */
     uint32_t span_count;
+    const struct cpu_span
+        *next_spans; /* of the tile that will be read after this one: worth fetching */
+    uint32_t next_span_count;
     size_t token_stride;  /* bytes from one token's row to the next inside a span */
     const float *q;       /* [rows][head_dim] */
     const uint32_t *keys; /* [rows] the row sees positions below this */
@@ -43,8 +46,20 @@ struct cpu_tile {
     float scale; /* of q.k, k_scale included */
     float softcap;
     struct cpu_states states; /* updated */
-    float *scratch;           /* [2][TILE_TOKENS][head_dim], the worker's own */
+    float *scratch;           /* [cpu_scratch_floats()], the worker's own, aligned to 64 bytes */
 };
+
+enum {
+    CPU_SCRATCH_DIMS = 32, /* head_dim is rounded up to it */
+    CPU_SCRATCH_ROWS = 32  /* rows of scores */
+};
+
+/* Two tiles of f32, and scores. */
+static inline size_t cpu_scratch_floats(uint32_t head_dim)
+{
+    size_t rounded = ((size_t)head_dim + CPU_SCRATCH_DIMS - 1) / CPU_SCRATCH_DIMS * CPU_SCRATCH_DIMS;
+    return 2 * rounded * TILE_TOKENS + CPU_SCRATCH_ROWS * TILE_TOKENS;
+}
 
 struct cpu_kernels {
     const char *isa;
@@ -64,6 +79,6 @@ struct cpu_kernels {
                    float v_scale, float *o, float *lse);
 };
 
-extern const struct cpu_kernels cpu_kernels_portable;
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx512;
 
 #endif

@@ -106,16 +106,16 @@ static void run_chunk(const struct cpu_kernels *kernels, const struct problem *p
 /* Everything that one comparison needs. */
 struct work {
     struct problem p;
-    float scratch[2 * TILE_TOKENS * TEST_DIM];
     float m[2][TEST_ROWS], l[2][TEST_ROWS], o[2][TEST_ROWS][TEST_DIM];
 };
 
-static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, struct work *w)
+static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, struct work *w,
+                   float *scratch)
 {
     struct cpu_states states[2] = {{w->m[0], w->l[0], w->o[0][0]}, {w->m[1], w->l[1], w->o[1][0]}};
     fill(&w->p, kv_dtype);
     for (uint32_t chunk = 0; chunk < 2; chunk++)
-        run_chunk(kernels, &w->p, chunk, &states[chunk], w->scratch);
+        run_chunk(kernels, &w->p, chunk, &states[chunk], scratch);
     kernels->merge(TEST_ROWS, TEST_DIM, &states[0], &states[1]);
     for (uint32_t row = 0; row < TEST_ROWS; row++) {
         float o[TEST_DIM], lse;
@@ -136,9 +136,11 @@ static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, struc
 bool self_test(const struct cpu_kernels *kernels)
 {
     struct work *w = malloc(sizeof *w);
-    bool ok = w != NULL;
+    float *scratch = calloc(cpu_scratch_floats(TEST_DIM), sizeof *scratch);
+    bool ok = w && scratch;
     for (int dtype = 0; ok && dtype < DTYPE_COUNT; dtype++)
-        ok = agrees(kernels, (enum dtype)dtype, w);
+        ok = agrees(kernels, (enum dtype)dtype, w, scratch);
     free(w);
+    free(scratch);
     return ok;
 }
