@@ -173,78 +173,27 @@ INLINE vec vec_load_tail_as(const enum dtype dtype, const uint8_t *from)
     }
 }
 
-/* ---- transposition ------------------------------------------------------------------------------- */
+/* ---- sums ---------------------------------------------------------------------------------------- */
 
-/* 16 x 16 words of 32 bits: word j of row i becomes word i of row j. */
-INLINE void transpose_words(__m512i x[16])
+/* Lane i of the result is the sum of all lanes of x[i]: lanes 2 apart inside 4, then 1 apart, then 4, then
+ * 8. */
+INLINE vec reduce_lanes(const vec x[16])
 {
-    __m512i y[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i += 2) {
-        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i += 4) {
-        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-    }
-#pragma GCC unroll 16
+    vec pairs[8], quads[4], halves[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        pairs[i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
-        y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
-        y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
-        y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+        __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+        quads[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
-        x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
-        x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
-        x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
-    }
-}
-
-/* Dimensions that transpose_dims() takes at a time: bf16 is transposed in pairs, before it is widened.
- */
-INLINE uint32_t dims_at_once(const enum dtype dtype)
-{
-    return dtype == DTYPE_BF16 ? 2 * LANES : LANES;
-}
-
-/* Dimensions [d, d + dims_at_once) of 16 tokens' rows, those behind head_dim as 0, to
- * kt [dim][TILE_TOKENS]. */
-INLINE void transpose_dims(const enum dtype dtype, const uint8_t *const *rows, uint32_t d,
-                           uint32_t head_dim, float *kt)
-{
-    __m512i x[16];
-    if (dtype == DTYPE_BF16) {
-        uint32_t left = head_dim - d;
-        __mmask32 mask = left >= 32 ? 0xffffffffU : (1U << left) - 1;
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            x[i] = _mm512_maskz_loadu_epi16(mask, rows[i] + (size_t)d * 2);
-        transpose_words(x);
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
-            _mm512_storeu_si512(kt + (size_t)(2 * i) * TILE_TOKENS, _mm512_slli_epi32(x[i], 16));
-            _mm512_storeu_si512(kt + (size_t)(2 * i + 1) * TILE_TOKENS,
-                                _mm512_and_si512(x[i], _mm512_set1_epi32((int)0xffff0000)));
-        }
-        return;
-    }
-    bool tail = head_dim - d < LANES;
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) {
-        const uint8_t *from = rows[i] + (size_t)d * kv_bytes(dtype);
-        x[i] = _mm512_castps_si512(tail ? vec_load_tail_as(dtype, from) : vec_load_as(dtype, from));
-    }
-    transpose_words(x);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        _mm512_storeu_si512(kt + (size_t)i * TILE_TOKENS, x[i]);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        halves[i] = _mm512_shuffle_f32x4(quads[2 * i], quads[2 * i + 1], 0x88) +
+                    _mm512_shuffle_f32x4(quads[2 * i], quads[2 * i + 1], 0xdd);
+    return _mm512_shuffle_f32x4(halves[0], halves[1], 0x88) +
+           _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd);
 }
 
 #undef INLINE

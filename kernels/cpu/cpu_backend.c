@@ -257,6 +257,7 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
         .rows = packed,
         .kv_dtype = g->kv_dtype,
         .token_stride = b->pool.slot_bytes,
+        .row_bytes = g->head_dim * b->pool.element_bytes,
         .q = s->q,
         .keys = s->keys,
         .slopes = c->alibi ? s->slopes : NULL,

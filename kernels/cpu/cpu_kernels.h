@@ -39,6 +39,7 @@ struct cpu_tile {
         *next_spans; /* of the tile that will be read after this one: worth fetching */
     uint32_t next_span_count;
     size_t token_stride;  /* bytes from one token's row to the next inside a span */
+    size_t row_bytes;     /* of one token's row */
     const float *q;       /* [rows][head_dim] */
     const uint32_t *keys; /* [rows] the row sees positions below this */
     const float *slopes;  /* [rows] ALiBi, or NULL */
@@ -49,16 +50,12 @@ struct cpu_tile {
     float *scratch;           /* [cpu_scratch_floats()], the worker's own, aligned to 64 bytes */
 };
 
-enum {
-    CPU_SCRATCH_DIMS = 32, /* head_dim is rounded up to it */
-    CPU_SCRATCH_ROWS = 32  /* rows of scores */
-};
+enum { CPU_SCRATCH_ROWS = 32 }; /* rows of scores */
 
 /* Two tiles of f32, and scores. */
 static inline size_t cpu_scratch_floats(uint32_t head_dim)
 {
-    size_t rounded = ((size_t)head_dim + CPU_SCRATCH_DIMS - 1) / CPU_SCRATCH_DIMS * CPU_SCRATCH_DIMS;
-    return 2 * rounded * TILE_TOKENS + CPU_SCRATCH_ROWS * TILE_TOKENS;
+    return (size_t)TILE_TOKENS * (2 * head_dim + CPU_SCRATCH_ROWS);
 }
 
 struct cpu_kernels {

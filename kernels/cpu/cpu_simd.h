@@ -6,19 +6,20 @@
  *   l'  = l a + sum_j p_j     the sum as a tree over the 64 places of the tile
  *   o'  = (o a + sum_j p_j v_j) + 0     one fused multiply-add after the other over j
  *
- * Tokens fill the lanes of a score, dimensions those of an output. For that the keys of a tile are
- * transposed on the way in, LANES tokens at a time: kt [head_dim][64] f32, in L1 for head_dim up to
- * 128. Values are converted where they are used, or once into v32 when more than ROWS_AT_ONCE rows
- * share the tile.
+ * A dot product is LANES chains of fused multiply-adds over d, summed by a fixed tree; LANES products of
+ * several rows and tokens are summed together (reduce_lanes). Keys and values are converted where they
+ * are used, or once when more than ROWS_AT_ONCE rows share the tile.
  *
- *   packed rows   |0 1 2 3|4 5 6 7|8 ...     R at a time: R x (ACCUMULATORS / R) accumulators
+ *   packed rows   |0 1 2 3|4 5 6 7|8 ...     R at a time: R x (LANES / R) products, R x N vectors of o
  *
- * Every chain of additions runs over d or j for one row alone, so its bits are the same in whatever
- * block of rows it is computed. Keys that a row does not see, but another one of its block does, have
- * p_j = 0; the "+ 0" at the end makes a -0 that they might keep a +0 (see cpu_portable.c).
+ * Every chain of additions belongs to one row, so a row's bits are the same in whatever block of rows it
+ * is computed. Keys that a row does not see, but another one of its block does, have p_j = 0; the "+ 0"
+ * at the end makes a -0 that they might keep a +0 (see cpu_portable.c).
  *
- * Memory: while a tile is computed the next one is prefetched into L2, keys while keys are transposed,
- * values while values are multiplied. A tile of 64 tokens of 128 bf16 dimensions is 32 KiB. */
+ * Memory: tokens are read in their order, row after row, as the hardware expects, and while a tile is
+ * computed the next one is prefetched into L2, a few lines at a time. Tried: keys transposed into a
+ * tile in L1 so that tokens fill the lanes - no tree, but 64 KiB more of L1 traffic a tile, strided
+ * reads, and 0.72 of the roof at group 1. */
 #include "kernels/cpu/cpu_kernels.h"
 
 #include <math.h>
@@ -26,8 +27,10 @@
 
 enum {
     ROWS_AT_ONCE = 8,   /* more share expanded values */
+    TOKENS_AT_ONCE = 4, /* whose keys are multiplied side by side, so that q is loaded half as often */
     ROWS_TOGETHER = 32, /* rows whose scores are kept between the two products */
     TOKEN_VECS = TILE_TOKENS / LANES,
+    VALUE_VECS_MAX = 8, /* of a row of o at a time */
     CACHE_LINE = 64
 };
 
@@ -36,17 +39,75 @@ _Static_assert((int)ROWS_TOGETHER <= (int)CPU_SCRATCH_ROWS, "scores have room");
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* The next tile's bytes: what is left of the run being fetched, and which run comes then. */
+struct ahead {
+    const uint8_t *at, *end;
+    uint32_t run, runs;
+    uint32_t lines, left; /* cache lines: of the whole tile, and still to be fetched */
+};
+
 /* A tile, its tokens' rows, and what stands in scratch. */
 struct work {
     const struct cpu_tile *t;
     uint32_t tokens;     /* readable */
     uint32_t first, end; /* places that any row sees */
-    const uint8_t *k[TILE_TOKENS], *v[TILE_TOKENS];
-    const uint8_t *next_k[TILE_TOKENS], *next_v[TILE_TOKENS]; /* NULL: nothing to prefetch */
-    float *kt;  /* [head_dim, rounded up to 2 LANES][TILE_TOKENS] */
-    float *v32; /* [TILE_TOKENS][head_dim] */
+    const uint8_t *keys[TILE_TOKENS], *values[TILE_TOKENS];
+    struct ahead ahead;
+    float *k32, *v32; /* [TILE_TOKENS][head_dim] */
     float *p;   /* [ROWS_TOGETHER][TILE_TOKENS]: scores, then exp */
 };
+
+/* ---- the next tile ------------------------------------------------------------------------------- */
+
+/* The next run of contiguous bytes: a span's keys or values, or one token's where rows lie apart. */
+static void next_run(struct work *w)
+{
+    const struct cpu_tile *t = w->t;
+    size_t row_bytes = t->row_bytes;
+    bool together = t->token_stride == row_bytes;
+    struct ahead *a = &w->ahead;
+    uint32_t half = a->runs / 2, run = a->run < half ? a->run : a->run - half, i = 0;
+    while (!together && run >= t->next_spans[i].tokens)
+        run -= t->next_spans[i++].tokens;
+    const struct cpu_span *span = &t->next_spans[together ? run : i];
+    a->at = a->run < half ? span->k : span->v;
+    a->at += together ? 0 : run * t->token_stride;
+    a->end = a->at + (together ? span->tokens * row_bytes : row_bytes);
+    a->run++;
+}
+
+/* Prefetch `lines` more cache lines of the next tile, if there are so many. Spread evenly over the
+ * work on a tile this overlaps computing and reading nearly perfectly; in bursts it does not. */
+INLINE void fetch_ahead(struct work *w, uint32_t lines)
+{
+    struct ahead *a = &w->ahead;
+    if (!a->left)
+        return;
+    lines = lines < a->left ? lines : a->left;
+    a->left -= lines;
+    for (uint32_t i = 0; i < lines; i++) {
+        if (a->at >= a->end)
+            next_run(w);
+        __builtin_prefetch(a->at, 0, 2);
+        a->at += CACHE_LINE;
+    }
+}
+
+static void begin_ahead(struct work *w)
+{
+    const struct cpu_tile *t = w->t;
+    uint32_t tokens = 0, lines = 0;
+    bool together = t->token_stride == t->row_bytes;
+    for (uint32_t i = 0; i < t->next_span_count; i++) {
+        size_t bytes = t->next_spans[i].tokens * t->row_bytes;
+        tokens += t->next_spans[i].tokens;
+        lines += 2 * (uint32_t)((bytes + CACHE_LINE - 1) / CACHE_LINE);
+    }
+    if (!together)
+        lines = 2 * tokens * (uint32_t)((t->row_bytes + CACHE_LINE - 1) / CACHE_LINE);
+    w->ahead = (struct ahead){
+        .runs = 2 * (together ? t->next_span_count : tokens), .lines = lines, .left = lines};
+}
 
 /* ---- functions of a vector ----------------------------------------------------------------------- */
 
@@ -92,70 +153,77 @@ static vec tanh_any(vec y)
 
 /* ---- the keys ------------------------------------------------------------------------------------ */
 
-INLINE void prefetch_row(const uint8_t *row, size_t bytes)
+/* A row of the tile that is there: tokens behind the end are computed with the last one, and masked. */
+INLINE const uint8_t *key_of(const struct work *w, uint32_t token)
 {
-    for (size_t at = 0; row && at < bytes; at += CACHE_LINE)
-        __builtin_prefetch(row + at, 0, 2);
+    return w->keys[token < w->tokens ? token : w->tokens - 1];
 }
 
-/* All keys of the tile that some row sees, transposed into kt, and the next tile's prefetched. */
-INLINE void transpose_keys(const enum dtype dtype, const struct work *w)
+/* One step of the dot products of R rows with `pair` tokens: dimensions [d, d + LANES), or the tail. */
+INLINE void dot_step(const enum dtype dtype, const int R, const int pair, const bool tail,
+                     const uint8_t *const *k, const float *q, uint32_t head_dim, uint32_t d,
+                     vec sum[][ROWS_AT_ONCE])
 {
-    uint32_t head_dim = w->t->head_dim;
-    size_t row_bytes = (size_t)head_dim * kv_bytes(dtype);
-    for (uint32_t group = w->first / LANES; group * LANES < w->end; group++) {
-        const uint8_t *rows[LANES];
-        for (uint32_t i = 0; i < LANES; i++) {
-            uint32_t token = group * LANES + i;
-            rows[i] =
-                w->k[token < w->tokens ? token : w->tokens - 1]; /* lanes behind the end: masked */
-        }
-        uint32_t ahead = 0;
-        for (uint32_t d = 0; d < head_dim; d += dims_at_once(dtype)) {
-            for (; ahead * head_dim < LANES * (d + dims_at_once(dtype)) && ahead < LANES; ahead++)
-                prefetch_row(w->next_k[group * LANES + ahead], row_bytes);
-            transpose_dims(dtype, rows, d, head_dim, w->kt + (size_t)d * TILE_TOKENS + group * LANES);
-        }
+    vec x[TOKENS_AT_ONCE];
+#pragma GCC unroll 4
+    for (int t = 0; t < pair; t++) {
+        const uint8_t *from = k[t] + (size_t)d * kv_bytes(dtype);
+        x[t] = tail ? vec_load_tail_as(dtype, from) : vec_load_as(dtype, from);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        const float *at = q + (size_t)r * head_dim + d;
+        vec y = tail ? vec_load_tail(at) : vec_load(at);
+#pragma GCC unroll 4
+        for (int t = 0; t < pair; t++)
+            sum[t][r] = vec_fma(y, x[t], sum[t][r]);
     }
 }
 
-/* Scores of R rows: s[r][token], tokens in `n` vectors from vector `at` on. */
-INLINE void dot_products(const int R, const int N, const struct work *w, const float *q, uint32_t at,
-                         float *s)
+/* Dot products of R rows with LANES / R tokens from `token` on, to s[r][token]. */
+INLINE void dot_products(const enum dtype dtype, const uint32_t head_dim, const int R, struct work *w,
+                         const float *q, uint32_t token, float *s, uint32_t lines)
 {
-    uint32_t head_dim = w->t->head_dim;
-    const float *kt = w->kt + at * LANES;
-    vec sum[ROWS_AT_ONCE][TOKEN_VECS]; /* R x N of them are registers */
+    const int T = LANES / R, pair = T < TOKENS_AT_ONCE ? T : TOKENS_AT_ONCE;
+    const uint32_t whole = head_dim / LANES * LANES;
+    vec all[LANES];
+    float result[LANES];
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 16
-        for (int i = 0; i < N; i++)
-            sum[r][i] = vec_set1(0);
-    for (uint32_t d = 0; d < head_dim; d++, kt += TILE_TOKENS) {
-        vec k[TOKEN_VECS];
-#pragma GCC unroll 16
-        for (int i = 0; i < N; i++)
-            k[i] = vec_load(kt + i * LANES);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
-            vec x = vec_set1(q[(size_t)r * head_dim + d]);
-#pragma GCC unroll 16
-            for (int i = 0; i < N; i++)
-                sum[r][i] = vec_fma(x, k[i], sum[r][i]);
+    for (int first = 0; first < T; first += pair) {
+        const uint8_t *k[TOKENS_AT_ONCE];
+        vec sum[TOKENS_AT_ONCE][ROWS_AT_ONCE];
+        fetch_ahead(w, lines * (uint32_t)pair);
+#pragma GCC unroll 4
+        for (int t = 0; t < pair; t++) {
+            k[t] = key_of(w, token + (uint32_t)(first + t));
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++)
+                sum[t][r] = vec_set1(0);
         }
+#pragma GCC unroll 2
+        for (uint32_t d = 0; d < whole; d += LANES)
+            dot_step(dtype, R, pair, false, k, q, head_dim, d, sum);
+        if (whole < head_dim)
+            dot_step(dtype, R, pair, true, k, q, head_dim, whole, sum);
+#pragma GCC unroll 4
+        for (int t = 0; t < pair; t++)
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++)
+                all[r * T + first + t] = sum[t][r];
     }
-#pragma GCC unroll 16
+    vec_store(result, reduce_lanes(all));
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 16
-        for (int i = 0; i < N; i++)
-            vec_store(s + r * TILE_TOKENS + (at + (uint32_t)i) * LANES, sum[r][i]);
+        memcpy(s + r * TILE_TOKENS + token, result + r * T, (size_t)T * sizeof *s);
 }
 
-INLINE void score_rows(const int R, const struct work *w, uint32_t row, float *s)
+INLINE void score_rows(const enum dtype dtype, const uint32_t head_dim, const int R, struct work *w,
+                       uint32_t row, float *s)
 {
-    const int N = ACCUMULATORS / R < TOKEN_VECS ? ACCUMULATORS / R : TOKEN_VECS;
-    for (uint32_t at = 0; at < TOKEN_VECS; at += (uint32_t)N)
-        dot_products(R, N, w, w->t->q + (size_t)row * w->t->head_dim, at, s);
+    const uint32_t T = LANES / R;
+    uint32_t lines = w->ahead.lines / 2 / TILE_TOKENS;
+    for (uint32_t token = w->first / T * T; token < w->end; token += T)
+        dot_products(dtype, head_dim, R, w, w->t->q + (size_t)row * head_dim, token, s, lines);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------------- */
@@ -214,44 +282,45 @@ static float soften(const struct cpu_tile *t, uint32_t row, float *p)
 /* ---- the values ---------------------------------------------------------------------------------- */
 
 /* o[r][d .. d + N vectors) of R rows; `tail`: one vector of which only the first lanes are there. */
-INLINE void multiply_values(const enum dtype dtype, const int R, const int N, const bool tail,
-                            const struct work *w, const uint8_t *const *v, const float *p,
-                            const float *a, float *o, uint32_t d, bool prefetch)
+INLINE void multiply_values(const enum dtype dtype, const uint32_t head_dim, const int R, const int N,
+                            const bool tail, struct work *w, const float *p, const float *a, float *o,
+                            uint32_t d)
 {
-    uint32_t head_dim = w->t->head_dim;
-    vec sum[ROWS_AT_ONCE][TOKEN_VECS]; /* R x N of them are registers */
-#pragma GCC unroll 16
+    uint32_t lines = w->ahead.lines / 2 * (uint32_t)N * LANES / head_dim / TILE_TOKENS;
+    vec sum[ROWS_AT_ONCE][VALUE_VECS_MAX]; /* R x N of them are registers */
+    o += d;
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int i = 0; i < N; i++) {
-            float *at = o + (size_t)r * head_dim + d + i * LANES;
+            const float *at = o + (size_t)r * head_dim + i * LANES;
             sum[r][i] = vec_set1(0);
             if (a[r] != 0)
                 sum[r][i] = (tail ? vec_load_tail(at) : vec_load(at)) * vec_set1(a[r]);
         }
-    for (uint32_t j = w->first; j < w->end; j++) {
-        vec x[TOKEN_VECS];
-        const uint8_t *row = v[j] + (size_t)d * kv_bytes(dtype);
-        if (prefetch && w->next_v[j])
-            for (size_t at = 0; at < (size_t)N * LANES * kv_bytes(dtype); at += CACHE_LINE)
-                __builtin_prefetch(w->next_v[j] + (size_t)d * kv_bytes(dtype) + at, 0, 2);
-#pragma GCC unroll 16
+    p += w->first;
+    for (const uint8_t *const *row = w->values + w->first, *const *end = w->values + w->end; row < end;
+         row++, p++) {
+        const uint8_t *from = *row + (size_t)d * kv_bytes(dtype);
+        vec x[VALUE_VECS_MAX];
+        fetch_ahead(w, lines);
+#pragma GCC unroll 8
         for (int i = 0; i < N; i++)
-            x[i] = tail ? vec_load_tail_as(dtype, row)
-                        : vec_load_as(dtype, row + i * LANES * (int)kv_bytes(dtype));
-#pragma GCC unroll 16
+            x[i] = tail ? vec_load_tail_as(dtype, from)
+                        : vec_load_as(dtype, from + (size_t)i * LANES * kv_bytes(dtype));
+#pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            vec y = vec_set1(p[r * TILE_TOKENS + j]);
-#pragma GCC unroll 16
+            vec y = vec_set1(p[r * TILE_TOKENS]);
+#pragma GCC unroll 8
             for (int i = 0; i < N; i++)
                 sum[r][i] = vec_fma(y, x[i], sum[r][i]);
         }
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int i = 0; i < N; i++) {
-            float *at = o + (size_t)r * head_dim + d + i * LANES;
+            float *at = o + (size_t)r * head_dim + i * LANES;
             if (tail)
                 vec_store_tail(at, sum[r][i] + vec_set1(0));
             else
@@ -259,33 +328,34 @@ INLINE void multiply_values(const enum dtype dtype, const int R, const int N, co
         }
 }
 
-INLINE void value_rows(const enum dtype dtype, const int R, const struct work *w,
-                       const uint8_t *const *v, uint32_t row, const float *p, const float *a,
-                       bool prefetch)
+INLINE void value_rows(const enum dtype dtype, const uint32_t head_dim, const int R, struct work *w,
+                       uint32_t row, const float *p, const float *a)
 {
-    const int N = ACCUMULATORS / R < 4 ? ACCUMULATORS / R : 4;
-    uint32_t d = 0, head_dim = w->t->head_dim;
+    const int N = ACCUMULATORS / R < VALUE_VECS_MAX ? ACCUMULATORS / R : VALUE_VECS_MAX;
+    uint32_t d = 0;
     float *o = w->t->states.o + (size_t)row * head_dim;
     for (; d + (uint32_t)N * LANES <= head_dim; d += (uint32_t)N * LANES)
-        multiply_values(dtype, R, N, false, w, v, p, a, o, d, prefetch);
+        multiply_values(dtype, head_dim, R, N, false, w, p, a, o, d);
     for (; d + LANES <= head_dim; d += LANES)
-        multiply_values(dtype, R, 1, false, w, v, p, a, o, d, prefetch);
+        multiply_values(dtype, head_dim, R, 1, false, w, p, a, o, d);
     if (d < head_dim)
-        multiply_values(dtype, R, 1, true, w, v, p, a, o, d, prefetch);
+        multiply_values(dtype, head_dim, R, 1, true, w, p, a, o, d);
 }
 
-/* All values of the tile that some row sees, as f32 into v32. */
-INLINE void expand_values(const enum dtype dtype, const struct work *w)
+/* The rows of the tile that some query sees, as f32 [token][head_dim] in `to`; `rows` point there
+ * afterwards. */
+INLINE void expand(const enum dtype dtype, struct work *w, const uint8_t **rows, float *to)
 {
-    uint32_t head_dim = w->t->head_dim;
+    uint32_t head_dim = w->t->head_dim, lines = w->ahead.lines / 2 / TILE_TOKENS + 1;
     for (uint32_t j = w->first; j < w->end; j++) {
-        float *to = w->v32 + (size_t)j * head_dim;
+        float *at = to + (size_t)j * head_dim;
         uint32_t d = 0;
-        prefetch_row(w->next_v[j], head_dim * kv_bytes(dtype));
+        fetch_ahead(w, lines);
         for (; d + LANES <= head_dim; d += LANES)
-            vec_store(to + d, vec_load_as(dtype, w->v[j] + (size_t)d * kv_bytes(dtype)));
+            vec_store(at + d, vec_load_as(dtype, rows[j] + (size_t)d * kv_bytes(dtype)));
         if (d < head_dim)
-            vec_store_tail(to + d, vec_load_tail_as(dtype, w->v[j] + (size_t)d * kv_bytes(dtype)));
+            vec_store_tail(at + d, vec_load_tail_as(dtype, rows[j] + (size_t)d * kv_bytes(dtype)));
+        rows[j] = (const uint8_t *)at;
     }
 }
 
@@ -313,34 +383,48 @@ INLINE void expand_values(const enum dtype dtype, const struct work *w)
         }                                                                                              \
     }
 
-static void multiply_f32(const struct work *w, const uint8_t *const *v, uint32_t row, uint32_t n,
-                         const float *a){FOR_BLOCKS_OF_ROWS(
-    n, at, value_rows(DTYPE_F32, R, w, v, row + at, w->p + at * TILE_TOKENS, a + at, false))}
+INLINE void run_rows(const enum dtype dtype, const uint32_t head_dim, struct work *w)
+{
+    const struct cpu_tile *t = w->t;
+    float a[ROWS_TOGETHER];
+    for (uint32_t row = 0; row < t->rows; row += ROWS_TOGETHER) {
+        uint32_t n = t->rows - row < ROWS_TOGETHER ? t->rows - row : ROWS_TOGETHER;
+        FOR_BLOCKS_OF_ROWS(n, at,
+                           score_rows(dtype, head_dim, R, w, row + at, w->p + at * TILE_TOKENS))
+        for (uint32_t r = 0; r < n; r++)
+            a[r] = soften(t, row + r, w->p + r * TILE_TOKENS);
+        FOR_BLOCKS_OF_ROWS(
+            n, at, value_rows(dtype, head_dim, R, w, row + at, w->p + at * TILE_TOKENS, a + at))
+    }
+}
+
+/* The usual sizes of a head as constants, so that addresses are. */
+INLINE void run_rows_any(const enum dtype dtype, struct work *w)
+{
+    if (w->t->head_dim == 128)
+        run_rows(dtype, 128, w);
+    else if (w->t->head_dim == 64)
+        run_rows(dtype, 64, w);
+    else
+        run_rows(dtype, w->t->head_dim, w);
+}
+
+static void run_rows_f32(struct work *w)
+{
+    run_rows_any(DTYPE_F32, w);
+}
 
 INLINE void run_tile(const enum dtype dtype, struct work *w)
 {
-    const struct cpu_tile *t = w->t;
-    bool expand = t->rows > ROWS_AT_ONCE;
-    const uint8_t *expanded[TILE_TOKENS];
-    float a[ROWS_TOGETHER];
-    transpose_keys(dtype, w);
-    if (expand) {
-        expand_values(dtype, w);
-        for (uint32_t j = 0; j < TILE_TOKENS; j++)
-            expanded[j] = (const uint8_t *)(w->v32 + (size_t)j * t->head_dim);
+    if (w->t->rows <= ROWS_AT_ONCE && dtype != DTYPE_F32) {
+        run_rows_any(dtype, w);
+        return;
     }
-    for (uint32_t row = 0; row < t->rows; row += ROWS_TOGETHER) {
-        uint32_t n = t->rows - row < ROWS_TOGETHER ? t->rows - row : ROWS_TOGETHER;
-        FOR_BLOCKS_OF_ROWS(n, at, score_rows(R, w, row + at, w->p + at * TILE_TOKENS))
-        for (uint32_t r = 0; r < n; r++)
-            a[r] = soften(t, row + r, w->p + r * TILE_TOKENS);
-        if (expand)
-            multiply_f32(w, expanded, row, n, a);
-        else
-            FOR_BLOCKS_OF_ROWS(
-                n, at,
-                value_rows(dtype, R, w, w->v, row + at, w->p + at * TILE_TOKENS, a + at, at == 0))
+    if (dtype != DTYPE_F32) {
+        expand(dtype, w, w->keys, w->k32);
+        expand(dtype, w, w->values, w->v32);
     }
+    run_rows_f32(w);
 }
 
 /* Tokens' rows from spans; returns how many. */
@@ -360,15 +444,11 @@ static uint32_t spread_spans(const struct cpu_span *spans, uint32_t count, size_
 static void simd_tile(const struct cpu_tile *t)
 {
     struct work w = {.t = t, .first = TILE_TOKENS};
-    size_t rounded = ((size_t)t->head_dim + CPU_SCRATCH_DIMS - 1) / CPU_SCRATCH_DIMS * CPU_SCRATCH_DIMS;
-    w.kt = t->scratch;
-    w.v32 = w.kt + rounded * TILE_TOKENS;
-    w.p = w.v32 + rounded * TILE_TOKENS;
-    w.tokens = spread_spans(t->spans, t->span_count, t->token_stride, w.k, w.v);
-    uint32_t next =
-        spread_spans(t->next_spans, t->next_span_count, t->token_stride, w.next_k, w.next_v);
-    for (; next < TILE_TOKENS; next++)
-        w.next_k[next] = w.next_v[next] = NULL;
+    w.k32 = t->scratch;
+    w.v32 = w.k32 + (size_t)TILE_TOKENS * t->head_dim;
+    w.p = w.v32 + (size_t)TILE_TOKENS * t->head_dim;
+    w.tokens = spread_spans(t->spans, t->span_count, t->token_stride, w.keys, w.values);
+    begin_ahead(&w);
     for (uint32_t row = 0; row < t->rows; row++) {
         uint32_t first, end;
         seen_by(t, row, &first, &end);

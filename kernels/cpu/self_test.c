@@ -90,6 +90,7 @@ static void run_chunk(const struct cpu_kernels *kernels, const struct problem *p
             .spans = spans,
             .span_count = n > front ? 2 : 1,
             .token_stride = sizeof p->k[0],
+            .row_bytes = TEST_DIM * dtype_bytes(p->g.kv_dtype),
             .q = p->q[0],
             .keys = p->keys,
             .slopes = p->alibi,
