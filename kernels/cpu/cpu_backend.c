@@ -71,10 +71,11 @@ struct cpu_backend {
     int roof_loop;
 };
 
-const char *const attention_isa_names[] = {"auto", "portable", "avx512", NULL};
+const char *const attention_isa_names[] = {"auto", "portable", "avx2", "avx512", NULL};
 
 /* Fastest first. */
-static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_avx512, &cpu_kernels_portable};
+static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_avx512, &cpu_kernels_avx2,
+                                                        &cpu_kernels_portable};
 
 /* ---- states and folds ---------------------------------------------------------------------------- */
 

@@ -76,6 +76,6 @@ struct cpu_kernels {
                    float v_scale, float *o, float *lse);
 };
 
-extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512;
 
 #endif

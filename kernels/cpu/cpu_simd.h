@@ -6,15 +6,15 @@
  *   l'  = l a + sum_j p_j     the sum as a tree over the 64 places of the tile
  *   o'  = (o a + sum_j p_j v_j) + 0     one fused multiply-add after the other over j
  *
- * A dot product is LANES chains of fused multiply-adds over d, summed by a fixed tree; LANES products of
- * several rows and tokens are summed together (reduce_lanes). Keys and values are converted where they
- * are used, or once when more than ROWS_AT_ONCE rows share the tile.
+ * A dot product is LANES chains of fused multiply-adds over d, summed by a fixed tree; LANES products
+ * of several rows and tokens are summed together (reduce_lanes). Keys and values are converted where
+ * they are used, or once when more than ROWS_AT_ONCE rows share the tile.
  *
  *   packed rows   |0 1 2 3|4 5 6 7|8 ...     R at a time: R x (LANES / R) products, R x N vectors of o
  *
- * Every chain of additions belongs to one row, so a row's bits are the same in whatever block of rows it
- * is computed. Keys that a row does not see, but another one of its block does, have p_j = 0; the "+ 0"
- * at the end makes a -0 that they might keep a +0 (see cpu_portable.c).
+ * Every chain of additions belongs to one row, so a row's bits are the same in whatever block of rows
+ * it is computed. Keys that a row does not see, but another one of its block does, have p_j = 0; the "+
+ * 0" at the end makes a -0 that they might keep a +0 (see cpu_portable.c).
  *
  * Memory: tokens are read in their order, row after row, as the hardware expects, and while a tile is
  * computed the next one is prefetched into L2, a few lines at a time. Tried: keys transposed into a
@@ -31,6 +31,7 @@ enum {
     ROWS_TOGETHER = 32, /* rows whose scores are kept between the two products */
     TOKEN_VECS = TILE_TOKENS / LANES,
     VALUE_VECS_MAX = 8, /* of a row of o at a time */
+    ROWS_AHEAD = 8,     /* fetched into L1 */
     CACHE_LINE = 64
 };
 
@@ -54,7 +55,7 @@ struct work {
     const uint8_t *keys[TILE_TOKENS], *values[TILE_TOKENS];
     struct ahead ahead;
     float *k32, *v32; /* [TILE_TOKENS][head_dim] */
-    float *p;   /* [ROWS_TOGETHER][TILE_TOKENS]: scores, then exp */
+    float *p;         /* [ROWS_TOGETHER][TILE_TOKENS]: scores, then exp */
 };
 
 /* ---- the next tile ------------------------------------------------------------------------------- */
@@ -91,6 +92,13 @@ INLINE void fetch_ahead(struct work *w, uint32_t lines)
         __builtin_prefetch(a->at, 0, 2);
         a->at += CACHE_LINE;
     }
+}
+
+/* What of a row that comes soon is not in L2: prefetches that find it full are dropped. */
+INLINE void fetch_row(const uint8_t *row, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += CACHE_LINE)
+        __builtin_prefetch(row + at, 0, 3);
 }
 
 static void begin_ahead(struct work *w)
@@ -196,6 +204,8 @@ INLINE void dot_products(const enum dtype dtype, const uint32_t head_dim, const 
 #pragma GCC unroll 4
         for (int t = 0; t < pair; t++) {
             k[t] = key_of(w, token + (uint32_t)(first + t));
+            fetch_row(key_of(w, token + (uint32_t)(first + t) + ROWS_AHEAD),
+                      head_dim * kv_bytes(dtype));
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
                 sum[t][r] = vec_set1(0);
@@ -304,6 +314,9 @@ INLINE void multiply_values(const enum dtype dtype, const uint32_t head_dim, con
         const uint8_t *from = *row + (size_t)d * kv_bytes(dtype);
         vec x[VALUE_VECS_MAX];
         fetch_ahead(w, lines);
+        if (row + ROWS_AHEAD < end)
+            fetch_row(row[ROWS_AHEAD] + (size_t)d * kv_bytes(dtype),
+                      (size_t)N * LANES * kv_bytes(dtype));
 #pragma GCC unroll 8
         for (int i = 0; i < N; i++)
             x[i] = tail ? vec_load_tail_as(dtype, from)
@@ -389,12 +402,11 @@ INLINE void run_rows(const enum dtype dtype, const uint32_t head_dim, struct wor
     float a[ROWS_TOGETHER];
     for (uint32_t row = 0; row < t->rows; row += ROWS_TOGETHER) {
         uint32_t n = t->rows - row < ROWS_TOGETHER ? t->rows - row : ROWS_TOGETHER;
-        FOR_BLOCKS_OF_ROWS(n, at,
-                           score_rows(dtype, head_dim, R, w, row + at, w->p + at * TILE_TOKENS))
+        FOR_BLOCKS_OF_ROWS(n, at, score_rows(dtype, head_dim, R, w, row + at, w->p + at * TILE_TOKENS))
         for (uint32_t r = 0; r < n; r++)
             a[r] = soften(t, row + r, w->p + r * TILE_TOKENS);
-        FOR_BLOCKS_OF_ROWS(
-            n, at, value_rows(dtype, head_dim, R, w, row + at, w->p + at * TILE_TOKENS, a + at))
+        FOR_BLOCKS_OF_ROWS(n, at,
+                           value_rows(dtype, head_dim, R, w, row + at, w->p + at * TILE_TOKENS, a + at))
     }
 }
 

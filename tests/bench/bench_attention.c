@@ -146,7 +146,10 @@ int main(int argc, char **argv)
     };
     bench_print_machine("attention, 8 KV heads, head_dim 128, block 16, 16 x 4 096 tokens, 8 layers");
     for (int isa = getenv("ISA") ? atoi(getenv("ISA")) : 1; attention_isa_names[isa]; isa++) {
-        for (size_t i = 0; i < (brief ? 1 : getenv("CASES") ? (size_t)atoi(getenv("CASES")) : sizeof cases / sizeof cases[0]); i++) {
+        for (size_t i = 0; i < (brief             ? 1
+                                : getenv("CASES") ? (size_t)atoi(getenv("CASES"))
+                                                  : sizeof cases / sizeof cases[0]);
+             i++) {
             const struct setting s = {
                 attention_isa_names[isa], cases[i].dtype,     cases[i].kv_dtype, cases[i].group,
                 brief ? 2 : 16,           brief ? 300 : 4096, brief ? 1 : 8};
