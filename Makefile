@@ -2,7 +2,7 @@
 #
 #   all            the daemon and its client, build/release/attnd and attnctl (default)
 #   run            build and start it in the foreground with the built-in configuration
-#   check-faults   builds with six defects, one at a time, each of which the verification must find
+#   check-faults   builds with seven defects, one at a time, each of which the verification must find
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-full     the kernels over the whole grid
@@ -36,7 +36,7 @@ MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-poi
 MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
-FAULTS := 1 2 3 4 5 6
+FAULTS := 1 2 3 4 5 6 7
 $(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DATTND_FAULT=$(f)))
 
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \

@@ -12,6 +12,8 @@
 #define FAULT_SWAPPED_ENTRIES 5 /* two neighbouring entries of a table change places */
 #define FAULT_POSITION        6 /* generated keys and values are those of the next position */
 
+#define FAULT_NOT_A_NUMBER 7 /* one row of every pass is NaN */
+
 #ifndef ATTND_FAULT
 #define ATTND_FAULT 0
 #endif

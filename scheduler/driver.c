@@ -32,6 +32,8 @@
 enum {
     OUTPUT_BYTES = 64 << 20, /* of a step's outputs that are waited for together, at least a layer's */
     RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
+    ADMISSIONS_MAX = 64,     /* of one turn: each looks at all runners */
+    VERIFY_TURNS = 4,        /* while others run, every so many a part of a row is verified */
     OWNER_WORKLOADS = 1      /* of prefix roots; clients without a key are 0 */
 };
 
@@ -73,7 +75,9 @@ struct driver {
     uint32_t runner_count;
     uint32_t rotation; /* runner that a step bounded in bytes begins with */
     bool blocked;      /* clients hold what the next step needs */
-    bool changed;      /* something has ended since admission was last tried */
+    bool in_step;      /* of the forecast being made: everybody advances a token a step */
+    uint32_t turns;
+    bool changed; /* something has ended since admission was last tried */
     uint64_t retry_step, promised_step;
     uint32_t promised;
     struct outlook *outlooks; /* [sequences_max + WORKLOAD_FORKS_MAX + 1] */
@@ -219,20 +223,19 @@ static int by_end(const void *a, const void *b)
     return (x->end < y->end) - (x->end > y->end);
 }
 
-/* The most blocks that `n` sequences will hold privately at a time. When steps are bounded in bytes
- * sequences do not go in step, and each counts at its largest for ever. */
+/* The most blocks that `n` sequences will hold privately at a time. Where they do not all advance a
+ * token a step, each counts at its largest for ever. */
 static uint64_t peak_of(const struct driver *d, struct outlook *list, uint32_t n)
 {
-    uint64_t peak = 0, now = 0;
+    uint64_t peak = 0, now = 0, largest = 0;
     qsort(list, n, sizeof *list, by_end);
     for (uint32_t i = 0; i < n; i++) {
         now += list[i].now;
+        largest += list[i].now + blocks_of(d, list[i].end);
         uint64_t grown = (uint64_t)(i + 1) * blocks_of(d, list[i].end);
         peak = now + grown > peak ? now + grown : peak;
-        if (d->config->step_bytes_max)
-            now += blocks_of(d, list[i].end);
     }
-    return d->config->step_bytes_max ? now : peak;
+    return d->in_step ? peak : largest;
 }
 
 /* Add the outlook of a sequence of `length` tokens in all, `fill` of them appended at once and `own` of
@@ -249,14 +252,23 @@ static uint32_t add_outlook(const struct driver *d, uint32_t n, uint32_t length,
     return n;
 }
 
+/* Whether the sequences of a request go a token a step once they are filled: not when outputs of cached
+ * tokens are computed first, or when children fill too after the fork. */
+static bool goes_in_step(const struct workload *w, const struct workload_request *r)
+{
+    return !w->attend_prompt && (r->forks == 0 || r->fork_at >= r->prompt);
+}
+
 /* Outlooks of all runners. *private: blocks that only they hold now. */
 static uint32_t look_ahead(struct driver *d, uint32_t fill_steps, uint64_t *private)
 {
     uint32_t n = 0;
     *private = 0;
+    d->in_step = d->config->step_bytes_max == 0;
     for (uint32_t i = 0; i < d->runner_count; i++) {
         const struct runner *r = &d->runners[i];
         const struct workload_request *request = request_of(r->w, r->ordinal);
+        d->in_step &= goes_in_step(r->w, request);
         struct block_table_view view = block_tables_view(d->tables, r->row);
         uint32_t fill = larger(view.length, r->fill);
         uint32_t own = view.entries - view.shared_blocks;
@@ -352,8 +364,14 @@ static bool may_start(struct driver *d, const struct workload *w, uint32_t ordin
     if (counts.rows + rows > d->sequences_max || d->runner_count + rows > d->rows_max)
         return false;
     uint32_t own = blocks_of(d, fill) - held;
-    if (d->config->admission == ADMISSION_OPTIMISTIC)
-        return own + d->runner_count <= pool.free + pool.cached;
+    if (d->config->admission == ADMISSION_OPTIMISTIC) {
+        uint64_t claimed = d->runner_count; /* a block each to grow into, and what they still fill */
+        for (uint32_t i = 0; i < d->runner_count; i++) {
+            uint32_t has = length_of(d, &d->runners[i]);
+            claimed += blocks_of(d, larger(has, d->runners[i].fill)) - blocks_of(d, has);
+        }
+        return own + claimed <= pool.free + pool.cached;
+    }
 
     uint64_t private, steps = fill_steps(d, fill);
     uint32_t n = look_ahead(d, (uint32_t)steps, &private);
@@ -362,6 +380,7 @@ static bool may_start(struct driver *d, const struct workload *w, uint32_t ordin
         uint64_t of_child = blocks_of(d, length) - r->fork_at / d->g->block_size;
         return others + blocks_of(d, length) - held + forks * of_child <= pool.blocks;
     }
+    d->in_step &= goes_in_step(w, r);
     n = add_outlook(d, n, length, fill, own, (uint32_t)steps, r->fork_at, forks);
     return others + peak_of(d, d->outlooks, n) <= pool.blocks;
 }
@@ -390,13 +409,16 @@ static bool admit_next(struct driver *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row, held;
     uint32_t fill = larger(request_of(w, ordinal)->prompt, w->sequences[ordinal].done);
-    spell(w, ordinal, 0, fill, d->tokens);
-    uint32_t hit = block_tables_match(d->tables, w->root, d->tokens, fill, &held);
-    if (is_being_filled(d, w, ordinal, fill, hit) || !may_start(d, w, ordinal, fill, held) ||
-        block_tables_add(d->tables, w->root, d->tokens, fill, &row) != 0)
+    /* one that decodes nothing has its last token appended all the same: a step must end it */
+    uint32_t known = smaller(fill, workload_length(w, ordinal) - 1);
+    spell(w, ordinal, 0, known, d->tokens);
+    uint32_t hit = block_tables_match(d->tables, w->root, d->tokens, known, &held);
+    if (is_being_filled(d, w, ordinal, known, hit) || !may_start(d, w, ordinal, fill, held) ||
+        block_tables_add(d->tables, w->root, d->tokens, known, &row) != 0)
         return false;
     pop_waiting(w);
-    w->report.cached_tokens += hit * d->g->block_size;
+    if (w->sequences[ordinal].admitted_s < 0)
+        w->report.cached_tokens += hit * d->g->block_size;
     add_runner(d, w, ordinal, row, NO_ROW, now);
     return true;
 }
@@ -408,8 +430,13 @@ static void admit(struct driver *d, double now)
     if (!d->changed && d->runner_count && step < d->retry_step)
         return;
     d->changed = false;
-    while ((w = next_in_line(d)) && admit_next(d, w, now))
+    for (uint32_t n = 0; (w = next_in_line(d)) && admit_next(d, w, now); n++) {
         d->promised_step = 0;
+        if (n == ADMISSIONS_MAX) { /* the others have their turn after this step */
+            d->changed = true;
+            break;
+        }
+    }
     bool filling = false; /* then what is waited for may be a step away */
     for (uint32_t i = 0; i < d->runner_count; i++)
         filling |= length_of(d, &d->runners[i]) < d->runners[i].fill;
@@ -483,6 +510,7 @@ static void take_runner(struct driver *d, uint32_t i)
     if (row < length) { /* outputs of tokens that the cache had */
         n = smaller(length - row, d->rows_max - d->row_count);
     } else {
+        assert(length < workload_length(r->w, r->ordinal));
         uint32_t target = length < r->fill ? r->fill : length + 1;
         n = smaller(target - length, d->rows_max - d->token_count);
         row = larger(row, length);
@@ -549,7 +577,8 @@ static void enter_step(struct driver *d)
             block_tables_advance_all(d->tables, r->row, r->appended);
         }
         report->recomputed_tokens += again > first ? again - first : 0;
-        report->prompt_tokens += prompt > first ? prompt - first : 0;
+        uint32_t fresh = larger(first, state_of(r)->done);
+        report->prompt_tokens += prompt > fresh ? prompt - fresh : 0;
         d->table_rows[i] = r->row;
         block_tables_submit(d->tables, r->row, step);
     }
@@ -756,8 +785,8 @@ static void verify_part(struct driver *d, struct workload *w)
     if (!w->samples[w->verify_next].taken ||
         verify_head(w, d->g, &d->config->constants, w->verify_next, w->verify_head, &error) != 0)
         error = (double)NAN;
-    if (!(error <= report->verify_error)) /* a NaN too, and it stays */
-        report->verify_error = error;
+    if (!isnan(report->verify_error) && !(error <= report->verify_error))
+        report->verify_error = error; /* a NaN too, and it stays */
     if (++w->verify_head < d->g->kv_heads)
         return;
     w->verify_head = 0;
@@ -896,10 +925,12 @@ bool driver_turn(struct driver *d)
         run_step(d);
         worked = true;
     }
-    for (int i = 0; i < WORKLOADS_MAX && !worked; i++) {
+    bool verify = !worked || ++d->turns % VERIFY_TURNS == 0;
+    for (int i = 0; i < WORKLOADS_MAX && verify; i++) {
         if (d->workloads[i] && d->workloads[i]->report.state == WORKLOAD_VERIFYING) {
             verify_part(d, d->workloads[i]);
             worked = true;
+            verify = false;
         }
     }
     tell_watchers(d, now_s());

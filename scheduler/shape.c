@@ -11,6 +11,8 @@
 
 enum { POINTS = 9 };
 
+static const double CV_LEAST = 1e-3;
+
 static const double parts[POINTS] = {0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1};
 
 struct shape {
@@ -85,7 +87,7 @@ static double random_gamma(struct random *r, double shape)
 
 double random_gap(struct random *r, double rate, double cv)
 {
-    if (cv <= 0)
+    if (cv < CV_LEAST) /* 1 / cv^2 must stay a number */
         return 1 / rate;
     return random_gamma(r, 1 / (cv * cv)) * cv * cv / rate;
 }

@@ -17,7 +17,7 @@ uint64_t random_next(struct random *r);
 double random_unit(struct random *r); /* in [0, 1) */
 
 /* random_gap(r, rate, cv): seconds to the next arrival, of mean 1 / rate and standard deviation
- * cv / rate. rate > 0; cv 0: exactly 1 / rate. */
+ * cv / rate. rate > 0; cv below 0.001: exactly 1 / rate. */
 double random_gap(struct random *r, double rate, double cv);
 
 struct shape;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -18,6 +19,7 @@ enum { CONTENTS_FIRST = 1024, LIST_FIRST = 256 };
 
 /* Open addressing, at most half full; content 0 marks an empty slot, since no shared content is 0. */
 struct workload_contents {
+    uint64_t seed;
     uint32_t mask;
     struct {
         uint64_t content;
@@ -29,17 +31,19 @@ struct workload_contents {
 
 static uint32_t find_content(const struct workload_contents *c, uint64_t content)
 {
-    uint32_t at = (uint32_t)(content * UINT64_C(0x9e3779b97f4a7c15) >> 32) & c->mask;
+    uint32_t at = (uint32_t)XXH3_64bits_withSeed(&content, sizeof content, c->seed) & c->mask;
     while (c->slots[at].content && c->slots[at].content != content)
         at = (at + 1) & c->mask;
     return at;
 }
 
-static struct workload_contents *make_contents(uint32_t slots, const struct workload_contents *old)
+static struct workload_contents *make_contents(uint32_t slots, uint64_t seed,
+                                               const struct workload_contents *old)
 {
     struct workload_contents *c = calloc(1, sizeof *c + slots * sizeof c->slots[0]);
     if (!c)
         return NULL;
+    c->seed = seed;
     c->mask = slots - 1;
     for (uint32_t i = 0; old && i <= old->mask; i++) {
         if (old->slots[i].content)
@@ -53,7 +57,7 @@ static int number_content(struct workload *w, uint64_t content, uint32_t *token)
 {
     if (!w->contents || w->content_count * 2 > w->contents->mask) {
         uint32_t slots = w->contents ? 2 * (w->contents->mask + 1) : CONTENTS_FIRST;
-        struct workload_contents *larger = make_contents(slots, w->contents);
+        struct workload_contents *larger = make_contents(slots, w->hash_seed, w->contents);
         if (!larger)
             return ATTND_NO_MEMORY;
         free(w->contents);
@@ -73,8 +77,11 @@ static int number_content(struct workload *w, uint64_t content, uint32_t *token)
 struct workload *workload_create(uint64_t seed)
 {
     struct workload *w = calloc(1, sizeof *w);
-    if (w)
-        w->seed = seed;
+    if (!w)
+        return NULL;
+    w->seed = seed;
+    if (getrandom(&w->hash_seed, sizeof w->hash_seed, GRND_NONBLOCK) != sizeof w->hash_seed)
+        w->hash_seed = (uint64_t)(uintptr_t)w; /* of an early boot: better than nothing */
     return w;
 }
 
@@ -208,6 +215,15 @@ static uint64_t rows_of(const struct workload *w, uint32_t ordinal)
     return workload_length(w, ordinal) - workload_first_row(w, ordinal);
 }
 
+/* One of the numbers in stretch i of n of 0..total-1; total when there is no such stretch. */
+static uint64_t draw_from_stretch(struct random *random, uint64_t total, uint32_t n, uint32_t i)
+{
+    if (i >= n)
+        return total;
+    uint64_t begin = total * i / n, end = total * (i + 1) / n;
+    return begin + random_next(random) % (end - begin);
+}
+
 /* Draw the rows to be verified: of all (row, layer) pairs in order, one from each of as many equal
  * stretches. */
 static int draw_samples(struct workload *w, const struct geometry *g)
@@ -219,7 +235,7 @@ static int draw_samples(struct workload *w, const struct geometry *g)
     w->outputs = calloc((size_t)n + 1, (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype));
     if (!w->samples || !w->outputs)
         return ATTND_NO_MEMORY;
-    uint64_t drawn = n ? random_next(&random) % (total / n) : 0;
+    uint64_t drawn = draw_from_stretch(&random, total, n, 0);
     for (uint32_t ordinal = 0, i = 0; ordinal < w->report.sequences; ordinal++) {
         uint64_t end = before + rows_of(w, ordinal) * g->layers;
         w->sequences[ordinal].next_sample = i;
@@ -228,8 +244,7 @@ static int draw_samples(struct workload *w, const struct geometry *g)
                 .ordinal = ordinal,
                 .position = workload_first_row(w, ordinal) + (uint32_t)((drawn - before) / g->layers),
                 .layer = (uint32_t)((drawn - before) % g->layers)};
-            if (i < n)
-                drawn = total / n * i + random_next(&random) % (total / n);
+            drawn = draw_from_stretch(&random, total, n, i);
         }
         before = end;
     }

@@ -112,7 +112,8 @@ struct workload {
     uint32_t longest;                   /* tokens of its longest sequence */
     struct workload_contents *contents; /* the shared ones, while it is built */
     uint32_t content_count;
-    bool unordered; /* requests did not arrive in order */
+    uint64_t hash_seed; /* of their table: ids from the network cannot be chosen to collide */
+    bool unordered;     /* requests did not arrive in order */
 
     /* the driver's own */
     uint32_t *waiting; /* heap of ordinals */

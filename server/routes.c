@@ -25,6 +25,8 @@ struct route {
     int http_status; /* of success */
 };
 
+enum { UPLOADS_MAX = 8 }; /* traces being read at a time; each may take 100 MiB while it is */
+
 static const double STALL_S_MAX = 10; /* without a sign of life from a busy engine */
 
 static void write_status(struct http_exchange *x, int http_status, const char *status)
@@ -221,14 +223,26 @@ static void refuse_method(struct http_exchange *x, unsigned allowed)
     snprintf(x->extra, sizeof x->extra, "Allow: %s\r\n", list);
 }
 
+/* Tell the client to come back. */
+static void refuse_busy(struct http_exchange *x, const char *what)
+{
+    snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
+    http_problem(x, ATTND_BUSY, "%s", what);
+}
+
+static void release_call(struct daemon_state *daemon, struct call *call)
+{
+    daemon->streams -= call->streams;
+    engine_release(daemon->engine, call);
+}
+
 /* Read the request into a call and hand it to the engine. */
 static void start_call(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
                        uint64_t id)
 {
     struct call *call = engine_acquire(daemon->engine);
     if (!call) {
-        snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
-        http_problem(x, ATTND_BUSY, "limits.calls (%u) are under way", daemon->config->limits.calls);
+        refuse_busy(x, "limits.calls are under way");
         return;
     }
     call->kind = route->kind;
@@ -238,6 +252,13 @@ static void start_call(struct http_exchange *x, struct daemon_state *daemon, con
         engine_release(daemon->engine, call);
         return;
     }
+    if (call->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
+        workload_destroy(call->workload);
+        engine_release(daemon->engine, call);
+        refuse_busy(x, "half of limits.calls are streams of workloads");
+        return;
+    }
+    daemon->streams += call->streams;
     call->cookie = x;
     x->pending = call;
     x->deferred = true;
@@ -273,15 +294,24 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
 
 void routes_handle(struct http_exchange *x, void *cookie)
 {
-    dispatch(x, cookie);
+    struct daemon_state *daemon = cookie;
+    daemon->uploads -= x->upload != NULL;
+    dispatch(x, daemon);
     workload_parse_drop(x); /* a trace that nobody took, since the request was refused */
 }
 
 bool routes_begun(struct http_exchange *x, void *cookie)
 {
-    (void)cookie;
-    bool uploads = x->method == HTTP_METHOD_POST && http_text_is(x->path, workloads_path);
-    return !uploads || workload_parse_begin(x);
+    struct daemon_state *daemon = cookie;
+    if (x->method != HTTP_METHOD_POST || !http_text_is(x->path, workloads_path))
+        return true;
+    if (daemon->uploads == UPLOADS_MAX) {
+        refuse_busy(x, "as many workloads as may be are being posted");
+        return false;
+    }
+    bool ok = workload_parse_begin(x);
+    daemon->uploads += x->upload != NULL;
+    return ok;
 }
 
 /* Nobody waits for a call's answer any more: the workload that was to end with its client ends, then
@@ -289,7 +319,7 @@ bool routes_begun(struct http_exchange *x, void *cookie)
 static void drop_call(struct daemon_state *daemon, struct call *call)
 {
     if (!call->cancels || call->status != 0 || call->kind == CALL_WORKLOAD_CANCEL) {
-        engine_release(daemon->engine, call);
+        release_call(daemon, call);
         return;
     }
     call->id = call->report->id;
@@ -300,6 +330,7 @@ static void drop_call(struct daemon_state *daemon, struct call *call)
 void routes_abandon(struct http_exchange *x, void *cookie)
 {
     struct call *call = x->pending;
+    ((struct daemon_state *)cookie)->uploads -= x->upload != NULL;
     workload_parse_drop(x);
     if (!call)
         return;
@@ -313,8 +344,8 @@ void routes_proceed(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     struct call *call = x->pending;
     call->id = call->report->id;
-    engine_reuse(call, CALL_WORKLOAD);
-    call->waits = true;
+    engine_reuse(call, daemon->draining && call->cancels ? CALL_WORKLOAD_CANCEL : CALL_WORKLOAD);
+    call->waits = !daemon->draining;
     x->deferred = true;
     engine_submit(daemon->engine, call);
 }
@@ -335,12 +366,12 @@ void routes_deliver(struct daemon_state *daemon)
         }
         call_render(x, call, &context);
         x->more = call->streams && call->status == 0 && call->report->state != WORKLOAD_FINISHED &&
-                  call->report->state != WORKLOAD_CANCELLED;
+                  call->report->state != WORKLOAD_CANCELLED && !(daemon->draining && !call->cancels);
         if (call->streams && call->status == 0)
             x->content_type = "application/x-ndjson";
         if (!x->more) {
             x->pending = NULL;
-            engine_release(daemon->engine, call);
+            release_call(daemon, call);
         }
         http_answer(x);
     }

@@ -11,6 +11,8 @@ struct daemon_state {
     struct engine *engine;
     uint64_t started_ns; /* uv_hrtime() */
     bool draining;
+    uint32_t streams; /* calls that streamed answers keep */
+    uint32_t uploads; /* traces being read */
 };
 
 /* The functions of a struct http_service; `cookie` is the struct daemon_state. Unknown paths are 404,

@@ -143,6 +143,8 @@ static void write_outputs(const struct cpu_backend *b, struct scratch *s,
         size_t at = (size_t)row * g->query_heads + head;
         const float *sink = c->sinks ? &c->sinks[(size_t)pass->layer * g->query_heads + head] : NULL;
         b->kernels->finish(g->head_dim, states, first + i, sink, v_scale, s->o, &lse);
+        if (FAULTY(FAULT_NOT_A_NUMBER) && row == 0)
+            s->o[0] = NAN;
         numeric_from_float(g->dtype, s->o, g->head_dim,
                            (uint8_t *)pass->o + at * g->head_dim * dtype_bytes(g->dtype));
         if (pass->lse)

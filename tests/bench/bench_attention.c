@@ -145,7 +145,7 @@ int main(int argc, char **argv)
         {DTYPE_F32, DTYPE_F32, 4},   {DTYPE_BF16, DTYPE_E4M3, 1}, {DTYPE_BF16, DTYPE_E4M3, 4},
     };
     bench_print_machine("attention, 8 KV heads, head_dim 128, block 16, 16 x 4 096 tokens, 8 layers");
-    for (int isa = getenv("ISA") ? atoi(getenv("ISA")) : 1; attention_isa_names[isa]; isa++) {
+    for (int isa = 1; attention_isa_names[isa]; isa++) {
         for (size_t i = 0; i < (brief             ? 1
                                 : getenv("CASES") ? (size_t)atoi(getenv("CASES"))
                                                   : sizeof cases / sizeof cases[0]);

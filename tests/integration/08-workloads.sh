@@ -43,6 +43,12 @@ expect 'prompts attended: outputs for every token' $((3 * (34 + 2 * 25))) "$(jq 
 expect 'right too' true "$(jq .verify.ok <<<"$report")"
 early_digest=$(jq -r .digest <<<"$report")
 
+# Found by reading, each once a hang: a prompt that decodes nothing and stands in the cache as a whole; gaps without spread.
+only='{"sequences":[{"count":3,"prompt":32,"decode":0,"prefix":{"id":1,"length":32}}]}'
+expect 'prompts only, all of it cached (bug: the engine looped)' 'finished 3' "$(run "$only" | jq -r '"\(.state) \(.sequences.finished)"')"
+expect 'a tiny cv (bug: the loop thread looped)' finished \
+    "$(run '{"shape":"azure-code","count":3,"length_scale":0.01,"arrival":{"rate":1000,"cv":1e-160}}' | jq -r .state)"
+
 # Shapes, arrivals, and what is reported of them.
 shape='{"seed":3,"shape":"azure-conv","count":40,"length_scale":0.1,"prefix_share":{"fraction":0.5,"length":24},"fork_share":{"fraction":0.25,"count":2},"verify":{"rows":64}}'
 report=$(run "$shape")
@@ -129,8 +135,14 @@ expect 'a line without tokens' '422 line 1: a request has neither a prompt nor t
 expect 'a parameter that is none' 422 "$(trace text/csv "$WORK/azure.csv" 'length=2' | jq .status)"
 expect 'an unknown workload' '404 not_found' "$(curl -s "$URL/v1/workloads/99" | status)"
 expect 'server-sent events are not built yet' 406 "$(curl -s -H 'Accept: text/event-stream' --json "$one" "$URL/v1/workloads" | jq .status)"
+# SIGTERM with a stream open: the workload that belongs to it is cancelled, the client gets the last report, the daemon ends.
+command curl -sN --json "$long" -H 'Accept: application/x-ndjson' "$URL/v1/workloads" >"$WORK/stream" &
+client=$!
+sleep 0.6
 stop_daemon
-expect 'it ends cleanly' 0 $?
+expect 'it ends cleanly, with a stream open' 0 $?
+wait $client
+expect 'whose client knows' cancelled "$(tail -n 1 "$WORK/stream" | jq -r .state)"
 
 # The same shape in quite other circumstances: the same digest, right everywhere, and the books balance.
 again() {
