@@ -212,8 +212,16 @@ static void row_of_times(const cJSON *r, const char *name, const char *path, dou
         number(r, p99) * scale, unit);
 }
 
+/* An error that is no number arrives as null. */
+static const char *error_text(const cJSON *item, char text[32])
+{
+    snprintf(text, 32, "%.5f", cJSON_IsNumber(item) ? item->valuedouble : 0);
+    return cJSON_IsNumber(item) ? text : "NaN";
+}
+
 static void show_report(const cJSON *r)
 {
+    char error[32];
     printf("workload %.0f %s in %.2f s\n", number(r, "id"), text(r, "state"), number(r, "wall_s"));
     row("sequences", "%.0f of %.0f requests, %.0f forks", number(r, "sequences.total"),
         number(r, "requests"), number(r, "forks"));
@@ -233,8 +241,8 @@ static void show_report(const cJSON *r)
         number(r, "tokens.recomputed"));
     row("digest", "%s", text(r, "digest"));
     if (cJSON_IsObject(at(r, "verify")))
-        row("verified", "%.0f rows, largest error %.5f (tolerance %.5f): %s", number(r, "verify.done"),
-            number(r, "verify.largest_error"), number(r, "verify.tolerance"),
+        row("verified", "%.0f rows, largest error %s (tolerance %.5f): %s", number(r, "verify.done"),
+            error_text(at(r, "verify.largest_error"), error), number(r, "verify.tolerance"),
             cJSON_IsTrue(at(r, "verify.ok")) ? "ok" : "NOT OK");
 }
 
@@ -287,14 +295,16 @@ static char *shape_body(const struct options *o)
     return body;
 }
 
-/* The path for --trace, its options in the query. */
-static void trace_path(const struct options *o, char path[PATH_BYTES])
+/* The path for --trace, its options in the query; false for an option that a trace does not take. */
+static bool trace_path(const struct options *o, char path[PATH_BYTES])
 {
     const struct {
         const char *name, *value;
     } parts[] = {
         {"count", o->count},           {"seed", o->seed},     {"length_scale", o->length_scale},
         {"time_scale", o->time_scale}, {"verify", o->verify}, {"prefill", o->prefill}};
+    if (o->arrival_rate || o->arrival_cv || o->prefix_share || o->fork_share)
+        return false;
     size_t n = (size_t)snprintf(path, PATH_BYTES, "/v1/workloads");
     char mark = '?';
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
@@ -303,6 +313,7 @@ static void trace_path(const struct options *o, char path[PATH_BYTES])
         n += (size_t)snprintf(path + n, PATH_BYTES - n, "%c%s=%s", mark, parts[i].name, parts[i].value);
         mark = '&';
     }
+    return true;
 }
 
 static int run_workload(const struct command *c)
@@ -322,12 +333,17 @@ static int run_workload(const struct command *c)
     if (o->trace) {
         size_t n = strlen(o->trace);
         bool lines = n > 6 && strcmp(o->trace + n - 6, ".jsonl") == 0;
-        trace_path(o, path);
+        if (!trace_path(o, path))
+            return usage("--trace takes no arrivals, prefixes or forks");
         request.type = lines ? "application/x-ndjson" : "text/csv";
         request.file = o->trace;
     }
-    if (c->argc == 1)
+    if (c->argc == 1) {
         request.file = c->argv[0];
+        if (o->count || o->seed || o->length_scale || o->time_scale || o->verify || o->prefill ||
+            o->arrival_rate || o->arrival_cv || o->prefix_share || o->fork_share)
+            return usage("a workload file says it all: options belong to --shape and --trace");
+    }
     if (request.file && access(request.file, R_OK) != 0) {
         perror(request.file);
         return EXIT_USAGE;
