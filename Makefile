@@ -142,7 +142,7 @@ $(B)/tests/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(B)/libattnd.a
 
 TESTS := $(B)/tests/unit $(B)/tests/allocator_model $(B)/tests/conformance
 
-$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c tests/conformance/plans.c) $(B)/libattnd.a
+$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
