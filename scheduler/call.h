@@ -5,6 +5,7 @@
 #ifndef SCHEDULER_CALL_H
 #define SCHEDULER_CALL_H
 
+#include "allocator/prefix_index.h"
 #include "scheduler/executor.h"
 #include "scheduler/sequences.h"
 
@@ -13,7 +14,7 @@
 #include <stdint.h>
 
 enum call_kind {
-    CALL_CREATE,   /* id (0: choose one) -> views[0] */
+    CALL_CREATE,   /* id (0: choose one), tokens, salt -> views[0]; its length is what was cached */
     CALL_SEQUENCE, /* id -> views[0], lengths, list: block ids */
     CALL_BLOCKS,   /* id -> blocks: the sequence's table */
     CALL_FORK,     /* id, length, count -> views[0..count), list: their block ids one after the other */
@@ -79,6 +80,11 @@ struct call {
     uint32_t sequence_count;
     uint32_t rows;   /* tokens of all sequences together */
     void *q, *k, *v; /* in the arena, geometry.dtype; NULL: not given */
+    uint32_t *
+        tokens; /* in the arena: of a prompt to look up, or [rows] token ids of an append; NULL: none */
+    uint32_t token_count;
+    char salt[PREFIX_SALT_BYTES_MAX]; /* of CALL_CREATE */
+    uint32_t salt_bytes;
     struct workload *workload;
     bool waits; /* for the next news of a workload, a quarter of a second or so */
 

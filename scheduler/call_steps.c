@@ -217,7 +217,7 @@ static void take_calls(struct call_steps *c)
 static void gather(struct call_steps *c, struct call *call)
 {
     struct block_tables *tables = executor_tables(c->o.all->executor);
-    uint32_t token = c->tokens;
+    uint32_t token = c->tokens, first_token = token;
     call->first_row = c->rows;
     if (call->k) {
         memcpy(c->k + c->tokens * kv_row_bytes(c), call->k, call->rows * kv_row_bytes(c));
@@ -233,6 +233,9 @@ static void gather(struct call_steps *c, struct call *call)
         if (call->k && rows) {
             c->appends[c->append_count++] =
                 (struct kv_append){.table = row, .position = at, .count = rows, .source = token};
+            if (call->tokens &&
+                at >= block_tables_view(tables, row).cursor_max) /* the first layer to come */
+                block_tables_note_tokens(tables, row, at, call->tokens + (token - first_token), rows);
             block_tables_advance(tables, row, call->layer, rows);
             token += rows;
         }

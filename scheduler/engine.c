@@ -28,7 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 64 };
+enum {
+    ALIGNMENT = 64,
+    OWNER_CLIENTS = 0 /* of prefix roots: there are no keys yet */
+};
 
 struct engine {
     struct engine_options o;
@@ -91,6 +94,15 @@ static uint32_t find_own(struct engine *e, struct call *call)
 
 /* ---- what changes sequences ---------------------------------------------------------------------- */
 
+/* A row that shares what is cached of the call's tokens, under its salt. */
+static int add_row(struct engine *e, const struct call *call, uint32_t *row)
+{
+    uint32_t root = block_tables_open_root(tables_of(e), OWNER_CLIENTS, call->salt, call->salt_bytes);
+    int rc = block_tables_add(tables_of(e), root, call->tokens, call->token_count, row);
+    block_tables_close_root(tables_of(e), root); /* the row keeps its own reference */
+    return rc;
+}
+
 static void run_create(struct engine *e, struct call *call)
 {
     uint32_t row;
@@ -99,7 +111,7 @@ static void run_create(struct engine *e, struct call *call)
                   (unsigned long long)call->id, (unsigned long long)(call->id >> SEQUENCE_NODE_SHIFT));
     } else if (call->id && sequences_find(e->all.sequences, call->id) != NO_ROW) {
         call_fail(call, ATTND_EXISTS, "there is a sequence %llu already", (unsigned long long)call->id);
-    } else if (block_tables_add(tables_of(e), NO_ROOT, NULL, 0, &row) != 0) {
+    } else if (add_row(e, call, &row) != 0) {
         call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
                   e->o.config->limits.sequences);
     } else {

@@ -73,15 +73,53 @@ static int read_integer(struct body *b, const char *name, int64_t min, int64_t m
     return member_integer(b->x, "", b->tree, name, min, max, value);
 }
 
+/* An optional list of token ids into call->tokens, `count` of them (UINT32_MAX: any number). */
+static int read_tokens(struct body *b, const char *name, struct call *call, uint32_t count)
+{
+    const cJSON *list = member(b, name), *item;
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
+    int64_t id;
+    if (!list)
+        return 0;
+    if (n < 0 || (count != UINT32_MAX && (uint32_t)n != count))
+        return refuse(b, name, "wants a list of token ids, one for each row");
+    call->tokens = call_alloc(call, (size_t)n, sizeof *call->tokens);
+    if (!call->tokens)
+        return refuse(b, name, "is too long");
+    cJSON_ArrayForEach (item, list) {
+        if (!json_is_integer(item, 0, UINT32_MAX, &id))
+            return refuse(b, name, "wants integers in 0..4294967295");
+        call->tokens[call->token_count++] = (uint32_t)id;
+    }
+    return 0;
+}
+
+static int read_salt(struct body *b, struct call *call)
+{
+    const cJSON *salt = member(b, "salt");
+    size_t n = cJSON_IsString(salt) ? strlen(salt->valuestring) : 0;
+    if (!salt)
+        return 0;
+    if (!cJSON_IsString(salt) || n > sizeof call->salt)
+        return refuse(b, "salt", "wants a string of at most 64 bytes");
+    memcpy(call->salt, salt->valuestring, n);
+    call->salt_bytes = (uint32_t)n;
+    return 0;
+}
+
 int call_parse_create(struct http_exchange *x, struct call *call, const struct config *config)
 {
-    static const char *const names[] = {"id", NULL};
+    static const char *const names[] = {"id", "tokens", "salt", NULL};
     struct body b;
     int64_t id = 0;
     (void)config;
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_integer(&b, "id", 1, ID_MAX, &id);
+    if (rc == 0)
+        rc = read_tokens(&b, "tokens", call, UINT32_MAX);
+    if (rc == 0)
+        rc = read_salt(&b, call);
     cJSON_Delete(b.tree);
     call->id = (uint64_t)id;
     return rc;
@@ -244,6 +282,10 @@ static int read_rows(struct body *b, struct call *call, const struct geometry *g
         rc = read_tensor(b, call, "v", !attend, g->kv_heads, g, &call->v);
     if (rc == 0 && !call->k != !call->v)
         rc = refuse(b, call->k ? "v" : "k", "is missing: k and v come together");
+    if (rc == 0 && !call->k && member(b, "token_ids"))
+        rc = refuse(b, "token_ids", "belongs to k and v");
+    if (rc == 0)
+        rc = read_tokens(b, "token_ids", call, call->rows);
     return rc;
 }
 
@@ -351,10 +393,31 @@ static int read_tensor_rows(struct http_exchange *x, struct call *call,
     return refuse_tensor(x, name, wants);
 }
 
+/* Optional token ids, one for each row of k and v. */
+static int read_tensor_tokens(struct http_exchange *x, struct call *call,
+                              const struct safetensors *tensors)
+{
+    const struct safetensor *t = safetensors_find(tensors, "token_ids");
+    uint64_t id;
+    if (!t)
+        return 0;
+    if (!call->k || !is_integers(t, call->rows))
+        return refuse_tensor(x, "token_ids", "wants I64 [T], beside k and v");
+    call->tokens = call_alloc(call, call->rows, sizeof *call->tokens);
+    if (!call->tokens)
+        return refuse_tensor(x, "token_ids", "is too long");
+    for (uint32_t i = 0; i < call->rows; i++) {
+        if (!tensor_integer(t, i, &id) || id > UINT32_MAX)
+            return refuse_tensor(x, "token_ids", "has an id that is not in 0..4294967295");
+        call->tokens[call->token_count++] = (uint32_t)id;
+    }
+    return 0;
+}
+
 static int parse_tensors(struct http_exchange *x, struct call *call, const struct geometry *g,
                          bool attend)
 {
-    static const char *const known[] = {"sequences", "indptr", "k", "v", "q"};
+    static const char *const known[] = {"sequences", "indptr", "k", "v", "token_ids", "q"};
     struct safetensors tensors;
     char reason[SAFETENSORS_REASON_BYTES];
     int rc = read_tensor_query(x, call, g);
@@ -362,7 +425,7 @@ static int parse_tensors(struct http_exchange *x, struct call *call, const struc
         http_problem(x, rc, "%s", reason);
     for (unsigned i = 0; rc == 0 && i < tensors.count; i++) {
         bool found = false;
-        for (int k = 0; k < (attend ? 5 : 4); k++)
+        for (int k = 0; k < (attend ? 6 : 5); k++)
             found |= strcmp(tensors.tensors[i].name, known[k]) == 0;
         if (!found)
             rc = refuse_tensor(x, tensors.tensors[i].name,
@@ -378,7 +441,7 @@ static int parse_tensors(struct http_exchange *x, struct call *call, const struc
         rc = read_tensor_rows(x, call, &tensors, "v", !attend, g->kv_heads, g, &call->v);
     if (rc == 0 && !call->k != !call->v)
         rc = refuse_tensor(x, call->k ? "v" : "k", "is missing: k and v come together");
-    return rc;
+    return rc == 0 ? read_tensor_tokens(x, call, &tensors) : rc;
 }
 
 static bool is_tensor_type(struct http_text type)
@@ -400,7 +463,7 @@ static int limit_json(struct http_exchange *x, const struct call *call, const st
 int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr", "k", "v", NULL};
+    static const char *const names[] = {"layer", "sequences", "indptr", "k", "v", "token_ids", NULL};
     struct body b;
     if (is_tensor_type(x->body_type))
         return parse_tensors(x, call, g, false);
@@ -414,7 +477,8 @@ int call_parse_append(struct http_exchange *x, struct call *call, const struct c
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr", "q", "k", "v", "lse", NULL};
+    static const char *const names[] = {"layer", "sequences", "indptr", "q", "k",
+                                        "v",     "token_ids", "lse",    NULL};
     struct body b;
     if (is_tensor_type(x->body_type)) {
         int bad = parse_tensors(x, call, g, true);

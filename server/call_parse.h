@@ -16,7 +16,7 @@ int call_parse_nothing(struct http_exchange *x, struct call *call, const struct 
 /* ?limit= and ?cursor= */
 int call_parse_page(struct http_exchange *x, struct call *call, const struct config *config);
 
-/* {"id"?} */
+/* {"id"?, "tokens"?, "salt"?} */
 int call_parse_create(struct http_exchange *x, struct call *call, const struct config *config);
 
 /* {"count"?, "length"?} */

@@ -91,6 +91,8 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "cow_copies", t->copies);
     json_uint(w, "forks", t->forks);
     json_uint(w, "evictions", p->evictions);
+    json_uint(w, "prefix_blocks_asked", t->blocks_asked);
+    json_uint(w, "prefix_blocks_hit", t->blocks_hit);
     json_uint(w, "alloc_failures", p->failures);
     json_close(w, '}');
 }
@@ -285,7 +287,7 @@ static void render_create(struct http_exchange *x, const struct call *call)
     json_open(w, NULL, '{');
     json_uint(w, "id", call->views[0].id);
     json_uint(w, "length", call->views[0].length);
-    json_uint(w, "cached_tokens", 0);
+    json_uint(w, "cached_tokens", call->views[0].length);
     write_ids(w, call->list, call->views[0].blocks);
     json_close(w, '}');
     snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",

@@ -29,7 +29,7 @@ expect 'Location names it' "/v1/sequences/2" \
     "$(curl -s -o /dev/null -D - -X POST "$URL/v1/sequences" | tr -d '\r' | sed -n 's/^Location: //p')"
 expect 'an id in use' '409 exists' "$(post /v1/sequences '{"id":7}' | status)"
 expect 'another node'"'"'s id' '421 other_node' "$(post /v1/sequences '{"id":1099511627777}' | status)"
-expect 'a member that is not built yet' '422 invalid' "$(post /v1/sequences '{"tokens":[1]}' | status)"
+expect 'a member that is not there' '422 invalid' "$(post /v1/sequences '{"toks":[1]}' | status)"
 
 # Extend. A sequence's length is what all of its layers have.
 expect 'layer 1 alone does not make it longer' '{"sequences":[{"id":7,"length":0}]}' \
