@@ -480,8 +480,9 @@ static int list_sequences(const struct command *c)
         code = ask(c, "GET", path, NULL, &page);
         if (!page)
             return code;
-        cJSON_ArrayForEach (item, at(page, "items"))
+        cJSON_ArrayForEach (item, at(page, "items")) {
             show_sequence(item);
+        }
         next = number(page, "next");
         cJSON_Delete(page);
     } while (next > 0);
@@ -521,11 +522,13 @@ static int run_seq(const struct command *c)
         return usage("seq wants new, show ID, fork ID [COUNT], truncate ID LENGTH or delete ID");
     }
     int code = ask(c, method, path, sent, &tree);
-    if (tree && at(tree, "sequences"))
-        cJSON_ArrayForEach (item, at(tree, "sequences"))
+    if (tree && at(tree, "sequences")) {
+        cJSON_ArrayForEach (item, at(tree, "sequences")) {
             show_sequence(item);
-    else if (tree)
+        }
+    } else if (tree) {
         show_sequence(tree);
+    }
     cJSON_Delete(tree);
     return code;
 }

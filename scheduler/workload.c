@@ -164,8 +164,8 @@ int workload_add(struct workload *w, const struct workload_request *request,
             return ATTND_NO_MEMORY;
         w->spans[w->span_count++] = span;
     }
-    if (w->request_count && r.arrival_s < w->requests[w->request_count - 1].arrival_s)
-        w->unordered = true;
+    w->unordered |= r.arrival_s < w->latest_s;
+    w->latest_s = r.arrival_s > w->latest_s ? r.arrival_s : w->latest_s;
     w->requests[w->request_count++] = r;
     w->report.sequences += 1 + r.forks;
     return 0;

@@ -198,14 +198,11 @@ static int read_entries(struct http_exchange *x, const cJSON *list, const char *
 {
     const cJSON *entry;
     int index = 0, rc = cJSON_IsArray(list) ? 0 : member_wrong(x, "", name, "wants a list");
-    if (rc == 0)
-        cJSON_ArrayForEach (entry, list) {
-            char where[64];
-            snprintf(where, sizeof where, "/%s/%d", name, index++);
-            rc = read(x, where, entry, b);
-            if (rc != 0)
-                break;
-        }
+    for (entry = rc == 0 ? list->child : NULL; rc == 0 && entry; entry = entry->next) {
+        char where[64];
+        snprintf(where, sizeof where, "/%s/%d", name, index++);
+        rc = read(x, where, entry, b);
+    }
     return rc;
 }
 
