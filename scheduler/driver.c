@@ -418,7 +418,7 @@ static bool admit_next(struct driver *d, struct workload *w, double now)
         return false;
     pop_waiting(w);
     if (w->sequences[ordinal].admitted_s < 0)
-        w->report.cached_tokens += hit * d->g->block_size;
+        w->report.cached_tokens += (uint64_t)hit * d->g->block_size;
     add_runner(d, w, ordinal, row, NO_ROW, now);
     return true;
 }
@@ -647,13 +647,13 @@ static struct step_cost run_layers(struct driver *d)
             plan = d->g->window[other] == d->g->window[layer] ? d->passes[other].plan : NULL;
         if (!plan)
             plan = executor_plan(x, PLAN_SLOT_DRIVEN, layer, d->planner_rows, d->row_count);
-        d->passes[layer] =
-            (struct attention_pass){.layer = layer,
-                                    .appends = d->appends,
-                                    .append_count = d->append_count,
-                                    .plan = plan,
-                                    .q_source = d->q_source,
-                                    .o = d->outputs + layer % together * d->row_count * d->row_bytes};
+        d->passes[layer] = (struct attention_pass){.layer = layer,
+                                                   .appends = d->appends,
+                                                   .append_count = d->append_count,
+                                                   .plan = plan,
+                                                   .q_source = d->q_source,
+                                                   .o = d->outputs + (size_t)(layer % together) *
+                                                                         d->row_count * d->row_bytes};
     }
     for (uint32_t first = 0; first < d->g->layers; first += together) {
         uint32_t n = smaller(together, d->g->layers - first);

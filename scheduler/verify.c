@@ -82,7 +82,7 @@ int verify_head(const struct workload *w, const struct geometry *g, const struct
 {
     const struct workload_sample *sample = &w->samples[index];
     size_t head_bytes = g->head_dim * dtype_bytes(g->dtype);
-    const uint8_t *outputs = w->outputs + index * g->query_heads * head_bytes;
+    const uint8_t *outputs = w->outputs + (size_t)index * g->query_heads * head_bytes;
     uint32_t group = geometry_group(g);
     struct history h = {.first = plan_first_key(sample->position + 1, g->window[sample->layer]),
                         .head_dim = g->head_dim};

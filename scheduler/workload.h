@@ -114,6 +114,7 @@ struct workload {
     uint32_t content_count;
     uint64_t hash_seed; /* of their table: ids from the network cannot be chosen to collide */
     bool unordered;     /* requests did not arrive in order */
+    double latest_s;    /* arrival so far */
 
     /* the driver's own */
     uint32_t *waiting; /* heap of ordinals */
