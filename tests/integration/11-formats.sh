@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# One small workload on the geometries of real models, in every stored format, on every instruction set that this processor
+# has: verified each time, and with the bits of one instruction set whatever the layout and the size of blocks.
+. tests/integration/lib.sh
+workload='{"seed":5,"shape":"azure-conv","count":6,"length_scale":0.05,"prefix_share":{"fraction":0.5,"length":40},"fork_share":{"fraction":0.5,"count":1},"verify":{"rows":24}}'
+digest=
+verified() { # NAME ARG...
+    local name=$1
+    shift
+    start_daemon --set limits.sequences=32 "$@"
+    report=$(curl -sN -m 100 -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1)
+    digest=$(jq -r .digest <<<"$report")
+    expect "$name" 'finished true' "$(jq -r '"\(.state) \(.verify.ok)"' <<<"$report")"
+    stop_daemon
+}
+# Whether the daemon starts with these kernels; one that cannot says so and ends.
+supported() {
+    "$ATTND" --set backend.isa="$1" --set listen=127.0.0.1:0 2>"$WORK/log" &
+    local probe=$!
+    for _ in $(seq 100); do
+        kill -0 $probe 2>/dev/null || break
+        grep -q listening "$WORK/log" && break
+        sleep 0.05
+    done
+    kill -TERM $probe 2>/dev/null
+    wait $probe
+    grep -q listening "$WORK/log"
+}
+for model in llama-3-70b-tp8 gemma-2-9b gpt-oss-20b; do
+    verified "$model: heads, windows, softcap, sinks" --config "config/$model.jsonc" --set pool.blocks=200 --set geometry.layers=2
+done
+for isa in portable avx2 avx512; do
+    if ! supported $isa; then
+        echo "skip $isa: this processor has none"
+        continue
+    fi
+    for format in f32 f16 bf16; do
+        verified "$isa: $format, ALiBi" --set backend.isa=$isa --set geometry.kv_dtype=$format --set geometry.alibi='"seeded"'
+    done
+    for format in e4m3 e5m2; do
+        verified "$isa: $format, scales, ALiBi" --set backend.isa=$isa --set geometry.kv_dtype=$format \
+            --set geometry.k_scale='"seeded"' --set geometry.v_scale='"seeded"' --set geometry.alibi='"seeded"'
+    done
+    here=$digest
+    verified "$isa: other blocks" --set backend.isa=$isa --set geometry.kv_dtype=e5m2 --set geometry.block_size=7 \
+        --set geometry.layout=nhd --set geometry.k_scale='"seeded"' --set geometry.v_scale='"seeded"' \
+        --set geometry.alibi='"seeded"'
+    expect "$isa: the same bits in other blocks" "$here" "$digest"
+done
+finish
