@@ -109,6 +109,9 @@ void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t blo
  * several plain loops. Takes well under a second. No step is in flight. */
 double attention_measure_roof(struct attention *attention);
 
+/* Whether this processor, and this build, has the CPU backend's kernels of that name. */
+bool attention_isa_supported(const char *name);
+
 extern const char *const attention_isa_names[]; /* "auto" first, NULL-terminated */
 
 #endif

@@ -111,6 +111,7 @@ struct call {
     void *cookie;
     int answer_status;             /* HTTP status of success */
     bool wants_lse, wants_tensors; /* of the answer: lse; safetensors instead of JSON */
+    bool wants_metrics;            /* of CALL_STATS: Prometheus text */
 
     bool streams; /* the answer goes on until the workload ends, a line a report */
     bool cancels; /* when its client goes, the workload is cancelled */

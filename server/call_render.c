@@ -6,6 +6,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+static const char *const block_states[] = {"free", "held", "cached", "fenced"};
+static const char *const sequence_states[] = {"idle", "queued", "running"};
 
 static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
 {
@@ -19,8 +23,7 @@ static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
 static void write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
 {
     json_uint(w, "id", v->id);
-    static const char *const states[] = {"idle", "queued", "running"};
-    json_string(w, "state", states[v->state]);
+    json_string(w, "state", sequence_states[v->state]);
     json_uint(w, "length", v->length);
     write_ids(w, ids, v->blocks);
     json_uint(w, "shared_blocks", v->shared_blocks);
@@ -140,10 +143,69 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_close(w, '}');
 }
 
-static const char *state_name(enum block_state state)
+/* One family of /metrics: its help and type, then by write_sample() its samples. */
+static void write_family(struct json_writer *w, const char *name, const char *type, const char *help)
 {
-    static const char *const names[] = {"free", "held", "cached", "fenced"};
-    return names[state];
+    char text[256];
+    snprintf(text, sizeof text, "# HELP attnd_%s %s\n# TYPE attnd_%s %s\n", name, help, name, type);
+    json_raw(w, text);
+}
+
+/* `label` is "" or the labels in braces. */
+static void write_sample(struct json_writer *w, const char *name, const char *label, double value)
+{
+    char text[160];
+    snprintf(text, sizeof text, "attnd_%s%s %.17g\n", name, label, value);
+    json_raw(w, text);
+}
+
+static void write_metric(struct json_writer *w, const char *name, const char *type, const char *help,
+                         double value)
+{
+    write_family(w, name, type, help);
+    write_sample(w, name, "", value);
+}
+
+/* Prometheus text format 0.0.4, from the figures of /stats. */
+static void render_metrics(struct http_exchange *x, const struct call *call,
+                           const struct render_context *c)
+{
+    const struct call_stats *s = &call->stats;
+    const struct block_pool_counts *p = &s->pool;
+    const struct block_tables_counts *t = &s->tables;
+    struct json_writer *w = &x->reply;
+    const double blocks[] = {p->free, p->held, p->cached, p->fenced};
+    char label[64];
+    x->content_type = "text/plain; version=0.0.4; charset=utf-8";
+    write_family(w, "blocks", "gauge", "KV blocks by state.");
+    for (int i = 0; i < 4; i++) {
+        snprintf(label, sizeof label, "{state=\"%s\"}", block_states[i]);
+        write_sample(w, "blocks", label, blocks[i]);
+    }
+    write_metric(w, "blocks_shared", "gauge", "Held blocks with more than one reference.", p->shared);
+    write_family(w, "sequences", "gauge", "Sequences by state.");
+    for (int i = 0; i < SEQUENCE_STATES; i++) {
+        snprintf(label, sizeof label, "{state=\"%s\"}", sequence_states[i]);
+        write_sample(w, "sequences", label, s->states[i]);
+    }
+    write_metric(w, "tokens_logical", "gauge", "Tokens of all sequences.", (double)t->tokens_logical);
+    write_metric(w, "tokens_physical", "gauge", "Token slots that hold them.",
+                 (double)t->tokens_physical);
+    write_metric(w, "steps_total", "counter", "Steps run.", (double)s->steps.steps);
+    write_metric(w, "step_seconds_total", "counter", "Time spent in steps.", s->steps.busy_s);
+    write_metric(w, "kv_read_bytes_total", "counter", "K and V that steps have read.",
+                 (double)s->steps.bytes_read);
+    write_metric(w, "roof_bytes_per_second", "gauge",
+                 "Rate at which the pool can be read, measured at start.", c->roof_gb_per_s * 1e9);
+    write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
+    write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
+    write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
+    write_metric(w, "alloc_failures_total", "counter", "Requests for blocks that failed.",
+                 (double)p->failures);
+    write_metric(w, "prefix_blocks_asked_total", "counter", "Full blocks of prompts looked up.",
+                 (double)t->blocks_asked);
+    write_metric(w, "prefix_blocks_hit_total", "counter", "Of these, found.", (double)t->blocks_hit);
+    write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
 }
 
 static void render_table(struct json_writer *w, const struct call *call)
@@ -170,7 +232,7 @@ static void render_pool(struct http_exchange *x, const struct call *call)
         const struct block_view *v = &call->blocks[i];
         json_open(w, NULL, '{');
         json_uint(w, "block", v->block);
-        json_string(w, "state", state_name(v->state));
+        json_string(w, "state", block_states[v->state]);
         json_uint(w, "refs", v->refs);
         json_uint(w, "fill", v->fill);
         if (v->owner)
@@ -397,6 +459,17 @@ static void render_workload(struct json_writer *w, const struct workload_report 
     json_close(w, '}');
 }
 
+/* Name the state that an answer shows; true when the client has it already, and 304 is the answer. */
+static bool is_known(struct http_exchange *x, uint64_t epoch)
+{
+    char tag[32];
+    int n = snprintf(tag, sizeof tag, "W/\"%llu\"", (unsigned long long)epoch);
+    snprintf(x->extra, sizeof x->extra, "ETag: %s\r\n", tag);
+    bool known = memmem(x->if_none_match.bytes, x->if_none_match.n, tag, (size_t)n) != NULL;
+    x->http_status = known ? 304 : x->http_status;
+    return known;
+}
+
 void call_render(struct http_exchange *x, const struct call *call, const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
@@ -435,6 +508,12 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         render_attention(w, call, g);
         break;
     case CALL_STATS:
+        if (call->wants_metrics) {
+            render_metrics(x, call, c);
+            return;
+        }
+        if (is_known(x, call->stats.epoch))
+            return;
         render_stats(w, call, c);
         break;
     case CALL_LIST:

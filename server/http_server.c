@@ -355,13 +355,14 @@ static void send_reply(struct connection *c)
     if (!llhttp_should_keep_alive(&c->parser) || c->server->draining || c->refusing)
         c->close_after = true;
 
-    char length[96] = ""; /* a 204 has neither body nor length */
-    if (x->http_status != 204)
+    char length[96] = ""; /* a 204 or 304 has neither body nor length */
+    bool empty = x->http_status == 204 || x->http_status == 304;
+    if (!empty)
         snprintf(length, sizeof length, "Content-Type: %s\r\nContent-Length: %zu\r\n", x->content_type,
                  x->reply.length);
     uv_buf_t parts[2] = {uv_buf_init(c->output_head, write_head(c, length)),
                          uv_buf_init(x->reply.buffer, (unsigned)x->reply.length)};
-    write_parts(c, parts, c->head_only ? 1 : 2);
+    write_parts(c, parts, c->head_only || empty ? 1 : 2);
 }
 
 /* Send the problem that stands in the exchange and, since the end of the request may not be known, end
@@ -489,6 +490,7 @@ static void begin_exchange(struct connection *c)
     unsigned types;
     x->body_type = find_header(c, "content-type", &types);
     x->accept = find_header(c, "accept", &types);
+    x->if_none_match = find_header(c, "if-none-match", &types);
     const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
     size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
     x->path = (struct http_text){c->url.bytes, path};

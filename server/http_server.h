@@ -48,6 +48,7 @@ struct http_exchange {
     struct http_text path, query;     /* query without its '?' */
     struct http_text body, body_type; /* Content-Type, empty if there is none */
     struct http_text accept;          /* Accept, likewise */
+    struct http_text if_none_match;   /* likewise */
     http_sink sink;           /* set by http_begun: takes the body as it comes; else it is collected */
     size_t body_max;          /* may be raised by http_begun when there is a sink */
     void *upload;             /* the sink's */

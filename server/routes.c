@@ -155,6 +155,15 @@ static int parse_events(struct http_exchange *x, struct call *call, const struct
     return rc == 0 ? call_parse_nothing(x, call, config) : rc;
 }
 
+/* ---- metrics ------------------------------------------------------------------------------------- */
+
+static int parse_metrics(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    call->wants_metrics = true;
+    call->limit = 1;
+    return call_parse_nothing(x, call, config);
+}
+
 #define GET    HTTP_METHOD_GET
 #define POST   HTTP_METHOD_POST
 #define DELETE HTTP_METHOD_DELETE
@@ -165,6 +174,7 @@ static const struct route routes[] = {
     {GET, "/readyz", get_readyz, 0, NULL, 0},
     {GET, "/v1/info", get_info, 0, NULL, 0},
     {GET, "/stats", NULL, CALL_STATS, call_parse_page, 200},
+    {GET, "/metrics", NULL, CALL_STATS, parse_metrics, 200},
     {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_page, 200},
     {POST, "/v1/audit", NULL, CALL_AUDIT, call_parse_nothing, 200},
     {POST, "/v1/trim", NULL, CALL_TRIM, call_parse_nothing, 200},

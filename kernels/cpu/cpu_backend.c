@@ -588,6 +588,15 @@ static void cpu_close(struct attention *attention)
 static const struct attention_ops ops = {cpu_close, cpu_submit, cpu_poll, cpu_read_kv,
                                          cpu_measure_roof};
 
+bool attention_isa_supported(const char *name)
+{
+    for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
+        if (strcmp(all_kernels[i]->isa, name) == 0)
+            return all_kernels[i]->supported();
+    }
+    return false;
+}
+
 /* The kernels that `isa` asks for: the named ones, or the fastest that run here and agree with the
  * reference. */
 static const struct cpu_kernels *choose_kernels(const char *isa, char error[ATTENTION_ERROR_BYTES])

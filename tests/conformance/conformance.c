@@ -674,7 +674,11 @@ int main(int argc, char **argv)
     if (!isa || strcmp(isa, "reference") == 0)
         ok = run_cases("reference", cases, count, (size_t)every, only, full);
     for (int i = 1; attention_isa_names[i]; i++) {
-        if (!isa || strcmp(isa, attention_isa_names[i]) == 0)
+        if (isa && strcmp(isa, attention_isa_names[i]) != 0)
+            continue;
+        if (!attention_isa_supported(attention_isa_names[i]))
+            printf("skip %s: this processor has none\n", attention_isa_names[i]);
+        else
             ok = run_cases(attention_isa_names[i], cases, count, (size_t)every, only, full) && ok;
     }
     free(cases);

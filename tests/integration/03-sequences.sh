@@ -137,6 +137,15 @@ expect 'blocks by state' '{"free":6,"held":2}' \
 expect 'a block knows a sequence that holds it' 1 "$(curl -s "$URL/v1/blocks?limit=1" | jq '.blocks[0].owner')"
 expect 'Link leads to the next page' '</v1/blocks?cursor=3&limit=3>; rel="next"' \
     "$(curl -s -o /dev/null -D - "$URL/v1/blocks?limit=3" | tr -d '\r' | sed -n 's/^Link: //p')"
+tag=$(curl -s -o /dev/null -D - "$URL/stats" | tr -d '\r' | sed -n 's/^ETag: //p')
+expect 'nothing has changed: 304, and no body' '304 0' "$(curl -s -o /dev/null -w '%{http_code} %{size_download}' -H "If-None-Match: $tag" "$URL/stats")"
+expect 'something has: 200' 200 "$(curl -s -X POST "$URL/v1/trim" >/dev/null; curl -s -o /dev/null -w '%{http_code}' -H "If-None-Match: $tag" "$URL/stats")"
+metrics=$(curl -s "$URL/metrics")
+expect 'metrics say the same as /stats' "$(stat '"\(.pool.free) \(.pool.held) \(.scheduler.steps) \(.counters.cow_copies)"')" \
+    "$(for name in 'blocks{state="free"}' 'blocks{state="held"}' steps_total cow_copies_total; do
+        awk -v n="attnd_$name" '$1 == n { printf "%s ", $2 }' <<<"$metrics"; done | sed 's/ $//')"
+expect 'in Prometheus text: a name and a number a line, each family with its type' 0 \
+    "$(grep -v '^#' <<<"$metrics" | grep -cvE '^attnd_[a-z_]+(\{[a-z]+="[a-z]+"\})? [0-9.e+-]+$')"
 expect 'the books balance' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
 expect 'counts add up' true "$(stat '.pool | .free + .cached + .held + .fenced == .blocks')"
 
