@@ -23,6 +23,7 @@ expect 'without AVX-512' 'ok avx2 ' "$(on Haswell --isa avx2 --every 87)"
 expect 'and none of that there' 'skip avx512 ' "$(on Haswell --isa avx512)"
 
 qemu-x86_64 -cpu Nehalem "$ATTND" --set listen=127.0.0.1:0 --set pool.blocks=8 >/dev/null 2>"$WORK/log" &
+# shellcheck disable=SC2034
 DAEMON=$! # ended by the trap, at once
 for _ in $(seq 200); do
     grep -q 'listening' "$WORK/log" && break
