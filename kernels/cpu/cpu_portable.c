@@ -14,6 +14,8 @@
  * then has the same bits whether the keys it does not see are left out or added as p_j = 0. */
 #include "kernels/cpu/cpu_kernels.h"
 
+#include "kernels/cpu/cpu_states.h"
+
 #include "kernels/numeric.h"
 
 #include <math.h>
@@ -167,45 +169,13 @@ static void portable_tile(const struct cpu_tile *t)
 static void portable_merge(uint32_t rows, uint32_t head_dim, const struct cpu_states *into,
                            const struct cpu_states *from)
 {
-    for (uint32_t row = 0; row < rows; row++) {
-        float *to = into->o + (size_t)row * head_dim;
-        const float *o = from->o + (size_t)row * head_dim;
-        if (from->m[row] == -INFINITY)
-            continue;
-        if (into->m[row] == -INFINITY) {
-            into->m[row] = from->m[row];
-            into->l[row] = from->l[row];
-            memcpy(to, o, head_dim * sizeof *to);
-            continue;
-        }
-        float m = into->m[row] > from->m[row] ? into->m[row] : from->m[row];
-        float a = exp_nonpositive(into->m[row] - m), b = exp_nonpositive(from->m[row] - m);
-        into->m[row] = m;
-        into->l[row] = into->l[row] * a + from->l[row] * b;
-        for (uint32_t d = 0; d < head_dim; d++)
-            to[d] = to[d] * a + o[d] * b;
-    }
+    states_merge(exp_nonpositive, rows, head_dim, into, from);
 }
 
 static void portable_finish(uint32_t head_dim, const struct cpu_states *states, uint32_t row,
                             const float *sink, float v_scale, float *o, float *lse)
 {
-    const float *from = states->o + (size_t)row * head_dim;
-    float m = states->m[row], l = states->l[row], a = 1;
-    if (m == -INFINITY) {
-        memset(o, 0, head_dim * sizeof *o);
-        *lse = sink ? *sink : -INFINITY;
-        return;
-    }
-    if (sink) { /* the state (sink, 1, 0) */
-        float both = m > *sink ? m : *sink;
-        a = exp_nonpositive(m - both);
-        l = l * a + exp_nonpositive(*sink - both);
-        m = both;
-    }
-    for (uint32_t d = 0; d < head_dim; d++)
-        o[d] = from[d] * a / l * v_scale;
-    *lse = m + logf(l);
+    states_finish(exp_nonpositive, head_dim, states, row, sink, v_scale, o, lse);
 }
 
 static bool portable_supported(void)
