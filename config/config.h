@@ -29,6 +29,9 @@ struct config_limits {
     uint32_t sequences;        /* at a time */
     uint32_t sequence_tokens;  /* of one sequence */
     uint32_t calls;            /* appends, attends and questions under way */
+    uint32_t idle_timeout_s;   /* of sequences that do not say otherwise; 0: never reaped */
+    uint64_t body_bytes;       /* of a safetensors body */
+    uint32_t large_bodies;     /* of more than HTTP_BODY_BYTES_MAX, at a time */
 };
 
 /* When a workload's sequence may start. */
@@ -48,7 +51,9 @@ struct config {
     struct config_limits limits;
     uint32_t step_rows_max;   /* query rows and appended tokens of one step */
     uint64_t step_bytes_max;  /* of K and V that a workload's step reads; 0: no bound */
+    uint32_t batch_window_us; /* that a client's rows wait for company */
     enum admission admission; /* of the sequences of workloads */
+    uint64_t host_blocks;     /* 0 */
     enum log_level log_level;
     struct config_origin *origins; /* owned: text and place of each key's value */
 };

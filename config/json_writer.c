@@ -80,6 +80,14 @@ void json_uint(struct json_writer *w, const char *name, uint64_t value)
     put(w, digits, (size_t)n);
 }
 
+void json_int(struct json_writer *w, const char *name, int64_t value)
+{
+    char digits[24];
+    put_prefix(w, name);
+    int n = snprintf(digits, sizeof digits, "%lld", (long long)value);
+    put(w, digits, (size_t)n);
+}
+
 void json_bool(struct json_writer *w, const char *name, bool value)
 {
     put_prefix(w, name);

@@ -26,6 +26,7 @@ void json_close(struct json_writer *w, char bracket);
 
 void json_string(struct json_writer *w, const char *name, const char *value);
 void json_uint(struct json_writer *w, const char *name, uint64_t value);
+void json_int(struct json_writer *w, const char *name, int64_t value);
 void json_bool(struct json_writer *w, const char *name, bool value);
 void json_null(struct json_writer *w, const char *name);
 

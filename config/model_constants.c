@@ -144,6 +144,30 @@ int model_constants_init(struct model_constants *c, const struct geometry *g,
     return 0;
 }
 
+int model_constants_replace(struct model_constants *c, const struct geometry *g,
+                            const struct model_constants *with)
+{
+    size_t by_query = (size_t)g->layers * g->query_heads, by_kv = (size_t)g->layers * g->kv_heads;
+    const struct {
+        float **to;
+        const float *from;
+        size_t n;
+    } all[] = {{&c->sinks, with->sinks, by_query},
+               {&c->alibi, with->alibi, g->query_heads},
+               {&c->k_scale, with->k_scale, by_kv},
+               {&c->v_scale, with->v_scale, by_kv}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].from)
+            continue;
+        if (!*all[i].to)
+            *all[i].to = malloc(all[i].n * sizeof(float));
+        if (!*all[i].to)
+            return ATTND_NO_MEMORY;
+        memcpy(*all[i].to, all[i].from, all[i].n * sizeof(float));
+    }
+    return 0;
+}
+
 void model_constants_deinit(struct model_constants *c)
 {
     free(c->sinks);

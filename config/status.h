@@ -16,6 +16,9 @@
     XX(ATTND_NOT_ACCEPTABLE, "not_acceptable", "No representation that Accept allows", 406)            \
     XX(ATTND_TIMEOUT, "timeout", "The request took too long to arrive", 408)                           \
     XX(ATTND_EXISTS, "exists", "It exists already", 409)                                               \
+    XX(ATTND_GAP, "position_gap", "The rows do not continue what stands", 409)                         \
+    XX(ATTND_CONFLICT, "content_conflict", "Other content stands there", 409)                          \
+    XX(ATTND_FIXED, "parameters_fixed", "The parameters are in use", 409)                              \
     XX(ATTND_IN_WORKLOAD, "in_workload", "The sequence is driven by a workload", 409)                  \
     XX(ATTND_GONE, "gone", "It existed, and is gone", 410)                                             \
     XX(ATTND_LENGTH_REQUIRED, "length_required", "Content-Length is missing", 411)                     \
@@ -32,7 +35,8 @@
     XX(ATTND_BUSY, "busy", "The daemon is busy", 503)                                                  \
     XX(ATTND_NO_BLOCKS, "blocks_exhausted", "KV blocks exhausted", 503)                                \
     XX(ATTND_NO_HOST_BLOCKS, "host_blocks_exhausted", "Host blocks for swapping exhausted", 503)       \
-    XX(ATTND_NO_SEQUENCES, "sequences_exhausted", "Sequence slots exhausted", 503)
+    XX(ATTND_NO_SEQUENCES, "sequences_exhausted", "Sequence slots exhausted", 503)                     \
+    XX(ATTND_DEADLINE, "deadline", "The deadline passed before it was done", 504)
 
 enum attnd_status {
     ATTND_STATUS_BASE = -1000, /* away from errno and libuv codes, so that a mix-up shows */

@@ -45,6 +45,17 @@ void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t blo
     attention->ops->read_kv(attention, layer, block, slot, count, k, v);
 }
 
+uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows,
+                              const uint32_t *ids)
+{
+    return attention->ops->compare_kv(attention, rows, ids);
+}
+
+bool attention_self_test(struct attention *attention)
+{
+    return attention->ops->self_test(attention);
+}
+
 double attention_measure_roof(struct attention *attention)
 {
     return attention->ops->measure_roof(attention);

@@ -61,6 +61,13 @@ struct kv_append {
     struct value_source generated;
 };
 
+/* Rows of k and v of consecutive tokens of one sequence, the first at `position`. */
+struct kv_rows {
+    uint32_t layer, position, count;
+    enum dtype dtype; /* geometry.dtype or geometry.kv_dtype */
+    const void *k, *v;
+};
+
 /* One layer of a step: its appends, then attention over a plan. Layers with the same rows and mask may
  * share the plan. */
 struct attention_pass {
@@ -104,6 +111,16 @@ bool attention_poll(struct attention *attention);
  * [count][kv_heads][head_dim] each. No step is in flight. */
 void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
                        uint32_t count, void *k, void *v);
+
+/* attention_compare_kv(a, rows, ids): how many of the rows, from the first one on, are what stands in
+ * the pool at their positions, once converted as an append converts them; `ids` is their sequence's
+ * table. No step is in flight. */
+uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows,
+                              const uint32_t *ids);
+
+/* attention_self_test: compare the kernels with the reference on a small problem, as at the start.
+ * Takes milliseconds. True when they agree. */
+bool attention_self_test(struct attention *attention);
 
 /* attention_measure_roof: GB/s at which the pool can be read by this backend's threads: the best of
  * several plain loops. Takes well under a second. No step is in flight. */

@@ -11,6 +11,9 @@ struct attention_ops {
     bool (*poll)(struct attention *attention);
     void (*read_kv)(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
                     uint32_t count, void *k, void *v);
+    uint32_t (*compare_kv)(struct attention *attention, const struct kv_rows *rows,
+                           const uint32_t *ids);
+    bool (*self_test)(struct attention *attention);
     double (*measure_roof)(struct attention *attention);
 };
 

@@ -49,24 +49,24 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32
     }
 }
 
-/* One head of one token of k or v, as f32, from the caller's tensor or from the generator. */
-static void source_row(const struct geometry *g, const struct attention_pass *pass,
-                       const struct kv_append *append, uint32_t i, uint32_t head,
-                       enum values_tensor tensor, float *row)
+/* One head of one token, given in `dtype`, in the stored format. Values in that format are moved as
+ * they are; others are divided by their scale and rounded once. */
+static void convert_row(const struct kv_pool *pool, enum dtype dtype, const uint8_t *from, float scale,
+                        uint8_t *to)
 {
-    const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
-    if (!source) {
-        values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer,
-                   tensor, head, g->head_dim, row);
+    const struct geometry *g = pool->geometry;
+    float row[HEAD_DIM_MAX];
+    if (dtype == g->kv_dtype) {
+        memcpy(to, from, g->head_dim * pool->element_bytes);
         return;
     }
-    size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
-    numeric_to_float(pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), g->head_dim,
-                     row);
+    numeric_to_float(dtype, from, g->head_dim, row);
+    for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
+        row[d] /= scale;
+    numeric_from_float(g->kv_dtype, row, g->head_dim, to);
 }
 
-/* Store one head of one token of k or v. Values in the stored format are moved as they are; others are
- * divided by their scale and rounded once. */
+/* Store one head of one token of k or v, from the caller's tensor or from the generator. */
 static void store_row(const struct kv_pool *pool, const struct attention_pass *pass,
                       const struct kv_append *append, uint32_t i, uint32_t head,
                       enum values_tensor tensor, float scale, uint8_t *to)
@@ -74,12 +74,14 @@ static void store_row(const struct kv_pool *pool, const struct attention_pass *p
     const struct geometry *g = pool->geometry;
     const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
     float row[HEAD_DIM_MAX];
-    if (source && pass->source_dtype == g->kv_dtype) {
+    if (source) {
         size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
-        memcpy(to, source + first * pool->element_bytes, g->head_dim * pool->element_bytes);
+        convert_row(pool, pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), scale,
+                    to);
         return;
     }
-    source_row(g, pass, append, i, head, tensor, row);
+    values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer, tensor,
+               head, g->head_dim, row);
     for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
         row[d] /= scale;
     numeric_from_float(g->kv_dtype, row, g->head_dim, to);
@@ -101,6 +103,32 @@ void kv_pool_append(const struct kv_pool *pool, const struct model_constants *co
             store_row(pool, pass, append, i, head, VALUES_V, v_scale[head], to + pool->half_bytes);
         }
     }
+}
+
+uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
+                         const struct kv_rows *rows, const uint32_t *ids)
+{
+    const struct geometry *g = pool->geometry;
+    size_t from_bytes = g->head_dim * dtype_bytes(rows->dtype);
+    size_t stored_bytes = g->head_dim * pool->element_bytes;
+    uint8_t stored[HEAD_DIM_MAX * sizeof(float)];
+    for (uint32_t i = 0; i < rows->count; i++) {
+        uint32_t position = rows->position + i;
+        uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
+        for (uint32_t head = 0; head < g->kv_heads; head++) {
+            size_t at = ((size_t)i * g->kv_heads + head) * from_bytes,
+                   scale = (size_t)rows->layer * g->kv_heads + head;
+            const uint8_t *stands = kv_pool_key(pool, rows->layer, block, slot, head);
+            convert_row(pool, rows->dtype, (const uint8_t *)rows->k + at, constants->k_scale[scale],
+                        stored);
+            bool equal = memcmp(stored, stands, stored_bytes) == 0;
+            convert_row(pool, rows->dtype, (const uint8_t *)rows->v + at, constants->v_scale[scale],
+                        stored);
+            if (!equal || memcmp(stored, stands + pool->half_bytes, stored_bytes) != 0)
+                return i;
+        }
+    }
+    return rows->count;
 }
 
 void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,

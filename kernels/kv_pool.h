@@ -43,6 +43,10 @@ void kv_pool_append(const struct kv_pool *pool, const struct model_constants *co
                     const struct attention_pass *pass, const struct kv_append *append,
                     const uint32_t *ids);
 
+/* kv_pool_compare: see attention_compare_kv(). */
+uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
+                         const struct kv_rows *rows, const uint32_t *ids);
+
 /* kv_pool_read: see attention_read_kv(). */
 void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
                   uint32_t count, void *k, void *v);

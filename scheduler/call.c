@@ -9,7 +9,9 @@ enum { ALIGNMENT = 64 };
 void *call_alloc(struct call *call, size_t n, size_t size)
 {
     size_t at = (call->arena_used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    if (size && n > (CALL_ARENA_BYTES - at) / size)
+    if (at > call->arena_bytes)
+        return NULL;
+    if (size && n > (call->arena_bytes - at) / size)
         return NULL;
     call->arena_used = at + n * size;
     return call->arena + at;

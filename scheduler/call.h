@@ -9,24 +9,29 @@
 #include "scheduler/executor.h"
 #include "scheduler/sequences.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum call_kind {
-    CALL_CREATE,   /* id (0: choose one), tokens, salt -> views[0]; its length is what was cached */
+    CALL_CREATE, /* id (0: choose one), tokens, salt, options -> views[0]; its length is what was cached
+                  */
     CALL_SEQUENCE, /* id -> views[0], lengths, list: block ids */
     CALL_BLOCKS,   /* id -> blocks: the sequence's table */
-    CALL_FORK,     /* id, length, count -> views[0..count), list: their block ids one after the other */
-    CALL_TRUNCATE, /* id, length -> views[0] */
-    CALL_DELETE,   /* id */
-    CALL_APPEND,   /* layer, sequences, k, v -> views */
-    CALL_ATTEND,   /* layer, sequences, q [, k, v] -> o, lse */
-    CALL_STATS,    /* cursor, limit -> stats, views and list of one page */
-    CALL_LIST,     /* cursor, limit -> views and list of one page */
-    CALL_POOL,     /* cursor, limit -> blocks: one page of the pool */
-    CALL_AUDIT,    /* -> fault */
-    CALL_TRIM,     /* -> count */
+    CALL_FORK, /* id, length, count, ids -> views[0..count), list: their block ids, one after the other
+                */
+    CALL_TRUNCATE,       /* id, length -> views[0] */
+    CALL_DELETE,         /* id */
+    CALL_APPEND,         /* layer or all_layers, sequences, k, v -> views, lengths */
+    CALL_ATTEND,         /* layer, sequences, q [, k, v] -> o, lse */
+    CALL_STATS,          /* cursor, limit -> stats, views and list of one page */
+    CALL_LIST,           /* cursor, limit -> views and list of one page */
+    CALL_POOL,           /* cursor, limit -> blocks: one page of the pool */
+    CALL_AUDIT,          /* -> fault */
+    CALL_TRIM,           /* -> count */
+    CALL_PARAMETERS,     /* parameters: those given replace the model constants */
+    CALL_SELF_TEST,      /* -> fault */
     CALL_WORKLOAD_START, /* workload (handed over) -> report */
     CALL_WORKLOAD,       /* id, waits -> report */
     CALL_WORKLOAD_CANCEL /* id -> report */
@@ -37,7 +42,10 @@ enum {
     CALL_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
     CALL_PAGE_MAX = 1000,       /* sequences or blocks on a page */
     CALL_IDS_MAX = 100000,      /* block ids in one answer: about a megabyte of JSON */
-    CALL_TABLE_MAX = 20000      /* blocks of one table in one answer, with their fill and references */
+    CALL_SCAN_MAX = 65536,      /* rows or blocks looked at for one page */
+    CALL_PRIORITY_MAX = 1000000,
+    CALL_IDLE_S_MAX = 31536000,
+    CALL_TABLE_MAX = 20000 /* blocks of one table in one answer, with their fill and references */
 };
 
 /* A sequence as it is shown. */
@@ -46,7 +54,9 @@ struct sequence_view {
     uint32_t length, blocks, shared_blocks;
     double age_s, idle_s;
     enum sequence_state state;
-    uint64_t workload; /* 0: none */
+    int32_t priority;
+    uint32_t max_tokens; /* declared; 0: not */
+    uint64_t workload;   /* 0: none */
 };
 
 /* A block as it is shown. */
@@ -56,10 +66,20 @@ struct block_view {
     uint64_t owner; /* the first sequence found to hold it; 0: none */
 };
 
-/* One sequence of an append or attend: `rows` consecutive tokens. */
+/* One sequence of an append or attend: `rows` consecutive tokens, the first at `position`. */
 struct call_sequence {
     uint64_t id;
     uint32_t rows;
+    uint32_t position; /* CALL_POSITION_ABSENT: where the sequence ends; the engine fills it in */
+};
+
+#define CALL_POSITION_ABSENT UINT32_MAX
+#define CALL_ID_MAX          ((UINT64_C(1) << 53) - 1)
+
+/* Which of the things on a page are wanted. */
+struct call_filter {
+    bool on;
+    unsigned state; /* enum block_state or enum sequence_state */
 };
 
 struct call_stats {
@@ -76,10 +96,17 @@ struct call {
     /* in */
     uint64_t id, cursor;
     uint32_t layer, length, count, limit;
-    struct call_sequence *sequences; /* [sequence_count], in the arena */
+    bool all_layers;                   /* k and v are [layers][rows][kv_heads][head_dim] */
+    struct sequence_options options;   /* of CALL_CREATE */
+    uint64_t *ids;                     /* [count] of CALL_FORK, in the arena; NULL: choose them */
+    struct call_filter filter;         /* of CALL_LIST and CALL_POOL */
+    struct model_constants parameters; /* of CALL_PARAMETERS, in the arena; NULL: as it is */
+    struct call_sequence *sequences;   /* [sequence_count], in the arena */
     uint32_t sequence_count;
-    uint32_t rows;   /* tokens of all sequences together */
-    void *q, *k, *v; /* in the arena, geometry.dtype; NULL: not given */
+    uint32_t rows;         /* tokens of all sequences together */
+    const void *q, *k, *v; /* in the arena or before it; NULL: not given. q has geometry.dtype */
+    enum dtype kv_source;  /* of k and v: geometry.dtype or geometry.kv_dtype */
+    double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
     uint32_t *
         tokens; /* in the arena: of a prompt to look up, or [rows] token ids of an append; NULL: none */
     uint32_t token_count;
@@ -98,7 +125,7 @@ struct call {
     struct block_view *blocks; /* in the arena */
     uint32_t block_count;
     uint64_t next;     /* cursor of the next page; 0: none */
-    uint32_t *lengths; /* per layer, in the arena */
+    uint32_t *lengths; /* [view_count][layers], in the arena */
     void *o;           /* in the arena */
     float *lse;
     struct call_stats stats;
@@ -106,6 +133,7 @@ struct call {
     struct workload_report *report; /* in the arena */
     double queue_us, step_us;
     uint32_t rows_in_step;
+    uint64_t bytes_read; /* by its step */
 
     /* the loop's own */
     void *cookie;
@@ -113,17 +141,25 @@ struct call {
     bool wants_lse, wants_tensors; /* of the answer: lse; safetensors instead of JSON */
     bool wants_metrics;            /* of CALL_STATS: Prometheus text */
 
-    bool streams; /* the answer goes on until the workload ends, a line a report */
-    bool cancels; /* when its client goes, the workload is cancelled */
+    bool streams;            /* the answer goes on until the workload ends, a line a report */
+    bool cancels;            /* when its client goes, the workload is cancelled */
+    struct staging *staging; /* memory that its body lies in, and its arena with it; NULL: none */
+    bool columns;            /* of CALL_POOL: arrays instead of objects */
+    unsigned fields;         /* of CALL_POOL: bits, see call_render.h; 0: all */
+
+    /* of both: the loop sets it when the client has gone, the engine drops the call if it still waits
+     */
+    atomic_bool cancelled;
 
     /* the engine's own */
     double submitted_s;
+    int32_t priority; /* of its sequences' the highest */
     struct call *next_ready;
     struct reserve_request *requests; /* [sequence_count] in the arena: what it writes */
     struct call *next_in_step;
     uint32_t pass, first_row; /* its rows in the step: of which pass, from which row on */
 
-    size_t arena_used;
+    size_t arena_used, arena_bytes;
     uint8_t *arena;
 };
 

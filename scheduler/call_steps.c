@@ -6,15 +6,28 @@
  *
  * Forming has two halves. While calls are taken, each one's blocks are reserved; then the passes are
  * filled one after the other, so that the rows of a pass lie side by side in the staging buffers, and
- * rows of different clients share items. */
+ * rows of different clients share items.
+ *
+ * Rows at positions that stand already are a retry: they are compared with what stands and not appended
+ * again, and their attention sees what it saw the first time:
+ *
+ *     stands   0 1 2 3 4 5 |            cursor 6
+ *     call           3 4 5 6 7          position 3: 3..5 are compared, 6 and 7 appended
+ *
+ * An append to all layers at once is a step by itself, whose passes read the call's own tensors. */
 #include "scheduler/call_steps.h"
+
+#include "scheduler/declared.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 struct pass_work {
-    uint32_t layer, first_row, rows, first_token, tokens, first_append, appends;
+    uint32_t layer;
+    enum dtype source; /* of its k and v */
+    bool appending;    /* it has some */
+    uint32_t first_row, rows, first_token, tokens, first_append, appends;
     struct call *first, **last; /* its calls */
 };
 
@@ -23,18 +36,22 @@ struct call_steps {
     const struct geometry *g;
     uint32_t rows_max;
     struct call *queue, **queue_end;
+    int32_t lowest;       /* no queued call has a lower priority */
     uint64_t call_number; /* counts calls that were resolved */
     uint64_t forming;     /* counts attempts to form a step */
 
     /* the step being formed */
     struct pass_work passes[PLAN_SLOTS_OF_CALLS];
     uint32_t pass_count, rows, tokens, append_count, copy_count, sequence_count;
-    struct planner_row *planner_rows; /* [rows_max] */
-    struct kv_append *appends;        /* [rows_max] */
-    struct block_copy *copies;        /* [rows_max] */
-    uint32_t *table_rows;             /* [rows_max] rows of the block tables that take part */
-    uint8_t *q, *k, *v, *o_rows;      /* [rows_max][heads][head_dim] */
-    float *lse;                       /* [rows_max][query_heads] */
+    uint64_t bytes;                      /* of K and V that it reads, about */
+    struct call *whole;                  /* its only call, which appends to all layers; NULL: passes */
+    struct attention_pass *whole_passes; /* [layers] */
+    struct planner_row *planner_rows;    /* [rows_max] */
+    struct kv_append *appends;           /* [rows_max] */
+    struct block_copy *copies;           /* [rows_max] */
+    uint32_t *table_rows;                /* [rows_max] rows of the block tables that take part */
+    uint8_t *q, *k, *v, *o_rows;         /* [rows_max][heads][head_dim] */
+    float *lse;                          /* [rows_max][query_heads] */
 };
 
 static double now_s(void)
@@ -49,9 +66,16 @@ static size_t q_row_bytes(const struct call_steps *c)
     return (size_t)c->g->query_heads * c->g->head_dim * dtype_bytes(c->g->dtype);
 }
 
-static size_t kv_row_bytes(const struct call_steps *c)
+static size_t kv_row_bytes(const struct call_steps *c, enum dtype dtype)
 {
-    return (size_t)c->g->kv_heads * c->g->head_dim * dtype_bytes(c->g->dtype);
+    return (size_t)c->g->kv_heads * c->g->head_dim * dtype_bytes(dtype);
+}
+
+/* Room for one token's K or V in the staging buffers, whichever format it comes in. */
+static size_t kv_row_room(const struct call_steps *c)
+{
+    size_t given = kv_row_bytes(c, c->g->dtype), stored = kv_row_bytes(c, c->g->kv_dtype);
+    return given > stored ? given : stored;
 }
 
 static struct sequence *sequence_of(const struct call_steps *c, uint64_t id)
@@ -62,39 +86,97 @@ static struct sequence *sequence_of(const struct call_steps *c, uint64_t id)
 
 /* ---- taking calls into a step -------------------------------------------------------------------- */
 
+/* Whether the rows of a call that stand already are what stands; else the call has failed. `first` is
+ * the first of the sequence's rows in the call's tensors. */
+static int compare(struct call_steps *c, struct call *call, uint32_t row, const struct call_sequence *s,
+                   uint32_t first, uint32_t stands)
+{
+    uint32_t stride, layers = call->all_layers ? c->g->layers : 1;
+    size_t row_bytes = kv_row_bytes(c, call->kv_source);
+    const uint32_t *ids = block_tables_ids(executor_tables(c->o.all->executor), &stride);
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        size_t at = ((size_t)layer * call->rows + first) * row_bytes;
+        struct kv_rows rows = {.layer = call->all_layers ? layer : call->layer,
+                               .position = s->position,
+                               .count = stands,
+                               .dtype = call->kv_source,
+                               .k = (const uint8_t *)call->k + at,
+                               .v = (const uint8_t *)call->v + at};
+        uint32_t equal = executor_compare_kv(c->o.all->executor, &rows, ids + (uint64_t)row * stride);
+        if (equal < stands)
+            return call_fail(call, ATTND_CONFLICT,
+                             "sequence %llu, position %u, layer %u: other k or v stand there",
+                             (unsigned long long)s->id, s->position + equal, rows.layer);
+    }
+    return 0;
+}
+
+/* Where the rows of one sequence go, into its request; 0, or the call failed. */
+static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i, uint32_t first)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct call_sequence *named = &call->sequences[i];
+    uint32_t tokens_max = c->o.all->config->limits.sequence_tokens, rows = named->rows;
+    uint32_t row = inspect_find(c->o.all, call, named->id);
+    if (row == NO_ROW)
+        return call->status;
+    const struct sequence *s = sequences_at(c->o.all->sequences, row);
+    unsigned long long id = s->id;
+    if (s->workload)
+        return call_fail(call, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu", id,
+                         (unsigned long long)s->workload);
+    struct block_table_view table = block_tables_view(tables, row);
+    if (call->all_layers && table.length != table.cursor_max)
+        return call_fail(call, ATTND_GAP,
+                         "sequence %llu has %u tokens at one layer and %u at another: append to it "
+                         "layer by layer",
+                         id, table.length, table.cursor_max);
+    uint32_t at = block_tables_cursor(tables, row, call->layer), grows = call->k ? rows : 0;
+    bool given = named->position != CALL_POSITION_ABSENT;
+    if (!given && !call->k && at > 0 && rows > at)
+        return call_fail(call, ATTND_INVALID,
+                         "sequence %llu has %u tokens at layer %u, and %u rows ask for them", id, at,
+                         call->layer, rows);
+    if (!given)
+        named->position = call->k || at == 0 ? at : at - rows;
+    uint64_t end = (uint64_t)named->position + rows;
+    if (given && (call->k ? named->position > at : end > at))
+        return call_fail(call, ATTND_GAP,
+                         "sequence %llu has %u tokens at layer %u; rows at position %u do not continue "
+                         "them (length %u)",
+                         id, at, call->layer, named->position, table.length);
+    if (call->k && end > tokens_max)
+        return call_fail(call, ATTND_INVALID,
+                         "sequence %llu would have %llu tokens; limits.sequence_tokens is %u", id,
+                         (unsigned long long)end, tokens_max);
+    if (call->k && s->options.max_tokens && end > s->options.max_tokens)
+        return call_fail(call, ATTND_INVALID,
+                         "sequence %llu would have %llu tokens; it declared max_tokens %u", id,
+                         (unsigned long long)end, s->options.max_tokens);
+    uint32_t stands = at - named->position < grows ? at - named->position : grows;
+    call->requests[i] = (struct reserve_request){row, at, at + grows - stands};
+    return stands ? compare(c, call, row, named, first, stands) : 0;
+}
+
 /* The rows of the block tables of a call, into its requests; 0, or the call failed. */
 static int resolve(struct call_steps *c, struct call *call)
 {
-    uint32_t tokens_max = c->o.all->config->limits.sequence_tokens;
+    uint32_t first = 0;
     c->call_number++;
     call->requests = call_alloc(call, call->sequence_count, sizeof *call->requests);
     if (!call->requests)
         return call_fail(call, ATTND_INVALID, "%u sequences are too many for one call",
                          call->sequence_count);
     for (uint32_t i = 0; i < call->sequence_count; i++) {
-        uint32_t rows = call->sequences[i].rows,
-                 row = inspect_find(c->o.all, call, call->sequences[i].id);
-        if (row == NO_ROW)
-            return call->status;
-        struct sequence *s = sequences_at(c->o.all->sequences, row);
-        unsigned long long id = s->id;
-        if (s->workload)
-            return call_fail(call, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu", id,
-                             (unsigned long long)s->workload);
+        int rc = resolve_sequence(c, call, i, first);
+        if (rc != 0)
+            return rc;
+        struct sequence *s = sequences_at(c->o.all->sequences, call->requests[i].row);
         if (s->seen == c->call_number)
-            return call_fail(call, ATTND_INVALID, "sequence %llu is named twice in one call", id);
+            return call_fail(call, ATTND_INVALID, "sequence %llu is named twice in one call",
+                             (unsigned long long)s->id);
         s->seen = c->call_number;
-        uint32_t at = block_tables_cursor(executor_tables(c->o.all->executor), row, call->layer),
-                 grows = call->k ? rows : 0;
-        if ((uint64_t)at + grows > tokens_max)
-            return call_fail(call, ATTND_INVALID,
-                             "sequence %llu would have %llu tokens; limits.sequence_tokens is %u", id,
-                             (unsigned long long)at + grows, tokens_max);
-        if (!call->k && at > 0 && rows > at)
-            return call_fail(call, ATTND_INVALID,
-                             "sequence %llu has %u tokens at layer %u, and %u rows ask for them", id,
-                             at, call->layer, rows);
-        call->requests[i] = (struct reserve_request){row, at, at + grows};
+        first += call->sequences[i].rows;
     }
     return 0;
 }
@@ -107,8 +189,10 @@ static int make_outputs(struct call_steps *c, struct call *call)
         call->lse = call_alloc(call, (size_t)call->rows * c->g->query_heads, sizeof *call->lse);
     } else {
         call->views = call_alloc(call, call->sequence_count, sizeof *call->views);
+        call->lengths =
+            call_alloc(call, (size_t)call->sequence_count * c->g->layers, sizeof *call->lengths);
     }
-    bool ok = call->kind == CALL_ATTEND ? call->o && call->lse : call->views != NULL;
+    bool ok = call->kind == CALL_ATTEND ? call->o && call->lse : call->views && call->lengths;
     return ok ? 0 : call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
 }
 
@@ -121,14 +205,17 @@ static int reserve(struct call_steps *c, struct call *call)
         return 0;
     uint32_t need = block_tables_need(tables, call->requests, call->sequence_count);
     struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
-    uint32_t promised = need ? c->o.promised(c->o.cookie) : 0;
+    uint64_t promised = need ? c->o.promised(c->o.cookie) + c->o.all->declared : 0;
+    for (uint32_t i = 0; promised && i < call->sequence_count; i++) /* its own are for it */
+        promised -= sequences_at(c->o.all->sequences, call->requests[i].row)->declared;
     if (need > counts.blocks)
         return call_fail(call, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
     if (promised && (uint64_t)need + promised > counts.free + counts.cached)
-        return call_fail(call, ATTND_NO_BLOCKS,
-                         "needs %u blocks of %u; %u free, %u reclaimable, of which %u are promised to "
-                         "workloads",
-                         need, counts.blocks, counts.free, counts.cached, promised);
+        return call_fail(
+            call, ATTND_NO_BLOCKS,
+            "needs %u blocks of %u; %u free, %u reclaimable, of which %llu are promised to "
+            "workloads and to sequences with max_tokens",
+            need, counts.blocks, counts.free, counts.cached, (unsigned long long)promised);
     int rc = block_tables_reserve(tables, executor_step(x), call->requests, call->sequence_count,
                                   c->copies, &c->copy_count);
     if (rc == ATTND_NO_BLOCKS)
@@ -137,28 +224,45 @@ static int reserve(struct call_steps *c, struct call *call)
     return rc == 0 ? 0 : call_fail(call, rc, "a sequence would be longer than its table");
 }
 
-/* The pass of the call's layer, a new one if it is the first; NULL when all are taken. */
+/* A pass of the call's layer and format, a new one if it is the first; NULL when all are taken. */
 static struct pass_work *pass_for(struct call_steps *c, const struct call *call)
 {
-    uint32_t i = 0;
-    while (i < c->pass_count && c->passes[i].layer != call->layer)
-        i++;
-    if (i == PLAN_SLOTS_OF_CALLS)
-        return NULL;
-    if (i == c->pass_count) {
-        struct pass_work *pass = &c->passes[c->pass_count++];
-        *pass = (struct pass_work){.layer = call->layer};
-        pass->last = &pass->first;
+    for (uint32_t i = 0; i < c->pass_count; i++) {
+        struct pass_work *pass = &c->passes[i];
+        if (pass->layer == call->layer &&
+            (!call->k || !pass->appending || pass->source == call->kv_source))
+            return pass;
     }
-    return &c->passes[i];
+    if (c->pass_count == PLAN_SLOTS_OF_CALLS)
+        return NULL;
+    struct pass_work *pass = &c->passes[c->pass_count++];
+    *pass = (struct pass_work){.layer = call->layer};
+    pass->last = &pass->first;
+    return pass;
+}
+
+/* K and V that the attention of a call reads, at most. */
+static uint64_t bytes_of(const struct call_steps *c, const struct call *call)
+{
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; call->q && i < call->sequence_count; i++) {
+        uint32_t row = sequences_find(c->o.all->sequences, call->sequences[i].id);
+        if (row != NO_ROW)
+            tokens += block_tables_cursor(executor_tables(c->o.all->executor), row, call->layer) +
+                      call->sequences[i].rows;
+    }
+    return tokens * geometry_token_bytes(c->g);
 }
 
 /* Whether a call must wait for another step: it does not fit, or one of its sequences is in this one or
  * waits itself. Its sequences are marked. */
 static bool has_to_wait(struct call_steps *c, const struct call *call)
 {
+    uint64_t bytes_max = c->o.all->config->step_bytes_max;
     bool waits = c->rows + call->rows > c->rows_max || c->tokens + call->rows > c->rows_max ||
-                 c->sequence_count + call->sequence_count > c->rows_max;
+                 c->sequence_count + call->sequence_count > c->rows_max || c->whole ||
+                 (call->all_layers && c->sequence_count) ||
+                 (bytes_max && c->sequence_count && c->bytes + bytes_of(c, call) > bytes_max);
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         const struct sequence *s = sequence_of(c, call->sequences[i].id);
         waits |= s && s->forming == c->forming; /* of unknown ones resolve() will say so */
@@ -180,19 +284,39 @@ static void count_queued(struct call_steps *c, const struct call *call, int32_t 
     }
 }
 
+/* Whether nobody waits for a call any more, or it has waited too long: then it has failed. */
+static bool is_too_late(struct call *call, double now)
+{
+    if (atomic_load(&call->cancelled))
+        call_fail(call, ATTND_GONE, "the client went away before the call ran");
+    else if (call->deadline_s > 0 && now > call->submitted_s + call->deadline_s)
+        call_fail(call, ATTND_DEADLINE, "%.0f ms passed before the call could run",
+                  call->deadline_s * 1e3);
+    return call->status != 0;
+}
+
 /* Take what fits, oldest first; the rest stays queued. Calls that fail are completed on the way. */
 static void take_calls(struct call_steps *c)
 {
     struct call *call = c->queue, *next;
+    double now = now_s();
     c->queue = NULL;
     c->queue_end = &c->queue;
     c->forming++;
+    c->whole = NULL;
+    c->bytes = 0;
     c->pass_count = c->rows = c->tokens = c->append_count = c->copy_count = c->sequence_count = 0;
     for (; call; call = next) {
         next = call->next_ready;
         call->next_ready = NULL;
-        struct pass_work *pass = has_to_wait(c, call) ? NULL : pass_for(c, call);
-        if (!pass) {
+        if (is_too_late(call, now)) {
+            count_queued(c, call, -1);
+            c->o.complete(call, c->o.cookie);
+            continue;
+        }
+        bool waits = has_to_wait(c, call);
+        struct pass_work *pass = waits || call->all_layers ? NULL : pass_for(c, call);
+        if (!pass && (waits || !call->all_layers)) {
             *c->queue_end = call;
             c->queue_end = &call->next_ready;
             continue;
@@ -202,10 +326,19 @@ static void take_calls(struct call_steps *c)
             c->o.complete(call, c->o.cookie);
             continue;
         }
+        c->bytes += bytes_of(c, call);
         c->rows += call->q ? call->rows : 0;
         c->tokens += call->k ? call->rows : 0;
         c->sequence_count += call->sequence_count;
         call->next_in_step = NULL;
+        if (!pass) {
+            c->whole = call;
+            continue;
+        }
+        if (call->k) {
+            pass->appending = true;
+            pass->source = call->kv_source;
+        }
         *pass->last = call;
         pass->last = &call->next_in_step;
     }
@@ -213,57 +346,75 @@ static void take_calls(struct call_steps *c)
 
 /* ---- filling the passes -------------------------------------------------------------------------- */
 
-/* Put the rows of a call behind those that are there. */
-static void gather(struct call_steps *c, struct call *call)
+/* The new tokens of sequence `i` of a call, whose rows begin at `first` in its tensors and at `source`
+ * in those of the pass: an append, and the cursors move. */
+static void append_rows(struct call_steps *c, struct call *call, uint32_t i, uint32_t first,
+                        uint32_t source)
 {
     struct block_tables *tables = executor_tables(c->o.all->executor);
-    uint32_t token = c->tokens, first_token = token;
+    struct reserve_request at = call->requests[i];
+    uint32_t n = at.end - at.first, stands = call->sequences[i].rows - n;
+    if (!call->k || n == 0)
+        return;
+    c->appends[c->append_count++] = (struct kv_append){
+        .table = at.row, .position = at.first, .count = n, .source = source + stands};
+    if (call->tokens &&
+        at.first >= block_tables_view(tables, at.row).cursor_max) /* the first layer to come */
+        block_tables_note_tokens(tables, at.row, at.first, call->tokens + first + stands, n);
+    if (call->all_layers)
+        block_tables_advance_all(tables, at.row, n);
+    else
+        block_tables_advance(tables, at.row, call->layer, n);
+}
+
+/* Every sequence of a call takes part; its tokens begin at `source` in the tensors of the pass. */
+static void enter(struct call_steps *c, struct call *call, uint32_t source)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < call->sequence_count; i++) {
+        uint32_t row = call->requests[i].row, rows = call->sequences[i].rows;
+        bool sees = call->k || call->requests[i].first > 0; /* an empty sequence has no keys */
+        append_rows(c, call, i, first, source + first);
+        for (uint32_t r = 0; call->q && r < rows; r++)
+            c->planner_rows[c->rows++] = (struct planner_row){
+                row, sees ? call->sequences[i].position + r + 1 : 0, block_tables_version(tables, row)};
+        block_tables_submit(tables, row, executor_step(c->o.all->executor));
+        declared_note(c->o.all, row);
+        c->table_rows[c->sequence_count++] = row;
+        sequences_at(c->o.all->sequences, row)->used_s = now_s();
+        first += rows;
+    }
+}
+
+/* Put the rows of a call behind those of the pass that are there. */
+static void gather(struct call_steps *c, struct call *call, const struct pass_work *pass)
+{
+    uint32_t source = c->tokens - pass->first_token;
+    size_t row_bytes = kv_row_bytes(c, pass->source);
+    size_t at = pass->first_token * kv_row_room(c) + source * row_bytes;
     call->first_row = c->rows;
     if (call->k) {
-        memcpy(c->k + c->tokens * kv_row_bytes(c), call->k, call->rows * kv_row_bytes(c));
-        memcpy(c->v + c->tokens * kv_row_bytes(c), call->v, call->rows * kv_row_bytes(c));
+        memcpy(c->k + at, call->k, call->rows * row_bytes);
+        memcpy(c->v + at, call->v, call->rows * row_bytes);
         c->tokens += call->rows;
     }
     if (call->q)
         memcpy(c->q + c->rows * q_row_bytes(c), call->q, call->rows * q_row_bytes(c));
-    for (uint32_t i = 0; i < call->sequence_count; i++) {
-        uint32_t row = call->requests[i].row, rows = call->sequences[i].rows,
-                 at = call->requests[i].first;
-        uint32_t keys = call->k ? at : at - (at ? rows : 0); /* before the first row's own token */
-        if (call->k && rows) {
-            c->appends[c->append_count++] =
-                (struct kv_append){.table = row, .position = at, .count = rows, .source = token};
-            if (call->tokens &&
-                at >= block_tables_view(tables, row).cursor_max) /* the first layer to come */
-                block_tables_note_tokens(tables, row, at, call->tokens + (token - first_token), rows);
-            block_tables_advance(tables, row, call->layer, rows);
-            token += rows;
-        }
-        for (uint32_t r = 0; call->q && r < rows; r++) {
-            uint32_t sees = call->k || at ? keys + r + 1 : 0; /* an empty sequence has no keys */
-            c->planner_rows[c->rows++] =
-                (struct planner_row){row, sees, block_tables_version(tables, row)};
-        }
-        block_tables_submit(tables, row, executor_step(c->o.all->executor));
-        c->table_rows[c->sequence_count++] = row;
-        sequences_at(c->o.all->sequences, row)->used_s = now_s();
-    }
+    enter(c, call, source);
 }
 
 static void fill_passes(struct call_steps *c, struct attention_pass *passes)
 {
-    c->rows = c->tokens = c->append_count = c->sequence_count = 0;
     for (uint32_t i = 0; i < c->pass_count; i++) {
         struct pass_work *p = &c->passes[i];
         p->first_row = c->rows;
         p->first_token = c->tokens;
         p->first_append = c->append_count;
         for (struct call *call = p->first; call; call = call->next_in_step)
-            gather(c, call);
+            gather(c, call, p);
         p->rows = c->rows - p->first_row;
         p->appends = c->append_count - p->first_append;
-        for (uint32_t a = p->first_append; a < c->append_count; a++)
-            c->appends[a].source -= p->first_token;
     }
     for (uint32_t i = 0; i < c->pass_count; i++) {
         const struct pass_work *p = &c->passes[i];
@@ -271,9 +422,9 @@ static void fill_passes(struct call_steps *c, struct attention_pass *passes)
             (struct attention_pass){.layer = p->layer,
                                     .appends = c->appends + p->first_append,
                                     .append_count = p->appends,
-                                    .k = c->k + p->first_token * kv_row_bytes(c),
-                                    .v = c->v + p->first_token * kv_row_bytes(c),
-                                    .source_dtype = c->g->dtype,
+                                    .k = c->k + p->first_token * kv_row_room(c),
+                                    .v = c->v + p->first_token * kv_row_room(c),
+                                    .source_dtype = p->source,
                                     .plan = executor_plan(c->o.all->executor, i, p->layer,
                                                           c->planner_rows + p->first_row, p->rows),
                                     .q = c->q + p->first_row * q_row_bytes(c),
@@ -282,45 +433,136 @@ static void fill_passes(struct call_steps *c, struct attention_pass *passes)
     }
 }
 
+/* An append to all layers: a pass a layer, each reading its part of the call's tensors. */
+static void fill_whole(struct call_steps *c)
+{
+    const struct call *call = c->whole;
+    size_t layer_bytes = call->rows * kv_row_bytes(c, call->kv_source);
+    enter(c, c->whole, 0);
+    for (uint32_t layer = 0; layer < c->g->layers; layer++)
+        c->whole_passes[layer] =
+            (struct attention_pass){.layer = layer,
+                                    .appends = c->appends,
+                                    .append_count = c->append_count,
+                                    .k = (const uint8_t *)call->k + layer * layer_bytes,
+                                    .v = (const uint8_t *)call->v + layer * layer_bytes,
+                                    .source_dtype = call->kv_source};
+}
+
 /* ---- running ------------------------------------------------------------------------------------- */
 
-static void answer(struct call_steps *c, struct call *call, double start, double seconds)
+static void answer(struct call_steps *c, struct call *call, double start, struct step_cost cost)
 {
+    const struct block_tables *tables = executor_tables(c->o.all->executor);
     if (call->q) {
         memcpy(call->o, c->o_rows + call->first_row * q_row_bytes(c), call->rows * q_row_bytes(c));
         memcpy(call->lse, c->lse + (size_t)call->first_row * c->g->query_heads,
                (size_t)call->rows * c->g->query_heads * sizeof *call->lse);
     }
-    for (uint32_t i = 0; call->views && i < call->sequence_count; i++)
-        inspect_view(c->o.all, call->requests[i].row, &call->views[call->view_count++]);
+    for (uint32_t i = 0; call->views && i < call->sequence_count; i++) {
+        uint32_t row = call->requests[i].row;
+        inspect_view(c->o.all, row, &call->views[call->view_count++]);
+        for (uint32_t layer = 0; layer < c->g->layers; layer++)
+            call->lengths[(size_t)i * c->g->layers + layer] = block_tables_cursor(tables, row, layer);
+    }
     call->queue_us = (start - call->submitted_s) * 1e6;
-    call->step_us = seconds * 1e6;
+    call->step_us = cost.seconds * 1e6;
     call->rows_in_step = c->rows;
+    call->bytes_read = cost.bytes;
     c->o.complete(call, c->o.cookie);
 }
 
 bool call_steps_run(struct call_steps *c)
 {
     struct attention_pass passes[PLAN_SLOTS_OF_CALLS];
+    struct executor *x = c->o.all->executor;
     if (!c->queue)
         return false;
     take_calls(c);
     if (c->sequence_count == 0)
         return true;
-    fill_passes(c, passes);
+    c->rows = c->tokens = c->append_count = c->sequence_count = 0;
+    if (c->whole)
+        fill_whole(c);
+    else
+        fill_passes(c, passes);
     double start = now_s();
     struct step_cost cost =
-        executor_run(c->o.all->executor, c->copies, c->copy_count, passes, c->pass_count);
-    executor_retire(c->o.all->executor, c->table_rows, c->sequence_count, c->rows, cost);
+        executor_run(x, c->copies, c->copy_count, c->whole ? c->whole_passes : passes,
+                     c->whole ? c->g->layers : c->pass_count);
+    executor_retire(x, c->table_rows, c->sequence_count, c->rows, cost);
     c->o.all->epoch++;
+    if (c->whole)
+        answer(c, c->whole, start, cost);
     for (uint32_t i = 0; i < c->pass_count; i++) {
         struct call *next;
         for (struct call *call = c->passes[i].first; call; call = next) {
             next = call->next_in_step;
-            answer(c, call, start, cost.seconds);
+            answer(c, call, start, cost);
         }
     }
     return true;
+}
+
+double call_steps_wait_s(const struct call_steps *c)
+{
+    double window = c->o.all->config->batch_window_us * 1e-6, longest = 0;
+    if (!c->queue)
+        return -1;
+    if (window == 0)
+        return 0;
+    double now = now_s();
+    for (const struct call *call = c->queue; call; call = call->next_ready)
+        longest = now - call->submitted_s > longest ? now - call->submitted_s : longest;
+    return longest < window ? window - longest : 0;
+}
+
+void call_steps_drop(struct call_steps *c, uint64_t id)
+{
+    struct call *call = c->queue, *next;
+    c->queue = NULL;
+    c->queue_end = &c->queue;
+    for (; call; call = next) {
+        bool names = false;
+        next = call->next_ready;
+        call->next_ready = NULL;
+        for (uint32_t i = 0; i < call->sequence_count; i++)
+            names |= call->sequences[i].id == id;
+        if (!names) {
+            *c->queue_end = call;
+            c->queue_end = &call->next_ready;
+            continue;
+        }
+        count_queued(c, call, -1);
+        call_fail(call, ATTND_GONE, "sequence %llu was deleted before the call ran",
+                  (unsigned long long)id);
+        c->o.complete(call, c->o.cookie);
+    }
+}
+
+/* Put a call into the queue: behind those of its priority and above, and behind every earlier one on
+ * one of its sequences. */
+static void enqueue(struct call_steps *c, struct call *call)
+{
+    struct call **at = &c->queue;
+    c->forming++; /* marks the call's sequences */
+    for (uint32_t i = 0; i < call->sequence_count; i++) {
+        struct sequence *s = sequence_of(c, call->sequences[i].id);
+        if (s)
+            s->forming = c->forming;
+    }
+    for (struct call **next = &c->queue; *next; next = &(*next)->next_ready) {
+        bool behind = (*next)->priority >= call->priority;
+        for (uint32_t i = 0; !behind && i < (*next)->sequence_count; i++) {
+            const struct sequence *s = sequence_of(c, (*next)->sequences[i].id);
+            behind = s && s->forming == c->forming;
+        }
+        at = behind ? &(*next)->next_ready : at;
+    }
+    call->next_ready = *at;
+    *at = call;
+    if (!call->next_ready)
+        c->queue_end = &call->next_ready;
 }
 
 void call_steps_add(struct call_steps *c, struct call *call)
@@ -332,6 +574,18 @@ void call_steps_add(struct call_steps *c, struct call *call)
         return;
     }
     count_queued(c, call, 1);
+    call->priority = INT32_MIN;
+    for (uint32_t i = 0; i < call->sequence_count; i++) {
+        const struct sequence *s = sequence_of(c, call->sequences[i].id);
+        if (s && s->options.priority > call->priority)
+            call->priority = s->options.priority;
+    }
+    bool last = !c->queue || call->priority <= c->lowest;
+    c->lowest = last ? call->priority : c->lowest;
+    if (!last) {
+        enqueue(c, call);
+        return;
+    }
     *c->queue_end = call;
     c->queue_end = &call->next_ready;
 }
@@ -353,11 +607,12 @@ int call_steps_create(const struct call_steps_options *options, struct call_step
     c->table_rows = calloc(n, sizeof *c->table_rows);
     c->q = calloc(n, q_row_bytes(c));
     c->o_rows = calloc(n, q_row_bytes(c));
-    c->k = calloc(n, kv_row_bytes(c));
-    c->v = calloc(n, kv_row_bytes(c));
+    c->k = calloc(n, kv_row_room(c));
+    c->v = calloc(n, kv_row_room(c));
+    c->whole_passes = calloc(c->g->layers, sizeof *c->whole_passes);
     c->lse = calloc((size_t)n * c->g->query_heads, sizeof *c->lse);
     if (!c->planner_rows || !c->appends || !c->copies || !c->table_rows || !c->q || !c->o_rows ||
-        !c->k || !c->v || !c->lse) {
+        !c->k || !c->v || !c->lse || !c->whole_passes) {
         call_steps_destroy(c);
         return ATTND_NO_MEMORY;
     }
@@ -370,7 +625,7 @@ void call_steps_destroy(struct call_steps *c)
     if (!c)
         return;
     void *const arrays[] = {c->planner_rows, c->appends, c->copies, c->table_rows, c->q,
-                            c->o_rows,       c->k,       c->v,      c->lse};
+                            c->o_rows,       c->k,       c->v,      c->lse,        c->whole_passes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     free(c);

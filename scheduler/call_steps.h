@@ -21,6 +21,13 @@ void call_steps_destroy(struct call_steps *steps);
 /* call_steps_add: queue a call; one that can never run is completed at once. */
 void call_steps_add(struct call_steps *steps, struct call *call);
 
+/* call_steps_drop(steps, id): fail the queued calls on a sequence that is about to be deleted. */
+void call_steps_drop(struct call_steps *steps, uint64_t id);
+
+/* call_steps_wait_s: seconds until what is queued has to run, since its rows have waited for company as
+ * long as they may; 0: now, negative: nothing is queued. */
+double call_steps_wait_s(const struct call_steps *steps);
+
 /* call_steps_run: form one step of what is queued and run it; its calls, and those that failed, are
  * completed. False when nothing was queued. */
 bool call_steps_run(struct call_steps *steps);

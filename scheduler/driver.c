@@ -364,13 +364,14 @@ static bool may_start(struct driver *d, const struct workload *w, uint32_t ordin
     if (counts.rows + rows > d->sequences_max || d->runner_count + rows > d->rows_max)
         return false;
     uint32_t own = blocks_of(d, fill) - held;
+    uint64_t declared = d->o.all->declared; /* kept for clients */
     if (d->config->admission == ADMISSION_OPTIMISTIC) {
         uint64_t claimed = d->runner_count; /* a block each to grow into, and what they still fill */
         for (uint32_t i = 0; i < d->runner_count; i++) {
             uint32_t has = length_of(d, &d->runners[i]);
             claimed += blocks_of(d, larger(has, d->runners[i].fill)) - blocks_of(d, has);
         }
-        return own + claimed <= pool.free + pool.cached;
+        return own + claimed + declared <= pool.free + pool.cached;
     }
 
     uint64_t private, steps = fill_steps(d, fill);
@@ -378,11 +379,11 @@ static bool may_start(struct driver *d, const struct workload *w, uint32_t ordin
     uint64_t others = pool.held + pool.fenced - private; /* clients' blocks and shared ones */
     if (n == 0) { /* alone: exactly, so that whatever fits at all gets its turn */
         uint64_t of_child = blocks_of(d, length) - r->fork_at / d->g->block_size;
-        return others + blocks_of(d, length) - held + forks * of_child <= pool.blocks;
+        return others + blocks_of(d, length) - held + forks * of_child + declared <= pool.blocks;
     }
     d->in_step &= goes_in_step(w, r);
     n = add_outlook(d, n, length, fill, own, (uint32_t)steps, r->fork_at, forks);
-    return others + peak_of(d, d->outlooks, n) <= pool.blocks;
+    return others + peak_of(d, d->outlooks, n) + declared <= pool.blocks;
 }
 
 static void add_runner(struct driver *d, struct workload *w, uint32_t ordinal, uint32_t row,
@@ -590,6 +591,14 @@ static void enter_step(struct driver *d)
     }
 }
 
+/* Whether the step being formed leaves alone what is kept for clients' sequences. */
+static bool leaves_declared(struct driver *d)
+{
+    uint64_t declared = d->o.all->declared;
+    return !declared || block_tables_need(d->tables, d->requests, d->request_count) + declared <=
+                            block_pool_available(block_tables_pool(d->tables));
+}
+
 /* Form a step of what can run; false when there is nothing, or no room for anything. */
 static bool form_step(struct driver *d)
 {
@@ -598,7 +607,8 @@ static bool form_step(struct driver *d)
         if (d->member_count == 0)
             return false;
         d->copy_count = 0;
-        if (block_tables_reserve(d->tables, executor_step(d->o.all->executor), d->requests,
+        if (leaves_declared(d) &&
+            block_tables_reserve(d->tables, executor_step(d->o.all->executor), d->requests,
                                  d->request_count, d->copies, &d->copy_count) == 0)
             break;
         if (!preempt(d)) {
@@ -783,7 +793,7 @@ static void verify_part(struct driver *d, struct workload *w)
     struct workload_report *report = &w->report;
     double error;
     if (!w->samples[w->verify_next].taken ||
-        verify_head(w, d->g, &d->config->constants, w->verify_next, w->verify_head, &error) != 0)
+        verify_head(w, d->g, &d->o.all->constants, w->verify_next, w->verify_head, &error) != 0)
         error = (double)NAN;
     if (!isnan(report->verify_error) && !(error <= report->verify_error))
         report->verify_error = error; /* a NaN too, and it stays */

@@ -6,18 +6,22 @@
  *                                        workloads             -> driver.c     -> complete
  *   take    <- notify <=== ring =====
  *
- * Between two looks at the ring the queue of calls is run empty, then a workload makes one step. Before
- * anything that changes a sequence's blocks the queue is run empty too, so calls on one sequence keep
- * their order. */
+ * Between two looks at the ring the queue of calls is run empty (once its rows have waited for company
+ * as long as they may), then a workload makes one step. Before anything that changes a sequence's
+ * blocks the queue is run empty too, so calls on one sequence keep their order; only a delete ends the
+ * queued calls on its sequence instead. */
 #include "scheduler/engine.h"
 
 #include "allocator/prefix_index.h"
 #include "config/log.h"
+#include "config/model_constants.h"
 #include "scheduler/call_steps.h"
+#include "scheduler/declared.h"
 #include "scheduler/driver.h"
 #include "scheduler/ring.h"
 
 #include <assert.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -30,12 +34,17 @@
 
 enum {
     ALIGNMENT = 64,
+    REAP_ROWS = 8192, /* looked at in one go */
     OWNER_CLIENTS = 0 /* of prefix roots: there are no keys yet */
 };
+
+static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
 
 struct engine {
     struct engine_options o;
     struct inspected all;
+    double reaped_s;   /* when it was last looked for them, */
+    uint32_t reap_row; /* and where the next look begins */
     struct call_steps *call_steps;
     struct driver *driver;
 
@@ -103,21 +112,108 @@ static int add_row(struct engine *e, const struct call *call, uint32_t *row)
     return rc;
 }
 
+/* Blocks that can be had and are promised to nobody. */
+static uint64_t unpromised(struct engine *e)
+{
+    uint64_t available = block_pool_available(block_tables_pool(tables_of(e))),
+             taken = driver_promised(e->driver) + e->all.declared;
+    return available > taken ? available - taken : 0;
+}
+
+/* Whether `children` sequences that declare max_tokens may be made, forks at `tokens`, or a new one;
+ * else the call has failed. */
+static bool may_declare(struct engine *e, struct call *call, uint32_t max_tokens, uint32_t tokens,
+                        uint32_t children)
+{
+    const struct config *c = e->o.config;
+    bool forks = call->kind == CALL_FORK;
+    uint64_t need = (uint64_t)declared_need(&e->all, max_tokens, tokens, forks) * children;
+    need += forks && need; /* the parent may have to copy its last block too */
+    uint64_t whole = ((uint64_t)max_tokens + c->geometry.block_size - 1) / c->geometry.block_size;
+    if (max_tokens && (whole > c->pool_blocks || max_tokens > c->limits.sequence_tokens)) {
+        call_fail(call, ATTND_INVALID,
+                  "max_tokens %u are %llu blocks of %u tokens; the pool has %llu, and "
+                  "limits.sequence_tokens is %u",
+                  max_tokens, (unsigned long long)whole, c->geometry.block_size,
+                  (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
+        return false;
+    }
+    if (need == 0 || need <= unpromised(e))
+        return true;
+    call_fail(
+        call, ATTND_NO_BLOCKS,
+        "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
+        (unsigned long long)need, (unsigned long long)unpromised(e));
+    return false;
+}
+
+/* How many of the call's tokens may be looked for in the cache: a cached block that nobody holds is one
+ * that others could have had. */
+static uint32_t findable(struct engine *e, const struct call *call)
+{
+    uint32_t held,
+        root = block_tables_open_root(tables_of(e), OWNER_CLIENTS, call->salt, call->salt_bytes);
+    uint32_t hit = block_tables_match(tables_of(e), root, call->tokens, call->token_count, &held);
+    uint64_t room = unpromised(e);
+    block_tables_close_root(tables_of(e), root);
+    return hit - held > room ? (held + (uint32_t)room) * e->o.config->geometry.block_size
+                             : call->token_count;
+}
+
 static void run_create(struct engine *e, struct call *call)
 {
     uint32_t row;
-    if (call->id >> SEQUENCE_NODE_SHIFT) {
-        call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0",
-                  (unsigned long long)call->id, (unsigned long long)(call->id >> SEQUENCE_NODE_SHIFT));
-    } else if (call->id && sequences_find(e->all.sequences, call->id) != NO_ROW) {
-        call_fail(call, ATTND_EXISTS, "there is a sequence %llu already", (unsigned long long)call->id);
-    } else if (add_row(e, call, &row) != 0) {
+    unsigned long long id = call->id;
+    struct sequence_options options = call->options;
+    if (id >> SEQUENCE_NODE_SHIFT) {
+        call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
+                  id >> SEQUENCE_NODE_SHIFT);
+        return;
+    }
+    if (id && sequences_find(e->all.sequences, id) != NO_ROW) {
+        call_fail(call, ATTND_EXISTS, "there is a sequence %llu already", id);
+        return;
+    }
+    if (!may_declare(e, call, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
+        return;
+    call->token_count = findable(e, call);
+    if (add_row(e, call, &row) != 0) {
         call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
                   e->o.config->limits.sequences);
-    } else {
-        sequences_add(e->all.sequences, row, call->id, 0, now_s());
-        inspect_show_one(&e->all, call, row);
+        return;
     }
+    sequences_add(e->all.sequences, row, id, 0, now_s());
+    sequences_at(e->all.sequences, row)->options = options;
+    declared_note(&e->all, row);
+    inspect_show_one(&e->all, call, row);
+}
+
+/* Whether the ids that a fork asks for can be given; else the call has failed. */
+static bool ids_are_free(struct engine *e, struct call *call)
+{
+    for (uint32_t i = 0; call->ids && i < call->count; i++) {
+        unsigned long long id = call->ids[i];
+        if (id >> SEQUENCE_NODE_SHIFT) {
+            call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
+                      id >> SEQUENCE_NODE_SHIFT);
+            return false;
+        }
+        bool taken = sequences_find(e->all.sequences, id) != NO_ROW;
+        for (uint32_t other = 0; other < i; other++)
+            taken |= call->ids[other] == id;
+        if (taken) {
+            call_fail(call, ATTND_EXISTS, "there is a sequence %llu already", id);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void remove_row(struct engine *e, uint32_t row)
+{
+    declared_drop(&e->all, row);
+    sequences_remove(e->all.sequences, row);
+    block_tables_remove(tables_of(e), row);
 }
 
 static void run_fork(struct engine *e, struct call *call)
@@ -126,28 +222,36 @@ static void run_fork(struct engine *e, struct call *call)
     if (parent == NO_ROW)
         return;
     uint32_t length = block_tables_view(tables_of(e), parent).length;
+    struct sequence *from = sequences_at(e->all.sequences, parent);
     if (call->length == UINT32_MAX)
         call->length = length;
     if (call->length > length) {
         call_fail(call, ATTND_INVALID, "length is %u, and the sequence has %u", call->length, length);
         return;
     }
+    if (!ids_are_free(e, call) ||
+        !may_declare(e, call, from->options.max_tokens, call->length, call->count))
+        return;
     call->views = call_alloc(call, call->count, sizeof *call->views);
     uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
     while (call->views && rows && made < call->count &&
            block_tables_fork(tables_of(e), parent, call->length, &row) == 0) {
+        sequences_add(e->all.sequences, row, call->ids ? call->ids[made] : 0, call->id, now_s());
+        sequences_at(e->all.sequences, row)->options = from->options;
         rows[made++] = row;
-        sequences_add(e->all.sequences, row, 0, call->id, now_s());
     }
     bool all = rows && made == call->count;
-    for (uint32_t i = 0; all && i < made; i++)
-        all = inspect_show(&e->all, call, rows[i]);
+    for (uint32_t i = 0; i < made; i++) {
+        declared_note(&e->all, rows[i]);
+        all = all && inspect_show(&e->all, call, rows[i]);
+    }
+    declared_note(&e->all, parent);
+    from->used_s = now_s();
     if (all)
         return;
-    for (uint32_t i = 0; i < made; i++) { /* all or none */
-        sequences_remove(e->all.sequences, rows[i]);
-        block_tables_remove(tables_of(e), rows[i]);
-    }
+    for (uint32_t i = 0; i < made; i++) /* all or none */
+        remove_row(e, rows[i]);
+    declared_note(&e->all, parent);
     call->view_count = 0;
     if (made < call->count)
         call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
@@ -163,16 +267,48 @@ static void run_truncate(struct engine *e, struct call *call)
     if (row == NO_ROW)
         return;
     block_tables_truncate(tables_of(e), row, call->length);
+    declared_note(&e->all, row);
+    sequences_at(e->all.sequences, row)->used_s = now_s();
     inspect_show_one(&e->all, call, row);
 }
 
 static void run_delete(struct engine *e, struct call *call)
 {
     uint32_t row = find_own(e, call);
-    if (row == NO_ROW)
+    if (row != NO_ROW)
+        remove_row(e, row);
+}
+
+/* Remove clients' sequences that were not used for as long as they may be, some thousands a look. */
+static void reap(struct engine *e)
+{
+    double now = now_s();
+    uint32_t rows = e->o.config->limits.sequences;
+    if (now - e->reaped_s < REAP_S)
         return;
-    sequences_remove(e->all.sequences, row);
-    block_tables_remove(tables_of(e), row);
+    e->reaped_s = now;
+    for (uint32_t n = 0; n < REAP_ROWS && n < rows; n++) {
+        uint32_t row = e->reap_row++ % rows;
+        const struct sequence *s = sequences_at(e->all.sequences, row);
+        if (s->id == 0 || s->workload || s->queued || s->options.idle_timeout_s == 0 ||
+            now - s->used_s < s->options.idle_timeout_s)
+            continue;
+        log_line(LOG_INFO, "sequence %llu was not used for %.0f s and is removed",
+                 (unsigned long long)s->id, now - s->used_s);
+        sequences_note_reaped(e->all.sequences, row, now);
+        remove_row(e, row);
+        e->all.epoch++;
+    }
+}
+
+/* ---- model constants ----------------------------------------------------------------------------- */
+
+static void run_parameters(struct engine *e, struct call *call)
+{
+    if (executor_has_appended(e->all.executor))
+        call_fail(call, ATTND_FIXED, "something was appended already; they are fixed from then on");
+    else if (model_constants_replace(&e->all.constants, &e->o.config->geometry, &call->parameters) != 0)
+        call_fail(call, ATTND_NO_MEMORY, "no memory for the parameters");
 }
 
 /* In debug and sanitizer builds every operation is followed by a walk over all invariants. */
@@ -189,6 +325,7 @@ static void check_invariants(struct engine *e)
 #endif
 }
 
+/* Run what is queued until nothing is. */
 static void run_queue(struct engine *e)
 {
     do {
@@ -202,6 +339,8 @@ static void run_queue(struct engine *e)
 /* A call that changes blocks: after everything that came before it. */
 static void run_change(struct engine *e, struct call *call)
 {
+    if (call->kind == CALL_DELETE)
+        call_steps_drop(e->call_steps, call->id);
     run_queue(e);
     switch (call->kind) {
     case CALL_CREATE:
@@ -215,6 +354,9 @@ static void run_change(struct engine *e, struct call *call)
         break;
     case CALL_DELETE:
         run_delete(e, call);
+        break;
+    case CALL_PARAMETERS:
+        run_parameters(e, call);
         break;
     default:
         call->count = block_tables_trim(tables_of(e));
@@ -235,6 +377,7 @@ static void handle(struct engine *e, struct call *call)
     case CALL_FORK:
     case CALL_TRUNCATE:
     case CALL_DELETE:
+    case CALL_PARAMETERS:
     case CALL_TRIM:
         run_change(e, call);
         return;
@@ -265,18 +408,30 @@ static void handle(struct engine *e, struct call *call)
     case CALL_AUDIT:
         call->fault = block_tables_fault(tables_of(e));
         break;
+    case CALL_SELF_TEST:
+        if (!executor_self_test(e->all.executor))
+            call->fault = "the kernels differ from the reference";
+        break;
     }
     complete(call, e);
 }
 
-/* Until a call comes, or the driver has something to do. */
+/* The earlier of two times to wait, of which negative ones mean for ever. */
+static double sooner(double a, double b)
+{
+    return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+/* Until a call comes, or there is something to do without one. */
 static void wait_for_work(struct engine *e)
 {
-    double idle = driver_idle_s(e->driver);
+    double idle = sooner(driver_idle_s(e->driver), call_steps_wait_s(e->call_steps));
+    if (block_tables_counts(tables_of(e)).rows)
+        idle = sooner(idle, 2 * REAP_S);
+    struct timespec wait = {(time_t)idle, (long)((idle - floor(idle)) * 1e9)};
     struct pollfd wake = {.fd = e->wake, .events = POLLIN};
     uint64_t woken;
-    if (poll(&wake, 1, idle < 0 ? -1 : (int)(idle * 1e3) + 1) > 0 &&
-        read(e->wake, &woken, sizeof woken) < 0)
+    if (ppoll(&wake, 1, idle < 0 ? NULL : &wait, NULL) > 0 && read(e->wake, &woken, sizeof woken) < 0)
         log_line(LOG_ERROR, "the engine's wake-up failed");
 }
 
@@ -290,8 +445,10 @@ static void *engine_main(void *cookie)
             handle(e, call);
             check_invariants(e);
         }
-        run_queue(e);
         bool stop = atomic_load(&e->stop);
+        if (stop || call_steps_wait_s(e->call_steps) <= 0)
+            run_queue(e);
+        reap(e);
         bool worked = !stop && driver_turn(e->driver);
         atomic_store(&e->busy_since_us, 0);
         if (stop)
@@ -315,8 +472,9 @@ struct call *engine_acquire(struct engine *e)
     if (e->free_count == 0)
         return NULL;
     struct call *call = e->free_calls[--e->free_count];
-    uint8_t *arena = call->arena;
-    *call = (struct call){.arena = arena, .answer_status = 200};
+    *call = (struct call){.arena = e->arenas + (size_t)(call - e->calls) * CALL_ARENA_BYTES,
+                          .arena_bytes = CALL_ARENA_BYTES,
+                          .answer_status = 200};
     return call;
 }
 
@@ -328,7 +486,8 @@ void engine_reuse(struct call *call, enum call_kind kind)
                           .answer_status = call->answer_status,
                           .streams = call->streams,
                           .cancels = call->cancels,
-                          .arena = call->arena};
+                          .arena = call->arena,
+                          .arena_bytes = call->arena_bytes};
 }
 
 void engine_submit(struct engine *e, struct call *call)
@@ -378,10 +537,8 @@ static int make_calls(struct engine *e)
     if (!e->calls || !e->free_calls || arenas == MAP_FAILED)
         return ATTND_NO_MEMORY;
     e->arenas = arenas;
-    for (uint32_t i = n; i-- > 0;) {
-        e->calls[i].arena = e->arenas + (size_t)i * CALL_ARENA_BYTES;
+    for (uint32_t i = n; i-- > 0;)
         e->free_calls[e->free_count++] = &e->calls[i];
-    }
     return ring_init(&e->to_engine, n) || ring_init(&e->to_loop, n) ? ATTND_NO_MEMORY : 0;
 }
 
@@ -403,6 +560,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
 {
     struct engine *e = aligned_alloc(ALIGNMENT, (sizeof *e + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     const struct executor_options executor = {.config = options->config,
+                                              .constants = &e->all.constants,
                                               .partials_max = options->partials_max,
                                               .progress = options->progress,
                                               .cookie = options->cookie};
@@ -413,7 +571,10 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->all.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
-    int rc = executor_create(&executor, &e->all.executor, error);
+    int rc = model_constants_replace(&e->all.constants, &options->config->geometry,
+                                     &options->config->constants);
+    if (rc == 0)
+        rc = executor_create(&executor, &e->all.executor, error);
     if (rc == 0 &&
         (e->wake < 0 || make_parts(e) != 0 || pthread_create(&e->thread, NULL, engine_main, e) != 0))
         rc = ATTND_NO_MEMORY;
@@ -439,6 +600,7 @@ void engine_destroy(struct engine *e)
     call_steps_destroy(e->call_steps);
     sequences_destroy(e->all.sequences);
     executor_destroy(e->all.executor);
+    model_constants_deinit(&e->all.constants);
     free(e->free_calls);
     if (e->arenas)
         munmap(e->arenas, (size_t)e->o.config->limits.calls * CALL_ARENA_BYTES);

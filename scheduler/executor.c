@@ -26,6 +26,7 @@ struct executor {
     uint32_t window_count;
     struct kv_copy *copies; /* [rows_max] */
     uint64_t number;        /* of the step being formed */
+    bool appended;          /* anything, ever */
 
     struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES];
@@ -85,6 +86,8 @@ struct step_cost executor_run(struct executor *x, const struct block_copy *copie
         x->copies[i] = (struct kv_copy){copies[i].from, copies[i].to, copies[i].slots};
     for (uint32_t i = 0; i < pass_count; i++)
         cost.bytes += bytes_of(x, &passes[i]);
+    for (uint32_t i = 0; i < pass_count; i++)
+        x->appended |= passes[i].append_count > 0;
     struct attention_step step = {
         .copies = x->copies, .copy_count = n, .passes = passes, .pass_count = pass_count};
     step.tables = block_tables_ids(x->tables, &step.stride);
@@ -151,6 +154,21 @@ const struct attention_info *executor_backend(const struct executor *x)
     return attention_info(x->attention);
 }
 
+uint32_t executor_compare_kv(struct executor *x, const struct kv_rows *rows, const uint32_t *ids)
+{
+    return attention_compare_kv(x->attention, rows, ids);
+}
+
+bool executor_self_test(struct executor *x)
+{
+    return attention_self_test(x->attention);
+}
+
+bool executor_has_appended(const struct executor *x)
+{
+    return x->appended;
+}
+
 double executor_roof_gb_per_s(const struct executor *x)
 {
     return x->roof_gb_per_s;
@@ -172,7 +190,7 @@ static int open_attention(struct executor *x, const struct executor_options *o,
         .isa = c->isa,
         .threads = c->threads,
         .geometry = &c->geometry,
-        .constants = &c->constants,
+        .constants = o->constants,
         .blocks = (uint32_t)c->pool_blocks,
         .partials_max = o->partials_max,
         .progress = o->progress,

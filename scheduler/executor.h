@@ -19,7 +19,8 @@ enum { PLAN_SLOTS_OF_CALLS = 4, PLAN_SLOT_DRIVEN = PLAN_SLOTS_OF_CALLS, PLAN_SLO
 struct executor;
 
 struct executor_options {
-    const struct config *config; /* borrowed */
+    const struct config *config;             /* borrowed */
+    const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t partials_max;
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
     void *cookie;
@@ -48,6 +49,14 @@ void executor_destroy(struct executor *executor);
 struct block_tables *executor_tables(const struct executor *executor);
 const struct attention_info *executor_backend(const struct executor *executor);
 double executor_roof_gb_per_s(const struct executor *executor);
+
+/* See attention_compare_kv(), attention_self_test(). */
+uint32_t executor_compare_kv(struct executor *executor, const struct kv_rows *rows,
+                             const uint32_t *ids);
+bool executor_self_test(struct executor *executor);
+
+/* Whether anything was ever appended. */
+bool executor_has_appended(const struct executor *executor);
 
 /* The number of the step that is being formed. */
 uint64_t executor_step(const struct executor *executor);

@@ -20,9 +20,17 @@ uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t i
         return NO_ROW;
     }
     uint32_t row = sequences_find(all->sequences, id);
-    if (row == NO_ROW)
+    if (row != NO_ROW)
+        return row;
+    struct sequence_departure gone = sequences_departure(all->sequences, id);
+    if (gone.id)
+        call_fail(
+            call, ATTND_GONE,
+            "sequence %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
+            (unsigned long long)id, gone.idle_s, now_s() - gone.at_s);
+    else
         call_fail(call, ATTND_NOT_FOUND, "there is no sequence %llu", (unsigned long long)id);
-    return row;
+    return NO_ROW;
 }
 
 void inspect_view(const struct inspected *all, uint32_t row, struct sequence_view *view)
@@ -38,6 +46,8 @@ void inspect_view(const struct inspected *all, uint32_t row, struct sequence_vie
                                    .age_s = now - s->created_s,
                                    .idle_s = now - s->used_s,
                                    .state = sequence_state(s),
+                                   .priority = s->options.priority,
+                                   .max_tokens = s->options.max_tokens,
                                    .workload = s->workload};
 }
 
@@ -117,7 +127,8 @@ void inspect_list(const struct inspected *all, struct call *call)
     call->views = call_alloc(call, call->limit, sizeof *call->views);
     for (uint32_t row = (uint32_t)call->cursor; call->views && row < all->config->limits.sequences;
          row++) {
-        if (sequences_at(all->sequences, row)->id == 0)
+        const struct sequence *s = sequences_at(all->sequences, row);
+        if (s->id == 0 || (call->filter.on && sequence_state(s) != call->filter.state))
             continue;
         if (call->view_count == call->limit || !inspect_show(all, call, row)) {
             if (call->view_count == 0)
@@ -150,15 +161,20 @@ void inspect_stats(const struct inspected *all, struct call *call)
 void inspect_pool(const struct inspected *all, struct call *call)
 {
     uint32_t blocks = (uint32_t)all->config->pool_blocks, first = (uint32_t)call->cursor;
-    uint32_t n = first < blocks ? blocks - first : 0;
-    n = n < call->limit ? n : call->limit;
-    call->blocks = call_alloc(call, n, sizeof *call->blocks);
-    if (!call->blocks) {
+    const struct block_pool *pool = block_tables_pool(executor_tables(all->executor));
+    call->blocks = call_alloc(call, call->limit, sizeof *call->blocks);
+    uint32_t *place = call_alloc(call, CALL_SCAN_MAX, sizeof *place); /* on the page, of each block */
+    if (!call->blocks || !place) {
         call_fail(call, ATTND_INVALID, "limit %u does not fit one answer", call->limit);
         return;
     }
-    for (uint32_t i = 0; i < n; i++)
-        show_block(all, first + i, &call->blocks[i]);
+    uint32_t n = 0;
+    for (; first + n < blocks && n < CALL_SCAN_MAX && call->block_count < call->limit; n++) {
+        bool wanted = !call->filter.on || block_pool_state(pool, first + n) == call->filter.state;
+        place[n] = wanted ? call->block_count : UINT32_MAX;
+        if (wanted)
+            show_block(all, first + n, &call->blocks[call->block_count++]);
+    }
     for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
         uint64_t id = sequences_at(all->sequences, row)->id;
         struct block_table_view table = {0};
@@ -166,11 +182,10 @@ void inspect_pool(const struct inspected *all, struct call *call)
             table = block_tables_view(executor_tables(all->executor), row);
         for (uint32_t i = 0; i < table.entries; i++) {
             uint32_t at = table.ids[i] - first;
-            if (at < n && call->blocks[at].owner == 0)
-                call->blocks[at].owner = id;
+            if (at < n && place[at] != UINT32_MAX && call->blocks[place[at]].owner == 0)
+                call->blocks[place[at]].owner = id;
         }
     }
-    call->block_count = n;
     call->stats.epoch = all->epoch;
     call->next = first + n < blocks ? first + n : 0;
 }

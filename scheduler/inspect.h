@@ -14,10 +14,13 @@ struct inspected {
     const struct config *config;
     struct executor *executor;
     struct sequences *sequences;
-    uint64_t epoch; /* counts changes */
+    uint64_t epoch;                   /* counts changes */
+    struct model_constants constants; /* owned by the engine */
+    uint64_t declared;                /* sum of all sequences' (declared.h) */
 };
 
-/* inspect_find: the row of a sequence, or NO_ROW with the call failed (not here, or another node's). */
+/* inspect_find: the row of a sequence, or NO_ROW with the call failed (not here, reaped, or another
+ * node's). */
 uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t id);
 
 /* inspect_show(all, call, row): append one sequence and its block ids to views (which has room) and

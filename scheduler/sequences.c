@@ -8,11 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DEPARTURES = 4096 };
+
 struct sequences {
     struct sequence *at; /* [rows] */
     uint32_t *slots;     /* [mask + 1] row or NO_ROW */
     uint32_t mask;
     uint64_t next_id;
+    struct sequence_departure departures[DEPARTURES]; /* a ring */
+    uint32_t departure_count;
 };
 
 static uint32_t home_of(const struct sequences *s, uint64_t id)
@@ -60,6 +64,10 @@ uint32_t sequences_find(const struct sequences *s, uint64_t id)
 
 uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t parent, double now_s)
 {
+    for (uint32_t i = 0; id && i < DEPARTURES; i++) { /* a client may take up an id again */
+        if (s->departures[i].id == id)
+            s->departures[i].id = 0;
+    }
     while (id == 0) {
         if (sequences_find(s, s->next_id) == NO_ROW)
             id = s->next_id;
@@ -88,6 +96,21 @@ void sequences_remove(struct sequences *s, uint32_t row)
     }
     s->slots[hole] = NO_ROW;
     s->at[row].id = 0;
+}
+
+void sequences_note_reaped(struct sequences *s, uint32_t row, double now_s)
+{
+    s->departures[s->departure_count++ % DEPARTURES] =
+        (struct sequence_departure){s->at[row].id, now_s, now_s - s->at[row].used_s};
+}
+
+struct sequence_departure sequences_departure(const struct sequences *s, uint64_t id)
+{
+    for (uint32_t i = 0; i < DEPARTURES; i++) {
+        if (s->departures[i].id == id)
+            return s->departures[i];
+    }
+    return (struct sequence_departure){0};
 }
 
 struct sequence *sequences_at(struct sequences *s, uint32_t row)

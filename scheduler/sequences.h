@@ -9,9 +9,18 @@
 
 enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n; this daemon is node 0 */
 
+/* What its client said of a sequence. */
+struct sequence_options {
+    uint32_t max_tokens;     /* that it may grow to, whose blocks are kept for it; 0: not declared */
+    int32_t priority;        /* larger first */
+    uint32_t idle_timeout_s; /* 0: never reaped */
+};
+
 struct sequence {
     uint64_t id; /* 0: the row is vacant */
     uint64_t parent;
+    struct sequence_options options;
+    uint32_t declared; /* blocks that it may still take of those kept for it, see declared.h */
     double created_s, used_s;
     uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a call of it */
     uint64_t seen;     /* number of the call that named it last */
@@ -29,6 +38,12 @@ static inline enum sequence_state sequence_state(const struct sequence *s)
 
 struct sequences;
 
+/* Why a sequence is no more. */
+struct sequence_departure {
+    uint64_t id; /* 0: none */
+    double at_s, idle_s;
+};
+
 MUST_USE int sequences_create(uint32_t rows, struct sequences **sequences);
 void sequences_destroy(struct sequences *sequences);
 
@@ -41,6 +56,11 @@ uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, u
                        double now_s);
 
 void sequences_remove(struct sequences *sequences, uint32_t row);
+
+/* sequences_note_reaped: `row` is about to be removed because nobody used it. sequences_departure: what
+ * is known of an id that was; the last few thousand are remembered. */
+void sequences_note_reaped(struct sequences *sequences, uint32_t row, double now_s);
+struct sequence_departure sequences_departure(const struct sequences *sequences, uint64_t id);
 
 struct sequence *sequences_at(struct sequences *sequences, uint32_t row);
 

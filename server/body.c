@@ -19,19 +19,39 @@ bool query_next(struct http_text query, size_t *at, struct http_text *text)
     return true;
 }
 
-bool query_number(struct http_text text, const char *name, uint64_t *value)
+bool query_is(struct http_text text, const char *name, struct http_text *value)
 {
     size_t n = strlen(name);
-    *value = 0;
-    if (text.n <= n + 1 || text.n > n + 1 + 15 || memcmp(text.bytes, name, n) != 0 ||
-        text.bytes[n] != '=')
+    if (text.n <= n || memcmp(text.bytes, name, n) != 0 || text.bytes[n] != '=')
         return false;
-    for (size_t i = n + 1; i < text.n; i++) {
-        if (text.bytes[i] < '0' || text.bytes[i] > '9')
-            return false;
-        *value = *value * 10 + (uint64_t)(text.bytes[i] - '0');
-    }
+    *value = (struct http_text){text.bytes + n + 1, text.n - n - 1};
     return true;
+}
+
+bool query_integer(struct http_text text, const char *name, int64_t min, int64_t max, int64_t *value)
+{
+    struct http_text digits;
+    if (!query_is(text, name, &digits))
+        return false;
+    size_t sign = digits.n && digits.bytes[0] == '-';
+    *value = 0;
+    if (digits.n == sign || digits.n > sign + 16)
+        return false;
+    for (size_t i = sign; i < digits.n; i++) {
+        if (digits.bytes[i] < '0' || digits.bytes[i] > '9')
+            return false;
+        *value = *value * 10 + (digits.bytes[i] - '0');
+    }
+    *value = sign ? -*value : *value;
+    return *value >= min && *value <= max;
+}
+
+bool query_number(struct http_text text, const char *name, uint64_t *value)
+{
+    int64_t number;
+    bool ok = query_integer(text, name, 0, INT64_C(1) << 53, &number);
+    *value = ok ? (uint64_t)number : 0;
+    return ok;
 }
 
 int query_refuse(struct http_exchange *x, struct http_text text, const char *wants)

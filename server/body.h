@@ -15,6 +15,12 @@ bool query_next(struct http_text query, size_t *at, struct http_text *text);
 /* query_number: the number behind "name=" of a parameter, if that is what it is. */
 bool query_number(struct http_text text, const char *name, uint64_t *value);
 
+/* query_integer: likewise an integer, perhaps negative, in [min, max]. */
+bool query_integer(struct http_text text, const char *name, int64_t min, int64_t max, int64_t *value);
+
+/* query_is: whether the parameter is `name=...`; what stands behind goes to *value. */
+bool query_is(struct http_text text, const char *name, struct http_text *value);
+
 int query_refuse(struct http_exchange *x, struct http_text text, const char *wants);
 
 /* No query; no body. */

@@ -3,7 +3,7 @@
 
 #include "kernels/numeric.h"
 #include "server/body.h"
-#include "server/safetensors.h"
+#include "server/tensor_parse.h"
 
 #include <cjson/cJSON.h>
 
@@ -17,7 +17,11 @@ enum {
     JSON_NUMBERS_MAX = 100000 /* of an answer */
 };
 
-static const int64_t ID_MAX = (INT64_C(1) << 53) - 1;
+static const int64_t ID_MAX = (int64_t)CALL_ID_MAX;
+
+const char *const call_block_fields[CALL_BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
+const char *const call_block_states[] = {"free", "held", "cached", "fenced"};
+const char *const call_sequence_states[] = {"idle", "queued", "running"};
 
 /* ---- small requests ------------------------------------------------------------------------------ */
 
@@ -29,19 +33,93 @@ int call_parse_nothing(struct http_exchange *x, struct call *call, const struct 
     return rc == 0 ? body_none(x) : rc;
 }
 
+/* Where a word stands in a list; `n` when it does not. */
+static unsigned index_of(struct http_text word, const char *const *names, unsigned n)
+{
+    unsigned i = 0;
+    while (i < n && !http_text_is(word, names[i]))
+        i++;
+    return i;
+}
+
+/* limit= and cursor=; false when the parameter is neither. */
+static bool read_page(struct http_text text, struct call *call)
+{
+    uint64_t value;
+    if (query_number(text, "limit", &value) && value >= 1 && value <= CALL_PAGE_MAX)
+        call->limit = (uint32_t)value;
+    else if (query_number(text, "cursor", &value) && value <= UINT32_MAX)
+        call->cursor = value;
+    else
+        return false;
+    return true;
+}
+
+/* state= one of `names`. */
+static bool read_state(struct http_text text, const char *const *names, unsigned n, struct call *call)
+{
+    struct http_text word;
+    if (!query_is(text, "state", &word))
+        return false;
+    call->filter = (struct call_filter){true, index_of(word, names, n)};
+    return call->filter.state < n;
+}
+
 int call_parse_page(struct http_exchange *x, struct call *call, const struct config *config)
 {
+    struct http_text text;
     (void)config;
     call->limit = PAGE_DEFAULT;
-    struct http_text text;
-    uint64_t value;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
-        if (query_number(text, "limit", &value) && value >= 1 && value <= CALL_PAGE_MAX)
-            call->limit = (uint32_t)value;
-        else if (query_number(text, "cursor", &value) && value <= UINT32_MAX)
-            call->cursor = value;
-        else
+        if (!read_page(text, call))
             return query_refuse(x, text, "wants limit=1..1000 or cursor=N");
+    }
+    return body_none(x);
+}
+
+int call_parse_sequences(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    struct http_text text;
+    (void)config;
+    call->limit = PAGE_DEFAULT;
+    for (size_t at = 0; query_next(x->query, &at, &text);) {
+        if (!read_page(text, call) && !read_state(text, call_sequence_states, SEQUENCE_STATES, call))
+            return query_refuse(x, text, "wants limit=1..1000, cursor=N or state=idle|queued|running");
+    }
+    return body_none(x);
+}
+
+/* fields=a,b,c into bits. */
+static bool read_fields(struct http_text text, struct call *call)
+{
+    struct http_text list, word;
+    if (!query_is(text, "fields", &list))
+        return false;
+    for (call->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
+        const char *comma = memchr(list.bytes, ',', list.n);
+        word = (struct http_text){list.bytes, comma ? (size_t)(comma - list.bytes) : list.n};
+        unsigned field = index_of(word, call_block_fields, CALL_BLOCK_FIELDS);
+        if (field == CALL_BLOCK_FIELDS)
+            return false;
+        call->fields |= 1U << field;
+        word.n += comma != NULL;
+    }
+    return call->fields != 0;
+}
+
+int call_parse_pool(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    struct http_text text, format;
+    (void)config;
+    call->limit = PAGE_DEFAULT;
+    for (size_t at = 0; query_next(x->query, &at, &text);) {
+        if (query_is(text, "format", &format) && http_text_is(format, "columns"))
+            call->columns = true;
+        else if (!read_page(text, call) && !read_fields(text, call) &&
+                 !read_state(text, call_block_states, 4, call))
+            return query_refuse(x, text,
+                                "wants limit=1..1000, cursor=N, state=free|held|cached|fenced, "
+                                "fields=block,state,refs,fill,owner or format=columns");
     }
     return body_none(x);
 }
@@ -109,33 +187,68 @@ static int read_salt(struct body *b, struct call *call)
 
 int call_parse_create(struct http_exchange *x, struct call *call, const struct config *config)
 {
-    static const char *const names[] = {"id", "tokens", "salt", NULL};
+    static const char *const names[] = {"id",       "tokens",         "salt", "max_tokens",
+                                        "priority", "idle_timeout_s", NULL};
     struct body b;
-    int64_t id = 0;
-    (void)config;
+    int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
+    call->options.idle_timeout_s = config->limits.idle_timeout_s;
+    if (tensor_parse_wanted(x))
+        return tensor_parse_create(x, call, config);
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_integer(&b, "id", 1, ID_MAX, &id);
+    if (rc == 0)
+        rc = read_integer(&b, "max_tokens", 1, config->limits.sequence_tokens, &max_tokens);
+    if (rc == 0)
+        rc = read_integer(&b, "priority", -CALL_PRIORITY_MAX, CALL_PRIORITY_MAX, &priority);
+    if (rc == 0)
+        rc = read_integer(&b, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &idle);
     if (rc == 0)
         rc = read_tokens(&b, "tokens", call, UINT32_MAX);
     if (rc == 0)
         rc = read_salt(&b, call);
     cJSON_Delete(b.tree);
     call->id = (uint64_t)id;
+    call->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
     return rc;
+}
+
+/* "ids": one for each of `count` children. */
+static int read_fork_ids(struct body *b, struct call *call, int64_t count)
+{
+    const cJSON *list = member(b, "ids"), *item;
+    uint32_t n = 0;
+    int64_t id;
+    if (!list)
+        return 0;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > FORKS_MAX)
+        return refuse(b, "ids", "wants a list of ids, one for each fork");
+    call->ids = call_alloc(call, (size_t)count, sizeof *call->ids);
+    if (!call->ids)
+        return refuse(b, "ids", "is too long");
+    cJSON_ArrayForEach (item, list) {
+        if (!json_is_integer(item, 1, ID_MAX, &id))
+            return refuse(b, "ids", "wants integers in 1..2^53-1");
+        call->ids[n++] = (uint64_t)id;
+    }
+    return 0;
 }
 
 int call_parse_fork(struct http_exchange *x, struct call *call, const struct config *config)
 {
-    static const char *const names[] = {"count", "length", NULL};
+    static const char *const names[] = {"count", "length", "ids", NULL};
     struct body b;
     int64_t count = 1, length = UINT32_MAX;
     (void)config;
     int rc = open_body(&b, x, names);
+    if (rc == 0 && member(&b, "ids"))
+        count = cJSON_GetArraySize(member(&b, "ids")); /* unless it is given */
     if (rc == 0)
         rc = read_integer(&b, "count", 1, FORKS_MAX, &count);
     if (rc == 0)
         rc = read_integer(&b, "length", 0, UINT32_MAX - 1, &length);
+    if (rc == 0)
+        rc = read_fork_ids(&b, call, count);
     cJSON_Delete(b.tree);
     call->count = (uint32_t)count;
     call->length = (uint32_t)length;
@@ -163,7 +276,8 @@ int call_parse_truncate(struct http_exchange *x, struct call *call, const struct
 /* "sequences" and "indptr": which sequences, and how many rows of each. */
 static int read_sequences(struct body *b, struct call *call)
 {
-    const cJSON *list = member(b, "sequences"), *indptr = member(b, "indptr"), *item;
+    const cJSON *list = member(b, "sequences"), *indptr = member(b, "indptr"), *item,
+                *positions = member(b, "positions");
     int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
     int64_t id, from, to;
     if (n == 0)
@@ -174,9 +288,18 @@ static int read_sequences(struct body *b, struct call *call)
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "sequences", "wants a list of sequence ids");
-        call->sequences[call->sequence_count++] = (struct call_sequence){(uint64_t)id, 1};
+        call->sequences[call->sequence_count++] =
+            (struct call_sequence){(uint64_t)id, 1, CALL_POSITION_ABSENT};
     }
     call->rows = call->sequence_count;
+    uint32_t given = 0;
+    cJSON_ArrayForEach (item, positions) {
+        if (given == call->sequence_count || !json_is_integer(item, 0, INT32_MAX, &from))
+            break;
+        call->sequences[given++].position = (uint32_t)from;
+    }
+    if (positions && (!cJSON_IsArray(positions) || item || given < call->sequence_count))
+        return refuse(b, "positions", "wants one position for each sequence, 0..2147483647");
     if (!indptr)
         return 0;
     item = cJSON_IsArray(indptr) && cJSON_GetArraySize(indptr) == n + 1 ? indptr->child : NULL;
@@ -236,7 +359,7 @@ static int read_head(struct body *b, const char *name, uint32_t row, uint32_t he
 
 /* A tensor [rows][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
 static int read_tensor(struct body *b, struct call *call, const char *name, bool required,
-                       uint32_t heads, const struct geometry *g, void **tensor)
+                       uint32_t heads, const struct geometry *g, const void **tensor)
 {
     const cJSON *rows = member(b, name), *row, *head;
     size_t head_bytes = g->head_dim * dtype_bytes(g->dtype);
@@ -272,6 +395,7 @@ static int read_rows(struct body *b, struct call *call, const struct geometry *g
     int64_t layer = 0;
     int rc = read_integer(b, "layer", 0, g->layers - 1, &layer);
     call->layer = (uint32_t)layer;
+    call->kv_source = g->dtype;
     if (rc == 0)
         rc = read_sequences(b, call);
     if (rc == 0 && attend)
@@ -289,166 +413,8 @@ static int read_rows(struct body *b, struct call *call, const struct geometry *g
     return rc;
 }
 
-/* ---- safetensors --------------------------------------------------------------------------------- */
-
-static int refuse_tensor(struct http_exchange *x, const char *name, const char *wants)
-{
-    http_problem(x, ATTND_INVALID, "tensor %s: %s", name, wants);
-    return ATTND_INVALID;
-}
-
-/* ?layer=N &lse=1 &accept=json */
-static int read_tensor_query(struct http_exchange *x, struct call *call, const struct geometry *g)
-{
-    call->wants_tensors = true;
-    struct http_text text;
-    uint64_t value;
-    for (size_t at = 0; query_next(x->query, &at, &text);) {
-        if (query_number(text, "layer", &value) && value < g->layers)
-            call->layer = (uint32_t)value;
-        else if (query_number(text, "lse", &value) && value <= 1)
-            call->wants_lse = value;
-        else if (http_text_is(text, "accept=json"))
-            call->wants_tensors = false;
-        else
-            return query_refuse(x, text,
-                                "wants layer=N below the number of layers, lse=1 or accept=json");
-    }
-    return 0;
-}
-
-/* Element i of an integer tensor; false when it is negative or 2^63 and more. */
-static bool tensor_integer(const struct safetensor *t, uint64_t i, uint64_t *value)
-{
-    size_t size = safetensors_dtype_bytes(t->dtype);
-    *value = 0;
-    memcpy(value, t->data + i * size, size); /* little-endian, as every host that we build for */
-    bool is_signed = t->dtype[0] == 'I';
-    return *value >> (8 * size - 1) == 0 || (!is_signed && size < 8);
-}
-
-static bool is_integers(const struct safetensor *t, uint64_t n)
-{
-    return t && t->rank == 1 && t->shape[0] == n &&
-           (strcmp(t->dtype, "I64") == 0 || strcmp(t->dtype, "I32") == 0 ||
-            strcmp(t->dtype, "U64") == 0);
-}
-
-static int read_tensor_sequences(struct http_exchange *x, struct call *call,
-                                 const struct safetensors *tensors)
-{
-    const struct safetensor *ids = safetensors_find(tensors, "sequences"),
-                            *indptr = safetensors_find(tensors, "indptr");
-    uint64_t n = ids && ids->rank == 1 ? ids->shape[0] : 0, from, to;
-    if (n == 0 || !is_integers(ids, n))
-        return refuse_tensor(x, "sequences", "wants U64 or I64 [S]");
-    call->sequences = call_alloc(call, n, sizeof *call->sequences);
-    if (!call->sequences)
-        return refuse_tensor(x, "sequences", "is too long");
-    for (; call->sequence_count < n; call->sequence_count++) {
-        if (!tensor_integer(ids, call->sequence_count, &from) || from < 1 || from > (uint64_t)ID_MAX)
-            return refuse_tensor(x, "sequences", "has an id that is not in 1..2^53-1");
-        call->sequences[call->sequence_count] = (struct call_sequence){from, 1};
-    }
-    call->rows = call->sequence_count;
-    if (!indptr)
-        return 0;
-    if (!is_integers(indptr, n + 1) || !tensor_integer(indptr, 0, &from) || from != 0)
-        return refuse_tensor(x, "indptr", "wants I32 or I64 [S+1], rising from 0");
-    for (uint32_t i = 0; i < n; i++, from = to) {
-        if (!tensor_integer(indptr, i + 1, &to) || to <= from || to > INT32_MAX)
-            return refuse_tensor(x, "indptr",
-                                 "wants I32 or I64 [S+1], rising from 0, each by at least 1");
-        call->sequences[i].rows = (uint32_t)(to - from);
-    }
-    call->rows = (uint32_t)from;
-    return 0;
-}
-
-/* A tensor [rows][heads][head_dim] of the geometry's dtype, all finite, into the call's arena
- * (aligned). */
-static int read_tensor_rows(struct http_exchange *x, struct call *call,
-                            const struct safetensors *tensors, const char *name, bool required,
-                            uint32_t heads, const struct geometry *g, void **rows)
-{
-    const struct safetensor *t = safetensors_find(tensors, name);
-    char wants[120];
-    if (!t)
-        return required ? refuse_tensor(x, name, "is missing") : 0;
-    snprintf(wants, sizeof wants, "wants %s [%u, %u, %u]", safetensors_dtype_name(g->dtype), call->rows,
-             heads, g->head_dim);
-    if (strcmp(t->dtype, safetensors_dtype_name(g->dtype)) != 0 || t->rank != 3 ||
-        t->shape[0] != call->rows || t->shape[1] != heads || t->shape[2] != g->head_dim)
-        return refuse_tensor(x, name, wants);
-    size_t elements = (size_t)call->rows * heads * g->head_dim;
-    *rows = call_alloc(call, elements, dtype_bytes(g->dtype));
-    if (!*rows)
-        return refuse_tensor(x, name, "is too large");
-    memcpy(*rows, t->data, elements * dtype_bytes(g->dtype));
-    size_t bad = numeric_first_nonfinite(g->dtype, *rows, elements);
-    if (bad == elements)
-        return 0;
-    snprintf(wants, sizeof wants, "row %zu, head %zu, element %zu is not finite",
-             bad / g->head_dim / heads, bad / g->head_dim % heads, bad % g->head_dim);
-    return refuse_tensor(x, name, wants);
-}
-
-/* Optional token ids, one for each row of k and v. */
-static int read_tensor_tokens(struct http_exchange *x, struct call *call,
-                              const struct safetensors *tensors)
-{
-    const struct safetensor *t = safetensors_find(tensors, "token_ids");
-    uint64_t id;
-    if (!t)
-        return 0;
-    if (!call->k || !is_integers(t, call->rows))
-        return refuse_tensor(x, "token_ids", "wants I64 [T], beside k and v");
-    call->tokens = call_alloc(call, call->rows, sizeof *call->tokens);
-    if (!call->tokens)
-        return refuse_tensor(x, "token_ids", "is too long");
-    for (uint32_t i = 0; i < call->rows; i++) {
-        if (!tensor_integer(t, i, &id) || id > UINT32_MAX)
-            return refuse_tensor(x, "token_ids", "has an id that is not in 0..4294967295");
-        call->tokens[call->token_count++] = (uint32_t)id;
-    }
-    return 0;
-}
-
-static int parse_tensors(struct http_exchange *x, struct call *call, const struct geometry *g,
-                         bool attend)
-{
-    static const char *const known[] = {"sequences", "indptr", "k", "v", "token_ids", "q"};
-    struct safetensors tensors;
-    char reason[SAFETENSORS_REASON_BYTES];
-    int rc = read_tensor_query(x, call, g);
-    if (rc == 0 && (rc = safetensors_parse(x->body.bytes, x->body.n, &tensors, reason)) != 0)
-        http_problem(x, rc, "%s", reason);
-    for (unsigned i = 0; rc == 0 && i < tensors.count; i++) {
-        bool found = false;
-        for (int k = 0; k < (attend ? 6 : 5); k++)
-            found |= strcmp(tensors.tensors[i].name, known[k]) == 0;
-        if (!found)
-            rc = refuse_tensor(x, tensors.tensors[i].name,
-                               "there is no such tensor, or it is not built yet");
-    }
-    if (rc == 0)
-        rc = read_tensor_sequences(x, call, &tensors);
-    if (rc == 0 && attend)
-        rc = read_tensor_rows(x, call, &tensors, "q", true, g->query_heads, g, &call->q);
-    if (rc == 0)
-        rc = read_tensor_rows(x, call, &tensors, "k", !attend, g->kv_heads, g, &call->k);
-    if (rc == 0)
-        rc = read_tensor_rows(x, call, &tensors, "v", !attend, g->kv_heads, g, &call->v);
-    if (rc == 0 && !call->k != !call->v)
-        rc = refuse_tensor(x, call->k ? "v" : "k", "is missing: k and v come together");
-    return rc == 0 ? read_tensor_tokens(x, call, &tensors) : rc;
-}
-
-static bool is_tensor_type(struct http_text type)
-{
-    return body_is_type(type, "application/x-safetensors") ||
-           body_is_type(type, "application/octet-stream");
-}
+/* ---- append and attend ----------------------------------------------------------------------------
+ */
 
 /* An answer in JSON has at most JSON_NUMBERS_MAX numbers. */
 static int limit_json(struct http_exchange *x, const struct call *call, const struct geometry *g)
@@ -463,10 +429,11 @@ static int limit_json(struct http_exchange *x, const struct call *call, const st
 int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr", "k", "v", "token_ids", NULL};
+    static const char *const names[] = {"layer", "sequences", "indptr",    "positions",
+                                        "k",     "v",         "token_ids", NULL};
     struct body b;
-    if (is_tensor_type(x->body_type))
-        return parse_tensors(x, call, g, false);
+    if (tensor_parse_wanted(x))
+        return tensor_parse_rows(x, call, config, false);
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_rows(&b, call, g, false);
@@ -477,11 +444,11 @@ int call_parse_append(struct http_exchange *x, struct call *call, const struct c
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr", "q", "k",
-                                        "v",     "token_ids", "lse",    NULL};
+    static const char *const names[] = {"layer", "sequences", "indptr",    "positions", "q",
+                                        "k",     "v",         "token_ids", "lse",       NULL};
     struct body b;
-    if (is_tensor_type(x->body_type)) {
-        int bad = parse_tensors(x, call, g, true);
+    if (tensor_parse_wanted(x)) {
+        int bad = tensor_parse_rows(x, call, config, true);
         return bad ? bad : limit_json(x, call, g);
     }
     int rc = open_body(&b, x, names);

@@ -10,23 +10,37 @@
 #include "scheduler/call.h"
 #include "server/http_server.h"
 
+enum { CALL_BLOCK_FIELDS = 5 };
+
+/* Words of the wire: members of a block, in the order of their bits in call.fields; states, by number.
+ */
+extern const char *const call_block_fields[CALL_BLOCK_FIELDS];
+extern const char *const call_block_states[], *const call_sequence_states[];
+
 /* No body and no query are allowed. */
 int call_parse_nothing(struct http_exchange *x, struct call *call, const struct config *config);
 
 /* ?limit= and ?cursor= */
 int call_parse_page(struct http_exchange *x, struct call *call, const struct config *config);
 
-/* {"id"?, "tokens"?, "salt"?} */
+/* likewise, and ?state= */
+int call_parse_sequences(struct http_exchange *x, struct call *call, const struct config *config);
+
+/* likewise, and ?fields= &format=columns */
+int call_parse_pool(struct http_exchange *x, struct call *call, const struct config *config);
+
+/* {"id"?, "tokens"?, "salt"?, "max_tokens"?, "priority"?, "idle_timeout_s"?}, or safetensors with
+ * tokens and the rest in the query */
 int call_parse_create(struct http_exchange *x, struct call *call, const struct config *config);
 
-/* {"count"?, "length"?} */
+/* {"count"?, "length"?, "ids"?} */
 int call_parse_fork(struct http_exchange *x, struct call *call, const struct config *config);
 
 /* {"length"} */
 int call_parse_truncate(struct http_exchange *x, struct call *call, const struct config *config);
 
-/* JSON {"layer"?, "sequences", "indptr"?, "k", "v"} and for attend "q", "lse"?, with k and v optional;
- * or safetensors with tensors of these names and ?layer= &lse=1 &accept=json */
+/* JSON {"layer"?, "sequences", "indptr"?, "positions"?, "k", "v", "token_ids"?} and for attend "q",
+ * "lse"?, with k and v optional; or safetensors, see tensor_parse.h */
 int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config);
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config);
 

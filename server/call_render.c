@@ -2,14 +2,12 @@
 #include "server/call_render.h"
 
 #include "kernels/numeric.h"
+#include "server/call_parse.h"
 #include "server/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static const char *const block_states[] = {"free", "held", "cached", "fenced"};
-static const char *const sequence_states[] = {"idle", "queued", "running"};
 
 static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
 {
@@ -23,7 +21,7 @@ static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
 static void write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
 {
     json_uint(w, "id", v->id);
-    json_string(w, "state", sequence_states[v->state]);
+    json_string(w, "state", call_sequence_states[v->state]);
     json_uint(w, "length", v->length);
     write_ids(w, ids, v->blocks);
     json_uint(w, "shared_blocks", v->shared_blocks);
@@ -31,6 +29,9 @@ static void write_sequence(struct json_writer *w, const struct sequence_view *v,
         json_uint(w, "parent", v->parent);
     else
         json_null(w, "parent");
+    json_int(w, "priority", v->priority);
+    if (v->max_tokens)
+        json_uint(w, "max_tokens", v->max_tokens);
     if (v->workload)
         json_uint(w, "workload", v->workload);
     json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
@@ -179,13 +180,13 @@ static void render_metrics(struct http_exchange *x, const struct call *call,
     x->content_type = "text/plain; version=0.0.4; charset=utf-8";
     write_family(w, "blocks", "gauge", "KV blocks by state.");
     for (int i = 0; i < 4; i++) {
-        snprintf(label, sizeof label, "{state=\"%s\"}", block_states[i]);
+        snprintf(label, sizeof label, "{state=\"%s\"}", call_block_states[i]);
         write_sample(w, "blocks", label, blocks[i]);
     }
     write_metric(w, "blocks_shared", "gauge", "Held blocks with more than one reference.", p->shared);
     write_family(w, "sequences", "gauge", "Sequences by state.");
     for (int i = 0; i < SEQUENCE_STATES; i++) {
-        snprintf(label, sizeof label, "{state=\"%s\"}", sequence_states[i]);
+        snprintf(label, sizeof label, "{state=\"%s\"}", call_sequence_states[i]);
         write_sample(w, "sequences", label, s->states[i]);
     }
     write_metric(w, "tokens_logical", "gauge", "Tokens of all sequences.", (double)t->tokens_logical);
@@ -222,35 +223,94 @@ static void render_table(struct json_writer *w, const struct call *call)
     json_close(w, ']');
 }
 
+static void write_block_field(struct json_writer *w, const struct block_view *v, unsigned field,
+                              const char *name)
+{
+    switch (field) {
+    case 0:
+        json_uint(w, name, v->block);
+        break;
+    case 1:
+        json_string(w, name, call_block_states[v->state]);
+        break;
+    case 2:
+        json_uint(w, name, v->refs);
+        break;
+    case 3:
+        json_uint(w, name, v->fill);
+        break;
+    default:
+        if (v->owner)
+            json_uint(w, name, v->owner);
+        else
+            json_null(w, name);
+        break;
+    }
+}
+
+/* An object a block, or with format=columns an array a field. */
+static void write_pool_blocks(struct json_writer *w, const struct call *call)
+{
+    unsigned fields = call->fields ? call->fields : (1U << CALL_BLOCK_FIELDS) - 1;
+    if (!call->columns)
+        json_open(w, "blocks", '[');
+    for (unsigned field = 0; call->columns && field < CALL_BLOCK_FIELDS; field++) {
+        if (!(fields >> field & 1))
+            continue;
+        json_open(w, call_block_fields[field], '[');
+        for (uint32_t i = 0; i < call->block_count; i++)
+            write_block_field(w, &call->blocks[i], field, NULL);
+        json_close(w, ']');
+    }
+    for (uint32_t i = 0; !call->columns && i < call->block_count; i++) {
+        json_open(w, NULL, '{');
+        for (unsigned field = 0; field < CALL_BLOCK_FIELDS; field++) {
+            if (fields >> field & 1)
+                write_block_field(w, &call->blocks[i], field, call_block_fields[field]);
+        }
+        json_close(w, '}');
+    }
+    if (!call->columns)
+        json_close(w, ']');
+}
+
 static void render_pool(struct http_exchange *x, const struct call *call)
 {
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", call->stats.epoch);
-    json_open(w, "blocks", '[');
-    for (uint32_t i = 0; i < call->block_count; i++) {
-        const struct block_view *v = &call->blocks[i];
-        json_open(w, NULL, '{');
-        json_uint(w, "block", v->block);
-        json_string(w, "state", block_states[v->state]);
-        json_uint(w, "refs", v->refs);
-        json_uint(w, "fill", v->fill);
-        if (v->owner)
-            json_uint(w, "owner", v->owner);
-        else
-            json_null(w, "owner");
-        json_close(w, '}');
-    }
-    json_close(w, ']');
+    write_pool_blocks(w, call);
     write_next(w, call->next);
     json_close(w, '}');
-    if (call->next)
-        snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u>; rel=\"next\"\r\n",
-                 (unsigned long long)call->next, call->limit);
+    if (!call->next)
+        return;
+    int n = snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u",
+                     (unsigned long long)call->next, call->limit);
+    if (call->filter.on)
+        n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&state=%s",
+                      call_block_states[call->filter.state]);
+    for (unsigned field = 0, first = 1; field < CALL_BLOCK_FIELDS; field++) {
+        if (!(call->fields >> field & 1))
+            continue;
+        n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s%s", first ? "&fields=" : ",",
+                      call_block_fields[field]);
+        first = 0;
+    }
+    snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s>; rel=\"next\"\r\n",
+             call->columns ? "&format=columns" : "");
 }
 
-static void render_attention(struct json_writer *w, const struct call *call, const struct geometry *g)
+/* Of the call's step. */
+static double roof_fraction(const struct call *call, const struct render_context *c)
 {
+    double roof = c->roof_gb_per_s * 1e9 * call->step_us * 1e-6;
+    return roof > 0 ? (double)call->bytes_read / roof : 0;
+}
+
+static void render_attention(struct json_writer *w, const struct call *call,
+                             const struct render_context *c)
+{
+    const struct geometry *g = &c->config->geometry;
     json_open(w, NULL, '{');
     json_open(w, "o", '[');
     for (uint32_t row = 0; row < call->rows; row++) {
@@ -279,12 +339,18 @@ static void render_attention(struct json_writer *w, const struct call *call, con
     json_float(w, "queue_us", (float)call->queue_us);
     json_float(w, "step_us", (float)call->step_us);
     json_uint(w, "rows_in_step", call->rows_in_step);
+    json_uint(w, "bytes_read", call->bytes_read);
+    json_float(w, "roof_fraction", (float)roof_fraction(call, c));
+    json_string(w, "kernel", c->backend->isa);
     json_close(w, '}');
 }
 
-/* o, and lse if asked for, with the call's timing as metadata. */
-static void render_tensors(struct http_exchange *x, const struct call *call, const struct geometry *g)
+/* o, and lse if asked for, with the call's timing as metadata. The numbers are sent from where they lie
+ * in the call's arena. */
+static void render_tensors(struct http_exchange *x, const struct call *call,
+                           const struct render_context *c)
 {
+    const struct geometry *g = &c->config->geometry;
     size_t o_bytes = (size_t)call->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     size_t lse_bytes = (size_t)call->rows * g->query_heads * sizeof *call->lse;
     struct safetensors tensors = {
@@ -299,20 +365,24 @@ static void render_tensors(struct http_exchange *x, const struct call *call, con
                      .shape = {call->rows, g->query_heads},
                      .end = lse_bytes}},
     };
-    char metadata[160];
+    char metadata[320];
     snprintf(tensors.tensors[0].dtype, sizeof tensors.tensors[0].dtype, "%s",
              safetensors_dtype_name(g->dtype));
-    tensors.tensors[0].data = call->o;
-    tensors.tensors[1].data = (const uint8_t *)call->lse;
-    snprintf(metadata, sizeof metadata,
-             "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\"}", call->queue_us,
-             call->step_us, call->rows_in_step);
+    snprintf(
+        metadata, sizeof metadata,
+        "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
+        "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
+        call->queue_us, call->step_us, call->rows_in_step, (unsigned long long)call->bytes_read,
+        roof_fraction(call, c), c->backend->isa);
     x->content_type = "application/x-safetensors";
-    x->reply.length = safetensors_write(&tensors, metadata, x->reply.buffer, x->reply.capacity);
+    x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
+    x->tail[x->tail_count++] = (struct http_text){call->o, o_bytes};
+    if (call->wants_lse)
+        x->tail[x->tail_count++] = (struct http_text){(const char *)call->lse, lse_bytes};
 }
 
-static void render_lengths(struct json_writer *w, const struct call *call)
+static void render_lengths(struct json_writer *w, const struct call *call, const struct geometry *g)
 {
     json_open(w, NULL, '{');
     json_open(w, "sequences", '[');
@@ -320,6 +390,7 @@ static void render_lengths(struct json_writer *w, const struct call *call)
         json_open(w, NULL, '{');
         json_uint(w, "id", call->views[i].id);
         json_uint(w, "length", call->views[i].length);
+        write_lengths(w, call->lengths + (size_t)i * g->layers, g->layers);
         json_close(w, '}');
     }
     json_close(w, ']');
@@ -496,16 +567,17 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         render_forks(w, call);
         break;
     case CALL_DELETE:
+    case CALL_PARAMETERS:
         return;
     case CALL_APPEND:
-        render_lengths(w, call);
+        render_lengths(w, call, g);
         break;
     case CALL_ATTEND:
         if (call->wants_tensors) {
-            render_tensors(x, call, g);
+            render_tensors(x, call, c);
             return;
         }
-        render_attention(w, call, g);
+        render_attention(w, call, c);
         break;
     case CALL_STATS:
         if (call->wants_metrics) {
@@ -526,6 +598,16 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         break;
     case CALL_AUDIT:
         render_audit(x, call);
+        break;
+    case CALL_SELF_TEST:
+        if (call->fault) {
+            http_problem(x, ATTND_INTERNAL, "%s", call->fault);
+            return;
+        }
+        json_open(w, NULL, '{');
+        json_bool(w, "ok", true);
+        json_string(w, "kernel", c->backend->isa);
+        json_close(w, '}');
         break;
     case CALL_WORKLOAD_START:
     case CALL_WORKLOAD:

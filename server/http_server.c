@@ -168,6 +168,7 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
 
     struct json_writer *w = &x->reply;
     json_writer_init(w, w->buffer, w->capacity);
+    x->tail_count = 0;
     x->http_status = status_http(status);
     x->content_type = "application/problem+json";
     char type[64];
@@ -221,9 +222,10 @@ static void on_closed(uv_handle_t *handle)
 /* The exchange ends without its answer: its handler stops what it has under way. */
 static void abandon(struct connection *c)
 {
-    if (c->exchange.pending || c->exchange.upload)
-        c->server->service.abandoned(&c->exchange, c->server->service.cookie);
-    c->exchange.pending = c->exchange.upload = NULL;
+    struct http_exchange *x = &c->exchange;
+    if (x->pending || x->upload || x->staging)
+        c->server->service.abandoned(x, c->server->service.cookie);
+    x->pending = x->upload = x->staging = NULL;
 }
 
 static void close_connection(struct connection *c)
@@ -263,6 +265,9 @@ static void on_written(uv_write_t *write, int status)
         c->server->service.proceed(&c->exchange, c->server->service.cookie);
         return;
     }
+    if (c->exchange.pending)
+        c->server->service.finished(&c->exchange, c->server->service.cookie);
+    c->exchange.pending = NULL;
     if (c->close_after || c->server->draining) {
         linger(c);
         return;
@@ -357,12 +362,17 @@ static void send_reply(struct connection *c)
 
     char length[96] = ""; /* a 204 or 304 has neither body nor length */
     bool empty = x->http_status == 204 || x->http_status == 304;
+    size_t bytes = x->reply.length;
+    for (unsigned i = 0; i < x->tail_count; i++)
+        bytes += x->tail[i].n;
     if (!empty)
         snprintf(length, sizeof length, "Content-Type: %s\r\nContent-Length: %zu\r\n", x->content_type,
-                 x->reply.length);
-    uv_buf_t parts[2] = {uv_buf_init(c->output_head, write_head(c, length)),
-                         uv_buf_init(x->reply.buffer, (unsigned)x->reply.length)};
-    write_parts(c, parts, c->head_only || empty ? 1 : 2);
+                 bytes);
+    uv_buf_t parts[2 + HTTP_TAILS_MAX] = {uv_buf_init(c->output_head, write_head(c, length)),
+                                          uv_buf_init(x->reply.buffer, (unsigned)x->reply.length)};
+    for (unsigned i = 0; i < x->tail_count; i++) /* libuv does not write to what it sends */
+        parts[2 + i] = uv_buf_init((char *)(uintptr_t)x->tail[i].bytes, (unsigned)x->tail[i].n);
+    write_parts(c, parts, c->head_only || empty ? 1 : 2 + x->tail_count);
 }
 
 /* Send the problem that stands in the exchange and, since the end of the request may not be known, end
@@ -444,7 +454,7 @@ static int on_body(llhttp_t *parser, const char *at, size_t n)
         return HPE_USER;
     }
     if (!c->exchange.sink)
-        memcpy(c->body + c->body_bytes, at, n);
+        memcpy(c->exchange.body_buffer + c->body_bytes, at, n);
     c->body_bytes += n;
     return 0;
 }
@@ -483,14 +493,17 @@ static void choose_request_id(struct connection *c)
 static void begin_exchange(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
-    *x = (struct http_exchange){
-        .http_status = 200, .content_type = "application/json", .body_max = HTTP_BODY_BYTES_MAX};
+    *x = (struct http_exchange){.http_status = 200,
+                                .content_type = "application/json",
+                                .body_buffer = c->body,
+                                .body_max = HTTP_BODY_BYTES_MAX};
     json_writer_init(&x->reply, c->output, HTTP_REPLY_BYTES_MAX);
     choose_request_id(c);
     unsigned types;
     x->body_type = find_header(c, "content-type", &types);
     x->accept = find_header(c, "accept", &types);
     x->if_none_match = find_header(c, "if-none-match", &types);
+    x->body_length = c->parser.flags & F_CONTENT_LENGTH ? c->parser.content_length : 0;
     const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
     size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
     x->path = (struct http_text){c->url.bytes, path};
@@ -527,6 +540,23 @@ static bool note_method(struct connection *c)
     return c->exchange.method != 0;
 }
 
+/* X-Request-Timeout-Ms into the exchange; false when it is no such number. */
+static bool read_timeout(struct connection *c)
+{
+    unsigned count;
+    struct http_text text = find_header(c, "x-request-timeout-ms", &count);
+    uint32_t ms = 0;
+    if (count == 0)
+        return true;
+    for (size_t i = 0; i < text.n && text.n <= 8; i++) {
+        if (text.bytes[i] < '0' || text.bytes[i] > '9')
+            return false;
+        ms = ms * 10 + (uint32_t)(text.bytes[i] - '0');
+    }
+    c->exchange.timeout_ms = ms;
+    return count == 1 && ms >= 1 && ms <= 86400000;
+}
+
 /* What llhttp leaves to us. True when the request may go on; otherwise it has been refused. */
 static bool check_head(struct connection *c)
 {
@@ -558,6 +588,9 @@ static bool check_head(struct connection *c)
     } else if (expects &&
                (expects > 1 || expect.n != 12 || strncasecmp(expect.bytes, "100-continue", 12) != 0)) {
         refuse(c, ATTND_EXPECTATION, "Expect is \"%.*s\"", (int)expect.n, expect.bytes);
+    } else if (!read_timeout(c)) {
+        refuse(c, ATTND_MALFORMED,
+               "X-Request-Timeout-Ms wants a number of milliseconds in 1..86400000");
     } else if (!note_method(c)) {
         snprintf(c->exchange.extra, sizeof c->exchange.extra,
                  "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
@@ -577,7 +610,7 @@ static bool check_head(struct connection *c)
 static void answer(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
-    x->body = (struct http_text){c->body, x->sink ? 0 : c->body_bytes};
+    x->body = (struct http_text){x->body_buffer, x->sink ? 0 : c->body_bytes};
     c->phase = PHASE_WAITING;
     c->server->service.handle(x, c->server->service.cookie);
     if (!x->deferred)
@@ -946,6 +979,19 @@ void http_server_drain(struct http_server *server)
         if (c->phase == PHASE_HEAD && c->input_bytes == 0)
             close_connection(c);
     }
+}
+
+uint32_t http_server_cut(struct http_server *server)
+{
+    uint32_t cut = 0;
+    for (uint32_t i = 0; i < server->slots; i++) {
+        struct connection *c = &server->connections[i];
+        if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
+            continue;
+        cut += c->phase != PHASE_LINGERING;
+        close_connection(c);
+    }
+    return cut;
 }
 
 void http_server_destroy(struct http_server *server)

@@ -17,7 +17,8 @@ enum {
     HTTP_URL_BYTES_MAX = 4096,         /* more is 414 */
     HTTP_HEADERS_MAX = 64,             /* more is 431 */
     HTTP_JSON_BYTES_MAX = 64 * 1024,   /* of a JSON body; more is 413 */
-    HTTP_BODY_BYTES_MAX = 1024 * 1024, /* of any body; more is 413 */
+    HTTP_BODY_BYTES_MAX = 1024 * 1024, /* of a body, unless http_service.begun gives it more room */
+    HTTP_TAILS_MAX = 2,
     HTTP_REPLY_BYTES_MAX = 2 * 1024 * 1024,
     HTTP_REQUEST_ID_BYTES = 129,
     HTTP_EXTRA_BYTES = 256
@@ -49,12 +50,19 @@ struct http_exchange {
     struct http_text body, body_type; /* Content-Type, empty if there is none */
     struct http_text accept;          /* Accept, likewise */
     struct http_text if_none_match;   /* likewise */
-    http_sink sink;           /* set by http_begun: takes the body as it comes; else it is collected */
-    size_t body_max;          /* may be raised by http_begun when there is a sink */
+    uint64_t body_length;             /* Content-Length; 0 if there is none */
+    uint32_t timeout_ms;              /* X-Request-Timeout-Ms; 0 if there is none */
+    http_sink sink;           /* set by begun: takes the body as it comes; else it is collected */
+    char *body_buffer;        /* where it is collected, and */
+    size_t body_max;          /* how much may come: begun may set both */
     void *upload;             /* the sink's */
-    struct json_writer reply; /* the handler writes the body here */
-    int http_status;          /* 200 unless the handler says otherwise */
-    const char *content_type; /* application/json unless the handler says otherwise */
+    void *staging;            /* of body_buffer, when begun has set it */
+    struct json_writer reply; /* the handler writes the body here, */
+    struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it
+                                              stays there until finished is called */
+    unsigned tail_count;
+    int http_status;              /* 200 unless the handler says otherwise */
+    const char *content_type;     /* application/json unless the handler says otherwise */
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     char request_id[HTTP_REQUEST_ID_BYTES];
     bool deferred; /* the handler will call http_answer() later */
@@ -72,11 +80,14 @@ struct http_service {
      * x->deferred and has http_answer() called when it is there. */
     void (*handle)(struct http_exchange *x, void *cookie);
 
+    /* finished: the answer has been sent, and the exchange has still `pending`. */
+    void (*finished)(struct http_exchange *x, void *cookie);
+
     /* proceed: a part of the answer has been sent; the next one is wanted, by http_answer(). */
     void (*proceed)(struct http_exchange *x, void *cookie);
 
-    /* abandoned: an exchange that has `pending` or `upload` ends without its answer, since its client
-     * has gone or its body was refused. http_answer() must not be called any more. */
+    /* abandoned: an exchange that has `pending`, `upload` or `staging` ends without its answer, since
+     * its client has gone or its body was refused. http_answer() must not be called any more. */
     void (*abandoned)(struct http_exchange *x, void *cookie);
     void *cookie;
 };
@@ -95,6 +106,9 @@ const char *http_server_url(const struct http_server *server);
 /* http_server_drain: accept nothing more, close idle connections now and the others after their answer.
  * The loop runs out of work when the last one is closed. Idempotent. */
 void http_server_drain(struct http_server *server);
+
+/* http_server_cut: close what is still open, whatever is under way there. Returns how many. */
+uint32_t http_server_cut(struct http_server *server);
 
 /* http_server_destroy: free it, once the loop has run out. NULL is fine. */
 void http_server_destroy(struct http_server *server);

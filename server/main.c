@@ -40,6 +40,8 @@ struct daemon {
     uv_signal_t signals[2];
     struct http_server *server;
     struct daemon_state state;
+    uv_timer_t drain_deadline;
+    bool cut;             /* it passed, with something under way */
     uv_async_t completed; /* the engine has calls for routes_deliver() */
     uint64_t progress_ns; /* when the pool's progress was last logged */
 };
@@ -68,7 +70,7 @@ static void print_help(void)
          "exit codes: 0 done, 1 failed while running, 2 usage, 69 address or backend unusable, 78 "
          "configuration\n"
          "signals:    SIGTERM, SIGINT drain: finish the requests under way, then end; a second one "
-         "ends at once\n"
+         "ends at once; POST /v1/drain is the first one with a deadline\n"
          "\n"
          "keys and their defaults:");
     config_print_keys(stdout);
@@ -123,6 +125,29 @@ static bool parse_options(int argc, char **argv, struct options *options)
     return true;
 }
 
+static void on_drain_deadline(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+    uint32_t cut = http_server_cut(d->server);
+    log_line(LOG_WARNING, "the drain's deadline passed: %u connections were cut", cut);
+    d->cut = cut > 0;
+}
+
+/* Finish what is under way, for `deadline_s` seconds at most (0: as long as it takes), then end. */
+static void drain(uint32_t deadline_s, void *cookie)
+{
+    struct daemon *d = cookie;
+    d->state.draining = true;
+    if (!d->server)
+        return;
+    http_server_drain(d->server);
+    if (!deadline_s)
+        return;
+    log_line(LOG_INFO, "asked to drain within %u s", deadline_s);
+    uv_timer_start(&d->drain_deadline, on_drain_deadline, (uint64_t)deadline_s * 1000, 0);
+    uv_unref((uv_handle_t *)&d->drain_deadline);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
@@ -131,9 +156,7 @@ static void on_signal(uv_signal_t *handle, int number)
         _exit(EXIT_RUNTIME);
     }
     log_line(LOG_INFO, "signal %d: draining", number);
-    d->state.draining = true;
-    if (d->server)
-        http_server_drain(d->server);
+    drain(0, d);
 }
 
 static void watch_signals(struct daemon *d)
@@ -154,6 +177,7 @@ static void close_loop(struct daemon *d)
     for (int i = 0; i < 2; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->completed, NULL);
+    uv_close((uv_handle_t *)&d->drain_deadline, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     int rc = uv_loop_close(&d->loop);
     assert(rc == 0);
@@ -221,8 +245,9 @@ static enum exit_code serve(const struct config *config)
 {
     struct listen_address address;
     char reason[ADDRESS_REASON_BYTES];
-    struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime()},
+    struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime(), .drain = drain},
                        .progress_ns = uv_hrtime()};
+    d.state.cookie = &d;
     if (listen_address_parse(config->listen, &address, reason) != 0) {
         fprintf(stderr, "attnd: listen: %s\n", reason);
         return EXIT_CONFIGURATION;
@@ -232,10 +257,16 @@ static enum exit_code serve(const struct config *config)
     uv_async_init(&d.loop, &d.completed, on_completed);
     d.completed.data = &d;
     uv_unref((uv_handle_t *)&d.completed);
+    uv_timer_init(&d.loop, &d.drain_deadline);
+    d.drain_deadline.data = &d;
     enum exit_code code = start_engine(&d, config);
+    if (code == EXIT_OK && routes_create(&d.state) != 0) {
+        fprintf(stderr, "attnd: no memory for limits.large_bodies of limits.body_bytes\n");
+        code = EXIT_UNAVAILABLE;
+    }
     if (code == EXIT_OK) {
-        const struct http_service service = {routes_begun, routes_handle, routes_proceed,
-                                             routes_abandon, &d.state};
+        const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
+                                             routes_proceed, routes_abandon, &d.state};
         int rc = http_server_create(&d.loop, &address, &config->limits, &service, &d.server);
         if (rc != 0) {
             fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
@@ -248,10 +279,12 @@ static enum exit_code serve(const struct config *config)
                  http_server_url(d.server));
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped");
+        code = d.cut ? EXIT_RUNTIME : EXIT_OK;
     }
     engine_destroy(d.state.engine); /* before the loop that it notifies */
     d.state.engine = NULL;
     http_server_destroy(d.server);
+    routes_destroy(&d.state);
     close_loop(&d);
     return code;
 }

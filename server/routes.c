@@ -6,12 +6,18 @@
 #include "server/routes.h"
 
 #include "server/call_parse.h"
+#include "server/body.h"
 #include "server/call_render.h"
+#include "server/tensor_parse.h"
 #include "server/version.h"
 #include "server/workload_parse.h"
 
+#include <cjson/cJSON.h>
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef void (*route_answer)(struct http_exchange *x, struct daemon_state *daemon);
 typedef int (*route_parse)(struct http_exchange *x, struct call *call, const struct config *config);
@@ -25,7 +31,18 @@ struct route {
     int http_status; /* of success */
 };
 
-enum { UPLOADS_MAX = 8 }; /* traces being read at a time; each may take 100 MiB while it is */
+enum {
+    UPLOADS_MAX = 8,         /* traces being read at a time; each may take 100 MiB while it is */
+    STAGING_SPARE = 8 << 20, /* for lists and outputs that are larger than what they answer */
+    DRAIN_DEADLINE_S = 30,
+    DRAIN_DEADLINE_S_MAX = 86400
+};
+
+/* Memory for one large body and, behind it, the arena of its call. */
+struct staging {
+    uint8_t *bytes;
+    struct staging *next; /* while it is free */
+};
 
 static const double STALL_S_MAX = 10; /* without a sign of life from a busy engine */
 
@@ -58,9 +75,9 @@ static void get_readyz(struct http_exchange *x, struct daemon_state *daemon)
         write_status(x, 200, "ready");
 }
 
-static void write_geometry(struct json_writer *w, const struct config *config)
+static void write_geometry(struct json_writer *w, const struct daemon_state *daemon)
 {
-    const struct geometry *g = &config->geometry;
+    const struct geometry *g = &daemon->config->geometry;
     json_open(w, "geometry", '{');
     json_uint(w, "layers", g->layers);
     json_uint(w, "query_heads", g->query_heads);
@@ -76,8 +93,8 @@ static void write_geometry(struct json_writer *w, const struct config *config)
         json_uint(w, NULL, g->window[layer]);
     json_close(w, ']');
     json_float(w, "softcap", g->softcap);
-    json_bool(w, "sinks", config->constants.sinks != NULL);
-    json_bool(w, "alibi", config->constants.alibi != NULL);
+    json_bool(w, "sinks", daemon->sinks);
+    json_bool(w, "alibi", daemon->alibi);
     json_close(w, '}');
 }
 
@@ -99,7 +116,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_float(w, "roof_gb_per_s", (float)engine_roof_gb_per_s(daemon->engine));
     json_bool(w, "bit_stable", backend->bit_stable);
     json_close(w, '}');
-    write_geometry(w, config);
+    write_geometry(w, daemon);
     json_open(w, "pool", '{');
     json_uint(w, "blocks", config->pool_blocks);
     json_uint(w, "bytes_per_block", geometry_block_bytes(&config->geometry));
@@ -107,6 +124,8 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_open(w, "limits", '{');
     json_uint(w, "connections", config->limits.connections);
     json_uint(w, "json_bytes", HTTP_JSON_BYTES_MAX);
+    json_uint(w, "body_bytes", config->limits.body_bytes);
+    json_uint(w, "large_bodies", config->limits.large_bodies);
     json_uint(w, "header_bytes", HTTP_HEAD_BYTES_MAX);
     json_uint(w, "headers", HTTP_HEADERS_MAX);
     json_uint(w, "url_bytes", HTTP_URL_BYTES_MAX);
@@ -114,8 +133,32 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "sequence_tokens", config->limits.sequence_tokens);
     json_uint(w, "calls", config->limits.calls);
     json_uint(w, "rows_per_call", config->step_rows_max);
+    json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
+    json_close(w, '}');
+    json_open(w, "kernels", '{');
+    json_string(w, "attend", backend->isa);
     json_close(w, '}');
     json_close(w, '}');
+}
+
+/* {"deadline_s"?} */
+static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
+{
+    static const char *const names[] = {"deadline_s", NULL};
+    int64_t deadline_s = DRAIN_DEADLINE_S;
+    cJSON *body;
+    if (body_open(x, names, &body) != 0)
+        return;
+    int rc = member_integer(x, "", body, "deadline_s", 1, DRAIN_DEADLINE_S_MAX, &deadline_s);
+    cJSON_Delete(body);
+    if (rc != 0)
+        return;
+    daemon->drain((uint32_t)deadline_s, daemon->cookie);
+    x->http_status = 202;
+    json_open(&x->reply, NULL, '{');
+    json_string(&x->reply, "status", "draining");
+    json_uint(&x->reply, "deadline_s", (uint64_t)deadline_s);
+    json_close(&x->reply, '}');
 }
 
 /* ---- workloads ----------------------------------------------------------------------------------- */
@@ -166,6 +209,7 @@ static int parse_metrics(struct http_exchange *x, struct call *call, const struc
 
 #define GET    HTTP_METHOD_GET
 #define POST   HTTP_METHOD_POST
+#define PUT    HTTP_METHOD_PUT
 #define DELETE HTTP_METHOD_DELETE
 
 /* clang-format off */
@@ -175,10 +219,13 @@ static const struct route routes[] = {
     {GET, "/v1/info", get_info, 0, NULL, 0},
     {GET, "/stats", NULL, CALL_STATS, call_parse_page, 200},
     {GET, "/metrics", NULL, CALL_STATS, parse_metrics, 200},
-    {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_page, 200},
+    {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_pool, 200},
     {POST, "/v1/audit", NULL, CALL_AUDIT, call_parse_nothing, 200},
     {POST, "/v1/trim", NULL, CALL_TRIM, call_parse_nothing, 200},
-    {GET, "/v1/sequences", NULL, CALL_LIST, call_parse_page, 200},
+    {POST, "/v1/selftest", NULL, CALL_SELF_TEST, call_parse_nothing, 200},
+    {POST, "/v1/drain", post_drain, 0, NULL, 0},
+    {PUT, "/v1/parameters", NULL, CALL_PARAMETERS, tensor_parse_parameters, 204},
+    {GET, "/v1/sequences", NULL, CALL_LIST, call_parse_sequences, 200},
     {POST, "/v1/sequences", NULL, CALL_CREATE, call_parse_create, 201},
     {GET, "/v1/sequences/{id}", NULL, CALL_SEQUENCE, call_parse_nothing, 200},
     {DELETE, "/v1/sequences/{id}", NULL, CALL_DELETE, call_parse_nothing, 204},
@@ -196,6 +243,7 @@ static const struct route routes[] = {
 
 #undef GET
 #undef POST
+#undef PUT
 #undef DELETE
 
 /* Whether the path is the route's; a number in the place of "{id}" goes to *id. */
@@ -240,9 +288,19 @@ static void refuse_busy(struct http_exchange *x, const char *what)
     http_problem(x, ATTND_BUSY, "%s", what);
 }
 
+static void release_staging(struct daemon_state *daemon, struct staging *staging)
+{
+    if (!staging)
+        return;
+    staging->next = daemon->free_staging;
+    daemon->free_staging = staging;
+}
+
 static void release_call(struct daemon_state *daemon, struct call *call)
 {
     daemon->streams -= call->streams;
+    release_staging(daemon, call->staging);
+    call->staging = NULL;
     engine_release(daemon->engine, call);
 }
 
@@ -258,13 +316,22 @@ static void start_call(struct http_exchange *x, struct daemon_state *daemon, con
     call->kind = route->kind;
     call->id = id;
     call->answer_status = route->http_status;
+    call->deadline_s = x->timeout_ms * 1e-3;
+    if (x->staging) {
+        size_t body_bytes = (size_t)daemon->config->limits.body_bytes;
+        call->staging = x->staging;
+        call->arena = call->staging->bytes + body_bytes;
+        call->arena_bytes = body_bytes + STAGING_SPARE;
+    }
     if (route->parse(x, call, daemon->config) != 0) {
-        engine_release(daemon->engine, call);
+        engine_release(daemon->engine, call); /* the staging memory stays the exchange's */
         return;
     }
+    x->staging = NULL;
     if (call->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
         workload_destroy(call->workload);
-        engine_release(daemon->engine, call);
+        call->streams = false;
+        release_call(daemon, call);
         refuse_busy(x, "half of limits.calls are streams of workloads");
         return;
     }
@@ -289,7 +356,7 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
         }
         if (!route->answer) {
             start_call(x, daemon, route, id);
-        } else if (call_parse_nothing(x, NULL, NULL) == 0) {
+        } else if (route->method != HTTP_METHOD_GET || call_parse_nothing(x, NULL, NULL) == 0) {
             route->answer(x, daemon);
             json_raw(&x->reply, "\n");
         }
@@ -307,12 +374,32 @@ void routes_handle(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     daemon->uploads -= x->upload != NULL;
     dispatch(x, daemon);
-    workload_parse_drop(x); /* a trace that nobody took, since the request was refused */
+    workload_parse_drop(x);              /* a trace that nobody took, since the request was refused; */
+    release_staging(daemon, x->staging); /* likewise */
+    x->staging = NULL;
+}
+
+/* Memory for a body that is larger than a connection's own. */
+static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
+{
+    if (!daemon->free_staging) {
+        refuse_busy(x, "limits.large_bodies are under way");
+        return false;
+    }
+    struct staging *staging = daemon->free_staging;
+    daemon->free_staging = staging->next;
+    x->staging = staging;
+    x->body_buffer = (char *)staging->bytes;
+    x->body_max = (size_t)daemon->config->limits.body_bytes;
+    return true;
 }
 
 bool routes_begun(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
+    if (x->body_length > HTTP_BODY_BYTES_MAX && x->body_length <= daemon->config->limits.body_bytes &&
+        tensor_parse_wanted(x))
+        return give_staging(x, daemon);
     if (x->method != HTTP_METHOD_POST || !http_text_is(x->path, workloads_path))
         return true;
     if (daemon->uploads == UPLOADS_MAX) {
@@ -340,13 +427,21 @@ static void drop_call(struct daemon_state *daemon, struct call *call)
 void routes_abandon(struct http_exchange *x, void *cookie)
 {
     struct call *call = x->pending;
-    ((struct daemon_state *)cookie)->uploads -= x->upload != NULL;
+    struct daemon_state *daemon = cookie;
+    daemon->uploads -= x->upload != NULL;
     workload_parse_drop(x);
+    release_staging(daemon, x->staging);
     if (!call)
         return;
-    call->cookie = NULL; /* the engine does not look at it */
-    if (!x->deferred)    /* it is here, between two parts of an answer */
+    call->cookie = NULL;                  /* the engine does not look at it, */
+    atomic_store(&call->cancelled, true); /* only at this */
+    if (!x->deferred)                     /* it is here, between two parts of an answer */
         drop_call(cookie, call);
+}
+
+void routes_finish(struct http_exchange *x, void *cookie)
+{
+    release_call(cookie, x->pending);
 }
 
 void routes_proceed(struct http_exchange *x, void *cookie)
@@ -375,14 +470,51 @@ void routes_deliver(struct daemon_state *daemon)
             continue;
         }
         call_render(x, call, &context);
+        if (call->kind == CALL_PARAMETERS && call->status == 0) {
+            daemon->sinks |= call->parameters.sinks != NULL;
+            daemon->alibi |= call->parameters.alibi != NULL;
+        }
         x->more = call->streams && call->status == 0 && call->report->state != WORKLOAD_FINISHED &&
                   call->report->state != WORKLOAD_CANCELLED && !(daemon->draining && !call->cancels);
         if (call->streams && call->status == 0)
             x->content_type = "application/x-ndjson";
-        if (!x->more) {
+        if (!x->more && x->tail_count == 0) { /* else what is sent lies in the call */
             x->pending = NULL;
             release_call(daemon, call);
         }
         http_answer(x);
     }
+}
+
+/* ---- create and destroy -------------------------------------------------------------------------- */
+
+/* A body, and an arena that has room for outputs of the same size. */
+static size_t staging_bytes(const struct daemon_state *daemon)
+{
+    return 2 * (size_t)daemon->config->limits.body_bytes + STAGING_SPARE;
+}
+
+int routes_create(struct daemon_state *daemon)
+{
+    uint32_t n = daemon->config->limits.large_bodies;
+    daemon->sinks = daemon->config->constants.sinks != NULL;
+    daemon->alibi = daemon->config->constants.alibi != NULL;
+    daemon->staging = calloc(n, sizeof *daemon->staging);
+    void *bytes = mmap(NULL, n * staging_bytes(daemon), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    daemon->staging_bytes = bytes == MAP_FAILED ? NULL : bytes;
+    if (!daemon->staging || !daemon->staging_bytes)
+        return ATTND_NO_MEMORY;
+    for (uint32_t i = n; i-- > 0;) {
+        daemon->staging[i].bytes = daemon->staging_bytes + i * staging_bytes(daemon);
+        release_staging(daemon, &daemon->staging[i]);
+    }
+    return 0;
+}
+
+void routes_destroy(struct daemon_state *daemon)
+{
+    if (daemon->staging_bytes)
+        munmap(daemon->staging_bytes, daemon->config->limits.large_bodies * staging_bytes(daemon));
+    free(daemon->staging);
 }

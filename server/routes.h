@@ -5,21 +5,35 @@
 #include "scheduler/engine.h"
 #include "server/http_server.h"
 
+struct staging;
+
 /* What requests are answered from; owned by main, lives as long as the server. Loop thread. */
 struct daemon_state {
     const struct config *config;
     struct engine *engine;
     uint64_t started_ns; /* uv_hrtime() */
     bool draining;
-    uint32_t streams; /* calls that streamed answers keep */
-    uint32_t uploads; /* traces being read */
+    uint32_t streams;                       /* calls that streamed answers keep */
+    uint32_t uploads;                       /* traces being read */
+    bool sinks, alibi;                      /* whether the model has them */
+    struct staging *staging, *free_staging; /* [limits.large_bodies], made by routes_create() */
+    uint8_t *staging_bytes;
+
+    /* begin to drain, with `deadline_s` seconds for what is under way; 0: as long as it takes */
+    void (*drain)(uint32_t deadline_s, void *cookie);
+    void *cookie;
 };
+
+/* routes_create, _destroy: the memory for large bodies. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int routes_create(struct daemon_state *daemon);
+void routes_destroy(struct daemon_state *daemon);
 
 /* The functions of a struct http_service; `cookie` is the struct daemon_state. Unknown paths are 404,
  * known paths with another method 405 with Allow. The answer of an abandoned call is dropped, and a
  * workload that is streamed to its client ends with it. */
 bool routes_begun(struct http_exchange *x, void *cookie);
 void routes_handle(struct http_exchange *x, void *cookie);
+void routes_finish(struct http_exchange *x, void *cookie);
 void routes_proceed(struct http_exchange *x, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
 

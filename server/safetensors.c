@@ -31,8 +31,11 @@ size_t safetensors_dtype_bytes(const char *dtype)
 
 const char *safetensors_dtype_name(enum dtype dtype)
 {
-    static const char *const names[] = {
-        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    static const char *const names[] = {[DTYPE_F32] = "F32",
+                                        [DTYPE_F16] = "F16",
+                                        [DTYPE_BF16] = "BF16",
+                                        [DTYPE_E4M3] = "F8_E4M3",
+                                        [DTYPE_E5M2] = "F8_E5M2"};
     return names[dtype];
 }
 
@@ -167,7 +170,8 @@ const struct safetensor *safetensors_find(const struct safetensors *tensors, con
     return NULL;
 }
 
-size_t safetensors_write(struct safetensors *tensors, const char *metadata, void *out, size_t capacity)
+size_t safetensors_write_header(struct safetensors *tensors, const char *metadata, void *out,
+                                size_t capacity)
 {
     struct json_writer w;
     uint8_t *to = out;
@@ -201,15 +205,10 @@ size_t safetensors_write(struct safetensors *tensors, const char *metadata, void
     json_close(&w, '}');
     while (w.length % 8 && !w.overflow)
         json_raw(&w, " ");
-    if (w.overflow || data > capacity - w.length)
+    if (w.overflow)
         return 0;
     uint64_t header = w.length - 8;
     for (int i = 0; i < 8; i++)
         to[i] = (uint8_t)(header >> 8 * i);
-    for (unsigned i = 0; i < tensors->count; i++) {
-        const struct safetensor *t = &tensors->tensors[i];
-        if (t->end > t->begin)
-            memcpy(to + w.length + t->begin, t->data, t->end - t->begin);
-    }
-    return w.length + data;
+    return w.length;
 }

@@ -47,12 +47,13 @@ const struct safetensor *safetensors_find(const struct safetensors *tensors, con
 /* Bytes of one element of a dtype name; 0 if it is not known. */
 size_t safetensors_dtype_bytes(const char *dtype);
 
-/* The name of the dtype that q, k, v and o have on the wire: f32, f16 or bf16. */
+/* The name of a dtype on the wire. */
 const char *safetensors_dtype_name(enum dtype dtype);
 
-/* safetensors_write(tensors, metadata, out, capacity): the body with the tensors in the order given
- * (offsets are computed) and `metadata`, a JSON object text. The header is padded so that data begins
- * at a multiple of 8. Returns its length, 0 when it does not fit. */
-size_t safetensors_write(struct safetensors *tensors, const char *metadata, void *out, size_t capacity);
+/* safetensors_write_header(tensors, metadata, out, capacity): what comes before the data of the
+ * tensors, which follow in the order given (offsets are computed), with `metadata`, a JSON object text.
+ * Padded so that data begins at a multiple of 8. Returns its length, 0 when it does not fit. */
+size_t safetensors_write_header(struct safetensors *tensors, const char *metadata, void *out,
+                                size_t capacity);
 
 #endif

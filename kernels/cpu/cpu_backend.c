@@ -403,6 +403,18 @@ static void cpu_read_kv(struct attention *attention, uint32_t layer, uint32_t bl
     kv_pool_read(&b->pool, layer, block, slot, count, k, v);
 }
 
+static uint32_t cpu_compare_kv(struct attention *attention, const struct kv_rows *rows,
+                               const uint32_t *ids)
+{
+    struct cpu_backend *b = (struct cpu_backend *)attention;
+    return kv_pool_compare(&b->pool, b->options.constants, rows, ids);
+}
+
+static bool cpu_self_test(struct attention *attention)
+{
+    return self_test(((struct cpu_backend *)attention)->kernels);
+}
+
 /* ---- the roof ------------------------------------------------------------------------------------ */
 
 enum { ROOF_PLAIN, ROOF_PREFETCH, ROOF_STREAMS, ROOF_LOOPS };
@@ -585,8 +597,8 @@ static void cpu_close(struct attention *attention)
     free(b);
 }
 
-static const struct attention_ops ops = {cpu_close, cpu_submit, cpu_poll, cpu_read_kv,
-                                         cpu_measure_roof};
+static const struct attention_ops ops = {cpu_close,      cpu_submit,    cpu_poll,        cpu_read_kv,
+                                         cpu_compare_kv, cpu_self_test, cpu_measure_roof};
 
 bool attention_isa_supported(const char *name)
 {

@@ -90,6 +90,19 @@ static void reference_read_kv(struct attention *attention, uint32_t layer, uint3
     kv_pool_read(&b->pool, layer, block, slot, count, k, v);
 }
 
+static uint32_t reference_compare_kv(struct attention *attention, const struct kv_rows *rows,
+                                     const uint32_t *ids)
+{
+    struct reference_backend *b = (struct reference_backend *)attention;
+    return kv_pool_compare(&b->pool, b->options.constants, rows, ids);
+}
+
+static bool reference_self_test(struct attention *attention)
+{
+    (void)attention;
+    return true; /* it is what the others are compared with */
+}
+
 static double reference_measure_roof(struct attention *attention)
 {
     (void)attention;
@@ -103,8 +116,9 @@ static void reference_close(struct attention *attention)
     free(b);
 }
 
-static const struct attention_ops ops = {reference_close, reference_submit, reference_poll,
-                                         reference_read_kv, reference_measure_roof};
+static const struct attention_ops ops = {
+    reference_close,      reference_submit,    reference_poll,        reference_read_kv,
+    reference_compare_kv, reference_self_test, reference_measure_roof};
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES])

@@ -32,10 +32,10 @@ expect 'another node'"'"'s id' '421 other_node' "$(post /v1/sequences '{"id":109
 expect 'a member that is not there' '422 invalid' "$(post /v1/sequences '{"toks":[1]}' | status)"
 
 # Extend. A sequence's length is what all of its layers have.
-expect 'layer 1 alone does not make it longer' '{"sequences":[{"id":7,"length":0}]}' \
+expect 'layer 1 alone does not make it longer' '{"sequences":[{"id":7,"length":0,"lengths":[0,1]}]}' \
     "$(post /v1/append "{\"layer\":1,\"sequences\":[7],\"k\":$(key 0),\"v\":$(value 0)}")"
 expect 'its layers show' '[0,1]' "$(curl -s "$URL/v1/sequences/7" | jq -c .lengths)"
-expect 'layer 0 follows' '{"sequences":[{"id":7,"length":1}]}' \
+expect 'layer 0 follows' '{"sequences":[{"id":7,"length":1,"lengths":[1,1]}]}' \
     "$(post /v1/append "{\"layer\":0,\"sequences\":[7],\"k\":$(key 0),\"v\":$(value 0)}")"
 for token in 1 2 3 4 5; do extend 7 $token >/dev/null; done
 expect 'six tokens are two blocks' '6 [0,1]' "$(curl -s "$URL/v1/sequences/7" | jq -c -r '"\(.length) \(.blocks)"')"

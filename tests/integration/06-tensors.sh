@@ -2,42 +2,17 @@
 # The same calls with safetensors instead of JSON: a header of JSON, then the numbers as they lie in memory.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc --set geometry.dtype=bf16 --set geometry.kv_dtype=bf16
-type='Content-Type: application/x-safetensors'
-
-# tensors NAME DTYPE SHAPE NUMBERS ... - a safetensors body (perl is part of every Debian).
-tensors() {
-    perl -e '
-        my ($at, $data, @parts) = (0, "");
-        while (my ($name, $dtype, $shape, $numbers) = splice(@ARGV, 0, 4)) {
-            my @n = split(/,/, $numbers);
-            my $raw = $dtype eq "I64" ? pack("q<*", @n) : $dtype eq "F32" ? pack("f<*", @n)
-                    : pack("v*", map { unpack("V", pack("f<", $_)) >> 16 } @n);    # BF16: the upper half of an f32
-            push @parts, sprintf("\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%d,%d]}", $name, $dtype, $shape,
-                                 $at, $at + length $raw);
-            $at += length $raw;
-            $data .= $raw;
-        }
-        my $header = "{" . join(",", @parts) . "}";
-        print pack("Q<", length $header), $header, $data;' "$@"
-}
-# The header of a safetensors answer, and the numbers of its first BF16 tensor.
-header() { perl -e 'local $/; $_ = <STDIN>; print substr($_, 8, unpack("Q<", $_))' <"$1"; }
-numbers() {
-    perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_);
-        print join(",", map { unpack("f<", pack("V", $_ << 16)) } unpack("v*", substr($_, 8 + $n, shift)))' "$2" <"$1"
-}
-post() { curl -s -H "$type" --data-binary @- "$URL$1"; }
 
 one=1,0,0,0,0,0,0,0 zero=0,0,0,0,0,0,0,0
 curl -s -X POST "$URL/v1/sequences" >/dev/null
-expect 'append two tokens' '{"sequences":[{"id":1,"length":2}]}' \
+expect 'append two tokens' '{"sequences":[{"id":1,"length":2,"lengths":[2]}]}' \
     "$(tensors sequences I64 1 1 indptr I64 2 0,2 k BF16 2,1,8 "$one,$one" v BF16 2,1,8 "1,1,1,1,1,1,1,1,3,3,3,3,3,3,3,3" | post /v1/append)"
 
 tensors sequences I64 1 1 q BF16 1,1,8 $zero | post '/v1/attend?lse=1' >"$WORK/o"
 expect 'the answer holds o and lse' '{"o":["BF16",[1,1,8]],"lse":["F32",[1,1]]}' \
     "$(header "$WORK/o" | jq -c 'del(.__metadata__) | map_values([.dtype, .shape])')"
 expect 'o is the mean of both values' 2,2,2,2,2,2,2,2 "$(numbers "$WORK/o" 16)"
-expect 'timing is in the metadata' '["queue_us","rows_in_step","step_us"]' "$(header "$WORK/o" | jq -c '.__metadata__ | keys')"
+expect 'timing is in the metadata' '["bytes_read","kernel","queue_us","roof_fraction","rows_in_step","step_us"]' "$(header "$WORK/o" | jq -c '.__metadata__ | keys')"
 expect 'JSON on request' '[[[2,2,2,2,2,2,2,2]]]' \
     "$(tensors sequences I64 1 1 q BF16 1,1,8 $zero | post '/v1/attend?accept=json' | jq -c .o)"
 expect 'the same as a call in JSON' '[[[2,2,2,2,2,2,2,2]]]' \
@@ -53,15 +28,14 @@ wrong() { expect "$1" "$2" "$(tensors "${@:3}" | post /v1/attend | jq -r '"\(.st
 wrong 'another dtype' '422 tensor q: wants BF16 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
 wrong 'another shape' '422 tensor q: wants BF16 [1, 1, 8]' sequences I64 1 1 q BF16 8 $zero
 wrong 'no q' '422 tensor q: is missing' sequences I64 1 1
-wrong 'an unknown tensor' '422 tensor positions: there is no such tensor, or it is not built yet' \
-    sequences I64 1 1 positions I64 1 0 q BF16 1,1,8 $zero
+wrong 'an unknown tensor' '422 tensor slot_mapping: there is no such tensor, or it is not built yet' \
+    sequences I64 1 1 slot_mapping I64 1 0 q BF16 1,1,8 $zero
 wrong 'a NaN' '422 tensor q: row 0, head 0, element 1 is not finite' sequences I64 1 1 q BF16 1,1,8 0,nan,0,0,0,0,0,0
 wrong 'a negative id' '422 tensor sequences: has an id that is not in 1..2^53-1' sequences I64 1 -1 q BF16 1,1,8 $zero
 wrong 'indptr that falls' '422 tensor indptr: wants I32 or I64 [S+1], rising from 0, each by at least 1' \
     sequences I64 1 1 indptr I64 2 0,-1 q BF16 1,1,8 $zero
 expect 'not safetensors' '400 3 bytes are too short for safetensors' "$(printf abc | post /v1/attend | jq -r '"\(.status) \(.detail)"')"
 expect 'an unknown parameter' 422 "$(tensors sequences I64 1 1 q BF16 1,1,8 $zero | post '/v1/attend?layer=1' | jq .status)"
-expect 'a body over 1 MiB' 413 "$(head -c 1100000 /dev/zero | curl -s -o /dev/null -w '%{http_code}' -H "$type" --data-binary @- "$URL/v1/attend")"
 expect 'JSON over 64 KiB' 413 "$(head -c 70000 /dev/zero | tr '\0' ' ' | curl -s -o /dev/null -w '%{http_code}' --json @- "$URL/v1/attend")"
 expect 'nothing has changed' 202 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
 stop_daemon

@@ -3,6 +3,7 @@
 #   start_daemon [ARG...]   start $ATTND on a free loopback port; sets URL, PORT and DAEMON (its process id)
 #   stop_daemon             SIGTERM, and wait; its exit code is the result
 #   expect NAME WANT GOT    print ok or not ok
+#   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
 set -u
 ATTND=${ATTND:-$PWD/build/release/attnd}
@@ -45,6 +46,33 @@ expect() {
         echo "not ok $1: wanted '$2', got '$3'"
         FAILED=1
     fi
+}
+
+# tensors NAME DTYPE SHAPE NUMBERS ... - a safetensors body (perl is part of every Debian). NUMBERS are
+# separated by commas; "N*x" is x, N times.
+tensors() {
+    perl -e '
+        my ($at, $data, @parts) = (0, "");
+        while (my ($name, $dtype, $shape, $numbers) = splice(@ARGV, 0, 4)) {
+            my @n = map { /^([0-9]+)[*](.*)$/ ? ($2) x $1 : $_ } split(/,/, $numbers);
+            my $raw = $dtype eq "I64" ? pack("q<*", @n) : $dtype eq "F32" ? pack("f<*", @n)
+                    : $dtype =~ /^F8/ ? pack("C*", @n)                            # F8_E4M3: the bits
+                    : pack("v*", map { unpack("V", pack("f<", $_)) >> 16 } @n);    # BF16: the upper half of an f32
+            push @parts, sprintf("\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%d,%d]}", $name, $dtype, $shape,
+                                 $at, $at + length $raw);
+            $at += length $raw;
+            $data .= $raw;
+        }
+        my $header = "{" . join(",", @parts) . "}";
+        print pack("Q<", length $header), $header, $data;' "$@"
+}
+# post PATH - send the body on standard input.
+post() { curl -s -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL$1"; }
+# The header of a safetensors answer, and the first N numbers of its first BF16 tensor.
+header() { perl -e 'local $/; $_ = <STDIN>; print substr($_, 8, unpack("Q<", $_))' <"$1"; }
+numbers() {
+    perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_);
+        print join(",", map { unpack("f<", pack("V", $_ << 16)) } unpack("v*", substr($_, 8 + $n, shift)))' "$2" <"$1"
 }
 
 finish() { exit "${FAILED:-0}"; }

@@ -1,0 +1,22 @@
+/* declared.h - the blocks that are kept for clients' sequences that said how long they may grow.
+ *
+ * A sequence that declares max_tokens is admitted only if all the blocks it can still need are there
+ * and promised to nobody else, so that no append of it ever fails for want of blocks. What it may still
+ * take is its `declared`; the sum of all is what everybody else has to leave alone. Engine thread. */
+#ifndef SCHEDULER_DECLARED_H
+#define SCHEDULER_DECLARED_H
+
+#include "scheduler/inspect.h"
+
+/* declared_note: a row's table or its sharing has changed: count again. Rows that declare nothing cost
+ * nothing. */
+void declared_note(struct inspected *all, uint32_t row);
+
+/* declared_drop: a row is about to be removed. */
+void declared_drop(struct inspected *all, uint32_t row);
+
+/* declared_need: blocks that a sequence of `max_tokens` would still need after its first `tokens`, of
+ * which the last block is shared when `shared`; 0 for one that declares nothing. */
+uint32_t declared_need(const struct inspected *all, uint32_t max_tokens, uint32_t tokens, bool shared);
+
+#endif

@@ -1,0 +1,338 @@
+/* tensor_parse.c - see tensor_parse.h. */
+#include "server/tensor_parse.h"
+
+#include "kernels/numeric.h"
+#include "server/body.h"
+#include "server/call_parse.h"
+#include "server/safetensors.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A body being read. */
+struct tensor_body {
+    struct http_exchange *x;
+    struct call *call;
+    const struct geometry *g;
+    struct safetensors tensors;
+};
+
+bool tensor_parse_wanted(const struct http_exchange *x)
+{
+    return body_is_type(x->body_type, "application/x-safetensors") ||
+           body_is_type(x->body_type, "application/octet-stream");
+}
+
+static int refuse(const struct tensor_body *b, const char *name, const char *wants)
+{
+    http_problem(b->x, ATTND_INVALID, "tensor %s: %s", name, wants);
+    return ATTND_INVALID;
+}
+
+/* Parse the body; its tensors are all in `names` (NULL-terminated). */
+static int open_tensors(struct tensor_body *b, const char *const *names)
+{
+    char reason[SAFETENSORS_REASON_BYTES];
+    int rc = safetensors_parse(b->x->body.bytes, b->x->body.n, &b->tensors, reason);
+    if (rc != 0)
+        http_problem(b->x, rc, "%s", reason);
+    for (unsigned i = 0; rc == 0 && i < b->tensors.count; i++) {
+        size_t n = 0;
+        while (names[n] && strcmp(b->tensors.tensors[i].name, names[n]) != 0)
+            n++;
+        if (!names[n])
+            rc = refuse(b, b->tensors.tensors[i].name,
+                        "there is no such tensor, or it is not built yet");
+    }
+    return rc;
+}
+
+/* ---- integers ------------------------------------------------------------------------------------ */
+
+/* Element i of an integer tensor; false when it is negative or 2^63 and more. */
+static bool integer_at(const struct safetensor *t, uint64_t i, uint64_t *value)
+{
+    size_t size = safetensors_dtype_bytes(t->dtype);
+    *value = 0;
+    memcpy(value, t->data + i * size, size); /* little-endian, as every host that we build for */
+    bool is_signed = t->dtype[0] == 'I';
+    return *value >> (8 * size - 1) == 0 || (!is_signed && size < 8);
+}
+
+static bool is_integers(const struct safetensor *t, uint64_t n)
+{
+    return t && t->rank == 1 && t->shape[0] == n &&
+           (strcmp(t->dtype, "I64") == 0 || strcmp(t->dtype, "I32") == 0 ||
+            strcmp(t->dtype, "U64") == 0);
+}
+
+static int read_sequences(struct tensor_body *b)
+{
+    const struct safetensor *ids = safetensors_find(&b->tensors, "sequences"),
+                            *indptr = safetensors_find(&b->tensors, "indptr"),
+                            *positions = safetensors_find(&b->tensors, "positions");
+    struct call *call = b->call;
+    uint64_t n = ids && ids->rank == 1 ? ids->shape[0] : 0, from, to;
+    if (n == 0 || !is_integers(ids, n))
+        return refuse(b, "sequences", "wants U64 or I64 [S]");
+    if (positions && !is_integers(positions, n))
+        return refuse(b, "positions", "wants I64 [S], one for each sequence");
+    call->sequences = call_alloc(call, n, sizeof *call->sequences);
+    if (!call->sequences)
+        return refuse(b, "sequences", "is too long");
+    for (; call->sequence_count < n; call->sequence_count++) {
+        uint64_t id, position = CALL_POSITION_ABSENT;
+        if (!integer_at(ids, call->sequence_count, &id) || id < 1 || id > CALL_ID_MAX)
+            return refuse(b, "sequences", "has an id that is not in 1..2^53-1");
+        if (positions &&
+            (!integer_at(positions, call->sequence_count, &position) || position > INT32_MAX))
+            return refuse(b, "positions", "has one that is not in 0..2^31-1");
+        call->sequences[call->sequence_count] = (struct call_sequence){id, 1, (uint32_t)position};
+    }
+    call->rows = call->sequence_count;
+    if (!indptr)
+        return 0;
+    if (!is_integers(indptr, n + 1) || !integer_at(indptr, 0, &from) || from != 0)
+        return refuse(b, "indptr", "wants I32 or I64 [S+1], rising from 0");
+    for (uint32_t i = 0; i < n; i++, from = to) {
+        if (!integer_at(indptr, i + 1, &to) || to <= from || to > INT32_MAX)
+            return refuse(b, "indptr", "wants I32 or I64 [S+1], rising from 0, each by at least 1");
+        call->sequences[i].rows = (uint32_t)(to - from);
+    }
+    call->rows = (uint32_t)from;
+    return 0;
+}
+
+/* An optional tensor of token ids, `n` of them (UINT64_MAX: any number), into call->tokens. */
+static int read_tokens(struct tensor_body *b, const char *name, uint64_t n, const char *wants)
+{
+    const struct safetensor *t = safetensors_find(&b->tensors, name);
+    struct call *call = b->call;
+    uint64_t id;
+    if (!t)
+        return 0;
+    n = n == UINT64_MAX && t->rank == 1 ? t->shape[0] : n;
+    if (!is_integers(t, n))
+        return refuse(b, name, wants);
+    call->tokens = call_alloc(call, n, sizeof *call->tokens);
+    if (!call->tokens)
+        return refuse(b, name, "is too long");
+    for (uint64_t i = 0; i < n; i++) {
+        if (!integer_at(t, i, &id) || id > UINT32_MAX)
+            return refuse(b, name, "has an id that is not in 0..4294967295");
+        call->tokens[call->token_count++] = (uint32_t)id;
+    }
+    return 0;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+/* The data of a tensor: where it lies, or a copy. NULL: it does not fit. */
+static const void *take_data(struct tensor_body *b, const struct safetensor *t)
+{
+    if (b->x->staging)
+        return t->data;
+    void *copy = call_alloc(b->call, t->end - t->begin, 1);
+    if (copy)
+        memcpy(copy, t->data, t->end - t->begin);
+    return copy;
+}
+
+/* A tensor [rows][heads][head_dim], all finite; with `layered`, [layers] may come before. Its format is
+ * geometry.dtype or `other`. */
+static int read_rows(struct tensor_body *b, const char *name, bool required, uint32_t heads,
+                     enum dtype other, bool layered, const void **rows, enum dtype *dtype)
+{
+    const struct safetensor *t = safetensors_find(&b->tensors, name);
+    const struct geometry *g = b->g;
+    uint32_t n = b->call->rows;
+    char wants[160];
+    if (!t)
+        return required ? refuse(b, name, "is missing") : 0;
+    bool all = layered && t->rank == 4 && t->shape[0] == g->layers;
+    const uint64_t *shape = t->shape + all;
+    *dtype = strcmp(t->dtype, safetensors_dtype_name(other)) == 0 ? other : g->dtype;
+    if (strcmp(t->dtype, safetensors_dtype_name(*dtype)) != 0 || t->rank != 3U + all || shape[0] != n ||
+        shape[1] != heads || shape[2] != g->head_dim) {
+        snprintf(wants, sizeof wants, "wants %s%s%s [%u, %u, %u]%s", safetensors_dtype_name(g->dtype),
+                 other == g->dtype ? "" : " or ",
+                 other == g->dtype ? "" : safetensors_dtype_name(other), n, heads, g->head_dim,
+                 layered ? ", or with [layers, ...] before" : "");
+        return refuse(b, name, wants);
+    }
+    size_t elements = (size_t)n * heads * g->head_dim * (all ? g->layers : 1);
+    *rows = take_data(b, t);
+    if (!*rows)
+        return refuse(b, name, "is too large");
+    size_t bad = numeric_first_nonfinite(*dtype, *rows, elements);
+    if (bad == elements)
+        return 0;
+    snprintf(wants, sizeof wants, "row %zu, head %zu, element %zu is not finite",
+             bad / g->head_dim / heads % n, bad / g->head_dim % heads, bad % g->head_dim);
+    return refuse(b, name, wants);
+}
+
+static int read_keys_and_values(struct tensor_body *b, bool attend)
+{
+    const struct geometry *g = b->g;
+    struct call *call = b->call;
+    enum dtype dtype_of_v = call->kv_source;
+    const struct safetensor *k = safetensors_find(&b->tensors, "k"),
+                            *v = safetensors_find(&b->tensors, "v");
+    int rc = read_rows(b, "k", !attend, g->kv_heads, g->kv_dtype, !attend, &call->k, &call->kv_source);
+    if (rc == 0)
+        rc = read_rows(b, "v", !attend, g->kv_heads, g->kv_dtype, !attend, &call->v, &dtype_of_v);
+    if (rc != 0 || (!k && !v))
+        return rc;
+    if (!k || !v)
+        return refuse(b, k ? "v" : "k", "is missing: k and v come together");
+    call->all_layers = k->rank == 4;
+    if (k->rank != v->rank || call->kv_source != dtype_of_v)
+        return refuse(b, "v", "wants the dtype and shape of k");
+    if (call->all_layers && call->layer)
+        return refuse(b, "k", "has all layers: ?layer= goes with the k and v of one");
+    return 0;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------ */
+
+/* ?layer=N &lse=1 &accept=json */
+static int read_rows_query(struct tensor_body *b, bool attend)
+{
+    struct call *call = b->call;
+    struct http_text text;
+    uint64_t value;
+    call->wants_tensors = attend;
+    for (size_t at = 0; query_next(b->x->query, &at, &text);) {
+        if (query_number(text, "layer", &value) && value < b->g->layers)
+            call->layer = (uint32_t)value;
+        else if (attend && query_number(text, "lse", &value) && value <= 1)
+            call->wants_lse = value;
+        else if (attend && http_text_is(text, "accept=json"))
+            call->wants_tensors = false;
+        else
+            return query_refuse(b->x, text,
+                                attend
+                                    ? "wants layer=N below the number of layers, lse=1 or accept=json"
+                                    : "wants layer=N below the number of layers");
+    }
+    return 0;
+}
+
+int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config,
+                      bool attend)
+{
+    static const char *const names[] = {"sequences", "indptr",    "positions", "k",
+                                        "v",         "token_ids", "q",         NULL},
+                             *const append_names[] = {"sequences", "indptr",    "positions", "k",
+                                                      "v",         "token_ids", NULL};
+    struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
+    enum dtype dtype_of_q;
+    call->kv_source = b.g->dtype;
+    int rc = read_rows_query(&b, attend);
+    if (rc == 0)
+        rc = open_tensors(&b, attend ? names : append_names);
+    if (rc == 0)
+        rc = read_sequences(&b);
+    if (rc == 0 && attend)
+        rc = read_rows(&b, "q", true, b.g->query_heads, b.g->dtype, false, &call->q, &dtype_of_q);
+    if (rc == 0)
+        rc = read_keys_and_values(&b, attend);
+    if (rc == 0 && !call->k && safetensors_find(&b.tensors, "token_ids"))
+        rc = refuse(&b, "token_ids", "wants I64 [T], beside k and v");
+    return rc == 0 ? read_tokens(&b, "token_ids", call->rows, "wants I64 [T], beside k and v") : rc;
+}
+
+/* ?id= &salt= &max_tokens= &priority= &idle_timeout_s= */
+static int read_create_query(struct tensor_body *b, const struct config *config)
+{
+    struct call *call = b->call;
+    struct http_text text;
+    int64_t value;
+    for (size_t at = 0; query_next(b->x->query, &at, &text);) {
+        if (query_integer(text, "id", 1, (int64_t)CALL_ID_MAX, &value))
+            call->id = (uint64_t)value;
+        else if (query_integer(text, "max_tokens", 1, config->limits.sequence_tokens, &value))
+            call->options.max_tokens = (uint32_t)value;
+        else if (query_integer(text, "priority", -CALL_PRIORITY_MAX, CALL_PRIORITY_MAX, &value))
+            call->options.priority = (int32_t)value;
+        else if (query_integer(text, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &value))
+            call->options.idle_timeout_s = (uint32_t)value;
+        else if (text.n > 5 && text.n <= 5 + sizeof call->salt && memcmp(text.bytes, "salt=", 5) == 0 &&
+                 !memchr(text.bytes, '%', text.n) && !memchr(text.bytes, '+', text.n)) {
+            call->salt_bytes = (uint32_t)text.n - 5;
+            memcpy(call->salt, text.bytes + 5, call->salt_bytes);
+        } else {
+            return query_refuse(b->x, text,
+                                "wants id=, max_tokens=, priority=, idle_timeout_s= with an integer in "
+                                "its range, or salt= with up to 64 plain characters");
+        }
+    }
+    return 0;
+}
+
+int tensor_parse_create(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    static const char *const names[] = {"tokens", NULL};
+    struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
+    int rc = read_create_query(&b, config);
+    if (rc == 0)
+        rc = open_tensors(&b, names);
+    return rc == 0 ? read_tokens(&b, "tokens", UINT64_MAX, "wants I32 or I64 [N]") : rc;
+}
+
+/* An optional F32 tensor [rows][columns] (rows 0: [columns]) of finite numbers, `positive` ones if so.
+ */
+static int read_constants(struct tensor_body *b, const char *name, uint32_t rows, uint32_t columns,
+                          bool positive, float **to)
+{
+    const struct safetensor *t = safetensors_find(&b->tensors, name);
+    char wants[96];
+    if (!t)
+        return 0;
+    size_t n = (size_t)(rows ? rows : 1) * columns;
+    bool shaped = rows ? t->rank == 2 && t->shape[0] == rows && t->shape[1] == columns
+                       : t->rank == 1 && t->shape[0] == columns;
+    if (strcmp(t->dtype, "F32") != 0 || !shaped) {
+        if (rows)
+            snprintf(wants, sizeof wants, "wants F32 [%u, %u]", rows, columns);
+        else
+            snprintf(wants, sizeof wants, "wants F32 [%u]", columns);
+        return refuse(b, name, wants);
+    }
+    *to = call_alloc(b->call, n, sizeof **to);
+    if (!*to)
+        return refuse(b, name, "is too large");
+    memcpy(*to, t->data, n * sizeof **to);
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite((*to)[i]) || (positive && !((*to)[i] > 0)))
+            return refuse(b, name, positive ? "wants finite numbers above 0" : "wants finite numbers");
+    }
+    return 0;
+}
+
+int tensor_parse_parameters(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    static const char *const names[] = {"sinks", "alibi_slopes", "k_scale", "v_scale", NULL};
+    const struct geometry *g = &config->geometry;
+    struct tensor_body b = {.x = x, .call = call, .g = g};
+    struct model_constants *c = &call->parameters;
+    int rc = query_none(x);
+    if (rc == 0 && !tensor_parse_wanted(x)) {
+        http_problem(x, ATTND_BAD_TYPE, "send safetensors, as application/x-safetensors");
+        rc = ATTND_BAD_TYPE;
+    }
+    if (rc == 0)
+        rc = open_tensors(&b, names);
+    if (rc == 0)
+        rc = read_constants(&b, "sinks", g->layers, g->query_heads, false, &c->sinks);
+    if (rc == 0)
+        rc = read_constants(&b, "alibi_slopes", 0, g->query_heads, false, &c->alibi);
+    if (rc == 0)
+        rc = read_constants(&b, "k_scale", g->layers, g->kv_heads, true, &c->k_scale);
+    if (rc == 0)
+        rc = read_constants(&b, "v_scale", g->layers, g->kv_heads, true, &c->v_scale);
+    if (rc == 0 && (c->k_scale || c->v_scale) && !dtype_is_fp8(g->kv_dtype))
+        rc = refuse(&b, c->k_scale ? "k_scale" : "v_scale", "only fp8 has scales");
+    return rc;
+}

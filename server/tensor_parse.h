@@ -1,0 +1,26 @@
+/* tensor_parse.h - from a request with a safetensors body to a call of the engine; see call_parse.h.
+ *
+ * Tensors of a body that lies in staging memory (x->staging) are used where they are; those of a small
+ * one, whose memory is the connection's, are copied into the call's arena. */
+#ifndef SERVER_TENSOR_PARSE_H
+#define SERVER_TENSOR_PARSE_H
+
+#include "config/config.h"
+#include "scheduler/call.h"
+#include "server/http_server.h"
+
+/* Whether the request's body says that it is safetensors. */
+bool tensor_parse_wanted(const struct http_exchange *x);
+
+/* Tensors sequences, indptr?, positions?, k, v, token_ids? and for attend q, with k and v optional;
+ * ?layer= and for attend &lse=1 &accept=json */
+int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config,
+                      bool attend);
+
+/* Tensor tokens; ?id= &salt= &max_tokens= &priority= &idle_timeout_s= */
+int tensor_parse_create(struct http_exchange *x, struct call *call, const struct config *config);
+
+/* Tensors sinks?, alibi_slopes?, k_scale?, v_scale? */
+int tensor_parse_parameters(struct http_exchange *x, struct call *call, const struct config *config);
+
+#endif

@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# What the daemon promises its clients and what they tell it: blocks kept for max_tokens, priorities, deadlines,
+# calls that nobody waits for any more, sequences that nobody uses, model constants, draining.
+. tests/integration/lib.sh
+call() { curl -s --json "$2" "$URL$1"; }
+problem() { jq -r '"\(.status) \(.code)"'; }
+zeros() { jq -nc "[range($1) | [[range(8) | 0]]]"; }
+append() { # ID ROWS
+    call /v1/append "{\"sequences\":[$1],\"indptr\":[0,$2],\"k\":$(zeros "$2"),\"v\":$(zeros "$2")}"
+}
+
+# Blocks of 4 tokens, 16 of them.
+start_daemon --config config/tiny.jsonc --set pool.blocks=16
+expect 'ten blocks are kept' 201 "$(curl -s -o /dev/null -w '%{http_code}' --json '{"id":1,"max_tokens":40,"priority":-3}' "$URL/v1/sequences")"
+expect 'they show' '40 -3' "$(curl -s "$URL/v1/sequences/1" | jq -r '"\(.max_tokens) \(.priority)"')"
+expect 'none of them is held yet' 16 "$(curl -s "$URL/stats" | jq .pool.free)"
+expect 'eight more cannot be promised' \
+    'max_tokens needs 8 blocks more, and 6 are free or reclaimable and promised to nobody' \
+    "$(call /v1/sequences '{"id":2,"max_tokens":32}' | jq -r .detail)"
+expect 'more than the pool is never possible' \
+    '422 max_tokens 65 are 17 blocks of 4 tokens; the pool has 16, and limits.sequence_tokens is 131072' \
+    "$(call /v1/sequences '{"max_tokens":65}' | jq -r '"\(.status) \(.detail)"')"
+call /v1/sequences '{"id":3}' >/dev/null
+expect 'who declared nothing may have the other six' 24 "$(append 3 24 | jq '.sequences[0].length')"
+expect 'and not a seventh' '503 blocks_exhausted' "$(append 3 1 | problem)"
+expect 'who declared has its ten' 40 "$(append 1 40 | jq '.sequences[0].length')"
+expect 'and no more' 'sequence 1 would have 41 tokens; it declared max_tokens 40' "$(append 1 1 | jq -r .detail)"
+curl -s -X DELETE "$URL/v1/sequences/1"
+expect 'deleted: they are anybody'"'"'s' 32 "$(append 3 8 | jq '.sequences[0].length')"
+curl -s -X DELETE "$URL/v1/sequences/3"
+call /v1/sequences '{"id":4,"max_tokens":16}' >/dev/null
+append 4 6 >/dev/null
+expect 'forks need what they may grow to, and a copy' \
+    'max_tokens needs 16 blocks more, and 12 are free or reclaimable and promised to nobody' \
+    "$(call /v1/sequences/4/fork '{"count":5}' | jq -r .detail)"
+expect 'three fit' 3 "$(call /v1/sequences/4/fork '{"ids":[5,6,7]}' | jq '.sequences | length')"
+for id in 5 6 7 4; do append $id 10 >"$WORK/o.$id"; done
+expect 'all of them grow to their end' '16 16 16 16' "$(cat "$WORK"/o.* | jq -r '.sequences[0].length' | paste -sd' ')"
+expect 'the books balance' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+expect 'a workload has what is not promised' finished \
+    "$(for id in 4 5 6 7; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+       call /v1/sequences '{"id":8,"max_tokens":20}' >/dev/null
+       curl -s -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":6,"prompt":10,"decode":10}],"verify":{"rows":4}}' "$URL/v1/workloads" |
+           tail -n 1 | jq -r .state)"
+expect 'and one that needs more is told so' 11 \
+    "$(curl -s -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":6,"prompt":10,"decode":10}]}' "$URL/v1/workloads" |
+        tail -n 1 | jq '.blocks.peak' | awk '{print ($1 <= 11) ? 11 : $1}')"
+
+# A page of blocks as columns, and only what is wanted of them.
+append 8 6 >/dev/null
+expect 'columns' '{"block":[0,1],"fill":[4,2],"next":2}' \
+    "$(curl -s "$URL/v1/blocks?format=columns&fields=fill,block&limit=2" | jq -c 'del(.epoch)')"
+expect 'only held ones' '[0,1]' "$(curl -s "$URL/v1/blocks?state=held&format=columns" | jq -c .block)"
+expect 'Link keeps the question' '</v1/blocks?cursor=3&limit=1&state=free&fields=block&format=columns>; rel="next"' \
+    "$(curl -s -o /dev/null -w '%header{link}' "$URL/v1/blocks?state=free&fields=block&format=columns&limit=1")"
+expect 'an unknown field' 422 "$(curl -s "$URL/v1/blocks?fields=color" | jq .status)"
+expect 'sequences by state' '[[8],[]]' \
+    "$(for state in idle queued; do curl -s "$URL/v1/sequences?state=$state" | jq -c '[.items[].id]'; done | jq -sc .)"
+expect 'the kernels are what they were at the start' true "$(curl -s -X POST "$URL/v1/selftest" | jq .ok)"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+
+# Rows wait for company for half a second, so there is a queue to look at.
+start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set limits.idle_timeout_s=2
+one='"k":[[[1,1,1,1,1,1,1,1]]],"v":[[[1,1,1,1,1,1,1,1]]]'
+for id in 1 2 3 4; do call /v1/sequences "{\"id\":$id,\"idle_timeout_s\":0}" >/dev/null; done
+call /v1/sequences '{"id":5}' >/dev/null
+expect 'a deadline passes in the queue' '504 deadline' \
+    "$(curl -s -H 'X-Request-Timeout-Ms: 100' --json "{\"sequences\":[1],$one}" "$URL/v1/append" | problem)"
+expect 'a deadline that is none' 400 "$(curl -s -H 'X-Request-Timeout-Ms: soon' "$URL/livez" | jq .status)"
+command curl -s -m 0.1 --json "{\"sequences\":[1],$one}" "$URL/v1/append" >/dev/null
+expect 'a client goes away while its call waits' 28 $?
+call /v1/append "{\"sequences\":[2],$one}" >"$WORK/deleted" &
+waiting=$!
+sleep 0.2
+expect 'it waits' true "$(curl -s "$URL/v1/sequences?state=queued" | jq 'any(.items[]; .id == 2)')"
+curl -s -X DELETE "$URL/v1/sequences/2"
+wait $waiting
+expect 'a delete ends the calls that wait' '410 gone sequence 2 was deleted before the call ran' \
+    "$(jq -r '"\(.status) \(.code) \(.detail)"' "$WORK/deleted")"
+for id in 3 4; do call /v1/attend "{\"sequences\":[$id],$one,\"q\":[[[0,0,0,0,0,0,0,0]]]}" >"$WORK/step.$id" & pids[id]=$!; done
+wait "${pids[@]}"
+expect 'two calls keep each other company' '2 2' "$(cat "$WORK"/step.* | jq .rows_in_step | paste -sd' ')"
+expect 'neither the late call nor the abandoned one was run' 0 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
+for _ in $(seq 60); do
+    gone=$(curl -s "$URL/v1/sequences/5")
+    [ "$(jq .status <<<"$gone")" = 410 ] && break
+    sleep 0.1
+done
+expect 'an unused sequence is removed' '410 gone' "$(problem <<<"$gone")"
+expect 'those that are to stay do' '[1,3,4]' "$(curl -s "$URL/v1/sequences" | jq -c '[.items[].id] | sort')"
+expect 'its id can be used again' 201 "$(curl -s -o /dev/null -w '%{http_code}' --json '{"id":5}' "$URL/v1/sequences")"
+
+# What is asked with a higher priority goes first, but never before an earlier call on the same sequence.
+call /v1/sequences '{"id":21,"priority":1,"idle_timeout_s":0}' >/dev/null
+call /v1/append "{\"sequences\":[3],\"positions\":[1],$one}" >"$WORK/earlier" &
+earlier=$!
+sleep 0.1
+expect 'the later one of the same sequence waits' '3 1' \
+    "$(call /v1/append "{\"sequences\":[3,21],\"positions\":[2,0],\"k\":$(zeros 2),\"v\":$(zeros 2)}" | jq -r '[.sequences[].length] | "\(.[0]) \(.[1])"')"
+wait $earlier
+expect 'drain: what is under way is finished' '202 draining' \
+    "$(call /v1/append "{\"sequences\":[3],$one}" >"$WORK/last" &
+       sleep 0.2
+       curl -s -w '%{http_code}' --json '{"deadline_s":5}' "$URL/v1/drain" | tr -d '\n' | sed 's/\(.*\)\(...\)$/\2 \1/' | sed 's/{"status":"\([a-z]*\)".*/\1/'
+       wait)"
+expect 'the call that waited has its answer' 4 "$(jq '.sequences[0].length' "$WORK/last")"
+wait "$DAEMON"
+expect 'then it ends' 0 $?
+DAEMON=
+
+# One block is left, and two calls want it.
+start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set pool.blocks=1
+call /v1/sequences '{"id":1}' >/dev/null
+call /v1/sequences '{"id":2,"priority":7}' >/dev/null
+call /v1/append "{\"sequences\":[1],$one}" >"$WORK/first" &
+first=$!
+sleep 0.1
+expect 'the one of higher priority gets it, though it came later' 1 \
+    "$(call /v1/append "{\"sequences\":[2],$one}" | jq '.sequences[0].length')"
+wait $first
+expect 'the other one does not' '503 blocks_exhausted' "$(problem <"$WORK/first")"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+
+# Model constants from outside, before anything is appended.
+start_daemon --config config/tiny.jsonc
+put() { curl -s -w '%{http_code}' -X PUT -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/parameters"; }
+expect 'sinks and slopes' 204 "$(tensors sinks F32 1,1 0 alibi_slopes F32 1 0.5 | put)"
+expect 'they show' '[true,true]' "$(curl -s "$URL/v1/info" | jq -c '[.geometry.sinks,.geometry.alibi]')"
+call /v1/sequences '{"id":1}' >/dev/null
+expect 'a sink of 0 halves the only value' '[[[0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]]]' \
+    "$(call /v1/attend "{\"sequences\":[1],$one,\"q\":[[[0,0,0,0,0,0,0,0]]]}" | jq -c .o)"
+expect 'fixed from then on' 409 "$(tensors sinks F32 1,1 1 | put | head -c 500 | jq -r .status 2>/dev/null | head -n 1)"
+expect 'a wrong shape' 'tensor sinks: wants F32 [1, 1]' "$(tensors sinks F32 2 1,1 | put | jq -r .detail 2>/dev/null | head -n 1)"
+expect 'scales of what is not fp8' 'tensor k_scale: only fp8 has scales' "$(tensors k_scale F32 1,1 1 | put | jq -r .detail 2>/dev/null | head -n 1)"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+finish
