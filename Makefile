@@ -84,6 +84,8 @@ $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $
 ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)
 $(call object,kernels/cpu/cpu_avx2.c): ISA_FLAGS += -mavx2 -mfma -mf16c
 $(call object,kernels/cpu/cpu_avx512.c): ISA_FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+$(call object,kernels/cpu/cpu_amx.c): ISA_FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 \
+	-mavx512vbmi -mgfni -mamx-tile -mamx-bf16 -mfma -mf16c
 endif
 
 $(B)/obj/%.o: %.c $(B)/flags

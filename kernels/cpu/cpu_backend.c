@@ -71,11 +71,11 @@ struct cpu_backend {
     int roof_loop;
 };
 
-const char *const attention_isa_names[] = {"auto", "portable", "avx2", "avx512", NULL};
+const char *const attention_isa_names[] = {"auto", "portable", "avx2", "avx512", "amx", NULL};
 
 /* Fastest first. */
-static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_avx512, &cpu_kernels_avx2,
-                                                        &cpu_kernels_portable};
+static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_amx, &cpu_kernels_avx512,
+                                                        &cpu_kernels_avx2, &cpu_kernels_portable};
 
 /* ---- states and folds ---------------------------------------------------------------------------- */
 
@@ -258,6 +258,7 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
     struct cpu_tile tile = {
         .head_dim = g->head_dim,
         .rows = packed,
+        .q_dtype = g->dtype,
         .kv_dtype = g->kv_dtype,
         .token_stride = b->pool.slot_bytes,
         .row_bytes = g->head_dim * b->pool.element_bytes,
@@ -271,6 +272,8 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
         .states = s->chunk,
         .scratch = s->tile,
     };
+    if (b->kernels->begin)
+        b->kernels->begin(&tile);
     fold_begin(s, packed);
     for (uint32_t chunk = item->first_chunk; chunk < item->first_chunk + item->chunks; chunk++) {
         run_chunk(b, s, &tile, &walk, chunk);
@@ -521,7 +524,7 @@ static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
     s->chunk = carve_states(arena, &used, rows, g->head_dim);
     for (int level = 0; level < FOLD_LEVELS; level++)
         s->fold[level] = carve_states(arena, &used, rows, g->head_dim);
-    s->tile = carve(arena, &used, cpu_scratch_floats(g->head_dim));
+    s->tile = carve(arena, &used, cpu_scratch_floats(g->head_dim, rows));
     s->o = carve(arena, &used, g->head_dim);
     return used;
 }

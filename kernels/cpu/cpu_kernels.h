@@ -30,7 +30,8 @@ struct cpu_span {
 /* One tile of one KV head, and the rows that read it. */
 struct cpu_tile {
     uint32_t head_dim, rows;
-    uint32_t position; /* of the tile's first key; a multiple of TILE_TOKENS */
+    uint32_t position;  /* of the tile's first key; a multiple of TILE_TOKENS */
+    enum dtype q_dtype; /* that q was rounded to */
     enum dtype kv_dtype;
     const struct cpu_span
         *spans; /* the readable keys from `position` on, at most TILE_TOKENS of them */
@@ -47,20 +48,24 @@ struct cpu_tile {
     float scale; /* of q.k, k_scale included */
     float softcap;
     struct cpu_states states; /* updated */
-    float *scratch;           /* [cpu_scratch_floats()], the worker's own, aligned to 64 bytes */
+    float *scratch;           /* [cpu_scratch_floats()], the worker's own, aligned to 64 bytes; what
+                                 begin() left there is kept */
 };
 
 enum { CPU_SCRATCH_ROWS = 32 }; /* rows of scores */
 
-/* Two tiles of f32, and scores. */
-static inline size_t cpu_scratch_floats(uint32_t head_dim)
+/* For at most `rows` packed rows: two tiles of f32 and scores, or what cpu_amx.c lays out there. */
+static inline size_t cpu_scratch_floats(uint32_t head_dim, uint32_t rows)
 {
-    return (size_t)TILE_TOKENS * (2 * head_dim + CPU_SCRATCH_ROWS);
+    return (size_t)TILE_TOKENS * (2 * head_dim + CPU_SCRATCH_ROWS) + (size_t)(rows + 16) * head_dim / 2;
 }
 
 struct cpu_kernels {
     const char *isa;
     bool (*supported)(void); /* by this processor */
+
+    /* begin: the tiles that follow have the same rows and q; NULL: nothing to prepare. */
+    void (*begin)(const struct cpu_tile *tile);
 
     /* tile: one softmax update of every row that sees a key of the tile. */
     void (*tile)(const struct cpu_tile *tile);
@@ -76,6 +81,7 @@ struct cpu_kernels {
                    float v_scale, float *o, float *lse);
 };
 
-extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,
+    cpu_kernels_amx;
 
 #endif

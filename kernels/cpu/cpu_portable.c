@@ -184,5 +184,5 @@ static bool portable_supported(void)
 }
 
 const struct cpu_kernels cpu_kernels_portable = {
-    "portable", portable_supported, portable_tile, portable_merge, portable_finish,
+    "portable", portable_supported, NULL, portable_tile, portable_merge, portable_finish,
 };

@@ -83,15 +83,16 @@ static void next_run(struct work *w)
 INLINE void fetch_ahead(struct work *w, uint32_t lines)
 {
     struct ahead *a = &w->ahead;
-    if (!a->left)
-        return;
     lines = lines < a->left ? lines : a->left;
     a->left -= lines;
-    for (uint32_t i = 0; i < lines; i++) {
+    while (lines) {
         if (a->at >= a->end)
             next_run(w);
-        __builtin_prefetch(a->at, 0, 2);
-        a->at += CACHE_LINE;
+        uint32_t run = (uint32_t)((size_t)(a->end - a->at + CACHE_LINE - 1) / CACHE_LINE);
+        run = lines < run ? lines : run;
+        lines -= run;
+        for (; run; run--, a->at += CACHE_LINE)
+            __builtin_prefetch(a->at, 0, 2);
     }
 }
 
@@ -440,38 +441,48 @@ INLINE void run_tile(const enum dtype dtype, struct work *w)
     run_rows_f32(w);
 }
 
-/* Tokens' rows from spans; returns how many. */
-static uint32_t spread_spans(const struct cpu_span *spans, uint32_t count, size_t stride,
-                             const uint8_t **k, const uint8_t **v)
+/* The rows of every token of the tile, from its spans. */
+static void find_tokens(struct work *w)
 {
+    const struct cpu_tile *t = w->t;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t token = 0; token < spans[i].tokens; token++, n++) {
-            k[n] = spans[i].k + token * stride;
-            v[n] = spans[i].v + token * stride;
+    for (uint32_t i = 0; i < t->span_count; i++) {
+        const uint8_t *k = t->spans[i].k, *v = t->spans[i].v;
+        for (uint32_t token = 0; token < t->spans[i].tokens; token++, n++) {
+            w->keys[n] = k + token * t->token_stride;
+            w->values[n] = v + token * t->token_stride;
         }
     }
-    return n;
+    w->tokens = n;
 }
 
-static void simd_tile(const struct cpu_tile *t)
+/* Begin a tile: which of its tokens any row sees; false when none is. */
+INLINE bool open_work(struct work *w, const struct cpu_tile *t)
 {
-    struct work w = {.t = t, .first = TILE_TOKENS};
-    w.k32 = t->scratch;
-    w.v32 = w.k32 + (size_t)TILE_TOKENS * t->head_dim;
-    w.p = w.v32 + (size_t)TILE_TOKENS * t->head_dim;
-    w.tokens = spread_spans(t->spans, t->span_count, t->token_stride, w.keys, w.values);
-    begin_ahead(&w);
+    w->t = t;
+    w->first = TILE_TOKENS;
+    w->end = 0;
+    begin_ahead(w);
     for (uint32_t row = 0; row < t->rows; row++) {
         uint32_t first, end;
         seen_by(t, row, &first, &end);
         if (first >= end)
             continue;
-        w.first = first < w.first ? first : w.first;
-        w.end = end > w.end ? end : w.end;
+        w->first = first < w->first ? first : w->first;
+        w->end = end > w->end ? end : w->end;
     }
-    if (w.first >= w.end)
+    return w->first < w->end;
+}
+
+static void simd_tile(const struct cpu_tile *t)
+{
+    struct work w;
+    if (!open_work(&w, t))
         return;
+    find_tokens(&w);
+    w.k32 = t->scratch;
+    w.v32 = w.k32 + (size_t)TILE_TOKENS * t->head_dim;
+    w.p = w.v32 + (size_t)TILE_TOKENS * t->head_dim;
     switch (t->kv_dtype) {
     case DTYPE_F32:
         run_tile(DTYPE_F32, &w);

@@ -1,7 +1,9 @@
 /* self_test.c - see self_test.h.
  *
- * Two chunks of generated keys, three rows (the last one sees only part of them), softcap, slopes, a
- * window: tile by tile, merged, finished, and compared with reference_row(). */
+ * For two sizes of a head, of which one is not a multiple of 16 (the kernels' remainders) and the other
+ * one suits tile registers: two chunks of generated keys, three rows (the last one sees only part of
+ * them), softcap, slopes, a window: tile by tile, merged, finished, and compared with reference_row().
+ */
 #include "kernels/cpu/self_test.h"
 
 #include "kernels/numeric.h"
@@ -11,11 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum {
-    TEST_DIM = 72, /* not a multiple of 16: the kernels' remainders are met too */
-    TEST_KEYS = CHUNK_TOKENS + 100,
-    TEST_ROWS = 3
-};
+enum { TEST_DIM_MAX = 72, TEST_KEYS = CHUNK_TOKENS + 100, TEST_ROWS = 3 };
 
 static const struct value_source test_values = {.seed = 7, .content = 1};
 
@@ -27,20 +25,21 @@ struct problem {
     struct geometry g;
     struct model_constants c;
     float k_scale, v_scale, alibi[TEST_ROWS], sinks[TEST_ROWS];
-    uint8_t k[TEST_KEYS][TEST_DIM * 4], v[TEST_KEYS][TEST_DIM * 4];
-    float q[TEST_ROWS][TEST_DIM];
+    uint8_t k[TEST_KEYS][TEST_DIM_MAX * 4], v[TEST_KEYS][TEST_DIM_MAX * 4];
+    float q[TEST_ROWS * TEST_DIM_MAX]; /* [TEST_ROWS][head_dim], exact in bf16 */
     uint32_t keys[TEST_ROWS];
 };
 
-static void fill(struct problem *p, enum dtype kv_dtype)
+static void fill(struct problem *p, enum dtype kv_dtype, uint32_t dim)
 {
     *p = (struct problem){
         .k_scale = 1, .v_scale = 0.5F, .keys = {TEST_KEYS, TEST_KEYS, CHUNK_TOKENS + 3}};
     p->g = (struct geometry){.layers = 1,
                              .query_heads = TEST_ROWS,
                              .kv_heads = 1,
-                             .head_dim = TEST_DIM,
+                             .head_dim = dim,
                              .block_size = 16,
+                             .dtype = DTYPE_BF16,
                              .kv_dtype = kv_dtype,
                              .scale = 0.2F,
                              .softcap = 10,
@@ -49,14 +48,18 @@ static void fill(struct problem *p, enum dtype kv_dtype)
     for (uint32_t row = 0; row < TEST_ROWS; row++) {
         p->alibi[row] = 0.01F * (float)row;
         p->sinks[row] = (float)row;
-        values_row(test_values, p->keys[row], 0, VALUES_Q, row, TEST_DIM, p->q[row]);
+        float *q = p->q + row * dim;
+        uint8_t rounded[TEST_DIM_MAX * 2];
+        values_row(test_values, p->keys[row], 0, VALUES_Q, row, dim, q);
+        numeric_from_float(DTYPE_BF16, q, dim, rounded);
+        numeric_to_float(DTYPE_BF16, rounded, dim, q);
     }
     for (uint32_t j = 0; j < TEST_KEYS; j++) {
-        float row[TEST_DIM];
-        values_row(test_values, j, 0, VALUES_K, 0, TEST_DIM, row);
-        numeric_from_float(kv_dtype, row, TEST_DIM, p->k[j]);
-        values_row(test_values, j, 0, VALUES_V, 0, TEST_DIM, row);
-        numeric_from_float(kv_dtype, row, TEST_DIM, p->v[j]);
+        float row[TEST_DIM_MAX];
+        values_row(test_values, j, 0, VALUES_K, 0, dim, row);
+        numeric_from_float(kv_dtype, row, dim, p->k[j]);
+        values_row(test_values, j, 0, VALUES_V, 0, dim, row);
+        numeric_from_float(kv_dtype, row, dim, p->v[j]);
     }
 }
 
@@ -64,8 +67,8 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
 {
     const struct problem *p = cookie;
     (void)kv_head;
-    numeric_to_float(p->g.kv_dtype, p->k[position], TEST_DIM, k);
-    numeric_to_float(p->g.kv_dtype, p->v[position], TEST_DIM, v);
+    numeric_to_float(p->g.kv_dtype, p->k[position], p->g.head_dim, k);
+    numeric_to_float(p->g.kv_dtype, p->v[position], p->g.head_dim, v);
 }
 
 /* Chunk `chunk` of the problem into `states`. */
@@ -83,15 +86,16 @@ static void run_chunk(const struct cpu_kernels *kernels, const struct problem *p
         const struct cpu_span spans[2] = {{p->k[position], p->v[position], front},
                                           {p->k[position + front], p->v[position + front], n - front}};
         const struct cpu_tile tile = {
-            .head_dim = TEST_DIM,
+            .head_dim = p->g.head_dim,
             .rows = TEST_ROWS,
             .position = position,
+            .q_dtype = p->g.dtype,
             .kv_dtype = p->g.kv_dtype,
             .spans = spans,
             .span_count = n > front ? 2 : 1,
             .token_stride = sizeof p->k[0],
-            .row_bytes = TEST_DIM * dtype_bytes(p->g.kv_dtype),
-            .q = p->q[0],
+            .row_bytes = p->g.head_dim * dtype_bytes(p->g.kv_dtype),
+            .q = p->q,
             .keys = p->keys,
             .slopes = p->alibi,
             .window = p->g.window[0],
@@ -100,6 +104,8 @@ static void run_chunk(const struct cpu_kernels *kernels, const struct problem *p
             .states = *states,
             .scratch = scratch,
         };
+        if (kernels->begin)
+            kernels->begin(&tile);
         kernels->tile(&tile);
     }
 }
@@ -107,24 +113,24 @@ static void run_chunk(const struct cpu_kernels *kernels, const struct problem *p
 /* Everything that one comparison needs. */
 struct work {
     struct problem p;
-    float m[2][TEST_ROWS], l[2][TEST_ROWS], o[2][TEST_ROWS][TEST_DIM];
+    float m[2][TEST_ROWS], l[2][TEST_ROWS], o[2][TEST_ROWS * TEST_DIM_MAX];
 };
 
-static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, struct work *w,
+static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, uint32_t dim, struct work *w,
                    float *scratch)
 {
-    struct cpu_states states[2] = {{w->m[0], w->l[0], w->o[0][0]}, {w->m[1], w->l[1], w->o[1][0]}};
-    fill(&w->p, kv_dtype);
+    struct cpu_states states[2] = {{w->m[0], w->l[0], w->o[0]}, {w->m[1], w->l[1], w->o[1]}};
+    fill(&w->p, kv_dtype, dim);
     for (uint32_t chunk = 0; chunk < 2; chunk++)
         run_chunk(kernels, &w->p, chunk, &states[chunk], scratch);
-    kernels->merge(TEST_ROWS, TEST_DIM, &states[0], &states[1]);
+    kernels->merge(TEST_ROWS, dim, &states[0], &states[1]);
     for (uint32_t row = 0; row < TEST_ROWS; row++) {
-        float o[TEST_DIM], lse;
-        double expected[TEST_DIM], expected_lse;
-        kernels->finish(TEST_DIM, &states[0], row, &w->p.sinks[row], w->p.v_scale, o, &lse);
-        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q[row], load_kv, &w->p, expected,
-                      &expected_lse);
-        for (uint32_t d = 0; d < TEST_DIM; d++) {
+        float o[TEST_DIM_MAX], lse;
+        double expected[TEST_DIM_MAX], expected_lse;
+        kernels->finish(dim, &states[0], row, &w->p.sinks[row], w->p.v_scale, o, &lse);
+        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + row * dim, load_kv, &w->p,
+                      expected, &expected_lse);
+        for (uint32_t d = 0; d < dim; d++) {
             if (!(fabs((double)o[d] - expected[d]) < TOLERANCE))
                 return false;
         }
@@ -137,10 +143,11 @@ static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, struc
 bool self_test(const struct cpu_kernels *kernels)
 {
     struct work *w = malloc(sizeof *w);
-    float *scratch = calloc(cpu_scratch_floats(TEST_DIM), sizeof *scratch);
+    float *scratch = calloc(cpu_scratch_floats(TEST_DIM_MAX, TEST_ROWS), sizeof *scratch);
     bool ok = w && scratch;
     for (int dtype = 0; ok && dtype < DTYPE_COUNT; dtype++)
-        ok = agrees(kernels, (enum dtype)dtype, w, scratch);
+        ok = agrees(kernels, (enum dtype)dtype, TEST_DIM_MAX, w, scratch) &&
+             agrees(kernels, (enum dtype)dtype, 64, w, scratch);
     free(w);
     free(scratch);
     return ok;

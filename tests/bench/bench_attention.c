@@ -4,7 +4,7 @@
  * the pool is 2 GiB in bf16 and far larger than the last-level cache. Generated values, permuted block
  * ids. The kernel and the read loop alternate, ROUNDS rounds; GB/s counts each needed K and V element
  * once. Then ragged lengths, and 64 sequences that share all of their 4 096 tokens against 64 that
- * share nothing. `--short` runs a toy size, to show that it works. */
+ * share nothing. `--short` runs a toy size, to show that it works; `--isa NAME` one instruction set. */
 #include "kernels/attention.h"
 #include "scheduler/planner.h"
 #include "scheduler/shape.h"
@@ -264,6 +264,7 @@ static void run_shared(const struct setting *s, int rounds)
 int main(int argc, char **argv)
 {
     bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
+    const char *only = argc > 2 && strcmp(argv[1], "--isa") == 0 ? argv[2] : NULL;
     static const struct {
         enum dtype dtype, kv_dtype;
         uint32_t group;
@@ -275,6 +276,8 @@ int main(int argc, char **argv)
     bench_print_machine("attention, 8 KV heads, head_dim 128, block 16, 16 x 4 096 tokens, 8 layers");
     for (int isa = 1; attention_isa_names[isa]; isa++) {
         const char *name = attention_isa_names[isa];
+        if (only && strcmp(name, only) != 0)
+            continue;
         for (size_t i = 0; i < (brief ? 1 : sizeof cases / sizeof cases[0]); i++) {
             const struct setting s = {name,           cases[i].dtype, cases[i].kv_dtype,
                                       cases[i].group, brief ? 2 : 16, brief ? 300 : 4096,

@@ -1,0 +1,210 @@
+/* cpu_vec512.h - vectors of 16 lanes for cpu_simd.h. Needs AVX-512 F, BW, DQ and VL (every server since
+ * Skylake-SP, and Zen 4). Included by each path that is compiled for them. */
+#ifndef KERNELS_CPU_CPU_VEC512_H
+#define KERNELS_CPU_CPU_VEC512_H
+
+#include "config/geometry.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdbool.h>
+
+#define LANES        16
+#define ACCUMULATORS 16
+
+typedef __m512 vec;
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec vec_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+INLINE vec vec_load(const float *from)
+{
+    return _mm512_loadu_ps(from);
+}
+
+INLINE void vec_store(float *to, vec x)
+{
+    _mm512_storeu_ps(to, x);
+}
+
+/* The first 8 lanes; the others are 0. */
+INLINE vec vec_load_tail(const float *from)
+{
+    return _mm512_maskz_loadu_ps(0xff, from);
+}
+
+INLINE void vec_store_tail(float *to, vec x)
+{
+    _mm512_mask_storeu_ps(to, 0xff, x);
+}
+
+INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+INLINE vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+INLINE vec vec_abs(vec x)
+{
+    return _mm512_abs_ps(x);
+}
+
+INLINE vec vec_copy_sign(vec x, vec sign)
+{
+    __m512i top = _mm512_set1_epi32(INT32_MIN);
+    return _mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(top, _mm512_castps_si512(sign), _mm512_castps_si512(x), 0xca));
+}
+
+/* y, and 0 in the lanes where x < limit. */
+INLINE vec vec_zero_below(vec x, float limit, vec y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_GT_OQ), y);
+}
+
+/* a where x < limit, else b. */
+INLINE vec vec_below(vec x, float limit, vec a, vec b)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_LT_OQ), b, a);
+}
+
+/* y * 2^n, n a whole number; the result is a normal one. */
+INLINE vec vec_scale_by_power(vec y, vec n)
+{
+    __m512i shifted = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), shifted));
+}
+
+/* 0, 1, 2, ... */
+INLINE vec vec_ramp(void)
+{
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+/* x in the lanes [first, end), -inf in the others; both may lie outside. */
+INLINE vec vec_keep_lanes(vec x, int first, int end)
+{
+    uint32_t from = first > 0 ? (first < LANES ? 0xffffU << first : 0) : 0xffffU;
+    uint32_t to = end < LANES ? (end > 0 ? (1U << end) - 1 : 0) : 0xffffU;
+    return _mm512_mask_blend_ps((__mmask16)(from & to), vec_set1(-INFINITY), x);
+}
+
+INLINE float vec_highest(vec x)
+{
+    return _mm512_reduce_max_ps(x);
+}
+
+/* Lanes 8 apart, then 4, 2 and 1. */
+INLINE float vec_sum(vec x)
+{
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* ---- stored formats ------------------------------------------------------------------------------ */
+
+INLINE size_t kv_bytes(const enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? 2 : 1;
+}
+
+/* 16 bytes of e4m3. As f16 the bits are the value times 2^-8, denormals included, and f16 converts
+ * without the penalty that denormals of f32 have. */
+INLINE vec from_e4m3(__m128i x)
+{
+    __m256i wide = _mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8);
+    __m256i half = _mm256_and_si256(_mm256_srai_epi16(wide, 1), _mm256_set1_epi16((short)0xbfff));
+    return _mm512_cvtph_ps(half) * vec_set1(256);
+}
+
+INLINE vec from_e5m2(__m128i x)
+{
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(x), 8));
+}
+
+INLINE vec from_bf16(__m256i x)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
+/* LANES elements as f32. */
+INLINE vec vec_load_as(const enum dtype dtype, const uint8_t *from)
+{
+    switch (dtype) {
+    case DTYPE_F16:
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)from));
+    case DTYPE_BF16:
+        return from_bf16(_mm256_loadu_si256((const __m256i *)(const void *)from));
+    case DTYPE_E4M3:
+        return from_e4m3(_mm_loadu_si128((const __m128i *)(const void *)from));
+    case DTYPE_E5M2:
+        return from_e5m2(_mm_loadu_si128((const __m128i *)(const void *)from));
+    default:
+        return _mm512_loadu_ps(from);
+    }
+}
+
+/* 8 elements; the other lanes are 0. */
+INLINE vec vec_load_tail_as(const enum dtype dtype, const uint8_t *from)
+{
+    __m128i bytes = dtype == DTYPE_F32
+                        ? _mm_setzero_si128()
+                        : _mm_maskz_loadu_epi8((__mmask16)((1U << (8 * kv_bytes(dtype))) - 1), from);
+    switch (dtype) {
+    case DTYPE_F16:
+        return _mm512_cvtph_ps(_mm256_zextsi128_si256(bytes));
+    case DTYPE_BF16:
+        return from_bf16(_mm256_zextsi128_si256(bytes));
+    case DTYPE_E4M3:
+        return from_e4m3(bytes);
+    case DTYPE_E5M2:
+        return from_e5m2(bytes);
+    default:
+        return _mm512_maskz_loadu_ps(0xff, from);
+    }
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------- */
+
+/* Lane i of the result is the sum of all lanes of x[i]: lanes 2 apart inside 4, then 1 apart, then 4,
+ * then 8. */
+INLINE vec reduce_lanes(const vec x[16])
+{
+    vec pairs[8], quads[4], halves[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        pairs[i] =
+            _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+        quads[i] =
+            _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        halves[i] = _mm512_shuffle_f32x4(quads[2 * i], quads[2 * i + 1], 0x88) +
+                    _mm512_shuffle_f32x4(quads[2 * i], quads[2 * i + 1], 0xdd);
+    return _mm512_shuffle_f32x4(halves[0], halves[1], 0x88) +
+           _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd);
+}
+
+INLINE bool vec512_supported(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+#undef INLINE
+
+#endif
