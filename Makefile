@@ -56,7 +56,7 @@ UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
-SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh scripts/*.sh)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh scripts/*.sh)
 
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
 OBJECTS := $(call object,$(SOURCES))
@@ -152,8 +152,9 @@ $(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
 BENCHES := $(patsubst tests/bench/bench_%.c,$(B)/bench/bench_%,$(wildcard tests/bench/bench_*.c))
 
 .PHONY: bench
-bench: $(BENCHES)
+bench: $(BENCHES) all
 	$(Q)for b in $(BENCHES); do $$b || exit 1; done
+	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash tests/bench/bench_server.sh
 
 .PHONY: check
 check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps

@@ -303,6 +303,12 @@ void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
     block->fill = (uint16_t)slots;
 }
 
+void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
+{
+    if (slots > pool->block[id].fill)
+        block_pool_set_fill(pool, id, slots);
+}
+
 void block_pool_publish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].state == BLOCK_HELD && !pool->block[id].published);

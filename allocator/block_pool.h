@@ -58,8 +58,9 @@ void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
  * block. O(n). */
 void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step);
 
-/* block_pool_set_fill(pool, id, slots): of a HELD block. */
+/* block_pool_set_fill(pool, id, slots): of a HELD block; _raise_fill: to at least so many. */
 void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots);
+void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots);
 
 /* block_pool_publish, _unpublish: whether the content of a HELD (for unpublish: any but FREE) block is
  * worth keeping once nobody holds it. Unpublishing a CACHED block frees it. O(1). */

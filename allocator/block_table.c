@@ -554,9 +554,7 @@ static void note_fill(struct block_tables *t, uint32_t row, uint32_t first, uint
     uint32_t i = first >= last * t->o.block_size ? last : first / t->o.block_size;
     for (; i * t->o.block_size < end; i++) {
         uint32_t slots = smaller(end - i * t->o.block_size, t->o.block_size);
-        uint32_t id = *entry(t, row, i);
-        if (slots > block_pool_fill(t->pool, id))
-            block_pool_set_fill(t->pool, id, slots);
+        block_pool_raise_fill(t->pool, *entry(t, row, i), slots);
     }
 }
 
@@ -598,13 +596,31 @@ void block_tables_advance(struct block_tables *t, uint32_t row, uint32_t layer, 
         r->cursor_min = smaller(r->cursor_min, cursors[i]);
 }
 
-void block_tables_submit(struct block_tables *t, uint32_t row, uint64_t step)
+static void take_part(struct row *r, uint64_t step)
 {
-    struct row *r = live_row(t, row);
-    assert(step > block_pool_retired(t->pool) &&
-           step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
     r->last_step = step;
     r->pending[step % STEPS_IN_FLIGHT_MAX] = r->cursor_min;
+}
+
+void block_tables_submit(struct block_tables *t, uint32_t row, uint64_t step)
+{
+    assert(step > block_pool_retired(t->pool) &&
+           step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
+    take_part(live_row(t, row), step);
+}
+
+void block_tables_submit_all(struct block_tables *t, uint64_t step,
+                             const struct reserve_request *requests, uint32_t n)
+{
+    assert(step > block_pool_retired(t->pool) &&
+           step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        struct row *r = live_row(t, requests[i].row);
+        assert(r->cursor_min == r->cursor_max && !r->swapped && requests[i].first == r->cursor_max);
+        raise_cursor_max(t, requests[i].row, requests[i].end);
+        r->cursor_min = r->cursor_max;
+        take_part(r, step);
+    }
 }
 
 /* Publish the row's full, retired blocks whose tokens are known, as far as nobody else said the same
@@ -613,7 +629,7 @@ static void publish_full_blocks(struct block_tables *t, uint32_t row)
 {
     struct row *r = &t->rows[row];
     uint32_t ready = smaller(smaller(r->retired, r->known), r->cursor_min);
-    if (r->root == NO_ROOT || r->swapped)
+    if (r->swapped)
         return;
     while (ready >= (r->published + 1) * t->o.block_size && !r->publish_stopped) {
         uint32_t id = *entry(t, row, r->published);
@@ -629,19 +645,18 @@ static void publish_full_blocks(struct block_tables *t, uint32_t row)
     }
 }
 
-void block_tables_retire(struct block_tables *t, uint32_t row, uint64_t step)
+void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint32_t *rows, uint32_t n)
 {
-    struct row *r = &t->rows[row];
-    if (r->state != ROW_LIVE)
-        return;
-    uint32_t written = r->pending[step % STEPS_IN_FLIGHT_MAX];
-    if (written > r->retired)
-        r->retired = written;
-    publish_full_blocks(t, row);
-}
-
-void block_tables_retire_step(struct block_tables *t, uint64_t step)
-{
+    for (uint32_t i = 0; i < n; i++) {
+        struct row *r = &t->rows[rows[i]];
+        if (r->state != ROW_LIVE)
+            continue;
+        uint32_t written = r->pending[step % STEPS_IN_FLIGHT_MAX];
+        if (written > r->retired)
+            r->retired = written;
+        if (r->root != NO_ROOT)
+            publish_full_blocks(t, rows[i]);
+    }
     for (uint64_t s = block_pool_retired(t->pool) + 1; s <= step; s++) {
         uint32_t next, *list = &t->leaving[s % STEPS_IN_FLIGHT_MAX];
         for (uint32_t row = *list; row != NO_ROW; row = next) {

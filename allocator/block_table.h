@@ -10,11 +10,11 @@
  *
  * The life of a step, seen from here:
  *
- *     reserve(step, ...)   blocks for the slots that will be written, and the copies that must run
- * first advance(row, ...)    the cursors move: the step has been submitted with these rows submit(row,
- * step)    the row takes part in this step retire(row, step)    the step is done: full blocks with
- * known tokens are published retire_step(step)    all rows of the step have been retired: fences are
- * lifted
+ *     reserve(step, ...)           blocks for the slots that will be written, and copies to make first
+ *     advance(row, ...)            the cursors move: the step has been submitted with these rows
+ *     submit(row, step)            the row takes part in this step
+ *     retire_step(step, rows)      the step is done: full blocks of its rows whose tokens are known are
+ *                                  published, and its fences are lifted
  *
  * Ids and counts only; the bytes move elsewhere, by the lists of copies that are returned. Copies run
  * in list order, before the step's appends. Engine thread only; nothing allocates after create. */
@@ -123,11 +123,16 @@ void block_tables_note_tokens(struct block_tables *tables, uint32_t row, uint32_
 void block_tables_advance(struct block_tables *tables, uint32_t row, uint32_t layer, uint32_t n);
 void block_tables_advance_all(struct block_tables *tables, uint32_t row, uint32_t n);
 
-/* block_tables_submit, _retire: `row` takes part in `step`; it is done. A row freed in between is left
- * alone. */
+/* block_tables_submit: `row` takes part in `step`. _submit_all: so do the rows of these requests, whose
+ * tokens are being written at every layer (advance_all). */
 void block_tables_submit(struct block_tables *tables, uint32_t row, uint64_t step);
-void block_tables_retire(struct block_tables *tables, uint32_t row, uint64_t step);
-void block_tables_retire_step(struct block_tables *tables, uint64_t step);
+void block_tables_submit_all(struct block_tables *tables, uint64_t step,
+                             const struct reserve_request *requests, uint32_t n);
+
+/* block_tables_retire_step(tables, step, rows, n): the step, in which these rows took part, is done.
+ * Rows that were removed meanwhile are left alone. */
+void block_tables_retire_step(struct block_tables *tables, uint64_t step, const uint32_t *rows,
+                              uint32_t n);
 
 /* block_tables_truncate(tables, row, length): no cursor stays above `length`; blocks and reservations
  * beyond are given back. */

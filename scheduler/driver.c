@@ -575,14 +575,15 @@ static void enter_step(struct driver *d)
         if (r->appended) {
             spell(r->w, r->ordinal, first, end, d->tokens);
             block_tables_note_tokens(d->tables, r->row, first, d->tokens, r->appended);
-            block_tables_advance_all(d->tables, r->row, r->appended);
+        } else {
+            block_tables_submit(d->tables, r->row, step);
         }
         report->recomputed_tokens += again > first ? again - first : 0;
         uint32_t fresh = larger(first, state_of(r)->done);
         report->prompt_tokens += prompt > fresh ? prompt - fresh : 0;
         d->table_rows[i] = r->row;
-        block_tables_submit(d->tables, r->row, step);
     }
+    block_tables_submit_all(d->tables, step, d->requests, d->request_count);
     for (uint32_t i = 0; i < d->row_count; i++) {
         const struct runner *r = &d->runners[d->rows[i].runner];
         d->planner_rows[i] = (struct planner_row){r->row, d->rows[i].position + 1,

@@ -102,9 +102,7 @@ struct step_cost executor_run(struct executor *x, const struct block_copy *copie
 void executor_retire(struct executor *x, const uint32_t *table_rows, uint32_t n, uint32_t rows,
                      struct step_cost cost)
 {
-    for (uint32_t i = 0; i < n; i++)
-        block_tables_retire(x->tables, table_rows[i], x->number);
-    block_tables_retire_step(x->tables, x->number++);
+    block_tables_retire_step(x->tables, x->number++, table_rows, n);
     uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES);
     x->step_us[at] = (float)(cost.seconds * 1e6);
     x->step_rows[at] = rows;

@@ -88,8 +88,8 @@ static struct block_tables *make_tables(uint32_t blocks, uint32_t rows, uint32_t
     return t;
 }
 
-/* One step of all rows; `requests` is scratch. */
-static void decode_step(struct block_tables *t, uint32_t rows, uint32_t tokens,
+/* One step of all rows, numbered in `all`; `requests` is scratch. */
+static void decode_step(struct block_tables *t, const uint32_t *all, uint32_t rows, uint32_t tokens,
                         struct reserve_request *requests, struct block_copy *copies, uint64_t step)
 {
     uint32_t copy_count = 0;
@@ -99,13 +99,8 @@ static void decode_step(struct block_tables *t, uint32_t rows, uint32_t tokens,
     }
     if (block_tables_reserve(t, step, requests, rows, copies, &copy_count) != 0)
         abort();
-    for (uint32_t row = 0; row < rows; row++) {
-        block_tables_advance_all(t, row, tokens);
-        block_tables_submit(t, row, step);
-    }
-    for (uint32_t row = 0; row < rows; row++)
-        block_tables_retire(t, row, step);
-    block_tables_retire_step(t, step);
+    block_tables_submit_all(t, step, requests, rows);
+    block_tables_retire_step(t, step, all, rows);
 }
 
 /* 4 096 rows, each at another place in its block, one token each a step. */
@@ -118,27 +113,29 @@ static void bench_decode(void)
     struct block_copy *copies = malloc(ROWS * sizeof *copies);
     const uint32_t steps = rounds == 1 ? 4 : STEPS;
     uint64_t step = 1;
-    uint32_t row, copy_count = 0;
-    if (!requests || !copies)
+    uint32_t row, copy_count = 0, *all = malloc(ROWS * sizeof *all);
+    if (!requests || !copies || !all)
         abort();
     for (uint32_t i = 0; i < ROWS; i++) {
+        all[i] = i;
         struct reserve_request first = {i, 0, 1 + random_below(256)};
         if (block_tables_add(t, UINT32_MAX, NULL, 0, &row) != 0 ||
             block_tables_reserve(t, step, &first, 1, copies, &copy_count) != 0)
             abort();
         block_tables_advance_all(t, row, first.end);
     }
-    block_tables_retire_step(t, step++);
+    block_tables_retire_step(t, step++, NULL, 0);
     for (int r = 0; r < rounds; r++) {
         double start = bench_now();
         for (uint32_t i = 0; i < steps; i++)
-            decode_step(t, ROWS, 1, requests, copies, step++);
+            decode_step(t, all, ROWS, 1, requests, copies, step++);
         seconds[r] = (bench_now() - start) / steps / ROWS;
     }
     print("decode step, per sequence of 4 096 (reserve to retire)", seconds, 1e-9, "ns", 20);
     block_tables_destroy(t);
     free(requests);
     free(copies);
+    free(all);
 }
 
 /* A parent of 131 072 tokens, 8 192 blocks; contiguous as one append leaves them, then scattered over
@@ -165,7 +162,7 @@ static void bench_fork(bool scattered)
         block_tables_advance_all(t, parent, more.end - more.first);
         block_tables_advance_all(t, other, between.end - between.first);
     }
-    block_tables_retire_step(t, 1);
+    block_tables_retire_step(t, 1, NULL, 0);
     for (int r = 0; r < rounds; r++) {
         double start = bench_now();
         for (int i = 0; i < FORKS; i++) {

@@ -29,7 +29,7 @@ supported() {
 for model in llama-3-70b-tp8 gemma-2-9b gpt-oss-20b; do
     verified "$model: heads, windows, softcap, sinks" --config "config/$model.jsonc" --set pool.blocks=200 --set geometry.layers=2
 done
-for isa in portable avx2 avx512; do
+for isa in portable avx2 avx512 amx; do
     if ! supported $isa; then
         echo "skip $isa: this processor has none"
         continue

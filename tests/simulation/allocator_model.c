@@ -485,11 +485,12 @@ static void do_retire(void)
             check_read(&s->actions[i]);
         use(&s->actions[i], -1);
     }
+    uint32_t rows[ROWS], n = 0;
     for (uint32_t i = 0; i < ROWS; i++) {
         if (s->takes_part[i])
-            block_tables_retire(m.tables, s->rows[i], m.retired);
+            rows[n++] = s->rows[i];
     }
-    block_tables_retire_step(m.tables, m.retired);
+    block_tables_retire_step(m.tables, m.retired, rows, n);
     s->count = 0;
     memset(s->takes_part, 0, sizeof s->takes_part);
 }

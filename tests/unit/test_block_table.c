@@ -35,10 +35,8 @@ static int append(struct block_tables *t, uint32_t row, uint32_t n, const uint32
         return rc;
     if (tokens)
         block_tables_note_tokens(t, row, first, tokens, n);
-    block_tables_advance_all(t, row, n);
-    block_tables_submit(t, row, next_step);
-    block_tables_retire(t, row, next_step);
-    block_tables_retire_step(t, next_step++);
+    block_tables_submit_all(t, next_step, &request, 1);
+    block_tables_retire_step(t, next_step++, &row, 1);
     ck_assert_ptr_null(block_tables_fault(t));
     return (int)count;
 }
@@ -243,10 +241,9 @@ START_TEST(fences_hold_until_their_step_retires)
     block_tables_remove(t, b);
     block_tables_remove(t, a);
     ck_assert_uint_eq(block_pool_counts(block_tables_pool(t)).fenced, 2);
-    block_tables_retire(t, a, 1); /* it is gone: left alone */
-    block_tables_retire_step(t, 1);
+    block_tables_retire_step(t, 1, &a, 1); /* it is gone: left alone */
     ck_assert_uint_eq(free_blocks(t), 3);
-    block_tables_retire_step(t, 2);
+    block_tables_retire_step(t, 2, NULL, 0);
     ck_assert_uint_eq(free_blocks(t), 4);
     block_tables_destroy(t);
 }
