@@ -108,6 +108,8 @@ static const struct key keys[] = {
      "K and V that one step reads, about; 0: no bound"},
     {"scheduler.batch_window_us", KIND_U32, AT(batch_window_us), 0, 1000000, "0", NULL,
      "that the rows of a client wait for others to share their step"},
+    {"scheduler.slow_step_ms", KIND_U32, AT(slow_step_ms), 0, 3600000, "1000", NULL,
+     "a step that takes longer is logged, one a second at most; 0: none is"},
     {"scheduler.admission", KIND_ENUM, AT(admission), 0, 0, "\"forecast\"", admission_names,
      "of workloads' sequences: forecast (never preempted) or optimistic"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},

@@ -52,6 +52,7 @@ struct config {
     uint32_t step_rows_max;   /* query rows and appended tokens of one step */
     uint64_t step_bytes_max;  /* of K and V that a workload's step reads; 0: no bound */
     uint32_t batch_window_us; /* that a client's rows wait for company */
+    uint32_t slow_step_ms;    /* longer ones are logged; 0: none */
     enum admission admission; /* of the sequences of workloads */
     uint64_t host_blocks;     /* 0 */
     enum log_level log_level;

@@ -27,6 +27,7 @@ struct executor {
     struct kv_copy *copies; /* [rows_max] */
     uint64_t number;        /* of the step being formed */
     bool appended;          /* anything, ever */
+    double slow_noted_s;    /* when a slow step was last logged */
 
     struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES];
@@ -99,9 +100,25 @@ struct step_cost executor_run(struct executor *x, const struct block_copy *copie
     return cost;
 }
 
+/* One line for a step that took long. */
+static void note_slow(struct executor *x, uint32_t sequences, uint32_t rows, struct step_cost cost)
+{
+    double now = now_s(), limit = x->config->slow_step_ms * 1e-3;
+    if (limit == 0 || cost.seconds < limit || now - x->slow_noted_s < 1)
+        return;
+    x->slow_noted_s = now;
+    log_line(
+        LOG_WARNING,
+        "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
+        "GB/s (roof %.1f)",
+        (unsigned long long)x->number, cost.seconds * 1e3, rows, sequences, (double)cost.bytes * 1e-6,
+        (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
+}
+
 void executor_retire(struct executor *x, const uint32_t *table_rows, uint32_t n, uint32_t rows,
                      struct step_cost cost)
 {
+    note_slow(x, n, rows, cost);
     block_tables_retire_step(x->tables, x->number++, table_rows, n);
     uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES);
     x->step_us[at] = (float)(cost.seconds * 1e6);

@@ -3,6 +3,7 @@
 #include "config/log.h"
 #include "scheduler/engine.h"
 #include "server/http_server.h"
+#include "server/json_arena.h"
 #include "server/routes.h"
 #include "server/version.h"
 
@@ -74,6 +75,17 @@ static void print_help(void)
          "\n"
          "keys and their defaults:");
     config_print_keys(stdout);
+}
+
+static void print_version(void)
+{
+    printf("attnd %s (%s)\ninstruction sets of this build that this processor has:", ATTND_VERSION,
+           ATTND_COMMIT);
+    for (int i = 1; attention_isa_names[i]; i++) {
+        if (attention_isa_supported(attention_isa_names[i]))
+            printf(" %s", attention_isa_names[i]);
+    }
+    printf("\nCUDA: not built in\n");
 }
 
 /* Fill `options`; false when the command line is not understood (getopt has said why). */
@@ -260,7 +272,7 @@ static enum exit_code serve(const struct config *config)
     uv_timer_init(&d.loop, &d.drain_deadline);
     d.drain_deadline.data = &d;
     enum exit_code code = start_engine(&d, config);
-    if (code == EXIT_OK && routes_create(&d.state) != 0) {
+    if (code == EXIT_OK && (routes_create(&d.state) != 0 || json_arena_install() != 0)) {
         fprintf(stderr, "attnd: no memory for limits.large_bodies of limits.body_bytes\n");
         code = EXIT_UNAVAILABLE;
     }
@@ -286,6 +298,7 @@ static enum exit_code serve(const struct config *config)
     http_server_destroy(d.server);
     routes_destroy(&d.state);
     close_loop(&d);
+    json_arena_remove();
     return code;
 }
 
@@ -321,7 +334,7 @@ int main(int argc, char **argv)
         return EXIT_OK;
     }
     if (options.action == ACTION_VERSION) {
-        printf("attnd %s (%s)\n", ATTND_VERSION, ATTND_COMMIT);
+        print_version();
         return EXIT_OK;
     }
     return run(&options);

@@ -72,7 +72,8 @@ expect 'and shows the arithmetic' 1 "$(grep -c 'blocks of 32768 bytes are 524288
 expect 'an unknown instruction set exits 78' 78 $?
 expect '--check-config shows the arithmetic' 'pool                     4096 blocks = 65536 tokens' \
     "$("$ATTND" --check-config | grep '^pool  *[0-9]* blocks')"
-expect '--version names it' attnd "$("$ATTND" --version | cut -d' ' -f1)"
+expect '--version names it' attnd "$("$ATTND" --version | head -n 1 | cut -d' ' -f1)"
+expect 'and the instruction sets' ' portable' "$("$ATTND" --version | grep -o ' portable')"
 
 # The second signal ends a drain that waits for a slow client.
 exec 3<>"/dev/tcp/127.0.0.1/$PORT"

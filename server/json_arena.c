@@ -1,0 +1,67 @@
+/* json_arena.c - see json_arena.h. */
+#include "server/json_arena.h"
+
+#include <cjson/cJSON.h>
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum {
+    ARENA_BYTES = 8 << 20, /* 64 KiB of "0," are 32 768 items of 64 bytes, and 64 of header */
+    ALIGNMENT = 16
+};
+
+static struct {
+    uint8_t *bytes;
+    size_t used, live; /* live: pieces given out and not yet given back */
+} arena;
+
+static void *take(size_t n)
+{
+    size_t rounded = (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (n > ARENA_BYTES || rounded > ARENA_BYTES - arena.used)
+        return NULL;
+    void *piece = arena.bytes + arena.used;
+    arena.used += rounded;
+    arena.live++;
+    return piece;
+}
+
+static void give(void *piece)
+{
+    uintptr_t at = (uintptr_t)piece - (uintptr_t)arena.bytes;
+    if (!piece)
+        return;
+    if (at >= ARENA_BYTES) { /* of the configuration, which is older */
+        free(piece);
+        return;
+    }
+    assert(arena.live > 0);
+    if (--arena.live == 0)
+        arena.used = 0;
+}
+
+int json_arena_install(void)
+{
+    cJSON_Hooks hooks = {take, give};
+    void *bytes = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED)
+        return ATTND_NO_MEMORY;
+    arena.bytes = bytes;
+    cJSON_InitHooks(&hooks);
+    return 0;
+}
+
+void json_arena_remove(void)
+{
+    if (!arena.bytes)
+        return;
+    assert(arena.live == 0);
+    cJSON_InitHooks(NULL);
+    munmap(arena.bytes, ARENA_BYTES);
+    arena.bytes = NULL;
+}
