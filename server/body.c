@@ -119,7 +119,9 @@ int body_open(struct http_exchange *x, const char *const *names, cJSON **tree)
 
 int member_wrong(struct http_exchange *x, const char *where, const char *name, const char *wants)
 {
-    http_problem(x, ATTND_INVALID, "%s/%s: %s", where, name, wants);
+    char pointer[128];
+    snprintf(pointer, sizeof pointer, "%s/%s", where, name);
+    http_problem_at(x, ATTND_INVALID, pointer, wants);
     return ATTND_INVALID;
 }
 

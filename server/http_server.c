@@ -155,23 +155,18 @@ static struct http_text find_header(const struct connection *c, const char *name
     return value;
 }
 
-void http_problem(struct http_exchange *x, int status, const char *format, ...)
+/* The problem's body. `pointer`: the JSON pointer of what is wrong, or NULL. */
+static void write_problem(struct http_exchange *x, int status, const char *pointer, char *detail)
 {
-    char detail[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(detail, sizeof detail, format, args);
-    va_end(args);
-
+    char type[64], all[640];
+    struct json_writer *w = &x->reply;
     for (char *p = detail; *p; p++) /* what it quotes may be cut, or no UTF-8 at all */
         *p = (unsigned char)*p < 0x80 ? *p : '?';
-
-    struct json_writer *w = &x->reply;
+    snprintf(all, sizeof all, "%s%s%s", pointer ? pointer : "", pointer ? ": " : "", detail);
     json_writer_init(w, w->buffer, w->capacity);
     x->tail_count = 0;
     x->http_status = status_http(status);
     x->content_type = "application/problem+json";
-    char type[64];
     snprintf(type, sizeof type, "/problems/%s", status_code(status));
     for (char *p = type; *p; p++)
         *p = *p == '_' ? '-' : *p;
@@ -179,13 +174,41 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
     json_string(w, "type", type);
     json_string(w, "title", status_title(status));
     json_uint(w, "status", (uint64_t)x->http_status);
-    json_string(w, "detail", detail);
+    json_string(w, "detail", all);
     json_string(w, "code", status_code(status));
     json_string(w, "request_id", x->request_id);
+    if (pointer) {
+        json_open(w, "errors", '[');
+        json_open(w, NULL, '{');
+        json_string(w, "pointer", pointer);
+        json_string(w, "detail", detail);
+        json_close(w, '}');
+        json_close(w, ']');
+    }
     json_close(w, '}');
     json_raw(w, "\n");
     log_line(LOG_WARNING, "refused %.*s: %d %s: %s (request %s)", (int)x->path.n, x->path.bytes,
-             x->http_status, status_code(status), detail, x->request_id);
+             x->http_status, status_code(status), all, x->request_id);
+}
+
+void http_problem(struct http_exchange *x, int status, const char *format, ...)
+{
+    char detail[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(detail, sizeof detail, format, args);
+    va_end(args);
+    write_problem(x, status, NULL, detail);
+}
+
+void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants)
+{
+    char detail[512], place[128];
+    snprintf(detail, sizeof detail, "%s", wants);
+    snprintf(place, sizeof place, "%s", pointer);
+    for (char *p = place; *p; p++) /* it may quote a name of the client's */
+        *p = (unsigned char)*p < 0x80 ? *p : '?';
+    write_problem(x, status, place, detail);
 }
 
 /* "NO_CONTENT" as llhttp names it -> "No content" */

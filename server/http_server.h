@@ -121,6 +121,10 @@ void http_answer(struct http_exchange *x);
 void http_problem(struct http_exchange *x, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* http_problem_at: likewise, of what `pointer` names: the detail becomes "pointer: wants", and `errors`
+ * lists the pointer. */
+void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants);
+
 /* http_text_is: whether the span equals `text`. */
 bool http_text_is(struct http_text span, const char *text);
 

@@ -25,7 +25,9 @@ bool tensor_parse_wanted(const struct http_exchange *x)
 
 static int refuse(const struct tensor_body *b, const char *name, const char *wants)
 {
-    http_problem(b->x, ATTND_INVALID, "tensor %s: %s", name, wants);
+    char pointer[SAFETENSORS_NAME_BYTES + 1];
+    snprintf(pointer, sizeof pointer, "/%s", name);
+    http_problem_at(b->x, ATTND_INVALID, pointer, wants);
     return ATTND_INVALID;
 }
 

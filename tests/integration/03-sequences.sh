@@ -29,6 +29,8 @@ expect 'Location names it' "/v1/sequences/2" \
     "$(curl -s -o /dev/null -D - -X POST "$URL/v1/sequences" | tr -d '\r' | sed -n 's/^Location: //p')"
 expect 'an id in use' '409 exists' "$(post /v1/sequences '{"id":7}' | status)"
 expect 'another node'"'"'s id' '421 other_node' "$(post /v1/sequences '{"id":1099511627777}' | status)"
+expect 'what is wrong is named' '[{"pointer":"/id","detail":"wants an integer in 1..9007199254740991"}]' \
+    "$(post /v1/sequences '{"id":0}' | jq -c .errors)"
 expect 'a member that is not there' '422 invalid' "$(post /v1/sequences '{"toks":[1]}' | status)"
 
 # Extend. A sequence's length is what all of its layers have.

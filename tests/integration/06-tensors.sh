@@ -25,14 +25,14 @@ expect 'two hundred tokens at once' 202 \
 
 # Mistakes.
 wrong() { expect "$1" "$2" "$(tensors "${@:3}" | post /v1/attend | jq -r '"\(.status) \(.detail)"')"; }
-wrong 'another dtype' '422 tensor q: wants BF16 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
-wrong 'another shape' '422 tensor q: wants BF16 [1, 1, 8]' sequences I64 1 1 q BF16 8 $zero
-wrong 'no q' '422 tensor q: is missing' sequences I64 1 1
-wrong 'an unknown tensor' '422 tensor slot_mapping: there is no such tensor, or it is not built yet' \
+wrong 'another dtype' '422 /q: wants BF16 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
+wrong 'another shape' '422 /q: wants BF16 [1, 1, 8]' sequences I64 1 1 q BF16 8 $zero
+wrong 'no q' '422 /q: is missing' sequences I64 1 1
+wrong 'an unknown tensor' '422 /slot_mapping: there is no such tensor, or it is not built yet' \
     sequences I64 1 1 slot_mapping I64 1 0 q BF16 1,1,8 $zero
-wrong 'a NaN' '422 tensor q: row 0, head 0, element 1 is not finite' sequences I64 1 1 q BF16 1,1,8 0,nan,0,0,0,0,0,0
-wrong 'a negative id' '422 tensor sequences: has an id that is not in 1..2^53-1' sequences I64 1 -1 q BF16 1,1,8 $zero
-wrong 'indptr that falls' '422 tensor indptr: wants I32 or I64 [S+1], rising from 0, each by at least 1' \
+wrong 'a NaN' '422 /q: row 0, head 0, element 1 is not finite' sequences I64 1 1 q BF16 1,1,8 0,nan,0,0,0,0,0,0
+wrong 'a negative id' '422 /sequences: has an id that is not in 1..2^53-1' sequences I64 1 -1 q BF16 1,1,8 $zero
+wrong 'indptr that falls' '422 /indptr: wants I32 or I64 [S+1], rising from 0, each by at least 1' \
     sequences I64 1 1 indptr I64 2 0,-1 q BF16 1,1,8 $zero
 expect 'not safetensors' '400 3 bytes are too short for safetensors' "$(printf abc | post /v1/attend | jq -r '"\(.status) \(.detail)"')"
 expect 'an unknown parameter' 422 "$(tensors sequences I64 1 1 q BF16 1,1,8 $zero | post '/v1/attend?layer=1' | jq .status)"

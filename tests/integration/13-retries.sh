@@ -68,11 +68,11 @@ expect 'the same numbers in bf16: 0x38 is 1, times the scale 2' '{"sequences":[{
     "$(tensors sequences I64 1 1 positions I64 1 0 indptr I64 2 0,2 k BF16 2,2,8 '32*2' v BF16 2,2,8 '32*2' | post '/v1/append?layer=1')"
 expect 'values come out as they went in' 2,2 \
     "$(tensors sequences I64 1 1 q BF16 1,2,8 '16*1' | post '/v1/attend?layer=1' >"$WORK/o"; numbers "$WORK/o" 4)"
-expect 'a NaN in the stored format' 'tensor k: row 1, head 1, element 7 is not finite' \
+expect 'a NaN in the stored format' '/k: row 1, head 1, element 7 is not finite' \
     "$(tensors sequences I64 1 1 indptr I64 2 0,2 k F8_E4M3 2,2,8 '31*56,127' v F8_E4M3 2,2,8 '32*64' | post /v1/append | jq -r .detail)"
-expect 'k and v of different formats' 'tensor v: wants the dtype and shape of k' \
+expect 'k and v of different formats' '/v: wants the dtype and shape of k' \
     "$(tensors sequences I64 1 1 k F8_E4M3 1,2,8 '16*56' v BF16 1,2,8 '16*1' | post /v1/append | jq -r .detail)"
-expect 'all layers and one layer' 'tensor k: has all layers: ?layer= goes with the k and v of one' \
+expect 'all layers and one layer' '/k: has all layers: ?layer= goes with the k and v of one' \
     "$(tensors sequences I64 1 1 k BF16 2,1,2,8 '32*1' v BF16 2,1,2,8 '32*1' | post '/v1/append?layer=1' | jq -r .detail)"
 tensors sequences I64 1 1 k BF16 1,2,8 '16*1' v BF16 1,2,8 '16*1' | post '/v1/append' >/dev/null
 expect 'layers that differ' '409 position_gap' \
@@ -86,7 +86,7 @@ tensors sequences I64 1 2 indptr I64 2 0,4000 k BF16 2,4000,2,8 '128000*1' v BF1
     token_ids I64 4000 '4000*7' >"$WORK/larger"
 tensors sequences I64 1 2 indptr I64 2 0,4096 k BF16 2,4096,2,8 '131072*1' v BF16 2,4096,2,8 '131072*0.5' \
     token_ids I64 4096 '4096*7' unused I64 70000 '70000*0' >"$WORK/unknown"
-expect 'more than 1 MiB, but for one tensor' 'tensor unused: there is no such tensor, or it is not built yet' \
+expect 'more than 1 MiB, but for one tensor' '/unused: there is no such tensor, or it is not built yet' \
     "$(post /v1/append <"$WORK/unknown" | jq -r .detail)"
 expect 'two layers of 4 000 tokens at once' '[4000,4000]' "$(post /v1/append <"$WORK/larger" | jq -c '.sequences[0].lengths')"
 expect 'and attention for all of them' 128000 \
