@@ -196,6 +196,15 @@ static int make_outputs(struct call_steps *c, struct call *call)
     return ok ? 0 : call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
 }
 
+/* Blocks that are kept for workloads and for sequences that are not the call's. */
+static uint64_t promised_to_others(struct call_steps *c, const struct call *call)
+{
+    uint64_t promised = c->o.promised(c->o.cookie) + c->o.all->declared;
+    for (uint32_t i = 0; i < call->sequence_count; i++)
+        promised -= sequences_at(c->o.all->sequences, call->requests[i].row)->declared;
+    return promised;
+}
+
 /* Blocks for what the call appends, or the call failed. What was promised to others is not touched. */
 static int reserve(struct call_steps *c, struct call *call)
 {
@@ -205,9 +214,11 @@ static int reserve(struct call_steps *c, struct call *call)
         return 0;
     uint32_t need = block_tables_need(tables, call->requests, call->sequence_count);
     struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
-    uint64_t promised = need ? c->o.promised(c->o.cookie) + c->o.all->declared : 0;
-    for (uint32_t i = 0; promised && i < call->sequence_count; i++) /* its own are for it */
-        promised -= sequences_at(c->o.all->sequences, call->requests[i].row)->declared;
+    uint64_t promised = need ? promised_to_others(c, call) : 0;
+    if (promised && (uint64_t)need + promised > counts.free + counts.cached) {
+        declared_note_all(c->o.all); /* somebody may have stopped sharing meanwhile */
+        promised = promised_to_others(c, call);
+    }
     if (need > counts.blocks)
         return call_fail(call, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
     if (promised && (uint64_t)need + promised > counts.free + counts.cached)
@@ -221,7 +232,11 @@ static int reserve(struct call_steps *c, struct call *call)
     if (rc == ATTND_NO_BLOCKS)
         return call_fail(call, rc, "needs %u blocks of %u; %u free, %u reclaimable", need,
                          counts.blocks, counts.free, counts.cached);
-    return rc == 0 ? 0 : call_fail(call, rc, "a sequence would be longer than its table");
+    if (rc != 0)
+        return call_fail(call, rc, "a sequence would be longer than its table");
+    for (uint32_t i = 0; i < call->sequence_count; i++)
+        declared_note(c->o.all, call->requests[i].row); /* the next call of this step must see it */
+    return 0;
 }
 
 /* A pass of the call's layer and format, a new one if it is the first; NULL when all are taken. */

@@ -22,6 +22,14 @@ static void set(struct inspected *all, struct sequence *s, uint32_t declared)
     s->declared = declared;
 }
 
+/* Whether a block that is about to be written may have to be copied: somebody shares it (the last
+ * writer needs no copy, but who that is is not known yet), or can come to. */
+static bool may_be_copied(const struct inspected *all, uint32_t block)
+{
+    const struct block_pool *pool = block_tables_pool(executor_tables(all->executor));
+    return block_pool_refs(pool, block) > 1 || block_pool_is_published(pool, block);
+}
+
 void declared_note(struct inspected *all, uint32_t row)
 {
     struct sequence *s = sequences_at(all->sequences, row);
@@ -31,13 +39,29 @@ void declared_note(struct inspected *all, uint32_t row)
     struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
     uint32_t blocks = blocks_of(all, s->options.max_tokens);
     need = blocks > table.entries ? blocks - table.entries : 0;
-    /* what it will write into and shares: the last writer of a block needs no copy, but who that is
-     * is not known yet */
-    const struct block_pool *pool = block_tables_pool(executor_tables(all->executor));
     for (uint32_t i = table.length / all->config->geometry.block_size;
          table.length < s->options.max_tokens && i < table.entries; i++)
-        need += block_pool_refs(pool, table.ids[i]) > 1;
+        need += may_be_copied(all, table.ids[i]);
     set(all, s, need);
+}
+
+void declared_note_all(struct inspected *all)
+{
+    for (uint32_t row = 0; all->declared && row < all->config->limits.sequences; row++) {
+        if (sequences_at(all->sequences, row)->id)
+            declared_note(all, row);
+    }
+}
+
+uint32_t declared_truncation(const struct inspected *all, uint32_t row, uint32_t length)
+{
+    uint32_t need = 0;
+    if (!sequences_at(all->sequences, row)->options.max_tokens)
+        return 0;
+    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    for (uint32_t i = length / all->config->geometry.block_size; i < table.entries; i++)
+        need += may_be_copied(all, table.ids[i]);
+    return need;
 }
 
 void declared_drop(struct inspected *all, uint32_t row)

@@ -12,6 +12,15 @@
  * nothing. */
 void declared_note(struct inspected *all, uint32_t row);
 
+/* declared_note_all: likewise all rows: what others do to blocks that they share with a row is noted no
+ * sooner. Until then the sum may be too high, never too low. O(sequences + blocks of those that
+ * declare). */
+void declared_note_all(struct inspected *all);
+
+/* declared_truncation: blocks more than it gives back that truncating a row to `length` makes it need;
+ * those that it shares stay with the others. */
+uint32_t declared_truncation(const struct inspected *all, uint32_t row, uint32_t length);
+
 /* declared_drop: a row is about to be removed. */
 void declared_drop(struct inspected *all, uint32_t row);
 

@@ -138,6 +138,8 @@ static bool may_declare(struct engine *e, struct call *call, uint32_t max_tokens
                   (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
         return false;
     }
+    if (need && need > unpromised(e))
+        declared_note_all(&e->all); /* somebody may have stopped sharing meanwhile */
     if (need == 0 || need <= unpromised(e))
         return true;
     call_fail(
@@ -266,6 +268,17 @@ static void run_truncate(struct engine *e, struct call *call)
     uint32_t row = find_own(e, call);
     if (row == NO_ROW)
         return;
+    uint32_t need = declared_truncation(&e->all, row, call->length);
+    if (need && need > unpromised(e))
+        declared_note_all(&e->all);
+    if (need && need > unpromised(e)) {
+        call_fail(
+            call, ATTND_NO_BLOCKS,
+            "it shares %u of the blocks that it would give back, max_tokens says that it will need "
+            "others for them, and %llu are free or reclaimable and promised to nobody",
+            need, (unsigned long long)unpromised(e));
+        return;
+    }
     block_tables_truncate(tables_of(e), row, call->length);
     declared_note(&e->all, row);
     sequences_at(e->all.sequences, row)->used_s = now_s();
@@ -287,6 +300,7 @@ static void reap(struct engine *e)
     if (now - e->reaped_s < REAP_S)
         return;
     e->reaped_s = now;
+    declared_note_all(&e->all);
     for (uint32_t n = 0; n < REAP_ROWS && n < rows; n++) {
         uint32_t row = e->reap_row++ % rows;
         const struct sequence *s = sequences_at(e->all.sequences, row);

@@ -17,6 +17,7 @@ struct sequences {
     uint64_t next_id;
     struct sequence_departure departures[DEPARTURES]; /* a ring */
     uint32_t departure_count;
+    uint64_t highest_departed; /* no id above was ever reaped */
 };
 
 static uint32_t home_of(const struct sequences *s, uint64_t id)
@@ -68,8 +69,9 @@ uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t 
         if (s->departures[i].id == id)
             s->departures[i].id = 0;
     }
-    while (id == 0) {
-        if (sequences_find(s, s->next_id) == NO_ROW)
+    while (id == 0) { /* one that its owner may still ask for is not given to somebody else */
+        if (sequences_find(s, s->next_id) == NO_ROW &&
+            (s->next_id > s->highest_departed || !sequences_departure(s, s->next_id).id))
             id = s->next_id;
         s->next_id++;
     }
@@ -100,6 +102,8 @@ void sequences_remove(struct sequences *s, uint32_t row)
 
 void sequences_note_reaped(struct sequences *s, uint32_t row, double now_s)
 {
+    if (s->at[row].id > s->highest_departed)
+        s->highest_departed = s->at[row].id;
     s->departures[s->departure_count++ % DEPARTURES] =
         (struct sequence_departure){s->at[row].id, now_s, now_s - s->at[row].used_s};
 }

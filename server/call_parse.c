@@ -426,19 +426,35 @@ static int limit_json(struct http_exchange *x, const struct call *call, const st
     return ATTND_INVALID;
 }
 
+/* The answer of an append has a number for every layer of every sequence, and must have room: what was
+ * appended cannot be taken back. */
+static int limit_lengths(struct http_exchange *x, const struct call *call, const struct geometry *g)
+{
+    enum { NUMBER_BYTES = 11, SEQUENCE_BYTES = 64 };
+    uint64_t bytes =
+        (uint64_t)call->sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
+    if (bytes + SEQUENCE_BYTES <= HTTP_REPLY_BYTES_MAX)
+        return 0;
+    http_problem(x, ATTND_INVALID, "%u sequences of %u layers are too many for one answer",
+                 call->sequence_count, g->layers);
+    return ATTND_INVALID;
+}
+
 int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
     static const char *const names[] = {"layer", "sequences", "indptr",    "positions",
                                         "k",     "v",         "token_ids", NULL};
     struct body b;
-    if (tensor_parse_wanted(x))
-        return tensor_parse_rows(x, call, config, false);
+    if (tensor_parse_wanted(x)) {
+        int bad = tensor_parse_rows(x, call, config, false);
+        return bad ? bad : limit_lengths(x, call, g);
+    }
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_rows(&b, call, g, false);
     cJSON_Delete(b.tree);
-    return rc;
+    return rc == 0 ? limit_lengths(x, call, g) : rc;
 }
 
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config)

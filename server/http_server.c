@@ -46,7 +46,8 @@ enum {
     REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
     ACCEPT_BACKLOG = 511,
     LINGER_S = 2,
-    TICK_MS = 500, /* how exactly timeouts are kept */
+    TICK_MS = 500,                     /* how exactly timeouts are kept */
+    BODY_BYTES_PER_S_MIN = 256 * 1024, /* slower clients would keep memory from others */
     URL_BYTES_MAX = 160,
     PHRASE_BYTES = 48
 };
@@ -74,7 +75,8 @@ struct connection {
         uv_pipe_t pipe;
     } handle;
     uv_write_t write;
-    uint64_t deadline_ms; /* loop time at which patience ends */
+    uint64_t deadline_ms;   /* loop time at which patience ends, */
+    uint64_t body_until_ms; /* and at which a body has to be there, however steadily it comes */
     llhttp_t parser;
 
     size_t head_bytes;  /* front of `input` that belongs to the current request */
@@ -657,6 +659,9 @@ static void refuse_syntax(struct connection *c, enum llhttp_errno error)
         end_with_problem(c);
     else if (c->url.n > HTTP_URL_BYTES_MAX)
         refuse(c, ATTND_URL_TOO_LONG, "more than %d bytes", HTTP_URL_BYTES_MAX);
+    else if (c->body_overflow && c->exchange.wants_length)
+        refuse(c, ATTND_LENGTH_REQUIRED, "more than %zu bytes are taken with a Content-Length only",
+               c->exchange.body_max);
     else if (c->body_overflow)
         refuse(c, ATTND_BODY_TOO_LARGE, "a body has at most %zu bytes", c->exchange.body_max);
     else if (error == HPE_USER && c->header_count == HTTP_HEADERS_MAX)
@@ -738,6 +743,8 @@ static void process(struct connection *c)
             return;
         c->phase = PHASE_BODY;
         set_deadline(c, c->server->limits.body_timeout_s);
+        uint64_t bytes = c->exchange.body_length ? c->exchange.body_length : c->exchange.body_max;
+        c->body_until_ms = c->deadline_ms + bytes * 1000 / BODY_BYTES_PER_S_MIN;
         if (!c->complete && c->input_bytes == c->head_bytes)
             send_continue(c);
     }
@@ -788,6 +795,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         set_deadline(c, c->server->limits.header_timeout_s);
     if (c->phase == PHASE_BODY)
         set_deadline(c, c->server->limits.body_timeout_s);
+    if (c->phase == PHASE_BODY && c->deadline_ms > c->body_until_ms)
+        c->deadline_ms = c->body_until_ms;
     c->input_bytes += (size_t)n;
     process(c);
 }

@@ -55,6 +55,7 @@ struct http_exchange {
     http_sink sink;           /* set by begun: takes the body as it comes; else it is collected */
     char *body_buffer;        /* where it is collected, and */
     size_t body_max;          /* how much may come: begun may set both */
+    bool wants_length;        /* set by begun: more would be taken if there were a Content-Length */
     void *upload;             /* the sink's */
     void *staging;            /* of body_buffer, when begun has set it */
     struct json_writer reply; /* the handler writes the body here, */

@@ -29,6 +29,7 @@ struct route {
     enum call_kind kind;
     route_parse parse;
     int http_status; /* of success */
+    bool tensors;    /* its body may be safetensors, and large */
 };
 
 enum {
@@ -214,30 +215,30 @@ static int parse_metrics(struct http_exchange *x, struct call *call, const struc
 
 /* clang-format off */
 static const struct route routes[] = {
-    {GET, "/livez", get_livez, 0, NULL, 0},
-    {GET, "/readyz", get_readyz, 0, NULL, 0},
-    {GET, "/v1/info", get_info, 0, NULL, 0},
-    {GET, "/stats", NULL, CALL_STATS, call_parse_page, 200},
-    {GET, "/metrics", NULL, CALL_STATS, parse_metrics, 200},
-    {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_pool, 200},
-    {POST, "/v1/audit", NULL, CALL_AUDIT, call_parse_nothing, 200},
-    {POST, "/v1/trim", NULL, CALL_TRIM, call_parse_nothing, 200},
-    {POST, "/v1/selftest", NULL, CALL_SELF_TEST, call_parse_nothing, 200},
-    {POST, "/v1/drain", post_drain, 0, NULL, 0},
-    {PUT, "/v1/parameters", NULL, CALL_PARAMETERS, tensor_parse_parameters, 204},
-    {GET, "/v1/sequences", NULL, CALL_LIST, call_parse_sequences, 200},
-    {POST, "/v1/sequences", NULL, CALL_CREATE, call_parse_create, 201},
-    {GET, "/v1/sequences/{id}", NULL, CALL_SEQUENCE, call_parse_nothing, 200},
-    {DELETE, "/v1/sequences/{id}", NULL, CALL_DELETE, call_parse_nothing, 204},
-    {GET, "/v1/sequences/{id}/blocks", NULL, CALL_BLOCKS, call_parse_nothing, 200},
-    {POST, "/v1/sequences/{id}/fork", NULL, CALL_FORK, call_parse_fork, 201},
-    {POST, "/v1/sequences/{id}/truncate", NULL, CALL_TRUNCATE, call_parse_truncate, 200},
-    {POST, workloads_path, NULL, CALL_WORKLOAD_START, parse_workload, 200},
-    {GET, "/v1/workloads/{id}", NULL, CALL_WORKLOAD, call_parse_nothing, 200},
-    {DELETE, "/v1/workloads/{id}", NULL, CALL_WORKLOAD_CANCEL, call_parse_nothing, 200},
-    {GET, "/v1/workloads/{id}/events", NULL, CALL_WORKLOAD, parse_events, 200},
-    {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200},
-    {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200},
+    {GET, "/livez", get_livez, 0, NULL, 0, false},
+    {GET, "/readyz", get_readyz, 0, NULL, 0, false},
+    {GET, "/v1/info", get_info, 0, NULL, 0, false},
+    {GET, "/stats", NULL, CALL_STATS, call_parse_page, 200, false},
+    {GET, "/metrics", NULL, CALL_STATS, parse_metrics, 200, false},
+    {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_pool, 200, false},
+    {POST, "/v1/audit", NULL, CALL_AUDIT, call_parse_nothing, 200, false},
+    {POST, "/v1/trim", NULL, CALL_TRIM, call_parse_nothing, 200, false},
+    {POST, "/v1/selftest", NULL, CALL_SELF_TEST, call_parse_nothing, 200, false},
+    {POST, "/v1/drain", post_drain, 0, NULL, 0, false},
+    {PUT, "/v1/parameters", NULL, CALL_PARAMETERS, tensor_parse_parameters, 204, true},
+    {GET, "/v1/sequences", NULL, CALL_LIST, call_parse_sequences, 200, false},
+    {POST, "/v1/sequences", NULL, CALL_CREATE, call_parse_create, 201, true},
+    {GET, "/v1/sequences/{id}", NULL, CALL_SEQUENCE, call_parse_nothing, 200, false},
+    {DELETE, "/v1/sequences/{id}", NULL, CALL_DELETE, call_parse_nothing, 204, false},
+    {GET, "/v1/sequences/{id}/blocks", NULL, CALL_BLOCKS, call_parse_nothing, 200, false},
+    {POST, "/v1/sequences/{id}/fork", NULL, CALL_FORK, call_parse_fork, 201, false},
+    {POST, "/v1/sequences/{id}/truncate", NULL, CALL_TRUNCATE, call_parse_truncate, 200, false},
+    {POST, workloads_path, NULL, CALL_WORKLOAD_START, parse_workload, 200, false},
+    {GET, "/v1/workloads/{id}", NULL, CALL_WORKLOAD, call_parse_nothing, 200, false},
+    {DELETE, "/v1/workloads/{id}", NULL, CALL_WORKLOAD_CANCEL, call_parse_nothing, 200, false},
+    {GET, "/v1/workloads/{id}/events", NULL, CALL_WORKLOAD, parse_events, 200, false},
+    {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200, true},
+    {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200, true},
 };
 /* clang-format on */
 
@@ -394,12 +395,26 @@ static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
     return true;
 }
 
+/* Whether the request sends tensors to a route that takes them. */
+static bool takes_tensors(const struct http_exchange *x)
+{
+    uint64_t id;
+    bool takes = false;
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
+        takes |= routes[i].tensors && routes[i].method == x->method &&
+                 path_matches(x->path, routes[i].path, &id);
+    return takes && tensor_parse_wanted(x);
+}
+
 bool routes_begun(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
-    if (x->body_length > HTTP_BODY_BYTES_MAX && x->body_length <= daemon->config->limits.body_bytes &&
-        tensor_parse_wanted(x))
-        return give_staging(x, daemon);
+    if (takes_tensors(x)) {
+        x->wants_length = x->body_length == 0;
+        if (x->body_length > HTTP_BODY_BYTES_MAX && x->body_length <= daemon->config->limits.body_bytes)
+            return give_staging(x, daemon);
+        return true;
+    }
     if (x->method != HTTP_METHOD_POST || !http_text_is(x->path, workloads_path))
         return true;
     if (daemon->uploads == UPLOADS_MAX) {

@@ -46,6 +46,39 @@ expect 'and one that needs more is told so' 11 \
     "$(curl -s -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":6,"prompt":10,"decode":10}]}' "$URL/v1/workloads" |
         tail -n 1 | jq '.blocks.peak' | awk '{print ($1 <= 11) ? 11 : $1}')"
 
+curl -s -X DELETE "$URL/v1/sequences/8"
+
+# What goes wrong when promises are not counted again: each of these once did.
+call /v1/sequences '{"id":30,"max_tokens":24}' >/dev/null
+append 30 24 >/dev/null
+call /v1/sequences/30/fork '{"ids":[31,32,33]}' >/dev/null
+call /v1/sequences/31/truncate '{"length":0}' >/dev/null
+expect 'truncating what is shared needs blocks that are there' '503 blocks_exhausted' \
+    "$(call /v1/sequences/32/truncate '{"length":0}' | problem)"
+expect 'and does nothing then' 24 "$(curl -s "$URL/v1/sequences/32" | jq .length)"
+expect 'the first one has its blocks' 24 "$(append 31 24 | jq '.sequences[0].length')"
+for id in 30 31 32 33; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+call /v1/sequences '{"id":34,"max_tokens":6}' >/dev/null
+append 34 5 >/dev/null
+call /v1/sequences/34/fork '{"ids":[35]}' >/dev/null
+curl -s -X DELETE "$URL/v1/sequences/35"
+call /v1/sequences '{"id":36}' >/dev/null
+expect 'who stops sharing leaves no promise behind' 56 "$(append 36 56 | jq '.sequences[0].length')"
+expect 'and takes none away' 6 "$(append 34 1 | jq '.sequences[0].length')"
+for id in 34 36; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+known='"token_ids":[1,2,3,4,5,6,7,8]'
+call /v1/sequences '{"id":37,"max_tokens":8}' >/dev/null
+call /v1/append "{\"sequences\":[37],\"indptr\":[0,8],\"k\":$(zeros 8),\"v\":$(zeros 8),$known}" >/dev/null
+call /v1/sequences/37/truncate '{"length":6}' >/dev/null
+expect 'another one finds what was cut off' 8 "$(call /v1/sequences '{"id":38,"tokens":[1,2,3,4,5,6,7,8]}' | jq .cached_tokens)"
+call /v1/sequences '{"id":39}' >/dev/null
+expect 'the copy that this takes is kept for the first' '52 503' \
+    "$(echo "$(append 39 52 | jq '.sequences[0].length')" "$(append 39 4 | jq .status)")"
+expect 'which has it' 8 "$(append 37 2 | jq '.sequences[0].length')"
+for id in 37 38 39; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+curl -s -X POST "$URL/v1/trim" >/dev/null
+call /v1/sequences '{"id":8,"max_tokens":20}' >/dev/null
+
 # A page of blocks as columns, and only what is wanted of them.
 append 8 6 >/dev/null
 expect 'columns' '{"block":[0,1],"fill":[4,2],"next":2}' \
@@ -88,6 +121,8 @@ for _ in $(seq 60); do
     sleep 0.1
 done
 expect 'an unused sequence is removed' '410 gone' "$(problem <<<"$gone")"
+expect 'its id is not given to somebody else' 6 "$(for _ in $(seq 2); do call /v1/sequences '{"idle_timeout_s":2}' | jq .id; done | tail -n 1 | awk '{print ($1 == 5) ? 5 : 6}')"
+sleep 4 # both are removed too
 expect 'those that are to stay do' '[1,3,4]' "$(curl -s "$URL/v1/sequences" | jq -c '[.items[].id] | sort')"
 expect 'its id can be used again' 201 "$(curl -s -o /dev/null -w '%{http_code}' --json '{"id":5}' "$URL/v1/sequences")"
 
@@ -108,6 +143,21 @@ expect 'the call that waited has its answer' 4 "$(jq '.sequences[0].length' "$WO
 wait "$DAEMON"
 expect 'then it ends' 0 $?
 DAEMON=
+
+# Two sequences that declared what they take, in one step.
+start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set pool.blocks=10 --set geometry.layers=256
+for id in 1 2; do call /v1/sequences "{\"id\":$id,\"max_tokens\":20}" >/dev/null; done
+for id in 1 2; do append $id 20 >"$WORK/both.$id" & pids[id]=$!; done
+wait "${pids[1]}" "${pids[2]}"
+expect 'both get it' '20 20' "$(cat "$WORK"/both.* | jq '.sequences[0].lengths[0]' | paste -sd' ')"
+n=1000
+expect 'an answer that would not fit is refused before anything is appended' \
+    '1000 sequences of 256 layers are too many for one answer' \
+    "$(tensors sequences I64 $n "$(seq -s, 3 $((n + 2)))" k F32 $n,1,8 "$((n * 8))*1" v F32 $n,1,8 "$((n * 8))*1" | post /v1/append | jq -r .detail)"
+expect 'chunks beyond 1 MiB want a length' 411 \
+    "$(head -c 1100000 /dev/zero | curl -s -o /dev/null -w '%{http_code}' -H 'Transfer-Encoding: chunked' -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append")"
+stop_daemon
+expect 'it ends cleanly' 0 $?
 
 # One block is left, and two calls want it.
 start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set pool.blocks=1
