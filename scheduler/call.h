@@ -83,7 +83,7 @@ struct call_filter {
 };
 
 struct call_stats {
-    uint64_t epoch;
+    uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
     struct executor_stats steps;

@@ -471,6 +471,7 @@ static bool preempt(struct driver *d)
     }
     struct runner r = d->runners[victim];
     r.w->report.preemptions++;
+    d->o.all->preemptions++;
     drop_runner(d, victim);
     push_waiting(r.w, r.ordinal);
     return true;

@@ -146,6 +146,7 @@ void inspect_stats(const struct inspected *all, struct call *call)
     struct executor_stats steps = executor_stats(all->executor);
     call->stats = (struct call_stats){
         .epoch = all->epoch,
+        .preemptions = all->preemptions,
         .pool = block_pool_counts(block_tables_pool(executor_tables(all->executor))),
         .tables = block_tables_counts(executor_tables(all->executor)),
         .steps = steps,

@@ -15,6 +15,7 @@ struct inspected {
     struct executor *executor;
     struct sequences *sequences;
     uint64_t epoch;                   /* counts changes */
+    uint64_t preemptions;             /* since start */
     struct model_constants constants; /* owned by the engine */
     uint64_t declared;                /* sum of all sequences' (declared.h) */
 };

@@ -97,6 +97,8 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "evictions", p->evictions);
     json_uint(w, "prefix_blocks_asked", t->blocks_asked);
     json_uint(w, "prefix_blocks_hit", t->blocks_hit);
+    json_uint(w, "swaps_out", t->swaps_out);
+    json_uint(w, "preemptions", call->stats.preemptions);
     json_uint(w, "alloc_failures", p->failures);
     json_close(w, '}');
 }
@@ -201,6 +203,8 @@ static void render_metrics(struct http_exchange *x, const struct call *call,
     write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
     write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
     write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
+    write_metric(w, "preemptions_total", "counter", "Sequences of workloads preempted.",
+                 (double)s->preemptions);
     write_metric(w, "alloc_failures_total", "counter", "Requests for blocks that failed.",
                  (double)p->failures);
     write_metric(w, "prefix_blocks_asked_total", "counter", "Full blocks of prompts looked up.",

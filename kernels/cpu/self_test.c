@@ -48,7 +48,7 @@ static void fill(struct problem *p, enum dtype kv_dtype, uint32_t dim)
     for (uint32_t row = 0; row < TEST_ROWS; row++) {
         p->alibi[row] = 0.01F * (float)row;
         p->sinks[row] = (float)row;
-        float *q = p->q + row * dim;
+        float *q = p->q + (size_t)row * dim;
         uint8_t rounded[TEST_DIM_MAX * 2];
         values_row(test_values, p->keys[row], 0, VALUES_Q, row, dim, q);
         numeric_from_float(DTYPE_BF16, q, dim, rounded);
@@ -128,8 +128,8 @@ static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, uint3
         float o[TEST_DIM_MAX], lse;
         double expected[TEST_DIM_MAX], expected_lse;
         kernels->finish(dim, &states[0], row, &w->p.sinks[row], w->p.v_scale, o, &lse);
-        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + row * dim, load_kv, &w->p,
-                      expected, &expected_lse);
+        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + (size_t)row * dim, load_kv,
+                      &w->p, expected, &expected_lse);
         for (uint32_t d = 0; d < dim; d++) {
             if (!(fabs((double)o[d] - expected[d]) < TOLERANCE))
                 return false;
