@@ -5,6 +5,8 @@
 
 #include "config/geometry.h"
 
+#ifdef __AVX512F__ /* nothing for a compiler that may not use them */
+
 #include <immintrin.h>
 #include <math.h>
 #include <stdbool.h>
@@ -206,5 +208,7 @@ INLINE bool vec512_supported(void)
 }
 
 #undef INLINE
+
+#endif
 
 #endif
