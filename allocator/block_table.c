@@ -787,9 +787,16 @@ struct block_table_view block_tables_view(const struct block_tables *t, uint32_t
         .published = r->published,
         .swapped = r->swapped,
     };
-    for (uint32_t i = 0; !r->swapped && i < r->entries; i++)
-        view.shared_blocks += block_pool_refs(t->pool, view.ids[i]) > 1;
     return view;
+}
+
+uint32_t block_tables_shared(const struct block_tables *t, uint32_t row)
+{
+    const struct row *r = live_row(t, row);
+    uint32_t shared = 0;
+    for (uint32_t i = 0; !r->swapped && i < r->entries; i++)
+        shared += block_pool_refs(t->pool, *entry(t, row, i)) > 1;
+    return shared;
 }
 
 uint32_t block_tables_version(const struct block_tables *t, uint32_t row)

@@ -61,12 +61,11 @@ struct block_tables_counts {
 
 /* What one row looks like from outside. */
 struct block_table_view {
-    const uint32_t *ids;    /* [entries] block ids (host block ids while swapped) */
-    uint32_t entries;       /* blocks of the row */
-    uint32_t length;        /* smallest cursor */
-    uint32_t cursor_max;    /* largest cursor */
-    uint32_t published;     /* leading blocks that are published */
-    uint32_t shared_blocks; /* of a resident row: those with more than one reference */
+    const uint32_t *ids; /* [entries] block ids (host block ids while swapped) */
+    uint32_t entries;    /* blocks of the row */
+    uint32_t length;     /* smallest cursor */
+    uint32_t cursor_max; /* largest cursor */
+    uint32_t published;  /* leading blocks that are published */
     bool swapped;
 };
 
@@ -154,6 +153,10 @@ MUST_USE int block_tables_swap_in(struct block_tables *tables, uint32_t row, uin
                                   struct block_copy *copies, uint32_t *copy_count);
 
 struct block_table_view block_tables_view(const struct block_tables *tables, uint32_t row);
+
+/* block_tables_shared: blocks of a resident row that have more than one reference. O(blocks). */
+uint32_t block_tables_shared(const struct block_tables *tables, uint32_t row);
+
 /* block_tables_version: changes whenever an entry that the row had is replaced or given back; growth
  * does not count. */
 uint32_t block_tables_version(const struct block_tables *tables, uint32_t row);

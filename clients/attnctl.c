@@ -1,5 +1,6 @@
 /* attnctl.c - drive and look at a daemon from the terminal. */
 #include "clients/http_client.h"
+#include "config/clock.h"
 
 #include <cjson/cJSON.h>
 
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum exit_code {
@@ -143,13 +143,6 @@ struct progress {
     cJSON *last; /* the latest report */
 };
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void show_progress(const struct progress *p)
 {
     const cJSON *r = p->last;
@@ -184,7 +177,7 @@ static void on_report(const char *line, size_t bytes, void *cookie)
     p->last = report;
     if (p->o->json)
         return;
-    double now = now_s();
+    double now = clock_s();
     if (p->terminal || now - p->shown_s >= PLAIN_PROGRESS_S) {
         show_progress(p);
         p->shown_s = now;
@@ -319,7 +312,7 @@ static bool trace_path(const struct options *o, char path[PATH_BYTES])
 static int run_workload(const struct command *c)
 {
     const struct options *o = c->o;
-    struct progress progress = {.o = o, .terminal = isatty(STDERR_FILENO), .shown_s = now_s()};
+    struct progress progress = {.o = o, .terminal = isatty(STDERR_FILENO), .shown_s = clock_s()};
     char path[PATH_BYTES] = "/v1/workloads", *body = NULL;
     struct http_request request = {.method = "POST",
                                    .path = path,

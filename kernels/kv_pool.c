@@ -49,8 +49,16 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32
     }
 }
 
-/* One head of one token, given in `dtype`, in the stored format. Values in that format are moved as
- * they are; others are divided by their scale and rounded once. */
+/* One head of one token: divided by its scale and rounded once to the stored format. */
+static void round_row(const struct kv_pool *pool, float *row, float scale, uint8_t *to)
+{
+    const struct geometry *g = pool->geometry;
+    for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
+        row[d] /= scale;
+    numeric_from_float(g->kv_dtype, row, g->head_dim, to);
+}
+
+/* The same, given in `dtype`,: what has the stored format already is moved as it is. */
 static void convert_row(const struct kv_pool *pool, enum dtype dtype, const uint8_t *from, float scale,
                         uint8_t *to)
 {
@@ -61,9 +69,7 @@ static void convert_row(const struct kv_pool *pool, enum dtype dtype, const uint
         return;
     }
     numeric_to_float(dtype, from, g->head_dim, row);
-    for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
-        row[d] /= scale;
-    numeric_from_float(g->kv_dtype, row, g->head_dim, to);
+    round_row(pool, row, scale, to);
 }
 
 /* Store one head of one token of k or v, from the caller's tensor or from the generator. */
@@ -82,9 +88,7 @@ static void store_row(const struct kv_pool *pool, const struct attention_pass *p
     }
     values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer, tensor,
                head, g->head_dim, row);
-    for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
-        row[d] /= scale;
-    numeric_from_float(g->kv_dtype, row, g->head_dim, to);
+    round_row(pool, row, scale, to);
 }
 
 void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,

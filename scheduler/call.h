@@ -15,12 +15,10 @@
 #include <stdint.h>
 
 enum call_kind {
-    CALL_CREATE, /* id (0: choose one), tokens, salt, options -> views[0]; its length is what was cached
-                  */
-    CALL_SEQUENCE, /* id -> views[0], lengths, list: block ids */
-    CALL_BLOCKS,   /* id -> blocks: the sequence's table */
-    CALL_FORK, /* id, length, count, ids -> views[0..count), list: their block ids, one after the other
-                */
+    CALL_CREATE, /* id (0: choose one), tokens, salt, options -> views[0], its length what was cached */
+    CALL_SEQUENCE,       /* id -> views[0], lengths, list: block ids */
+    CALL_BLOCKS,         /* id -> blocks: the sequence's table */
+    CALL_FORK,           /* id, length, count, ids -> views[0..count), list: their block ids in turn */
     CALL_TRUNCATE,       /* id, length -> views[0] */
     CALL_DELETE,         /* id */
     CALL_APPEND,         /* layer or all_layers, sequences, k, v -> views, lengths */
@@ -42,7 +40,7 @@ enum {
     CALL_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
     CALL_PAGE_MAX = 1000,       /* sequences or blocks on a page */
     CALL_IDS_MAX = 100000,      /* block ids in one answer: about a megabyte of JSON */
-    CALL_SCAN_MAX = 65536,      /* rows or blocks looked at for one page */
+    CALL_SCAN_MAX = 65536,      /* blocks looked at for one page */
     CALL_PRIORITY_MAX = 1000000,
     CALL_IDLE_S_MAX = 31536000,
     CALL_TABLE_MAX = 20000 /* blocks of one table in one answer, with their fill and references */
@@ -145,9 +143,9 @@ struct call {
     bool cancels;            /* when its client goes, the workload is cancelled */
     struct staging *staging; /* memory that its body lies in, and its arena with it; NULL: none */
     bool columns;            /* of CALL_POOL: arrays instead of objects */
-    unsigned fields;         /* of CALL_POOL: bits, see call_render.h; 0: all */
+    unsigned fields;         /* of CALL_POOL: bits, see call_parse.h; 0: all */
 
-    /* of both: the loop sets it when the client has gone, the engine drops the call if it still waits
+    /* of both: the loop sets it when the client has gone, and the engine drops a call that still waits
      */
     atomic_bool cancelled;
 
@@ -157,7 +155,7 @@ struct call {
     struct call *next_ready;
     struct reserve_request *requests; /* [sequence_count] in the arena: what it writes */
     struct call *next_in_step;
-    uint32_t pass, first_row; /* its rows in the step: of which pass, from which row on */
+    uint32_t first_row; /* of its rows in the step */
 
     size_t arena_used, arena_bytes;
     uint8_t *arena;

@@ -17,17 +17,17 @@
  * An append to all layers at once is a step by itself, whose passes read the call's own tensors. */
 #include "scheduler/call_steps.h"
 
+#include "config/clock.h"
 #include "scheduler/declared.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct pass_work {
     uint32_t layer;
     enum dtype source; /* of its k and v */
     bool appending;    /* it has some */
-    uint32_t first_row, rows, first_token, tokens, first_append, appends;
+    uint32_t first_row, rows, first_token, first_append, appends;
     struct call *first, **last; /* its calls */
 };
 
@@ -43,7 +43,7 @@ struct call_steps {
     /* the step being formed */
     struct pass_work passes[PLAN_SLOTS_OF_CALLS];
     uint32_t pass_count, rows, tokens, append_count, copy_count, sequence_count;
-    uint64_t bytes;                      /* of K and V that it reads, about */
+    uint64_t bytes;                      /* of K and V that it reads, about; counted if bounded */
     struct call *whole;                  /* its only call, which appends to all layers; NULL: passes */
     struct attention_pass *whole_passes; /* [layers] */
     struct planner_row *planner_rows;    /* [rows_max] */
@@ -53,13 +53,6 @@ struct call_steps {
     uint8_t *q, *k, *v, *o_rows;         /* [rows_max][heads][head_dim] */
     float *lse;                          /* [rows_max][query_heads] */
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static size_t q_row_bytes(const struct call_steps *c)
 {
@@ -314,7 +307,7 @@ static bool is_too_late(struct call *call, double now)
 static void take_calls(struct call_steps *c)
 {
     struct call *call = c->queue, *next;
-    double now = now_s();
+    double now = clock_s();
     c->queue = NULL;
     c->queue_end = &c->queue;
     c->forming++;
@@ -341,7 +334,8 @@ static void take_calls(struct call_steps *c)
             c->o.complete(call, c->o.cookie);
             continue;
         }
-        c->bytes += bytes_of(c, call);
+        if (c->o.all->config->step_bytes_max)
+            c->bytes += bytes_of(c, call);
         c->rows += call->q ? call->rows : 0;
         c->tokens += call->k ? call->rows : 0;
         c->sequence_count += call->sequence_count;
@@ -395,9 +389,8 @@ static void enter(struct call_steps *c, struct call *call, uint32_t source)
             c->planner_rows[c->rows++] = (struct planner_row){
                 row, sees ? call->sequences[i].position + r + 1 : 0, block_tables_version(tables, row)};
         block_tables_submit(tables, row, executor_step(c->o.all->executor));
-        declared_note(c->o.all, row);
         c->table_rows[c->sequence_count++] = row;
-        sequences_at(c->o.all->sequences, row)->used_s = now_s();
+        sequences_at(c->o.all->sequences, row)->used_s = clock_s();
         first += rows;
     }
 }
@@ -501,7 +494,7 @@ bool call_steps_run(struct call_steps *c)
         fill_whole(c);
     else
         fill_passes(c, passes);
-    double start = now_s();
+    double start = clock_s();
     struct step_cost cost =
         executor_run(x, c->copies, c->copy_count, c->whole ? c->whole_passes : passes,
                      c->whole ? c->g->layers : c->pass_count);
@@ -526,7 +519,7 @@ double call_steps_wait_s(const struct call_steps *c)
         return -1;
     if (window == 0)
         return 0;
-    double now = now_s();
+    double now = clock_s();
     for (const struct call *call = c->queue; call; call = call->next_ready)
         longest = now - call->submitted_s > longest ? now - call->submitted_s : longest;
     return longest < window ? window - longest : 0;

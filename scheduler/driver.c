@@ -20,6 +20,7 @@
 #include "scheduler/driver.h"
 
 #include "allocator/prefix_index.h"
+#include "config/clock.h"
 #include "scheduler/verify.h"
 
 #include <assert.h>
@@ -27,7 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum {
     OUTPUT_BYTES = 64 << 20, /* of a step's outputs that are waited for together, at least a layer's */
@@ -100,13 +100,6 @@ struct driver {
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -271,9 +264,9 @@ static uint32_t look_ahead(struct driver *d, uint32_t fill_steps, uint64_t *priv
         d->in_step &= goes_in_step(r->w, request);
         struct block_table_view view = block_tables_view(d->tables, r->row);
         uint32_t fill = larger(view.length, r->fill);
-        uint32_t own = view.entries - view.shared_blocks;
+        uint32_t shared = block_tables_shared(d->tables, r->row), own = view.entries - shared;
         *private += own;
-        bool copies = view.length % d->g->block_size != 0 && view.shared_blocks > 0;
+        bool copies = view.length % d->g->block_size != 0 && shared > 0;
         n = add_outlook(d, n, workload_length(r->w, r->ordinal), fill,
                         own + blocks_of(d, fill) - view.entries + copies,
                         view.length < fill ? fill_steps : 0, request->fork_at, forks_due(r));
@@ -706,7 +699,7 @@ static void finish_workload(struct driver *d, struct workload *w, enum workload_
     block_tables_close_root(d->tables, w->root);
     w->root = NO_ROOT;
     if (w->report.state == WORKLOAD_RUNNING)
-        w->report.wall_s = now_s() - w->started_s;
+        w->report.wall_s = clock_s() - w->started_s;
     w->report.state = state;
     if (state != WORKLOAD_VERIFYING)
         workload_release(w);
@@ -765,7 +758,7 @@ static void note_step(struct driver *d, struct step_cost cost, uint64_t copies)
 static void run_step(struct driver *d)
 {
     struct step_cost cost = run_layers(d);
-    double now = now_s();
+    double now = clock_s();
     note_step(d, cost, d->copy_count);
     executor_retire(d->o.all->executor, d->table_rows, d->member_count, d->row_count, cost);
     d->o.all->epoch++;
@@ -820,7 +813,7 @@ static void tell(struct driver *d, struct workload *w, struct call *call)
     report->blocks = (uint32_t)d->config->pool_blocks;
     report->blocks_held = block_pool_counts(block_tables_pool(d->tables)).held;
     if (report->state == WORKLOAD_RUNNING)
-        report->wall_s = now_s() - w->started_s;
+        report->wall_s = clock_s() - w->started_s;
     report->step_us = quantiles_percentiles(&w->step_us);
     report->queue_us = quantiles_percentiles(&w->queue_us);
     report->first_token_us = quantiles_percentiles(&w->first_token_us);
@@ -878,7 +871,7 @@ void driver_start(struct driver *d, struct call *call)
     w->report.id = d->next_id++;
     w->report.verify_tolerance = verify_tolerance(d->g);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
-    w->started_s = w->watched_s = now_s();
+    w->started_s = w->watched_s = clock_s();
     d->changed = true;
     tell(d, w, call);
 }
@@ -929,7 +922,7 @@ void driver_cancel(struct driver *d, struct call *call)
 
 bool driver_turn(struct driver *d)
 {
-    double now = now_s();
+    double now = clock_s();
     bool worked = false;
     note_arrivals(d, now);
     admit(d, now);
@@ -945,13 +938,13 @@ bool driver_turn(struct driver *d)
             verify = false;
         }
     }
-    tell_watchers(d, now_s());
+    tell_watchers(d, clock_s());
     return worked;
 }
 
 double driver_idle_s(const struct driver *d)
 {
-    double now = now_s(), idle = -1;
+    double now = clock_s(), idle = -1;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         const struct workload *w = d->workloads[i];
         if (!w || has_ended(w))

@@ -13,6 +13,7 @@
 #include "scheduler/engine.h"
 
 #include "allocator/prefix_index.h"
+#include "config/clock.h"
 #include "config/log.h"
 #include "config/model_constants.h"
 #include "scheduler/call_steps.h"
@@ -59,13 +60,6 @@ struct engine {
     _Atomic bool stop;
     _Atomic uint64_t busy_since_us; /* 0: waiting for calls */
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void complete(struct call *call, void *cookie)
 {
@@ -120,6 +114,14 @@ static uint64_t unpromised(struct engine *e)
     return available > taken ? available - taken : 0;
 }
 
+/* Whether `need` blocks can be promised. */
+static bool can_promise(struct engine *e, uint64_t need)
+{
+    if (need > unpromised(e))
+        declared_note_all(&e->all); /* somebody may have stopped sharing meanwhile */
+    return need <= unpromised(e);
+}
+
 /* Whether `children` sequences that declare max_tokens may be made, forks at `tokens`, or a new one;
  * else the call has failed. */
 static bool may_declare(struct engine *e, struct call *call, uint32_t max_tokens, uint32_t tokens,
@@ -138,9 +140,7 @@ static bool may_declare(struct engine *e, struct call *call, uint32_t max_tokens
                   (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
         return false;
     }
-    if (need && need > unpromised(e))
-        declared_note_all(&e->all); /* somebody may have stopped sharing meanwhile */
-    if (need == 0 || need <= unpromised(e))
+    if (can_promise(e, need))
         return true;
     call_fail(
         call, ATTND_NO_BLOCKS,
@@ -184,7 +184,7 @@ static void run_create(struct engine *e, struct call *call)
                   e->o.config->limits.sequences);
         return;
     }
-    sequences_add(e->all.sequences, row, id, 0, now_s());
+    sequences_add(e->all.sequences, row, id, 0, clock_s());
     sequences_at(e->all.sequences, row)->options = options;
     declared_note(&e->all, row);
     inspect_show_one(&e->all, call, row);
@@ -238,7 +238,7 @@ static void run_fork(struct engine *e, struct call *call)
     uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
     while (call->views && rows && made < call->count &&
            block_tables_fork(tables_of(e), parent, call->length, &row) == 0) {
-        sequences_add(e->all.sequences, row, call->ids ? call->ids[made] : 0, call->id, now_s());
+        sequences_add(e->all.sequences, row, call->ids ? call->ids[made] : 0, call->id, clock_s());
         sequences_at(e->all.sequences, row)->options = from->options;
         rows[made++] = row;
     }
@@ -248,7 +248,7 @@ static void run_fork(struct engine *e, struct call *call)
         all = all && inspect_show(&e->all, call, rows[i]);
     }
     declared_note(&e->all, parent);
-    from->used_s = now_s();
+    from->used_s = clock_s();
     if (all)
         return;
     for (uint32_t i = 0; i < made; i++) /* all or none */
@@ -269,9 +269,7 @@ static void run_truncate(struct engine *e, struct call *call)
     if (row == NO_ROW)
         return;
     uint32_t need = declared_truncation(&e->all, row, call->length);
-    if (need && need > unpromised(e))
-        declared_note_all(&e->all);
-    if (need && need > unpromised(e)) {
+    if (!can_promise(e, need)) {
         call_fail(
             call, ATTND_NO_BLOCKS,
             "it shares %u of the blocks that it would give back, max_tokens says that it will need "
@@ -281,7 +279,7 @@ static void run_truncate(struct engine *e, struct call *call)
     }
     block_tables_truncate(tables_of(e), row, call->length);
     declared_note(&e->all, row);
-    sequences_at(e->all.sequences, row)->used_s = now_s();
+    sequences_at(e->all.sequences, row)->used_s = clock_s();
     inspect_show_one(&e->all, call, row);
 }
 
@@ -295,7 +293,7 @@ static void run_delete(struct engine *e, struct call *call)
 /* Remove clients' sequences that were not used for as long as they may be, some thousands a look. */
 static void reap(struct engine *e)
 {
-    double now = now_s();
+    double now = clock_s();
     uint32_t rows = e->o.config->limits.sequences;
     if (now - e->reaped_s < REAP_S)
         return;
@@ -343,7 +341,7 @@ static void check_invariants(struct engine *e)
 static void run_queue(struct engine *e)
 {
     do {
-        atomic_store(&e->busy_since_us, (uint64_t)(now_s() * 1e6));
+        atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         check_invariants(e);
     } while (call_steps_run(e->call_steps));
 }
@@ -454,7 +452,7 @@ static void *engine_main(void *cookie)
     struct engine *e = cookie;
     for (;;) {
         struct call *call;
-        atomic_store(&e->busy_since_us, (uint64_t)(now_s() * 1e6));
+        atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         while ((call = ring_take(&e->to_engine))) {
             handle(e, call);
             check_invariants(e);
@@ -506,7 +504,7 @@ void engine_reuse(struct call *call, enum call_kind kind)
 
 void engine_submit(struct engine *e, struct call *call)
 {
-    call->submitted_s = now_s();
+    call->submitted_s = clock_s();
     bool put = ring_put(&e->to_engine, call); /* it has room for every call */
     assert(put);
     (void)put;
@@ -536,7 +534,7 @@ double engine_roof_gb_per_s(const struct engine *e)
 double engine_stall_s(const struct engine *e)
 {
     uint64_t since = atomic_load(&e->busy_since_us);
-    return since ? now_s() - (double)since * 1e-6 : 0;
+    return since ? clock_s() - (double)since * 1e-6 : 0;
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */

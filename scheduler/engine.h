@@ -47,7 +47,7 @@ void engine_reuse(struct call *call, enum call_kind kind);
 const struct attention_info *engine_backend(const struct engine *engine);
 double engine_roof_gb_per_s(const struct engine *engine);
 
-/* engine_idle_s: seconds since the engine last showed that it is alive, while it has work; 0 without
+/* engine_stall_s: seconds since the engine last showed that it is alive, while it has work; 0 without
  * work. */
 double engine_stall_s(const struct engine *engine);
 

@@ -1,12 +1,12 @@
 /* executor.c - see executor.h. */
 #include "scheduler/executor.h"
 
+#include "config/clock.h"
 #include "config/fault.h"
 #include "config/log.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SAMPLES = 1024 }; /* steps remembered for the percentiles of /stats */
 
@@ -33,13 +33,6 @@ struct executor {
     float step_us[SAMPLES];
     uint32_t step_rows[SAMPLES];
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
@@ -92,18 +85,18 @@ struct step_cost executor_run(struct executor *x, const struct block_copy *copie
     struct attention_step step = {
         .copies = x->copies, .copy_count = n, .passes = passes, .pass_count = pass_count};
     step.tables = block_tables_ids(x->tables, &step.stride);
-    double start = now_s();
+    double start = clock_s();
     attention_submit(x->attention, &step);
     while (!attention_poll(x->attention)) {
     }
-    cost.seconds = now_s() - start;
+    cost.seconds = clock_s() - start;
     return cost;
 }
 
 /* One line for a step that took long. */
 static void note_slow(struct executor *x, uint32_t sequences, uint32_t rows, struct step_cost cost)
 {
-    double now = now_s(), limit = x->config->slow_step_ms * 1e-3;
+    double now = clock_s(), limit = x->config->slow_step_ms * 1e-3;
     if (limit == 0 || cost.seconds < limit || now - x->slow_noted_s < 1)
         return;
     x->slow_noted_s = now;
@@ -253,6 +246,7 @@ static int make_tables(struct executor *x)
         .block_size = c->geometry.block_size,
         .layers = c->geometry.layers,
         .rows = c->limits.sequences,
+        .host_blocks = (uint32_t)c->host_blocks,
         .row_blocks = (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1,
     };
     return block_tables_create(&options, &x->tables);

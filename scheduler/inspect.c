@@ -1,15 +1,9 @@
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
 
-#include <string.h>
-#include <time.h>
+#include "config/clock.h"
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+#include <string.h>
 
 /* The row of a sequence, or NO_ROW with the call failed. */
 uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t id)
@@ -27,7 +21,7 @@ uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t i
         call_fail(
             call, ATTND_GONE,
             "sequence %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
-            (unsigned long long)id, gone.idle_s, now_s() - gone.at_s);
+            (unsigned long long)id, gone.idle_s, clock_s() - gone.at_s);
     else
         call_fail(call, ATTND_NOT_FOUND, "there is no sequence %llu", (unsigned long long)id);
     return NO_ROW;
@@ -37,12 +31,13 @@ void inspect_view(const struct inspected *all, uint32_t row, struct sequence_vie
 {
     const struct sequence *s = sequences_at(all->sequences, row);
     struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
-    double now = now_s();
+    double now = clock_s();
     *view = (struct sequence_view){.id = s->id,
                                    .parent = s->parent,
                                    .length = table.length,
                                    .blocks = table.entries,
-                                   .shared_blocks = table.shared_blocks,
+                                   .shared_blocks =
+                                       block_tables_shared(executor_tables(all->executor), row),
                                    .age_s = now - s->created_s,
                                    .idle_s = now - s->used_s,
                                    .state = sequence_state(s),

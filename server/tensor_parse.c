@@ -249,7 +249,7 @@ int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct c
 static int read_create_query(struct tensor_body *b, const struct config *config)
 {
     struct call *call = b->call;
-    struct http_text text;
+    struct http_text text, salt;
     int64_t value;
     for (size_t at = 0; query_next(b->x->query, &at, &text);) {
         if (query_integer(text, "id", 1, (int64_t)CALL_ID_MAX, &value))
@@ -260,10 +260,10 @@ static int read_create_query(struct tensor_body *b, const struct config *config)
             call->options.priority = (int32_t)value;
         else if (query_integer(text, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &value))
             call->options.idle_timeout_s = (uint32_t)value;
-        else if (text.n > 5 && text.n <= 5 + sizeof call->salt && memcmp(text.bytes, "salt=", 5) == 0 &&
-                 !memchr(text.bytes, '%', text.n) && !memchr(text.bytes, '+', text.n)) {
-            call->salt_bytes = (uint32_t)text.n - 5;
-            memcpy(call->salt, text.bytes + 5, call->salt_bytes);
+        else if (query_is(text, "salt", &salt) && salt.n >= 1 && salt.n <= sizeof call->salt &&
+                 !memchr(salt.bytes, '%', salt.n) && !memchr(salt.bytes, '+', salt.n)) {
+            call->salt_bytes = (uint32_t)salt.n;
+            memcpy(call->salt, salt.bytes, salt.n);
         } else {
             return query_refuse(b->x, text,
                                 "wants id=, max_tokens=, priority=, idle_timeout_s= with an integer in "

@@ -2,9 +2,8 @@
  * K and V that are bf16 or convert to it exactly (e4m3, e5m2), head_dim a multiple of 32; everything
  * else as in cpu_avx512.c.
  *
- *   S^T = K q^T    16 tokens x 32 dims of K, as they lie in the pool | 32 dims (in pairs) x rows of q
- *   o  += p V      8 rows of p, as hi and lo, x 32 tokens            | 32 tokens (in pairs) x 16 dims
- * of V
+ *   S^T = K q^T    16 tokens x 32 dims of K as they lie   | 32 dims (in pairs) x rows of q
+ *   o  += p V      8 rows of p, as hi and lo, x 32 tokens | 32 tokens (in pairs) x 16 dims of V
  *
  * A tile product multiplies bf16 exactly and accumulates in f32, in an order that knows nothing of the
  * other rows and columns, so a row's bits depend on the row alone, however many share the tile. p is
@@ -14,10 +13,9 @@
  * Tile registers, set up by begin() for the rows of an item: N is 1, 4, 8 or 16 of them, M twice as
  * many, at most 16. (They are renamed, so that one of a kind is enough.)
  *
- *   0, 1   scores of 16 tokens   16 x N f32                  5      o               M x 16 dims f32
- *   2      K                     16 tokens x 32 dims         6, 7   p, hi and lo    M x 32 tokens
- *   3      q                     16 pairs of dims x N        4      V               16 pairs of tokens
- * x 16 dims
+ *   0, 1   scores of 16 tokens   16 x N f32             5      o              M x 16 dims f32
+ *   2      K                     16 tokens x 32 dims    6, 7   p, hi and lo   M x 32 tokens
+ *   3      q                     16 pairs of dims x N   4      V              16 pairs of tokens x 16
  *
  * Rows of scratch that a tile load touches are written by ordinary stores before; the compiler is kept
  * from moving those by barrier(). */
@@ -228,6 +226,14 @@ INLINE bool find_blocks(struct amx_work *a)
     return true;
 }
 
+/* The row of one token among the keys, or among the values. */
+INLINE const uint8_t *row_of(const struct amx_work *a, const uint8_t *const *blocks,
+                             const uint8_t *const *rows, uint32_t token)
+{
+    return a->regular ? blocks[token / BLOCK] + token % BLOCK * a->w.t->token_stride
+                      : rows[readable(&a->w, token)];
+}
+
 /* The keys of the tile as bf16, one behind the other. */
 INLINE void copy_keys(const enum dtype dtype, struct amx_work *a, uint32_t lines)
 {
@@ -236,8 +242,7 @@ INLINE void copy_keys(const enum dtype dtype, struct amx_work *a, uint32_t lines
     a->key_stride = key_bytes(w->t);
     for (uint32_t token = 0; token < TILE_TOKENS; token++) {
         uint16_t *to = a->at.k + token * a->key_stride / sizeof *to;
-        const uint8_t *from = a->regular ? a->keys[token / BLOCK] + token % BLOCK * w->t->token_stride
-                                         : w->keys[readable(w, token)];
+        const uint8_t *from = row_of(a, a->keys, w->keys, token);
         fetch_ahead(w, lines);
         for (uint32_t at = 0; at < d; at += 2 * PAIRED) {
             __m512i x[2];
@@ -326,12 +331,8 @@ INLINE void pair_values(const enum dtype dtype, struct amx_work *a, uint32_t lin
     uint32_t d = w->t->head_dim;
     for (uint32_t token = 0; token < TILE_TOKENS; token += 2) {
         uint16_t *to = a->at.v + token / 2 * pair_bytes(w->t) / sizeof *to;
-        const uint8_t *even = a->values[token / BLOCK] + token % BLOCK * w->t->token_stride,
-                      *odd = even + w->t->token_stride;
-        if (!a->regular) {
-            even = w->values[readable(w, token)];
-            odd = w->values[readable(w, token + 1)];
-        }
+        const uint8_t *even = row_of(a, a->values, w->values, token),
+                      *odd = row_of(a, a->values, w->values, token + 1);
         fetch_ahead(w, lines);
         for (uint32_t at = 0; at < d; at += 2 * PAIRED) {
             __m512i x[2], y[2];

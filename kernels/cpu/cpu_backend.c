@@ -22,6 +22,7 @@
  * [group][head_dim] }. */
 #include "kernels/backend.h"
 
+#include "config/clock.h"
 #include "config/fault.h"
 #include "config/log.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -36,7 +37,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum {
     FOLD_LEVELS = 3,
@@ -424,13 +424,6 @@ enum { ROOF_PLAIN, ROOF_PREFETCH, ROOF_STREAMS, ROOF_LOOPS };
 
 #define ROOF_BYTES_MAX (UINT64_C(1) << 30) /* read per loop and measurement */
 
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Sum of `words` (a multiple of 32) 64-bit words, read front to back, `prefetch` words ahead or not at
  * all. */
 static uint64_t read_forward(const uint64_t *from, uint64_t words, uint64_t prefetch)
@@ -467,11 +460,11 @@ static void run_roof(uint32_t worker, void *cookie)
     uint64_t words = bytes / 8 / thread_pool_threads(b->threads) / 32 * 32;
     const uint64_t *from = (const uint64_t *)(const void *)b->pool.bytes + worker * words;
     thread_pool_barrier(b->threads);
-    double start = seconds_now();
+    double start = clock_s();
     uint64_t sum = b->roof_loop == ROOF_STREAMS
                        ? read_streams(from, words)
                        : read_forward(from, words, b->roof_loop == ROOF_PREFETCH ? 256 : 0);
-    b->roof_seconds[worker] = seconds_now() - start;
+    b->roof_seconds[worker] = clock_s() - start;
     atomic_fetch_add(&roof_sink, sum);
 }
 

@@ -171,7 +171,7 @@ START_TEST(prefixes_are_shared_by_tokens_and_salt)
     ck_assert_uint_eq(block_tables_view(t, b).length, 3 * BS);
     ck_assert_uint_eq(block_tables_view(t, c).length, BS);
     ck_assert_uint_eq(block_tables_view(t, d).length, 0);
-    ck_assert_uint_eq(block_tables_view(t, b).shared_blocks, 3);
+    ck_assert_uint_eq(block_tables_shared(t, b), 3);
 
     append(t, d, 3 * BS, tokens); /* the same tokens under another salt: blocks of its own */
     ck_assert_uint_eq(block_tables_view(t, d).published, 3);
