@@ -53,6 +53,7 @@ static void write_status(struct http_exchange *x, int http_status, const char *s
     json_open(&x->reply, NULL, '{');
     json_string(&x->reply, "status", status);
     json_close(&x->reply, '}');
+    json_raw(&x->reply, "\n");
 }
 
 static bool is_stalled(const struct daemon_state *daemon)
@@ -140,6 +141,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_string(w, "attend", backend->isa);
     json_close(w, '}');
     json_close(w, '}');
+    json_raw(w, "\n");
 }
 
 /* {"deadline_s"?} */
@@ -160,6 +162,7 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
     json_string(&x->reply, "status", "draining");
     json_uint(&x->reply, "deadline_s", (uint64_t)deadline_s);
     json_close(&x->reply, '}');
+    json_raw(&x->reply, "\n");
 }
 
 /* ---- workloads ----------------------------------------------------------------------------------- */
@@ -359,7 +362,6 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
             start_call(x, daemon, route, id);
         } else if (route->method != HTTP_METHOD_GET || call_parse_nothing(x, NULL, NULL) == 0) {
             route->answer(x, daemon);
-            json_raw(&x->reply, "\n");
         }
         return;
     }

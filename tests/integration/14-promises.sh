@@ -135,6 +135,8 @@ sleep 0.1
 expect 'the later one of the same sequence waits' '3 1' \
     "$(call /v1/append "{\"sequences\":[3,21],\"positions\":[2,0],\"k\":$(zeros 2),\"v\":$(zeros 2)}" | jq -r '[.sequences[].length] | "\(.[0]) \(.[1])"')"
 wait $earlier
+expect 'a drain that is refused is one line' '1 422' \
+    "$(call /v1/drain '{"deadline_s":0}' >"$WORK/drain"; echo "$(wc -l <"$WORK/drain") $(jq .status "$WORK/drain")")"
 expect 'drain: what is under way is finished' '202 draining' \
     "$(call /v1/append "{\"sequences\":[3],$one}" >"$WORK/last" &
        sleep 0.2
