@@ -5,8 +5,10 @@
 #   check-faults   builds with seven defects, one at a time, each of which the verification must find
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
+#   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
 #   check-full     the kernels over the whole grid
 #   bench          benchmarks, with the machine they ran on
+#   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results
 #   asan ubsan tsan   `check` under a sanitizer
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
 #   format         clang-format over all C files
@@ -41,22 +43,27 @@ $(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DA
 
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \
             -Wpointer-arith -Wcast-qual $(if $(WERROR),-Werror)
+# The CUDA backend needs the toolkit's headers to be compiled, and nothing of CUDA to be linked.
+CUDA_INCLUDE ?= $(firstword $(patsubst %/cuda.h,%,$(wildcard /usr/local/cuda/include/cuda.h /usr/include/cuda.h)))
+
 # Bits are part of the contract, so contraction and fast math stay off whatever the user's CFLAGS say.
 BIT_STABLE := -ffp-contract=off -fno-fast-math
-CPPFLAGS_ALL := -I. -I$(LLHTTP_INCLUDE) -D_GNU_SOURCE -DLLHTTP_STRICT_MODE=1 $(CPPFLAGS)
+CPPFLAGS_ALL := -I. -I$(LLHTTP_INCLUDE) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -D_GNU_SOURCE -DLLHTTP_STRICT_MODE=1 $(CPPFLAGS)
 CFLAGS_ALL = -std=c11 $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(shell pkg-config --cflags $(PACKAGES)) -pthread \
              $(CFLAGS) $(BIT_STABLE)
 LDFLAGS_ALL = $(filter -fsanitize=%,$(MODE_FLAGS_$(MODE))) -pthread $(LDFLAGS)
 LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
 
+CUDA_SOURCES := $(filter-out kernels/cuda/absent.c,$(wildcard kernels/cuda/*.c))
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
-SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c)))
-HEADERS := $(foreach f,$(FOLDERS) clients tests/unit tests/conformance tests/bench,$(wildcard $(f)/*.h))
+SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))) \
+           $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c)
+HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/bench,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
-SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh scripts/*.sh)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh tests/cuda/*.sh scripts/*.sh)
 
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
 OBJECTS := $(call object,$(SOURCES))
@@ -80,6 +87,10 @@ $(B)/attnctl: $(call object,$(CLIENT_SOURCES))
 
 # The inner loops want the vectoriser, whatever the rest is compiled with.
 $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release fault-%,$(MODE)),-O3)
+
+# Whatever files the text is read from by the assembler.
+DEVICE_SOURCES := $(wildcard kernels/cuda/device/*) kernels/plan.h kernels/values.h config/geometry.h config/status.h
+$(call object,kernels/cuda/sources.c): $(DEVICE_SOURCES)
 
 ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)
 $(call object,kernels/cpu/cpu_avx2.c): ISA_FLAGS += -mavx2 -mfma -mf16c
@@ -153,8 +164,19 @@ BENCHES := $(patsubst tests/bench/bench_%.c,$(B)/bench/bench_%,$(wildcard tests/
 
 .PHONY: bench
 bench: $(BENCHES) all
-	$(Q)for b in $(BENCHES); do $$b || exit 1; done
+	$(Q)for b in $(filter-out %/bench_cuda,$(BENCHES)); do $$b || exit 1; done
 	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash tests/bench/bench_server.sh
+
+# The tests on a GPU, as a folder that runs elsewhere; here too if there is one.
+.PHONY: check-cuda
+check-cuda: all $(B)/tests/conformance $(B)/bench/bench_cuda
+	@bash scripts/check_cuda.sh
+
+# On a machine with a GPU. Results are added to CSV.
+CSV ?= $(B)/bench-cuda.csv
+.PHONY: bench-cuda
+bench-cuda: $(B)/bench/bench_cuda
+	$(Q)$< --csv $(CSV) --commit $(COMMIT)
 
 .PHONY: check
 check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps

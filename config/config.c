@@ -59,9 +59,12 @@ static const char *const admission_names[] = {"forecast", "optimistic", NULL};
 static const struct key keys[] = {
     {"listen", KIND_STRING, AT(listen), 0, 0, "\"127.0.0.1:8400\"", NULL,
      "HOST:PORT, [HOST]:PORT (loopback; port 0: any free one) or unix:PATH"},
-    {"backend.name", KIND_STRING, AT(backend), 0, 0, "\"auto\"", NULL, "auto, cpu or reference (double precision, slow)"},
+    {"backend.name", KIND_STRING, AT(backend), 0, 0, "\"auto\"", NULL, "auto (CUDA if there is a GPU), cuda, cpu or reference (double precision, slow)"},
     {"backend.isa", KIND_STRING, AT(isa), 0, 0, "\"auto\"", NULL, "of the CPU backend: auto, portable, avx2, avx512 or amx"},
     {"backend.threads", KIND_U32, AT(threads), 0, 1024, "0", NULL, "of the CPU backend; 0: as many as this process may use"},
+    {"backend.device", KIND_U32, AT(device), 0, 1024, "0", NULL, "of the CUDA backend: which GPU"},
+    {"backend.cache", KIND_STRING, AT(cache), 0, 0, "\"\"", NULL,
+     "of the CUDA backend: folder for compiled kernels; empty: attnd under $XDG_CACHE_HOME or ~/.cache; none: not kept"},
     {"geometry.layers", KIND_U32, AT(geometry.layers), 1, LAYERS_MAX, "4", NULL, "attention layers"},
     {"geometry.query_heads", KIND_U32, AT(geometry.query_heads), 1, QUERY_HEADS_MAX, "8", NULL,
      "query heads; a multiple of kv_heads"},

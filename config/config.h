@@ -44,6 +44,8 @@ struct config {
     char listen[CONFIG_STRING_BYTES]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
     char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
     uint32_t threads; /* of the CPU backend; 0: as many as the process may use */
+    uint32_t device;  /* of the CUDA backend */
+    char cache[CONFIG_STRING_BYTES]; /* likewise: see backend.cache */
     struct geometry geometry;
     struct model_constants constants; /* owned; config_deinit() frees them */
     uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */

@@ -64,6 +64,7 @@ struct model_constants {
     float *alibi;   /* [query_heads]: slope of the distance bias */
     float *k_scale; /* [layers][kv_heads]: stored k = k / k_scale; 1 unless kv_dtype is fp8 */
     float *v_scale; /* [layers][kv_heads] */
+    uint64_t version; /* grows with every change */
 };
 
 const char *dtype_name(enum dtype dtype);

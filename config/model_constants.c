@@ -164,6 +164,7 @@ int model_constants_replace(struct model_constants *c, const struct geometry *g,
         if (!*all[i].to)
             return ATTND_NO_MEMORY;
         memcpy(*all[i].to, all[i].from, all[i].n * sizeof(float));
+        c->version++;
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /* attention.c - choose a backend, and call it. */
 #include "kernels/attention.h"
 
+#include "config/log.h"
 #include "kernels/backend.h"
 
 #include <stdio.h>
@@ -11,10 +12,20 @@ int attention_open(const struct attention_options *options, struct attention **a
 {
     if (strcmp(options->backend, "reference") == 0)
         return reference_backend_open(options, attention, error);
-    if (strcmp(options->backend, "cpu") == 0 || strcmp(options->backend, "auto") == 0)
+    if (strcmp(options->backend, "cpu") == 0)
         return cpu_backend_open(options, attention, error);
+    if (strcmp(options->backend, "cuda") == 0)
+        return cuda_backend_open(options, attention, error);
+    if (strcmp(options->backend, "auto") == 0) {
+        int rc = cuda_backend_open(options, attention, error);
+        if (rc != ATTND_NOT_FOUND)
+            return rc;
+        log_line(LOG_INFO, "computing on the CPU: %s", error);
+        return cpu_backend_open(options, attention, error);
+    }
     snprintf(error, ATTENTION_ERROR_BYTES,
-             "backend.name: there is no \"%.32s\", only auto, cpu and reference", options->backend);
+             "backend.name: there is no \"%.32s\", only auto, cuda, cpu and reference",
+             options->backend);
     return ATTND_INVALID;
 }
 
@@ -39,6 +50,11 @@ bool attention_poll(struct attention *attention)
     return attention->ops->poll(attention);
 }
 
+const char *attention_failure(const struct attention *attention)
+{
+    return attention->failure[0] ? attention->failure : NULL;
+}
+
 void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
                        uint32_t count, void *k, void *v)
 {
@@ -54,6 +70,12 @@ uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows 
 bool attention_self_test(struct attention *attention)
 {
     return attention->ops->self_test(attention);
+}
+
+bool attention_time_passes(struct attention *attention, const struct attention_step *step,
+                           uint32_t replays, double *us)
+{
+    return attention->ops->time_passes && attention->ops->time_passes(attention, step, replays, us);
 }
 
 double attention_measure_roof(struct attention *attention)

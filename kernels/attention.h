@@ -30,13 +30,17 @@ enum { ATTENTION_ERROR_BYTES = 256 };
 struct attention;
 
 struct attention_options {
-    const char *backend;             /* "auto", "cpu" or "reference" */
-    const char *isa;                 /* of the CPU backend: "auto" or a name of attention_isa_names */
-    uint32_t threads;                /* of the CPU backend; 0: as many as this process may use */
-    const struct geometry *geometry; /* borrowed for the life of the backend */
+    const char *backend; /* "auto", "cuda", "cpu" or "reference" */
+    const char *isa;     /* of the CPU backend: "auto" or a name of attention_isa_names */
+    uint32_t threads;    /* of the CPU backend; 0: as many as this process may use */
+    uint32_t device;     /* of the CUDA backend: which GPU */
+    const char *cache;   /* likewise: folder for compiled kernels, "" or "none" (config.c) */
+    const struct geometry *geometry;         /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
-    uint32_t partials_max; /* partial states that a plan may have */
+    uint32_t rows_max;                 /* query rows of a pass */
+    uint32_t partials_max;             /* partial states that a plan may have */
+    uint32_t table_rows, table_stride; /* sizes of the block tables, for backends that copy them */
     /* Called now and then while the pool is being touched; may be NULL. */
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
     void *cookie;
@@ -83,9 +87,18 @@ struct attention_pass {
     float *lse; /* NULL: not wanted */
 };
 
+/* A row of the block tables that a step reads or writes. As long as the row comes with the same
+ * version, the entries that it had before are what they were. */
+struct table_use {
+    uint32_t row, entries;
+    uint64_t version;
+};
+
 struct attention_step {
     const uint32_t *tables; /* [sequences][stride], borrowed until the step is done */
     uint32_t stride;
+    const struct table_use *uses; /* every row that the passes name, once */
+    uint32_t use_count;
     const struct kv_copy *copies; /* made before anything else, in this order */
     uint32_t copy_count;
     const struct attention_pass *passes; /* in this order */
@@ -107,6 +120,10 @@ void attention_submit(struct attention *attention, const struct attention_step *
 /* attention_poll: whether the step in flight is done; true when none is. */
 bool attention_poll(struct attention *attention);
 
+/* attention_failure: why this backend has stopped working (a device error that cannot be undone), or
+ * NULL. After it nothing is computed any more, and outputs are not to be used. */
+const char *attention_failure(const struct attention *attention);
+
 /* attention_read_kv(a, layer, block, slot, count, k, v): slots of one block in the stored format,
  * [count][kv_heads][head_dim] each. No step is in flight. */
 void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
@@ -125,6 +142,27 @@ bool attention_self_test(struct attention *attention);
 /* attention_measure_roof: GB/s at which the pool can be read by this backend's threads: the best of
  * several plain loops. Takes well under a second. No step is in flight. */
 double attention_measure_roof(struct attention *attention);
+
+/* attention_time_passes(a, step, replays, us): microseconds that attention itself takes (items and
+ * merges, without appends, q and copies) for the passes of a step that has just run, one pass after the
+ * other, per pass: `replays` values in us[], unsorted. Only a device has such a clock: returns false
+ * for the others. For benchmarks. No step is in flight. */
+bool attention_time_passes(struct attention *attention, const struct attention_step *step,
+                           uint32_t replays, double *us);
+
+/* attention_compile_kernels(g, arch, cache, report, error): compile the CUDA kernels for a geometry and
+ * a kind of GPU ("sm_90a"), which need not be there, into `cache`. A line a kernel goes to `report`.
+ * Returns 0, ATTND_INVALID (no such kind), ATTND_NOT_FOUND (no compiler here), or ATTND_INTERNAL (they
+ * do not compile, or use local memory). */
+MUST_USE int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache,
+                                       FILE *report, char error[ATTENTION_ERROR_BYTES]);
+
+/* What --version says of CUDA. */
+const char *attention_cuda_build(void);
+
+/* attention_cuda_present(reason): whether the CUDA backend is in this build and finds a driver and a
+ * GPU; else a sentence in `reason`. */
+bool attention_cuda_present(char reason[ATTENTION_ERROR_BYTES]);
 
 /* Whether this processor, and this build, has the CPU backend's kernels of that name. */
 bool attention_isa_supported(const char *name);

@@ -15,16 +15,22 @@ struct attention_ops {
                            const uint32_t *ids);
     bool (*self_test)(struct attention *attention);
     double (*measure_roof)(struct attention *attention);
+    /* NULL: no clock of its own */
+    bool (*time_passes)(struct attention *attention, const struct attention_step *step,
+                        uint32_t replays, double *us);
 };
 
 /* The first member of every backend's own structure. */
 struct attention {
     const struct attention_ops *ops;
     struct attention_info info;
+    char failure[ATTENTION_ERROR_BYTES]; /* see attention_failure(); empty: none */
 };
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES]);
+int cuda_backend_open(const struct attention_options *options, struct attention **attention,
+                      char error[ATTENTION_ERROR_BYTES]);
 int cpu_backend_open(const struct attention_options *options, struct attention **attention,
                      char error[ATTENTION_ERROR_BYTES]);
 

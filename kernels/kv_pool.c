@@ -1,6 +1,7 @@
 /* kv_pool.c - see kv_pool.h. */
 #include "kernels/kv_pool.h"
 
+#include "config/config.h"
 #include "config/fault.h"
 #include "kernels/numeric.h"
 #include "kernels/values.h"
@@ -8,7 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks)
+enum { RESERVE_BYTES = 64 << 20 }; /* of memory that the pool leaves to everything else */
+
+void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *g, uint32_t blocks)
 {
     uint64_t row_bytes = g->head_dim * dtype_bytes(g->kv_dtype);
     *pool =
@@ -19,10 +22,28 @@ int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks
     pool->total_bytes = pool->layer_bytes * g->layers;
     pool->head_bytes = g->layout == LAYOUT_HND ? row_bytes * g->block_size : row_bytes;
     pool->slot_bytes = g->layout == LAYOUT_HND ? row_bytes : row_bytes * g->kv_heads;
+}
+
+int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks,
+                 char error[ATTENTION_ERROR_BYTES])
+{
+    uint64_t available = config_memory_available();
+    kv_pool_lay_out(pool, g, blocks);
+    if (available && pool->total_bytes + RESERVE_BYTES > available) {
+        snprintf(error, ATTENTION_ERROR_BYTES,
+                 "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %llu MiB are "
+                 "available, of which %d stay free (set pool.blocks or pool.bytes)",
+                 blocks, (unsigned long long)geometry_block_bytes(g),
+                 (unsigned long long)(pool->total_bytes >> 20), (unsigned long long)(available >> 20),
+                 RESERVE_BYTES >> 20);
+        return ATTND_NO_MEMORY;
+    }
     void *p = mmap(NULL, pool->total_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
+    if (p == MAP_FAILED) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "no memory for a pool of %u blocks", blocks);
         return ATTND_NO_MEMORY;
+    }
     (void)madvise(p, pool->total_bytes, MADV_HUGEPAGE); /* without huge pages it is slower, not wrong */
     pool->bytes = p;
     return 0;

@@ -22,8 +22,13 @@ struct kv_pool {
     size_t element_bytes;
 };
 
-/* kv_pool_init(pool, geometry, blocks): map the memory, untouched. Returns 0 or ATTND_NO_MEMORY. */
-MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks);
+/* kv_pool_lay_out(pool, geometry, blocks): sizes and strides, no memory. */
+void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks);
+
+/* kv_pool_init(pool, geometry, blocks, error): map the memory, untouched. Returns 0, or ATTND_NO_MEMORY
+ * with the arithmetic in `error`. */
+MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks,
+                          char error[ATTENTION_ERROR_BYTES]);
 void kv_pool_deinit(struct kv_pool *pool);
 
 /* The K row of one token and head; its V row lies half_bytes behind. */

@@ -25,9 +25,12 @@ struct executor {
     struct window_planners *windows; /* [window_count] */
     uint32_t window_count;
     struct kv_copy *copies; /* [rows_max] */
-    uint64_t number;        /* of the step being formed */
-    bool appended;          /* anything, ever */
-    double slow_noted_s;    /* when a slow step was last logged */
+    struct table_use *uses; /* [table rows] of the passes being run */
+    uint64_t *used_in;      /* [table rows] the run that a row was last named in */
+    uint64_t runs;
+    uint64_t number;     /* of the step being formed */
+    bool appended;       /* anything, ever */
+    double slow_noted_s; /* when a slow step was last logged */
 
     struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES];
@@ -71,6 +74,35 @@ static uint64_t bytes_of(const struct executor *x, const struct attention_pass *
     return tokens * geometry_token_bytes(x->g);
 }
 
+/* Name a row of the tables, once a run. */
+static uint32_t add_use(struct executor *x, uint32_t row, uint32_t n)
+{
+    if (x->used_in[row] == x->runs)
+        return n;
+    x->used_in[row] = x->runs;
+    x->uses[n] = (struct table_use){row, block_tables_view(x->tables, row).entries,
+                                    block_tables_version(x->tables, row)};
+    return n + 1;
+}
+
+/* The rows that the passes name; layers mostly have the same ones as the layer before. */
+static uint32_t find_uses(struct executor *x, const struct attention_pass *passes, uint32_t pass_count)
+{
+    uint32_t n = 0;
+    x->runs++;
+    for (uint32_t p = 0; p < pass_count; p++) {
+        const struct attention_pass *pass = &passes[p];
+        bool same_plan = p > 0 && pass->plan == passes[p - 1].plan;
+        bool same_appends = p > 0 && pass->appends == passes[p - 1].appends &&
+                            pass->append_count == passes[p - 1].append_count;
+        for (uint32_t i = 0; pass->plan && !same_plan && i < pass->plan->row_count; i++)
+            n = add_use(x, pass->plan->rows[i].table, n);
+        for (uint32_t i = 0; !same_appends && i < pass->append_count; i++)
+            n = add_use(x, pass->appends[i].table, n);
+    }
+    return n;
+}
+
 struct step_cost executor_run(struct executor *x, const struct block_copy *copies, uint32_t n,
                               const struct attention_pass *passes, uint32_t pass_count)
 {
@@ -82,8 +114,12 @@ struct step_cost executor_run(struct executor *x, const struct block_copy *copie
         cost.bytes += bytes_of(x, &passes[i]);
     for (uint32_t i = 0; i < pass_count; i++)
         x->appended |= passes[i].append_count > 0;
-    struct attention_step step = {
-        .copies = x->copies, .copy_count = n, .passes = passes, .pass_count = pass_count};
+    struct attention_step step = {.uses = x->uses,
+                                  .use_count = find_uses(x, passes, pass_count),
+                                  .copies = x->copies,
+                                  .copy_count = n,
+                                  .passes = passes,
+                                  .pass_count = pass_count};
     step.tables = block_tables_ids(x->tables, &step.stride);
     double start = clock_s();
     attention_submit(x->attention, &step);
@@ -189,6 +225,13 @@ uint64_t executor_step(const struct executor *x)
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
+/* Entries that a row of the block tables may have. */
+static uint32_t row_blocks(const struct config *c)
+{
+    uint64_t tokens = c->limits.sequence_tokens, pool = c->pool_blocks * c->geometry.block_size;
+    return (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1;
+}
+
 static int open_attention(struct executor *x, const struct executor_options *o,
                           char error[ATTENTION_ERROR_BYTES])
 {
@@ -197,10 +240,15 @@ static int open_attention(struct executor *x, const struct executor_options *o,
         .backend = c->backend,
         .isa = c->isa,
         .threads = c->threads,
+        .device = c->device,
+        .cache = c->cache,
         .geometry = &c->geometry,
         .constants = o->constants,
         .blocks = (uint32_t)c->pool_blocks,
+        .rows_max = c->step_rows_max,
         .partials_max = o->partials_max,
+        .table_rows = c->limits.sequences,
+        .table_stride = row_blocks(c),
         .progress = o->progress,
         .cookie = o->cookie,
     };
@@ -240,14 +288,13 @@ static int make_planners(struct executor *x, uint32_t partials_max)
 static int make_tables(struct executor *x)
 {
     const struct config *c = x->config;
-    uint64_t tokens = c->limits.sequence_tokens, pool = c->pool_blocks * c->geometry.block_size;
     const struct block_tables_options options = {
         .blocks = (uint32_t)c->pool_blocks,
         .block_size = c->geometry.block_size,
         .layers = c->geometry.layers,
         .rows = c->limits.sequences,
         .host_blocks = (uint32_t)c->host_blocks,
-        .row_blocks = (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1,
+        .row_blocks = row_blocks(c),
     };
     return block_tables_create(&options, &x->tables);
 }
@@ -265,7 +312,10 @@ int executor_create(const struct executor_options *options, struct executor **re
     int rc = open_attention(x, options, error);
     if (rc == 0) {
         x->copies = calloc(x->config->step_rows_max, sizeof *x->copies);
-        if (!x->copies || make_tables(x) != 0 || make_planners(x, options->partials_max) != 0)
+        x->uses = calloc(x->config->limits.sequences, sizeof *x->uses);
+        x->used_in = calloc(x->config->limits.sequences, sizeof *x->used_in);
+        if (!x->copies || !x->uses || !x->used_in || make_tables(x) != 0 ||
+            make_planners(x, options->partials_max) != 0)
             rc = ATTND_NO_MEMORY;
     }
     if (rc != 0) {
@@ -286,6 +336,8 @@ void executor_destroy(struct executor *x)
     }
     free(x->windows);
     free(x->copies);
+    free(x->uses);
+    free(x->used_in);
     block_tables_destroy(x->tables);
     attention_close(x->attention);
     free(x);

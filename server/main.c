@@ -25,13 +25,21 @@ enum exit_code {
     EXIT_CONFIGURATION = 78 /* the configuration (EX_CONFIG) */
 };
 
-enum action { ACTION_SERVE, ACTION_CHECK_CONFIG, ACTION_PRINT_CONFIG, ACTION_HELP, ACTION_VERSION };
+enum action {
+    ACTION_SERVE,
+    ACTION_CHECK_CONFIG,
+    ACTION_PRINT_CONFIG,
+    ACTION_COMPILE_KERNELS,
+    ACTION_HELP,
+    ACTION_VERSION
+};
 
 enum { SETS_MAX = 256 };
 
 struct options {
     enum action action;
     const char *file;
+    const char *arch; /* to compile kernels for */
     const char *sets[SETS_MAX];
     size_t set_count;
 };
@@ -46,9 +54,6 @@ struct daemon {
     uv_async_t completed; /* the engine has calls for routes_deliver() */
     uint64_t progress_ns; /* when the pool's progress was last logged */
 };
-
-/* Memory that the pool must leave to everything else. */
-static const uint64_t MEMORY_RESERVE_BYTES = 64 << 20;
 
 static const uint32_t PARTIALS_MAX = 16384; /* partial states of a plan */
 
@@ -65,6 +70,12 @@ static void print_help(void)
          "                     than the file\n"
          "  --check-config     check it, print the memory arithmetic, exit\n"
          "  --print-config     print the effective configuration and where each value came from, exit\n"
+         "  --compile-kernels --arch ARCH\n"
+         "                     compile the CUDA kernels for the configured geometry and sm_75, sm_80, "
+         "sm_86,\n"
+         "                     sm_89, sm_90a, sm_100a or sm_120 into backend.cache, exit; needs NVRTC "
+         "but "
+         "no GPU\n"
          "  --version          print version and commit, exit\n"
          "  --help             this text\n"
          "\n"
@@ -85,7 +96,7 @@ static void print_version(void)
         if (attention_isa_supported(attention_isa_names[i]))
             printf(" %s", attention_isa_names[i]);
     }
-    printf("\nCUDA: not built in\n");
+    printf("\nCUDA: %s\n", attention_cuda_build());
 }
 
 /* Fill `options`; false when the command line is not understood (getopt has said why). */
@@ -96,6 +107,8 @@ static bool parse_options(int argc, char **argv, struct options *options)
         {"set", required_argument, NULL, 's'},
         {"check-config", no_argument, NULL, 'k'},
         {"print-config", no_argument, NULL, 'p'},
+        {"compile-kernels", no_argument, NULL, 'K'},
+        {"arch", required_argument, NULL, 'a'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -120,6 +133,12 @@ static bool parse_options(int argc, char **argv, struct options *options)
         case 'p':
             options->action = ACTION_PRINT_CONFIG;
             break;
+        case 'K':
+            options->action = ACTION_COMPILE_KERNELS;
+            break;
+        case 'a':
+            options->arch = optarg;
+            break;
         case 'v':
             options->action = ACTION_VERSION;
             break;
@@ -129,6 +148,10 @@ static bool parse_options(int argc, char **argv, struct options *options)
         default:
             return false;
         }
+    }
+    if ((options->arch != NULL) != (options->action == ACTION_COMPILE_KERNELS)) {
+        fprintf(stderr, "attnd: --compile-kernels and --arch go together\n");
+        return false;
     }
     if (optind < argc) {
         fprintf(stderr, "attnd: %s: takes no arguments (--help lists the options)\n", argv[optind]);
@@ -225,23 +248,11 @@ static void on_completed(uv_async_t *handle)
 static enum exit_code start_engine(struct daemon *d, const struct config *config)
 {
     char error[ATTENTION_ERROR_BYTES];
-    uint64_t available = config_memory_available();
     const struct engine_options options = {.config = config,
                                            .partials_max = PARTIALS_MAX,
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};
-    if (available && config->pool_bytes + MEMORY_RESERVE_BYTES > available) {
-        fprintf(stderr,
-                "attnd: the pool does not fit: %llu blocks of %llu bytes are %llu MiB, and %llu MiB "
-                "are available, of which "
-                "%llu stay free (set pool.blocks or pool.bytes)\n",
-                (unsigned long long)config->pool_blocks,
-                (unsigned long long)geometry_block_bytes(&config->geometry),
-                (unsigned long long)(config->pool_bytes >> 20), (unsigned long long)(available >> 20),
-                (unsigned long long)(MEMORY_RESERVE_BYTES >> 20));
-        return EXIT_UNAVAILABLE;
-    }
     int rc = engine_create(&options, &d->state.engine, error);
     if (rc != 0) {
         fprintf(stderr, "attnd: %s\n", error);
@@ -302,6 +313,20 @@ static enum exit_code serve(const struct config *config)
     return code;
 }
 
+static enum exit_code compile_kernels(const struct config *config, const char *arch)
+{
+    char error[ATTENTION_ERROR_BYTES];
+    printf("kernels for %s, head_dim %u, %u/%u heads, block_size %u, %s, kv %s, %s:\n", arch,
+           config->geometry.head_dim, config->geometry.query_heads, config->geometry.kv_heads,
+           config->geometry.block_size, dtype_name(config->geometry.dtype),
+           dtype_name(config->geometry.kv_dtype), layout_names[config->geometry.layout]);
+    int rc = attention_compile_kernels(&config->geometry, arch, config->cache, stdout, error);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: %s\n", error);
+    return rc == ATTND_INVALID ? EXIT_USAGE : rc == ATTND_NOT_FOUND ? EXIT_UNAVAILABLE : EXIT_RUNTIME;
+}
+
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
@@ -318,6 +343,8 @@ static enum exit_code run(const struct options *options)
         config_print_memory(&config, stdout);
     else if (options->action == ACTION_PRINT_CONFIG)
         config_print(&config, stdout);
+    else if (options->action == ACTION_COMPILE_KERNELS)
+        code = compile_kernels(&config, options->arch);
     else
         code = serve(&config);
     config_deinit(&config);

@@ -594,7 +594,7 @@ static void cpu_close(struct attention *attention)
 }
 
 static const struct attention_ops ops = {cpu_close,      cpu_submit,    cpu_poll,        cpu_read_kv,
-                                         cpu_compare_kv, cpu_self_test, cpu_measure_roof};
+                                         cpu_compare_kv, cpu_self_test, cpu_measure_roof, NULL};
 
 bool attention_isa_supported(const char *name)
 {
@@ -661,10 +661,10 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     b->options = *options;
     b->kernels = kernels;
     uint32_t threads = options->threads ? options->threads : thread_pool_default_threads();
+    snprintf(error, ATTENTION_ERROR_BYTES, "no memory for %u threads", threads);
     if (thread_pool_create(threads, &b->threads) != 0 || make_scratch(b) != 0 ||
-        make_partials(b) != 0 || kv_pool_init(&b->pool, options->geometry, options->blocks) != 0) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "no memory for a pool of %u blocks and %u threads",
-                 options->blocks, threads);
+        make_partials(b) != 0 ||
+        kv_pool_init(&b->pool, options->geometry, options->blocks, error) != 0) {
         cpu_close(&b->base);
         return ATTND_NO_MEMORY;
     }

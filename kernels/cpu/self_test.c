@@ -44,7 +44,8 @@ static void fill(struct problem *p, enum dtype kv_dtype, uint32_t dim)
                              .scale = 0.2F,
                              .softcap = 10,
                              .window = {300}};
-    p->c = (struct model_constants){p->sinks, p->alibi, &p->k_scale, &p->v_scale};
+    p->c = (struct model_constants){
+        .sinks = p->sinks, .alibi = p->alibi, .k_scale = &p->k_scale, .v_scale = &p->v_scale};
     for (uint32_t row = 0; row < TEST_ROWS; row++) {
         p->alibi[row] = 0.01F * (float)row;
         p->sinks[row] = (float)row;

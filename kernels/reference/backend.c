@@ -118,14 +118,14 @@ static void reference_close(struct attention *attention)
 
 static const struct attention_ops ops = {
     reference_close,      reference_submit,    reference_poll,        reference_read_kv,
-    reference_compare_kv, reference_self_test, reference_measure_roof};
+    reference_compare_kv, reference_self_test, reference_measure_roof, NULL};
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES])
 {
     struct reference_backend *b = calloc(1, sizeof *b);
-    if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks) != 0) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "no memory for a pool of %u blocks", options->blocks);
+    snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the reference backend");
+    if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks, error) != 0) {
         free(b);
         return ATTND_NO_MEMORY;
     }

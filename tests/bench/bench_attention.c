@@ -157,6 +157,7 @@ static void open_world(struct world *w, const struct setting *s)
                                               .geometry = &w->g,
                                               .constants = kept,
                                               .blocks = lay_out(w),
+                                              .rows_max = s->sequences,
                                               .partials_max = PARTIALS_MAX};
     char error[ATTENTION_ERROR_BYTES];
     w->constants = kept;

@@ -1,15 +1,20 @@
 /* conformance.c - every kernel against double precision, over the grid of grid.h.
  *
  * For each case:
- *   error   o and lse against reference_row() on the stored values; at most twice the error of a plain
- * loop in f32 with the same rounding of the result (plus one unit in the last place of f32), as
- * FlashAttention's tests have it bits    the same rows one at a time, together, cut at every level and
- * at random, sharing items or not, by one thread and by three, and with other block ids: all identical
- *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
- * the outputs
  *
- * Usage: conformance [--full] [--every N] [--isa NAME] [--case N]. --every takes each Nth case only
- * (for sanitizers). A failing case prints what it is and how to run it alone. */
+ *   error   o and lse against reference_row() on the stored values; at most twice the error of a plain
+ *           loop in f32 with the same rounding of the result (plus one unit in the last place of f32),
+ *           as FlashAttention's tests have it. Where a GPU's tensor cores take p in 16 bits, so does
+ *           the loop
+ *   bits    the same rows one at a time, together, cut at every level and at random, sharing items or
+ *           not, by one thread and by three, and with other block ids: all identical
+ *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
+ *           the outputs
+ *
+ * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N]. NAME is "reference",
+ * "cuda" or an instruction set of the CPU backend. --every takes each Nth case only (for sanitizers),
+ * --part the I'th of N equal parts (to run them side by side). A failing case prints what it is and how
+ * to run it alone. */
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
 #include "kernels/reference/reference.h"
@@ -57,6 +62,7 @@ struct instance {
     const struct world *w;
     struct attention *attention;
     uint32_t *tables;
+    uint64_t steps;      /* so far */
     uint8_t *buffer, *o; /* o lies between guard bytes */
     float *lse;          /* likewise, behind it */
     size_t o_bytes, lse_bytes;
@@ -262,8 +268,23 @@ static void make_tables(struct instance *x, uint32_t seed, struct kv_copy *copie
     free(ids);
 }
 
+/* Run a step over tables of `rows` rows, none of which the backend may take for one it knows. */
+static bool run_step(struct instance *x, struct attention_step *step, uint32_t rows)
+{
+    struct table_use uses[SEQUENCES_MAX];
+    x->steps++;
+    for (uint32_t i = 0; i < rows; i++)
+        uses[i] = (struct table_use){i, step->stride, x->steps};
+    step->uses = uses;
+    step->use_count = rows;
+    attention_submit(x->attention, step);
+    while (!attention_poll(x->attention)) {
+    }
+    return attention_failure(x->attention) ? broken("%s", attention_failure(x->attention)) : true;
+}
+
 /* Store NaN in every slot of the pool, as k and v in the stored format. */
-static void poison(struct instance *x)
+static bool poison(struct instance *x)
 {
     const struct world *w = x->w;
     uint32_t tokens = w->blocks * w->g.block_size, *all = make_array(w->blocks, sizeof *all);
@@ -281,15 +302,16 @@ static void poison(struct instance *x)
                                                 .k = nan,
                                                 .v = nan,
                                                 .source_dtype = w->g.kv_dtype};
-    const struct attention_step step = {
+    struct attention_step step = {
         .tables = all, .stride = w->blocks, .passes = passes, .pass_count = LAYERS};
-    attention_submit(x->attention, &step);
+    bool ok = run_step(x, &step, 1);
     free(nan);
     free(all);
+    return ok;
 }
 
 /* Fill the tokens of one sequence that are its own, after copying what it continues. */
-static void feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *copy)
+static bool feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *copy)
 {
     const struct world *w = x->w;
     uint32_t fork = w->shape->sequences[s].fork, n = w->shape->sequences[s].length - fork;
@@ -318,9 +340,15 @@ static void feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *
                                     .v = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_V],
                                     .source_dtype = dtype};
     }
-    const struct attention_step step = {x->tables, w->stride, copy, copy->slots > 0, passes, LAYERS};
-    attention_submit(x->attention, &step);
+    struct attention_step step = {.tables = x->tables,
+                                  .stride = w->stride,
+                                  .copies = copy,
+                                  .copy_count = copy->slots > 0,
+                                  .passes = passes,
+                                  .pass_count = LAYERS};
+    bool ok = run_step(x, &step, w->shape->count);
     free(data);
+    return ok;
 }
 
 static bool open_instance(struct instance *x, const struct world *w, const char *backend,
@@ -333,11 +361,16 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
                                               .threads = threads,
                                               .geometry = &w->g,
                                               .constants = &w->c,
+                                              .cache = "",
                                               .blocks = w->blocks,
-                                              .partials_max = PARTIALS_MAX};
+                                              .rows_max = ROWS_MAX,
+                                              .partials_max = PARTIALS_MAX,
+                                              .table_rows = SEQUENCES_MAX,
+                                              .table_stride =
+                                                  w->blocks > w->stride ? w->blocks : w->stride};
     *x = (struct instance){.w = w};
     if (attention_open(&options, &x->attention, error) != 0)
-        return broken("cannot open %s %s: %s", backend, isa, error);
+        return broken("cannot open %s (%s): %s", backend, isa, error);
     x->o_bytes = (size_t)w->row_count * w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
     x->lse_bytes = (size_t)w->row_count * w->g.query_heads * sizeof *x->lse;
     x->buffer = make_array(x->o_bytes + x->lse_bytes + 4 * GUARD_BYTES, 1);
@@ -345,10 +378,10 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
     /* aligned for float: o_bytes is a multiple of 8 elements */
     x->lse = (float *)(void *)(x->o + x->o_bytes + GUARD_BYTES);
     make_tables(x, seed, copies);
-    poison(x);
-    for (uint32_t s = 0; s < w->shape->count; s++)
-        feed_sequence(x, s, &copies[s]);
-    return true;
+    bool ok = poison(x);
+    for (uint32_t s = 0; ok && s < w->shape->count; s++)
+        ok = feed_sequence(x, s, &copies[s]);
+    return ok;
 }
 
 static void close_instance(struct instance *x)
@@ -373,12 +406,11 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
         .o = x->o + first * row_bytes,
         .lse = x->lse + (size_t)first * w->g.query_heads,
     };
-    const struct attention_step step = {
+    struct attention_step step = {
         .tables = x->tables, .stride = w->stride, .passes = &pass, .pass_count = 1};
     if (wrong)
         return broken("a plan with a fault: %s", wrong);
-    attention_submit(x->attention, &step);
-    return true;
+    return run_step(x, &step, w->shape->count);
 }
 
 /* Run the rows [first, first + n) under one plan of the tests' own. */
@@ -447,9 +479,10 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     memcpy(v, x->w->v + at, x->w->g.head_dim * sizeof *v);
 }
 
-/* The plain loop: one row of one head in f32, as one would first write it; o rounded to the dtype. */
-static void plain_row(const struct world *w, uint32_t row, uint32_t head, const float *q, float *o,
-                      float *lse)
+/* The plain loop: one row of one head in f32, as one would first write it; o rounded to the dtype, and
+ * p too if `round_p`. */
+static void plain_row(const struct world *w, bool round_p, uint32_t row, uint32_t head, const float *q,
+                      float *o, float *lse)
 {
     const struct geometry *g = &w->g;
     uint32_t keys = w->rows[row].keys, kv_head = head / geometry_group(g),
@@ -474,6 +507,10 @@ static void plain_row(const struct world *w, uint32_t row, uint32_t head, const 
         const float *v = w->v + kv_index(w, w->rows[row].table, j, kv_head);
         float p = expf(s[j] - m);
         l += p;
+        if (round_p) {
+            numeric_from_float(g->dtype, &p, 1, rounded);
+            numeric_to_float(g->dtype, rounded, 1, &p);
+        }
         for (uint32_t d = 0; d < g->head_dim; d++)
             sum[d] += p * v[d];
     }
@@ -497,6 +534,14 @@ static double worse(double largest, double got, double expected)
     return !(error <= largest) ? error : largest;              /* a NaN is worse than anything */
 }
 
+/* Whether p goes through tensor cores in q's format: 16 bits, and K and V in the same one or fp8. */
+static bool rounds_p(const struct instance *x)
+{
+    const struct geometry *g = &x->w->g;
+    return strcmp(attention_info(x->attention)->name, "cuda") == 0 && g->dtype != DTYPE_F32 &&
+           (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
+}
+
 static void add_errors(const struct instance *x, uint32_t row, uint32_t head, struct errors *e)
 {
     const struct world *w = x->w;
@@ -507,7 +552,7 @@ static void add_errors(const struct instance *x, uint32_t row, uint32_t head, st
     double expected[HEAD_DIM_MAX], lse;
     numeric_to_float(g->dtype, w->q + at * g->head_dim * dtype_bytes(g->dtype), g->head_dim, q);
     reference_row(g, &w->c, LAYER, w->rows[row].keys, head, q, load_kv, &values, expected, &lse);
-    plain_row(w, row, head, q, plain, &plain_lse);
+    plain_row(w, rounds_p(x), row, head, q, plain, &plain_lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         e->o = worse(e->o, (double)numeric_load(g->dtype, x->o, at * g->head_dim + d), expected[d]);
         e->plain_o = worse(e->plain_o, (double)plain[d], expected[d]);
@@ -569,12 +614,14 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
            same_bits(x, alone, "under the planner", CUT_COUNT, true);
 }
 
-static bool check_cpu(const struct world *w, const char *isa, double *ratio)
+/* A backend that is one of the CPU's instruction sets, or "cuda". */
+static bool check_backend(const struct world *w, const char *isa, double *ratio)
 {
+    const char *backend = strcmp(isa, "cuda") == 0 ? "cuda" : "cpu";
     struct instance alone = {0}, together = {0}, threads = {0};
-    bool ok = open_instance(&alone, w, "cpu", isa, 1, 1) &&
-              open_instance(&together, w, "cpu", isa, 1, 1) &&
-              open_instance(&threads, w, "cpu", isa, 3, 2);
+    bool ok = open_instance(&alone, w, backend, isa, 1, 1) &&
+              open_instance(&together, w, backend, isa, 1, 1) &&
+              open_instance(&threads, w, backend, isa, 3, 2);
     if (ok)
         clear_outputs(&alone);
     for (uint32_t row = 0; ok && row < w->row_count; row++)
@@ -617,9 +664,16 @@ static void describe(const struct cover_case *k, size_t number)
            grid_shapes[k->value[AXIS_SHAPE]].name);
 }
 
+/* Which cases to run. */
+struct selection {
+    bool full;
+    long only; /* -1: not just one */
+    size_t every, part, parts;
+};
+
 /* All cases (or the one that is asked for) on one path; prints the verdict. */
-static bool run_cases(const char *isa, const struct cover_case *cases, size_t count, size_t every,
-                      long only, bool full)
+static bool run_cases(const char *isa, const struct cover_case *cases, size_t count,
+                      const struct selection *chosen)
 {
     double worst = 0, ratio = 0;
     size_t done = 0;
@@ -627,20 +681,22 @@ static bool run_cases(const char *isa, const struct cover_case *cases, size_t co
     bool reference = strcmp(isa, "reference") == 0;
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (size_t i = 0; i < count; i++) {
-        if (only >= 0 ? (size_t)only != i : i % every != 0)
+        if (chosen->only >= 0
+                ? (size_t)chosen->only != i
+                : i % chosen->every != 0 || i / chosen->every % chosen->parts != chosen->part)
             continue;
         done++;
         struct world *w = make_world(&cases[i]);
-        bool ok = reference ? check_reference(w, &ratio) : check_cpu(w, isa, &ratio);
+        bool ok = reference ? check_reference(w, &ratio) : check_backend(w, isa, &ratio);
         free_world(w);
         worst = fmax(worst, ratio);
         if (!ok) {
             describe(&cases[i], i);
             printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
-                   isa, full ? "--full " : "", isa, i);
+                   isa, chosen->full ? "--full " : "", isa, i);
             return false;
         }
-        if (full && i % 100 == 99)
+        if (chosen->full && i % 100 == 99)
             fprintf(stderr, "%s: %zu of %zu cases, worst error %.2f of a plain loop's\n", isa, i + 1,
                     count, worst);
     }
@@ -650,36 +706,51 @@ static bool run_cases(const char *isa, const struct cover_case *cases, size_t co
     return true;
 }
 
+/* Whether there is a GPU to run on; prints why not. */
+static bool have_cuda(void)
+{
+    char reason[ATTENTION_ERROR_BYTES];
+    if (attention_cuda_present(reason))
+        return true;
+    printf("skip cuda: %s\n", reason);
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     const char *isa = NULL;
-    bool full = false, ok = true;
-    long only = -1, every = 1;
+    struct selection chosen = {.only = -1, .every = 1, .parts = 1};
+    bool ok = true;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--full") == 0)
-            full = true;
+            chosen.full = true;
         else if (strcmp(argv[i], "--isa") == 0 && i + 1 < argc)
             isa = argv[++i];
         else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc)
-            every = strtol(argv[++i], NULL, 10);
+            chosen.every = strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
+                 sscanf(argv[i + 1], "%zu/%zu", &chosen.part, &chosen.parts) == 2)
+            i++;
         else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
-            only = strtol(argv[++i], NULL, 10);
+            chosen.only = strtol(argv[++i], NULL, 10);
         else
             return 2;
     }
-    if (every < 1)
+    if (chosen.every < 1 || chosen.parts < 1 || chosen.part >= chosen.parts)
         return 2;
     struct cover_case *cases;
-    size_t count = cover_make(grid_sizes, AXIS_COUNT, full ? 3 : 2, &cases);
+    size_t count = cover_make(grid_sizes, AXIS_COUNT, chosen.full ? 3 : 2, &cases);
     if (!isa || strcmp(isa, "reference") == 0)
-        ok = run_cases("reference", cases, count, (size_t)every, only, full);
+        ok = run_cases("reference", cases, count, &chosen);
+    if (isa ? strcmp(isa, "cuda") == 0 : have_cuda())
+        ok = run_cases("cuda", cases, count, &chosen) && ok;
     for (int i = 1; attention_isa_names[i]; i++) {
         if (isa && strcmp(isa, attention_isa_names[i]) != 0)
             continue;
         if (!attention_isa_supported(attention_isa_names[i]))
             printf("skip %s: this processor has none\n", attention_isa_names[i]);
         else
-            ok = run_cases(attention_isa_names[i], cases, count, (size_t)every, only, full) && ok;
+            ok = run_cases(attention_isa_names[i], cases, count, &chosen) && ok;
     }
     free(cases);
     return !ok;

@@ -159,7 +159,7 @@ END_TEST
 START_TEST(verification_compares_with_the_generator)
 {
     float ones[] = {1, 1, 1};
-    const struct model_constants constants = {NULL, NULL, ones, ones};
+    const struct model_constants constants = {.k_scale = ones, .v_scale = ones};
     struct workload *w = workload_create(3);
     w->verify_rows = 1;
     add(w, (struct workload_request){.prompt = 0, .decode = 1}, NULL, 0);

@@ -1,0 +1,49 @@
+/* compiler.h - device code for one geometry and one GPU: compiled by NVRTC, kept on disk.
+ *
+ * The sources are part of the binary. NVRTC is opened when something has to be compiled; what it gives
+ * is kept under a name made of a hash of sources, options and compiler version, so nothing stale is
+ * ever found, and a file that is not whole is compiled again. */
+#ifndef KERNELS_CUDA_COMPILER_H
+#define KERNELS_CUDA_COMPILER_H
+
+#include "config/geometry.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { CUDA_COMPILER_ERROR_BYTES = 1024, CUDA_ARCH_BYTES = 16 };
+
+/* A kind of GPU. */
+struct cuda_target {
+    char arch[CUDA_ARCH_BYTES]; /* "sm_90a" */
+    uint32_t sm_bytes;          /* shared memory of a multiprocessor */
+};
+
+/* cuda_target_known(arch, target): one of the architectures that the kernels are tested to compile for;
+ * false if `arch` is none of them. */
+bool cuda_target_known(const char *arch, struct cuda_target *target);
+
+/* cuda_target_of(major, minor, sm_bytes): the GPU at hand. */
+struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes);
+
+/* Whether the attention items of this geometry run on tensor cores there, and not in plain f32. */
+bool cuda_uses_tensor_cores(const struct geometry *g, const struct cuda_target *target);
+
+/* Machine code; `bytes` is freed by the caller. */
+struct cuda_cubin {
+    void *bytes;
+    size_t size;
+    bool cached;                /* it was found on disk */
+    char uses_local_memory[64]; /* an attention kernel that does; empty: none, or cached */
+};
+
+/* cuda_compile(g, target, cache, report, cubin, error): `cache` is a folder, made if need
+ * be; "": attnd under $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. `report`, if not NULL, gets
+ * a line a kernel: registers, shared memory, spills. Returns 0, ATTND_NOT_FOUND (no NVRTC here) or
+ * ATTND_INTERNAL (it would not compile), with a sentence in `error`. Seconds; milliseconds when cached.
+ */
+MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
+                          FILE *report, struct cuda_cubin *cubin,
+                          char error[CUDA_COMPILER_ERROR_BYTES]);
+
+#endif

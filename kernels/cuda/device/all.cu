@@ -1,0 +1,11 @@
+/* all.cu - the program that is compiled for one geometry and one GPU.
+ *
+ * The host defines HEAD_DIM, BLOCK_SIZE, KV_HEADS, GROUP, Q_DTYPE, KV_DTYPE, LAYOUT, SM_BYTES (shared
+ * memory of a multiprocessor) and TENSOR_CORES (whether the formats and the GPU have them). */
+#include "kernels/cuda/device/pool.cu"
+#include "kernels/cuda/device/merge.cu"
+#if TENSOR_CORES
+#include "kernels/cuda/device/attend_mma.cu"
+#else
+#include "kernels/cuda/device/attend_simple.cu"
+#endif

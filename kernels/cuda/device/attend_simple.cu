@@ -1,0 +1,253 @@
+/* attend_simple.cu - the attention items in plain f32, for every combination of formats and every GPU:
+ * what the tensor cores do not take (f32, q and K of different 16-bit formats, GPUs before sm_80).
+ *
+ * A thread block takes an item of up to 8 packed columns of one KV head, tile by tile:
+ *
+ *   s_j      a thread a token of half a tile and two columns; the dot product runs over head_dim in order
+ *   m, p, l  a warp two columns, two tokens a lane; l sums token j and j + 32, then by halves 16 .. 1 apart
+ *   o        a thread an element of head_dim (two if head_dim > 128) and all columns; tokens in order
+ *
+ * Half a tile of K, then of V, stands in shared memory as f32, rows padded by one float. */
+#include "kernels/cuda/device/states.cuh"
+
+static constexpr int SIMPLE_COLUMNS = 8;
+static constexpr int HALF_TOKENS = TILE_TOKENS / 2;
+static constexpr int DIMS = (HEAD_DIM + CUDA_THREADS - 1) / CUDA_THREADS; /* of a thread */
+
+struct simple_state {
+    float m[SIMPLE_COLUMNS], l[SIMPLE_COLUMNS], o[DIMS][SIMPLE_COLUMNS];
+
+    void make_empty()
+    {
+#pragma unroll
+        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
+            m[c] = -INFINITE;
+            l[c] = 0;
+#pragma unroll
+            for (int d = 0; d < DIMS; d++)
+                o[d][c] = 0;
+        }
+    }
+    void merge(const simple_state &from)
+    {
+#pragma unroll
+        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
+            const merge_weights w(m[c], from.m[c]);
+            m[c] = w.m;
+            l[c] = w(l[c], from.l[c]);
+#pragma unroll
+            for (int d = 0; d < DIMS; d++)
+                o[d][c] = w(o[d][c], from.o[d][c]);
+        }
+    }
+};
+
+struct simple_shared {
+    float kv[HALF_TOKENS][HEAD_DIM + 1];
+    float q[SIMPLE_COLUMNS][HEAD_DIM];
+    float s[SIMPLE_COLUMNS][TILE_TOKENS]; /* scores, then p */
+    float m[SIMPLE_COLUMNS], sum[SIMPLE_COLUMNS];
+    uint32_t keys[SIMPLE_COLUMNS];
+};
+
+struct simple_attend {
+    const cuda_attend_pass &pass;
+    const cuda_item &item;
+    uint32_t kv_head;
+    simple_shared &shared;
+    const uint32_t *table;
+    const uint8_t *pool;
+    uint32_t first_key, end_key;
+
+    simple_attend(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, simple_shared &shared_)
+        : pass(pass_), item(item_), kv_head(kv_head_), shared(shared_)
+    {
+        table = pass.pool.tables + item.table * pass.pool.stride;
+        pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
+    }
+
+    uint32_t row_of(uint32_t column) const
+    {
+        return pass.item_rows[item.first_row + (item.column + column) / GROUP];
+    }
+    uint32_t head_of(uint32_t column) const { return kv_head * GROUP + (item.column + column) % GROUP; }
+
+    void load_columns()
+    {
+        for (uint32_t at = threadIdx.x; at < SIMPLE_COLUMNS * HEAD_DIM; at += CUDA_THREADS) {
+            uint32_t column = at / HEAD_DIM, dim = at % HEAD_DIM;
+            size_t row = column < item.columns ? (size_t)row_of(column) * (KV_HEADS * GROUP) + head_of(column) : 0;
+            shared.q[column][dim] = column < item.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
+        }
+        if (threadIdx.x < SIMPLE_COLUMNS)
+            shared.keys[threadIdx.x] = threadIdx.x < item.columns ? pass.rows[row_of(threadIdx.x)].keys : 0;
+        __syncthreads(); /* the keys are there */
+        first_key = 0xffffffffu;
+        end_key = 0;
+        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
+            uint32_t keys = shared.keys[c];
+            first_key = keys ? min(first_key, plan_first_key(keys, pass.window)) : first_key;
+            end_key = max(end_key, keys);
+        }
+        first_key = max(first_key, item.first_chunk * CHUNK_TOKENS);
+        end_key = min(end_key, (item.first_chunk + item.chunks) * CHUNK_TOKENS);
+    }
+
+    /* Keys or values at [position, position + 32) as f32; zeros where no column sees them. */
+    void load_half(uint32_t position, bool values)
+    {
+        __syncthreads(); /* what stands there is read */
+        for (uint32_t at = threadIdx.x; at < HALF_TOKENS * HEAD_DIM; at += CUDA_THREADS) {
+            uint32_t row = at / HEAD_DIM, dim = at % HEAD_DIM, token = position + row;
+            float x = 0;
+            if (token >= first_key && token < end_key)
+                x = load_element<KV_DTYPE>(pool + table[token / BLOCK_SIZE] * pass.pool.block_bytes +
+                                               token % BLOCK_SIZE * pass.pool.slot_bytes +
+                                               values * pass.pool.half_bytes,
+                                           dim);
+            shared.kv[row][dim] = x;
+        }
+        __syncthreads(); /* the half is there */
+    }
+
+    /* Tokens [position, position + 32), which are `offset` and on of the tile. */
+    void score_half(uint32_t position, uint32_t offset)
+    {
+        const score_rule rule(pass, kv_head);
+        uint32_t row = threadIdx.x % HALF_TOKENS, j = position + row;
+        for (uint32_t c = threadIdx.x / HALF_TOKENS; c < SIMPLE_COLUMNS; c += CUDA_THREADS / HALF_TOKENS) {
+            uint32_t keys = shared.keys[c];
+            float dot = 0;
+            for (uint32_t d = 0; d < HEAD_DIM; d++)
+                dot = fmaf(shared.q[c][d], shared.kv[row][d], dot);
+            bool seen = j < keys && j >= plan_first_key(keys, pass.window);
+            float slope = pass.alibi && keys ? pass.alibi[head_of(c)] * LOG2_E : 0.0f;
+            shared.s[c][offset + row] = seen ? rule(dot, slope, (int)(j + 1 - keys)) : -INFINITE;
+        }
+    }
+
+    /* Maxima, p and sums of the tile, by the warp that has the column. */
+    void weigh(const simple_state &x)
+    {
+        uint32_t lane = threadIdx.x % 32;
+        __syncthreads(); /* all scores are there */
+#pragma unroll
+        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
+            if (c % (CUDA_THREADS / 32) != threadIdx.x / 32)
+                continue;
+            float s0 = shared.s[c][lane], s1 = shared.s[c][lane + 32], m = fmaxf(s0, s1);
+            for (int apart = 16; apart > 0; apart /= 2)
+                m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, apart));
+            m = fmaxf(m, x.m[c]);
+            float p0 = weight(s0, m), p1 = weight(s1, m), sum = p0 + p1;
+            for (int apart = 16; apart > 0; apart /= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+            shared.s[c][lane] = p0;
+            shared.s[c][lane + 32] = p1;
+            if (lane == 0) {
+                shared.m[c] = m;
+                shared.sum[c] = sum;
+            }
+        }
+        __syncthreads(); /* p, maxima and sums are there */
+    }
+
+    void add_half(uint32_t offset, simple_state &x)
+    {
+        for (int row = 0; row < HALF_TOKENS; row++) {
+#pragma unroll
+            for (int d = 0; d < DIMS; d++) {
+                uint32_t dim = threadIdx.x + d * CUDA_THREADS;
+                float v = dim < HEAD_DIM ? shared.kv[row][dim] : 0.0f;
+#pragma unroll
+                for (int c = 0; c < SIMPLE_COLUMNS; c++)
+                    x.o[d][c] = fmaf(shared.s[c][offset + row], v, x.o[d][c]);
+            }
+        }
+    }
+
+    void tile(uint32_t position, simple_state &x)
+    {
+        for (uint32_t offset = 0; offset < TILE_TOKENS; offset += HALF_TOKENS) {
+            load_half(position + offset, false);
+            score_half(position + offset, offset);
+        }
+        weigh(x);
+#pragma unroll
+        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
+            float m = shared.m[c], a = m == -INFINITE ? 1.0f : exp2_fast(x.m[c] - m);
+            x.m[c] = m;
+            x.l[c] = x.l[c] * a + shared.sum[c];
+#pragma unroll
+            for (int d = 0; d < DIMS; d++)
+                x.o[d][c] *= a;
+        }
+        for (uint32_t offset = 0; offset < TILE_TOKENS; offset += HALF_TOKENS) {
+            load_half(position + offset, true);
+            add_half(offset, x);
+        }
+    }
+
+    void write(const simple_state &x) const
+    {
+#pragma unroll
+        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
+            if (c >= item.columns)
+                continue;
+            uint32_t head = head_of(c), partial = item.partial + (item.column + c) / GROUP;
+            bool final = item.partial == PLAN_NO_PARTIAL;
+            size_t at = (size_t)(final ? row_of(c) : partial) * (KV_HEADS * GROUP) + head;
+            const finished f(x.m[c], x.l[c], pass.sinks ? &pass.sinks[head] : nullptr, pass.v_scale[kv_head]);
+#pragma unroll
+            for (int d = 0; d < DIMS; d++) {
+                uint32_t dim = threadIdx.x + d * CUDA_THREADS;
+                if (dim < HEAD_DIM && final)
+                    store_element<Q_DTYPE>(pass.o, at * HEAD_DIM + dim, f(x.o[d][c]));
+                else if (dim < HEAD_DIM)
+                    pass.partial_o[at * HEAD_DIM + dim] = x.o[d][c];
+            }
+            if (threadIdx.x == 0 && final) {
+                pass.lse[at] = f.lse;
+            } else if (threadIdx.x == 0) {
+                pass.partial_ml[2 * at] = x.m[c];
+                pass.partial_ml[2 * at + 1] = x.l[c];
+            }
+        }
+    }
+
+    void run()
+    {
+        simple_state chunk, fold[FOLD_LEVELS];
+        load_columns();
+        chunk.make_empty();
+        for (int level = 0; level < FOLD_LEVELS; level++)
+            fold[level].make_empty();
+        uint32_t end_tile = (end_key + TILE_TOKENS - 1) / TILE_TOKENS;
+        for (uint32_t t = first_key / TILE_TOKENS; t < end_tile; t++) {
+            tile(t * TILE_TOKENS, chunk);
+            uint32_t end = t * TILE_TOKENS / CHUNK_TOKENS + 1;
+            if ((t + 1) * TILE_TOKENS % CHUNK_TOKENS != 0 && t + 1 != end_tile)
+                continue;
+            fold[0].merge(chunk);
+            chunk.make_empty();
+            if (end % RUN_CHUNKS == 0) {
+                fold[1].merge(fold[0]);
+                fold[0].make_empty();
+            }
+            if (end % SEGMENT_CHUNKS == 0) {
+                fold[2].merge(fold[1]);
+                fold[1].make_empty();
+            }
+        }
+        fold[1].merge(fold[0]);
+        fold[2].merge(fold[1]);
+        write(fold[2]);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) attend_simple(const __grid_constant__ cuda_attend_pass pass)
+{
+    __shared__ simple_shared shared;
+    const cuda_item item = pass.items[blockIdx.x / KV_HEADS];
+    simple_attend(pass, item, blockIdx.x % KV_HEADS, shared).run();
+}

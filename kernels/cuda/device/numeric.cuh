@@ -1,0 +1,106 @@
+/* numeric.cuh - number formats on the device, with the bits of kernels/numeric.c: round to nearest
+ * even, saturate, NaN stays NaN. To f32 is exact. */
+#pragma once
+
+#include "config/geometry.h"
+
+#define INFINITE __int_as_float(0x7f800000)
+
+/* Exponent bits, mantissa bits, and the largest finite value of a narrow format. */
+template <dtype D> struct narrow_format;
+template <> struct narrow_format<DTYPE_F16> { static constexpr uint32_t E = 5, M = 10, LARGEST = 0x7bff; };
+template <> struct narrow_format<DTYPE_E4M3> { static constexpr uint32_t E = 4, M = 3, LARGEST = 0x7e; };
+template <> struct narrow_format<DTYPE_E5M2> { static constexpr uint32_t E = 5, M = 2, LARGEST = 0x7b; };
+
+/* In units of the last place the value is an integer plus a fraction, exactly; rintf ties to even. */
+template <dtype D> uint32_t encode_narrow(float value)
+{
+    using F = narrow_format<D>;
+    constexpr int bias = (1 << (F::E - 1)) - 1;
+    uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffff;
+    uint32_t sign = (bits >> 31) << (F::E + F::M);
+    if (magnitude > 0x7f800000)
+        return sign | ((1u << (F::E + F::M)) - 1);
+    if (magnitude == 0x7f800000)
+        return sign | F::LARGEST;
+    int exponent = (int)(magnitude >> 23) - 127; /* of the leading bit, or of the denormals */
+    exponent = exponent < 1 - bias ? 1 - bias : exponent;
+    float unit = __uint_as_float((uint32_t)((int)F::M - exponent + 127) << 23); /* 2^(M - exponent) */
+    uint32_t rounded = (uint32_t)rintf(__uint_as_float(magnitude) * unit);      /* up to 2^(M + 1) */
+    if (rounded >= 1u << F::M) /* a carry out of the mantissa moves into the exponent by itself */
+        rounded += (uint32_t)(exponent + bias - 1) << F::M;
+    return sign | (rounded > F::LARGEST ? F::LARGEST : rounded);
+}
+
+template <dtype D> float decode_narrow(uint32_t bits)
+{
+    using F = narrow_format<D>;
+    constexpr int bias = (1 << (F::E - 1)) - 1;
+    constexpr uint32_t width = F::E + F::M;
+    uint32_t magnitude = bits & ((1u << width) - 1), exponent = magnitude >> F::M;
+    uint32_t mantissa = magnitude & ((1u << F::M) - 1);
+    float value;
+    if (magnitude > F::LARGEST)
+        value = D != DTYPE_E4M3 && mantissa == 0 ? INFINITE : __uint_as_float(0x7fc00000);
+    else if (exponent == 0)
+        value = (float)mantissa * __uint_as_float((uint32_t)(1 - bias - (int)F::M + 127) << 23);
+    else
+        value = __uint_as_float((exponent - bias + 127) << 23 | mantissa << (23 - F::M));
+    return bits >> width & 1 ? -value : value;
+}
+
+static inline uint32_t encode_bf16(float value)
+{
+    uint32_t bits = __float_as_uint(value);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return bits >> 16 | 0x40;
+    uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return (rounded & 0x7fffffff) >= 0x7f800000 ? (bits >> 16 & 0x8000) | 0x7f7f : rounded >> 16;
+}
+
+/* Element `i` of an array. */
+template <dtype D> float load_element(const void *array, size_t i)
+{
+    if constexpr (D == DTYPE_F32)
+        return ((const float *)array)[i];
+    else if constexpr (D == DTYPE_BF16)
+        return __uint_as_float((uint32_t)((const uint16_t *)array)[i] << 16);
+    else if constexpr (D == DTYPE_F16)
+        return decode_narrow<DTYPE_F16>(((const uint16_t *)array)[i]);
+    else
+        return decode_narrow<D>(((const uint8_t *)array)[i]);
+}
+
+template <dtype D> void store_element(void *array, size_t i, float value)
+{
+    if constexpr (D == DTYPE_F32)
+        ((float *)array)[i] = value;
+    else if constexpr (D == DTYPE_BF16)
+        ((uint16_t *)array)[i] = (uint16_t)encode_bf16(value);
+    else if constexpr (D == DTYPE_F16)
+        ((uint16_t *)array)[i] = (uint16_t)encode_narrow<DTYPE_F16>(value);
+    else
+        ((uint8_t *)array)[i] = (uint8_t)encode_narrow<D>(value);
+}
+
+/* The same for a format that is known only when it runs. */
+static inline float load_any(dtype d, const void *array, size_t i)
+{
+    switch (d) {
+    case DTYPE_F32:
+        return load_element<DTYPE_F32>(array, i);
+    case DTYPE_F16:
+        return load_element<DTYPE_F16>(array, i);
+    case DTYPE_BF16:
+        return load_element<DTYPE_BF16>(array, i);
+    case DTYPE_E4M3:
+        return load_element<DTYPE_E4M3>(array, i);
+    default:
+        return load_element<DTYPE_E5M2>(array, i);
+    }
+}
+
+static constexpr uint32_t bytes_of(dtype d)
+{
+    return d == DTYPE_F32 ? 4 : d == DTYPE_F16 || d == DTYPE_BF16 ? 2 : 1;
+}

@@ -1,0 +1,173 @@
+/* pool.cu - everything that moves bytes of the KV pool but does not compute attention.
+ *
+ *   change_tables   new entries of the device's block tables          a thread block a change
+ *   copy_slots      copy-on-write: the filled slots of a block        (copy, layer, K or V)
+ *   append          k and v of a pass's tokens, converted or generated   a thread block a token
+ *   generate_q      q of a pass's rows                                a thread block a row
+ *   read_all        reads memory and does nothing: the roof
+ *
+ * Generated values are those of kernels/values.c, bit for bit. */
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/step.h"
+
+static constexpr int PHILOX_ROUNDS = 10;
+
+/* Philox4x32-10: Salmon, Moraes, Dror and Shaw, SC 2011. */
+static inline uint4 philox(uint4 word, uint32_t key0, uint32_t key1)
+{
+#pragma unroll
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        uint32_t high0 = __umulhi(word.x, 0xd2511f53u), low0 = word.x * 0xd2511f53u;
+        uint32_t high1 = __umulhi(word.z, 0xcd9e8d57u), low1 = word.z * 0xcd9e8d57u;
+        word = make_uint4(high1 ^ word.y ^ key0, low1, high0 ^ word.w ^ key1, low0);
+        key0 += 0x9e3779b9u;
+        key1 += 0xbb67ae85u;
+    }
+    return word;
+}
+
+static inline float value_of(uint32_t word)
+{
+    uint32_t sum = (word & 0xff) + (word >> 8 & 0xff) + (word >> 16 & 0xff) + (word >> 24);
+    return (float)((int)sum - 510) * (1.0f / 128);
+}
+
+/* Elements 4 * quad and on of one head of one token. */
+static inline float4 generated(value_source source, uint32_t position, uint32_t layer, uint32_t tensor,
+                               uint32_t head, uint32_t quad)
+{
+    uint4 word = make_uint4((uint32_t)source.content, (uint32_t)(source.content >> 32), position,
+                            layer << 20 | tensor << 18 | head << 6 | quad);
+    word = philox(word, (uint32_t)source.seed, (uint32_t)(source.seed >> 32));
+    return make_float4(value_of(word.x), value_of(word.y), value_of(word.z), value_of(word.w));
+}
+
+extern "C" __global__ void change_tables(cuda_pool pool, const cuda_table_change *changes,
+                                         const uint32_t *ids)
+{
+    cuda_table_change change = changes[blockIdx.x];
+    uint32_t *row = pool.tables + change.row * pool.stride + change.first;
+    for (uint32_t i = threadIdx.x; i < change.count; i += blockDim.x)
+        row[i] = ids[change.source + i];
+}
+
+/* The filled slots lie together per head (hnd) or for all heads at once (nhd). grid: (copies, layers,
+ * K and V). */
+extern "C" __global__ void copy_slots(cuda_pool pool, const cuda_copy *copies)
+{
+    constexpr uint32_t pieces = LAYOUT == LAYOUT_HND ? KV_HEADS : 1;
+    cuda_copy copy = copies[blockIdx.x];
+    uint8_t *layer = pool.bytes + blockIdx.y * pool.layer_bytes + blockIdx.z * pool.half_bytes;
+    const uint8_t *from = layer + copy.from * pool.block_bytes;
+    uint8_t *to = layer + copy.to * pool.block_bytes;
+    uint64_t words = copy.slots * pool.slot_bytes / 8; /* a row is whole vectors of 8 elements */
+    for (uint64_t i = threadIdx.x; i < words * pieces; i += blockDim.x) {
+        uint64_t at = i / words * pool.head_bytes + i % words * 8;
+        *(uint64_t *)(to + at) = *(const uint64_t *)(from + at);
+    }
+}
+
+/* Which append token `token` of the pass belongs to. */
+static inline uint32_t append_of(const cuda_append *appends, uint32_t count, uint32_t token)
+{
+    uint32_t low = 0, high = count - 1;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (appends[middle].first <= token)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Divided by its scale and rounded once to the stored format. */
+static inline void store_quad(uint8_t *to, float4 x, float scale)
+{
+    if (scale != 1.0f)
+        x = make_float4(x.x / scale, x.y / scale, x.z / scale, x.w / scale);
+    store_element<KV_DTYPE>(to, 0, x.x);
+    store_element<KV_DTYPE>(to, 1, x.y);
+    store_element<KV_DTYPE>(to, 2, x.z);
+    store_element<KV_DTYPE>(to, 3, x.w);
+}
+
+/* Four elements of k or v as they were handed in: as they are when they have the stored format. */
+static inline void store_given(uint8_t *to, const uint8_t *tensor, dtype source_dtype, size_t element,
+                               float scale)
+{
+    if (source_dtype == KV_DTYPE) {
+        constexpr uint32_t bytes = bytes_of(KV_DTYPE);
+        for (uint32_t i = 0; i < 4 * bytes; i += 4)
+            *(uint32_t *)(to + i) = *(const uint32_t *)(tensor + element * bytes + i);
+        return;
+    }
+    store_quad(to,
+               make_float4(load_any(source_dtype, tensor, element),
+                           load_any(source_dtype, tensor, element + 1),
+                           load_any(source_dtype, tensor, element + 2),
+                           load_any(source_dtype, tensor, element + 3)),
+               scale);
+}
+
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pass pass)
+{
+    constexpr uint32_t quads = HEAD_DIM / 4;
+    uint32_t which = append_of(pass.appends, pass.append_count, blockIdx.x);
+    cuda_append append = pass.appends[which];
+    uint32_t i = blockIdx.x - append.first, position = append.position + i;
+    uint32_t block = pass.pool.tables[append.table * pass.pool.stride + position / BLOCK_SIZE];
+    uint8_t *slot = pass.pool.bytes + pass.layer * pass.pool.layer_bytes +
+                    block * pass.pool.block_bytes + position % BLOCK_SIZE * pass.pool.slot_bytes;
+    for (uint32_t at = threadIdx.x; at < 2 * KV_HEADS * quads; at += blockDim.x) {
+        uint32_t quad = at % quads, head = at / quads % KV_HEADS, v = at / quads / KV_HEADS;
+        uint8_t *to = slot + v * pass.pool.half_bytes + head * pass.pool.head_bytes +
+                      quad * 4 * bytes_of(KV_DTYPE);
+        float scale = v ? pass.v_scale[head] : pass.k_scale[head];
+        size_t element = ((size_t)(append.source + i) * KV_HEADS + head) * HEAD_DIM + quad * 4;
+        if (pass.k)
+            store_given(to, v ? pass.v : pass.k, pass.source_dtype, element, scale);
+        else
+            store_quad(to, generated(append.generated, position, pass.layer, v ? VALUES_V : VALUES_K,
+                                     head, quad),
+                       scale);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_attend_pass pass)
+{
+    constexpr uint32_t quads = HEAD_DIM / 4, heads = KV_HEADS * GROUP;
+    uint32_t position = pass.rows[blockIdx.x].keys - 1;
+    for (uint32_t at = threadIdx.x; at < heads * quads; at += blockDim.x) {
+        float4 x = generated(pass.q_source[blockIdx.x], position, pass.layer, VALUES_Q, at / quads,
+                             at % quads);
+        size_t element = ((size_t)blockIdx.x * heads * quads + at) * 4;
+        store_element<Q_DTYPE>(pass.q, element, x.x);
+        store_element<Q_DTYPE>(pass.q, element + 1, x.y);
+        store_element<Q_DTYPE>(pass.q, element + 2, x.z);
+        store_element<Q_DTYPE>(pass.q, element + 3, x.w);
+    }
+}
+
+/* Reads `vectors` of 16 bytes, eight loads under way per thread. What was read is never stored: the
+ * condition is false for any data, but the compiler does not know. */
+extern "C" __global__ void __launch_bounds__(512) read_all(const uint4 *from, uint64_t vectors, uint32_t *sink)
+{
+    constexpr int UNROLL = 8;
+    uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    uint32_t seen = 0;
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i + (UNROLL - 1) * stride < vectors;
+         i += UNROLL * stride) {
+        uint4 x[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x[u].x), "=r"(x[u].y), "=r"(x[u].z), "=r"(x[u].w)
+                         : "l"(from + i + u * stride));
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+            seen |= x[u].x | x[u].y | x[u].z | x[u].w;
+    }
+    if (seen == 0 && gridDim.y == 2) /* gridDim.y is 1 */
+        *sink = seen;
+}

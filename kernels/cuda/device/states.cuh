@@ -1,0 +1,105 @@
+/* states.cuh - the arithmetic that every attention kernel of this backend shares, so that their bits
+ * agree: scores, exponentials, merge, the fold over the tree of kernels/plan.h, and the output.
+ *
+ * Scores and maxima are in units of ln 2, since the hardware's exponential is 2^x. A state is (m, l,
+ * o); the empty one is (-inf, 0, 0). Nothing is contracted (-fmad=false): fma only where it is written.
+ */
+#pragma once
+
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/step.h"
+
+static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147182f;
+static constexpr int FOLD_LEVELS = 3; /* run, segment, row */
+
+/* 2^x by the special-function unit: relative error 2^-22, 2^0 = 1, 2^-inf = 0. */
+static inline float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 1 / x for x >= 1, to about the last bit: the hardware's estimate and one Newton step. A division
+ * would be a call, for which the compiler spills what is in registers. */
+static inline float reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return fmaf(fmaf(-x, y, 1.0f), y, y);
+}
+
+/* tanh(y): an odd polynomial near 0 (Cephes' tanhf), (1 - e) / (1 + e) with e = exp(-2 |y|) elsewhere.
+ */
+static inline float tanh_any(float y)
+{
+    float magnitude = fabsf(y), z = y * y;
+    float near = fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
+    near = fmaf(near, z, -5.37397155531e-2f);
+    near = fmaf(near, z, 1.33314422036e-1f);
+    near = fmaf(near, z, -3.33332819422e-1f);
+    near = fmaf(near * z, y, y);
+    float e = exp2_fast(-2.0f * LOG2_E * magnitude);
+    float far = copysignf((1.0f - e) * reciprocal(1.0f + e), y);
+    return magnitude < 0.625f ? near : far;
+}
+
+/* What turns a dot product into a score. */
+struct score_rule {
+    float scale, softcap; /* scale: of q.k, k_scale included, and divided by softcap if there is one */
+
+    score_rule(const cuda_attend_pass &pass, uint32_t kv_head)
+        : scale(pass.scale * pass.k_scale[kv_head] * (pass.softcap > 0.0f ? pass.inverse_softcap : LOG2_E)),
+          softcap(pass.softcap * LOG2_E)
+    {
+    }
+
+    /* In units of ln 2, as is the slope; distance = j - i, not positive. */
+    float operator()(float dot, float slope, int distance) const
+    {
+        float s = softcap > 0.0f ? softcap * tanh_any(dot * scale) : dot * scale;
+        return fmaf(slope, (float)distance, s);
+    }
+};
+
+/* 2^(m - of), 0 for an empty state: what a state with maximum m is worth beside the maximum `of`. */
+static inline float weight(float m, float of)
+{
+    return m == -INFINITE ? 0.0f : exp2_fast(m - of);
+}
+
+/* The two factors of a merge, and its maximum. An empty side has factor 0, and its o is 0. */
+struct merge_weights {
+    float m, into, from;
+
+    merge_weights(float m_into, float m_from)
+        : m(fmaxf(m_into, m_from)), into(weight(m_into, m)), from(weight(m_from, m))
+    {
+    }
+    float operator()(float x_into, float x_from) const { return fmaf(x_into, into, x_from * from); }
+};
+
+/* What the outputs of one query head are made of: o_d becomes o_d * factor. */
+struct finished {
+    float factor, lse;
+
+    /* sink: NULL, or one more logit (natural) without a value */
+    finished(float m, float l, const float *sink, float v_scale)
+        : factor(0.0f), lse(sink ? *sink : -INFINITE)
+    {
+        float of_o = 1.0f;
+        if (m == -INFINITE) /* no keys: o is 0 already */
+            return;
+        if (sink) {
+            float s = *sink * LOG2_E, both = fmaxf(m, s);
+            of_o = exp2_fast(m - both);
+            l = fmaf(l, of_o, exp2_fast(s - both));
+            m = both;
+        }
+        factor = of_o * reciprocal(l) * v_scale;
+        lse = fmaf(m, LN_2, logf(l));
+    }
+    /* "+ 0": a value that was rounded to -0 or to 0 on the way, depending on what it was computed
+     * together with, is 0 */
+    float operator()(float o) const { return o * factor + 0.0f; }
+};

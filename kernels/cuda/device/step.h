@@ -1,0 +1,92 @@
+/* step.h - what the host hands to the device kernels: plain structures, read by C11 and by CUDA C.
+ *
+ * Everything is prepared in one pinned buffer of the host and uploaded at once; pointers are device
+ * addresses. Plans cross as they are (kernels/plan.h), but for items: one of the plan becomes as many
+ * as its packed rows need thread blocks.
+ *
+ * A packed column is one query head of one row: column c of an item is row item_rows[first_row + c /
+ * group], query head kv_head * group + c % group. A partial state is kept as { m, l } [query_heads] and
+ * o [query_heads][head_dim], m in units of ln 2. */
+#ifndef KERNELS_CUDA_DEVICE_STEP_H
+#define KERNELS_CUDA_DEVICE_STEP_H
+
+#include "config/geometry.h"
+#include "kernels/plan.h"
+#include "kernels/values.h"
+
+/* A device address of const T; the host only does arithmetic with it. */
+#ifdef __CUDACC_RTC__
+#define DEVICE(T) T *
+#else
+#define DEVICE(T) unsigned long long
+#endif
+
+enum { CUDA_THREADS = 128 }; /* of every thread block, unless its kernel says otherwise */
+
+struct cuda_item {
+    uint32_t table, first_chunk, chunks;
+    uint32_t first_row;       /* in item_rows */
+    uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's item */
+    uint32_t partial;         /* of the item's first row, or PLAN_NO_PARTIAL */
+};
+
+/* Copy slots 0..slots-1 of a block, all layers, K and V. */
+struct cuda_copy {
+    uint32_t from, to, slots;
+};
+
+/* New entries of one row of the device's block tables: `count` ids at `source` of the uploaded ids go
+ * to entries `first` and on. */
+struct cuda_table_change {
+    uint32_t row, first, count, source;
+};
+
+/* Tokens of one sequence to be stored: token i of them is token first + i of the pass. */
+struct cuda_append {
+    uint32_t first, count;
+    uint32_t table, position;
+    uint32_t source; /* row of k and v of its first token */
+    struct value_source generated;
+};
+
+/* Where things lie in the pool; [layer][block][K, V][head and slot in the order of the layout][dim]. */
+struct cuda_pool {
+    DEVICE(uint8_t) bytes;
+    uint64_t layer_bytes, block_bytes, half_bytes, head_bytes, slot_bytes;
+    DEVICE(uint32_t) tables; /* [..][stride] */
+    uint64_t stride;
+};
+
+struct cuda_append_pass {
+    struct cuda_pool pool;
+    DEVICE(const struct cuda_append) appends; /* in order of `first` */
+    uint32_t append_count, layer;
+    DEVICE(const uint8_t) k; /* [tokens][kv_heads][head_dim] of source_dtype; 0: generated */
+    DEVICE(const uint8_t) v;
+    enum dtype source_dtype;
+    DEVICE(const float) k_scale; /* [kv_heads] of the layer */
+    DEVICE(const float) v_scale;
+};
+
+struct cuda_attend_pass {
+    struct cuda_pool pool;
+    DEVICE(const struct plan_row) rows;
+    DEVICE(const struct cuda_item) items; /* of this launch */
+    DEVICE(const uint32_t) item_rows;
+    DEVICE(const struct plan_merge) merges;
+    DEVICE(const struct plan_part) parts;
+    DEVICE(const struct value_source) q_source; /* [rows], for generated q */
+    DEVICE(uint8_t) q;                          /* [rows][query_heads][head_dim] */
+    DEVICE(uint8_t) o;                          /* likewise */
+    DEVICE(float) lse;                          /* [rows][query_heads] */
+    DEVICE(float) partial_ml;                   /* [partials][query_heads][2] */
+    DEVICE(float) partial_o;                    /* [partials][query_heads][head_dim] */
+    DEVICE(const float) k_scale;                /* [kv_heads] of the layer */
+    DEVICE(const float) v_scale;
+    DEVICE(const float) sinks;             /* [query_heads] of the layer, or 0 */
+    DEVICE(const float) alibi;             /* [query_heads], or 0 */
+    float scale, softcap, inverse_softcap; /* softcap 0: none */
+    uint32_t layer, window;
+};
+
+#endif

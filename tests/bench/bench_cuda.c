@@ -1,0 +1,408 @@
+/* bench_cuda.c - decode attention on a GPU, against the read roof of the same GPU in the same run.
+ *
+ * One layer, one query token per sequence, the shapes that kernels for this are compared by. Each
+ * workload's pool has so many layers that they are 2 GB or more together, and they are visited in turn,
+ * so nothing stays in the cache; the launches of all layers are one graph; the median of REPLAYS
+ * replays is given per layer. Generated values, permuted block ids. GB/s counts each needed K and V
+ * element once, so shared ones once too. Before, the same rows are computed by a step, and some of them
+ * compared with double precision: relative error in the l2 norm.
+ *
+ * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID] [--threads N], or bench_cuda
+ * --short to show that it works. The CSV file gets a line a workload. --threads: how many the planner
+ * cuts for.
+ */
+#include "config/status.h"
+#include "kernels/attention.h"
+#include "kernels/numeric.h"
+#include "kernels/reference/reference.h"
+#include "scheduler/planner.h"
+#include "tests/bench/bench.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    REPLAYS = 21,
+    LAYERS_LEAST = 2,
+    LAYERS_MOST = 40,
+    PARTIALS_MAX = 65536,
+    SAMPLES = 6, /* rows that are compared, two heads each */
+    SEED = 7
+};
+
+static const double ROTATED_BYTES = 2e9, ROOF_BYTES = 8.6e9;
+
+struct workload {
+    const char *name;
+    uint32_t query_heads, kv_heads, head_dim, block_size, sequences;
+    uint32_t tokens; /* of each sequence; 0: ragged */
+    uint32_t shared; /* first tokens that all have in common */
+    enum dtype kv_dtype;
+};
+
+static const struct workload workloads[] = {
+    {"W1", 32, 8, 128, 16, 64, 4096, 0, DTYPE_BF16},
+    {"W1p64", 32, 8, 128, 64, 64, 4096, 0, DTYPE_BF16},
+    {"W1s", 32, 8, 128, 16, 64, 1024, 0, DTYPE_BF16},
+    {"W1b", 32, 8, 128, 16, 8, 4096, 0, DTYPE_BF16},
+    {"W1c", 32, 8, 128, 16, 1, 4096, 0, DTYPE_BF16},
+    {"W2", 8, 1, 128, 16, 128, 4096, 0, DTYPE_BF16},
+    {"W3", 32, 32, 128, 16, 16, 2048, 0, DTYPE_BF16},
+    {"W4", 32, 8, 128, 16, 1, 131072, 0, DTYPE_BF16},
+    {"W5", 32, 8, 128, 16, 256, 0, 0, DTYPE_BF16},
+    {"W6", 32, 8, 64, 16, 64, 4096, 0, DTYPE_BF16},
+    {"W7", 16, 8, 256, 16, 32, 4096, 0, DTYPE_BF16},
+    {"W8", 32, 8, 128, 16, 64, 4096, 0, DTYPE_E4M3},
+    {"W8p64", 32, 8, 128, 64, 64, 4096, 0, DTYPE_E4M3},
+    {"W9", 32, 8, 128, 16, 256, 8192 + 128, 8192, DTYPE_BF16},
+    {"W10", 64, 1, 128, 16, 64, 4096, 0, DTYPE_BF16},
+};
+
+static void *make_array(size_t n, size_t size)
+{
+    void *array = calloc(n + 1, size);
+    if (!array)
+        abort();
+    return array;
+}
+
+/* Steele, Lea and Flood's splitmix64. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+/* In (0, 1). */
+static double next_uniform(uint64_t *state)
+{
+    return ((double)(next_random(state) >> 11) + 0.5) / 9007199254740992.0;
+}
+
+/* Lengths of W5: log-normal, median 600, sigma 1.1, within 16 .. 32 768; 271 854 tokens together. */
+static uint32_t ragged_length(uint64_t *state)
+{
+    double r = sqrt(-2 * log(next_uniform(state)));
+    double length = floor(600 * exp(1.1 * r * cos(2 * M_PI * next_uniform(state))) + 0.5);
+    return (uint32_t)fmin(fmax(length, 16), 32768);
+}
+
+/* Everything that a workload needs. */
+struct world {
+    const struct workload *w;
+    struct geometry g;
+    struct model_constants c;
+    struct attention *attention;
+    uint32_t *lengths, *tables, stride, blocks;
+    uint64_t tokens; /* that are read, shared ones once */
+    struct planner *planner;
+    const struct plan *plan;
+    struct value_source *sources;
+    uint8_t *o;
+    struct attention_pass *passes;
+    struct table_use *uses;
+    struct attention_step step;
+};
+
+static void lay_out(struct world *x)
+{
+    const struct workload *w = x->w;
+    uint64_t state = 20261120, shuffle = SEED;
+    uint32_t shared = w->shared / w->block_size, next = shared, longest = 0;
+    x->lengths = make_array(w->sequences, sizeof *x->lengths);
+    for (uint32_t s = 0; s < w->sequences; s++) {
+        x->lengths[s] = w->tokens ? w->tokens : ragged_length(&state);
+        longest = x->lengths[s] > longest ? x->lengths[s] : longest;
+        x->tokens += x->lengths[s] - (s ? w->shared : 0);
+        x->blocks += (x->lengths[s] + w->block_size - 1) / w->block_size - (s ? shared : 0);
+    }
+    x->stride = (longest + w->block_size - 1) / w->block_size;
+    uint32_t *ids = make_array(x->blocks, sizeof *ids);
+    for (uint32_t i = 0; i < x->blocks; i++) {
+        uint32_t at = (uint32_t)(next_random(&shuffle) % (i + 1));
+        ids[i] = ids[at];
+        ids[at] = i;
+    }
+    x->tables = make_array((size_t)w->sequences * x->stride, sizeof *x->tables);
+    for (uint32_t s = 0; s < w->sequences; s++) {
+        for (uint32_t i = 0; i * w->block_size < x->lengths[s]; i++)
+            x->tables[(size_t)s * x->stride + i] = i < shared ? ids[i] : ids[next++];
+    }
+    free(ids);
+}
+
+static bool finish_step(struct world *x)
+{
+    attention_submit(x->attention, &x->step);
+    while (!attention_poll(x->attention)) {
+    }
+    if (attention_failure(x->attention))
+        printf("%s: %s\n", x->w->name, attention_failure(x->attention));
+    return !attention_failure(x->attention);
+}
+
+/* Where the values of a sequence's token come from. */
+static struct value_source source_of(const struct world *x, uint32_t sequence, uint32_t position)
+{
+    return (struct value_source){SEED, position < x->w->shared ? 1000 : 1001 + sequence};
+}
+
+/* Fill every layer, then make the rows' outputs once. */
+static bool fill(struct world *x)
+{
+    const struct workload *w = x->w;
+    struct kv_append *appends = make_array(w->sequences + 1, sizeof *appends);
+    uint32_t n = 0;
+    if (w->shared)
+        appends[n++] = (struct kv_append){0, 0, w->shared, 0, source_of(x, 0, 0)};
+    for (uint32_t s = 0; s < w->sequences; s++)
+        appends[n++] =
+            (struct kv_append){s, w->shared, x->lengths[s] - w->shared, 0, source_of(x, s, w->shared)};
+    for (uint32_t s = 0; s < w->sequences; s++) {
+        x->sources[s] = source_of(x, s, w->shared);
+        x->uses[s] = (struct table_use){s, (x->lengths[s] + w->block_size - 1) / w->block_size, 1};
+    }
+    for (uint32_t layer = 0; layer < x->g.layers; layer++)
+        x->passes[layer] = (struct attention_pass){.layer = layer,
+                                                   .appends = appends,
+                                                   .append_count = n,
+                                                   .plan = x->plan,
+                                                   .q_source = x->sources,
+                                                   .o = x->o};
+    bool ok = finish_step(x);
+    for (uint32_t layer = 0; layer < x->g.layers; layer++)
+        x->passes[layer].append_count = 0;
+    free(appends);
+    return ok;
+}
+
+static bool open_world(struct world *x, const struct workload *w, uint32_t threads, double bytes)
+{
+    char error[ATTENTION_ERROR_BYTES];
+    *x = (struct world){.w = w};
+    lay_out(x);
+    x->g = (struct geometry){.query_heads = w->query_heads,
+                             .kv_heads = w->kv_heads,
+                             .head_dim = w->head_dim,
+                             .block_size = w->block_size,
+                             .dtype = DTYPE_BF16,
+                             .kv_dtype = w->kv_dtype,
+                             .scale = 1.0F / sqrtf((float)w->head_dim)};
+    double layer_bytes = (double)x->tokens * (double)geometry_token_bytes(&x->g);
+    x->g.layers = (uint32_t)fmin(fmax(ceil(bytes / layer_bytes), LAYERS_LEAST), LAYERS_MOST);
+    x->c.k_scale = make_array((size_t)x->g.layers * w->kv_heads, sizeof(float));
+    x->c.v_scale = make_array((size_t)x->g.layers * w->kv_heads, sizeof(float));
+    for (uint32_t i = 0; i < x->g.layers * w->kv_heads; i++)
+        x->c.k_scale[i] = x->c.v_scale[i] = 1;
+    const struct attention_options options = {.backend = "cuda",
+                                              .cache = "",
+                                              .geometry = &x->g,
+                                              .constants = &x->c,
+                                              .blocks = x->blocks,
+                                              .rows_max = w->sequences,
+                                              .partials_max = PARTIALS_MAX / (w->query_heads / 8),
+                                              .table_rows = w->sequences,
+                                              .table_stride = x->stride};
+    if (attention_open(&options, &x->attention, error) != 0) {
+        printf("%s: %s\n", w->name, error);
+        return false;
+    }
+    const struct planner_options planning = {.rows_max = w->sequences,
+                                             .partials_max = options.partials_max,
+                                             .threads = threads ? threads
+                                                                : attention_info(x->attention)->threads,
+                                             .kv_heads = w->kv_heads,
+                                             .group = geometry_group(&x->g),
+                                             .block_size = w->block_size,
+                                             .share = true};
+    struct planner_row *rows = make_array(w->sequences, sizeof *rows);
+    for (uint32_t s = 0; s < w->sequences; s++)
+        rows[s] = (struct planner_row){s, x->lengths[s], 1};
+    if (planner_create(&planning, &x->planner) != 0)
+        abort();
+    x->plan = planner_make(x->planner, rows, w->sequences, x->tables, x->stride);
+    free(rows);
+    x->sources = make_array(w->sequences, sizeof *x->sources);
+    x->uses = make_array(w->sequences, sizeof *x->uses);
+    x->passes = make_array(x->g.layers, sizeof *x->passes);
+    x->o = make_array((size_t)w->sequences * w->query_heads * w->head_dim, 2);
+    x->step = (struct attention_step){.tables = x->tables,
+                                      .stride = x->stride,
+                                      .uses = x->uses,
+                                      .use_count = w->sequences,
+                                      .passes = x->passes,
+                                      .pass_count = x->g.layers};
+    return fill(x);
+}
+
+static void close_world(struct world *x)
+{
+    attention_close(x->attention);
+    planner_destroy(x->planner);
+    free(x->lengths);
+    free(x->tables);
+    free(x->c.k_scale);
+    free(x->c.v_scale);
+    free(x->sources);
+    free(x->uses);
+    free(x->passes);
+    free(x->o);
+}
+
+/* ---- correctness --------------------------------------------------------------------------------- */
+
+struct source_row {
+    const struct world *x;
+    uint32_t sequence;
+};
+
+static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
+{
+    const struct source_row *s = cookie;
+    const struct geometry *g = &s->x->g;
+    struct value_source source = source_of(s->x, s->sequence, position);
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    for (int i = 0; i < 2; i++) {
+        float *row = i ? v : k;
+        values_row(source, position, g->layers - 1, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
+        numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
+        numeric_to_float(g->kv_dtype, rounded, g->head_dim, row);
+    }
+}
+
+/* Relative l2 error of some rows' outputs of the last layer. */
+static double l2_error(const struct world *x)
+{
+    const struct geometry *g = &x->g;
+    double errors = 0, sizes = 0;
+    for (uint32_t i = 0; i < SAMPLES; i++) {
+        struct source_row s = {x, (uint32_t)((uint64_t)i * (x->w->sequences - 1) / (SAMPLES - 1))};
+        for (uint32_t head = i % g->query_heads; head < g->query_heads; head += g->query_heads / 2) {
+            float q[HEAD_DIM_MAX];
+            double o[HEAD_DIM_MAX], lse;
+            uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+            values_row(x->sources[s.sequence], x->lengths[s.sequence] - 1, g->layers - 1, VALUES_Q,
+                       head, g->head_dim, q);
+            numeric_from_float(g->dtype, q, g->head_dim, rounded);
+            numeric_to_float(g->dtype, rounded, g->head_dim, q);
+            reference_row(g, &x->c, g->layers - 1, x->lengths[s.sequence], head, q, load_kv, &s, o,
+                          &lse);
+            for (uint32_t d = 0; d < g->head_dim; d++) {
+                size_t at = ((size_t)s.sequence * g->query_heads + head) * g->head_dim + d;
+                double error = (double)numeric_load(g->dtype, x->o, at) - o[d];
+                errors += error * error;
+                sizes += o[d] * o[d];
+            }
+        }
+    }
+    return sqrt(errors / sizes);
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+struct options {
+    const char *only, *csv, *commit;
+    uint32_t threads;
+};
+
+static bool wanted(const struct options *o, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = o->only; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',')) {
+        if (strcspn(at, ",") == n && strncmp(at, name, n) == 0)
+            return true;
+    }
+    return !o->only;
+}
+
+static bool run(const struct workload *w, const struct options *o, double roof, FILE *csv)
+{
+    struct world x;
+    double us[REPLAYS];
+    char date[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    bool ok = open_world(&x, w, o->threads, ROTATED_BYTES);
+    double error = ok ? l2_error(&x) : 0;
+    if (ok && !attention_time_passes(x.attention, &x.step, REPLAYS, us)) {
+        printf("%s: %s\n", w->name, attention_failure(x.attention));
+        ok = false;
+    }
+    if (ok) {
+        struct bench_spread spread = bench_spread(us, REPLAYS);
+        double bytes = (double)x.tokens * (double)geometry_token_bytes(&x.g);
+        double rate = bytes / spread.median * 1e-3;
+        bool right = error < (dtype_is_fp8(w->kv_dtype) ? 0.03 : 0.01);
+        printf("%-6s %9.2f us (%.2f .. %.2f)  %7.1f GB/s  %.3f of the roof  items %u, partials %u  l2 "
+               "%.1e "
+               "%s\n",
+               w->name, spread.median, spread.min, spread.max, rate, rate / roof, x.plan->item_count,
+               x.plan->partial_count, error, right ? "ok" : "WRONG");
+        gmtime_r(&now, &utc);
+        strftime(date, sizeof date, "%Y-%m-%d", &utc);
+        if (csv)
+            fprintf(csv, "%s,%s,%s,%s,%.2f,%.1f,%.1f,%.3f,%.2e,%s\n", date, o->commit,
+                    attention_info(x.attention)->device, w->name, spread.median, rate, roof,
+                    rate / roof, error, right ? "ok" : "wrong");
+        ok = right;
+    }
+    fflush(stdout);
+    close_world(&x);
+    return ok;
+}
+
+/* The roof of a pool of 8 GiB, or of one layer. */
+static double measure_roof(bool toy)
+{
+    struct world x;
+    double roof = open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES)
+                      ? attention_measure_roof(x.attention)
+                      : 0;
+    if (roof > 0)
+        printf("%s, reads at %.1f GB/s\n", attention_info(x.attention)->device, roof);
+    close_world(&x);
+    return roof;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.commit = "unknown"};
+    char reason[ATTENTION_ERROR_BYTES];
+    bool ok = true;
+    bool toy = argc == 2 && strcmp(argv[1], "--short") == 0;
+    if (toy)
+        o.only = "W1c";
+    for (int i = 1; !toy && i < argc; i++) {
+        if (i + 1 == argc)
+            return 2;
+        if (strcmp(argv[i], "--only") == 0)
+            o.only = argv[++i];
+        else if (strcmp(argv[i], "--csv") == 0)
+            o.csv = argv[++i];
+        else if (strcmp(argv[i], "--commit") == 0)
+            o.commit = argv[++i];
+        else if (strcmp(argv[i], "--threads") == 0)
+            o.threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else
+            return 2;
+    }
+    if (!attention_cuda_present(reason)) {
+        printf("no benchmark of CUDA: %s\n", reason);
+        return !toy;
+    }
+    double roof = measure_roof(toy);
+    FILE *csv = o.csv && roof > 0 ? fopen(o.csv, "a") : NULL;
+    for (size_t i = 0; roof > 0 && i < sizeof workloads / sizeof workloads[0]; i++) {
+        if (wanted(&o, workloads[i].name))
+            ok = run(&workloads[i], &o, roof, csv) && ok;
+    }
+    if (csv)
+        fclose(csv);
+    return !ok || roof == 0;
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# run.sh - the tests on a GPU, from the folder that scripts/check_cuda.sh made.
+#
+#   PART=NAME    one part instead of all: conformance, engine, integration, sanitizer, bench
+#   CSV=FILE     where the benchmark's results go
+#
+# Prints "ok", "not ok" and "skip" lines as the other tests do; the last line is their number.
+set -u
+cd "$(dirname "$0")" || exit 1
+[ ! -d tools ] || PATH=$PATH:$PWD/tools
+export ATTND=$PWD/build/release/attnd
+export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$PWD/cache}
+log=$(mktemp)
+jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
+
+# Every kernel against double precision: the whole grid, in parts side by side.
+conformance() {
+    local i
+    for i in $(seq 0 $((jobs - 1))); do
+        build/release/tests/conformance --isa cuda --part "$i/$jobs" >"$log.$i" 2>&1 &
+    done
+    wait
+    cat "$log".[0-9]*
+}
+
+engine() { bash tests/cuda/engine.sh; }
+
+# The black-box scripts, with the daemon on the GPU.
+integration() {
+    local script
+    for script in tests/integration/[0-9]*.sh; do
+        case $script in
+            *other-processors* | *compile-kernels*) continue ;; # nothing of the GPU's
+        esac
+        echo "# $script"
+        timeout 300 bash "$script" || echo "not ok $script ended with $?"
+    done
+}
+
+# compute-sanitizer over a few cases of the grid; some machines refuse it.
+sanitizer() {
+    local tool
+    if ! command -v compute-sanitizer >/dev/null; then
+        echo 'skip sanitizer: there is no compute-sanitizer'
+        return
+    fi
+    for tool in memcheck racecheck initcheck; do
+        if ! compute-sanitizer --tool $tool --error-exitcode 9 build/release/tests/conformance --isa cuda --case 0 >"$log.s" 2>&1 &&
+            grep -q 'not supported\|Error: \|LibraryNotLoaded' "$log.s"; then
+            echo "skip $tool: $(grep -m 1 'not supported\|Error: ' "$log.s")"
+            continue
+        fi
+        for i in 0 1 2 3 4 5 6 7; do
+            timeout 400 compute-sanitizer --tool $tool --error-exitcode 9 build/release/tests/conformance --isa cuda \
+                --every "${EVERY:-22}" --part $i/8 >"$log.s$i" 2>&1 || echo "failed with $?" >>"$log.s$i" &
+        done
+        wait
+        if cat "$log".s[0-7] | grep -q 'failed with\|^not ok'; then
+            grep -h -B 3 -A 12 '^not ok\|failed with\|=====.*rror' "$log".s[0-7] | head -40
+            echo "not ok $tool"
+        else
+            echo "ok $tool ($(cat "$log".s[0-7] | grep -c '^ok cuda') processes)"
+        fi
+    done
+}
+
+bench() {
+    build/release/bench/bench_cuda --csv "${CSV:-bench-cuda.csv}" --commit "$(cat commit)" &&
+        echo 'ok the benchmark runs' || echo 'not ok the benchmark runs'
+}
+
+nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem --format=csv,noheader 2>/dev/null
+date -u +%F
+for part in ${PART:-conformance engine integration sanitizer bench}; do
+    start=$SECONDS
+    $part 2>&1 | tee -a "$log"
+    echo "# $part: $((SECONDS - start)) s"
+done
+echo "$(grep -c '^ok ' "$log") passed, $(grep -c '^not ok ' "$log") failed, $(grep -c '^skip ' "$log") skipped"
+status=0
+grep -q '^not ok ' "$log" && status=1
+rm -f "$log" "$log".*
+exit $status

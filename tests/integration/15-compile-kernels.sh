@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Every CUDA kernel compiles, without local memory in the attention kernels, for every GPU that we name and the geometries
+# of all presets; a cache that was damaged is made anew. Needs NVRTC but no GPU.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$(dirname "$0")/../.." || exit 1
+cache=$WORK/cache
+
+# compile ARCH CONFIG [ARG...] - with the cache of this test
+compile() { "$ATTND" --compile-kernels --arch "$1" --config "$2" --set backend.cache="$cache" "${@:3}"; }
+export -f compile
+export cache ATTND WORK
+
+compile sm_90a config/tiny.jsonc >"$WORK/first" 2>&1
+status=$?
+if [ $status -eq 69 ]; then
+    echo "skip CUDA kernels compile: $(tail -n 1 "$WORK/first" | sed 's/^attnd: //')"
+    exit 0
+fi
+expect 'the first one' 0 $status
+kernels=$(grep -c registers "$WORK/first")
+expect 'it is found again' '  in the cache' "$(compile sm_90a config/tiny.jsonc | tail -n 1)"
+file=$(echo "$cache"/*)
+truncate -s -100 "$file"
+expect 'a truncated file is not used' "$kernels" "$(compile sm_90a config/tiny.jsonc | grep -c registers)"
+printf 'x' | dd of="$file" bs=1 seek=5000 conv=notrunc status=none
+expect 'nor a damaged one' "$kernels" "$(compile sm_90a config/tiny.jsonc | grep -c registers)"
+expect 'and it is whole again' '  in the cache' "$(compile sm_90a config/tiny.jsonc | tail -n 1)"
+expect 'a kind of GPU that nobody knows' 2 "$(compile sm_12 config/tiny.jsonc >/dev/null 2>&1; echo $?)"
+
+for arch in sm_75 sm_80 sm_86 sm_89 sm_90a sm_100a sm_120; do
+    for preset in config/*.jsonc; do
+        echo "$arch $preset"
+    done
+done >"$WORK/all"
+# shellcheck disable=SC2016
+xargs -P "$(nproc)" -L 1 bash -c 'compile "$1" "$2" >/dev/null 2>"$WORK/$1-$(basename "$2")" && echo "$1 $2"' _ \
+    <"$WORK/all" >"$WORK/compiled"
+for arch in sm_75 sm_80 sm_86 sm_89 sm_90a sm_100a sm_120; do
+    expect "every preset for $arch" "$(grep -c "^$arch " "$WORK/all") " \
+        "$(grep -c "^$arch " "$WORK/compiled") $(cat "$WORK/$arch"-*)"
+done
+finish
