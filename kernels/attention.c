@@ -1,15 +1,30 @@
 /* attention.c - choose a backend, and call it. */
 #include "kernels/attention.h"
 
+#include "config/clock.h"
 #include "config/log.h"
 #include "kernels/backend.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+
+static bool is_isa(const char *name)
+{
+    for (int i = 0; attention_isa_names[i]; i++) {
+        if (strcmp(attention_isa_names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
 
 int attention_open(const struct attention_options *options, struct attention **attention,
                    char error[ATTENTION_ERROR_BYTES])
 {
+    if (!is_isa(options->isa)) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: there is no \"%.32s\"", options->isa);
+        return ATTND_INVALID;
+    }
     if (strcmp(options->backend, "reference") == 0)
         return reference_backend_open(options, attention, error);
     if (strcmp(options->backend, "cpu") == 0)
@@ -40,14 +55,44 @@ const struct attention_info *attention_info(const struct attention *attention)
     return &attention->info;
 }
 
-void attention_submit(struct attention *attention, const struct attention_step *step)
+uint64_t attention_submit(struct attention *a, const struct attention_step *step)
 {
-    attention->ops->submit(attention, step);
+    uint64_t ticket = ++a->submitted;
+    double start = clock_s();
+    a->ops->submit(a, step, ticket);
+    double end = clock_s();
+    a->times[ticket % ATTENTION_STEPS_IN_FLIGHT] =
+        (struct attention_times){end - start, a->ended_s > 0 ? start - a->ended_s : 0};
+    a->ended_s = end;
+    return ticket;
 }
 
-bool attention_poll(struct attention *attention)
+bool attention_poll(struct attention *attention, uint64_t ticket)
 {
-    return attention->ops->poll(attention);
+    return !attention->ops->poll || attention->ops->poll(attention, ticket);
+}
+
+struct attention_times attention_times(struct attention *attention, uint64_t ticket)
+{
+    return attention->ops->times ? attention->ops->times(attention, ticket)
+                                 : attention->times[ticket % ATTENTION_STEPS_IN_FLIGHT];
+}
+
+void *attention_host_memory(struct attention *attention, size_t bytes)
+{
+    if (attention->ops->host_memory)
+        return attention->ops->host_memory(attention, bytes);
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void attention_free_host_memory(struct attention *attention, void *memory, size_t bytes)
+{
+    if (memory && attention->ops->free_host_memory)
+        attention->ops->free_host_memory(attention, memory, bytes);
+    else if (memory)
+        munmap(memory, bytes);
 }
 
 const char *attention_failure(const struct attention *attention)

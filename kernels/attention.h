@@ -14,7 +14,7 @@
  * includes it. k and v must be finite in the KV format: masked finite values leave the bits of other
  * rows alone, NaN and infinity would not.
  *
- * All functions belong to the engine thread. One step may be in flight. */
+ * All functions belong to the engine thread. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
@@ -25,7 +25,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { ATTENTION_ERROR_BYTES = 256 };
+enum {
+    ATTENTION_ERROR_BYTES = 256,
+    ATTENTION_STEPS_IN_FLIGHT = 2, /* submitted and not done; they are done in their order */
+};
 
 struct attention;
 
@@ -51,6 +54,8 @@ struct attention_info {
     char device[128];
     uint32_t threads;
     bool bit_stable;
+    bool on_device; /* not on this machine's processors, which are free while a step is computed */
+    bool p_rounded; /* probabilities are rounded to geometry.dtype before they weigh values */
 };
 
 /* Copy slots 0..slots-1, all layers, K and V. */
@@ -113,12 +118,26 @@ void attention_close(struct attention *attention);
 
 const struct attention_info *attention_info(const struct attention *attention);
 
-/* attention_submit: begin a step. What it names stays untouched until attention_poll() says that it is
- * done. */
-void attention_submit(struct attention *attention, const struct attention_step *step);
+/* What a step took, by the backend's own clock. */
+struct attention_times {
+    double busy_s;
+    double idle_s; /* since the end of the step before */
+};
 
-/* attention_poll: whether the step in flight is done; true when none is. */
-bool attention_poll(struct attention *attention);
+/* attention_submit: begin a step; the result is its ticket. The tensors that its passes name (q, k, v,
+ * o, lse) stay untouched until attention_poll() says that it is done; all else may be used again. */
+uint64_t attention_submit(struct attention *attention, const struct attention_step *step);
+
+/* attention_poll: whether a step is done. */
+bool attention_poll(struct attention *attention, uint64_t ticket);
+
+/* attention_times: of one of the two latest steps that are done. */
+struct attention_times attention_times(struct attention *attention, uint64_t ticket);
+
+/* attention_host_memory(a, bytes): memory for tensors, which the backend reads and writes without an
+ * extra copy. NULL when there is none. */
+void *attention_host_memory(struct attention *attention, size_t bytes);
+void attention_free_host_memory(struct attention *attention, void *memory, size_t bytes);
 
 /* attention_failure: why this backend has stopped working (a device error that cannot be undone), or
  * NULL. After it nothing is computed any more, and outputs are not to be used. */

@@ -7,8 +7,13 @@
 
 struct attention_ops {
     void (*close)(struct attention *attention);
-    void (*submit)(struct attention *attention, const struct attention_step *step);
-    bool (*poll)(struct attention *attention);
+    /* `ticket`: 1, 2, ... */
+    void (*submit)(struct attention *attention, const struct attention_step *step, uint64_t ticket);
+    /* NULL, all four: a step is done when submit returns; memory is any memory */
+    bool (*poll)(struct attention *attention, uint64_t ticket);
+    struct attention_times (*times)(struct attention *attention, uint64_t ticket);
+    void *(*host_memory)(struct attention *attention, size_t bytes);
+    void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
     void (*read_kv)(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
                     uint32_t count, void *k, void *v);
     uint32_t (*compare_kv)(struct attention *attention, const struct kv_rows *rows,
@@ -25,6 +30,10 @@ struct attention {
     const struct attention_ops *ops;
     struct attention_info info;
     char failure[ATTENTION_ERROR_BYTES]; /* see attention_failure(); empty: none */
+    uint64_t submitted;                  /* steps */
+    struct attention_times
+        times[ATTENTION_STEPS_IN_FLIGHT]; /* by ticket, if the backend has no clock */
+    double ended_s;                       /* likewise: when the latest step was done */
 };
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,

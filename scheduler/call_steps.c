@@ -498,7 +498,9 @@ bool call_steps_run(struct call_steps *c)
     struct step_cost cost =
         executor_run(x, c->copies, c->copy_count, c->whole ? c->whole_passes : passes,
                      c->whole ? c->g->layers : c->pass_count);
-    executor_retire(x, c->table_rows, c->sequence_count, c->rows, cost);
+    uint64_t step = executor_step(x);
+    executor_submitted(x);
+    executor_retire(x, step, c->table_rows, c->sequence_count, c->rows, cost);
     c->o.all->epoch++;
     if (c->whole)
         answer(c, c->whole, start, cost);

@@ -21,15 +21,18 @@
 
 #include "allocator/prefix_index.h"
 #include "config/clock.h"
+#include "kernels/cpu/thread_pool.h"
 #include "scheduler/verify.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
+    HASHED_ROWS = 16, /* by a helper at a time */
+    HELPERS_MAX = 8,
+    FLIGHTS = 2,             /* steps: one is formed while the one before is computed */
     OUTPUT_BYTES = 64 << 20, /* of a step's outputs that are waited for together, at least a layer's */
     RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
     ADMISSIONS_MAX = 64,     /* of one turn: each looks at all runners */
@@ -45,15 +48,31 @@ struct runner {
     struct workload *w;
     uint32_t ordinal, row;
     uint32_t fill; /* tokens to append before it decodes */
-    /* in the step being formed: */
-    bool taken;        /* it takes part, */
-    uint32_t appended; /* with so many new tokens, */
-    uint32_t done;     /* and has then come so far */
+    uint32_t done; /* how far it has come with what is submitted */
+    struct {
+        bool taken;        /* it takes part in this flight, */
+        uint32_t appended; /* with so many new tokens, */
+        uint32_t done;     /* and has then come so far */
+    } in[FLIGHTS];
 };
 
-/* A row of the step. */
+/* A row of a step. */
 struct output_row {
-    uint32_t runner, position;
+    struct workload *w;
+    uint32_t ordinal, position;
+};
+
+/* A step that is being formed, or has been submitted and not retired. */
+struct flight {
+    bool under_way;
+    uint64_t step;
+    struct step_run run;
+    uint32_t row_count, member_count;
+    uint64_t copies;
+    struct output_row *rows;   /* [rows_max] */
+    struct workload **members; /* [sequences_max] of the runners that take part */
+    uint32_t *table_rows;      /* [sequences_max] theirs, of the block tables */
+    uint8_t *outputs;          /* [outputs_bytes], all layers of all rows */
 };
 
 /* For the forecast: blocks of its own now, and steps until it gives them back. */
@@ -83,20 +102,21 @@ struct driver {
     struct outlook *outlooks; /* [sequences_max + WORKLOAD_FORKS_MAX + 1] */
 
     /* the step being formed */
-    uint32_t row_count, token_count, request_count, append_count, copy_count, member_count;
+    struct flight flights[FLIGHTS];
+    unsigned now; /* flight that is being formed */
+    uint32_t token_count, request_count, append_count, copy_count;
     uint32_t *members;                /* [sequences_max] runners that take part */
-    uint32_t *table_rows;             /* [sequences_max] theirs, of the block tables */
     struct reserve_request *requests; /* [sequences_max] */
     struct block_copy *copies;        /* [sequences_max] */
     struct kv_append *appends;        /* [appends_max] */
     uint32_t appends_max;
-    struct output_row *rows;          /* [rows_max] */
     struct planner_row *planner_rows; /* [rows_max] */
     struct value_source *q_source;    /* [rows_max] */
     struct attention_pass *passes;    /* [layers] */
     uint32_t *tokens;                 /* [sequence_tokens] scratch for the prefix index */
-    uint8_t *outputs;
-    size_t outputs_bytes;
+    size_t outputs_bytes;             /* of a flight */
+    struct workload_hash *hashes;     /* [rows of outputs_bytes] */
+    struct thread_pool *helpers;      /* NULL: the backend needs the processors itself */
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
@@ -394,7 +414,8 @@ static void add_runner(struct driver *d, struct workload *w, uint32_t ordinal, u
         (struct runner){.w = w,
                         .ordinal = ordinal,
                         .row = row,
-                        .fill = larger(request_of(w, ordinal)->prompt, s->done)};
+                        .fill = larger(request_of(w, ordinal)->prompt, s->done),
+                        .done = s->done};
     w->report.running++;
 }
 
@@ -501,16 +522,17 @@ static void take_runner(struct driver *d, uint32_t i)
 {
     struct runner *r = &d->runners[i];
     uint32_t length = length_of(d, r), first_row = workload_first_row(r->w, r->ordinal);
-    uint32_t row = larger(state_of(r)->done, first_row), n = 0, appended = 0;
+    struct flight *f = &d->flights[d->now];
+    uint32_t row = larger(r->done, first_row), n = 0, appended = 0;
     if (row < length) { /* outputs of tokens that the cache had */
-        n = smaller(length - row, d->rows_max - d->row_count);
+        n = smaller(length - row, d->rows_max - f->row_count);
     } else {
         assert(length < workload_length(r->w, r->ordinal));
         uint32_t target = length < r->fill ? r->fill : length + 1;
         n = smaller(target - length, d->rows_max - d->token_count);
         row = larger(row, length);
         if (length + n > row)
-            n = smaller(n, row - length + d->rows_max - d->row_count);
+            n = smaller(n, row - length + d->rows_max - f->row_count);
         while (n > 1 && count_spans(r, length, n) > d->appends_max - d->append_count)
             n /= 2;
         if (n && count_spans(r, length, n) > d->appends_max - d->append_count)
@@ -520,16 +542,23 @@ static void take_runner(struct driver *d, uint32_t i)
     if (n == 0)
         return;
     uint32_t end = appended ? length + n : row + n;
-    r->taken = true;
-    r->appended = appended;
-    r->done = larger(state_of(r)->done, end);
-    d->members[d->member_count++] = i;
+    r->in[d->now].taken = true;
+    r->in[d->now].appended = appended;
+    r->in[d->now].done = larger(r->done, end);
+    f->members[f->member_count] = r->w;
+    d->members[f->member_count++] = i;
     d->token_count += appended;
     if (appended)
         d->requests[d->request_count++] = (struct reserve_request){r->row, length, length + n};
     add_appends(d, r, length, appended);
     for (; row < end; row++)
-        d->rows[d->row_count++] = (struct output_row){i, row};
+        f->rows[f->row_count++] = (struct output_row){r->w, r->ordinal, row};
+}
+
+/* Whether all that a runner has to do is submitted. */
+static bool has_come_to_its_end(const struct runner *r)
+{
+    return r->done >= workload_length(r->w, r->ordinal);
 }
 
 /* Who takes part: those that decode first, then those that fill. */
@@ -537,21 +566,22 @@ static void take_runners(struct driver *d)
 {
     uint64_t bytes = 0, bytes_max = d->config->step_bytes_max;
     uint64_t token_bytes = geometry_token_bytes(d->g) * d->g->layers;
-    d->row_count = d->token_count = d->request_count = d->append_count = d->member_count = 0;
+    struct flight *f = &d->flights[d->now];
+    f->row_count = f->member_count = d->token_count = d->request_count = d->append_count = 0;
     uint32_t begin = bytes_max && d->runner_count ? d->rotation % d->runner_count : 0;
     for (uint32_t n = 0; n < d->runner_count; n++) {
         uint32_t i = (begin + n) % d->runner_count, length = length_of(d, &d->runners[i]);
-        d->runners[i].taken = false;
-        if (length < d->runners[i].fill)
+        d->runners[i].in[d->now].taken = false;
+        if (length < d->runners[i].fill || has_come_to_its_end(&d->runners[i]))
             continue;
         bytes += length * token_bytes;
-        if (bytes_max && bytes > bytes_max && d->member_count)
+        if (bytes_max && bytes > bytes_max && f->member_count)
             continue;
         take_runner(d, i);
         d->rotation = i + 1;
     }
     for (uint32_t i = 0; i < d->runner_count; i++) {
-        if (length_of(d, &d->runners[i]) < d->runners[i].fill)
+        if (length_of(d, &d->runners[i]) < d->runners[i].fill && !has_come_to_its_end(&d->runners[i]))
             take_runner(d, i);
     }
 }
@@ -559,31 +589,35 @@ static void take_runners(struct driver *d)
 /* Take part for good: blocks are reserved. */
 static void enter_step(struct driver *d)
 {
+    struct flight *f = &d->flights[d->now];
     uint64_t step = executor_step(d->o.all->executor);
-    for (uint32_t i = 0; i < d->member_count; i++) {
-        const struct runner *r = &d->runners[d->members[i]];
+    for (uint32_t i = 0, row = 0; i < f->member_count; i++) {
+        struct runner *r = &d->runners[d->members[i]];
         struct workload_report *report = &r->w->report;
-        uint32_t first = length_of(d, r), end = first + r->appended;
+        uint32_t appended = r->in[d->now].appended, first = length_of(d, r), end = first + appended;
         uint32_t again = smaller(state_of(r)->done, end),
                  prompt = smaller(request_of(r->w, r->ordinal)->prompt, end);
-        if (r->appended) {
+        if (appended) {
             spell(r->w, r->ordinal, first, end, d->tokens);
-            block_tables_note_tokens(d->tables, r->row, first, d->tokens, r->appended);
+            block_tables_note_tokens(d->tables, r->row, first, d->tokens, appended);
         } else {
             block_tables_submit(d->tables, r->row, step);
         }
         report->recomputed_tokens += again > first ? again - first : 0;
         uint32_t fresh = larger(first, state_of(r)->done);
         report->prompt_tokens += prompt > fresh ? prompt - fresh : 0;
-        d->table_rows[i] = r->row;
+        r->done = r->in[d->now].done;
+        f->table_rows[i] = r->row;
+        for (; row < f->row_count && f->rows[row].w == r->w && f->rows[row].ordinal == r->ordinal;
+             row++) {
+            d->planner_rows[row] = (struct planner_row){r->row, f->rows[row].position + 1,
+                                                        block_tables_version(d->tables, r->row)};
+            d->q_source[row] = workload_query_source(r->w, r->ordinal);
+        }
     }
     block_tables_submit_all(d->tables, step, d->requests, d->request_count);
-    for (uint32_t i = 0; i < d->row_count; i++) {
-        const struct runner *r = &d->runners[d->rows[i].runner];
-        d->planner_rows[i] = (struct planner_row){r->row, d->rows[i].position + 1,
-                                                  block_tables_version(d->tables, r->row)};
-        d->q_source[i] = workload_query_source(r->w, r->ordinal);
-    }
+    f->step = step;
+    f->copies = d->copy_count;
 }
 
 /* Whether the step being formed leaves alone what is kept for clients' sequences. */
@@ -594,18 +628,31 @@ static bool leaves_declared(struct driver *d)
                             block_pool_available(block_tables_pool(d->tables));
 }
 
+static void land_flight(struct driver *d, unsigned flight);
+
+/* Land the flight that is under way; false if there is none. While a step is formed, one is at most. */
+static bool land(struct driver *d)
+{
+    bool under_way = d->flights[!d->now].under_way;
+    if (under_way)
+        land_flight(d, !d->now);
+    return under_way;
+}
+
 /* Form a step of what can run; false when there is nothing, or no room for anything. */
 static bool form_step(struct driver *d)
 {
     for (;;) {
         take_runners(d);
-        if (d->member_count == 0)
+        if (d->flights[d->now].member_count == 0)
             return false;
         d->copy_count = 0;
         if (leaves_declared(d) &&
             block_tables_reserve(d->tables, executor_step(d->o.all->executor), d->requests,
                                  d->request_count, d->copies, &d->copy_count) == 0)
             break;
+        if (land(d)) /* what has ended in the step before gives its blocks back */
+            continue;
         if (!preempt(d)) {
             d->blocked = true;
             return false;
@@ -618,58 +665,111 @@ static bool form_step(struct driver *d)
 
 /* ---- running it ---------------------------------------------------------------------------------- */
 
-/* Outputs of one layer: into the digests, and aside where they will be verified. */
-static void collect(struct driver *d, uint32_t layer, const uint8_t *outputs)
+/* Outputs whose hashes are being computed: of `layers` layers from `first` on. */
+struct hashing {
+    struct driver *d;
+    const struct flight *f;
+    uint32_t first, layers;
+};
+
+/* A worker takes some rows of a layer at a time. */
+static void hash_rows(uint32_t worker, void *cookie)
 {
-    for (uint32_t i = 0; i < d->row_count; i++, outputs += d->row_bytes) {
-        const struct runner *r = &d->runners[d->rows[i].runner];
-        struct workload *w = r->w;
-        uint32_t position = d->rows[i].position;
-        workload_digest(w, r->ordinal, position, layer, outputs, d->row_bytes);
+    const struct hashing *h = cookie;
+    const struct driver *d = h->d;
+    const struct flight *f = h->f;
+    uint32_t pieces = (f->row_count + HASHED_ROWS - 1) / HASHED_ROWS, next = 0;
+    (void)worker;
+    while ((next = d->helpers ? thread_pool_take(d->helpers) : next) < h->layers * pieces) {
+        uint32_t layer = next / pieces, row = next % pieces * HASHED_ROWS;
+        for (uint32_t end = smaller(row + HASHED_ROWS, f->row_count); row < end; row++) {
+            size_t at = (size_t)layer * f->row_count + row;
+            d->hashes[at] =
+                workload_hash_row(f->rows[row].ordinal, f->rows[row].position, h->first + layer,
+                                  f->outputs + at * d->row_bytes, d->row_bytes);
+        }
+        next++;
+    }
+    if (d->helpers)
+        thread_pool_barrier(d->helpers);
+}
+
+/* Outputs of layers from `first` on, which are all that the flight's buffer holds: into the digests,
+ * and aside where they will be verified. */
+static void collect(struct driver *d, const struct flight *f, uint32_t first, uint32_t layers)
+{
+    struct hashing h = {d, f, first, layers};
+    if (d->helpers)
+        thread_pool_run(d->helpers, hash_rows, &h);
+    else
+        hash_rows(0, &h);
+    for (size_t at = 0; at < (size_t)layers * f->row_count; at++) {
+        const struct output_row *row = &f->rows[at % f->row_count];
+        struct workload *w = row->w;
+        uint32_t layer = first + (uint32_t)(at / f->row_count);
+        workload_digest(w, d->hashes[at]);
         w->report.rows++;
-        for (uint32_t s = state_of(r)->next_sample;
-             s < w->report.verify_rows && w->samples[s].ordinal == r->ordinal &&
-             w->samples[s].position <= position;
+        for (uint32_t s = w->sequences[row->ordinal].next_sample;
+             s < w->report.verify_rows && w->samples[s].ordinal == row->ordinal &&
+             w->samples[s].position <= row->position;
              s++) {
-            if (w->samples[s].position != position || w->samples[s].layer != layer)
+            if (w->samples[s].position != row->position || w->samples[s].layer != layer)
                 continue;
-            memcpy(w->outputs + s * d->row_bytes, outputs, d->row_bytes);
+            memcpy(w->outputs + s * d->row_bytes, f->outputs + at * d->row_bytes, d->row_bytes);
             w->samples[s].taken = true;
         }
     }
 }
 
-/* All layers, as many at a time as their outputs have room. */
-static struct step_cost run_layers(struct driver *d)
+/* The passes of the step that is being formed; `together` layers have room for their outputs. */
+static void fill_passes(struct driver *d, uint32_t together)
 {
-    struct executor *x = d->o.all->executor;
-    struct step_cost sum = {0};
-    uint32_t together =
-        d->row_count ? (uint32_t)(d->outputs_bytes / (d->row_count * d->row_bytes)) : d->g->layers;
+    struct flight *f = &d->flights[d->now];
     for (uint32_t layer = 0; layer < d->g->layers; layer++) {
         const struct plan *plan = NULL;
         for (uint32_t other = 0; other < layer && !plan; other++)
             plan = d->g->window[other] == d->g->window[layer] ? d->passes[other].plan : NULL;
         if (!plan)
-            plan = executor_plan(x, PLAN_SLOT_DRIVEN, layer, d->planner_rows, d->row_count);
+            plan = executor_plan(d->o.all->executor, PLAN_SLOT_DRIVEN, layer, d->planner_rows,
+                                 f->row_count);
         d->passes[layer] = (struct attention_pass){.layer = layer,
                                                    .appends = d->appends,
                                                    .append_count = d->append_count,
                                                    .plan = plan,
                                                    .q_source = d->q_source,
-                                                   .o = d->outputs + (size_t)(layer % together) *
-                                                                         d->row_count * d->row_bytes};
+                                                   .o = f->outputs + (size_t)(layer % together) *
+                                                                         f->row_count * d->row_bytes};
     }
-    for (uint32_t first = 0; first < d->g->layers; first += together) {
-        uint32_t n = smaller(together, d->g->layers - first);
+}
+
+/* Submit the step that is being formed. When its outputs have no room at once, it is run here in parts.
+ */
+static void take_off(struct driver *d)
+{
+    struct flight *f = &d->flights[d->now];
+    struct executor *x = d->o.all->executor;
+    uint32_t layers = d->g->layers;
+    uint32_t together =
+        f->row_count ? (uint32_t)(d->outputs_bytes / (f->row_count * d->row_bytes)) : layers;
+    fill_passes(d, smaller(together, layers));
+    f->under_way = true;
+    if (together >= layers) {
+        f->run = executor_submit(x, d->copies, d->copy_count, d->passes, layers);
+        executor_submitted(x);
+        return;
+    }
+    land(d);
+    struct step_cost sum = {0};
+    for (uint32_t first = 0; first < layers; first += together) {
+        uint32_t n = smaller(together, layers - first);
         struct step_cost cost =
             executor_run(x, d->copies, first == 0 ? d->copy_count : 0, d->passes + first, n);
         sum.seconds += cost.seconds;
         sum.bytes += cost.bytes;
-        for (uint32_t layer = first; layer < first + n; layer++)
-            collect(d, layer, d->passes[layer].o);
+        collect(d, f, first, n);
     }
-    return sum;
+    f->run = (struct step_run){.done = true, .cost = sum};
+    executor_submitted(x);
 }
 
 /* Make the children of a runner that has come to its fork. */
@@ -705,16 +805,16 @@ static void finish_workload(struct driver *d, struct workload *w, enum workload_
         workload_release(w);
 }
 
-/* What the step did to runner `i`; true when that was its end. */
-static bool note_progress(struct driver *d, uint32_t i, double now)
+/* What a flight did to runner `i`; true when that was its end. */
+static bool note_progress(struct driver *d, uint32_t i, unsigned flight, double now)
 {
-    struct runner *r = &d->runners[i];
+    const struct runner *r = &d->runners[i];
     struct workload *w = r->w;
     struct workload_sequence *s = state_of(r);
     const struct workload_request *request = request_of(w, r->ordinal);
     uint32_t first_row = workload_first_row(w, r->ordinal), total = workload_length(w, r->ordinal);
     uint32_t before = s->done;
-    s->done = r->done;
+    s->done = r->in[flight].done;
     while (s->next_sample < w->report.verify_rows && w->samples[s->next_sample].ordinal == r->ordinal &&
            w->samples[s->next_sample].position < s->done)
         s->next_sample++;
@@ -733,21 +833,20 @@ static bool note_progress(struct driver *d, uint32_t i, double now)
 }
 
 /* The figures of a step go to every workload that took part. */
-static void note_step(struct driver *d, struct step_cost cost, uint64_t copies)
+static void note_step(struct driver *d, const struct flight *f, struct step_cost cost)
 {
     struct block_pool_counts pool = block_pool_counts(block_tables_pool(d->tables));
     struct block_tables_counts counts = block_tables_counts(d->tables);
     uint64_t saved = counts.tokens_logical - counts.tokens_physical;
-    uint64_t step = executor_step(d->o.all->executor);
-    for (uint32_t i = 0; i < d->member_count; i++) {
-        struct workload *w = d->runners[d->members[i]].w;
-        if (w->noted_step == step)
+    for (uint32_t i = 0; i < f->member_count; i++) {
+        struct workload *w = f->members[i];
+        if (w->noted_step == f->step)
             continue;
-        w->noted_step = step;
+        w->noted_step = f->step;
         w->report.steps++;
         w->report.busy_s += cost.seconds;
         w->report.bytes_read += cost.bytes;
-        w->report.copies += copies;
+        w->report.copies += f->copies;
         w->report.blocks_peak = larger(w->report.blocks_peak, pool.held);
         w->report.saved_tokens_peak =
             saved > w->report.saved_tokens_peak ? saved : w->report.saved_tokens_peak;
@@ -755,20 +854,27 @@ static void note_step(struct driver *d, struct step_cost cost, uint64_t copies)
     }
 }
 
-static void run_step(struct driver *d)
+/* Wait for a flight, take its outputs, and account for it. */
+static void land_flight(struct driver *d, unsigned flight)
 {
-    struct step_cost cost = run_layers(d);
+    struct flight *f = &d->flights[flight];
+    struct executor *x = d->o.all->executor;
+    bool collected = f->run.done;
+    struct step_cost cost = executor_wait(x, &f->run);
     double now = clock_s();
-    note_step(d, cost, d->copy_count);
-    executor_retire(d->o.all->executor, d->table_rows, d->member_count, d->row_count, cost);
+    if (!collected)
+        collect(d, f, 0, d->g->layers);
+    f->under_way = false;
+    note_step(d, f, cost);
+    executor_retire(x, f->step, f->table_rows, f->member_count, f->row_count, cost);
     d->o.all->epoch++;
     for (uint32_t i = d->runner_count; i-- > 0;) {
         struct runner *r = &d->runners[i];
         struct workload *w = r->w;
-        if (!r->taken)
+        if (!r->in[flight].taken)
             continue;
-        r->taken = false;
-        bool ended = note_progress(d, i, now);
+        r->in[flight].taken = false;
+        bool ended = note_progress(d, i, flight, now);
         if (forks_due(r) && length_of(d, r) >= request_of(w, r->ordinal)->fork_at)
             fork_runner(d, i, now);
         if (!ended)
@@ -869,7 +975,8 @@ void driver_start(struct driver *d, struct call *call)
     workload_destroy(*place);
     *place = w;
     w->report.id = d->next_id++;
-    w->report.verify_tolerance = verify_tolerance(d->g);
+    w->report.verify_tolerance =
+        verify_tolerance(d->g, executor_backend(d->o.all->executor)->p_rounded);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
     w->started_s = w->watched_s = clock_s();
     d->changed = true;
@@ -920,6 +1027,11 @@ void driver_cancel(struct driver *d, struct call *call)
 
 /* ---- the turn ------------------------------------------------------------------------------------ */
 
+void driver_settle(struct driver *d)
+{
+    (void)land(d);
+}
+
 bool driver_turn(struct driver *d)
 {
     double now = clock_s();
@@ -927,8 +1039,16 @@ bool driver_turn(struct driver *d)
     note_arrivals(d, now);
     admit(d, now);
     if (form_step(d)) {
-        run_step(d);
+        unsigned formed = d->now;
+        take_off(d);
+        d->now = !d->now;
         worked = true;
+        if (d->flights[d->now].under_way)
+            land_flight(d, d->now);
+        if (executor_is_done(d->o.all->executor, &d->flights[formed].run))
+            land_flight(d, formed); /* backends that compute in submit */
+    } else {
+        worked = land(d);
     }
     bool verify = !worked || ++d->turns % VERIFY_TURNS == 0;
     for (int i = 0; i < WORKLOADS_MAX && verify; i++) {
@@ -982,23 +1102,29 @@ int driver_create(const struct driver_options *options, struct driver **result)
     d->runners = calloc(n, sizeof *d->runners);
     d->outlooks = calloc((size_t)n + WORKLOAD_FORKS_MAX + 1, sizeof *d->outlooks);
     d->members = calloc(n, sizeof *d->members);
-    d->table_rows = calloc(n, sizeof *d->table_rows);
     d->requests = calloc(n, sizeof *d->requests);
     d->copies = calloc(n, sizeof *d->copies);
     d->appends = calloc(d->appends_max, sizeof *d->appends);
-    d->rows = calloc(d->rows_max, sizeof *d->rows);
     d->planner_rows = calloc(d->rows_max, sizeof *d->planner_rows);
     d->q_source = calloc(d->rows_max, sizeof *d->q_source);
     d->passes = calloc(d->g->layers, sizeof *d->passes);
     d->tokens = calloc(d->config->limits.sequence_tokens, sizeof *d->tokens);
     size_t layer_bytes = d->rows_max * d->row_bytes;
     d->outputs_bytes = layer_bytes > OUTPUT_BYTES ? layer_bytes : OUTPUT_BYTES;
-    void *outputs = mmap(NULL, d->outputs_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    d->outputs = outputs == MAP_FAILED ? NULL : outputs;
-    if (!d->runners || !d->outlooks || !d->members || !d->table_rows || !d->requests || !d->copies ||
-        !d->appends || !d->rows || !d->planner_rows || !d->q_source || !d->passes || !d->tokens ||
-        !d->outputs) {
+    d->hashes = calloc(d->outputs_bytes / d->row_bytes, sizeof *d->hashes);
+    uint32_t helpers = smaller(thread_pool_default_threads(), HELPERS_MAX);
+    bool flights = d->hashes && (!executor_backend(options->all->executor)->on_device ||
+                                 thread_pool_create(helpers, &d->helpers) == 0);
+    for (int i = 0; i < FLIGHTS; i++) {
+        struct flight *f = &d->flights[i];
+        f->rows = calloc(d->rows_max, sizeof *f->rows);
+        f->members = calloc(n, sizeof *f->members);
+        f->table_rows = calloc(n, sizeof *f->table_rows);
+        f->outputs = executor_host_memory(options->all->executor, d->outputs_bytes);
+        flights &= f->rows && f->members && f->table_rows && f->outputs;
+    }
+    if (!flights || !d->runners || !d->outlooks || !d->members || !d->requests || !d->copies ||
+        !d->appends || !d->planner_rows || !d->q_source || !d->passes || !d->tokens) {
         driver_destroy(d);
         return ATTND_NO_MEMORY;
     }
@@ -1012,12 +1138,17 @@ void driver_destroy(struct driver *d)
         return;
     for (int i = 0; i < WORKLOADS_MAX; i++)
         workload_destroy(d->workloads[i]);
-    void *const arrays[] = {d->runners,      d->outlooks, d->members, d->table_rows,
-                            d->requests,     d->copies,   d->appends, d->rows,
-                            d->planner_rows, d->q_source, d->passes,  d->tokens};
+    void *const arrays[] = {d->runners, d->outlooks,     d->members,  d->requests, d->copies,
+                            d->appends, d->planner_rows, d->q_source, d->passes,   d->tokens};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
-    if (d->outputs)
-        munmap(d->outputs, d->outputs_bytes);
+    thread_pool_destroy(d->helpers);
+    free(d->hashes);
+    for (int i = 0; i < FLIGHTS; i++) {
+        free(d->flights[i].rows);
+        free(d->flights[i].members);
+        free(d->flights[i].table_rows);
+        executor_free_host_memory(d->o.all->executor, d->flights[i].outputs, d->outputs_bytes);
+    }
     free(d);
 }

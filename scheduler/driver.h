@@ -35,6 +35,10 @@ uint32_t driver_promised(struct driver *driver);
 /* driver_turn: run one step, or verify one row's part. False when there is nothing to do now. */
 bool driver_turn(struct driver *driver);
 
+/* driver_settle: wait for the step that is being computed, if there is one. Before anything else than
+ * driver_turn() looks at sequences or runs a step. */
+void driver_settle(struct driver *driver);
+
 /* driver_idle_s: seconds until driver_turn() has something to do if no call comes; negative: never. */
 double driver_idle_s(const struct driver *driver);
 

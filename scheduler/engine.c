@@ -340,6 +340,7 @@ static void check_invariants(struct engine *e)
 /* Run what is queued until nothing is. */
 static void run_queue(struct engine *e)
 {
+    driver_settle(e->driver);
     do {
         atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         check_invariants(e);
@@ -454,6 +455,7 @@ static void *engine_main(void *cookie)
         struct call *call;
         atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         while ((call = ring_take(&e->to_engine))) {
+            driver_settle(e->driver);
             handle(e, call);
             check_invariants(e);
         }
@@ -463,8 +465,10 @@ static void *engine_main(void *cookie)
         reap(e);
         bool worked = !stop && driver_turn(e->driver);
         atomic_store(&e->busy_since_us, 0);
-        if (stop)
+        if (stop) {
+            driver_settle(e->driver);
             return NULL;
+        }
         if (!worked)
             wait_for_work(e);
     }

@@ -33,7 +33,7 @@ struct executor {
     double slow_noted_s; /* when a slow step was last logged */
 
     struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
-    float step_us[SAMPLES];
+    float step_us[SAMPLES], idle_us[SAMPLES];
     uint32_t step_rows[SAMPLES];
 };
 
@@ -103,15 +103,15 @@ static uint32_t find_uses(struct executor *x, const struct attention_pass *passe
     return n;
 }
 
-struct step_cost executor_run(struct executor *x, const struct block_copy *copies, uint32_t n,
-                              const struct attention_pass *passes, uint32_t pass_count)
+struct step_run executor_submit(struct executor *x, const struct block_copy *copies, uint32_t n,
+                                const struct attention_pass *passes, uint32_t pass_count)
 {
-    struct step_cost cost = {0};
+    struct step_run run = {0};
     n = FAULTY(FAULT_COPY_SKIPPED) ? 0 : n;
     for (uint32_t i = 0; i < n; i++)
         x->copies[i] = (struct kv_copy){copies[i].from, copies[i].to, copies[i].slots};
     for (uint32_t i = 0; i < pass_count; i++)
-        cost.bytes += bytes_of(x, &passes[i]);
+        run.bytes += bytes_of(x, &passes[i]);
     for (uint32_t i = 0; i < pass_count; i++)
         x->appended |= passes[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,
@@ -121,16 +121,53 @@ struct step_cost executor_run(struct executor *x, const struct block_copy *copie
                                   .passes = passes,
                                   .pass_count = pass_count};
     step.tables = block_tables_ids(x->tables, &step.stride);
-    double start = clock_s();
-    attention_submit(x->attention, &step);
-    while (!attention_poll(x->attention)) {
+    run.ticket = attention_submit(x->attention, &step);
+    return run;
+}
+
+bool executor_is_done(struct executor *x, const struct step_run *run)
+{
+    return run->done || attention_poll(x->attention, run->ticket);
+}
+
+struct step_cost executor_wait(struct executor *x, struct step_run *run)
+{
+    if (run->done)
+        return run->cost;
+    while (!attention_poll(x->attention, run->ticket)) {
     }
-    cost.seconds = clock_s() - start;
-    return cost;
+    struct attention_times times = attention_times(x->attention, run->ticket);
+    run->done = true;
+    run->cost = (struct step_cost){times.busy_s, run->bytes};
+    x->idle_us[x->totals.steps % SAMPLES] = (float)(times.idle_s * 1e6);
+    return run->cost;
+}
+
+struct step_cost executor_run(struct executor *x, const struct block_copy *copies, uint32_t n,
+                              const struct attention_pass *passes, uint32_t pass_count)
+{
+    struct step_run run = executor_submit(x, copies, n, passes, pass_count);
+    return executor_wait(x, &run);
+}
+
+void executor_submitted(struct executor *x)
+{
+    x->number++;
+}
+
+void *executor_host_memory(struct executor *x, size_t bytes)
+{
+    return attention_host_memory(x->attention, bytes);
+}
+
+void executor_free_host_memory(struct executor *x, void *memory, size_t bytes)
+{
+    attention_free_host_memory(x->attention, memory, bytes);
 }
 
 /* One line for a step that took long. */
-static void note_slow(struct executor *x, uint32_t sequences, uint32_t rows, struct step_cost cost)
+static void note_slow(struct executor *x, uint64_t step, uint32_t sequences, uint32_t rows,
+                      struct step_cost cost)
 {
     double now = clock_s(), limit = x->config->slow_step_ms * 1e-3;
     if (limit == 0 || cost.seconds < limit || now - x->slow_noted_s < 1)
@@ -140,15 +177,15 @@ static void note_slow(struct executor *x, uint32_t sequences, uint32_t rows, str
         LOG_WARNING,
         "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
         "GB/s (roof %.1f)",
-        (unsigned long long)x->number, cost.seconds * 1e3, rows, sequences, (double)cost.bytes * 1e-6,
+        (unsigned long long)step, cost.seconds * 1e3, rows, sequences, (double)cost.bytes * 1e-6,
         (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
 }
 
-void executor_retire(struct executor *x, const uint32_t *table_rows, uint32_t n, uint32_t rows,
-                     struct step_cost cost)
+void executor_retire(struct executor *x, uint64_t step, const uint32_t *table_rows, uint32_t n,
+                     uint32_t rows, struct step_cost cost)
 {
-    note_slow(x, n, rows, cost);
-    block_tables_retire_step(x->tables, x->number++, table_rows, n);
+    note_slow(x, step, n, rows, cost);
+    block_tables_retire_step(x->tables, step, table_rows, n);
     uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES);
     x->step_us[at] = (float)(cost.seconds * 1e6);
     x->step_rows[at] = rows;
@@ -175,12 +212,15 @@ struct executor_stats executor_stats(const struct executor *x)
 {
     struct executor_stats stats = x->totals;
     uint32_t n = stats.steps < SAMPLES ? (uint32_t)stats.steps : SAMPLES, rows[SAMPLES];
-    float times[SAMPLES];
+    float times[SAMPLES], idle[SAMPLES];
     if (n == 0)
         return stats;
     memcpy(times, x->step_us, n * sizeof *times);
     memcpy(rows, x->step_rows, n * sizeof *rows);
     qsort(times, n, sizeof *times, by_float);
+    memcpy(idle, x->idle_us, n * sizeof *idle);
+    qsort(idle, n, sizeof *idle, by_float);
+    stats.idle_us_p50 = (double)idle[n / 2];
     qsort(rows, n, sizeof *rows, by_u32);
     stats.rows_p50 = rows[n / 2];
     stats.step_us_p50 = (double)times[n / 2];

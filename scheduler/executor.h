@@ -2,8 +2,9 @@
  * and the record of the steps that were run.
  *
  * Whoever forms a step reserves its blocks with executor_tables() under the number executor_step(),
- * plans its passes, runs them, and retires the step. One step is formed at a time, and it runs while
- * the caller waits. Engine thread only; nothing allocates after create. */
+ * plans its passes, submits them, and retires the step when they are done. One step is formed at a time
+ * while the one before may still be computed; steps are retired in their order. Engine thread only;
+ * nothing allocates after create. */
 #ifndef SCHEDULER_EXECUTOR_H
 #define SCHEDULER_EXECUTOR_H
 
@@ -32,12 +33,22 @@ struct step_cost {
     uint64_t bytes; /* of K and V that the plans read */
 };
 
+/* Passes that were submitted. */
+struct step_run {
+    uint64_t ticket; /* of the backend */
+    uint64_t bytes;
+    bool done; /* and this is what they took: */
+    struct step_cost cost;
+};
+
 /* Of the latest steps, and since start. */
 struct executor_stats {
     uint64_t steps, bytes_read;
     double busy_s;
     uint32_t rows_p50, rows_max;
     double step_us_p50, step_us_p99;
+    double
+        idle_us_p50; /* between the end of a step and the begin of the next that waited for nothing */
 };
 
 /* executor_create: open the backend, measure the roof, make the tables. Returns 0, ATTND_INVALID or
@@ -66,14 +77,28 @@ uint64_t executor_step(const struct executor *executor);
 const struct plan *executor_plan(struct executor *executor, unsigned slot, uint32_t layer,
                                  const struct planner_row *rows, uint32_t n);
 
-/* executor_run: the copies (n of them, in order), then the passes. Returns when they are done. */
+/* executor_submit: the copies (n of them, in order), then the passes. What is handed over may be used
+ * again at once but for the tensors of the passes, which stay untouched until executor_wait(). */
+struct step_run executor_submit(struct executor *executor, const struct block_copy *copies, uint32_t n,
+                                const struct attention_pass *passes, uint32_t pass_count);
+bool executor_is_done(struct executor *executor, const struct step_run *run);
+struct step_cost executor_wait(struct executor *executor, struct step_run *run);
+
+/* executor_run: submit, and wait. */
 struct step_cost executor_run(struct executor *executor, const struct block_copy *copies, uint32_t n,
                               const struct attention_pass *passes, uint32_t pass_count);
 
-/* executor_retire(executor, table_rows, n, rows, cost): the step being formed has run, with these rows
- * of the block tables, `rows` query rows and this cost in all. The next step begins. */
-void executor_retire(struct executor *executor, const uint32_t *table_rows, uint32_t n, uint32_t rows,
-                     struct step_cost cost);
+/* executor_submitted: all of the step being formed is submitted; the next one begins. */
+void executor_submitted(struct executor *executor);
+
+/* executor_retire(executor, step, table_rows, n, rows, cost): a step has run, with these rows of the
+ * block tables, `rows` query rows and this cost in all. */
+void executor_retire(struct executor *executor, uint64_t step, const uint32_t *table_rows, uint32_t n,
+                     uint32_t rows, struct step_cost cost);
+
+/* Memory for tensors that the backend reads and writes fast; NULL when there is none. */
+void *executor_host_memory(struct executor *executor, size_t bytes);
+void executor_free_host_memory(struct executor *executor, void *memory, size_t bytes);
 
 struct executor_stats executor_stats(const struct executor *executor);
 

@@ -8,10 +8,11 @@
 
 #include "scheduler/workload.h"
 
-/* verify_tolerance(g): the largest error of a row that counts as right: what one rounding of the output
- * to its dtype costs, and the f32 arithmetic of the kernels. Relative to the largest element of its
- * head. */
-double verify_tolerance(const struct geometry *g);
+/* verify_tolerance(g, p_rounded): the largest error of a row that counts as right: what one rounding of
+ * the output to its dtype costs, the same again where the backend rounds probabilities
+ * (attention_info), and the f32 arithmetic of the kernels. Relative to the largest element of its head.
+ */
+double verify_tolerance(const struct geometry *g, bool p_rounded);
 
 /* verify_head(w, g, constants, sample, kv_head, error): compare the query heads of one KV head of a
  * taken sample with a computation in double precision; *error is the largest difference, relative to

@@ -336,8 +336,8 @@ struct value_source workload_query_source(const struct workload *w, uint32_t ord
     return (struct value_source){w->seed, workload_content_id(CONTENT_OWN, ordinal)};
 }
 
-void workload_digest(struct workload *w, uint32_t ordinal, uint32_t position, uint32_t layer,
-                     const void *o, size_t bytes)
+struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer,
+                                       const void *o, size_t bytes)
 {
     const uint64_t place[3] = {ordinal, position, layer};
     XXH3_state_t state;
@@ -345,6 +345,11 @@ void workload_digest(struct workload *w, uint32_t ordinal, uint32_t position, ui
     XXH3_128bits_update(&state, place, sizeof place);
     XXH3_128bits_update(&state, o, bytes);
     XXH128_hash_t hash = XXH3_128bits_digest(&state);
-    w->report.digest_low += hash.low64;
-    w->report.digest_high += hash.high64 + (w->report.digest_low < hash.low64);
+    return (struct workload_hash){hash.low64, hash.high64};
+}
+
+void workload_digest(struct workload *w, struct workload_hash hash)
+{
+    w->report.digest_low += hash.low;
+    w->report.digest_high += hash.high + (w->report.digest_low < hash.low);
 }

@@ -161,10 +161,17 @@ uint32_t workload_first_row(const struct workload *w, uint32_t ordinal);
 /* The values of a sequence's queries. */
 struct value_source workload_query_source(const struct workload *w, uint32_t ordinal);
 
-/* workload_digest(w, ordinal, position, layer, o, bytes): add one row of outputs to the digest:
- * XXH3-128 over the three numbers (each 8 bytes, little-endian) and the bytes, summed modulo 2^128, so
- * the order does not matter. */
-void workload_digest(struct workload *w, uint32_t ordinal, uint32_t position, uint32_t layer,
-                     const void *o, size_t bytes);
+/* XXH3-128. */
+struct workload_hash {
+    uint64_t low, high;
+};
+
+/* workload_hash_row(ordinal, position, layer, o, bytes): of one row of outputs: over the three numbers
+ * (each 8 bytes, little-endian) and the bytes. Any thread. */
+struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer,
+                                       const void *o, size_t bytes);
+
+/* workload_digest(w, hash): add it to the digest, a sum modulo 2^128, so that order does not matter. */
+void workload_digest(struct workload *w, struct workload_hash hash);
 
 #endif

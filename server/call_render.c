@@ -136,6 +136,9 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_float(w, "p50", (float)s->steps.step_us_p50);
     json_float(w, "p99", (float)s->steps.step_us_p99);
     json_close(w, '}');
+    json_open(w, "idle_us", '{'); /* of the backend, before a step */
+    json_float(w, "p50", (float)s->steps.idle_us_p50);
+    json_close(w, '}');
     json_uint(w, "bytes_read", s->steps.bytes_read);
     write_rate(w, s->gb_per_s, c->roof_gb_per_s);
     json_close(w, '}');

@@ -382,21 +382,15 @@ static void run_step(uint32_t worker, void *cookie)
     }
 }
 
-static void cpu_submit(struct attention *attention, const struct attention_step *step)
+static void cpu_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
+    (void)ticket; /* done when this returns */
     struct cpu_backend *b = (struct cpu_backend *)attention;
     for (uint32_t p = 0; p < step->pass_count; p++)
         assert(!step->passes[p].plan || step->passes[p].plan->partial_count <= b->options.partials_max);
     b->step = step;
     thread_pool_run(b->threads, run_step, b);
     b->step = NULL;
-}
-
-/* The engine thread is worker 0, so a step is done when its submission returns. */
-static bool cpu_poll(struct attention *attention)
-{
-    (void)attention;
-    return true;
 }
 
 static void cpu_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
@@ -593,8 +587,14 @@ static void cpu_close(struct attention *attention)
     free(b);
 }
 
-static const struct attention_ops ops = {cpu_close,      cpu_submit,    cpu_poll,        cpu_read_kv,
-                                         cpu_compare_kv, cpu_self_test, cpu_measure_roof, NULL};
+static const struct attention_ops ops = {
+    .close = cpu_close,
+    .submit = cpu_submit,
+    .read_kv = cpu_read_kv,
+    .compare_kv = cpu_compare_kv,
+    .self_test = cpu_self_test,
+    .measure_roof = cpu_measure_roof,
+};
 
 bool attention_isa_supported(const char *name)
 {
@@ -610,7 +610,6 @@ bool attention_isa_supported(const char *name)
 static const struct cpu_kernels *choose_kernels(const char *isa, char error[ATTENTION_ERROR_BYTES])
 {
     bool automatic = strcmp(isa, "auto") == 0;
-    snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: there is no \"%s\"", isa);
     for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
         const struct cpu_kernels *kernels = all_kernels[i];
         if (!automatic && strcmp(isa, kernels->isa) != 0)

@@ -3,10 +3,18 @@
  *   step:   table changes -> copies
  *           for each pass:  k, v -> append;  q (copied or generated) -> items -> merges -> o, lse
  *
- * all on one stream, so everything is in order by itself. Submitting a step only writes down what is to
- * be done (struct operation) and puts the control data that it needs (changed table entries, appends,
- * plans) into a pinned buffer; then the buffer is uploaded at once and the operations are issued. A
- * step that needs more than the buffer holds is issued in parts, with a wait between them.
+ * on one stream, so everything is in order by itself; outputs are copied on a second one, while the
+ * next pass is computed. Submitting a step only writes down what is to be done (struct operation) and
+ * puts the control data that it needs (changed table entries, appends, plans) into a pinned buffer;
+ * then the buffer is uploaded at once and the operations are issued. A step that needs more than the
+ * buffer holds  * is issued in parts, with a wait between them. There are two buffers, so that a step
+ * is prepared while the one before is computed.
+ *
+ * What a step of many passes does for them is issued as one graph, since a launch costs the host some
+ * 10 us where it runs in a virtual machine, and a pass has six. The passes' control data comes first in
+ * the buffer and so lies at the same addresses step after step: a decode step mostly repeats the one
+ * before it, and its graph with it. Otherwise the graph is recorded again, and updated in place if it
+ * still has the same form. Outputs must be in pinned memory for that (attention_host_memory).
  *
  * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
  * version is another than the last time it was named, and otherwise from where it was known to
@@ -39,11 +47,16 @@ enum {
     CONTROL_ALIGNMENT = 16,
     GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
     OPERATIONS_MAX = 4096,
+    EVENTS = 2 * ATTENTION_STEPS_IN_FLIGHT, /* so that the step before can still be asked for its end */
+    SIDES = 2,
+    PINNED_MAX = 16,
+    GRAPH_OPERATIONS = 24, /* fewer are issued one by one */
     WIDTHS_MAX = 3,
     PREPARED_MAX = 8,   /* plans of a step that are remembered: one a window */
     SIMPLE_COLUMNS = 8, /* attend_simple.cu */
     ROOF_THREADS = 512, /* pool.cu, read_all */
     ROOF_ROUNDS = 5,
+    WARM_UP = 3,                    /* replays of a graph before it is timed */
     TEST_KEYS = CHUNK_TOKENS + 100, /* of the self-test, */
     TEST_ROWS = 2                   /* and its rows, and partial states */
 };
@@ -94,7 +107,14 @@ struct pool_arguments {
     uint64_t list, ids;
 };
 
-enum operation_kind { LAUNCH, COPY_IN, COPY_OUT };
+enum operation_kind {
+    LAUNCH,
+    COPY_IN,
+    COPY_OUT,  /* on the stream of copies, like */
+    BEGIN_OUT, /* wait there for what is computed, for the outputs `side`; */
+    END_OUT,   /* they are copied; */
+    AWAIT_OUT  /* and on the stream of kernels: wait until they are */
+};
 
 struct operation {
     enum operation_kind kind;
@@ -107,6 +127,29 @@ struct operation {
     } arguments;
     CUdeviceptr device; /* of a copy */
     void *host;
+    size_t bytes;
+    unsigned side;
+};
+
+/* What is to be done, in order. */
+struct operations {
+    struct operation *list; /* [OPERATIONS_MAX] */
+    uint32_t count;
+};
+
+/* What belongs to one of the steps in flight: a pinned buffer and its copy on the device; and a graph,
+ * with what it was recorded from. */
+struct slot {
+    uint8_t *host;
+    CUdeviceptr device;
+    size_t used, top; /* taken: from the front for passes, from `top` on for what comes before them */
+    CUgraphExec graph;
+    struct operations recorded;
+};
+
+/* Memory that was handed out by attention_host_memory(). */
+struct pinned {
+    const uint8_t *memory;
     size_t bytes;
 };
 
@@ -127,8 +170,9 @@ struct cuda_backend {
     CUcontext context;
     CUmodule module;
     CUfunction kernels[KERNEL_COUNT]; /* NULL: not in this program */
-    CUstream stream;
-    CUevent begun, done;
+    CUstream stream, copies;
+    CUevent begun[EVENTS], done[EVENTS];    /* of steps, by ticket */
+    CUevent computed[SIDES], copied[SIDES]; /* outputs */
     uint32_t multiprocessors;
     struct width widths[WIDTHS_MAX]; /* narrowest first */
     uint32_t width_count;
@@ -137,15 +181,18 @@ struct cuda_backend {
     uint32_t test_blocks;  /* behind the caller's, for the self-test, as is one table row */
     struct cuda_pool pool;
     struct known_row *known; /* [table_rows + 1] */
-    CUdeviceptr q, o, lse, k, v, partial_ml, partial_o;
+    CUdeviceptr q, k, v, partial_ml, partial_o;
+    CUdeviceptr o[SIDES], lse[SIDES]; /* used in turn */
+    unsigned side;
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
 
-    uint8_t *control; /* pinned */
-    size_t control_bytes, control_used;
-    CUdeviceptr control_device;
-    struct operation *operations; /* [OPERATIONS_MAX] written down, not yet issued */
-    uint32_t operation_count;
+    struct slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
+    size_t control_bytes;
+    struct pinned pinned[PINNED_MAX];
+    CUevent begins; /* to be recorded when something is issued for the first time; NULL: it is */
+    struct operations preparation, passes, *list; /* written down, not yet issued; and where to */
+    bool side_used[SIDES];                        /* by the passes that are written down */
     struct prepared_plan
         prepared[PREPARED_MAX]; /* that lie in the control buffer, oldest overwritten */
     uint32_t prepared_count;
@@ -195,26 +242,135 @@ static void issue(struct cuda_backend *b, struct operation *x)
               "copying %zu bytes to the GPU", x->bytes);
         break;
     case COPY_OUT:
-        holds(b, b->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes, b->stream),
+        holds(b, b->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes, b->copies),
               "copying %zu bytes from the GPU", x->bytes);
         break;
+    case BEGIN_OUT:
+        holds(b, b->cu.cuEventRecord(b->computed[x->side], b->stream), "ordering a copy");
+        holds(b, b->cu.cuStreamWaitEvent(b->copies, b->computed[x->side], 0), "ordering a copy");
+        break;
+    case END_OUT:
+        holds(b, b->cu.cuEventRecord(b->copied[x->side], b->copies), "ordering a copy");
+        break;
+    case AWAIT_OUT:
+        holds(b, b->cu.cuStreamWaitEvent(b->stream, b->copied[x->side], 0), "ordering a copy");
+        break;
     }
+}
+
+static struct operation *add_to(struct operations *list, enum operation_kind kind)
+{
+    struct operation *x = &list->list[list->count++];
+    memset(x, 0, sizeof *x); /* they are compared with memcmp() */
+    x->kind = kind;
+    return x;
+}
+
+static void upload_control(struct cuda_backend *b)
+{
+    const struct slot *s = b->slot;
+    size_t behind = b->control_bytes - s->top;
+    if (s->used)
+        holds(b, b->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, b->stream),
+              "uploading %zu bytes of a step", s->used);
+    if (behind)
+        holds(b, b->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, b->stream),
+              "uploading %zu bytes of a step", behind);
+}
+
+static void issue_list(struct cuda_backend *b, const struct operations *list)
+{
+    for (uint32_t i = 0; i < list->count && !failed(b); i++)
+        issue(b, &list->list[i]);
+}
+
+static bool is_pinned(const struct cuda_backend *b, const void *memory, size_t bytes)
+{
+    const uint8_t *at = memory;
+    for (int i = 0; i < PINNED_MAX; i++) {
+        const struct pinned *p = &b->pinned[i];
+        if (p->memory && at >= p->memory && at + bytes <= p->memory + p->bytes)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a list is worth a graph and can be one. */
+static bool fits_graph(const struct cuda_backend *b, const struct operations *list)
+{
+    if (list->count < GRAPH_OPERATIONS)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct operation *x = &list->list[i];
+        if ((x->kind == COPY_IN || x->kind == COPY_OUT) && !is_pinned(b, x->host, x->bytes))
+            return false;
+    }
+    return true;
+}
+
+/* Record a list; NULL after a failure. */
+static CUgraph record(struct cuda_backend *b, const struct operations *list)
+{
+    CUgraph graph = NULL;
+    if (holds(b, b->cu.cuStreamBeginCapture_v2(b->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+              "recording a graph")) {
+        issue_list(b, list);
+        holds(b, b->cu.cuStreamEndCapture(b->stream, &graph), "recording a graph");
+    }
+    return graph;
+}
+
+/* Issue the passes as the graph of the slot. */
+static void issue_graph(struct cuda_backend *b)
+{
+    struct slot *s = b->slot;
+    struct operations *list = &b->passes;
+    bool same = s->graph && s->recorded.count == list->count &&
+                memcmp(s->recorded.list, list->list, list->count * sizeof *list->list) == 0;
+    if (!same) {
+        CUgraph graph = record(b, list);
+        CUgraphExecUpdateResultInfo info;
+        if (s->graph && !failed(b) &&
+            b->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS) {
+            (void)b->cu.cuGraphExecDestroy(s->graph);
+            s->graph = NULL;
+        }
+        if (!s->graph && !failed(b))
+            holds(b, b->cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0), "making a graph");
+        if (graph)
+            (void)b->cu.cuGraphDestroy(graph);
+        memcpy(s->recorded.list, list->list, list->count * sizeof *list->list);
+        s->recorded.count = list->count;
+    }
+    if (!failed(b))
+        holds(b, b->cu.cuGraphLaunch(s->graph, b->stream), "launching a graph");
 }
 
 /* Upload the control data and issue all that is written down. */
 static void issue_all(struct cuda_backend *b)
 {
-    if (b->control_used)
-        holds(b, b->cu.cuMemcpyHtoDAsync_v2(b->control_device, b->control, b->control_used, b->stream),
-              "uploading %zu bytes of a step", b->control_used);
-    for (uint32_t i = 0; i < b->operation_count && !failed(b); i++)
-        issue(b, &b->operations[i]);
-    b->operation_count = 0;
+    if (b->begins)
+        holds(b, b->cu.cuEventRecord(b->begins, b->stream), "beginning a step");
+    b->begins = NULL;
+    upload_control(b);
+    issue_list(b, &b->preparation);
+    for (unsigned side = 0; side < SIDES; side++) {
+        if (b->side_used[side])
+            add_to(&b->passes, AWAIT_OUT)->side = side;
+        b->side_used[side] = false;
+    }
+    if (fits_graph(b, &b->passes))
+        issue_graph(b);
+    else
+        issue_list(b, &b->passes);
+    b->preparation.count = b->passes.count = 0;
 }
 
 /* The control buffer is used anew. */
-static void forget_plans(struct cuda_backend *b)
+static void empty_slot(struct cuda_backend *b)
 {
+    b->slot->used = 0;
+    b->slot->top = b->control_bytes;
     memset(b->prepared, 0, sizeof b->prepared);
     b->prepared_count = 0;
 }
@@ -225,8 +381,7 @@ static void make_room(struct cuda_backend *b)
     issue_all(b);
     if (!failed(b))
         holds(b, b->cu.cuStreamSynchronize(b->stream), "waiting for the GPU");
-    b->control_used = 0;
-    forget_plans(b);
+    empty_slot(b);
 }
 
 /* See that `bytes` in up to `arrays` arrays, and as many operations, can be added. */
@@ -234,22 +389,27 @@ static void ensure_room(struct cuda_backend *b, size_t bytes, uint32_t arrays)
 {
     bytes += (size_t)arrays * CONTROL_ALIGNMENT;
     assert(bytes <= b->control_bytes);
-    if (bytes > b->control_bytes - b->control_used || arrays > OPERATIONS_MAX - b->operation_count)
+    if (bytes > b->slot->top - b->slot->used || arrays > OPERATIONS_MAX - b->list->count)
         make_room(b);
 }
 
 /* Room for `n` elements, which ensure_room() has seen to. */
 static void *take_control(struct cuda_backend *b, size_t n, size_t size)
 {
-    void *at = b->control + b->control_used;
-    b->control_used += (n * size + CONTROL_ALIGNMENT - 1) / CONTROL_ALIGNMENT * CONTROL_ALIGNMENT;
-    assert(b->control_used <= b->control_bytes);
-    return at;
+    struct slot *s = b->slot;
+    size_t bytes = (n * size + CONTROL_ALIGNMENT - 1) / CONTROL_ALIGNMENT * CONTROL_ALIGNMENT;
+    assert(bytes <= s->top - s->used);
+    if (b->list == &b->preparation) {
+        s->top -= bytes;
+        return s->host + s->top;
+    }
+    s->used += bytes;
+    return s->host + s->used - bytes;
 }
 
 static uint64_t control_address(const struct cuda_backend *b, const void *at)
 {
-    return b->control_device + (uint64_t)((const uint8_t *)at - b->control);
+    return b->slot->device + (uint64_t)((const uint8_t *)at - b->slot->host);
 }
 
 /* Copy an array in; its device address. */
@@ -263,11 +423,9 @@ static uint64_t put_control(struct cuda_backend *b, const void *array, size_t n,
 
 static struct operation *add_operation(struct cuda_backend *b, enum operation_kind kind)
 {
-    if (b->operation_count == OPERATIONS_MAX)
+    if (b->list->count >= OPERATIONS_MAX - SIDES) /* the last ones are for issue_all() */
         issue_all(b);
-    struct operation *x = &b->operations[b->operation_count++];
-    *x = (struct operation){.kind = kind};
-    return x;
+    return add_to(b->list, kind);
 }
 
 static struct operation *add_launch(struct cuda_backend *b, enum kernel kernel, uint32_t blocks,
@@ -492,8 +650,8 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     struct cuda_attend_pass p = plan->arrays;
     p.pool = b->pool;
     p.q = b->q;
-    p.o = b->o;
-    p.lse = b->lse;
+    p.o = b->o[b->side];
+    p.lse = b->lse[b->side];
     p.partial_ml = b->partial_ml;
     p.partial_o = b->partial_o;
     p.k_scale = b->k_scale + of_kv;
@@ -517,6 +675,8 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
     ensure_room(b, b->control_bytes / 2, OPERATIONS_MAX / 2);
     const struct prepared_plan *prepared = prepare_plan(b, plan);
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
+    if (b->side_used[b->side])
+        add_operation(b, AWAIT_OUT)->side = b->side;
     if (pass->q) {
         add_copy(b, COPY_IN, b->q, pass->q, plan->row_count * row_bytes);
     } else {
@@ -535,9 +695,14 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
     if (plan->merge_count)
         add_launch(b, KERNEL_MERGE, plan->merge_count * g->query_heads, (g->head_dim + 31) / 32 * 32)
             ->arguments.attend = p;
-    add_copy(b, COPY_OUT, b->o, pass->o, plan->row_count * row_bytes);
+    add_operation(b, BEGIN_OUT)->side = b->side;
+    add_copy(b, COPY_OUT, b->o[b->side], pass->o, plan->row_count * row_bytes);
     if (pass->lse)
-        add_copy(b, COPY_OUT, b->lse, pass->lse, plan->row_count * g->query_heads * sizeof(float));
+        add_copy(b, COPY_OUT, b->lse[b->side], pass->lse,
+                 plan->row_count * g->query_heads * sizeof(float));
+    add_operation(b, END_OUT)->side = b->side;
+    b->side_used[b->side] = true;
+    b->side = (b->side + 1) % SIDES;
 }
 
 /* Bring the device's copy of the model constants up to date. */
@@ -557,16 +722,30 @@ static void update_constants(struct cuda_backend *b)
         add_copy(b, COPY_IN, b->alibi, c->alibi, g->query_heads * sizeof(float));
 }
 
-static void cuda_submit(struct attention *attention, const struct attention_step *step)
+/* Begin anew with the control buffer of a step; the step that had it is done. */
+static void take_slot(struct cuda_backend *b, uint64_t ticket)
+{
+    uint64_t before = ticket - ATTENTION_STEPS_IN_FLIGHT;
+    holds(b, b->cu.cuCtxSetCurrent(b->context), "choosing the context");
+    if (ticket > ATTENTION_STEPS_IN_FLIGHT)
+        holds(b, b->cu.cuEventSynchronize(b->done[before % EVENTS]), "running a step");
+    b->slot = &b->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
+    empty_slot(b);
+    b->side = 0; /* so that the same step is the same graph */
+    b->begins = b->begun[ticket % EVENTS];
+}
+
+static void cuda_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (failed(b))
         return;
-    b->control_used = 0; /* the step before is done */
-    forget_plans(b);
+    take_slot(b, ticket);
+    b->list = &b->preparation;
     update_constants(b);
     update_tables(b, step);
     make_copies(b, step);
+    b->list = &b->passes;
     for (uint32_t i = 0; i < step->pass_count && !failed(b); i++) {
         const struct attention_pass *pass = &step->passes[i];
         assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&
@@ -578,19 +757,60 @@ static void cuda_submit(struct attention *attention, const struct attention_step
     }
     issue_all(b);
     if (!failed(b))
-        holds(b, b->cu.cuEventRecord(b->done, b->stream), "ending a step");
+        holds(b, b->cu.cuEventRecord(b->done[ticket % EVENTS], b->stream), "ending a step");
 }
 
-static bool cuda_poll(struct attention *attention)
+static bool cuda_poll(struct attention *attention, uint64_t ticket)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (failed(b))
         return true;
-    CUresult result = b->cu.cuEventQuery(b->done);
+    CUresult result = b->cu.cuEventQuery(b->done[ticket % EVENTS]);
     if (result == CUDA_ERROR_NOT_READY)
         return false;
     holds(b, result, "running a step");
     return true;
+}
+
+static struct attention_times cuda_times(struct attention *attention, uint64_t ticket)
+{
+    struct cuda_backend *b = (struct cuda_backend *)attention;
+    float busy_ms = 0, idle_ms = 0;
+    CUevent begun = b->begun[ticket % EVENTS];
+    if (!failed(b))
+        holds(b, b->cu.cuEventElapsedTime(&busy_ms, begun, b->done[ticket % EVENTS]), "timing a step");
+    if (!failed(b) && ticket > 1)
+        holds(b, b->cu.cuEventElapsedTime(&idle_ms, b->done[(ticket - 1) % EVENTS], begun),
+              "timing a step");
+    return (struct attention_times){(double)busy_ms * 1e-3, (double)idle_ms * 1e-3};
+}
+
+static void *cuda_host_memory(struct attention *attention, size_t bytes)
+{
+    struct cuda_backend *b = (struct cuda_backend *)attention;
+    void *memory = NULL;
+    (void)b->cu.cuCtxSetCurrent(b->context);
+    if (b->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
+        return NULL;
+    for (int i = 0; i < PINNED_MAX; i++) {
+        if (!b->pinned[i].memory) { /* without a place it is memory like any other */
+            b->pinned[i] = (struct pinned){memory, bytes};
+            break;
+        }
+    }
+    return memory;
+}
+
+static void cuda_free_host_memory(struct attention *attention, void *memory, size_t bytes)
+{
+    struct cuda_backend *b = (struct cuda_backend *)attention;
+    (void)bytes;
+    for (int i = 0; i < PINNED_MAX; i++) {
+        if (b->pinned[i].memory == memory)
+            b->pinned[i] = (struct pinned){0};
+    }
+    (void)b->cu.cuCtxSetCurrent(b->context);
+    (void)b->cu.cuMemFreeHost(memory);
 }
 
 /* ---- reading back -------------------------------------------------------------------------------- */
@@ -736,8 +956,8 @@ static bool cuda_self_test(struct attention *attention)
                                         .use_count = 1,
                                         .passes = &pass,
                                         .pass_count = 1};
-    cuda_submit(attention, &step);
-    while (!cuda_poll(attention)) {
+    uint64_t ticket = attention_submit(attention, &step);
+    while (!cuda_poll(attention, ticket)) {
     }
     bool ok = !failed(b) && test_row(b, &source, rows[0].keys, o) &&
               test_row(b, &source, rows[1].keys, o + row_bytes);
@@ -754,20 +974,21 @@ static double cuda_measure_roof(struct attention *attention)
     static const uint32_t per_multiprocessor[] = {2, 4, 16};
     uint64_t total = b->pool.layer_bytes * b->options.geometry->layers;
     uint64_t bytes = total < ROOF_BYTES_MAX ? total : ROOF_BYTES_MAX, vectors = bytes / 16;
-    CUdeviceptr from = b->pool.bytes, sink = b->control_device;
+    CUdeviceptr from = b->pool.bytes, sink = b->slots[0].device;
     void *parameters[] = {&from, &vectors, &sink};
     float ms, best = INFINITY;
     for (size_t i = 0; i < sizeof per_multiprocessor / sizeof per_multiprocessor[0]; i++) {
         for (int round = 0; round < ROOF_ROUNDS && !failed(b); round++) {
-            bool ok = holds(b, b->cu.cuEventRecord(b->begun, b->stream), "measuring the roof") &&
-                      holds(b,
-                            b->cu.cuLaunchKernel(b->kernels[KERNEL_READ_ALL],
-                                                 b->multiprocessors * per_multiprocessor[i], 1, 1,
-                                                 ROOF_THREADS, 1, 1, 0, b->stream, parameters, NULL),
-                            "measuring the roof") &&
-                      holds(b, b->cu.cuEventRecord(b->done, b->stream), "measuring the roof") &&
-                      holds(b, b->cu.cuEventSynchronize(b->done), "measuring the roof") &&
-                      holds(b, b->cu.cuEventElapsedTime(&ms, b->begun, b->done), "measuring the roof");
+            bool ok =
+                holds(b, b->cu.cuEventRecord(b->begun[0], b->stream), "measuring the roof") &&
+                holds(b,
+                      b->cu.cuLaunchKernel(b->kernels[KERNEL_READ_ALL],
+                                           b->multiprocessors * per_multiprocessor[i], 1, 1,
+                                           ROOF_THREADS, 1, 1, 0, b->stream, parameters, NULL),
+                      "measuring the roof") &&
+                holds(b, b->cu.cuEventRecord(b->done[0], b->stream), "measuring the roof") &&
+                holds(b, b->cu.cuEventSynchronize(b->done[0]), "measuring the roof") &&
+                holds(b, b->cu.cuEventElapsedTime(&ms, b->begun[0], b->done[0]), "measuring the roof");
             if (ok && ms < best)
                 best = ms;
         }
@@ -777,49 +998,47 @@ static double cuda_measure_roof(struct attention *attention)
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* The launches of attention alone, recorded as a graph; NULL after a failure. */
-static CUgraphExec record_graph(struct cuda_backend *b)
+/* Keep only what computes attention. */
+static void keep_attention(struct operations *list)
 {
-    CUgraph graph = NULL;
-    CUgraphExec graph_exec = NULL;
-    holds(b, b->cu.cuStreamBeginCapture_v2(b->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-          "recording a graph");
-    for (uint32_t i = 0; i < b->operation_count && !failed(b); i++) {
-        struct operation *x = &b->operations[i];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct operation *x = &list->list[i];
         if (x->kind == LAUNCH && (x->kernel == KERNEL_MERGE || x->kernel >= KERNEL_ATTEND_8))
-            issue(b, x);
+            list->list[n++] = *x;
     }
-    holds(b, b->cu.cuStreamEndCapture(b->stream, &graph), "recording a graph");
-    if (!failed(b))
-        holds(b, b->cu.cuGraphInstantiateWithFlags(&graph_exec, graph, 0), "making a graph");
-    if (graph)
-        (void)b->cu.cuGraphDestroy(graph);
-    return graph_exec;
+    list->count = n;
 }
 
 static bool cuda_time_passes(struct attention *attention, const struct attention_step *step,
                              uint32_t replays, double *us)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
+    CUgraphExec graph = NULL;
     float ms = 0;
     if (failed(b))
         return false;
-    b->control_used = 0;
-    forget_plans(b);
+    empty_slot(b);
+    b->list = &b->passes;
     for (uint32_t i = 0; i < step->pass_count; i++)
         add_attention(b, &step->passes[i]);
-    holds(b, b->cu.cuMemcpyHtoDAsync_v2(b->control_device, b->control, b->control_used, b->stream),
-          "uploading %zu bytes of a step", b->control_used);
-    CUgraphExec graph = record_graph(b);
-    b->operation_count = 0;
-    for (uint32_t i = 0; i < replays + 3 && !failed(b); i++) { /* three to warm up */
-        bool ok = holds(b, b->cu.cuEventRecord(b->begun, b->stream), "timing") &&
+    keep_attention(&b->passes);
+    upload_control(b);
+    CUgraph recorded = record(b, &b->passes);
+    b->passes.count = 0;
+    memset(b->side_used, 0, sizeof b->side_used);
+    if (!failed(b))
+        holds(b, b->cu.cuGraphInstantiateWithFlags(&graph, recorded, 0), "making a graph");
+    if (recorded)
+        (void)b->cu.cuGraphDestroy(recorded);
+    for (uint32_t i = 0; i < replays + WARM_UP && !failed(b); i++) {
+        bool ok = holds(b, b->cu.cuEventRecord(b->begun[0], b->stream), "timing") &&
                   holds(b, b->cu.cuGraphLaunch(graph, b->stream), "replaying a graph") &&
-                  holds(b, b->cu.cuEventRecord(b->done, b->stream), "timing") &&
-                  holds(b, b->cu.cuEventSynchronize(b->done), "replaying a graph") &&
-                  holds(b, b->cu.cuEventElapsedTime(&ms, b->begun, b->done), "timing");
-        if (ok && i >= 3)
-            us[i - 3] = (double)ms * 1e3 / step->pass_count;
+                  holds(b, b->cu.cuEventRecord(b->done[0], b->stream), "timing") &&
+                  holds(b, b->cu.cuEventSynchronize(b->done[0]), "replaying a graph") &&
+                  holds(b, b->cu.cuEventElapsedTime(&ms, b->begun[0], b->done[0]), "timing");
+        if (ok && i >= WARM_UP)
+            us[i - WARM_UP] = (double)ms * 1e3 / step->pass_count;
     }
     if (graph)
         (void)b->cu.cuGraphExecDestroy(graph);
@@ -834,23 +1053,42 @@ static void free_device(struct cuda_backend *b, CUdeviceptr address)
         (void)b->cu.cuMemFree_v2(address);
 }
 
+static void destroy_event(struct cuda_backend *b, CUevent event)
+{
+    if (event)
+        (void)b->cu.cuEventDestroy_v2(event);
+}
+
 static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (b->context) { /* results are not looked at: after a failure they all say so again */
-        const CUdeviceptr all[] = {
-            b->pool.bytes, b->pool.tables,   b->q,     b->o,       b->lse,     b->k,
-            b->v,          b->sinks,         b->alibi, b->k_scale, b->v_scale, b->partial_ml,
-            b->partial_o,  b->control_device};
+        const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,        b->o[0],
+                                   b->o[1],       b->lse[0],      b->lse[1],   b->k,
+                                   b->v,          b->sinks,       b->alibi,    b->k_scale,
+                                   b->v_scale,    b->partial_ml,  b->partial_o};
+        (void)b->cu.cuCtxSetCurrent(b->context);
         (void)b->cu.cuStreamSynchronize(b->stream);
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
             free_device(b, all[i]);
-        if (b->control)
-            (void)b->cu.cuMemFreeHost(b->control);
-        if (b->begun)
-            (void)b->cu.cuEventDestroy_v2(b->begun);
-        if (b->done)
-            (void)b->cu.cuEventDestroy_v2(b->done);
+        for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
+            free_device(b, b->slots[i].device);
+            if (b->slots[i].host)
+                (void)b->cu.cuMemFreeHost(b->slots[i].host);
+            if (b->slots[i].graph)
+                (void)b->cu.cuGraphExecDestroy(b->slots[i].graph);
+            free(b->slots[i].recorded.list);
+        }
+        for (int i = 0; i < EVENTS; i++) {
+            destroy_event(b, b->begun[i]);
+            destroy_event(b, b->done[i]);
+        }
+        for (int i = 0; i < SIDES; i++) {
+            destroy_event(b, b->computed[i]);
+            destroy_event(b, b->copied[i]);
+        }
+        if (b->copies)
+            (void)b->cu.cuStreamDestroy_v2(b->copies);
         if (b->stream)
             (void)b->cu.cuStreamDestroy_v2(b->stream);
         if (b->module)
@@ -859,14 +1097,25 @@ static void cuda_close(struct attention *attention)
     }
     cuda_driver_unload(&b->cu);
     free(b->known);
-    free(b->operations);
+    free(b->preparation.list);
+    free(b->passes.list);
     free(b->block);
     free(b);
 }
 
-static const struct attention_ops ops = {cuda_close,        cuda_submit,     cuda_poll,
-                                         cuda_read_kv,      cuda_compare_kv, cuda_self_test,
-                                         cuda_measure_roof, cuda_time_passes};
+static const struct attention_ops ops = {
+    .close = cuda_close,
+    .submit = cuda_submit,
+    .poll = cuda_poll,
+    .times = cuda_times,
+    .host_memory = cuda_host_memory,
+    .free_host_memory = cuda_free_host_memory,
+    .read_kv = cuda_read_kv,
+    .compare_kv = cuda_compare_kv,
+    .self_test = cuda_self_test,
+    .measure_roof = cuda_measure_roof,
+    .time_passes = cuda_time_passes,
+};
 
 static int attribute(struct cuda_backend *b, CUdevice_attribute which)
 {
@@ -901,11 +1150,22 @@ static bool open_device(struct cuda_backend *b)
         !holds(b, b->cu.cuDevicePrimaryCtxRetain(&b->context, b->device), "making a context") ||
         !holds(b, b->cu.cuCtxSetCurrent(b->context), "making a context") ||
         !holds(b, b->cu.cuStreamCreate(&b->stream, CU_STREAM_NON_BLOCKING), "making a stream") ||
-        !holds(b, b->cu.cuEventCreate(&b->begun, CU_EVENT_DEFAULT), "making an event") ||
-        !holds(b, b->cu.cuEventCreate(&b->done, CU_EVENT_DEFAULT), "making an event"))
+        !holds(b, b->cu.cuStreamCreate(&b->copies, CU_STREAM_NON_BLOCKING), "making a stream"))
         return false;
-    b->base.info =
-        (struct attention_info){.name = "cuda", .threads = b->multiprocessors, .bit_stable = true};
+    for (int i = 0; i < EVENTS; i++) {
+        holds(b, b->cu.cuEventCreate(&b->begun[i], CU_EVENT_DEFAULT), "making an event");
+        holds(b, b->cu.cuEventCreate(&b->done[i], CU_EVENT_DEFAULT), "making an event");
+    }
+    for (int i = 0; i < SIDES; i++) {
+        holds(b, b->cu.cuEventCreate(&b->computed[i], CU_EVENT_DISABLE_TIMING), "making an event");
+        holds(b, b->cu.cuEventCreate(&b->copied[i], CU_EVENT_DISABLE_TIMING), "making an event");
+    }
+    b->base.info = (struct attention_info){
+        .name = "cuda",
+        .threads = b->multiprocessors,
+        .bit_stable = true,
+        .on_device = true,
+    };
     b->base.info.isa = b->target.arch;
     snprintf(b->base.info.device, sizeof b->base.info.device, "%s, %u multiprocessors, %.1f GiB", name,
              b->multiprocessors, (double)memory / 0x1p30);
@@ -940,6 +1200,7 @@ static int load_kernels(struct cuda_backend *b)
                    "looking for the kernel %s", kernel_names[i]))
             return ATTND_INTERNAL;
     }
+    b->base.info.p_rounded = tensor_cores;
     b->width_count = !tensor_cores ? 1 : tile_columns_max(g->head_dim) < 32 ? 2 : WIDTHS_MAX;
     b->widths[0] = (struct width){KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0};
     for (uint32_t i = 0; tensor_cores && i < b->width_count; i++) {
@@ -976,6 +1237,7 @@ static int take_memory(struct cuda_backend *b)
     const struct attention_options *o = &b->options;
     const struct geometry *g = o->geometry;
     size_t row = (size_t)g->query_heads * g->head_dim, heads = (size_t)o->partials_max * g->query_heads;
+    size_t available = 0, total = 0;
     b->test_blocks = TEST_KEYS / g->block_size + 1;
     kv_pool_lay_out(&b->layout, g, o->blocks + b->test_blocks);
     b->pool = (struct cuda_pool){.layer_bytes = b->layout.layer_bytes,
@@ -988,11 +1250,23 @@ static int take_memory(struct cuda_backend *b)
     uint64_t table_bytes = (o->table_rows + UINT64_C(1)) * b->pool.stride * sizeof(uint32_t);
     b->control_bytes = 4 * b->pool.stride * sizeof(uint32_t);
     b->control_bytes = b->control_bytes > CONTROL_BYTES ? b->control_bytes : CONTROL_BYTES;
+    (void)b->cu.cuMemGetInfo_v2(&available, &total);
+    if (b->layout.total_bytes > available) {
+        snprintf(
+            b->base.failure, sizeof b->base.failure,
+            "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %zu MiB of the GPU's "
+            "memory are free (set pool.blocks or pool.bytes)",
+            o->blocks, (unsigned long long)geometry_block_bytes(g),
+            (unsigned long long)(o->blocks * geometry_block_bytes(g) >> 20), available >> 20);
+        return ATTND_NO_MEMORY;
+    }
     allocate(b, &b->pool.bytes, b->layout.total_bytes, "the KV pool");
     allocate(b, &b->pool.tables, table_bytes, "block tables");
     allocate(b, &b->q, o->rows_max * row * dtype_bytes(g->dtype), "q");
-    allocate(b, &b->o, o->rows_max * row * dtype_bytes(g->dtype), "o");
-    allocate(b, &b->lse, (uint64_t)o->rows_max * g->query_heads * sizeof(float), "lse");
+    for (int i = 0; i < SIDES; i++) {
+        allocate(b, &b->o[i], o->rows_max * row * dtype_bytes(g->dtype), "o");
+        allocate(b, &b->lse[i], (uint64_t)o->rows_max * g->query_heads * sizeof(float), "lse");
+    }
     allocate(b, &b->k, GIVEN_BYTES, "k");
     allocate(b, &b->v, GIVEN_BYTES, "v");
     allocate(b, &b->partial_ml, heads * 2 * sizeof(float), "partial states");
@@ -1001,20 +1275,28 @@ static int take_memory(struct cuda_backend *b)
     allocate(b, &b->v_scale, (uint64_t)g->layers * g->kv_heads * sizeof(float), "scales");
     allocate(b, &b->sinks, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
     allocate(b, &b->alibi, g->query_heads * sizeof(float), "slopes");
-    allocate(b, &b->control_device, b->control_bytes, "control data");
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
+        struct slot *slot = &b->slots[i];
+        allocate(b, &slot->device, b->control_bytes, "control data");
+        slot->host = cuda_host_memory(&b->base, b->control_bytes);
+        slot->recorded.list = calloc(OPERATIONS_MAX, sizeof *slot->recorded.list);
+        if (!slot->host || !slot->recorded.list)
+            return ATTND_NO_MEMORY;
+    }
+    b->slot = &b->slots[0];
     if (failed(b))
         return ATTND_NO_MEMORY;
-    void *control = NULL;
-    holds(b, b->cu.cuMemHostAlloc(&control, b->control_bytes, 0), "allocating pinned memory");
-    b->control = control;
     holds(b, b->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, b->stream),
           "clearing the KV pool");
     holds(b, b->cu.cuStreamSynchronize(b->stream), "clearing the KV pool");
     b->known = calloc(o->table_rows + 1, sizeof *b->known);
-    b->operations = calloc(OPERATIONS_MAX, sizeof *b->operations);
+    b->preparation.list = calloc(OPERATIONS_MAX, sizeof *b->preparation.list);
+    b->passes.list = calloc(OPERATIONS_MAX, sizeof *b->passes.list);
     b->block = malloc(b->layout.block_bytes);
     b->constants_version = UINT64_MAX;
-    return failed(b) || !b->known || !b->operations || !b->block ? ATTND_NO_MEMORY : 0;
+    return failed(b) || !b->known || !b->preparation.list || !b->passes.list || !b->block
+               ? ATTND_NO_MEMORY
+               : 0;
 }
 
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,

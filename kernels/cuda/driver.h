@@ -50,6 +50,7 @@
     XX(cuStreamBeginCapture_v2)                                                                        \
     XX(cuStreamEndCapture)                                                                             \
     XX(cuGraphInstantiateWithFlags)                                                                    \
+    XX(cuGraphExecUpdate_v2)                                                                           \
     XX(cuGraphLaunch)                                                                                  \
     XX(cuGraphExecDestroy)                                                                             \
     XX(cuGraphDestroy)                                                                                 \

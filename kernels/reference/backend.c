@@ -57,8 +57,9 @@ static void run_row(const struct reference_backend *b, const struct attention_st
     }
 }
 
-static void reference_submit(struct attention *attention, const struct attention_step *step)
+static void reference_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
+    (void)ticket; /* done when this returns */
     struct reference_backend *b = (struct reference_backend *)attention;
     for (uint32_t i = 0; i < step->copy_count; i++) {
         for (uint32_t layer = 0; layer < b->options.geometry->layers; layer++)
@@ -75,12 +76,6 @@ static void reference_submit(struct attention *attention, const struct attention
         for (uint32_t row = 0; row < pass->plan->row_count; row++)
             run_row(b, step, pass, row);
     }
-}
-
-static bool reference_poll(struct attention *attention)
-{
-    (void)attention;
-    return true;
 }
 
 static void reference_read_kv(struct attention *attention, uint32_t layer, uint32_t block,
@@ -117,8 +112,13 @@ static void reference_close(struct attention *attention)
 }
 
 static const struct attention_ops ops = {
-    reference_close,      reference_submit,    reference_poll,        reference_read_kv,
-    reference_compare_kv, reference_self_test, reference_measure_roof, NULL};
+    .close = reference_close,
+    .submit = reference_submit,
+    .read_kv = reference_read_kv,
+    .compare_kv = reference_compare_kv,
+    .self_test = reference_self_test,
+    .measure_roof = reference_measure_roof,
+};
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES])

@@ -139,8 +139,8 @@ static void lay_out(struct world *x)
 
 static bool finish_step(struct world *x)
 {
-    attention_submit(x->attention, &x->step);
-    while (!attention_poll(x->attention)) {
+    uint64_t ticket = attention_submit(x->attention, &x->step);
+    while (!attention_poll(x->attention, ticket)) {
     }
     if (attention_failure(x->attention))
         printf("%s: %s\n", x->w->name, attention_failure(x->attention));

@@ -277,8 +277,8 @@ static bool run_step(struct instance *x, struct attention_step *step, uint32_t r
         uses[i] = (struct table_use){i, step->stride, x->steps};
     step->uses = uses;
     step->use_count = rows;
-    attention_submit(x->attention, step);
-    while (!attention_poll(x->attention)) {
+    uint64_t ticket = attention_submit(x->attention, step);
+    while (!attention_poll(x->attention, ticket)) {
     }
     return attention_failure(x->attention) ? broken("%s", attention_failure(x->attention)) : true;
 }
@@ -534,14 +534,6 @@ static double worse(double largest, double got, double expected)
     return !(error <= largest) ? error : largest;              /* a NaN is worse than anything */
 }
 
-/* Whether p goes through tensor cores in q's format: 16 bits, and K and V in the same one or fp8. */
-static bool rounds_p(const struct instance *x)
-{
-    const struct geometry *g = &x->w->g;
-    return strcmp(attention_info(x->attention)->name, "cuda") == 0 && g->dtype != DTYPE_F32 &&
-           (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
-}
-
 static void add_errors(const struct instance *x, uint32_t row, uint32_t head, struct errors *e)
 {
     const struct world *w = x->w;
@@ -552,7 +544,7 @@ static void add_errors(const struct instance *x, uint32_t row, uint32_t head, st
     double expected[HEAD_DIM_MAX], lse;
     numeric_to_float(g->dtype, w->q + at * g->head_dim * dtype_bytes(g->dtype), g->head_dim, q);
     reference_row(g, &w->c, LAYER, w->rows[row].keys, head, q, load_kv, &values, expected, &lse);
-    plain_row(w, rounds_p(x), row, head, q, plain, &plain_lse);
+    plain_row(w, attention_info(x->attention)->p_rounded, row, head, q, plain, &plain_lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         e->o = worse(e->o, (double)numeric_load(g->dtype, x->o, at * g->head_dim + d), expected[d]);
         e->plain_o = worse(e->plain_o, (double)plain[d], expected[d]);

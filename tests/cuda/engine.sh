@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The engine on a GPU: workloads are decoded and verified; how they were scheduled leaves no trace in the bits.
+# The engine on a GPU: workloads are decoded and verified; how they were scheduled leaves no trace in the bits; the GPU is
+# busy.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
 cd "$(dirname "$0")/../.." || exit 1
@@ -8,20 +9,37 @@ cd "$(dirname "$0")/../.." || exit 1
 run() {
     local name=$1 workload=$2
     shift 2
-    start_daemon --set backend.name=cuda "$@"
-    echo "$workload" >"$WORK/workload"
-    build/release/attnctl --url "$URL" run "$WORK/workload" >"$WORK/$name" 2>&1
-    echo "$?" >"$WORK/$name.status"
+    start_daemon --set backend.name="${BACKEND:-cuda}" "$@"
+    command curl -sN -m 300 -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1 >"$WORK/$name"
     curl -s -X POST "$URL/v1/audit" >"$WORK/$name.audit"
+    curl -s "$URL/stats" >"$WORK/$name.stats"
     stop_daemon || echo "not ok $name: the daemon ends with $?"
+    jq -c 'del(.shape, .seed, .state)' "$WORK/$name"
+    jq -c '.scheduler | {steps, step_us, idle_us}' "$WORK/$name.stats"
 }
-digest() { grep -o 'digest[": ]*[0-9a-f]*' "$WORK/$1" | tail -n 1 | grep -o '[0-9a-f]*$'; }
+verified() { jq -r '"\(.state) \(.verify.ok)"' "$WORK/$1"; }
+digest() { jq -r .digest "$WORK/$1"; }
 
 demo=$(cat config/demo-workload.json)
 run demo "$demo" --config config/demo.jsonc
-expect 'the demo: verified' 0 "$(cat "$WORK/demo.status")"
-cat "$WORK/demo"
+expect 'the demo: verified' 'finished true' "$(verified demo)"
 run llama "$demo" --config config/llama-3-8b.jsonc
-expect 'the demo with the shape of Llama 3 8B: verified' 0 "$(cat "$WORK/llama.status")"
-cat "$WORK/llama"
+expect 'the demo with the shape of Llama 3 8B: verified' 'finished true' "$(verified llama)"
+
+# The same sequences, short of blocks: preempted, and computed again.
+part=$(jq -c '.count = 60 | .length_scale = 0.5' <<<"$demo")
+run plenty "$part" --config config/llama-3-8b.jsonc
+run scarce "$part" --config config/llama-3-8b.jsonc --set pool.blocks=400 --set scheduler.admission=optimistic
+expect 'with few blocks: verified' 'finished true' "$(verified scarce)"
+expect 'and preempted' true "$(jq '.preemptions > 0' "$WORK/scarce")"
+expect 'with the same digest' "$(digest plenty)" "$(digest scarce)"
+run bounded "$part" --config config/llama-3-8b.jsonc --set scheduler.step_bytes_max=200MiB
+expect 'in bounded steps: the same digest' "$(digest plenty)" "$(digest bounded)"
+
+# 64 sequences of 4 096 tokens and 4 layers; 256 of 1 024.
+steady() { jq -nc --argjson n "$1" --argjson t "$2" '{seed: 3, sequences: [{count: $n, prompt: $t, decode: 100}], verify: {rows: 16}}'; }
+run wide "$(steady 64 4096)" --config config/llama-3-8b.jsonc --set geometry.layers=4 --set pool.bytes=8GiB
+expect '64 x 4 096 tokens: verified' 'finished true' "$(verified wide)"
+run many "$(steady 256 1024)" --config config/llama-3-8b.jsonc --set geometry.layers=4 --set pool.bytes=8GiB
+expect '256 x 1 024 tokens: verified' 'finished true' "$(verified many)"
 finish
