@@ -107,6 +107,9 @@ struct pool_arguments {
     uint64_t list, ids;
 };
 
+_Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0,
+               "launches are compared byte by byte");
+
 enum operation_kind {
     LAUNCH,
     COPY_IN,
@@ -188,6 +191,7 @@ struct cuda_backend {
     uint64_t constants_version;
 
     struct slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
+    uint64_t graphs_launched, graphs_recorded, graphs_made;
     size_t control_bytes;
     struct pinned pinned[PINNED_MAX];
     CUevent begins; /* to be recorded when something is issued for the first time; NULL: it is */
@@ -327,16 +331,20 @@ static void issue_graph(struct cuda_backend *b)
     struct operations *list = &b->passes;
     bool same = s->graph && s->recorded.count == list->count &&
                 memcmp(s->recorded.list, list->list, list->count * sizeof *list->list) == 0;
+    b->graphs_launched++;
     if (!same) {
         CUgraph graph = record(b, list);
+        b->graphs_recorded++;
         CUgraphExecUpdateResultInfo info;
         if (s->graph && !failed(b) &&
             b->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS) {
             (void)b->cu.cuGraphExecDestroy(s->graph);
             s->graph = NULL;
         }
-        if (!s->graph && !failed(b))
+        if (!s->graph && !failed(b)) {
             holds(b, b->cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0), "making a graph");
+            b->graphs_made++;
+        }
         if (graph)
             (void)b->cu.cuGraphDestroy(graph);
         memcpy(s->recorded.list, list->list, list->count * sizeof *list->list);
@@ -1062,6 +1070,9 @@ static void destroy_event(struct cuda_backend *b, CUevent event)
 static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
+    log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
+             (unsigned long long)b->graphs_launched, (unsigned long long)b->graphs_recorded,
+             (unsigned long long)b->graphs_made);
     if (b->context) { /* results are not looked at: after a failure they all say so again */
         const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,        b->o[0],
                                    b->o[1],       b->lse[0],      b->lse[1],   b->k,

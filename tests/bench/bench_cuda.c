@@ -201,6 +201,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t threa
     for (uint32_t i = 0; i < x->g.layers * w->kv_heads; i++)
         x->c.k_scale[i] = x->c.v_scale[i] = 1;
     const struct attention_options options = {.backend = "cuda",
+                                              .isa = "auto",
                                               .cache = "",
                                               .geometry = &x->g,
                                               .constants = &x->c,

@@ -357,7 +357,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
     struct kv_copy copies[SEQUENCES_MAX];
     char error[ATTENTION_ERROR_BYTES] = "";
     const struct attention_options options = {.backend = backend,
-                                              .isa = isa,
+                                              .isa = strcmp(backend, "cpu") == 0 ? isa : "auto",
                                               .threads = threads,
                                               .geometry = &w->g,
                                               .constants = &w->c,

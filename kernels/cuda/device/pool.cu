@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pa
         float scale = v ? pass.v_scale[head] : pass.k_scale[head];
         size_t element = ((size_t)(append.source + i) * KV_HEADS + head) * HEAD_DIM + quad * 4;
         if (pass.k)
-            store_given(to, v ? pass.v : pass.k, pass.source_dtype, element, scale);
+            store_given(to, v ? pass.v : pass.k, (dtype)pass.source_dtype, element, scale);
         else
             store_quad(to, generated(append.generated, position, pass.layer, v ? VALUES_V : VALUES_K,
                                      head, quad),

@@ -63,7 +63,7 @@ struct cuda_append_pass {
     uint32_t append_count, layer;
     DEVICE(const uint8_t) k; /* [tokens][kv_heads][head_dim] of source_dtype; 0: generated */
     DEVICE(const uint8_t) v;
-    enum dtype source_dtype;
+    uint32_t source_dtype, zero; /* an enum dtype; no padding: they are compared byte by byte */
     DEVICE(const float) k_scale; /* [kv_heads] of the layer */
     DEVICE(const float) v_scale;
 };
@@ -86,7 +86,7 @@ struct cuda_attend_pass {
     DEVICE(const float) sinks;             /* [query_heads] of the layer, or 0 */
     DEVICE(const float) alibi;             /* [query_heads], or 0 */
     float scale, softcap, inverse_softcap; /* softcap 0: none */
-    uint32_t layer, window;
+    uint32_t layer, window, zero;
 };
 
 #endif
