@@ -38,7 +38,7 @@ MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-poi
 MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
-FAULTS := 1 2 3 4 5 6 7
+FAULTS := 1 2 3 4 5 6 7 8
 $(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DATTND_FAULT=$(f)))
 
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \

@@ -88,6 +88,8 @@ static const struct key keys[] = {
     {"pool.blocks", KIND_BYTES, AT(pool_blocks), 1, POOL_BLOCKS_MAX, "4096", NULL, "KV blocks"},
     {"pool.bytes", KIND_BYTES, AT(pool_bytes), 1, (double)POOL_BYTES_MAX, "\"128MiB\"", NULL,
      "the same as bytes (\"8GiB\"); of the two the one set last counts"},
+    {"pool.memory", KIND_F32, AT(pool_memory), 0, 0.95, "0", NULL,
+     "share of the memory that is free at start (the GPU's, with the CUDA backend) to take instead; 0: off"},
     {"pool.host_blocks", KIND_BYTES, AT(host_blocks), 0, 0, "0", NULL,
      "blocks in host memory to swap to: only 0 until swapping is built"},
     {"limits.connections", KIND_U32, AT(limits.connections), 1, 65536, "1024", NULL, "open at a time"},

@@ -43,13 +43,14 @@ enum admission {
 struct config {
     char listen[CONFIG_STRING_BYTES]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
     char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
-    uint32_t threads; /* of the CPU backend; 0: as many as the process may use */
-    uint32_t device;  /* of the CUDA backend */
+    uint32_t threads;                /* of the CPU backend; 0: as many as the process may use */
+    uint32_t device;                 /* of the CUDA backend */
     char cache[CONFIG_STRING_BYTES]; /* likewise: see backend.cache */
     struct geometry geometry;
     struct model_constants constants; /* owned; config_deinit() frees them */
     uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */
     uint64_t pool_bytes;
+    float pool_memory; /* share of the free memory to take instead; 0: none */
     struct config_limits limits;
     uint32_t step_rows_max;   /* query rows and appended tokens of one step */
     uint64_t step_bytes_max;  /* of K and V that a workload's step reads; 0: no bound */

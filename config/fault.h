@@ -14,6 +14,9 @@
 
 #define FAULT_NOT_A_NUMBER 7 /* one row of every pass is NaN */
 
+/* Not a defect of ours, but one that the daemon has to live through. */
+#define LOST_DEVICE 8 /* the backend fails for good after some steps */
+
 #ifndef ATTND_FAULT
 #define ATTND_FAULT 0
 #endif

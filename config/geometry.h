@@ -60,10 +60,10 @@ struct geometry {
 
 /* Model constants, allocated to the geometry's sizes. NULL sinks or alibi: the model has none. */
 struct model_constants {
-    float *sinks;   /* [layers][query_heads]: one more logit in every softmax, without a value */
-    float *alibi;   /* [query_heads]: slope of the distance bias */
-    float *k_scale; /* [layers][kv_heads]: stored k = k / k_scale; 1 unless kv_dtype is fp8 */
-    float *v_scale; /* [layers][kv_heads] */
+    float *sinks;     /* [layers][query_heads]: one more logit in every softmax, without a value */
+    float *alibi;     /* [query_heads]: slope of the distance bias */
+    float *k_scale;   /* [layers][kv_heads]: stored k = k / k_scale; 1 unless kv_dtype is fp8 */
+    float *v_scale;   /* [layers][kv_heads] */
     uint64_t version; /* grows with every change */
 };
 

@@ -31,6 +31,7 @@
     XX(ATTND_HEADERS_TOO_LARGE, "headers_too_large", "The headers are too large", 431)                 \
     XX(ATTND_NO_MEMORY, "out_of_memory", "Out of memory", 500)                                         \
     XX(ATTND_INTERNAL, "internal", "A defect in the daemon", 500)                                      \
+    XX(ATTND_DEVICE, "device_failed", "The device failed", 500)                                        \
     XX(ATTND_BAD_VERSION, "http_version", "Only HTTP/1.0 and HTTP/1.1 are served", 505)                \
     XX(ATTND_BUSY, "busy", "The daemon is busy", 503)                                                  \
     XX(ATTND_NO_BLOCKS, "blocks_exhausted", "KV blocks exhausted", 503)                                \

@@ -2,12 +2,16 @@
 #include "kernels/attention.h"
 
 #include "config/clock.h"
+#include "config/config.h"
+#include "config/fault.h"
 #include "config/log.h"
 #include "kernels/backend.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+
+enum { LOST_AT = 20 }; /* step at which a build for that loses its device */
 
 static bool is_isa(const char *name)
 {
@@ -58,6 +62,8 @@ const struct attention_info *attention_info(const struct attention *attention)
 uint64_t attention_submit(struct attention *a, const struct attention_step *step)
 {
     uint64_t ticket = ++a->submitted;
+    if (FAULTY(LOST_DEVICE) && ticket == LOST_AT)
+        snprintf(a->failure, sizeof a->failure, "the device was lost on purpose");
     double start = clock_s();
     a->ops->submit(a, step, ticket);
     double end = clock_s();
@@ -121,6 +127,13 @@ bool attention_time_passes(struct attention *attention, const struct attention_s
                            uint32_t replays, double *us)
 {
     return attention->ops->time_passes && attention->ops->time_passes(attention, step, replays, us);
+}
+
+uint64_t attention_memory_available(const char *backend, uint32_t device)
+{
+    bool on_gpu = strcmp(backend, "cuda") == 0 || strcmp(backend, "auto") == 0;
+    uint64_t bytes = on_gpu ? cuda_memory_available(device) : 0;
+    return bytes ? bytes : config_memory_available();
 }
 
 double attention_measure_roof(struct attention *attention)

@@ -179,6 +179,10 @@ MUST_USE int attention_compile_kernels(const struct geometry *g, const char *arc
 /* What --version says of CUDA. */
 const char *attention_cuda_build(void);
 
+/* attention_memory_available(backend, device): bytes that a pool of that backend could have now; 0:
+ * unknown. */
+uint64_t attention_memory_available(const char *backend, uint32_t device);
+
 /* attention_cuda_present(reason): whether the CUDA backend is in this build and finds a driver and a
  * GPU; else a sentence in `reason`. */
 bool attention_cuda_present(char reason[ATTENTION_ERROR_BYTES]);

@@ -40,6 +40,8 @@ int reference_backend_open(const struct attention_options *options, struct atten
                            char error[ATTENTION_ERROR_BYTES]);
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
                       char error[ATTENTION_ERROR_BYTES]);
+/* Free memory of a GPU; 0 if there is none. */
+uint64_t cuda_memory_available(uint32_t device);
 int cpu_backend_open(const struct attention_options *options, struct attention **attention,
                      char error[ATTENTION_ERROR_BYTES]);
 

@@ -1009,20 +1009,35 @@ void driver_look(struct driver *d, struct call *call)
     }
 }
 
+static void cancel_workload(struct driver *d, struct workload *w)
+{
+    if (has_ended(w))
+        return;
+    for (uint32_t i = d->runner_count; i-- > 0;) {
+        if (d->runners[i].w == w)
+            drop_runner(d, i);
+    }
+    w->waiting_count = 0;
+    finish_workload(d, w, WORKLOAD_CANCELLED);
+}
+
 void driver_cancel(struct driver *d, struct call *call)
 {
     struct workload *w = find_workload(d, call);
     if (!w)
         return;
-    if (!has_ended(w)) {
-        for (uint32_t i = d->runner_count; i-- > 0;) {
-            if (d->runners[i].w == w)
-                drop_runner(d, i);
-        }
-        w->waiting_count = 0;
-        finish_workload(d, w, WORKLOAD_CANCELLED);
-    }
+    cancel_workload(d, w);
     tell(d, w, call);
+}
+
+void driver_fail(struct driver *d)
+{
+    driver_settle(d);
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (d->workloads[i])
+            cancel_workload(d, d->workloads[i]);
+    }
+    tell_watchers(d, clock_s());
 }
 
 /* ---- the turn ------------------------------------------------------------------------------------ */

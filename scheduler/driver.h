@@ -35,6 +35,9 @@ uint32_t driver_promised(struct driver *driver);
 /* driver_turn: run one step, or verify one row's part. False when there is nothing to do now. */
 bool driver_turn(struct driver *driver);
 
+/* driver_fail: the backend has failed: every workload that runs is cancelled. */
+void driver_fail(struct driver *driver);
+
 /* driver_settle: wait for the step that is being computed, if there is one. Before anything else than
  * driver_turn() looks at sequences or runs a step. */
 void driver_settle(struct driver *driver);

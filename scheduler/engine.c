@@ -59,11 +59,22 @@ struct engine {
     bool started;
     _Atomic bool stop;
     _Atomic uint64_t busy_since_us; /* 0: waiting for calls */
+    _Atomic(const char *) failure;  /* of the backend; NULL: none */
 };
+
+/* Whether calls of that kind have results that only a sound backend gives. */
+static bool computes(enum call_kind kind)
+{
+    return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_SELF_TEST ||
+           kind == CALL_WORKLOAD_START || kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
+}
 
 static void complete(struct call *call, void *cookie)
 {
     struct engine *e = cookie;
+    const char *failure = executor_failure(e->all.executor);
+    if (failure && call->status == 0 && computes(call->kind))
+        call_fail(call, ATTND_DEVICE, "%s; the daemon ends", failure);
     bool put = ring_put(&e->to_loop, call); /* it has room for every call */
     assert(put);
     (void)put;
@@ -448,6 +459,19 @@ static void wait_for_work(struct engine *e)
         log_line(LOG_ERROR, "the engine's wake-up failed");
 }
 
+/* Whether the backend has failed. The first time, what runs is cancelled and the loop is told. */
+static bool note_failure(struct engine *e)
+{
+    const char *failure = executor_failure(e->all.executor);
+    if (!failure || atomic_load(&e->failure))
+        return failure != NULL;
+    log_line(LOG_ERROR, "the backend has failed: %s", failure);
+    driver_fail(e->driver);
+    atomic_store(&e->failure, failure);
+    e->o.notify(e->o.cookie);
+    return true;
+}
+
 static void *engine_main(void *cookie)
 {
     struct engine *e = cookie;
@@ -463,7 +487,7 @@ static void *engine_main(void *cookie)
         if (stop || call_steps_wait_s(e->call_steps) <= 0)
             run_queue(e);
         reap(e);
-        bool worked = !stop && driver_turn(e->driver);
+        bool worked = !stop && !note_failure(e) && driver_turn(e->driver);
         atomic_store(&e->busy_since_us, 0);
         if (stop) {
             driver_settle(e->driver);
@@ -533,6 +557,11 @@ const struct attention_info *engine_backend(const struct engine *e)
 double engine_roof_gb_per_s(const struct engine *e)
 {
     return executor_roof_gb_per_s(e->all.executor);
+}
+
+const char *engine_failure(const struct engine *e)
+{
+    return atomic_load(&e->failure);
 }
 
 double engine_stall_s(const struct engine *e)

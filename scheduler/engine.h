@@ -47,6 +47,10 @@ void engine_reuse(struct call *call, enum call_kind kind);
 const struct attention_info *engine_backend(const struct engine *engine);
 double engine_roof_gb_per_s(const struct engine *engine);
 
+/* engine_failure: why the backend has stopped working for good, or NULL. From then on every call that
+ * computes fails with ATTND_DEVICE. */
+const char *engine_failure(const struct engine *engine);
+
 /* engine_stall_s: seconds since the engine last showed that it is alive, while it has work; 0 without
  * work. */
 double engine_stall_s(const struct engine *engine);

@@ -238,6 +238,11 @@ const struct attention_info *executor_backend(const struct executor *x)
     return attention_info(x->attention);
 }
 
+const char *executor_failure(const struct executor *x)
+{
+    return attention_failure(x->attention);
+}
+
 uint32_t executor_compare_kv(struct executor *x, const struct kv_rows *rows, const uint32_t *ids)
 {
     return attention_compare_kv(x->attention, rows, ids);

@@ -61,6 +61,9 @@ struct block_tables *executor_tables(const struct executor *executor);
 const struct attention_info *executor_backend(const struct executor *executor);
 double executor_roof_gb_per_s(const struct executor *executor);
 
+/* See attention_failure(). */
+const char *executor_failure(const struct executor *executor);
+
 /* See attention_compare_kv(), attention_self_test(). */
 uint32_t executor_compare_kv(struct executor *executor, const struct kv_rows *rows,
                              const uint32_t *ids);

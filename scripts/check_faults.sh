@@ -33,5 +33,36 @@ while read -r number name; do
         judge "defect $number, $name, builds" false
     fi
 done <<<"$(sed -n 's/^#define FAULT_\([A-Z_]*\) *\([0-9]*\) .*/\2 \1/p' config/fault.h | tr '[:upper:]_' '[:lower:] ')"
+
+# A device that is lost in the middle of a workload: the client is told, the daemon turns unready and ends with 1.
+loses_device() {
+    local daemon url= code
+    ./build/fault-8/attnd --set listen=127.0.0.1:0 2>"$log" &
+    daemon=$!
+    for _ in $(seq 100); do
+        url=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$log")
+        [ -z "$url" ] || break
+        sleep 0.05
+    done
+    exec 3<>"/dev/tcp/127.0.0.1/${url##*:}" # a request that is not finished keeps the daemon there to be asked
+    printf 'GET /livez HTTP/1.1\r\nHost: localhost\r\n' >&3
+    sleep 0.1
+    curl -s -m 20 --json '{"sequences":[{"count":4,"prompt":8,"decode":500}]}' "$url/v1/workloads?wait=1" >"$log.answer"
+    curl -sN -m 20 -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":4,"prompt":8,"decode":500}]}' \
+        "$url/v1/workloads" >>"$log.answer"
+    wait $daemon
+    code=$?
+    exec 3<&-
+    cat "$log.answer" >>"$log"
+    rm -f "$log.answer"
+    [ $code -eq 1 ] && grep -q 'the backend has failed: the device was lost on purpose' "$log" &&
+        grep -q '"device_failed"' "$log"
+}
+if make --no-print-directory -j"$(nproc)" MODE=fault-8 all >"$log" 2>&1; then
+    judge 'a daemon that loses its device says so and ends' loses_device
+else
+    judge 'a build that loses its device builds' false
+fi
+
 echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ] && [ $passed -ge 8 ]
+[ $failed -eq 0 ] && [ $passed -ge 9 ]

@@ -51,9 +51,12 @@ struct daemon {
     struct daemon_state state;
     uv_timer_t drain_deadline;
     bool cut;             /* it passed, with something under way */
+    bool failed;          /* the backend has */
     uv_async_t completed; /* the engine has calls for routes_deliver() */
     uint64_t progress_ns; /* when the pool's progress was last logged */
 };
+
+enum { FAILURE_DRAIN_S = 5 }; /* for the answers that say so, when the backend has failed */
 
 static const uint32_t PARTIALS_MAX = 16384; /* partial states of a plan */
 
@@ -240,8 +243,14 @@ static void notify(void *cookie)
 static void on_completed(uv_async_t *handle)
 {
     struct daemon *d = handle->data;
-    if (d->state.engine) /* at the end the loop outlives it */
-        routes_deliver(&d->state);
+    if (!d->state.engine) /* at the end the loop outlives it */
+        return;
+    routes_deliver(&d->state);
+    if (engine_failure(d->state.engine) && !d->failed) {
+        d->failed = true;
+        log_line(LOG_ERROR, "ending within %d s with exit code %d", FAILURE_DRAIN_S, EXIT_RUNTIME);
+        drain(FAILURE_DRAIN_S, d);
+    }
 }
 
 /* Take the pool's memory, open the backend, start the engine. */
@@ -302,7 +311,7 @@ static enum exit_code serve(const struct config *config)
                  http_server_url(d.server));
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped");
-        code = d.cut ? EXIT_RUNTIME : EXIT_OK;
+        code = d.cut || d.failed ? EXIT_RUNTIME : EXIT_OK;
     }
     engine_destroy(d.state.engine); /* before the loop that it notifies */
     d.state.engine = NULL;
@@ -327,6 +336,22 @@ static enum exit_code compile_kernels(const struct config *config, const char *a
     return rc == ATTND_INVALID ? EXIT_USAGE : rc == ATTND_NOT_FOUND ? EXIT_UNAVAILABLE : EXIT_RUNTIME;
 }
 
+/* A pool that is a share of what is free. */
+static void size_pool(struct config *config)
+{
+    uint64_t available, block = geometry_block_bytes(&config->geometry);
+    if (config->pool_memory == 0)
+        return;
+    available = attention_memory_available(config->backend, config->device);
+    uint64_t blocks = (uint64_t)((double)available * (double)config->pool_memory) / block;
+    blocks = blocks > POOL_BLOCKS_MAX ? POOL_BLOCKS_MAX : blocks;
+    config->pool_blocks = blocks ? blocks : 1;
+    config->pool_bytes = config->pool_blocks * block;
+    log_line(LOG_INFO, "pool.memory: %.0f %% of %llu MiB are %llu blocks",
+             (double)config->pool_memory * 100, (unsigned long long)(available >> 20),
+             (unsigned long long)config->pool_blocks);
+}
+
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
@@ -339,6 +364,7 @@ static enum exit_code run(const struct options *options)
         return EXIT_CONFIGURATION;
     }
     log_init(config.log_level);
+    size_pool(&config);
     if (options->action == ACTION_CHECK_CONFIG)
         config_print_memory(&config, stdout);
     else if (options->action == ACTION_PRINT_CONFIG)

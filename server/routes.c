@@ -71,6 +71,8 @@ static void get_readyz(struct http_exchange *x, struct daemon_state *daemon)
 {
     if (daemon->draining)
         write_status(x, 503, "draining");
+    else if (engine_failure(daemon->engine))
+        write_status(x, 503, "failed");
     else if (is_stalled(daemon))
         write_status(x, 503, "stalled");
     else

@@ -12,6 +12,12 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     return ATTND_NOT_FOUND;
 }
 
+uint64_t cuda_memory_available(uint32_t device)
+{
+    (void)device;
+    return 0;
+}
+
 int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache,
                               FILE *report, char error[ATTENTION_ERROR_BYTES])
 {

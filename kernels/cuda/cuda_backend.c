@@ -3,18 +3,7 @@
  *   step:   table changes -> copies
  *           for each pass:  k, v -> append;  q (copied or generated) -> items -> merges -> o, lse
  *
- * on one stream, so everything is in order by itself; outputs are copied on a second one, while the
- * next pass is computed. Submitting a step only writes down what is to be done (struct operation) and
- * puts the control data that it needs (changed table entries, appends, plans) into a pinned buffer;
- * then the buffer is uploaded at once and the operations are issued. A step that needs more than the
- * buffer holds  * is issued in parts, with a wait between them. There are two buffers, so that a step
- * is prepared while the one before is computed.
- *
- * What a step of many passes does for them is issued as one graph, since a launch costs the host some
- * 10 us where it runs in a virtual machine, and a pass has six. The passes' control data comes first in
- * the buffer and so lies at the same addresses step after step: a decode step mostly repeats the one
- * before it, and its graph with it. Otherwise the graph is recorded again, and updated in place if it
- * still has the same form. Outputs must be in pinned memory for that (attention_host_memory).
+ * written down in a queue (queue.h) and issued together.
  *
  * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
  * version is another than the last time it was named, and otherwise from where it was known to
@@ -28,70 +17,40 @@
 #include "kernels/backend.h"
 
 #include "config/log.h"
-#include "kernels/cuda/compiler.h"
+#include "kernels/cuda/cuda_self_test.h"
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/device/tile.h"
-#include "kernels/cuda/driver.h"
+#include "kernels/cuda/queue.h"
 #include "kernels/kv_pool.h"
-#include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
 
 #include <assert.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    CONTROL_BYTES = 32 << 20, /* of the pinned buffer, at least */
-    CONTROL_ALIGNMENT = 16,
-    GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
-    OPERATIONS_MAX = 4096,
-    EVENTS = 2 * ATTENTION_STEPS_IN_FLIGHT, /* so that the step before can still be asked for its end */
-    SIDES = 2,
-    PINNED_MAX = 16,
-    GRAPH_OPERATIONS = 24, /* fewer are issued one by one */
+    CONTROL_BYTES = 32 << 20, /* of a step's control data, at least */
+    GIVEN_BYTES = 64 << 20,   /* of k and v that are being appended, each, on the device */
+    PASS_OPERATIONS = 64,     /* of a pass, at most, without its appends */
     WIDTHS_MAX = 3,
     PREPARED_MAX = 8,   /* plans of a step that are remembered: one a window */
     SIMPLE_COLUMNS = 8, /* attend_simple.cu */
     ROOF_THREADS = 512, /* pool.cu, read_all */
-    ROOF_ROUNDS = 5,
-    WARM_UP = 3,                    /* replays of a graph before it is timed */
-    TEST_KEYS = CHUNK_TOKENS + 100, /* of the self-test, */
-    TEST_ROWS = 2                   /* and its rows, and partial states */
+    ROOF_ROUNDS = 5
 };
 
 #define ROOF_BYTES_MAX (UINT64_C(8) << 30)
 
-/* XX(constant, name of the kernel) */
-#define KERNEL_MAP(XX)                                                                                 \
-    XX(KERNEL_CHANGE_TABLES, "change_tables")                                                          \
-    XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                \
-    XX(KERNEL_APPEND, "append")                                                                        \
-    XX(KERNEL_GENERATE_Q, "generate_q")                                                                \
-    XX(KERNEL_MERGE, "merge")                                                                          \
-    XX(KERNEL_READ_ALL, "read_all")                                                                    \
-    XX(KERNEL_ATTEND_8, "attend_8")                                                                    \
-    XX(KERNEL_ATTEND_16, "attend_16")                                                                  \
-    XX(KERNEL_ATTEND_32, "attend_32")                                                                  \
-    XX(KERNEL_ATTEND_SIMPLE, "attend_simple")
-
-enum kernel {
-#define XX(constant, name) constant,
-    KERNEL_MAP(XX)
-#undef XX
-        KERNEL_COUNT
-};
-
-static const char *const kernel_names[] = {
-#define XX(constant, name) name,
-    KERNEL_MAP(XX)
-#undef XX
-};
+_Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
+                   sizeof(struct cuda_list_pass) % 8 == 0,
+               "launches are compared byte by byte");
+_Static_assert(sizeof(struct cuda_append_pass) <= CUDA_ARGUMENT_BYTES &&
+                   sizeof(struct cuda_attend_pass) <= CUDA_ARGUMENT_BYTES,
+               "arguments of a launch");
 
 /* Pieces of items of up to so many packed columns, and the kernel for them. */
 struct width {
-    enum kernel kernel;
+    enum cuda_kernel kernel;
     uint32_t columns, shared_bytes;
 };
 
@@ -99,61 +58,6 @@ struct width {
 struct known_row {
     uint64_t version;
     uint32_t entries;
-};
-
-/* The first arguments of table changes and copies. */
-struct pool_arguments {
-    struct cuda_pool pool;
-    uint64_t list, ids;
-};
-
-_Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0,
-               "launches are compared byte by byte");
-
-enum operation_kind {
-    LAUNCH,
-    COPY_IN,
-    COPY_OUT,  /* on the stream of copies, like */
-    BEGIN_OUT, /* wait there for what is computed, for the outputs `side`; */
-    END_OUT,   /* they are copied; */
-    AWAIT_OUT  /* and on the stream of kernels: wait until they are */
-};
-
-struct operation {
-    enum operation_kind kind;
-    enum kernel kernel;
-    uint32_t grid[3], threads, shared_bytes;
-    union { /* of a launch */
-        struct pool_arguments pool;
-        struct cuda_append_pass append;
-        struct cuda_attend_pass attend;
-    } arguments;
-    CUdeviceptr device; /* of a copy */
-    void *host;
-    size_t bytes;
-    unsigned side;
-};
-
-/* What is to be done, in order. */
-struct operations {
-    struct operation *list; /* [OPERATIONS_MAX] */
-    uint32_t count;
-};
-
-/* What belongs to one of the steps in flight: a pinned buffer and its copy on the device; and a graph,
- * with what it was recorded from. */
-struct slot {
-    uint8_t *host;
-    CUdeviceptr device;
-    size_t used, top; /* taken: from the front for passes, from `top` on for what comes before them */
-    CUgraphExec graph;
-    struct operations recorded;
-};
-
-/* Memory that was handed out by attention_host_memory(). */
-struct pinned {
-    const uint8_t *memory;
-    size_t bytes;
 };
 
 /* A plan in the control buffer. */
@@ -167,301 +71,38 @@ struct prepared_plan {
 struct cuda_backend {
     struct attention base;
     struct attention_options options;
-    struct cuda_driver cu;
-    struct cuda_target target;
-    CUdevice device;
-    CUcontext context;
+    struct cuda_device device;
+    struct cuda_queue queue;
     CUmodule module;
-    CUfunction kernels[KERNEL_COUNT]; /* NULL: not in this program */
-    CUstream stream, copies;
-    CUevent begun[EVENTS], done[EVENTS];    /* of steps, by ticket */
-    CUevent computed[SIDES], copied[SIDES]; /* outputs */
-    uint32_t multiprocessors;
     struct width widths[WIDTHS_MAX]; /* narrowest first */
     uint32_t width_count;
 
     struct kv_pool layout; /* sizes only, no bytes */
-    uint32_t test_blocks;  /* behind the caller's, for the self-test, as is one table row */
     struct cuda_pool pool;
     struct known_row *known; /* [table_rows + 1] */
     CUdeviceptr q, k, v, partial_ml, partial_o;
-    CUdeviceptr o[SIDES], lse[SIDES]; /* used in turn */
+    CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
     unsigned side;
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
 
-    struct slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
-    uint64_t graphs_launched, graphs_recorded, graphs_made;
-    size_t control_bytes;
-    struct pinned pinned[PINNED_MAX];
-    CUevent begins; /* to be recorded when something is issued for the first time; NULL: it is */
-    struct operations preparation, passes, *list; /* written down, not yet issued; and where to */
-    bool side_used[SIDES];                        /* by the passes that are written down */
-    struct prepared_plan
-        prepared[PREPARED_MAX]; /* that lie in the control buffer, oldest overwritten */
+    struct prepared_plan prepared[PREPARED_MAX]; /* of the buffer as it was emptied the last time */
     uint32_t prepared_count;
-    uint8_t *block; /* [block_bytes of a layer] to read one back */
+    uint64_t prepared_since; /* cuda_queue.emptied */
+    uint8_t *block;          /* [block_bytes of a layer] to read one back */
 };
-
-/* ---- errors -------------------------------------------------------------------------------------- */
-
-static bool failed(const struct cuda_backend *b)
-{
-    return b->base.failure[0] != '\0';
-}
-
-/* Note a result; the first bad one stays. True when everything is well so far. */
-static bool __attribute__((format(printf, 3, 4)))
-holds(struct cuda_backend *b, CUresult result, const char *doing, ...)
-{
-    char what[128];
-    va_list args;
-    if (result == CUDA_SUCCESS || failed(b))
-        return !failed(b);
-    va_start(args, doing);
-    vsnprintf(what, sizeof what, doing, args);
-    va_end(args);
-    snprintf(b->base.failure, sizeof b->base.failure, "%s while %s", cuda_driver_error(&b->cu, result),
-             what);
-    return false;
-}
-
-/* ---- operations and control data ----------------------------------------------------------------- */
-
-static void issue(struct cuda_backend *b, struct operation *x)
-{
-    void *whole[] = {&x->arguments},
-         *parts[] = {&x->arguments.pool.pool, &x->arguments.pool.list, &x->arguments.pool.ids};
-    bool in_parts = x->kernel == KERNEL_CHANGE_TABLES || x->kernel == KERNEL_COPY_SLOTS;
-    switch (x->kind) {
-    case LAUNCH:
-        holds(b,
-              b->cu.cuLaunchKernel(b->kernels[x->kernel], x->grid[0], x->grid[1], x->grid[2],
-                                   x->threads, 1, 1, x->shared_bytes, b->stream,
-                                   in_parts ? parts : whole, NULL),
-              "launching %s", kernel_names[x->kernel]);
-        break;
-    case COPY_IN:
-        holds(b, b->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, b->stream),
-              "copying %zu bytes to the GPU", x->bytes);
-        break;
-    case COPY_OUT:
-        holds(b, b->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes, b->copies),
-              "copying %zu bytes from the GPU", x->bytes);
-        break;
-    case BEGIN_OUT:
-        holds(b, b->cu.cuEventRecord(b->computed[x->side], b->stream), "ordering a copy");
-        holds(b, b->cu.cuStreamWaitEvent(b->copies, b->computed[x->side], 0), "ordering a copy");
-        break;
-    case END_OUT:
-        holds(b, b->cu.cuEventRecord(b->copied[x->side], b->copies), "ordering a copy");
-        break;
-    case AWAIT_OUT:
-        holds(b, b->cu.cuStreamWaitEvent(b->stream, b->copied[x->side], 0), "ordering a copy");
-        break;
-    }
-}
-
-static struct operation *add_to(struct operations *list, enum operation_kind kind)
-{
-    struct operation *x = &list->list[list->count++];
-    memset(x, 0, sizeof *x); /* they are compared with memcmp() */
-    x->kind = kind;
-    return x;
-}
-
-static void upload_control(struct cuda_backend *b)
-{
-    const struct slot *s = b->slot;
-    size_t behind = b->control_bytes - s->top;
-    if (s->used)
-        holds(b, b->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, b->stream),
-              "uploading %zu bytes of a step", s->used);
-    if (behind)
-        holds(b, b->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, b->stream),
-              "uploading %zu bytes of a step", behind);
-}
-
-static void issue_list(struct cuda_backend *b, const struct operations *list)
-{
-    for (uint32_t i = 0; i < list->count && !failed(b); i++)
-        issue(b, &list->list[i]);
-}
-
-static bool is_pinned(const struct cuda_backend *b, const void *memory, size_t bytes)
-{
-    const uint8_t *at = memory;
-    for (int i = 0; i < PINNED_MAX; i++) {
-        const struct pinned *p = &b->pinned[i];
-        if (p->memory && at >= p->memory && at + bytes <= p->memory + p->bytes)
-            return true;
-    }
-    return false;
-}
-
-/* Whether a list is worth a graph and can be one. */
-static bool fits_graph(const struct cuda_backend *b, const struct operations *list)
-{
-    if (list->count < GRAPH_OPERATIONS)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct operation *x = &list->list[i];
-        if ((x->kind == COPY_IN || x->kind == COPY_OUT) && !is_pinned(b, x->host, x->bytes))
-            return false;
-    }
-    return true;
-}
-
-/* Record a list; NULL after a failure. */
-static CUgraph record(struct cuda_backend *b, const struct operations *list)
-{
-    CUgraph graph = NULL;
-    if (holds(b, b->cu.cuStreamBeginCapture_v2(b->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-              "recording a graph")) {
-        issue_list(b, list);
-        holds(b, b->cu.cuStreamEndCapture(b->stream, &graph), "recording a graph");
-    }
-    return graph;
-}
-
-/* Issue the passes as the graph of the slot. */
-static void issue_graph(struct cuda_backend *b)
-{
-    struct slot *s = b->slot;
-    struct operations *list = &b->passes;
-    bool same = s->graph && s->recorded.count == list->count &&
-                memcmp(s->recorded.list, list->list, list->count * sizeof *list->list) == 0;
-    b->graphs_launched++;
-    if (!same) {
-        CUgraph graph = record(b, list);
-        b->graphs_recorded++;
-        CUgraphExecUpdateResultInfo info;
-        if (s->graph && !failed(b) &&
-            b->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS) {
-            (void)b->cu.cuGraphExecDestroy(s->graph);
-            s->graph = NULL;
-        }
-        if (!s->graph && !failed(b)) {
-            holds(b, b->cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0), "making a graph");
-            b->graphs_made++;
-        }
-        if (graph)
-            (void)b->cu.cuGraphDestroy(graph);
-        memcpy(s->recorded.list, list->list, list->count * sizeof *list->list);
-        s->recorded.count = list->count;
-    }
-    if (!failed(b))
-        holds(b, b->cu.cuGraphLaunch(s->graph, b->stream), "launching a graph");
-}
-
-/* Upload the control data and issue all that is written down. */
-static void issue_all(struct cuda_backend *b)
-{
-    if (b->begins)
-        holds(b, b->cu.cuEventRecord(b->begins, b->stream), "beginning a step");
-    b->begins = NULL;
-    upload_control(b);
-    issue_list(b, &b->preparation);
-    for (unsigned side = 0; side < SIDES; side++) {
-        if (b->side_used[side])
-            add_to(&b->passes, AWAIT_OUT)->side = side;
-        b->side_used[side] = false;
-    }
-    if (fits_graph(b, &b->passes))
-        issue_graph(b);
-    else
-        issue_list(b, &b->passes);
-    b->preparation.count = b->passes.count = 0;
-}
-
-/* The control buffer is used anew. */
-static void empty_slot(struct cuda_backend *b)
-{
-    b->slot->used = 0;
-    b->slot->top = b->control_bytes;
-    memset(b->prepared, 0, sizeof b->prepared);
-    b->prepared_count = 0;
-}
-
-/* Issue what there is, and wait until buffer and list are free. */
-static void make_room(struct cuda_backend *b)
-{
-    issue_all(b);
-    if (!failed(b))
-        holds(b, b->cu.cuStreamSynchronize(b->stream), "waiting for the GPU");
-    empty_slot(b);
-}
-
-/* See that `bytes` in up to `arrays` arrays, and as many operations, can be added. */
-static void ensure_room(struct cuda_backend *b, size_t bytes, uint32_t arrays)
-{
-    bytes += (size_t)arrays * CONTROL_ALIGNMENT;
-    assert(bytes <= b->control_bytes);
-    if (bytes > b->slot->top - b->slot->used || arrays > OPERATIONS_MAX - b->list->count)
-        make_room(b);
-}
-
-/* Room for `n` elements, which ensure_room() has seen to. */
-static void *take_control(struct cuda_backend *b, size_t n, size_t size)
-{
-    struct slot *s = b->slot;
-    size_t bytes = (n * size + CONTROL_ALIGNMENT - 1) / CONTROL_ALIGNMENT * CONTROL_ALIGNMENT;
-    assert(bytes <= s->top - s->used);
-    if (b->list == &b->preparation) {
-        s->top -= bytes;
-        return s->host + s->top;
-    }
-    s->used += bytes;
-    return s->host + s->used - bytes;
-}
-
-static uint64_t control_address(const struct cuda_backend *b, const void *at)
-{
-    return b->slot->device + (uint64_t)((const uint8_t *)at - b->slot->host);
-}
-
-/* Copy an array in; its device address. */
-static uint64_t put_control(struct cuda_backend *b, const void *array, size_t n, size_t size)
-{
-    void *at = take_control(b, n, size);
-    if (n)
-        memcpy(at, array, n * size);
-    return control_address(b, at);
-}
-
-static struct operation *add_operation(struct cuda_backend *b, enum operation_kind kind)
-{
-    if (b->list->count >= OPERATIONS_MAX - SIDES) /* the last ones are for issue_all() */
-        issue_all(b);
-    return add_to(b->list, kind);
-}
-
-static struct operation *add_launch(struct cuda_backend *b, enum kernel kernel, uint32_t blocks,
-                                    uint32_t threads)
-{
-    struct operation *x = add_operation(b, LAUNCH);
-    x->kernel = kernel;
-    x->grid[0] = blocks;
-    x->grid[1] = x->grid[2] = 1;
-    x->threads = threads;
-    return x;
-}
-
-static void add_copy(struct cuda_backend *b, enum operation_kind kind, CUdeviceptr device,
-                     const void *host, size_t bytes)
-{
-    struct operation *x = add_operation(b, kind);
-    x->device = device;
-    memcpy(&x->host, &host, sizeof x->host); /* a source is only read */
-    x->bytes = bytes;
-}
-
-/* ---- tables and copies --------------------------------------------------------------------------- */
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
+
+static struct cuda_grid grid_of(uint32_t blocks, uint32_t threads)
+{
+    return (struct cuda_grid){blocks, 1, 1, threads, 0};
+}
+
+/* ---- tables and copies --------------------------------------------------------------------------- */
 
 /* From which entry on the device does not know a row. */
 static uint32_t first_unknown(const struct cuda_backend *b, const struct table_use *use)
@@ -474,9 +115,10 @@ static uint32_t first_unknown(const struct cuda_backend *b, const struct table_u
 static void change_tables(struct cuda_backend *b, const struct attention_step *step, uint32_t from,
                           uint32_t end, uint32_t ids)
 {
-    ensure_room(b, (end - from) * sizeof(struct cuda_table_change) + ids * sizeof(uint32_t), 2);
-    struct cuda_table_change *changes = take_control(b, end - from, sizeof *changes);
-    uint32_t *entries = take_control(b, ids, sizeof *entries), n = 0, at = 0;
+    struct cuda_queue *q = &b->queue;
+    cuda_queue_reserve(q, (end - from) * sizeof(struct cuda_table_change) + ids * sizeof(uint32_t), 3);
+    struct cuda_table_change *changes = cuda_queue_take(q, end - from, sizeof *changes);
+    uint32_t *entries = cuda_queue_take(q, ids, sizeof *entries), n = 0, at = 0;
     for (uint32_t i = from; i < end; i++) {
         const struct table_use *use = &step->uses[i];
         uint32_t first = first_unknown(b, use), count = use->entries - first;
@@ -488,14 +130,15 @@ static void change_tables(struct cuda_backend *b, const struct attention_step *s
         changes[n++] = (struct cuda_table_change){use->row, first, count, at};
         at += count;
     }
+    const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, changes),
+                                        cuda_queue_address(q, entries)};
     if (n)
-        add_launch(b, KERNEL_CHANGE_TABLES, n, CUDA_THREADS)->arguments.pool =
-            (struct pool_arguments){b->pool, control_address(b, changes), control_address(b, entries)};
+        cuda_queue_launch(q, KERNEL_CHANGE_TABLES, grid_of(n, CUDA_THREADS), &pass, sizeof pass);
 }
 
 static void update_tables(struct cuda_backend *b, const struct attention_step *step)
 {
-    uint32_t from = 0, ids = 0, room = (uint32_t)(b->control_bytes / sizeof(uint32_t) / 2);
+    uint32_t from = 0, ids = 0, room = (uint32_t)(b->queue.control_bytes / sizeof(uint32_t) / 4);
     for (uint32_t i = 0; i < step->use_count; i++) {
         uint32_t count = step->uses[i].entries - first_unknown(b, &step->uses[i]);
         if (ids + count > room) {
@@ -511,39 +154,41 @@ static void update_tables(struct cuda_backend *b, const struct attention_step *s
 
 static void make_copies(struct cuda_backend *b, const struct attention_step *step)
 {
-    uint32_t part = (uint32_t)(b->control_bytes / sizeof(struct cuda_copy) / 2);
+    struct cuda_queue *q = &b->queue;
+    uint32_t part = (uint32_t)(q->control_bytes / sizeof(struct cuda_copy) / 2);
     for (uint32_t done = 0; done < step->copy_count; done += part) {
         uint32_t n = smaller(part, step->copy_count - done);
-        ensure_room(b, (size_t)n * sizeof(struct cuda_copy), 1);
-        struct cuda_copy *copies = take_control(b, n, sizeof *copies);
+        cuda_queue_reserve(q, (size_t)n * sizeof(struct cuda_copy), 2);
+        struct cuda_copy *copies = cuda_queue_take(q, n, sizeof *copies);
         for (uint32_t i = 0; i < n; i++)
             copies[i] = (struct cuda_copy){step->copies[done + i].from, step->copies[done + i].to,
                                            step->copies[done + i].slots};
-        struct operation *x = add_launch(b, KERNEL_COPY_SLOTS, n, CUDA_THREADS);
-        x->grid[1] = b->options.geometry->layers;
-        x->grid[2] = 2; /* K and V */
-        x->arguments.pool = (struct pool_arguments){b->pool, control_address(b, copies), 0};
+        const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
+        const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS,
+                                       0};
+        cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
     }
 }
 
 /* ---- appends ------------------------------------------------------------------------------------- */
 
-/* Issue `n` appends of `tokens` tokens in all, which lie in the control buffer. */
+/* Write down `n` appends of `tokens` tokens in all, which lie in the control buffer. */
 static void launch_appends(struct cuda_backend *b, const struct attention_pass *pass,
                            const struct cuda_append *appends, uint32_t n, uint32_t tokens)
 {
     uint64_t first = (uint64_t)pass->layer * b->options.geometry->kv_heads * sizeof(float);
-    if (n)
-        add_launch(b, KERNEL_APPEND, tokens, CUDA_THREADS)->arguments.append =
-            (struct cuda_append_pass){.pool = b->pool,
-                                      .appends = control_address(b, appends),
-                                      .append_count = n,
-                                      .layer = pass->layer,
-                                      .k = pass->k ? b->k : 0,
-                                      .v = pass->k ? b->v : 0,
-                                      .source_dtype = pass->source_dtype,
-                                      .k_scale = b->k_scale + first,
-                                      .v_scale = b->v_scale + first};
+    if (n == 0)
+        return;
+    const struct cuda_append_pass p = {.pool = b->pool,
+                                       .appends = cuda_queue_address(&b->queue, appends),
+                                       .append_count = n,
+                                       .layer = pass->layer,
+                                       .k = pass->k ? b->k : 0,
+                                       .v = pass->k ? b->v : 0,
+                                       .source_dtype = pass->source_dtype,
+                                       .k_scale = b->k_scale + first,
+                                       .v_scale = b->v_scale + first};
+    cuda_queue_launch(&b->queue, KERNEL_APPEND, grid_of(tokens, CUDA_THREADS), &p, sizeof p);
 }
 
 /* Appends of given k and v are cut where the device's room for k and v ends; each piece is copied to
@@ -551,6 +196,7 @@ static void launch_appends(struct cuda_backend *b, const struct attention_pass *
 static void add_appends(struct cuda_backend *b, const struct attention_pass *pass)
 {
     const struct geometry *g = b->options.geometry;
+    struct cuda_queue *q = &b->queue;
     size_t row_bytes = (size_t)g->kv_heads * g->head_dim * dtype_bytes(pass->source_dtype);
     uint32_t room = pass->k ? (uint32_t)(GIVEN_BYTES / row_bytes) : UINT32_MAX, tokens = 0, n = 0;
     struct cuda_append *appends = NULL;
@@ -559,8 +205,8 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
         for (uint32_t done = 0, count; done < append->count; done += count) {
             if (!appends || tokens == room) {
                 launch_appends(b, pass, appends, n, tokens);
-                ensure_room(b, (pass->append_count - i) * sizeof *appends, 3);
-                appends = take_control(b, pass->append_count - i, sizeof *appends);
+                cuda_queue_reserve(q, (pass->append_count - i) * sizeof *appends, 4);
+                appends = cuda_queue_take(q, pass->append_count - i, sizeof *appends);
                 n = tokens = 0;
             }
             count = smaller(append->count - done, room - tokens);
@@ -572,10 +218,10 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
                                                 .generated = append->generated};
             if (pass->k) {
                 size_t from = (size_t)(append->source + done) * row_bytes;
-                add_copy(b, COPY_IN, b->k + tokens * row_bytes, (const uint8_t *)pass->k + from,
-                         count * row_bytes);
-                add_copy(b, COPY_IN, b->v + tokens * row_bytes, (const uint8_t *)pass->v + from,
-                         count * row_bytes);
+                cuda_queue_copy_in(q, b->k + tokens * row_bytes, (const uint8_t *)pass->k + from,
+                                   count * row_bytes);
+                cuda_queue_copy_in(q, b->v + tokens * row_bytes, (const uint8_t *)pass->v + from,
+                                   count * row_bytes);
             }
             tokens += count;
         }
@@ -609,44 +255,53 @@ static void cut_item(const struct cuda_backend *b, const struct plan_item *item,
     }
 }
 
-/* Put a plan into the control buffer, unless it is there already. */
-static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan)
+/* The plan in the control buffer, if it is there. */
+static const struct prepared_plan *find_prepared(struct cuda_backend *b, const struct plan *plan)
 {
-    uint32_t counts[WIDTHS_MAX] = {0}, pieces = 0, item_rows = 0, parts = 0;
-    struct cuda_item *items[WIDTHS_MAX] = {0};
+    if (b->prepared_since != b->queue.emptied) {
+        memset(b->prepared, 0, sizeof b->prepared);
+        b->prepared_count = 0;
+        b->prepared_since = b->queue.emptied;
+    }
     for (uint32_t i = 0; i < PREPARED_MAX; i++) {
         if (b->prepared[i].plan == plan)
             return &b->prepared[i];
     }
+    return NULL;
+}
+
+/* Put a plan into the control buffer, unless it is there already. Room is reserved. */
+static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan)
+{
+    struct cuda_queue *q = &b->queue;
+    uint32_t counts[WIDTHS_MAX] = {0}, item_rows = 0, parts = 0;
+    struct cuda_item *items[WIDTHS_MAX] = {0};
+    const struct prepared_plan *known = find_prepared(b, plan);
+    if (known)
+        return known;
     for (uint32_t i = 0; i < plan->item_count; i++) {
         cut_item(b, &plan->items[i], NULL, counts);
         item_rows += plan->items[i].rows;
     }
     for (uint32_t i = 0; i < plan->merge_count; i++)
         parts += plan->merges[i].count;
-    for (uint32_t i = 0; i < WIDTHS_MAX; i++)
-        pieces += counts[i];
-    ensure_room(b,
-                plan->row_count * sizeof *plan->rows + pieces * sizeof **items +
-                    item_rows * sizeof *plan->item_rows + plan->merge_count * sizeof *plan->merges +
-                    parts * sizeof *plan->merge_parts,
-                4 + WIDTHS_MAX);
     struct prepared_plan *prepared = &b->prepared[b->prepared_count++ % PREPARED_MAX];
     *prepared = (struct prepared_plan){.plan = plan};
     for (uint32_t i = 0; i < b->width_count; i++) {
-        items[i] = take_control(b, counts[i], sizeof *items[i]);
-        prepared->items[i] = control_address(b, items[i]);
+        items[i] = cuda_queue_take(q, counts[i], sizeof *items[i]);
+        prepared->items[i] = cuda_queue_address(q, items[i]);
     }
     for (uint32_t i = 0; i < plan->item_count; i++)
         cut_item(b, &plan->items[i], items, prepared->item_counts);
     struct cuda_attend_pass *arrays = &prepared->arrays;
-    arrays->rows = put_control(b, plan->rows, plan->row_count, sizeof *plan->rows);
-    arrays->item_rows = put_control(b, plan->item_rows, item_rows, sizeof *plan->item_rows);
-    arrays->merges = put_control(b, plan->merges, plan->merge_count, sizeof *plan->merges);
-    arrays->parts = put_control(b, plan->merge_parts, parts, sizeof *plan->merge_parts);
+    arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
+    arrays->item_rows = cuda_queue_put(q, plan->item_rows, item_rows, sizeof *plan->item_rows);
+    arrays->merges = cuda_queue_put(q, plan->merges, plan->merge_count, sizeof *plan->merges);
+    arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
     return prepared;
 }
 
+/* What a pass with this plan hands to its kernels. */
 static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
                                            const struct prepared_plan *plan,
                                            const struct attention_pass *pass)
@@ -674,87 +329,83 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     return p;
 }
 
+/* The items by width, and the merges. */
+static void launch_attention(struct cuda_backend *b, const struct prepared_plan *prepared,
+                             const struct cuda_attend_pass *p)
+{
+    const struct geometry *g = b->options.geometry;
+    for (uint32_t i = 0; i < b->width_count; i++) {
+        struct cuda_attend_pass with_items = *p;
+        with_items.items = prepared->items[i];
+        struct cuda_grid grid = grid_of(prepared->item_counts[i] * g->kv_heads, CUDA_THREADS);
+        grid.shared_bytes = b->widths[i].shared_bytes;
+        if (grid.x)
+            cuda_queue_launch(&b->queue, b->widths[i].kernel, grid, &with_items, sizeof with_items);
+    }
+    if (prepared->plan->merge_count)
+        cuda_queue_launch(
+            &b->queue, KERNEL_MERGE,
+            grid_of(prepared->plan->merge_count * g->query_heads, (g->head_dim + 31) / 32 * 32), p,
+            sizeof *p);
+}
+
 static void add_attention(struct cuda_backend *b, const struct attention_pass *pass)
 {
     const struct geometry *g = b->options.geometry;
     const struct plan *plan = pass->plan;
+    struct cuda_queue *q = &b->queue;
     size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    /* so that the plan is not issued without its q_source */
-    ensure_room(b, b->control_bytes / 2, OPERATIONS_MAX / 2);
+    cuda_queue_reserve(q, q->control_bytes / 2, PASS_OPERATIONS); /* more than any plan is */
     const struct prepared_plan *prepared = prepare_plan(b, plan);
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
-    if (b->side_used[b->side])
-        add_operation(b, AWAIT_OUT)->side = b->side;
+    cuda_queue_await_side(q, b->side);
     if (pass->q) {
-        add_copy(b, COPY_IN, b->q, pass->q, plan->row_count * row_bytes);
+        cuda_queue_copy_in(q, b->q, pass->q, plan->row_count * row_bytes);
     } else {
-        p.q_source = put_control(b, pass->q_source, plan->row_count, sizeof *pass->q_source);
-        add_launch(b, KERNEL_GENERATE_Q, plan->row_count, CUDA_THREADS)->arguments.attend = p;
+        p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
+        cuda_queue_launch(q, KERNEL_GENERATE_Q, grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
     }
-    for (uint32_t i = 0; i < b->width_count; i++) {
-        if (prepared->item_counts[i] == 0)
-            continue;
-        struct operation *x =
-            add_launch(b, b->widths[i].kernel, prepared->item_counts[i] * g->kv_heads, CUDA_THREADS);
-        x->shared_bytes = b->widths[i].shared_bytes;
-        x->arguments.attend = p;
-        x->arguments.attend.items = prepared->items[i];
-    }
-    if (plan->merge_count)
-        add_launch(b, KERNEL_MERGE, plan->merge_count * g->query_heads, (g->head_dim + 31) / 32 * 32)
-            ->arguments.attend = p;
-    add_operation(b, BEGIN_OUT)->side = b->side;
-    add_copy(b, COPY_OUT, b->o[b->side], pass->o, plan->row_count * row_bytes);
+    launch_attention(b, prepared, &p);
+    cuda_queue_begin_copies(q, b->side);
+    cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
     if (pass->lse)
-        add_copy(b, COPY_OUT, b->lse[b->side], pass->lse,
-                 plan->row_count * g->query_heads * sizeof(float));
-    add_operation(b, END_OUT)->side = b->side;
-    b->side_used[b->side] = true;
-    b->side = (b->side + 1) % SIDES;
+        cuda_queue_copy_out(q, pass->lse, p.lse, plan->row_count * g->query_heads * sizeof(float));
+    cuda_queue_end_copies(q, b->side);
+    b->side = (b->side + 1) % CUDA_SIDES;
 }
+
+/* ---- a step -------------------------------------------------------------------------------------- */
 
 /* Bring the device's copy of the model constants up to date. */
 static void update_constants(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
     const struct model_constants *c = b->options.constants;
+    struct cuda_queue *q = &b->queue;
     size_t by_query = (size_t)g->layers * g->query_heads, by_kv = (size_t)g->layers * g->kv_heads;
     if (b->constants_version == c->version)
         return;
     b->constants_version = c->version;
-    add_copy(b, COPY_IN, b->k_scale, c->k_scale, by_kv * sizeof(float));
-    add_copy(b, COPY_IN, b->v_scale, c->v_scale, by_kv * sizeof(float));
+    cuda_queue_copy_in(q, b->k_scale, c->k_scale, by_kv * sizeof(float));
+    cuda_queue_copy_in(q, b->v_scale, c->v_scale, by_kv * sizeof(float));
     if (c->sinks)
-        add_copy(b, COPY_IN, b->sinks, c->sinks, by_query * sizeof(float));
+        cuda_queue_copy_in(q, b->sinks, c->sinks, by_query * sizeof(float));
     if (c->alibi)
-        add_copy(b, COPY_IN, b->alibi, c->alibi, g->query_heads * sizeof(float));
-}
-
-/* Begin anew with the control buffer of a step; the step that had it is done. */
-static void take_slot(struct cuda_backend *b, uint64_t ticket)
-{
-    uint64_t before = ticket - ATTENTION_STEPS_IN_FLIGHT;
-    holds(b, b->cu.cuCtxSetCurrent(b->context), "choosing the context");
-    if (ticket > ATTENTION_STEPS_IN_FLIGHT)
-        holds(b, b->cu.cuEventSynchronize(b->done[before % EVENTS]), "running a step");
-    b->slot = &b->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
-    empty_slot(b);
-    b->side = 0; /* so that the same step is the same graph */
-    b->begins = b->begun[ticket % EVENTS];
+        cuda_queue_copy_in(q, b->alibi, c->alibi, g->query_heads * sizeof(float));
 }
 
 static void cuda_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
-    if (failed(b))
+    if (cuda_failed(&b->device))
         return;
-    take_slot(b, ticket);
-    b->list = &b->preparation;
+    cuda_queue_begin(&b->queue, ticket);
+    b->side = 0; /* so that the same step is the same graph */
     update_constants(b);
     update_tables(b, step);
     make_copies(b, step);
-    b->list = &b->passes;
-    for (uint32_t i = 0; i < step->pass_count && !failed(b); i++) {
+    cuda_queue_begin_passes(&b->queue);
+    for (uint32_t i = 0; i < step->pass_count && !cuda_failed(&b->device); i++) {
         const struct attention_pass *pass = &step->passes[i];
         assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&
                                pass->plan->row_count <= b->options.rows_max));
@@ -763,62 +414,28 @@ static void cuda_submit(struct attention *attention, const struct attention_step
         if (pass->plan && pass->plan->row_count)
             add_attention(b, pass);
     }
-    issue_all(b);
-    if (!failed(b))
-        holds(b, b->cu.cuEventRecord(b->done[ticket % EVENTS], b->stream), "ending a step");
+    cuda_queue_end(&b->queue, ticket);
 }
 
 static bool cuda_poll(struct attention *attention, uint64_t ticket)
 {
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    if (failed(b))
-        return true;
-    CUresult result = b->cu.cuEventQuery(b->done[ticket % EVENTS]);
-    if (result == CUDA_ERROR_NOT_READY)
-        return false;
-    holds(b, result, "running a step");
-    return true;
+    return cuda_queue_is_done(&((struct cuda_backend *)attention)->queue, ticket);
 }
 
 static struct attention_times cuda_times(struct attention *attention, uint64_t ticket)
 {
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    float busy_ms = 0, idle_ms = 0;
-    CUevent begun = b->begun[ticket % EVENTS];
-    if (!failed(b))
-        holds(b, b->cu.cuEventElapsedTime(&busy_ms, begun, b->done[ticket % EVENTS]), "timing a step");
-    if (!failed(b) && ticket > 1)
-        holds(b, b->cu.cuEventElapsedTime(&idle_ms, b->done[(ticket - 1) % EVENTS], begun),
-              "timing a step");
-    return (struct attention_times){(double)busy_ms * 1e-3, (double)idle_ms * 1e-3};
+    return cuda_queue_times(&((struct cuda_backend *)attention)->queue, ticket);
 }
 
-static void *cuda_host_memory(struct attention *attention, size_t bytes)
+static void *take_host_memory(struct attention *attention, size_t bytes)
 {
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    void *memory = NULL;
-    (void)b->cu.cuCtxSetCurrent(b->context);
-    if (b->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
-        return NULL;
-    for (int i = 0; i < PINNED_MAX; i++) {
-        if (!b->pinned[i].memory) { /* without a place it is memory like any other */
-            b->pinned[i] = (struct pinned){memory, bytes};
-            break;
-        }
-    }
-    return memory;
+    return cuda_host_memory(&((struct cuda_backend *)attention)->device, bytes);
 }
 
-static void cuda_free_host_memory(struct attention *attention, void *memory, size_t bytes)
+static void free_host_memory(struct attention *attention, void *memory, size_t bytes)
 {
-    struct cuda_backend *b = (struct cuda_backend *)attention;
     (void)bytes;
-    for (int i = 0; i < PINNED_MAX; i++) {
-        if (b->pinned[i].memory == memory)
-            b->pinned[i] = (struct pinned){0};
-    }
-    (void)b->cu.cuCtxSetCurrent(b->context);
-    (void)b->cu.cuMemFreeHost(memory);
+    cuda_free_host_memory(&((struct cuda_backend *)attention)->device, memory);
 }
 
 /* ---- reading back -------------------------------------------------------------------------------- */
@@ -826,11 +443,14 @@ static void cuda_free_host_memory(struct attention *attention, void *memory, siz
 /* K and V of one block of one layer, in b->block. */
 static bool fetch_block(struct cuda_backend *b, uint32_t layer, uint32_t block)
 {
+    struct cuda_device *d = &b->device;
     CUdeviceptr from = b->pool.bytes + layer * b->pool.layer_bytes + block * b->pool.block_bytes;
-    return !failed(b) &&
-           holds(b, b->cu.cuMemcpyDtoHAsync_v2(b->block, from, b->pool.block_bytes, b->stream),
-                 "reading a block") &&
-           holds(b, b->cu.cuStreamSynchronize(b->stream), "reading a block");
+    if (cuda_failed(d))
+        return false;
+    cuda_enter(d);
+    return cuda_holds(d, d->cu.cuMemcpyDtoHAsync_v2(b->block, from, b->pool.block_bytes, d->stream),
+                      "reading a block") &&
+           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "reading a block");
 }
 
 /* A host pool in which every block of every layer is the one in b->block. */
@@ -873,243 +493,71 @@ static uint32_t cuda_compare_kv(struct attention *attention, const struct kv_row
     return rows->count;
 }
 
-/* ---- the self-test ------------------------------------------------------------------------------- */
+/* ---- measuring ----------------------------------------------------------------------------------- */
 
-/* Keys of the self-test as they are stored. */
-struct test_source {
-    const struct cuda_backend *b;
-    struct value_source values;
-};
-
-static void test_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
-{
-    const struct test_source *s = cookie;
-    const struct geometry *g = s->b->options.geometry;
-    const struct model_constants *c = s->b->options.constants;
-    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    for (int i = 0; i < 2; i++) {
-        float *row = i ? v : k, scale = i ? c->v_scale[kv_head] : c->k_scale[kv_head];
-        values_row(s->values, position, 0, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
-        for (uint32_t d = 0; d < g->head_dim; d++)
-            row[d] /= scale;
-        numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
-        numeric_to_float(g->kv_dtype, rounded, g->head_dim, row);
-    }
-}
-
-/* Whether one row's outputs are near those in double precision: within 2 % of the largest of them,
- * which is several roundings of bf16, and a wrong key or factor shows. */
-static bool test_row(const struct cuda_backend *b, struct test_source *source, uint32_t keys,
-                     const uint8_t *o)
-{
-    const struct geometry *g = b->options.geometry;
-    for (uint32_t head = 0; head < g->query_heads; head++) {
-        float q[HEAD_DIM_MAX];
-        double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
-        uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-        values_row(source->values, keys - 1, 0, VALUES_Q, head, g->head_dim, q);
-        numeric_from_float(g->dtype, q, g->head_dim, rounded);
-        numeric_to_float(g->dtype, rounded, g->head_dim, q);
-        reference_row(g, b->options.constants, 0, keys, head, q, test_kv, source, expected, &lse);
-        for (uint32_t d = 0; d < g->head_dim; d++) {
-            double got = (double)numeric_load(g->dtype, o, (size_t)head * g->head_dim + d);
-            largest = fmax(largest, fabs(expected[d]));
-            worst = isfinite(got) ? fmax(worst, fabs(got - expected[d])) : INFINITY;
-        }
-        if (!(worst <= 0.02 * largest))
-            return false;
-    }
-    return true;
-}
-
-/* Two rows over blocks that are nobody else's: one finished by an item, one cut into chunks and merged.
- */
 static bool cuda_self_test(struct attention *attention)
 {
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    const struct geometry *g = b->options.geometry;
-    struct test_source source = {b, {.seed = 7, .content = 1}};
-    const struct plan_row rows[TEST_ROWS] = {{b->options.table_rows, TEST_KEYS},
-                                             {b->options.table_rows, TEST_KEYS - 7}};
-    uint32_t first[TEST_ROWS], end = (TEST_KEYS + CHUNK_TOKENS - 1) / CHUNK_TOKENS, chunk = 0;
-    const uint32_t item_rows[] = {0, 1, 1};
-    struct plan_item items[3] = {0};
-    struct plan_part parts[2];
-    for (int i = 0; i < TEST_ROWS; i++)
-        first[i] = plan_first_key(rows[i].keys, g->window[0]) / CHUNK_TOKENS;
-    items[0] = (struct plan_item){rows[0].table, first[0], end - first[0], 0, 1, PLAN_NO_PARTIAL};
-    for (; first[1] + chunk < end; chunk++) {
-        items[1 + chunk] = (struct plan_item){rows[1].table, first[1] + chunk, 1, 1 + chunk, 1, chunk};
-        parts[chunk] = (struct plan_part){chunk, first[1] + chunk + 1, PLAN_CHUNK};
-    }
-    const struct plan_merge merge = {1, 0, chunk};
-    const struct plan plan = {rows, items, item_rows, &merge, parts, TEST_ROWS, 1 + chunk, 1, chunk};
-    assert(!plan_fault(&plan, g->window[0]));
-
-    size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    uint32_t *table = malloc(b->test_blocks * sizeof *table);
-    uint8_t *o = malloc(TEST_ROWS * row_bytes);
-    const struct kv_append append = {rows[0].table, 0, TEST_KEYS, 0, source.values};
-    const struct value_source q_source[TEST_ROWS] = {source.values, source.values};
-    const struct attention_pass pass = {
-        .appends = &append, .append_count = 1, .plan = &plan, .q_source = q_source, .o = o};
-    if (!table || !o)
-        abort();
-    for (uint32_t i = 0; i < b->test_blocks; i++)
-        table[i] = b->options.blocks + i;
-    const struct table_use use = {rows[0].table, b->test_blocks, 1};
-    const struct attention_step step = {.tables = table, /* whichever row it is */
-                                        .stride = 0,
-                                        .uses = &use,
-                                        .use_count = 1,
-                                        .passes = &pass,
-                                        .pass_count = 1};
-    uint64_t ticket = attention_submit(attention, &step);
-    while (!cuda_poll(attention, ticket)) {
-    }
-    bool ok = !failed(b) && test_row(b, &source, rows[0].keys, o) &&
-              test_row(b, &source, rows[1].keys, o + row_bytes);
-    free(table);
-    free(o);
-    return ok;
+    return cuda_self_test_passes(attention, &((struct cuda_backend *)attention)->options);
 }
-
-/* ---- the roof ------------------------------------------------------------------------------------ */
 
 static double cuda_measure_roof(struct attention *attention)
 {
-    struct cuda_backend *b = (struct cuda_backend *)attention;
     static const uint32_t per_multiprocessor[] = {2, 4, 16};
+    struct cuda_backend *b = (struct cuda_backend *)attention;
+    struct cuda_queue *q = &b->queue;
     uint64_t total = b->pool.layer_bytes * b->options.geometry->layers;
-    uint64_t bytes = total < ROOF_BYTES_MAX ? total : ROOF_BYTES_MAX, vectors = bytes / 16;
-    CUdeviceptr from = b->pool.bytes, sink = b->slots[0].device;
-    void *parameters[] = {&from, &vectors, &sink};
-    float ms, best = INFINITY;
+    uint64_t bytes = total < ROOF_BYTES_MAX ? total : ROOF_BYTES_MAX;
+    const struct cuda_read_pass pass = {b->pool.bytes, bytes / 16};
+    double us[ROOF_ROUNDS], best = INFINITY;
+    cuda_enter(&b->device);
     for (size_t i = 0; i < sizeof per_multiprocessor / sizeof per_multiprocessor[0]; i++) {
-        for (int round = 0; round < ROOF_ROUNDS && !failed(b); round++) {
-            bool ok =
-                holds(b, b->cu.cuEventRecord(b->begun[0], b->stream), "measuring the roof") &&
-                holds(b,
-                      b->cu.cuLaunchKernel(b->kernels[KERNEL_READ_ALL],
-                                           b->multiprocessors * per_multiprocessor[i], 1, 1,
-                                           ROOF_THREADS, 1, 1, 0, b->stream, parameters, NULL),
-                      "measuring the roof") &&
-                holds(b, b->cu.cuEventRecord(b->done[0], b->stream), "measuring the roof") &&
-                holds(b, b->cu.cuEventSynchronize(b->done[0]), "measuring the roof") &&
-                holds(b, b->cu.cuEventElapsedTime(&ms, b->begun[0], b->done[0]), "measuring the roof");
-            if (ok && ms < best)
-                best = ms;
-        }
+        cuda_queue_begin_passes(q);
+        cuda_queue_launch(q, KERNEL_READ_ALL,
+                          grid_of(b->device.multiprocessors * per_multiprocessor[i], ROOF_THREADS),
+                          &pass, sizeof pass);
+        if (!cuda_queue_time(q, ROOF_ROUNDS, us))
+            return 0;
+        for (int round = 0; round < ROOF_ROUNDS; round++)
+            best = us[round] < best ? us[round] : best;
     }
-    return failed(b) ? 0 : (double)bytes / ((double)best * 1e6);
-}
-
-/* ---- timing -------------------------------------------------------------------------------------- */
-
-/* Keep only what computes attention. */
-static void keep_attention(struct operations *list)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct operation *x = &list->list[i];
-        if (x->kind == LAUNCH && (x->kernel == KERNEL_MERGE || x->kernel >= KERNEL_ATTEND_8))
-            list->list[n++] = *x;
-    }
-    list->count = n;
+    return (double)bytes / best * 1e-3;
 }
 
 static bool cuda_time_passes(struct attention *attention, const struct attention_step *step,
                              uint32_t replays, double *us)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
-    CUgraphExec graph = NULL;
-    float ms = 0;
-    if (failed(b))
+    if (cuda_failed(&b->device))
         return false;
-    empty_slot(b);
-    b->list = &b->passes;
+    cuda_queue_begin(&b->queue, ++attention->submitted);
+    cuda_queue_begin_passes(&b->queue);
     for (uint32_t i = 0; i < step->pass_count; i++)
         add_attention(b, &step->passes[i]);
-    keep_attention(&b->passes);
-    upload_control(b);
-    CUgraph recorded = record(b, &b->passes);
-    b->passes.count = 0;
-    memset(b->side_used, 0, sizeof b->side_used);
-    if (!failed(b))
-        holds(b, b->cu.cuGraphInstantiateWithFlags(&graph, recorded, 0), "making a graph");
-    if (recorded)
-        (void)b->cu.cuGraphDestroy(recorded);
-    for (uint32_t i = 0; i < replays + WARM_UP && !failed(b); i++) {
-        bool ok = holds(b, b->cu.cuEventRecord(b->begun[0], b->stream), "timing") &&
-                  holds(b, b->cu.cuGraphLaunch(graph, b->stream), "replaying a graph") &&
-                  holds(b, b->cu.cuEventRecord(b->done[0], b->stream), "timing") &&
-                  holds(b, b->cu.cuEventSynchronize(b->done[0]), "replaying a graph") &&
-                  holds(b, b->cu.cuEventElapsedTime(&ms, b->begun[0], b->done[0]), "timing");
-        if (ok && i >= WARM_UP)
-            us[i - WARM_UP] = (double)ms * 1e3 / step->pass_count;
-    }
-    if (graph)
-        (void)b->cu.cuGraphExecDestroy(graph);
-    return !failed(b);
+    if (!cuda_queue_time(&b->queue, replays, us))
+        return false;
+    for (uint32_t i = 0; i < replays; i++)
+        us[i] /= step->pass_count;
+    return true;
 }
 
 /* ---- open and close ------------------------------------------------------------------------------ */
 
-static void free_device(struct cuda_backend *b, CUdeviceptr address)
-{
-    if (address)
-        (void)b->cu.cuMemFree_v2(address);
-}
-
-static void destroy_event(struct cuda_backend *b, CUevent event)
-{
-    if (event)
-        (void)b->cu.cuEventDestroy_v2(event);
-}
-
 static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
-    log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
-             (unsigned long long)b->graphs_launched, (unsigned long long)b->graphs_recorded,
-             (unsigned long long)b->graphs_made);
-    if (b->context) { /* results are not looked at: after a failure they all say so again */
-        const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,        b->o[0],
-                                   b->o[1],       b->lse[0],      b->lse[1],   b->k,
-                                   b->v,          b->sinks,       b->alibi,    b->k_scale,
-                                   b->v_scale,    b->partial_ml,  b->partial_o};
-        (void)b->cu.cuCtxSetCurrent(b->context);
-        (void)b->cu.cuStreamSynchronize(b->stream);
-        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            free_device(b, all[i]);
-        for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
-            free_device(b, b->slots[i].device);
-            if (b->slots[i].host)
-                (void)b->cu.cuMemFreeHost(b->slots[i].host);
-            if (b->slots[i].graph)
-                (void)b->cu.cuGraphExecDestroy(b->slots[i].graph);
-            free(b->slots[i].recorded.list);
-        }
-        for (int i = 0; i < EVENTS; i++) {
-            destroy_event(b, b->begun[i]);
-            destroy_event(b, b->done[i]);
-        }
-        for (int i = 0; i < SIDES; i++) {
-            destroy_event(b, b->computed[i]);
-            destroy_event(b, b->copied[i]);
-        }
-        if (b->copies)
-            (void)b->cu.cuStreamDestroy_v2(b->copies);
-        if (b->stream)
-            (void)b->cu.cuStreamDestroy_v2(b->stream);
-        if (b->module)
-            (void)b->cu.cuModuleUnload(b->module);
-        (void)b->cu.cuDevicePrimaryCtxRelease_v2(b->device);
-    }
-    cuda_driver_unload(&b->cu);
+    struct cuda_device *d = &b->device;
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,       b->o[0],       b->o[1],
+                               b->lse[0],     b->lse[1],      b->k,       b->v,          b->sinks,
+                               b->alibi,      b->k_scale,     b->v_scale, b->partial_ml, b->partial_o};
+    (void)d->cu.cuCtxSetCurrent(d->context);
+    (void)d->cu.cuStreamSynchronize(d->stream);
+    cuda_queue_deinit(&b->queue);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        cuda_free(d, all[i]);
+    if (b->module)
+        (void)d->cu.cuModuleUnload(b->module);
+    cuda_device_close(d);
     free(b->known);
-    free(b->preparation.list);
-    free(b->passes.list);
     free(b->block);
     free(b);
 }
@@ -1119,8 +567,8 @@ static const struct attention_ops ops = {
     .submit = cuda_submit,
     .poll = cuda_poll,
     .times = cuda_times,
-    .host_memory = cuda_host_memory,
-    .free_host_memory = cuda_free_host_memory,
+    .host_memory = take_host_memory,
+    .free_host_memory = free_host_memory,
     .read_kv = cuda_read_kv,
     .compare_kv = cuda_compare_kv,
     .self_test = cuda_self_test,
@@ -1128,186 +576,154 @@ static const struct attention_ops ops = {
     .time_passes = cuda_time_passes,
 };
 
-static int attribute(struct cuda_backend *b, CUdevice_attribute which)
+/* Whether the program of this geometry has a kernel. */
+static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
 {
-    int value = 0;
-    holds(b, b->cu.cuDeviceGetAttribute(&value, which, b->device), "asking for the GPU's properties");
-    return value;
+    const struct geometry *g = b->options.geometry;
+    bool tensor_cores = cuda_uses_tensor_cores(g, &b->device.target);
+    if (kernel == KERNEL_ATTEND_SIMPLE)
+        return !tensor_cores;
+    if (kernel == KERNEL_ATTEND_32)
+        return tensor_cores && tile_columns_max(g->head_dim) >= 32;
+    return kernel < KERNEL_ATTEND_8 || tensor_cores;
 }
 
-/* Take a device, its context and a stream. */
-static bool open_device(struct cuda_backend *b)
+/* Allow a kernel the shared memory that it takes. */
+static void allow_shared_memory(struct cuda_backend *b, const struct width *width)
 {
-    int count = 0;
-    char name[96] = "";
-    size_t memory = 0;
-    if (!holds(b, b->cu.cuDeviceGetCount(&count), "looking for GPUs"))
-        return false;
-    if (b->options.device >= (uint32_t)count) {
-        snprintf(b->base.failure, sizeof b->base.failure, "there is no GPU %u, but %d in all",
-                 b->options.device, count);
-        return false;
-    }
-    if (!holds(b, b->cu.cuDeviceGet(&b->device, (int)b->options.device), "choosing a GPU") ||
-        !holds(b, b->cu.cuDeviceGetName(name, sizeof name, b->device), "asking for the GPU's name") ||
-        !holds(b, b->cu.cuDeviceTotalMem_v2(&memory, b->device), "asking for the GPU's memory"))
-        return false;
-    b->multiprocessors = (uint32_t)attribute(b, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    b->target = cuda_target_of(
-        attribute(b, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-        attribute(b, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-        (uint32_t)attribute(b, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
-    if (failed(b) ||
-        !holds(b, b->cu.cuDevicePrimaryCtxRetain(&b->context, b->device), "making a context") ||
-        !holds(b, b->cu.cuCtxSetCurrent(b->context), "making a context") ||
-        !holds(b, b->cu.cuStreamCreate(&b->stream, CU_STREAM_NON_BLOCKING), "making a stream") ||
-        !holds(b, b->cu.cuStreamCreate(&b->copies, CU_STREAM_NON_BLOCKING), "making a stream"))
-        return false;
-    for (int i = 0; i < EVENTS; i++) {
-        holds(b, b->cu.cuEventCreate(&b->begun[i], CU_EVENT_DEFAULT), "making an event");
-        holds(b, b->cu.cuEventCreate(&b->done[i], CU_EVENT_DEFAULT), "making an event");
-    }
-    for (int i = 0; i < SIDES; i++) {
-        holds(b, b->cu.cuEventCreate(&b->computed[i], CU_EVENT_DISABLE_TIMING), "making an event");
-        holds(b, b->cu.cuEventCreate(&b->copied[i], CU_EVENT_DISABLE_TIMING), "making an event");
-    }
-    b->base.info = (struct attention_info){
-        .name = "cuda",
-        .threads = b->multiprocessors,
-        .bit_stable = true,
-        .on_device = true,
-    };
-    b->base.info.isa = b->target.arch;
-    snprintf(b->base.info.device, sizeof b->base.info.device, "%s, %u multiprocessors, %.1f GiB", name,
-             b->multiprocessors, (double)memory / 0x1p30);
-    return true;
+    struct cuda_device *d = &b->device;
+    CUfunction function = b->queue.kernels[width->kernel];
+    cuda_holds(d,
+               d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                        (int)width->shared_bytes),
+               "allowing %u bytes of shared memory", width->shared_bytes);
+    cuda_holds(d,
+               d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                        CU_SHAREDMEM_CARVEOUT_MAX_SHARED),
+               "asking for shared memory");
 }
 
-/* Compile or find the kernels, load them, and allow them their shared memory. */
+/* Compile or find the kernels, and load them. */
 static int load_kernels(struct cuda_backend *b)
 {
-    static const struct width mma[WIDTHS_MAX] = {
-        {KERNEL_ATTEND_8, 8, 0}, {KERNEL_ATTEND_16, 16, 0}, {KERNEL_ATTEND_32, 32, 0}};
+    static const struct width all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0},
+                                       {KERNEL_ATTEND_8, 8, 0},
+                                       {KERNEL_ATTEND_16, 16, 0},
+                                       {KERNEL_ATTEND_32, 32, 0}};
     const struct geometry *g = b->options.geometry;
+    struct cuda_device *d = &b->device;
     char error[CUDA_COMPILER_ERROR_BYTES];
     struct cuda_cubin cubin;
-    int rc = cuda_compile(g, &b->target, b->options.cache, NULL, &cubin, error);
+    int rc = cuda_compile(g, &d->target, b->options.cache, NULL, &cubin, error);
     if (rc != 0) {
-        snprintf(b->base.failure, sizeof b->base.failure, "%.250s", error);
+        snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %.240s", error);
         return rc;
     }
-    holds(b, b->cu.cuModuleLoadData(&b->module, cubin.bytes), "loading the kernels");
+    cuda_holds(d, d->cu.cuModuleLoadData(&b->module, cubin.bytes), "loading the kernels");
     free(cubin.bytes);
     if (cubin.uses_local_memory[0])
         log_line(LOG_WARNING, "the kernel %s uses local memory for this geometry and will be slower",
                  cubin.uses_local_memory);
-    bool tensor_cores = cuda_uses_tensor_cores(g, &b->target);
-    for (int i = 0; i < KERNEL_COUNT; i++) {
-        bool simple = i == KERNEL_ATTEND_SIMPLE, is_mma = i >= KERNEL_ATTEND_8 && !simple;
-        bool too_wide = i == KERNEL_ATTEND_32 && tile_columns_max(g->head_dim) < 32;
-        if ((simple && tensor_cores) || (is_mma && (!tensor_cores || too_wide)))
+    for (enum cuda_kernel i = 0; i < KERNEL_COUNT && !cuda_failed(d); i++) {
+        if (has_kernel(b, i))
+            cuda_holds(d,
+                       d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
+                       "looking for the kernel %s", cuda_kernel_names[i]);
+    }
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
+        if (!has_kernel(b, all[i].kernel))
             continue;
-        if (!holds(b, b->cu.cuModuleGetFunction(&b->kernels[i], b->module, kernel_names[i]),
-                   "looking for the kernel %s", kernel_names[i]))
-            return ATTND_INTERNAL;
+        struct width *width = &b->widths[b->width_count++];
+        *width = all[i];
+        if (width->kernel == KERNEL_ATTEND_SIMPLE)
+            continue;
+        width->shared_bytes = tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
+                                            width->columns, d->target.sm_bytes)
+                                  .bytes;
+        allow_shared_memory(b, width);
     }
-    b->base.info.p_rounded = tensor_cores;
-    b->width_count = !tensor_cores ? 1 : tile_columns_max(g->head_dim) < 32 ? 2 : WIDTHS_MAX;
-    b->widths[0] = (struct width){KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0};
-    for (uint32_t i = 0; tensor_cores && i < b->width_count; i++) {
-        b->widths[i] = mma[i];
-        b->widths[i].shared_bytes = tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
-                                                  mma[i].columns, b->target.sm_bytes)
-                                        .bytes;
-        holds(b,
-              b->cu.cuFuncSetAttribute(b->kernels[mma[i].kernel],
-                                       CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                       (int)b->widths[i].shared_bytes),
-              "allowing %u bytes of shared memory", b->widths[i].shared_bytes);
-        holds(b,
-              b->cu.cuFuncSetAttribute(b->kernels[mma[i].kernel],
-                                       CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                                       CU_SHAREDMEM_CARVEOUT_MAX_SHARED),
-              "asking for shared memory");
-    }
-    return failed(b) ? ATTND_INTERNAL : 0;
+    b->base.info.p_rounded = cuda_uses_tensor_cores(g, &d->target);
+    return cuda_failed(d) ? ATTND_INTERNAL : 0;
 }
 
-static void allocate(struct cuda_backend *b, CUdeviceptr *address, uint64_t bytes, const char *what)
+/* The pool, or the arithmetic why there is none. */
+static bool take_pool(struct cuda_backend *b)
 {
-    size_t available = 0, total = 0;
-    if (failed(b) || bytes == 0)
-        return;
-    (void)b->cu.cuMemGetInfo_v2(&available, &total);
-    holds(b, b->cu.cuMemAlloc_v2(address, bytes), "allocating %.2f GiB for %s (%.2f GiB are free)",
-          (double)bytes / 0x1p30, what, (double)available / 0x1p30);
+    const struct attention_options *o = &b->options;
+    struct cuda_device *d = &b->device;
+    uint32_t test_blocks = CUDA_TEST_KEYS / o->geometry->block_size + 1;
+    kv_pool_lay_out(&b->layout, o->geometry, o->blocks + test_blocks);
+    if (b->layout.total_bytes > cuda_free_bytes(d)) {
+        snprintf(
+            b->base.failure, sizeof b->base.failure,
+            "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %llu MiB of the GPU's "
+            "memory are free (set pool.blocks, pool.bytes or pool.memory)",
+            o->blocks, (unsigned long long)geometry_block_bytes(o->geometry),
+            (unsigned long long)(o->blocks * geometry_block_bytes(o->geometry) >> 20),
+            (unsigned long long)(cuda_free_bytes(d) >> 20));
+        return false;
+    }
+    b->pool = (struct cuda_pool){
+        .layer_bytes = b->layout.layer_bytes,
+        .block_bytes = b->layout.block_bytes,
+        .half_bytes = b->layout.half_bytes,
+        .head_bytes = b->layout.head_bytes,
+        .slot_bytes = b->layout.slot_bytes,
+        .stride = o->table_stride > test_blocks ? o->table_stride : test_blocks,
+    };
+    b->pool.bytes = cuda_allocate(d, b->layout.total_bytes, "the KV pool");
+    b->pool.tables = cuda_allocate(d, (o->table_rows + UINT64_C(1)) * b->pool.stride * sizeof(uint32_t),
+                                   "block tables");
+    return !cuda_failed(d) &&
+           cuda_holds(d, d->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, d->stream),
+                      "clearing the KV pool") &&
+           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "clearing the KV pool");
 }
 
 static int take_memory(struct cuda_backend *b)
 {
     const struct attention_options *o = &b->options;
     const struct geometry *g = o->geometry;
-    size_t row = (size_t)g->query_heads * g->head_dim, heads = (size_t)o->partials_max * g->query_heads;
-    size_t available = 0, total = 0;
-    b->test_blocks = TEST_KEYS / g->block_size + 1;
-    kv_pool_lay_out(&b->layout, g, o->blocks + b->test_blocks);
-    b->pool = (struct cuda_pool){.layer_bytes = b->layout.layer_bytes,
-                                 .block_bytes = b->layout.block_bytes,
-                                 .half_bytes = b->layout.half_bytes,
-                                 .head_bytes = b->layout.head_bytes,
-                                 .slot_bytes = b->layout.slot_bytes,
-                                 .stride = o->table_stride > b->test_blocks ? o->table_stride
-                                                                            : b->test_blocks};
-    uint64_t table_bytes = (o->table_rows + UINT64_C(1)) * b->pool.stride * sizeof(uint32_t);
-    b->control_bytes = 4 * b->pool.stride * sizeof(uint32_t);
-    b->control_bytes = b->control_bytes > CONTROL_BYTES ? b->control_bytes : CONTROL_BYTES;
-    (void)b->cu.cuMemGetInfo_v2(&available, &total);
-    if (b->layout.total_bytes > available) {
-        snprintf(
-            b->base.failure, sizeof b->base.failure,
-            "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %zu MiB of the GPU's "
-            "memory are free (set pool.blocks or pool.bytes)",
-            o->blocks, (unsigned long long)geometry_block_bytes(g),
-            (unsigned long long)(o->blocks * geometry_block_bytes(g) >> 20), available >> 20);
+    struct cuda_device *d = &b->device;
+    uint64_t row_bytes = (uint64_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    uint64_t heads = (uint64_t)o->partials_max * g->query_heads,
+             kv_scales = (uint64_t)g->layers * g->kv_heads;
+    if (!take_pool(b))
         return ATTND_NO_MEMORY;
+    b->q = cuda_allocate(d, o->rows_max * row_bytes, "q");
+    for (int i = 0; i < CUDA_SIDES; i++) {
+        b->o[i] = cuda_allocate(d, o->rows_max * row_bytes, "o");
+        b->lse[i] = cuda_allocate(d, (uint64_t)o->rows_max * g->query_heads * sizeof(float), "lse");
     }
-    allocate(b, &b->pool.bytes, b->layout.total_bytes, "the KV pool");
-    allocate(b, &b->pool.tables, table_bytes, "block tables");
-    allocate(b, &b->q, o->rows_max * row * dtype_bytes(g->dtype), "q");
-    for (int i = 0; i < SIDES; i++) {
-        allocate(b, &b->o[i], o->rows_max * row * dtype_bytes(g->dtype), "o");
-        allocate(b, &b->lse[i], (uint64_t)o->rows_max * g->query_heads * sizeof(float), "lse");
-    }
-    allocate(b, &b->k, GIVEN_BYTES, "k");
-    allocate(b, &b->v, GIVEN_BYTES, "v");
-    allocate(b, &b->partial_ml, heads * 2 * sizeof(float), "partial states");
-    allocate(b, &b->partial_o, heads * g->head_dim * sizeof(float), "partial states");
-    allocate(b, &b->k_scale, (uint64_t)g->layers * g->kv_heads * sizeof(float), "scales");
-    allocate(b, &b->v_scale, (uint64_t)g->layers * g->kv_heads * sizeof(float), "scales");
-    allocate(b, &b->sinks, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
-    allocate(b, &b->alibi, g->query_heads * sizeof(float), "slopes");
-    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
-        struct slot *slot = &b->slots[i];
-        allocate(b, &slot->device, b->control_bytes, "control data");
-        slot->host = cuda_host_memory(&b->base, b->control_bytes);
-        slot->recorded.list = calloc(OPERATIONS_MAX, sizeof *slot->recorded.list);
-        if (!slot->host || !slot->recorded.list)
-            return ATTND_NO_MEMORY;
-    }
-    b->slot = &b->slots[0];
-    if (failed(b))
-        return ATTND_NO_MEMORY;
-    holds(b, b->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, b->stream),
-          "clearing the KV pool");
-    holds(b, b->cu.cuStreamSynchronize(b->stream), "clearing the KV pool");
+    b->k = cuda_allocate(d, GIVEN_BYTES, "k");
+    b->v = cuda_allocate(d, GIVEN_BYTES, "v");
+    b->partial_ml = cuda_allocate(d, heads * 2 * sizeof(float), "partial states");
+    b->partial_o = cuda_allocate(d, heads * g->head_dim * sizeof(float), "partial states");
+    b->k_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
+    b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
+    b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
+    b->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "slopes");
     b->known = calloc(o->table_rows + 1, sizeof *b->known);
-    b->preparation.list = calloc(OPERATIONS_MAX, sizeof *b->preparation.list);
-    b->passes.list = calloc(OPERATIONS_MAX, sizeof *b->passes.list);
     b->block = malloc(b->layout.block_bytes);
     b->constants_version = UINT64_MAX;
-    return failed(b) || !b->known || !b->preparation.list || !b->passes.list || !b->block
-               ? ATTND_NO_MEMORY
-               : 0;
+    return cuda_failed(d) || !b->known || !b->block ? ATTND_NO_MEMORY : 0;
+}
+
+static int open_all(struct cuda_backend *b)
+{
+    size_t table_bytes = 8 * (size_t)b->options.table_stride * sizeof(uint32_t);
+    size_t control_bytes = table_bytes > CONTROL_BYTES ? table_bytes : CONTROL_BYTES;
+    if (!cuda_queue_init(&b->queue, &b->device, control_bytes))
+        return ATTND_NO_MEMORY;
+    int rc = load_kernels(b);
+    if (rc == 0)
+        rc = take_memory(b);
+    if (rc != 0 || cuda_self_test(&b->base))
+        return rc;
+    if (!cuda_failed(&b->device))
+        snprintf(b->base.failure, sizeof b->base.failure,
+                 "CUDA: the kernels differ from the reference on this GPU");
+    return ATTND_INTERNAL;
 }
 
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
@@ -1319,30 +735,46 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         return ATTND_NO_MEMORY;
     b->base.ops = &ops;
     b->options = *options;
-    b->options.rows_max = options->rows_max > TEST_ROWS ? options->rows_max : TEST_ROWS;
-    b->options.partials_max = options->partials_max > TEST_ROWS ? options->partials_max : TEST_ROWS;
-    int rc = cuda_driver_load(&b->cu, error, ATTENTION_ERROR_BYTES);
+    if (b->options.rows_max < CUDA_TEST_ROWS)
+        b->options.rows_max = CUDA_TEST_ROWS;
+    if (b->options.partials_max < CUDA_TEST_ROWS)
+        b->options.partials_max = CUDA_TEST_ROWS;
+    int rc = cuda_device_open(&b->device, options->device, b->base.failure);
     if (rc != 0) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "%s", b->base.failure);
         free(b);
         return rc;
     }
-    rc = open_device(b) ? load_kernels(b) : ATTND_NOT_FOUND;
-    if (rc == 0)
-        rc = take_memory(b);
-    if (rc == 0 && !cuda_self_test(&b->base)) {
-        if (!failed(b))
-            snprintf(b->base.failure, sizeof b->base.failure,
-                     "the kernels differ from the reference on this GPU");
-        rc = ATTND_INTERNAL;
-    }
+    b->base.info = (struct attention_info){
+        .name = "cuda",
+        .isa = b->device.target.arch,
+        .threads = b->device.multiprocessors,
+        .bit_stable = true,
+        .on_device = true,
+    };
+    snprintf(b->base.info.device, sizeof b->base.info.device, "%s", b->device.name);
+    rc = open_all(b);
     if (rc != 0) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "CUDA: %.240s",
-                 failed(b) ? b->base.failure : "no memory on the host");
+        if (cuda_failed(&b->device))
+            snprintf(error, ATTENTION_ERROR_BYTES, "%s", b->base.failure);
         cuda_close(&b->base);
         return rc;
     }
     *attention = &b->base;
     return 0;
+}
+
+/* ---- without a backend --------------------------------------------------------------------------- */
+
+uint64_t cuda_memory_available(uint32_t index)
+{
+    struct cuda_device d;
+    char failure[ATTENTION_ERROR_BYTES] = "";
+    if (cuda_device_open(&d, index, failure) != 0)
+        return 0;
+    uint64_t bytes = cuda_free_bytes(&d);
+    cuda_device_close(&d);
+    return bytes;
 }
 
 bool attention_cuda_present(char why[ATTENTION_ERROR_BYTES])

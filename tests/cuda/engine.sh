@@ -37,7 +37,7 @@ run bounded "$part" --config config/llama-3-8b.jsonc --set scheduler.step_bytes_
 expect 'in bounded steps: the same digest' "$(digest plenty)" "$(digest bounded)"
 
 # 64 sequences of 4 096 tokens and 4 layers; 256 of 1 024.
-steady() { jq -nc --argjson n "$1" --argjson t "$2" '{seed: 3, sequences: [{count: $n, prompt: $t, decode: 100}], verify: {rows: 16}}'; }
+steady() { jq -nc --argjson n "$1" --argjson t "$2" '{seed: 3, sequences: [{count: $n, prompt: $t, decode: 400}], verify: {rows: 16}}'; }
 run wide "$(steady 64 4096)" --config config/llama-3-8b.jsonc --set geometry.layers=4 --set pool.bytes=8GiB
 expect '64 x 4 096 tokens: verified' 'finished true' "$(verified wide)"
 run many "$(steady 256 1024)" --config config/llama-3-8b.jsonc --set geometry.layers=4 --set pool.bytes=8GiB

@@ -245,7 +245,7 @@ struct simple_attend {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS) attend_simple(const __grid_constant__ cuda_attend_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREADS ? 2 : 3) attend_simple(const __grid_constant__ cuda_attend_pass pass)
 {
     __shared__ simple_shared shared;
     const cuda_item item = pass.items[blockIdx.x / KV_HEADS];

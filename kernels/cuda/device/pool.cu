@@ -5,6 +5,7 @@
  *   append          k and v of a pass's tokens, converted or generated   a thread block a token
  *   generate_q      q of a pass's rows                                a thread block a row
  *   read_all        reads memory and does nothing: the roof
+ *   stamp           the time, where the host reads it
  *
  * Generated values are those of kernels/values.c, bit for bit. */
 #include "kernels/cuda/device/numeric.cuh"
@@ -42,21 +43,21 @@ static inline float4 generated(value_source source, uint32_t position, uint32_t 
     return make_float4(value_of(word.x), value_of(word.y), value_of(word.z), value_of(word.w));
 }
 
-extern "C" __global__ void change_tables(cuda_pool pool, const cuda_table_change *changes,
-                                         const uint32_t *ids)
+extern "C" __global__ void change_tables(cuda_list_pass pass)
 {
-    cuda_table_change change = changes[blockIdx.x];
-    uint32_t *row = pool.tables + change.row * pool.stride + change.first;
+    cuda_table_change change = ((const cuda_table_change *)pass.list)[blockIdx.x];
+    uint32_t *row = pass.pool.tables + change.row * pass.pool.stride + change.first;
     for (uint32_t i = threadIdx.x; i < change.count; i += blockDim.x)
-        row[i] = ids[change.source + i];
+        row[i] = pass.ids[change.source + i];
 }
 
 /* The filled slots lie together per head (hnd) or for all heads at once (nhd). grid: (copies, layers,
  * K and V). */
-extern "C" __global__ void copy_slots(cuda_pool pool, const cuda_copy *copies)
+extern "C" __global__ void copy_slots(cuda_list_pass pass)
 {
     constexpr uint32_t pieces = LAYOUT == LAYOUT_HND ? KV_HEADS : 1;
-    cuda_copy copy = copies[blockIdx.x];
+    const cuda_pool &pool = pass.pool;
+    cuda_copy copy = ((const cuda_copy *)pass.list)[blockIdx.x];
     uint8_t *layer = pool.bytes + blockIdx.y * pool.layer_bytes + blockIdx.z * pool.half_bytes;
     const uint8_t *from = layer + copy.from * pool.block_bytes;
     uint8_t *to = layer + copy.to * pool.block_bytes;
@@ -149,15 +150,22 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_atten
     }
 }
 
-/* Reads `vectors` of 16 bytes, eight loads under way per thread. What was read is never stored: the
- * condition is false for any data, but the compiler does not know. */
-extern "C" __global__ void __launch_bounds__(512) read_all(const uint4 *from, uint64_t vectors, uint32_t *sink)
+/* In nanoseconds of the device's clock. */
+extern "C" __global__ void stamp(uint64_t *to)
+{
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*to));
+}
+
+/* Eight loads under way per thread. What was read is never stored: the condition is false for any data,
+ * but the compiler does not know. */
+extern "C" __global__ void __launch_bounds__(512) read_all(cuda_read_pass pass)
 {
     constexpr int UNROLL = 8;
+    const uint4 *from = (const uint4 *)pass.from;
     uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     uint32_t seen = 0;
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i + (UNROLL - 1) * stride < vectors;
-         i += UNROLL * stride) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
+         i + (UNROLL - 1) * stride < pass.vectors; i += UNROLL * stride) {
         uint4 x[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
@@ -169,5 +177,5 @@ extern "C" __global__ void __launch_bounds__(512) read_all(const uint4 *from, ui
             seen |= x[u].x | x[u].y | x[u].z | x[u].w;
     }
     if (seen == 0 && gridDim.y == 2) /* gridDim.y is 1 */
-        *sink = seen;
+        *(uint32_t *)pass.from = seen;
 }

@@ -57,6 +57,19 @@ struct cuda_pool {
     uint64_t stride;
 };
 
+/* Table changes and their ids, or copies. */
+struct cuda_list_pass {
+    struct cuda_pool pool;
+    DEVICE(const void) list;
+    DEVICE(const uint32_t) ids;
+};
+
+/* Memory to be read, in vectors of 16 bytes. */
+struct cuda_read_pass {
+    DEVICE(const void) from;
+    uint64_t vectors;
+};
+
 struct cuda_append_pass {
     struct cuda_pool pool;
     DEVICE(const struct cuda_append) appends; /* in order of `first` */

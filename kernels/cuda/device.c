@@ -1,0 +1,157 @@
+/* device.c - see device.h. */
+#include "kernels/cuda/device.h"
+
+#include "kernels/attention.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool cuda_holds(struct cuda_device *d, CUresult result, const char *doing, ...)
+{
+    char what[128];
+    va_list args;
+    if (result == CUDA_SUCCESS || cuda_failed(d))
+        return !cuda_failed(d);
+    va_start(args, doing);
+    vsnprintf(what, sizeof what, doing, args);
+    va_end(args);
+    snprintf(d->failure, ATTENTION_ERROR_BYTES, "CUDA: %s while %s", cuda_driver_error(&d->cu, result),
+             what);
+    return false;
+}
+
+void cuda_enter(struct cuda_device *d)
+{
+    cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "choosing the context");
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+uint64_t cuda_free_bytes(struct cuda_device *d)
+{
+    size_t available = 0, total = 0;
+    return d->cu.cuMemGetInfo_v2(&available, &total) == CUDA_SUCCESS ? available : 0;
+}
+
+CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *what)
+{
+    CUdeviceptr address = 0;
+    if (cuda_failed(d) || bytes == 0)
+        return 0;
+    double available = (double)cuda_free_bytes(d);
+    cuda_holds(d, d->cu.cuMemAlloc_v2(&address, bytes),
+               "allocating %.2f GiB for %s (%.2f GiB are free)", (double)bytes / 0x1p30, what,
+               available / 0x1p30);
+    return address;
+}
+
+void cuda_free(struct cuda_device *d, CUdeviceptr address)
+{
+    if (address)
+        (void)d->cu.cuMemFree_v2(address);
+}
+
+void *cuda_host_memory(struct cuda_device *d, size_t bytes)
+{
+    void *memory = NULL;
+    cuda_enter(d);
+    if (cuda_failed(d) ||
+        d->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
+        return NULL;
+    for (int i = 0; i < CUDA_PINNED_MAX; i++) {
+        if (!d->pinned[i].memory) { /* without a place it is memory like any other */
+            d->pinned[i] = (struct cuda_pinned){memory, bytes};
+            break;
+        }
+    }
+    return memory;
+}
+
+void cuda_free_host_memory(struct cuda_device *d, void *memory)
+{
+    if (!memory)
+        return;
+    for (int i = 0; i < CUDA_PINNED_MAX; i++) {
+        if (d->pinned[i].memory == memory)
+            d->pinned[i] = (struct cuda_pinned){0};
+    }
+    (void)d->cu.cuCtxSetCurrent(d->context);
+    (void)d->cu.cuMemFreeHost(memory);
+}
+
+bool cuda_is_pinned(const struct cuda_device *d, const void *memory, size_t bytes)
+{
+    const uint8_t *at = memory;
+    for (int i = 0; i < CUDA_PINNED_MAX; i++) {
+        const struct cuda_pinned *p = &d->pinned[i];
+        if (p->memory && at >= p->memory && at + bytes <= p->memory + p->bytes)
+            return true;
+    }
+    return false;
+}
+
+/* ---- open and close ------------------------------------------------------------------------------ */
+
+static int attribute(struct cuda_device *d, CUdevice_attribute which)
+{
+    int value = 0;
+    cuda_holds(d, d->cu.cuDeviceGetAttribute(&value, which, d->device),
+               "asking for the GPU's properties");
+    return value;
+}
+
+static bool take(struct cuda_device *d, uint32_t index)
+{
+    int count = 0;
+    char product[64] = "";
+    size_t memory = 0;
+    if (!cuda_holds(d, d->cu.cuDeviceGetCount(&count), "looking for GPUs"))
+        return false;
+    if (index >= (uint32_t)count) {
+        snprintf(d->failure, ATTENTION_ERROR_BYTES, "CUDA: there is no GPU %u, but %d in all", index,
+                 count);
+        return false;
+    }
+    if (!cuda_holds(d, d->cu.cuDeviceGet(&d->device, (int)index), "choosing a GPU") ||
+        !cuda_holds(d, d->cu.cuDeviceGetName(product, sizeof product, d->device),
+                    "asking for a name") ||
+        !cuda_holds(d, d->cu.cuDeviceTotalMem_v2(&memory, d->device), "asking for its memory"))
+        return false;
+    d->multiprocessors = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    d->target = cuda_target_of(
+        attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
+    snprintf(d->name, sizeof d->name, "%s, %u multiprocessors, %.1f GiB", product, d->multiprocessors,
+             (double)memory / 0x1p30);
+    return !cuda_failed(d) &&
+           cuda_holds(d, d->cu.cuDevicePrimaryCtxRetain(&d->context, d->device), "making a context") &&
+           cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "making a context") &&
+           cuda_holds(d, d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), "making a stream") &&
+           cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), "making a stream");
+}
+
+int cuda_device_open(struct cuda_device *d, uint32_t index, char *failure)
+{
+    *d = (struct cuda_device){.failure = failure};
+    int rc = cuda_driver_load(&d->cu, failure, ATTENTION_ERROR_BYTES);
+    if (rc != 0)
+        return rc;
+    if (take(d, index))
+        return 0;
+    cuda_device_close(d);
+    return ATTND_NOT_FOUND;
+}
+
+/* Results are not looked at: after a failure they all say so again. */
+void cuda_device_close(struct cuda_device *d)
+{
+    if (d->copies)
+        (void)d->cu.cuStreamDestroy_v2(d->copies);
+    if (d->stream)
+        (void)d->cu.cuStreamDestroy_v2(d->stream);
+    if (d->context)
+        (void)d->cu.cuDevicePrimaryCtxRelease_v2(d->device);
+    cuda_driver_unload(&d->cu);
+}

@@ -1,0 +1,470 @@
+/* queue.c - see queue.h. */
+#include "kernels/cuda/queue.h"
+
+#include "config/log.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ALIGNMENT = 16, /* of arrays in the control buffer */
+    OPERATIONS_MAX = 4096,
+    GRAPH_OPERATIONS = 24, /* fewer are issued one by one */
+    WARM_UP = 3            /* replays of a graph before it is timed */
+};
+
+const char *const cuda_kernel_names[KERNEL_COUNT] = {
+#define XX(constant, name) name,
+    CUDA_KERNEL_MAP(XX)
+#undef XX
+};
+
+enum kind {
+    LAUNCH,
+    COPY_IN,
+    COPY_OUT,     /* on the stream of copies, like */
+    BEGIN_COPIES, /* wait there for what is computed, for the outputs of `side`; */
+    END_COPIES,   /* they are copied; */
+    AWAIT_SIDE    /* and on the stream of kernels: wait until they are */
+};
+
+struct cuda_operation {
+    enum kind kind;
+    enum cuda_kernel kernel;
+    struct cuda_grid grid;
+    uint32_t side;
+    CUdeviceptr device;
+    void *host;
+    size_t bytes;
+    uint64_t arguments[CUDA_ARGUMENT_BYTES / sizeof(uint64_t)];
+};
+
+/* ---- issuing ------------------------------------------------------------------------------------- */
+
+static void launch(struct cuda_queue *q, enum cuda_kernel kernel, const struct cuda_grid *g,
+                   void *arguments)
+{
+    struct cuda_device *d = q->d;
+    void *parameters[] = {arguments};
+    cuda_holds(d,
+               d->cu.cuLaunchKernel(q->kernels[kernel], g->x, g->y, g->z, g->threads, 1, 1,
+                                    g->shared_bytes, d->stream, parameters, NULL),
+               "launching %s", cuda_kernel_names[kernel]);
+}
+
+static void issue(struct cuda_queue *q, struct cuda_operation *x)
+{
+    static const char ordering[] = "ordering a copy";
+    struct cuda_device *d = q->d;
+    switch (x->kind) {
+    case LAUNCH:
+        launch(q, x->kernel, &x->grid, x->arguments);
+        break;
+    case COPY_IN:
+        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, d->stream),
+                   "copying %zu bytes to the GPU", x->bytes);
+        break;
+    case COPY_OUT:
+        cuda_holds(d, d->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes, d->copies),
+                   "copying %zu bytes from the GPU", x->bytes);
+        break;
+    case BEGIN_COPIES:
+        cuda_holds(d, d->cu.cuEventRecord(q->computed[x->side], d->stream), ordering);
+        cuda_holds(d, d->cu.cuStreamWaitEvent(d->copies, q->computed[x->side], 0), ordering);
+        break;
+    case END_COPIES:
+        cuda_holds(d, d->cu.cuEventRecord(q->copied[x->side], d->copies), ordering);
+        break;
+    case AWAIT_SIDE:
+        cuda_holds(d, d->cu.cuStreamWaitEvent(d->stream, q->copied[x->side], 0), ordering);
+        break;
+    }
+}
+
+static void issue_list(struct cuda_queue *q, const struct cuda_operations *list)
+{
+    for (uint32_t i = 0; i < list->count && !cuda_failed(q->d); i++)
+        issue(q, &list->list[i]);
+}
+
+static void upload(struct cuda_queue *q)
+{
+    const struct cuda_slot *s = q->slot;
+    struct cuda_device *d = q->d;
+    size_t behind = q->control_bytes - s->top;
+    if (s->used)
+        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, d->stream),
+                   "uploading %zu bytes of a step", s->used);
+    if (behind)
+        cuda_holds(d,
+                   d->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, d->stream),
+                   "uploading %zu bytes of a step", behind);
+}
+
+static void put_stamp(struct cuda_queue *q, uint64_t *to)
+{
+    static const struct cuda_grid one = {1, 1, 1, 1, 0};
+    uint64_t address = (uint64_t)(uintptr_t)to;
+    if (!cuda_failed(q->d))
+        launch(q, KERNEL_STAMP, &one, &address);
+}
+
+/* ---- graphs -------------------------------------------------------------------------------------- */
+
+/* Whether a list is worth a graph and can be one. */
+static bool fits_graph(const struct cuda_queue *q, const struct cuda_operations *list)
+{
+    if (list->count < GRAPH_OPERATIONS)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct cuda_operation *x = &list->list[i];
+        if ((x->kind == COPY_IN || x->kind == COPY_OUT) && !cuda_is_pinned(q->d, x->host, x->bytes))
+            return false;
+    }
+    return true;
+}
+
+/* Record a list; NULL after a failure. */
+static CUgraph record(struct cuda_queue *q, const struct cuda_operations *list)
+{
+    struct cuda_device *d = q->d;
+    CUgraph graph = NULL;
+    if (cuda_holds(d, d->cu.cuStreamBeginCapture_v2(d->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                   "recording a graph")) {
+        issue_list(q, list);
+        cuda_holds(d, d->cu.cuStreamEndCapture(d->stream, &graph), "recording a graph");
+    }
+    return graph;
+}
+
+/* Make the graph of the slot that of the passes. */
+static void renew_graph(struct cuda_queue *q)
+{
+    struct cuda_device *d = q->d;
+    struct cuda_slot *s = q->slot;
+    CUgraph graph = record(q, &q->passes);
+    CUgraphExecUpdateResultInfo info;
+    q->graphs_recorded++;
+    if (s->graph && !cuda_failed(d) &&
+        d->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS) {
+        (void)d->cu.cuGraphExecDestroy(s->graph);
+        s->graph = NULL;
+    }
+    if (!s->graph && !cuda_failed(d)) {
+        cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0), "making a graph");
+        q->graphs_made++;
+    }
+    if (graph)
+        (void)d->cu.cuGraphDestroy(graph);
+    memcpy(s->recorded.list, q->passes.list, q->passes.count * sizeof *q->passes.list);
+    s->recorded.count = q->passes.count;
+}
+
+static void issue_graph(struct cuda_queue *q)
+{
+    struct cuda_device *d = q->d;
+    struct cuda_slot *s = q->slot;
+    const struct cuda_operations *list = &q->passes;
+    if (!s->graph || s->recorded.count != list->count ||
+        memcmp(s->recorded.list, list->list, list->count * sizeof *list->list) != 0)
+        renew_graph(q);
+    q->graphs_launched++;
+    if (!cuda_failed(d))
+        cuda_holds(d, d->cu.cuGraphLaunch(s->graph, d->stream), "launching a graph");
+}
+
+/* ---- writing down -------------------------------------------------------------------------------- */
+
+static struct cuda_operation *add_to(struct cuda_operations *list, enum kind kind)
+{
+    struct cuda_operation *x = &list->list[list->count++];
+    memset(x, 0, sizeof *x); /* they are compared with memcmp() */
+    x->kind = kind;
+    return x;
+}
+
+static void empty_slot(struct cuda_queue *q)
+{
+    q->slot->used = 0;
+    q->slot->top = q->control_bytes;
+    q->emptied++;
+}
+
+/* Upload the control data and issue all that is written down. */
+static void issue_all(struct cuda_queue *q)
+{
+    if (q->begins)
+        put_stamp(q, q->begins);
+    q->begins = NULL;
+    upload(q);
+    issue_list(q, &q->preparation);
+    for (unsigned side = 0; side < CUDA_SIDES; side++) {
+        if (q->side_used[side])
+            add_to(&q->passes, AWAIT_SIDE)->side = side;
+        q->side_used[side] = false;
+    }
+    if (fits_graph(q, &q->passes))
+        issue_graph(q);
+    else
+        issue_list(q, &q->passes);
+    q->preparation.count = q->passes.count = 0;
+}
+
+void cuda_queue_reserve(struct cuda_queue *q, size_t bytes, uint32_t n)
+{
+    bytes += (size_t)n * ALIGNMENT;
+    assert(bytes <= q->control_bytes);
+    if (bytes <= q->slot->top - q->slot->used && n <= OPERATIONS_MAX - q->now->count)
+        return;
+    issue_all(q);
+    if (!cuda_failed(q->d))
+        cuda_holds(q->d, q->d->cu.cuStreamSynchronize(q->d->stream), "waiting for the GPU");
+    empty_slot(q);
+}
+
+void *cuda_queue_take(struct cuda_queue *q, size_t n, size_t size)
+{
+    struct cuda_slot *s = q->slot;
+    size_t bytes = (n * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    assert(bytes <= s->top - s->used);
+    if (q->now == &q->preparation) {
+        s->top -= bytes;
+        return s->host + s->top;
+    }
+    s->used += bytes;
+    return s->host + s->used - bytes;
+}
+
+uint64_t cuda_queue_address(const struct cuda_queue *q, const void *taken)
+{
+    return q->slot->device + (uint64_t)((const uint8_t *)taken - q->slot->host);
+}
+
+uint64_t cuda_queue_put(struct cuda_queue *q, const void *array, size_t n, size_t size)
+{
+    void *at = cuda_queue_take(q, n, size);
+    if (n)
+        memcpy(at, array, n * size);
+    return cuda_queue_address(q, at);
+}
+
+static struct cuda_operation *add(struct cuda_queue *q, enum kind kind)
+{
+    if (q->now->count >= OPERATIONS_MAX - CUDA_SIDES) /* the last ones are for issue_all() */
+        issue_all(q);
+    return add_to(q->now, kind);
+}
+
+void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
+                       const void *arguments, size_t bytes)
+{
+    struct cuda_operation *x = add(q, LAUNCH);
+    assert(bytes <= sizeof x->arguments && grid.x > 0);
+    x->kernel = kernel;
+    x->grid = grid;
+    memcpy(x->arguments, arguments, bytes);
+}
+
+static void add_copy(struct cuda_queue *q, enum kind kind, CUdeviceptr device, const void *host,
+                     size_t bytes)
+{
+    struct cuda_operation *x = add(q, kind);
+    x->device = device;
+    memcpy(&x->host, &host, sizeof x->host); /* a source is only read */
+    x->bytes = bytes;
+}
+
+void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes)
+{
+    add_copy(q, COPY_IN, to, from, bytes);
+}
+
+void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes)
+{
+    add_copy(q, COPY_OUT, from, to, bytes);
+}
+
+void cuda_queue_await_side(struct cuda_queue *q, unsigned side)
+{
+    if (q->side_used[side])
+        add(q, AWAIT_SIDE)->side = side;
+}
+
+void cuda_queue_begin_copies(struct cuda_queue *q, unsigned side)
+{
+    add(q, BEGIN_COPIES)->side = side;
+}
+
+void cuda_queue_end_copies(struct cuda_queue *q, unsigned side)
+{
+    add(q, END_COPIES)->side = side;
+    q->side_used[side] = true;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------- */
+
+void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket)
+{
+    struct cuda_device *d = q->d;
+    cuda_enter(d);
+    if (ticket > ATTENTION_STEPS_IN_FLIGHT)
+        cuda_holds(
+            d, d->cu.cuEventSynchronize(q->done[(ticket - ATTENTION_STEPS_IN_FLIGHT) % CUDA_TICKETS]),
+            "running a step");
+    q->slot = &q->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
+    empty_slot(q);
+    q->begins = &q->stamps[ticket % CUDA_TICKETS].begin;
+    q->now = &q->preparation;
+}
+
+void cuda_queue_begin_passes(struct cuda_queue *q)
+{
+    q->now = &q->passes;
+}
+
+void cuda_queue_end(struct cuda_queue *q, uint64_t ticket)
+{
+    issue_all(q);
+    put_stamp(q, &q->stamps[ticket % CUDA_TICKETS].end);
+    if (!cuda_failed(q->d))
+        cuda_holds(q->d, q->d->cu.cuEventRecord(q->done[ticket % CUDA_TICKETS], q->d->stream),
+                   "ending a step");
+}
+
+bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket)
+{
+    if (cuda_failed(q->d))
+        return true;
+    CUresult result = q->d->cu.cuEventQuery(q->done[ticket % CUDA_TICKETS]);
+    if (result == CUDA_ERROR_NOT_READY)
+        return false;
+    cuda_holds(q->d, result, "running a step");
+    return true;
+}
+
+struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket)
+{
+    const struct cuda_stamps *now = &q->stamps[ticket % CUDA_TICKETS],
+                             *before = &q->stamps[(ticket - 1) % CUDA_TICKETS];
+    double idle = ticket > 1 && now->begin > before->end ? (double)(now->begin - before->end) : 0;
+    return (struct attention_times){(double)(now->end - now->begin) * 1e-9, idle * 1e-9};
+}
+
+/* ---- timing -------------------------------------------------------------------------------------- */
+
+/* Drop all but the kernels that are timed. */
+static void keep_timed(struct cuda_operations *list)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (list->list[i].kind == LAUNCH && list->list[i].kernel >= KERNEL_FIRST_TIMED)
+            list->list[n++] = list->list[i];
+    }
+    list->count = n;
+}
+
+bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, double *us)
+{
+    struct cuda_device *d = q->d;
+    CUgraphExec graph = NULL;
+    CUevent timer[2] = {NULL, NULL};
+    float ms = 0;
+    keep_timed(&q->passes);
+    upload(q);
+    CUgraph recorded = record(q, &q->passes);
+    q->passes.count = 0;
+    memset(q->side_used, 0, sizeof q->side_used);
+    q->begins = NULL;
+    if (!cuda_failed(d))
+        cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&graph, recorded, 0), "making a graph");
+    if (recorded)
+        (void)d->cu.cuGraphDestroy(recorded);
+    for (int i = 0; i < 2 && !cuda_failed(d); i++)
+        cuda_holds(d, d->cu.cuEventCreate(&timer[i], CU_EVENT_DEFAULT), "making an event");
+    for (uint32_t i = 0; i < replays + WARM_UP && !cuda_failed(d); i++) {
+        bool ok = cuda_holds(d, d->cu.cuEventRecord(timer[0], d->stream), "timing") &&
+                  cuda_holds(d, d->cu.cuGraphLaunch(graph, d->stream), "replaying a graph") &&
+                  cuda_holds(d, d->cu.cuEventRecord(timer[1], d->stream), "timing") &&
+                  cuda_holds(d, d->cu.cuEventSynchronize(timer[1]), "replaying a graph") &&
+                  cuda_holds(d, d->cu.cuEventElapsedTime(&ms, timer[0], timer[1]), "timing");
+        if (ok && i >= WARM_UP)
+            us[i - WARM_UP] = (double)ms * 1e3;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (timer[i])
+            (void)d->cu.cuEventDestroy_v2(timer[i]);
+    }
+    if (graph)
+        (void)d->cu.cuGraphExecDestroy(graph);
+    return !cuda_failed(d);
+}
+
+/* ---- init and deinit ----------------------------------------------------------------------------- */
+
+static void make_event(struct cuda_device *d, CUevent *event)
+{
+    if (!cuda_failed(d))
+        cuda_holds(d, d->cu.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "making an event");
+}
+
+static bool make_list(struct cuda_operations *list)
+{
+    list->list = calloc(OPERATIONS_MAX, sizeof *list->list);
+    return list->list != NULL;
+}
+
+bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
+{
+    *q = (struct cuda_queue){.d = d, .control_bytes = control_bytes};
+    for (int i = 0; i < CUDA_TICKETS; i++)
+        make_event(d, &q->done[i]);
+    for (int i = 0; i < CUDA_SIDES; i++) {
+        make_event(d, &q->computed[i]);
+        make_event(d, &q->copied[i]);
+    }
+    bool ok = make_list(&q->preparation) && make_list(&q->passes);
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
+        q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
+        q->slots[i].host = cuda_host_memory(d, control_bytes);
+        ok = make_list(&q->slots[i].recorded) && q->slots[i].host && ok;
+    }
+    q->stamps = cuda_host_memory(d, CUDA_TICKETS * sizeof *q->stamps);
+    if (q->stamps)
+        memset(q->stamps, 0, CUDA_TICKETS * sizeof *q->stamps);
+    q->slot = &q->slots[0];
+    return ok && q->stamps && !cuda_failed(d);
+}
+
+static void destroy_event(struct cuda_device *d, CUevent event)
+{
+    if (event)
+        (void)d->cu.cuEventDestroy_v2(event);
+}
+
+void cuda_queue_deinit(struct cuda_queue *q)
+{
+    struct cuda_device *d = q->d;
+    if (!d)
+        return;
+    log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
+             (unsigned long long)q->graphs_launched, (unsigned long long)q->graphs_recorded,
+             (unsigned long long)q->graphs_made);
+    for (int i = 0; i < CUDA_TICKETS; i++)
+        destroy_event(d, q->done[i]);
+    for (int i = 0; i < CUDA_SIDES; i++) {
+        destroy_event(d, q->computed[i]);
+        destroy_event(d, q->copied[i]);
+    }
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
+        struct cuda_slot *s = &q->slots[i];
+        if (s->graph)
+            (void)d->cu.cuGraphExecDestroy(s->graph);
+        cuda_free(d, s->device);
+        cuda_free_host_memory(d, s->host);
+        free(s->recorded.list);
+    }
+    cuda_free_host_memory(d, q->stamps);
+    free(q->preparation.list);
+    free(q->passes.list);
+}

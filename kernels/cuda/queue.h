@@ -1,0 +1,136 @@
+/* queue.h - what a step does on the GPU: written down first, then issued together.
+ *
+ * A step's operations come in two lists: a preparation (tables, copies) and its passes. Control data
+ * that they need (table entries, appends, plans) is put into a pinned buffer, which is uploaded at once
+ * before anything runs. Everything is in order on one stream; outputs are copied on a second one, while
+ * the next pass is computed. There are two buffers, so that a step is written down while the one before
+ * is computed. A step that needs more than the buffer holds is issued in parts, with a wait between
+ * them.
+ *
+ * The passes are issued as one graph if they are many, since a launch costs the host up to 10 us where
+ * it runs in a virtual machine. Their control data comes first in the buffer and so lies at the same
+ * addresses step after step: a decode step mostly repeats the one before it, and its graph with it.
+ * Otherwise the graph is recorded again, and updated in place if it still has the same form. Outputs
+ * must be in pinned memory for that.
+ *
+ * Engine thread only. */
+#ifndef KERNELS_CUDA_QUEUE_H
+#define KERNELS_CUDA_QUEUE_H
+
+#include "kernels/attention.h"
+#include "kernels/cuda/device.h"
+
+enum {
+    CUDA_SIDES = 2, /* sets of outputs, used in turn */
+    CUDA_ARGUMENT_BYTES = 256
+};
+
+/* XX(constant, name of the kernel) */
+#define CUDA_KERNEL_MAP(XX)                                                                            \
+    XX(KERNEL_CHANGE_TABLES, "change_tables")                                                          \
+    XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                \
+    XX(KERNEL_APPEND, "append")                                                                        \
+    XX(KERNEL_GENERATE_Q, "generate_q")                                                                \
+    XX(KERNEL_STAMP, "stamp")                                                                          \
+    XX(KERNEL_READ_ALL, "read_all")                                                                    \
+    XX(KERNEL_MERGE, "merge")                                                                          \
+    XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                          \
+    XX(KERNEL_ATTEND_8, "attend_8")                                                                    \
+    XX(KERNEL_ATTEND_16, "attend_16")                                                                  \
+    XX(KERNEL_ATTEND_32, "attend_32")
+
+enum cuda_kernel {
+#define XX(constant, name) constant,
+    CUDA_KERNEL_MAP(XX)
+#undef XX
+        KERNEL_COUNT
+};
+
+extern const char *const cuda_kernel_names[KERNEL_COUNT];
+
+/* From here on kernels are what cuda_queue_time() measures: attention, and the read roof. */
+#define KERNEL_FIRST_TIMED KERNEL_READ_ALL
+
+struct cuda_operation;
+struct cuda_operations {
+    struct cuda_operation *list;
+    uint32_t count;
+};
+
+/* What belongs to one of the steps in flight: a buffer and its copy on the device; and a graph, with
+ * what it was recorded from. */
+struct cuda_slot {
+    uint8_t *host;
+    CUdeviceptr device;
+    size_t used, top; /* taken: from the front for passes, from `top` on for the preparation */
+    CUgraphExec graph;
+    struct cuda_operations recorded;
+};
+
+/* When a step began and ended, in nanoseconds of the device's own clock. (Events would not do: one that
+ * is recorded ahead of a graph was found stamped a quarter of a millisecond late.) */
+struct cuda_stamps {
+    uint64_t begin, end;
+};
+
+enum { CUDA_TICKETS = 2 * ATTENTION_STEPS_IN_FLIGHT }; /* so that the step before is still known */
+
+struct cuda_queue {
+    struct cuda_device *d;
+    CUfunction kernels[KERNEL_COUNT]; /* NULL: not in this program */
+    size_t control_bytes;
+    struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
+    uint64_t emptied; /* times that control data became void: remembered addresses with it */
+    struct cuda_operations preparation, passes, *now; /* written down, not yet issued; and where to */
+    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES];
+    struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
+    uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
+    bool side_used[CUDA_SIDES]; /* by the passes that are written down */
+    uint64_t graphs_launched, graphs_recorded, graphs_made;
+};
+
+/* cuda_queue_init(q, d, control_bytes): events, two buffers of that size. False after a failure.
+ * cuda_queue_deinit() also after one. */
+MUST_USE bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes);
+void cuda_queue_deinit(struct cuda_queue *q);
+
+/* A step: begin, its preparation, then its passes, end. `ticket` counts steps from 1 on; the step two
+ * before must be done, else begin waits for it. */
+void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
+void cuda_queue_begin_passes(struct cuda_queue *q);
+void cuda_queue_end(struct cuda_queue *q, uint64_t ticket);
+bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket);
+struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket);
+
+/* cuda_queue_reserve(q, bytes, n): see that `bytes` of control data in up to `n` arrays, and as many
+ * operations, can follow without a wait. May issue what is written down. bytes and n at most half of
+ * what there is. */
+void cuda_queue_reserve(struct cuda_queue *q, size_t bytes, uint32_t n);
+
+/* cuda_queue_take: room for an array in the control buffer, which was reserved, to be filled by the
+ * caller. cuda_queue_put: a copy of one; its device address. */
+void *cuda_queue_take(struct cuda_queue *q, size_t n, size_t size);
+uint64_t cuda_queue_put(struct cuda_queue *q, const void *array, size_t n, size_t size);
+uint64_t cuda_queue_address(const struct cuda_queue *q, const void *taken);
+
+/* How a kernel is launched. Its only parameter is a structure without padding, since launches are
+ * compared byte by byte. */
+struct cuda_grid {
+    uint32_t x, y, z, threads, shared_bytes;
+};
+
+void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
+                       const void *arguments, size_t bytes);
+void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
+
+/* Outputs of one side: before it is written to, copied from, and after the last copy. */
+void cuda_queue_await_side(struct cuda_queue *q, unsigned side);
+void cuda_queue_begin_copies(struct cuda_queue *q, unsigned side);
+void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes);
+void cuda_queue_end_copies(struct cuda_queue *q, unsigned side);
+
+/* cuda_queue_time(q, replays, us): drop what is written down but for the kernels that are timed, and
+ * run those `replays` times as a graph; microseconds in us[]. No step is in flight. */
+bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, double *us);
+
+#endif
