@@ -57,7 +57,8 @@ static void run_row(const struct reference_backend *b, const struct attention_st
     }
 }
 
-static void reference_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
+static void reference_submit(struct attention *attention, const struct attention_step *step,
+                             uint64_t ticket)
 {
     (void)ticket; /* done when this returns */
     struct reference_backend *b = (struct reference_backend *)attention;

@@ -190,8 +190,8 @@ static void close_world(struct world *w)
 static double time_step(struct attention *a, const struct attention_step *step)
 {
     double start = bench_now();
-    attention_submit(a, step);
-    while (!attention_poll(a)) {
+    uint64_t ticket = attention_submit(a, step);
+    while (!attention_poll(a, ticket)) {
     }
     return bench_now() - start;
 }
