@@ -51,6 +51,7 @@ struct config_origin {
     char *place; /* owned: "config/x.jsonc:7:21", "ATTND_LISTEN=...", "--set ...", "default" */
 };
 
+static const char *const kernel_choices[] = {"auto", "paged_v1", "paged_v2", NULL};
 static const char *const admission_names[] = {"forecast", "optimistic", NULL};
 
 #define AT(member) offsetof(struct config, member)
@@ -63,6 +64,8 @@ static const struct key keys[] = {
     {"backend.isa", KIND_STRING, AT(isa), 0, 0, "\"auto\"", NULL, "of the CPU backend: auto, portable, avx2, avx512 or amx"},
     {"backend.threads", KIND_U32, AT(threads), 0, 1024, "0", NULL, "of the CPU backend; 0: as many as this process may use"},
     {"backend.device", KIND_U32, AT(device), 0, 1024, "0", NULL, "of the CUDA backend: which GPU"},
+    {"backend.kernel", KIND_ENUM, AT(kernel), 0, 0, "\"auto\"", kernel_choices,
+     "of the CUDA backend with the layout vllm: paged_v1, paged_v2, or auto: by length and batch"},
     {"backend.cache", KIND_STRING, AT(cache), 0, 0, "\"\"", NULL,
      "of the CUDA backend: folder for compiled kernels; empty: attnd under $XDG_CACHE_HOME or ~/.cache; none: not kept"},
     {"geometry.layers", KIND_U32, AT(geometry.layers), 1, LAYERS_MAX, "4", NULL, "attention layers"},
@@ -75,6 +78,16 @@ static const struct key keys[] = {
     {"geometry.kv_dtype", KIND_ENUM, AT(geometry.kv_dtype), 0, 0, "\"bf16\"", dtype_names, "of stored k and v"},
     {"geometry.layout", KIND_ENUM, AT(geometry.layout), 0, 0, "\"hnd\"", layout_names, "of a block in memory"},
     {"geometry.scale", KIND_F32, AT(geometry.scale), 0, 1e6, "0", NULL, "of q.k; 0: 1 / sqrt(head_dim)"},
+    {"geometry.sparse_vert_stride", KIND_U32, AT(geometry.sparse.vert_stride), 0, 1 << 20, "0", NULL,
+     "block-sparse attention (layout vllm): every so many blocks are seen by all; 0 or 1: off"},
+    {"geometry.sparse_local_blocks", KIND_U32, AT(geometry.sparse.local_blocks), 1, 1 << 20, "16", NULL,
+     "likewise: the latest blocks, which are seen too"},
+    {"geometry.sparse_block_size", KIND_U32, AT(geometry.sparse.block_size), 1, 1 << 20, "64", NULL,
+     "likewise: tokens of such a block"},
+    {"geometry.sparse_head_step", KIND_U32, AT(geometry.sparse.head_sliding_step), -1024, 1024, "0", NULL,
+     "likewise: blocks by which the pattern slides a query head; negative: a KV head"},
+    {"geometry.sparse_tp_rank", KIND_U32, AT(geometry.sparse.tp_rank), 0, 1024, "0", NULL,
+     "likewise: rank whose heads these are, under tensor parallelism"},
     {"geometry.softcap", KIND_F32, AT(geometry.softcap), 0, 1e6, "0", NULL, "scores become c tanh(score / c); 0: off"},
     {"geometry.window", KIND_WINDOW, AT(geometry.window), 0, UINT32_MAX, "0", NULL,
      "tokens a query sees, itself included; 0: all; a list repeats over the layers"},
@@ -243,7 +256,7 @@ static int store(struct config *c, const struct key *key, const cJSON *item, cha
     case KIND_U32:
         if (!(number >= key->min && number <= key->max) || number != floor(number))
             return wants_integer(key, reason);
-        *(uint32_t *)member = (uint32_t)number;
+        *(uint32_t *)member = (uint32_t)(int64_t)number; /* int32_t where it may be negative */
         return 0;
     case KIND_BYTES:
         if (cJSON_IsString(item) && !parse_bytes(item->valuestring, &number))

@@ -45,6 +45,7 @@ struct config {
     char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
     uint32_t threads;                /* of the CPU backend; 0: as many as the process may use */
     uint32_t device;                 /* of the CUDA backend */
+    int kernel;                      /* likewise: enum attention_kernel, by name */
     char cache[CONFIG_STRING_BYTES]; /* likewise: see backend.cache */
     struct geometry geometry;
     struct model_constants constants; /* owned; config_deinit() frees them */

@@ -2,6 +2,7 @@
 #include "config/geometry.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 const char *const dtype_names[DTYPE_COUNT + 1] = {
@@ -16,7 +17,7 @@ static const uint8_t dtype_sizes[DTYPE_COUNT] = {
 #undef XX
 };
 
-const char *const layout_names[LAYOUT_COUNT + 1] = {"hnd", "nhd"};
+const char *const layout_names[LAYOUT_COUNT + 1] = {"hnd", "nhd", "vllm"};
 
 const char *dtype_name(enum dtype dtype)
 {
@@ -31,6 +32,35 @@ size_t dtype_bytes(enum dtype dtype)
 int dtype_is_fp8(enum dtype dtype)
 {
     return dtype == DTYPE_E4M3 || dtype == DTYPE_E5M2;
+}
+
+/* What the kernels of the vllm layout are made for. */
+static int check_vllm(const struct geometry *g, const char **field, char reason[GEOMETRY_REASON_BYTES])
+{
+    static const uint32_t head_dims[] = {32, 64, 80, 96, 112, 120, 128, 192, 256};
+    bool known_dim = false, windowed = false;
+    for (size_t i = 0; i < sizeof head_dims / sizeof head_dims[0]; i++)
+        known_dim |= g->head_dim == head_dims[i];
+    for (uint32_t layer = 0; layer < g->layers; layer++)
+        windowed |= g->window[layer] != 0;
+    const char *wants = NULL;
+    *field = "layout";
+    if (!known_dim)
+        wants = "vllm has heads of 32, 64, 80, 96, 112, 120, 128, 192 or 256";
+    else if (g->block_size != 8 && g->block_size != 16 && g->block_size != 32)
+        wants = "vllm has blocks of 8, 16 or 32 slots";
+    else if (g->kv_dtype != g->dtype && !dtype_is_fp8(g->kv_dtype))
+        wants = "vllm stores k and v in the format of q, or in e4m3 or e5m2";
+    else if (g->head_dim * dtype_bytes(g->kv_dtype) % 16 != 0)
+        wants = "vllm keeps keys in vectors of 16 bytes: this head_dim is not a whole number of them";
+    else if (windowed || g->softcap > 0)
+        wants = "vllm has neither windows nor softcap";
+    else if (g->sparse.vert_stride > 1 && g->sparse.block_size % g->block_size != 0)
+        wants = "vllm's sparse blocks are whole blocks: sparse_block_size is no multiple of block_size";
+    if (!wants)
+        return 0;
+    snprintf(reason, GEOMETRY_REASON_BYTES, "%s", wants);
+    return ATTND_INVALID;
 }
 
 int geometry_check(const struct geometry *g, const char **field, char reason[GEOMETRY_REASON_BYTES])
@@ -68,6 +98,13 @@ int geometry_check(const struct geometry *g, const char **field, char reason[GEO
         *field = "dtype";
         snprintf(reason, GEOMETRY_REASON_BYTES,
                  "q and o can be f32, f16 or bf16, not %s (kv_dtype can)", dtype_name(g->dtype));
+        return ATTND_INVALID;
+    }
+    if (g->layout == LAYOUT_VLLM && check_vllm(g, field, reason) != 0)
+        return ATTND_INVALID;
+    if (g->layout != LAYOUT_VLLM && g->sparse.vert_stride > 1) {
+        *field = "sparse_vert_stride";
+        snprintf(reason, GEOMETRY_REASON_BYTES, "block-sparse attention needs the layout vllm");
         return ATTND_INVALID;
     }
     if (!(isfinite(g->scale) && g->scale > 0)) {

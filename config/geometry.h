@@ -44,7 +44,19 @@ enum dtype {
 enum kv_layout {
     LAYOUT_HND, /* [kv_heads][block_size][head_dim] */
     LAYOUT_NHD, /* [block_size][kv_heads][head_dim] */
+    /* K [kv_heads][head_dim / x][block_size][x], x elements being 16 bytes; V
+       [kv_heads][head_dim][block_size] */
+    LAYOUT_VLLM,
     LAYOUT_COUNT
+};
+
+/* Block-sparse attention, of the vllm layout: of the blocks of `block_size` tokens a query sees the
+ * latest `local_blocks` (its own included), and every vert_stride'th, from a first one that slides by
+ * head_sliding_step a head: query heads, or KV heads if it is negative. tp_rank: of a model that is
+ * spread over several daemons, which counts heads on from the ranks before. */
+struct block_sparse {
+    uint32_t local_blocks, vert_stride, block_size, tp_rank; /* vert_stride 0 or 1: all are seen */
+    int32_t head_sliding_step;
 };
 
 struct geometry {
@@ -56,6 +68,7 @@ struct geometry {
     float scale;                 /* of q.k, before softcap; > 0 */
     float softcap;               /* 0: none */
     uint32_t window[LAYERS_MAX]; /* tokens that a query sees, itself included; 0: all */
+    struct block_sparse sparse;
 };
 
 /* Model constants, allocated to the geometry's sizes. NULL sinks or alibi: the model has none. */
@@ -82,6 +95,22 @@ MUST_USE int geometry_check(const struct geometry *g, const char **field,
 static inline uint32_t geometry_group(const struct geometry *g)
 {
     return g->query_heads / g->kv_heads;
+}
+
+/* Whether a query head that sees positions below `keys` sees position `j` of them under block-sparse
+ * attention. */
+static inline int geometry_sees(const struct geometry *g, uint32_t query_head, uint32_t keys,
+                                uint32_t j)
+{
+    const struct block_sparse *s = &g->sparse;
+    if (s->vert_stride <= 1)
+        return 1;
+    uint32_t query_block = (keys - 1) / s->block_size, key_block = j / s->block_size;
+    uint32_t first = s->head_sliding_step >= 0
+                         ? (s->tp_rank * g->query_heads + query_head) * (uint32_t)s->head_sliding_step
+                         : (s->tp_rank * g->kv_heads + query_head / geometry_group(g)) *
+                               (uint32_t)-s->head_sliding_step;
+    return key_block + s->local_blocks > query_block || (key_block + first + 1) % s->vert_stride == 0;
 }
 
 /* Bytes of K plus V of one token in one layer, and of one block in all layers. */

@@ -32,12 +32,16 @@ enum {
 
 struct attention;
 
+/* Which of the kernels of the vllm layout; those of the other layouts follow from the geometry. */
+enum attention_kernel { ATTENTION_AUTO, ATTENTION_PAGED_V1, ATTENTION_PAGED_V2 };
+
 struct attention_options {
-    const char *backend; /* "auto", "cuda", "cpu" or "reference" */
-    const char *isa;     /* of the CPU backend: "auto" or a name of attention_isa_names */
-    uint32_t threads;    /* of the CPU backend; 0: as many as this process may use */
-    uint32_t device;     /* of the CUDA backend: which GPU */
-    const char *cache;   /* likewise: folder for compiled kernels, "" or "none" (config.c) */
+    const char *backend;          /* "auto", "cuda", "cpu" or "reference" */
+    const char *isa;              /* of the CPU backend: "auto" or a name of attention_isa_names */
+    uint32_t threads;             /* of the CPU backend; 0: as many as this process may use */
+    uint32_t device;              /* of the CUDA backend: which GPU */
+    enum attention_kernel kernel; /* likewise */
+    const char *cache;            /* likewise: folder for compiled kernels, "" or "none" (config.c) */
     const struct geometry *geometry;         /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
@@ -51,6 +55,7 @@ struct attention_options {
 
 struct attention_info {
     const char *name, *isa;
+    const char *kernel; /* that computes attention */
     char device[128];
     uint32_t threads;
     bool bit_stable;

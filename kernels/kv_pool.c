@@ -56,9 +56,72 @@ void kv_pool_deinit(struct kv_pool *pool)
     *pool = (struct kv_pool){0};
 }
 
+/* The vllm layout: bytes from the beginning of K (or V) of a block to one element. */
+static uint64_t packed_offset(const struct kv_pool *pool, uint32_t slot, uint32_t kv_head, uint32_t dim,
+                              bool v)
+{
+    const struct geometry *g = pool->geometry;
+    uint32_t x = 16 / (uint32_t)pool->element_bytes;
+    uint64_t row = (uint64_t)kv_head * g->head_dim + dim;
+    uint64_t element =
+        v ? row * g->block_size + slot
+          : (row / x * g->block_size + slot) * x + dim % x; /* head_dim is a multiple of x */
+    return element * pool->element_bytes;
+}
+
+/* Move one row between its place in the pool and contiguous memory. */
+static void move_packed(const struct kv_pool *pool, uint8_t *half, uint32_t slot, uint32_t kv_head,
+                        bool v, uint8_t *row, bool store)
+{
+    size_t bytes = pool->element_bytes;
+    for (uint32_t d = 0; d < pool->geometry->head_dim; d++) {
+        uint8_t *at = half + packed_offset(pool, slot, kv_head, d, v);
+        memcpy(store ? at : row + d * bytes, store ? row + d * bytes : at, bytes);
+    }
+}
+
+static uint8_t *half_of(const struct kv_pool *pool, uint32_t layer, uint32_t block, bool v)
+{
+    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + v * pool->half_bytes;
+}
+
+void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                  uint32_t kv_head, bool v, void *row)
+{
+    if (pool->geometry->layout == LAYOUT_VLLM)
+        move_packed(pool, half_of(pool, layer, block, v), slot, kv_head, v, row, false);
+    else
+        memcpy(row, kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->half_bytes,
+               pool->geometry->head_dim * pool->element_bytes);
+}
+
+static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                  uint32_t kv_head, bool v, uint8_t *row)
+{
+    if (pool->geometry->layout == LAYOUT_VLLM)
+        move_packed(pool, half_of(pool, layer, block, v), slot, kv_head, v, row, true);
+    else
+        memcpy(kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->half_bytes, row,
+               pool->geometry->head_dim * pool->element_bytes);
+}
+
+static void copy_packed(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer)
+{
+    uint8_t row[HEAD_DIM_MAX * sizeof(float)];
+    for (uint32_t i = 0; i < 2 * pool->geometry->kv_heads * copy->slots; i++) {
+        uint32_t slot = i / 2 % copy->slots, head = i / 2 / copy->slots;
+        kv_pool_load(pool, layer, copy->from, slot, head, i % 2, row);
+        store(pool, layer, copy->to, slot, head, i % 2, row);
+    }
+}
+
 void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer)
 {
     const struct geometry *g = pool->geometry;
+    if (g->layout == LAYOUT_VLLM) {
+        copy_packed(pool, copy, layer);
+        return;
+    }
     /* the filled slots lie together per head (hnd) or for all heads at once (nhd) */
     uint32_t pieces = g->layout == LAYOUT_HND ? g->kv_heads : 1;
     uint64_t bytes = copy->slots * pool->slot_bytes;
@@ -119,13 +182,20 @@ void kv_pool_append(const struct kv_pool *pool, const struct model_constants *co
     const struct geometry *g = pool->geometry;
     const float *k_scale = constants->k_scale + (size_t)pass->layer * g->kv_heads;
     const float *v_scale = constants->v_scale + (size_t)pass->layer * g->kv_heads;
+    bool in_place = g->layout != LAYOUT_VLLM;
+    uint8_t packed[HEAD_DIM_MAX * sizeof(float)];
     for (uint32_t i = 0; i < append->count; i++) {
         uint32_t position = append->position + i;
         uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
         for (uint32_t head = 0; head < g->kv_heads; head++) {
-            uint8_t *to = kv_pool_key(pool, pass->layer, block, slot, head);
+            uint8_t *to = in_place ? kv_pool_key(pool, pass->layer, block, slot, head) : packed;
             store_row(pool, pass, append, i, head, VALUES_K, k_scale[head], to);
-            store_row(pool, pass, append, i, head, VALUES_V, v_scale[head], to + pool->half_bytes);
+            if (!in_place)
+                store(pool, pass->layer, block, slot, head, false, packed);
+            to += in_place ? pool->half_bytes : 0;
+            store_row(pool, pass, append, i, head, VALUES_V, v_scale[head], to);
+            if (!in_place)
+                store(pool, pass->layer, block, slot, head, true, packed);
         }
     }
 }
@@ -136,20 +206,21 @@ uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constant
     const struct geometry *g = pool->geometry;
     size_t from_bytes = g->head_dim * dtype_bytes(rows->dtype);
     size_t stored_bytes = g->head_dim * pool->element_bytes;
-    uint8_t stored[HEAD_DIM_MAX * sizeof(float)];
+    uint8_t stored[HEAD_DIM_MAX * sizeof(float)], stands[HEAD_DIM_MAX * sizeof(float)];
     for (uint32_t i = 0; i < rows->count; i++) {
         uint32_t position = rows->position + i;
         uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
         for (uint32_t head = 0; head < g->kv_heads; head++) {
             size_t at = ((size_t)i * g->kv_heads + head) * from_bytes,
                    scale = (size_t)rows->layer * g->kv_heads + head;
-            const uint8_t *stands = kv_pool_key(pool, rows->layer, block, slot, head);
+            kv_pool_load(pool, rows->layer, block, slot, head, false, stands);
             convert_row(pool, rows->dtype, (const uint8_t *)rows->k + at, constants->k_scale[scale],
                         stored);
             bool equal = memcmp(stored, stands, stored_bytes) == 0;
+            kv_pool_load(pool, rows->layer, block, slot, head, true, stands);
             convert_row(pool, rows->dtype, (const uint8_t *)rows->v + at, constants->v_scale[scale],
                         stored);
-            if (!equal || memcmp(stored, stands + pool->half_bytes, stored_bytes) != 0)
+            if (!equal || memcmp(stored, stands, stored_bytes) != 0)
                 return i;
         }
     }
@@ -163,10 +234,9 @@ void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
     size_t row_bytes = g->head_dim * pool->element_bytes;
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t head = 0; head < g->kv_heads; head++) {
-            const uint8_t *from = kv_pool_key(pool, layer, block, slot + i, head);
             size_t to = ((size_t)i * g->kv_heads + head) * row_bytes;
-            memcpy((uint8_t *)k + to, from, row_bytes);
-            memcpy((uint8_t *)v + to, from + pool->half_bytes, row_bytes);
+            kv_pool_load(pool, layer, block, slot + i, head, false, (uint8_t *)k + to);
+            kv_pool_load(pool, layer, block, slot + i, head, true, (uint8_t *)v + to);
         }
     }
 }

@@ -2,7 +2,7 @@
  *
  * Shared by the host backends. One mapping on huge pages:
  *
- *   [layer][block][K, V][ hnd: kv_head, slot, dim | nhd: slot, kv_head, dim ]
+ *   [layer][block][K, V][ hnd: kv_head, slot, dim | nhd: slot, kv_head, dim | vllm: geometry.h ]
  *
  * A layer's pool is contiguous, so consecutive block ids are consecutive memory for the pass that reads
  * one layer. All offsets are 64-bit. No locks: who writes what is the caller's affair. */
@@ -31,13 +31,18 @@ MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry,
                           char error[ATTENTION_ERROR_BYTES]);
 void kv_pool_deinit(struct kv_pool *pool);
 
-/* The K row of one token and head; its V row lies half_bytes behind. */
+/* hnd and nhd: the K row of one token and head; its V row lies half_bytes behind. */
 static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, uint32_t block,
                                    uint32_t slot, uint32_t kv_head)
 {
     return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes +
            kv_head * pool->head_bytes + slot * pool->slot_bytes;
 }
+
+/* kv_pool_load: K (or V) of one token and head, [head_dim] in the stored format, whatever the layout.
+ */
+void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                  uint32_t kv_head, bool v, void *row);
 
 /* kv_pool_copy(pool, copy, layer): the part of a copy that lies in one layer. */
 void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer);

@@ -351,7 +351,8 @@ static void check_invariants(struct engine *e)
 /* Run what is queued until nothing is. */
 static void run_queue(struct engine *e)
 {
-    driver_settle(e->driver);
+    if (call_steps_wait_s(e->call_steps) >= 0) /* else nothing is queued */
+        driver_settle(e->driver);
     do {
         atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         check_invariants(e);

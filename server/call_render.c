@@ -348,7 +348,7 @@ static void render_attention(struct json_writer *w, const struct call *call,
     json_uint(w, "rows_in_step", call->rows_in_step);
     json_uint(w, "bytes_read", call->bytes_read);
     json_float(w, "roof_fraction", (float)roof_fraction(call, c));
-    json_string(w, "kernel", c->backend->isa);
+    json_string(w, "kernel", c->backend->kernel);
     json_close(w, '}');
 }
 
@@ -380,7 +380,7 @@ static void render_tensors(struct http_exchange *x, const struct call *call,
         "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
         "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
         call->queue_us, call->step_us, call->rows_in_step, (unsigned long long)call->bytes_read,
-        roof_fraction(call, c), c->backend->isa);
+        roof_fraction(call, c), c->backend->kernel);
     x->content_type = "application/x-safetensors";
     x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
@@ -613,7 +613,7 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         }
         json_open(w, NULL, '{');
         json_bool(w, "ok", true);
-        json_string(w, "kernel", c->backend->isa);
+        json_string(w, "kernel", c->backend->kernel);
         json_close(w, '}');
         break;
     case CALL_WORKLOAD_START:

@@ -140,7 +140,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
     json_close(w, '}');
     json_open(w, "kernels", '{');
-    json_string(w, "attend", backend->isa);
+    json_string(w, "attend", backend->kernel);
     json_close(w, '}');
     json_close(w, '}');
     json_raw(w, "\n");

@@ -634,6 +634,7 @@ static void describe(struct cpu_backend *b)
 {
     b->base.info = (struct attention_info){.name = "cpu",
                                            .isa = b->kernels->isa,
+                                           .kernel = b->kernels->isa,
                                            .threads = thread_pool_threads(b->threads),
                                            .bit_stable = true};
     char line[256];
@@ -653,6 +654,11 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     const struct cpu_kernels *kernels = choose_kernels(options->isa, error);
     if (!kernels)
         return ATTND_INVALID;
+    if (options->geometry->layout == LAYOUT_VLLM) {
+        snprintf(error, ATTENTION_ERROR_BYTES,
+                 "geometry.layout: vllm is for a GPU (and the reference backend), not for the CPU");
+        return ATTND_INVALID;
+    }
     struct cpu_backend *b = calloc(1, sizeof *b);
     if (!b)
         return ATTND_NO_MEMORY;

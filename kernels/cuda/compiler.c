@@ -96,8 +96,8 @@ struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes)
 bool cuda_uses_tensor_cores(const struct geometry *g, const struct cuda_target *target)
 {
     bool half = g->dtype == DTYPE_F16 || g->dtype == DTYPE_BF16;
-    return atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH && half &&
-           (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
+    return g->layout != LAYOUT_VLLM && atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH &&
+           half && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
 }
 
 /* ---- the compiler -------------------------------------------------------------------------------- */
@@ -151,7 +151,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
 {
     static const char *const dtypes[] = {"DTYPE_F32", "DTYPE_F16", "DTYPE_BF16", "DTYPE_E4M3",
                                          "DTYPE_E5M2"};
-    static const char *const layouts[] = {"LAYOUT_HND", "LAYOUT_NHD"};
+    static const char *const layouts[] = {"LAYOUT_HND", "LAYOUT_NHD", "LAYOUT_VLLM"};
     *r = (struct request){.g = g, .target = target};
     add_option(r, "--gpu-architecture=%s", target->arch);
     add_option(r, "--std=c++17");
@@ -168,6 +168,14 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DLAYOUT=%s", layouts[g->layout]);
     add_option(r, "-DSM_BYTES=%u", target->sm_bytes);
     add_option(r, "-DTENSOR_CORES=%d", cuda_uses_tensor_cores(g, target));
+    add_option(r, "-DPAGED=%d", g->layout == LAYOUT_VLLM);
+    if (g->layout == LAYOUT_VLLM) {
+        add_option(r, "-DSPARSE_VERT_STRIDE=%u", g->sparse.vert_stride);
+        add_option(r, "-DSPARSE_LOCAL_BLOCKS=%u", g->sparse.local_blocks);
+        add_option(r, "-DSPARSE_BLOCK_SIZE=%u", g->sparse.block_size);
+        add_option(r, "-DSPARSE_HEAD_STEP=%d", (int)g->sparse.head_sliding_step);
+        add_option(r, "-DSPARSE_TP_RANK=%u", g->sparse.tp_rank);
+    }
     XXH3_state_t *state = XXH3_createState();
     if (!state)
         abort();
@@ -211,7 +219,8 @@ static void read_report(const char *log, FILE *report, struct cuda_cubin *cubin)
         if (report)
             fprintf(report, "  %-14s %3u registers, %u bytes of stack, %u spilled\n", kernel, registers,
                     stack, stores);
-        bool attention = strncmp(kernel, "attend", 6) == 0 || strcmp(kernel, "merge") == 0;
+        bool attention = strncmp(kernel, "attend", 6) == 0 || strcmp(kernel, "merge") == 0 ||
+                         strncmp(kernel, "paged", 5) == 0;
         if (attention && (stack || stores || loads))
             snprintf(cubin->uses_local_memory, sizeof cubin->uses_local_memory, "%s", kernel);
     }

@@ -33,9 +33,12 @@ enum {
     GIVEN_BYTES = 64 << 20,   /* of k and v that are being appended, each, on the device */
     PASS_OPERATIONS = 64,     /* of a pass, at most, without its appends */
     WIDTHS_MAX = 3,
-    PREPARED_MAX = 8,   /* plans of a step that are remembered: one a window */
-    SIMPLE_COLUMNS = 8, /* attend_simple.cu */
-    ROOF_THREADS = 512, /* pool.cu, read_all */
+    PREPARED_MAX = 8,          /* plans of a step that are remembered: one a window */
+    SIMPLE_COLUMNS = 8,        /* attend_simple.cu */
+    PAGED_V1_TOKENS = 8192,    /* longest context that vLLM's rule gives to paged_v1, and */
+    PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
+    PAGED_V1_BLOCKS = 512,     /* rows times heads from which on it does not cut contexts */
+    ROOF_THREADS = 512,        /* pool.cu, read_all */
     ROOF_ROUNDS = 5
 };
 
@@ -329,6 +332,14 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     return p;
 }
 
+/* Shared memory of paged_v1 and v2: logits of so many tokens in whole blocks, or the warps' outputs. */
+static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
+{
+    uint32_t logits = (tokens + g->block_size - 1) / g->block_size * g->block_size;
+    uint32_t outputs = CUDA_THREADS / 32 / 2 * g->head_dim;
+    return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
+}
+
 /* The items by width, and the merges. */
 static void launch_attention(struct cuda_backend *b, const struct prepared_plan *prepared,
                              const struct cuda_attend_pass *p)
@@ -349,6 +360,48 @@ static void launch_attention(struct cuda_backend *b, const struct prepared_plan 
             sizeof *p);
 }
 
+static uint32_t paged_shared_max(const struct cuda_backend *b)
+{
+    return b->device.target.sm_bytes - TILE_BLOCK_BYTES - PAGED_STATIC_BYTES;
+}
+
+/* Whether a step of `rows` rows goes to paged_v1: as it is named, or by vLLM's rule; and where the
+ * logits of the longest row fit into shared memory. */
+static bool takes_paged_v1(const struct cuda_backend *b, uint32_t rows, uint32_t longest)
+{
+    const struct geometry *g = b->options.geometry;
+    bool by_rule = longest <= PAGED_V1_TOKENS &&
+                   (longest <= PAGED_PARTITION || rows * g->query_heads > PAGED_V1_BLOCKS);
+    bool fits = paged_shared_bytes(g, longest) <= paged_shared_max(b);
+    return fits && (b->options.kernel == ATTENTION_PAGED_V1 ||
+                    (b->options.kernel == ATTENTION_AUTO && by_rule));
+}
+
+/* The vllm layout's kernels, which take rows as they are, some at a time if their partial states have
+ * no room together. */
+static void launch_paged(struct cuda_backend *b, const struct plan *plan,
+                         const struct cuda_attend_pass *p)
+{
+    const struct geometry *g = b->options.geometry;
+    uint32_t longest = 1;
+    for (uint32_t i = 0; i < plan->row_count; i++)
+        longest = plan->rows[i].keys > longest ? plan->rows[i].keys : longest;
+    bool v1 = takes_paged_v1(b, plan->row_count, longest);
+    uint32_t partitions = v1 ? 1 : (longest + PAGED_PARTITION - 1) / PAGED_PARTITION;
+    uint32_t room = b->options.partials_max / partitions, together = room ? room : 1;
+    for (uint32_t first = 0, n; first < plan->row_count; first += n) {
+        n = v1 ? plan->row_count : smaller(together, plan->row_count - first);
+        const struct cuda_paged_pass pass = {*p, partitions, first};
+        struct cuda_grid grid = {g->query_heads, n, partitions, CUDA_THREADS,
+                                 paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION)};
+        cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);
+        grid.z = 1;
+        grid.shared_bytes = 0;
+        if (!v1)
+            cuda_queue_launch(&b->queue, KERNEL_PAGED_REDUCE, grid, &pass, sizeof pass);
+    }
+}
+
 static void add_attention(struct cuda_backend *b, const struct attention_pass *pass)
 {
     const struct geometry *g = b->options.geometry;
@@ -365,11 +418,15 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
         p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
         cuda_queue_launch(q, KERNEL_GENERATE_Q, grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
     }
-    launch_attention(b, prepared, &p);
+    if (g->layout == LAYOUT_VLLM)
+        launch_paged(b, plan, &p);
+    else
+        launch_attention(b, prepared, &p);
     cuda_queue_begin_copies(q, b->side);
     cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
     if (pass->lse)
-        cuda_queue_copy_out(q, pass->lse, p.lse, plan->row_count * g->query_heads * sizeof(float));
+        cuda_queue_copy_out(q, pass->lse, p.lse,
+                            (size_t)plan->row_count * g->query_heads * sizeof(float));
     cuda_queue_end_copies(q, b->side);
     b->side = (b->side + 1) % CUDA_SIDES;
 }
@@ -581,8 +638,12 @@ static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
 {
     const struct geometry *g = b->options.geometry;
     bool tensor_cores = cuda_uses_tensor_cores(g, &b->device.target);
+    if (g->layout == LAYOUT_VLLM)
+        return kernel <= KERNEL_PAGED_REDUCE;
     if (kernel == KERNEL_ATTEND_SIMPLE)
         return !tensor_cores;
+    if (kernel >= KERNEL_PAGED_V1 && kernel <= KERNEL_PAGED_REDUCE)
+        return false;
     if (kernel == KERNEL_ATTEND_32)
         return tensor_cores && tile_columns_max(g->head_dim) >= 32;
     return kernel < KERNEL_ATTEND_8 || tensor_cores;
@@ -641,6 +702,10 @@ static int load_kernels(struct cuda_backend *b)
                                             width->columns, d->target.sm_bytes)
                                   .bytes;
         allow_shared_memory(b, width);
+    }
+    if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
+        const struct width paged = {KERNEL_PAGED_V1, 0, paged_shared_max(b)};
+        allow_shared_memory(b, &paged);
     }
     b->base.info.p_rounded = cuda_uses_tensor_cores(g, &d->target);
     return cuda_failed(d) ? ATTND_INTERNAL : 0;
@@ -726,6 +791,28 @@ static int open_all(struct cuda_backend *b)
     return ATTND_INTERNAL;
 }
 
+/* Whether the kernel that is asked for goes with the layout, and with the longest context. */
+static int check_kernel(const struct attention_options *o, char error[ATTENTION_ERROR_BYTES])
+{
+    if (o->kernel == ATTENTION_AUTO)
+        return 0;
+    if (o->geometry->layout != LAYOUT_VLLM) {
+        snprintf(error, ATTENTION_ERROR_BYTES,
+                 "backend.kernel: paged_v1 and paged_v2 go with geometry.layout vllm");
+        return ATTND_INVALID;
+    }
+    return 0;
+}
+
+static const char *kernel_name(const struct attention_options *o, const struct cuda_target *target)
+{
+    if (o->geometry->layout == LAYOUT_VLLM)
+        return o->kernel == ATTENTION_PAGED_V1   ? "paged_v1"
+               : o->kernel == ATTENTION_PAGED_V2 ? "paged_v2"
+                                                 : "paged_v1 or paged_v2";
+    return cuda_uses_tensor_cores(o->geometry, target) ? "attend_mma" : "attend_simple";
+}
+
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
                       char error[ATTENTION_ERROR_BYTES])
 {
@@ -737,9 +824,17 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     b->options = *options;
     if (b->options.rows_max < CUDA_TEST_ROWS)
         b->options.rows_max = CUDA_TEST_ROWS;
-    if (b->options.partials_max < CUDA_TEST_ROWS)
-        b->options.partials_max = CUDA_TEST_ROWS;
-    int rc = cuda_device_open(&b->device, options->device, b->base.failure);
+    uint32_t partitions = options->table_stride * options->geometry->block_size / PAGED_PARTITION + 1;
+    uint32_t least = options->geometry->layout == LAYOUT_VLLM ? partitions : CUDA_TEST_ROWS;
+    if (b->options.partials_max < least) /* the longest row has room */
+        b->options.partials_max = least;
+    int rc = check_kernel(options, error);
+    if (rc == 0)
+        rc = cuda_device_open(&b->device, options->device, b->base.failure);
+    if (rc == ATTND_INVALID) {
+        free(b);
+        return rc;
+    }
     if (rc != 0) {
         snprintf(error, ATTENTION_ERROR_BYTES, "%s", b->base.failure);
         free(b);
@@ -749,7 +844,8 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         .name = "cuda",
         .isa = b->device.target.arch,
         .threads = b->device.multiprocessors,
-        .bit_stable = true,
+        .kernel = kernel_name(options, &b->device.target),
+        .bit_stable = options->geometry->layout != LAYOUT_VLLM,
         .on_device = true,
     };
     snprintf(b->base.info.device, sizeof b->base.info.device, "%s", b->device.name);

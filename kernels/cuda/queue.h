@@ -33,6 +33,9 @@ enum {
     XX(KERNEL_GENERATE_Q, "generate_q")                                                                \
     XX(KERNEL_STAMP, "stamp")                                                                          \
     XX(KERNEL_READ_ALL, "read_all")                                                                    \
+    XX(KERNEL_PAGED_V1, "paged_v1")                                                                    \
+    XX(KERNEL_PAGED_V2, "paged_v2")                                                                    \
+    XX(KERNEL_PAGED_REDUCE, "paged_reduce")                                                            \
     XX(KERNEL_MERGE, "merge")                                                                          \
     XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                          \
     XX(KERNEL_ATTEND_8, "attend_8")                                                                    \

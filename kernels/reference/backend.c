@@ -30,9 +30,11 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     const struct row_source *s = cookie;
     const struct geometry *g = s->pool->geometry;
     uint32_t block = s->ids[position / g->block_size], slot = position % g->block_size;
-    const uint8_t *key = kv_pool_key(s->pool, s->layer, block, slot, kv_head);
-    numeric_to_float(g->kv_dtype, key, g->head_dim, k);
-    numeric_to_float(g->kv_dtype, key + s->pool->half_bytes, g->head_dim, v);
+    uint8_t row[HEAD_DIM_MAX * sizeof(float)];
+    kv_pool_load(s->pool, s->layer, block, slot, kv_head, false, row);
+    numeric_to_float(g->kv_dtype, row, g->head_dim, k);
+    kv_pool_load(s->pool, s->layer, block, slot, kv_head, true, row);
+    numeric_to_float(g->kv_dtype, row, g->head_dim, v);
 }
 
 static void run_row(const struct reference_backend *b, const struct attention_step *step,
@@ -132,8 +134,8 @@ int reference_backend_open(const struct attention_options *options, struct atten
     }
     b->options = *options;
     b->base.ops = &ops;
-    b->base.info =
-        (struct attention_info){.name = "reference", .isa = "c", .threads = 1, .bit_stable = true};
+    b->base.info = (struct attention_info){
+        .name = "reference", .isa = "c", .kernel = "reference", .threads = 1, .bit_stable = true};
     strcpy(b->base.info.device, "host, double precision");
     *attention = &b->base;
     return 0;

@@ -30,6 +30,8 @@ void reference_row(const struct geometry *g, const struct model_constants *c, ui
     double m = sink, l = 0;
 
     for (uint32_t j = first; j < keys; j++) {
+        if (!geometry_sees(g, query_head, keys, j))
+            continue;
         kv(cookie, j, kv_head, k, v);
         m = fmax(m, score(g, c, layer, query_head, q, k, (double)j - (double)(keys - 1)));
     }
@@ -40,6 +42,8 @@ void reference_row(const struct geometry *g, const struct model_constants *c, ui
         return;
     l = c->sinks ? exp(sink - m) : 0;
     for (uint32_t j = first; j < keys; j++) {
+        if (!geometry_sees(g, query_head, keys, j))
+            continue;
         kv(cookie, j, kv_head, k, v);
         double p = exp(score(g, c, layer, query_head, q, k, (double)j - (double)(keys - 1)) - m);
         l += p;

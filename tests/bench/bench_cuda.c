@@ -42,24 +42,30 @@ struct workload {
     uint32_t tokens; /* of each sequence; 0: ragged */
     uint32_t shared; /* first tokens that all have in common */
     enum dtype kv_dtype;
+    enum attention_kernel kernel; /* of the vllm layout; ATTENTION_AUTO: the native one */
 };
 
 static const struct workload workloads[] = {
-    {"W1", 32, 8, 128, 16, 64, 4096, 0, DTYPE_BF16},
-    {"W1p64", 32, 8, 128, 64, 64, 4096, 0, DTYPE_BF16},
-    {"W1s", 32, 8, 128, 16, 64, 1024, 0, DTYPE_BF16},
-    {"W1b", 32, 8, 128, 16, 8, 4096, 0, DTYPE_BF16},
-    {"W1c", 32, 8, 128, 16, 1, 4096, 0, DTYPE_BF16},
-    {"W2", 8, 1, 128, 16, 128, 4096, 0, DTYPE_BF16},
-    {"W3", 32, 32, 128, 16, 16, 2048, 0, DTYPE_BF16},
-    {"W4", 32, 8, 128, 16, 1, 131072, 0, DTYPE_BF16},
-    {"W5", 32, 8, 128, 16, 256, 0, 0, DTYPE_BF16},
-    {"W6", 32, 8, 64, 16, 64, 4096, 0, DTYPE_BF16},
-    {"W7", 16, 8, 256, 16, 32, 4096, 0, DTYPE_BF16},
-    {"W8", 32, 8, 128, 16, 64, 4096, 0, DTYPE_E4M3},
-    {"W8p64", 32, 8, 128, 64, 64, 4096, 0, DTYPE_E4M3},
-    {"W9", 32, 8, 128, 16, 256, 8192 + 128, 8192, DTYPE_BF16},
-    {"W10", 64, 1, 128, 16, 64, 4096, 0, DTYPE_BF16},
+    {"W1", 32, 8, 128, 16, 64, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W1p64", 32, 8, 128, 64, 64, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W1s", 32, 8, 128, 16, 64, 1024, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W1b", 32, 8, 128, 16, 8, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W1c", 32, 8, 128, 16, 1, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W2", 8, 1, 128, 16, 128, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W3", 32, 32, 128, 16, 16, 2048, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W4", 32, 8, 128, 16, 1, 131072, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W5", 32, 8, 128, 16, 256, 0, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W6", 32, 8, 64, 16, 64, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W7", 16, 8, 256, 16, 32, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    {"W8", 32, 8, 128, 16, 64, 4096, 0, DTYPE_E4M3, ATTENTION_AUTO},
+    {"W8p64", 32, 8, 128, 64, 64, 4096, 0, DTYPE_E4M3, ATTENTION_AUTO},
+    {"W9", 32, 8, 128, 16, 256, 8192 + 128, 8192, DTYPE_BF16, ATTENTION_AUTO},
+    {"W10", 64, 1, 128, 16, 64, 4096, 0, DTYPE_BF16, ATTENTION_AUTO},
+    /* the kernels of vLLM's documents */
+    {"W1v1", 32, 8, 128, 16, 64, 4096, 0, DTYPE_BF16, ATTENTION_PAGED_V1},
+    {"W1v2", 32, 8, 128, 16, 64, 4096, 0, DTYPE_BF16, ATTENTION_PAGED_V2},
+    {"W3v1", 32, 32, 128, 16, 16, 2048, 0, DTYPE_BF16, ATTENTION_PAGED_V1},
+    {"W3v2", 32, 32, 128, 16, 16, 2048, 0, DTYPE_BF16, ATTENTION_PAGED_V2},
 };
 
 static void *make_array(size_t n, size_t size)
@@ -193,6 +199,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t threa
                              .block_size = w->block_size,
                              .dtype = DTYPE_BF16,
                              .kv_dtype = w->kv_dtype,
+                             .layout = w->kernel == ATTENTION_AUTO ? LAYOUT_HND : LAYOUT_VLLM,
                              .scale = 1.0F / sqrtf((float)w->head_dim)};
     double layer_bytes = (double)x->tokens * (double)geometry_token_bytes(&x->g);
     x->g.layers = (uint32_t)fmin(fmax(ceil(bytes / layer_bytes), LAYERS_LEAST), LAYERS_MOST);
@@ -202,6 +209,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t threa
         x->c.k_scale[i] = x->c.v_scale[i] = 1;
     const struct attention_options options = {.backend = "cuda",
                                               .isa = "auto",
+                                              .kernel = w->kernel,
                                               .cache = "",
                                               .geometry = &x->g,
                                               .constants = &x->c,

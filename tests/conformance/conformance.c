@@ -11,8 +11,11 @@
  *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
  *           the outputs
  *
+ * The kernels of the vllm layout have a grid of their own, and only the first and the last of these.
+ *
  * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N]. NAME is "reference",
- * "cuda" or an instruction set of the CPU backend. --every takes each Nth case only (for sanitizers),
+ * "reference-vllm", "cuda", "cuda-vllm" or an instruction set of the CPU backend. --every takes each
+ * Nth case only (for sanitizers),
  * --part the I'th of N equal parts (to run them side by side). A failing case prints what it is and how
  * to run it alone. */
 #include "kernels/attention.h"
@@ -38,14 +41,28 @@ enum {
     ROWS_MAX = 64,
     GUARD_BYTES = 64,
     PARTIALS_MAX = 4096,
+    KV_HEADS = 40, /* at most */
     SEED = 11
+};
+
+/* A case of one of the grids, spelt out. */
+struct setting {
+    enum dtype dtype, kv_dtype;
+    uint32_t head_dim, query_heads, kv_heads, block_size, window;
+    enum kv_layout layout;
+    bool softcap, sinks, alibi;
+    struct block_sparse sparse;
+    enum attention_kernel kernel;
+    enum source source;
+    const struct shape *shape;
 };
 
 /* Everything that one case needs and that does not depend on the backend. */
 struct world {
     struct geometry g;
     struct model_constants c;
-    float sinks[LAYERS][64], alibi[64], k_scale[LAYERS][8], v_scale[LAYERS][8];
+    float sinks[LAYERS][64], alibi[64], k_scale[LAYERS][KV_HEADS], v_scale[LAYERS][KV_HEADS];
+    enum attention_kernel kernel;
     const struct shape *shape;
     enum source source;
     uint32_t blocks, stride;
@@ -131,17 +148,17 @@ static size_t kv_index(const struct world *w, uint32_t sequence, uint32_t at, ui
     return (((size_t)sequence * w->longest + at) * w->g.kv_heads + head) * w->g.head_dim;
 }
 
-static void make_constants(struct world *w, unsigned constants)
+static void make_constants(struct world *w, const struct setting *t)
 {
     for (uint32_t i = 0; i < 64; i++) {
         w->alibi[i] = exp2f(-(float)(i % 8 + 1));
         for (uint32_t layer = 0; layer < LAYERS; layer++)
             w->sinks[layer][i] = (float)(i % 5) - 1.5F + (float)layer;
     }
-    for (uint32_t i = 0; i < LAYERS * 8; i++) {
+    for (uint32_t i = 0; i < LAYERS * KV_HEADS; i++) {
         bool scaled = dtype_is_fp8(w->g.kv_dtype);
-        w->k_scale[i / 8][i % 8] = scaled ? 0.03F + 0.01F * (float)(i % 3) : 1;
-        w->v_scale[i / 8][i % 8] = scaled ? 0.5F + 0.25F * (float)(i % 3) : 1;
+        w->k_scale[i / KV_HEADS][i % KV_HEADS] = scaled ? 0.03F + 0.01F * (float)(i % 3) : 1;
+        w->v_scale[i / KV_HEADS][i % KV_HEADS] = scaled ? 0.5F + 0.25F * (float)(i % 3) : 1;
     }
     w->c = (struct model_constants){.k_scale = w->k_scale[0], .v_scale = w->v_scale[0]};
     /* the tables are dense in the geometry's own sizes */
@@ -156,8 +173,8 @@ static void make_constants(struct world *w, unsigned constants)
     w->c.k_scale = k;
     w->c.v_scale = v;
     w->c.sinks = sinks;
-    w->c.alibi = grid_constants[constants].alibi ? w->alibi : NULL;
-    if (!grid_constants[constants].sinks) {
+    w->c.alibi = t->alibi ? w->alibi : NULL;
+    if (!t->sinks) {
         free(sinks);
         w->c.sinks = NULL;
     }
@@ -185,26 +202,69 @@ static void make_rows(struct world *w)
     }
 }
 
-static struct world *make_world(const struct cover_case *k)
+static struct setting native_setting(const struct cover_case *k)
 {
-    struct world *w = make_array(1, sizeof *w);
-    uint32_t window = grid_windows[k->value[AXIS_WINDOW]];
-    w->g = (struct geometry){
-        .layers = LAYERS,
-        .query_heads = grid_heads[k->value[AXIS_HEADS]].query,
-        .kv_heads = grid_heads[k->value[AXIS_HEADS]].kv,
-        .head_dim = grid_head_dims[k->value[AXIS_HEAD_DIM]],
-        .block_size = grid_block_sizes[k->value[AXIS_BLOCK_SIZE]],
+    return (struct setting){
         .dtype = grid_dtypes[k->value[AXIS_DTYPE]],
         .kv_dtype = grid_kv_dtypes[k->value[AXIS_KV_DTYPE]],
+        .head_dim = grid_head_dims[k->value[AXIS_HEAD_DIM]],
+        .query_heads = grid_heads[k->value[AXIS_HEADS]].query,
+        .kv_heads = grid_heads[k->value[AXIS_HEADS]].kv,
+        .block_size = grid_block_sizes[k->value[AXIS_BLOCK_SIZE]],
+        .window = grid_windows[k->value[AXIS_WINDOW]],
         .layout = (enum kv_layout)k->value[AXIS_LAYOUT],
-        .softcap = k->value[AXIS_SOFTCAP] ? 5 : 0,
-        .window = {window + 5, window},
+        .softcap = k->value[AXIS_SOFTCAP],
+        .sinks = grid_constants[k->value[AXIS_CONSTANTS]].sinks,
+        .alibi = grid_constants[k->value[AXIS_CONSTANTS]].alibi,
+        .source = (enum source)k->value[AXIS_SOURCE],
+        .shape = &grid_shapes[k->value[AXIS_SHAPE]],
+    };
+}
+
+/* Of the grid of the vllm layout. */
+static struct setting paged_setting(const struct cover_case *k)
+{
+    struct setting t = {
+        .dtype = grid_dtypes[k->value[PAGED_DTYPE]],
+        .kv_dtype = paged_kv_dtypes[k->value[PAGED_KV]],
+        .head_dim = paged_head_dims[k->value[PAGED_HEAD_DIM]],
+        .query_heads = paged_heads[k->value[PAGED_HEADS]].query,
+        .kv_heads = paged_heads[k->value[PAGED_HEADS]].kv,
+        .block_size = paged_block_sizes[k->value[PAGED_BLOCK_SIZE]],
+        .layout = LAYOUT_VLLM,
+        .alibi = k->value[PAGED_ALIBI],
+        .sparse = paged_sparse[k->value[PAGED_SPARSE]],
+        .kernel = (enum attention_kernel)k->value[PAGED_KERNEL],
+        .source = (enum source)k->value[PAGED_SOURCE],
+        .shape = &paged_shapes[k->value[PAGED_SHAPE]],
+    };
+    if (t.kv_dtype == DTYPE_COUNT || t.head_dim % 16 != 0) /* keys are whole vectors of 16 bytes */
+        t.kv_dtype = t.dtype;
+    return t;
+}
+
+static struct world *make_world(const struct setting *t)
+{
+    struct world *w = make_array(1, sizeof *w);
+    bool windows = t->layout != LAYOUT_VLLM;
+    w->g = (struct geometry){
+        .layers = LAYERS,
+        .query_heads = t->query_heads,
+        .kv_heads = t->kv_heads,
+        .head_dim = t->head_dim,
+        .block_size = t->block_size,
+        .dtype = t->dtype,
+        .kv_dtype = t->kv_dtype,
+        .layout = t->layout,
+        .softcap = t->softcap ? 5 : 0,
+        .window = {windows ? t->window + 5 : 0, t->window},
+        .sparse = t->sparse,
     };
     w->g.scale = 1.0F / sqrtf((float)w->g.head_dim);
-    w->shape = &grid_shapes[k->value[AXIS_SHAPE]];
-    w->source = (enum source)k->value[AXIS_SOURCE];
-    make_constants(w, k->value[AXIS_CONSTANTS]);
+    w->shape = t->shape;
+    w->source = t->source;
+    w->kernel = t->kernel;
+    make_constants(w, t);
     for (uint32_t s = 0; s < w->shape->count; s++) {
         uint32_t length = w->shape->sequences[s].length;
         w->longest = length > w->longest ? length : w->longest;
@@ -362,6 +422,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
                                               .geometry = &w->g,
                                               .constants = &w->c,
                                               .cache = "",
+                                              .kernel = w->kernel,
                                               .blocks = w->blocks,
                                               .rows_max = ROWS_MAX,
                                               .partials_max = PARTIALS_MAX,
@@ -491,6 +552,10 @@ static void plain_row(const struct world *w, bool round_p, uint32_t row, uint32_
     float *s = make_array(keys, sizeof *s), sum[HEAD_DIM_MAX] = {0};
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     for (uint32_t j = first; j < keys; j++) {
+        if (!geometry_sees(g, head, keys, j)) {
+            s[j] = -INFINITY;
+            continue;
+        }
         const float *k = w->k + kv_index(w, w->rows[row].table, j, kv_head);
         for (uint32_t d = 0; d < g->head_dim; d++)
             s[j] += q[d] * k[d];
@@ -627,6 +692,26 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
     return ok;
 }
 
+/* The kernels of the vllm layout: right, and, called by name, the same for a row alone and for all. */
+static bool check_paged(const struct world *w, double *ratio)
+{
+    struct instance x = {0}, alone = {0};
+    bool ok =
+        open_instance(&x, w, "cuda", "auto", 1, 1) && open_instance(&alone, w, "cuda", "auto", 1, 2);
+    if (ok) {
+        clear_outputs(&x);
+        clear_outputs(&alone);
+    }
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) &&
+         errors_hold(&x, ratio);
+    for (uint32_t row = 0; ok && w->kernel != ATTENTION_AUTO && row < w->row_count; row++)
+        ok = run_plan(&alone, row, 1, CUT_ROW, false);
+    ok = ok && (w->kernel == ATTENTION_AUTO || same_bits(&x, &alone, "together", CUT_ROW, false));
+    close_instance(&x);
+    close_instance(&alone);
+    return ok;
+}
+
 static bool check_reference(const struct world *w, double *ratio)
 {
     struct instance x = {0};
@@ -641,19 +726,14 @@ static bool check_reference(const struct world *w, double *ratio)
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-static void describe(const struct cover_case *k, size_t number)
+static void describe(const struct setting *t, size_t number)
 {
-    printf("case %zu: q %s, kv %s, head_dim %u, heads %u/%u, block_size %u, %s, window %u, softcap %u, "
-           "sinks %d, alibi %d, "
-           "source %u, %s\n",
-           number, dtype_name(grid_dtypes[k->value[AXIS_DTYPE]]),
-           dtype_name(grid_kv_dtypes[k->value[AXIS_KV_DTYPE]]), grid_head_dims[k->value[AXIS_HEAD_DIM]],
-           grid_heads[k->value[AXIS_HEADS]].query, grid_heads[k->value[AXIS_HEADS]].kv,
-           grid_block_sizes[k->value[AXIS_BLOCK_SIZE]], layout_names[k->value[AXIS_LAYOUT]],
-           grid_windows[k->value[AXIS_WINDOW]], k->value[AXIS_SOFTCAP],
-           grid_constants[k->value[AXIS_CONSTANTS]].sinks,
-           grid_constants[k->value[AXIS_CONSTANTS]].alibi, k->value[AXIS_SOURCE],
-           grid_shapes[k->value[AXIS_SHAPE]].name);
+    printf("case %zu: q %s, kv %s, head_dim %u, heads %u/%u, block_size %u, %s, window %u, softcap %d, "
+           "sinks %d, alibi %d, kernel %d, sparse %u/%u/%u/%d, source %d, %s\n",
+           number, dtype_name(t->dtype), dtype_name(t->kv_dtype), t->head_dim, t->query_heads,
+           t->kv_heads, t->block_size, layout_names[t->layout], t->window, t->softcap, t->sinks,
+           t->alibi, (int)t->kernel, t->sparse.local_blocks, t->sparse.vert_stride,
+           t->sparse.block_size, (int)t->sparse.head_sliding_step, (int)t->source, t->shape->name);
 }
 
 /* Which cases to run. */
@@ -663,48 +743,75 @@ struct selection {
     size_t every, part, parts;
 };
 
+/* What cases can be run on. */
+struct path {
+    const char *name;                                      /* --isa */
+    struct setting (*setting)(const struct cover_case *k); /* of which grid */
+    bool (*check)(const struct world *w, const char *isa, double *ratio);
+};
+
+static bool on_reference(const struct world *w, const char *isa, double *ratio)
+{
+    (void)isa;
+    return check_reference(w, ratio);
+}
+
+static bool on_paged(const struct world *w, const char *isa, double *ratio)
+{
+    (void)isa;
+    return check_paged(w, ratio);
+}
+
 /* All cases (or the one that is asked for) on one path; prints the verdict. */
-static bool run_cases(const char *isa, const struct cover_case *cases, size_t count,
-                      const struct selection *chosen)
+static bool run_cases(const struct path *path, const struct selection *chosen)
 {
     double worst = 0, ratio = 0;
-    size_t done = 0;
+    size_t done = 0, count;
     struct timespec start, end;
-    bool reference = strcmp(isa, "reference") == 0;
+    struct cover_case *cases;
+    unsigned strength = chosen->full ? 3 : 2;
+    bool ok = true;
+    if (path->setting == paged_setting)
+        count = cover_make(paged_sizes, PAGED_AXIS_COUNT, strength, &cases);
+    else
+        count = cover_make(grid_sizes, AXIS_COUNT, strength, &cases);
     clock_gettime(CLOCK_MONOTONIC, &start);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; ok && i < count; i++) {
         if (chosen->only >= 0
                 ? (size_t)chosen->only != i
                 : i % chosen->every != 0 || i / chosen->every % chosen->parts != chosen->part)
             continue;
         done++;
-        struct world *w = make_world(&cases[i]);
-        bool ok = reference ? check_reference(w, &ratio) : check_backend(w, isa, &ratio);
+        const struct setting t = path->setting(&cases[i]);
+        struct world *w = make_world(&t);
+        ok = path->check(w, path->name, &ratio);
         free_world(w);
         worst = fmax(worst, ratio);
         if (!ok) {
-            describe(&cases[i], i);
+            describe(&t, i);
             printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
-                   isa, chosen->full ? "--full " : "", isa, i);
-            return false;
+                   path->name, chosen->full ? "--full " : "", path->name, i);
+        } else if (chosen->full && i % 100 == 99) {
+            fprintf(stderr, "%s: %zu of %zu cases, worst error %.2f of a plain loop's\n", path->name,
+                    i + 1, count, worst);
         }
-        if (chosen->full && i % 100 == 99)
-            fprintf(stderr, "%s: %zu of %zu cases, worst error %.2f of a plain loop's\n", isa, i + 1,
-                    count, worst);
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
-    printf("ok %s conforms: %zu cases, worst error %.2f of a plain loop's, %.1f s\n", isa, done, worst,
-           (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9);
-    return true;
+    free(cases);
+    if (ok)
+        printf("ok %s conforms: %zu cases, worst error %.2f of a plain loop's, %.1f s\n", path->name,
+               done, worst,
+               (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9);
+    return ok;
 }
 
 /* Whether there is a GPU to run on; prints why not. */
-static bool have_cuda(void)
+static bool have_cuda(const char *path)
 {
     char reason[ATTENTION_ERROR_BYTES];
     if (attention_cuda_present(reason))
         return true;
-    printf("skip cuda: %s\n", reason);
+    printf("skip %s: %s\n", path, reason);
     return false;
 }
 
@@ -730,20 +837,23 @@ int main(int argc, char **argv)
     }
     if (chosen.every < 1 || chosen.parts < 1 || chosen.part >= chosen.parts)
         return 2;
-    struct cover_case *cases;
-    size_t count = cover_make(grid_sizes, AXIS_COUNT, chosen.full ? 3 : 2, &cases);
-    if (!isa || strcmp(isa, "reference") == 0)
-        ok = run_cases("reference", cases, count, &chosen);
-    if (isa ? strcmp(isa, "cuda") == 0 : have_cuda())
-        ok = run_cases("cuda", cases, count, &chosen) && ok;
+    static const struct path paths[] = {{"reference", native_setting, on_reference},
+                                        {"reference-vllm", paged_setting, on_reference},
+                                        {"cuda", native_setting, check_backend},
+                                        {"cuda-vllm", paged_setting, on_paged}};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        bool on_gpu = strncmp(paths[i].name, "cuda", 4) == 0;
+        if (isa ? strcmp(isa, paths[i].name) == 0 : !on_gpu || have_cuda(paths[i].name))
+            ok = run_cases(&paths[i], &chosen) && ok;
+    }
     for (int i = 1; attention_isa_names[i]; i++) {
+        const struct path path = {attention_isa_names[i], native_setting, check_backend};
         if (isa && strcmp(isa, attention_isa_names[i]) != 0)
             continue;
         if (!attention_isa_supported(attention_isa_names[i]))
             printf("skip %s: this processor has none\n", attention_isa_names[i]);
         else
-            ok = run_cases(attention_isa_names[i], cases, count, &chosen) && ok;
+            ok = run_cases(&path, &chosen) && ok;
     }
-    free(cases);
     return !ok;
 }

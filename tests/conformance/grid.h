@@ -85,15 +85,66 @@ static const struct shape grid_shapes[] = {
                                         {0, 520, 521}, {0, 520, 521}, {0, 520, 521}, {0, 64, 100}}},
 };
 
+/* The grid of the vllm layout's kernels: what vLLM's own tests go over, and block-sparse masks. */
+enum paged_axis {
+    PAGED_DTYPE,
+    PAGED_KV,
+    PAGED_HEAD_DIM,
+    PAGED_HEADS,
+    PAGED_BLOCK_SIZE,
+    PAGED_ALIBI,
+    PAGED_KERNEL,
+    PAGED_SPARSE,
+    PAGED_SOURCE,
+    PAGED_SHAPE,
+    PAGED_AXIS_COUNT
+};
+
+static const enum dtype paged_kv_dtypes[] = {DTYPE_COUNT /* that of q */, DTYPE_E4M3, DTYPE_E5M2};
+static const uint32_t paged_head_dims[] = {32, 64, 80, 96, 112, 120, 128, 192, 256};
+static const uint32_t paged_block_sizes[] = {8, 16, 32};
+static const struct {
+    uint32_t query, kv;
+} paged_heads[] = {{40, 40}, {64, 8}, {6, 2}, {5, 1}};
+static const struct block_sparse paged_sparse[] = {
+    {0, 0, 0, 0, 0}, {1, 3, 32, 0, 0}, {2, 4, 64, 1, 2}, {1, 5, 32, 1, -3}};
+
+/* Lengths drawn once, as vLLM's tests draw them; then some of grid_shapes. */
+static const struct shape paged_shapes[] = {
+    {"seven of any length",
+     1,
+     7,
+     {{-1, 0, 1871}, {-1, 0, 44}, {-1, 0, 2048}, {-1, 0, 513}, {-1, 0, 1}, {-1, 0, 512}, {-1, 0, 907}}},
+    {"one token", 1, 1, {{-1, 0, 1}}},
+    {"short and ragged",
+     1,
+     6,
+     {{-1, 0, 0}, {-1, 0, 2}, {-1, 0, 31}, {-1, 0, 32}, {-1, 0, 33}, {-1, 0, 65}}},
+    {"forks and several rows", 3, 3, {{-1, 0, 700}, {0, 300, 310}, {0, 699, 1100}}},
+};
+
 #define GRID_COUNT(array) (sizeof(array) / sizeof(array)[0])
 
 static const unsigned grid_sizes[AXIS_COUNT] = {
     [AXIS_DTYPE] = GRID_COUNT(grid_dtypes),           [AXIS_KV_DTYPE] = GRID_COUNT(grid_kv_dtypes),
     [AXIS_HEAD_DIM] = GRID_COUNT(grid_head_dims),     [AXIS_HEADS] = GRID_COUNT(grid_heads),
-    [AXIS_BLOCK_SIZE] = GRID_COUNT(grid_block_sizes), [AXIS_LAYOUT] = LAYOUT_COUNT,
+    [AXIS_BLOCK_SIZE] = GRID_COUNT(grid_block_sizes), [AXIS_LAYOUT] = LAYOUT_NHD + 1 /* hnd, nhd */,
     [AXIS_WINDOW] = GRID_COUNT(grid_windows),         [AXIS_SOFTCAP] = 2,
     [AXIS_CONSTANTS] = GRID_COUNT(grid_constants),    [AXIS_SOURCE] = SOURCE_COUNT,
     [AXIS_SHAPE] = GRID_COUNT(grid_shapes),
+};
+
+static const unsigned paged_sizes[PAGED_AXIS_COUNT] = {
+    [PAGED_DTYPE] = GRID_COUNT(grid_dtypes),
+    [PAGED_KV] = GRID_COUNT(paged_kv_dtypes),
+    [PAGED_HEAD_DIM] = GRID_COUNT(paged_head_dims),
+    [PAGED_HEADS] = GRID_COUNT(paged_heads),
+    [PAGED_BLOCK_SIZE] = GRID_COUNT(paged_block_sizes),
+    [PAGED_ALIBI] = 2,
+    [PAGED_KERNEL] = 3,
+    [PAGED_SPARSE] = GRID_COUNT(paged_sparse),
+    [PAGED_SOURCE] = SOURCE_COUNT,
+    [PAGED_SHAPE] = GRID_COUNT(paged_shapes),
 };
 
 #endif

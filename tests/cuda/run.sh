@@ -13,11 +13,14 @@ export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$PWD/cache}
 log=$(mktemp)
 jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
 
-# Every kernel against double precision: the whole grid, in parts side by side.
+# Every kernel against double precision: both grids, in parts side by side.
 conformance() {
     local i
     for i in $(seq 0 $((jobs - 1))); do
-        build/release/tests/conformance --isa cuda --part "$i/$jobs" >"$log.$i" 2>&1 &
+        {
+            build/release/tests/conformance --isa cuda --part "$i/$jobs"
+            build/release/tests/conformance --isa cuda-vllm --part "$i/$jobs"
+        } >"$log.$i" 2>&1 &
     done
     wait
     cat "$log".[0-9]*
@@ -51,8 +54,10 @@ sanitizer() {
             continue
         fi
         for i in 0 1 2 3 4 5 6 7; do
-            timeout 400 compute-sanitizer --tool $tool --error-exitcode 9 build/release/tests/conformance --isa cuda \
-                --every "${EVERY:-22}" --part $i/8 >"$log.s$i" 2>&1 || echo "failed with $?" >>"$log.s$i" &
+            for isa in cuda cuda-vllm; do
+                timeout 200 compute-sanitizer --tool $tool --error-exitcode 9 build/release/tests/conformance --isa $isa \
+                    --every "${EVERY:-22}" --part $i/8 >>"$log.s$i" 2>&1 || echo "failed with $?" >>"$log.s$i"
+            done &
         done
         wait
         if cat "$log".s[0-7] | grep -q 'failed with\|^not ok'; then

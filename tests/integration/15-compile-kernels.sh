@@ -40,4 +40,21 @@ for arch in sm_75 sm_80 sm_86 sm_89 sm_90a sm_100a sm_120; do
     expect "every preset for $arch" "$(grep -c "^$arch " "$WORK/all") " \
         "$(grep -c "^$arch " "$WORK/compiled") $(cat "$WORK/$arch"-*)"
 done
+# The kernels of the vllm layout, over what vLLM has kernels for.
+for arch in sm_75 sm_90a sm_120; do
+    for dim in 32 64 80 96 112 120 128 192 256; do
+        for block in 8 16 32; do
+            echo "$arch config/llama-3-8b.jsonc $dim $block"
+        done
+    done
+done >"$WORK/vllm"
+vllm() {
+    compile "$1" "$2" --set geometry.layout=vllm --set geometry.head_dim="$3" --set geometry.block_size="$4" \
+        --set geometry.sparse_vert_stride=$(($3 % 3)) >/dev/null && echo "$*"
+}
+export -f vllm
+# shellcheck disable=SC2016
+xargs -P "$(nproc)" -L 1 bash -c 'vllm "$@"' _ <"$WORK/vllm" >"$WORK/compiled" 2>"$WORK/errors"
+expect 'the vllm layout, every head_dim and block_size' "$(wc -l <"$WORK/vllm") " \
+    "$(wc -l <"$WORK/compiled") $(cat "$WORK/errors")"
 finish

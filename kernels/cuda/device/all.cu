@@ -1,11 +1,16 @@
 /* all.cu - the program that is compiled for one geometry and one GPU.
  *
  * The host defines HEAD_DIM, BLOCK_SIZE, KV_HEADS, GROUP, Q_DTYPE, KV_DTYPE, LAYOUT, SM_BYTES (shared
- * memory of a multiprocessor) and TENSOR_CORES (whether the formats and the GPU have them). */
+ * memory of a multiprocessor) TENSOR_CORES (whether the formats and the GPU have them), PAGED (whether the
+ * layout is vllm's) and with it the SPARSE_ parameters of geometry.h. */
 #include "kernels/cuda/device/pool.cu"
+#if PAGED
+#include "kernels/cuda/device/paged.cu"
+#else
 #include "kernels/cuda/device/merge.cu"
 #if TENSOR_CORES
 #include "kernels/cuda/device/attend_mma.cu"
 #else
 #include "kernels/cuda/device/attend_simple.cu"
+#endif
 #endif

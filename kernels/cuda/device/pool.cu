@@ -1,8 +1,9 @@
 /* pool.cu - everything that moves bytes of the KV pool but does not compute attention.
  *
  *   change_tables   new entries of the device's block tables          a thread block a change
- *   copy_slots      copy-on-write: the filled slots of a block        (copy, layer, K or V)
- *   append          k and v of a pass's tokens, converted or generated   a thread block a token
+ *   copy_slots      copy-on-write: the filled slots of a block; vLLM's copy_blocks   (copy, layer, K or V)
+ *   append          k and v of a pass's tokens, converted or generated, to their slots; vLLM's
+ *                   reshape_and_cache                                  a thread block a token
  *   generate_q      q of a pass's rows                                a thread block a row
  *   read_all        reads memory and does nothing: the roof
  *   stamp           the time, where the host reads it
@@ -51,16 +52,61 @@ extern "C" __global__ void change_tables(cuda_list_pass pass)
         row[i] = pass.ids[change.source + i];
 }
 
-/* The filled slots lie together per head (hnd) or for all heads at once (nhd). grid: (copies, layers,
- * K and V). */
+/* Bytes from the beginning of K (or V) of a block to elements dim .. dim + 3 of one head of one token;
+ * those of V are block_size apart in the vllm layout. */
+static inline uint64_t quad_offset(const cuda_pool &pool, uint32_t head, uint32_t slot, uint32_t dim, bool v)
+{
+    constexpr uint32_t bytes = bytes_of(KV_DTYPE), x = 16 / bytes;
+    if constexpr (LAYOUT != LAYOUT_VLLM)
+        return head * pool.head_bytes + slot * pool.slot_bytes + dim * bytes;
+    uint64_t row = (uint64_t)head * HEAD_DIM + dim;
+    return (v ? row * BLOCK_SIZE + slot : (row / x * BLOCK_SIZE + slot) * x + dim % x) * bytes;
+}
+
+/* Four elements, one after the other or V's in the vllm layout. */
+struct quad_place {
+    uint8_t *at;
+    uint32_t apart; /* bytes */
+
+    quad_place(uint8_t *half, const cuda_pool &pool, uint32_t head, uint32_t slot, uint32_t dim, bool v)
+        : at(half + quad_offset(pool, head, slot, dim, v)),
+          apart(bytes_of(KV_DTYPE) * (LAYOUT == LAYOUT_VLLM && v ? BLOCK_SIZE : 1))
+    {
+    }
+    void copy(const uint8_t *from, uint32_t from_apart) const
+    {
+        constexpr uint32_t bytes = bytes_of(KV_DTYPE);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            if constexpr (bytes == 4)
+                *(uint32_t *)(at + i * apart) = *(const uint32_t *)(from + i * from_apart);
+            else if constexpr (bytes == 2)
+                *(uint16_t *)(at + i * apart) = *(const uint16_t *)(from + i * from_apart);
+            else
+                at[i * apart] = from[i * from_apart];
+        }
+    }
+};
+
+/* grid: (copies, layers, K and V). In the vllm layout (copy_blocks) element by element; else the filled
+ * slots lie together per head (hnd) or for all heads at once (nhd). */
 extern "C" __global__ void copy_slots(cuda_list_pass pass)
 {
     constexpr uint32_t pieces = LAYOUT == LAYOUT_HND ? KV_HEADS : 1;
     const cuda_pool &pool = pass.pool;
     cuda_copy copy = ((const cuda_copy *)pass.list)[blockIdx.x];
     uint8_t *layer = pool.bytes + blockIdx.y * pool.layer_bytes + blockIdx.z * pool.half_bytes;
-    const uint8_t *from = layer + copy.from * pool.block_bytes;
+    uint8_t *from = layer + copy.from * pool.block_bytes;
     uint8_t *to = layer + copy.to * pool.block_bytes;
+    if constexpr (LAYOUT == LAYOUT_VLLM) {
+        bool v = blockIdx.z;
+        for (uint32_t i = threadIdx.x; i < copy.slots * KV_HEADS * (HEAD_DIM / 4); i += blockDim.x) {
+            uint32_t slot = i % copy.slots, head = i / copy.slots % KV_HEADS, dim = i / copy.slots / KV_HEADS * 4;
+            const quad_place a(from, pool, head, slot, dim, v), b(to, pool, head, slot, dim, v);
+            b.copy(a.at, a.apart);
+        }
+        return;
+    }
     uint64_t words = copy.slots * pool.slot_bytes / 8; /* a row is whole vectors of 8 elements */
     for (uint64_t i = threadIdx.x; i < words * pieces; i += blockDim.x) {
         uint64_t at = i / words * pool.head_bytes + i % words * 8;
@@ -83,24 +129,22 @@ static inline uint32_t append_of(const cuda_append *appends, uint32_t count, uin
 }
 
 /* Divided by its scale and rounded once to the stored format. */
-static inline void store_quad(uint8_t *to, float4 x, float scale)
+static inline void store_quad(const quad_place &to, float4 x, float scale)
 {
     if (scale != 1.0f)
         x = make_float4(x.x / scale, x.y / scale, x.z / scale, x.w / scale);
-    store_element<KV_DTYPE>(to, 0, x.x);
-    store_element<KV_DTYPE>(to, 1, x.y);
-    store_element<KV_DTYPE>(to, 2, x.z);
-    store_element<KV_DTYPE>(to, 3, x.w);
+    store_element<KV_DTYPE>(to.at, 0, x.x);
+    store_element<KV_DTYPE>(to.at + to.apart, 0, x.y);
+    store_element<KV_DTYPE>(to.at + 2 * to.apart, 0, x.z);
+    store_element<KV_DTYPE>(to.at + 3 * to.apart, 0, x.w);
 }
 
 /* Four elements of k or v as they were handed in: as they are when they have the stored format. */
-static inline void store_given(uint8_t *to, const uint8_t *tensor, dtype source_dtype, size_t element,
-                               float scale)
+static inline void store_given(const quad_place &to, const uint8_t *tensor, dtype source_dtype,
+                               size_t element, float scale)
 {
     if (source_dtype == KV_DTYPE) {
-        constexpr uint32_t bytes = bytes_of(KV_DTYPE);
-        for (uint32_t i = 0; i < 4 * bytes; i += 4)
-            *(uint32_t *)(to + i) = *(const uint32_t *)(tensor + element * bytes + i);
+        to.copy(tensor + element * bytes_of(KV_DTYPE), bytes_of(KV_DTYPE));
         return;
     }
     store_quad(to,
@@ -118,12 +162,10 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pa
     cuda_append append = pass.appends[which];
     uint32_t i = blockIdx.x - append.first, position = append.position + i;
     uint32_t block = pass.pool.tables[append.table * pass.pool.stride + position / BLOCK_SIZE];
-    uint8_t *slot = pass.pool.bytes + pass.layer * pass.pool.layer_bytes +
-                    block * pass.pool.block_bytes + position % BLOCK_SIZE * pass.pool.slot_bytes;
+    uint8_t *bytes = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + block * pass.pool.block_bytes;
     for (uint32_t at = threadIdx.x; at < 2 * KV_HEADS * quads; at += blockDim.x) {
         uint32_t quad = at % quads, head = at / quads % KV_HEADS, v = at / quads / KV_HEADS;
-        uint8_t *to = slot + v * pass.pool.half_bytes + head * pass.pool.head_bytes +
-                      quad * 4 * bytes_of(KV_DTYPE);
+        const quad_place to(bytes + v * pass.pool.half_bytes, pass.pool, head, position % BLOCK_SIZE, quad * 4, v);
         float scale = v ? pass.v_scale[head] : pass.k_scale[head];
         size_t element = ((size_t)(append.source + i) * KV_HEADS + head) * HEAD_DIM + quad * 4;
         if (pass.k)

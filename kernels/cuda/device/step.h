@@ -21,7 +21,10 @@
 #define DEVICE(T) unsigned long long
 #endif
 
-enum { CUDA_THREADS = 128 }; /* of every thread block, unless its kernel says otherwise */
+enum {
+    CUDA_THREADS = 128,   /* of every thread block, unless its kernel says otherwise */
+    PAGED_PARTITION = 512 /* tokens of a thread block of paged_v2 */
+};
 
 struct cuda_item {
     uint32_t table, first_chunk, chunks;
@@ -100,6 +103,13 @@ struct cuda_attend_pass {
     DEVICE(const float) alibi;             /* [query_heads], or 0 */
     float scale, softcap, inverse_softcap; /* softcap 0: none */
     uint32_t layer, window, zero;
+};
+
+/* Of the vllm layout's kernels, for the rows from `first_row` on. Partial states are [rows of the
+ * launch][query_heads][partitions]. */
+struct cuda_paged_pass {
+    struct cuda_attend_pass attend;
+    uint32_t partitions, first_row;
 };
 
 #endif
