@@ -57,7 +57,8 @@ struct attention_info {
     const char *name, *isa;
     const char *kernel; /* that computes attention */
     char device[128];
-    uint32_t threads;
+    uint32_t threads; /* of the host, or multiprocessors */
+    uint32_t tasks;   /* pieces of work that keep all of them busy to the end */
     bool bit_stable;
     bool on_device; /* not on this machine's processors, which are free while a step is computed */
     bool p_rounded; /* probabilities are rounded to geometry.dtype before they weigh values */

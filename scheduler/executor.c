@@ -317,7 +317,7 @@ static int make_planners(struct executor *x, uint32_t partials_max)
         x->windows[x->window_count++].window = g->window[layer];
         const struct planner_options options = {.rows_max = x->config->step_rows_max,
                                                 .partials_max = partials_max,
-                                                .threads = attention_info(x->attention)->threads,
+                                                .tasks = attention_info(x->attention)->tasks,
                                                 .kv_heads = g->kv_heads,
                                                 .group = geometry_group(g),
                                                 .block_size = g->block_size,

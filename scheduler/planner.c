@@ -23,9 +23,8 @@
 #include <string.h>
 
 enum {
-    TASKS_PER_THREAD = 8, /* so that dynamic taking evens out */
-    PIECES_PER_ROW = 8,   /* room; beyond it sharing is given up for a step */
-    SIZE_CLASSES = 32     /* items are handed out largest class first */
+    PIECES_PER_ROW = 8, /* room; beyond it sharing is given up for a step */
+    SIZE_CLASSES = 32   /* items are handed out largest class first */
 };
 
 #define NO_PIECE UINT32_MAX
@@ -372,7 +371,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
         p->rows[i] = (struct plan_row){rows[i].table, rows[i].keys};
         chunks += end_chunk_of(rows[i].keys) - first_chunk_of(p, rows[i].keys);
     }
-    uint32_t tasks = larger(1, p->o.threads * TASKS_PER_THREAD / p->o.kv_heads);
+    uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
     p->piece_max = larger(1, (uint32_t)(chunks / tasks));
     begin_plan(p, n);
     if (n)
@@ -402,7 +401,7 @@ int planner_create(const struct planner_options *options, struct planner **resul
         return ATTND_NO_MEMORY;
     uint32_t rows = options->rows_max;
     p->o = *options;
-    p->pieces_max = rows * PIECES_PER_ROW + options->threads * TASKS_PER_THREAD;
+    p->pieces_max = rows * PIECES_PER_ROW + options->tasks;
     p->items_max = p->pieces_max;
     p->entries = calloc(rows + 1, sizeof *p->entries);
     p->scratch = calloc(rows + 1, sizeof *p->scratch);

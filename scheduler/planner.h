@@ -22,7 +22,7 @@ struct planner;
 struct planner_options {
     uint32_t rows_max;     /* of a plan */
     uint32_t partials_max; /* of a plan */
-    uint32_t threads;      /* that will share the work */
+    uint32_t tasks;        /* pieces of work to aim for, of all KV heads together */
     uint32_t kv_heads, group, block_size;
     uint32_t window; /* of the layers that the plans are for */
     bool share;      /* false: never group rows (for tests and measurements) */

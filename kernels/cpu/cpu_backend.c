@@ -40,6 +40,7 @@
 
 enum {
     FOLD_LEVELS = 3,
+    TASKS_PER_THREAD = 8, /* so that dynamic taking evens out */
     APPEND_TASK_TOKENS = 64,
     TOUCH_BYTES = 64 << 20, /* between two reports of progress */
     ALIGNMENT = 64
@@ -636,6 +637,7 @@ static void describe(struct cpu_backend *b)
                                            .isa = b->kernels->isa,
                                            .kernel = b->kernels->isa,
                                            .threads = thread_pool_threads(b->threads),
+                                           .tasks = TASKS_PER_THREAD * thread_pool_threads(b->threads),
                                            .bit_stable = true};
     char line[256];
     FILE *f = fopen("/proc/cpuinfo", "r");

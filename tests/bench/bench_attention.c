@@ -119,7 +119,7 @@ static void plan(struct world *w, bool share)
     const struct setting *s = w->s;
     const struct planner_options options = {.rows_max = s->sequences,
                                             .partials_max = PARTIALS_MAX,
-                                            .threads = attention_info(w->attention)->threads,
+                                            .tasks = attention_info(w->attention)->tasks,
                                             .kv_heads = KV_HEADS,
                                             .group = s->group,
                                             .block_size = BLOCK_SIZE,

@@ -7,9 +7,9 @@
  * element once, so shared ones once too. Before, the same rows are computed by a step, and some of them
  * compared with double precision: relative error in the l2 norm.
  *
- * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID] [--threads N], or bench_cuda
- * --short to show that it works. The CSV file gets a line a workload. --threads: how many the planner
- * cuts for.
+ * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID] [--tasks N], or bench_cuda
+ * --short to show that it works. The CSV file gets a line a workload. --tasks: how many
+ * the planner aims for.
  */
 #include "config/status.h"
 #include "kernels/attention.h"
@@ -188,7 +188,7 @@ static bool fill(struct world *x)
     return ok;
 }
 
-static bool open_world(struct world *x, const struct workload *w, uint32_t threads, double bytes)
+static bool open_world(struct world *x, const struct workload *w, uint32_t tasks, double bytes)
 {
     char error[ATTENTION_ERROR_BYTES];
     *x = (struct world){.w = w};
@@ -224,8 +224,8 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t threa
     }
     const struct planner_options planning = {.rows_max = w->sequences,
                                              .partials_max = options.partials_max,
-                                             .threads = threads ? threads
-                                                                : attention_info(x->attention)->threads,
+                                             .tasks =
+                                                 tasks ? tasks : attention_info(x->attention)->tasks,
                                              .kv_heads = w->kv_heads,
                                              .group = geometry_group(&x->g),
                                              .block_size = w->block_size,
@@ -317,7 +317,7 @@ static double l2_error(const struct world *x)
 
 struct options {
     const char *only, *csv, *commit;
-    uint32_t threads;
+    uint32_t tasks;
 };
 
 static bool wanted(const struct options *o, const char *name)
@@ -337,7 +337,7 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
     char date[32];
     time_t now = time(NULL);
     struct tm utc;
-    bool ok = open_world(&x, w, o->threads, ROTATED_BYTES);
+    bool ok = open_world(&x, w, o->tasks, ROTATED_BYTES);
     double error = ok ? l2_error(&x) : 0;
     if (ok && !attention_time_passes(x.attention, &x.step, REPLAYS, us)) {
         printf("%s: %s\n", w->name, attention_failure(x.attention));
@@ -396,8 +396,8 @@ int main(int argc, char **argv)
             o.csv = argv[++i];
         else if (strcmp(argv[i], "--commit") == 0)
             o.commit = argv[++i];
-        else if (strcmp(argv[i], "--threads") == 0)
-            o.threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--tasks") == 0)
+            o.tasks = (uint32_t)strtoul(argv[++i], NULL, 10);
         else
             return 2;
     }

@@ -19,7 +19,7 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
     struct planner_row *rows = calloc(sequences, sizeof *rows);
     const struct planner_options o = {.rows_max = sequences,
                                       .partials_max = 1 << 16,
-                                      .threads = 2,
+                                      .tasks = 16,
                                       .kv_heads = 8,
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,

@@ -493,7 +493,7 @@ static bool run_planner(struct instance *x)
     const struct world *w = x->w;
     const struct planner_options options = {.rows_max = ROWS_MAX,
                                             .partials_max = PARTIALS_MAX,
-                                            .threads = 3,
+                                            .tasks = 24,
                                             .kv_heads = w->g.kv_heads,
                                             .group = geometry_group(&w->g),
                                             .block_size = w->g.block_size,

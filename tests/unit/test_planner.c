@@ -56,7 +56,7 @@ static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_
 {
     const struct planner_options o = {.rows_max = 2 * TABLES,
                                       .partials_max = partials,
-                                      .threads = threads,
+                                      .tasks = 8 * threads,
                                       .kv_heads = kv_heads,
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
