@@ -110,8 +110,12 @@ struct step_run executor_submit(struct executor *x, const struct block_copy *cop
     n = FAULTY(FAULT_COPY_SKIPPED) ? 0 : n;
     for (uint32_t i = 0; i < n; i++)
         x->copies[i] = (struct kv_copy){copies[i].from, copies[i].to, copies[i].slots};
-    for (uint32_t i = 0; i < pass_count; i++)
-        run.bytes += bytes_of(x, &passes[i]);
+    uint64_t bytes = 0; /* of a pass; those of one plan read the same */
+    for (uint32_t i = 0; i < pass_count; i++) {
+        if (i == 0 || passes[i].plan != passes[i - 1].plan)
+            bytes = bytes_of(x, &passes[i]);
+        run.bytes += bytes;
+    }
     for (uint32_t i = 0; i < pass_count; i++)
         x->appended |= passes[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,

@@ -9,6 +9,7 @@
 /* XX(name): tests/unit/test_<name>.c defines `TCase *<name>_case(void)`. */
 #define SUITES(XX)                                                                                     \
     XX(json)                                                                                           \
+    XX(geometry)                                                                                       \
     XX(config)                                                                                         \
     XX(http_head)                                                                                      \
     XX(listen_address)                                                                                 \
