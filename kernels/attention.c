@@ -118,6 +118,14 @@ uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows 
     return attention->ops->compare_kv(attention, rows, ids);
 }
 
+void attention_merge_states(struct attention *attention, const struct merge_states *m)
+{
+    if (attention->ops->merge_states)
+        attention->ops->merge_states(attention, m);
+    else
+        merge_states_on_host(m);
+}
+
 bool attention_self_test(struct attention *attention)
 {
     return attention->ops->self_test(attention);

@@ -124,6 +124,19 @@ void attention_close(struct attention *attention);
 
 const struct attention_info *attention_info(const struct attention *attention);
 
+/* States of the same rows over disjoint sets of keys, to be merged into the state over all of them. An
+ * output o is normalised, lse is the natural logarithm of its sum of exponentials, -inf without keys
+ * (o is then not looked at). Formula: m = max lse_i, w_i = exp(lse_i - m), o = sum w_i o_i / sum w_i,
+ * lse = m + ln sum w_i; FlashInfer's merge_states. Without any keys o = 0. */
+struct merge_states {
+    uint32_t states, rows, heads, head_dim;
+    enum dtype dtype; /* of o and merged_o */
+    const void *o;    /* [states][rows][heads][head_dim] */
+    const float *lse; /* [states][rows][heads] */
+    void *merged_o;   /* [rows][heads][head_dim]; may be the first state's, in place */
+    float *merged_lse;
+};
+
 /* What a step took, by the backend's own clock. */
 struct attention_times {
     double busy_s;
@@ -159,6 +172,9 @@ void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t blo
  * table. No step is in flight. */
 uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows,
                               const uint32_t *ids);
+
+/* attention_merge_states: merge on the backend. No step is in flight. */
+void attention_merge_states(struct attention *attention, const struct merge_states *m);
 
 /* attention_self_test: compare the kernels with the reference on a small problem, as at the start.
  * Takes milliseconds. True when they agree. */

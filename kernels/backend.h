@@ -18,6 +18,8 @@ struct attention_ops {
                     uint32_t count, void *k, void *v);
     uint32_t (*compare_kv)(struct attention *attention, const struct kv_rows *rows,
                            const uint32_t *ids);
+    void (*merge_states)(struct attention *attention,
+                         const struct merge_states *m); /* NULL: the host's */
     bool (*self_test)(struct attention *attention);
     double (*measure_roof)(struct attention *attention);
     /* NULL: no clock of its own */
@@ -35,6 +37,9 @@ struct attention {
         times[ATTENTION_STEPS_IN_FLIGHT]; /* by ticket, if the backend has no clock */
     double ended_s;                       /* likewise: when the latest step was done */
 };
+
+/* In f32, any thread. */
+void merge_states_on_host(const struct merge_states *m);
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES]);

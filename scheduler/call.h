@@ -28,6 +28,7 @@ enum call_kind {
     CALL_POOL,           /* cursor, limit -> blocks: one page of the pool */
     CALL_AUDIT,          /* -> fault */
     CALL_TRIM,           /* -> count */
+    CALL_MERGE,          /* count states of rows: q (their o) and k (their lse) -> o, lse */
     CALL_PARAMETERS,     /* parameters: those given replace the model constants */
     CALL_SELF_TEST,      /* -> fault */
     CALL_WORKLOAD_START, /* workload (handed over) -> report */

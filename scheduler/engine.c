@@ -65,7 +65,7 @@ struct engine {
 /* Whether calls of that kind have results that only a sound backend gives. */
 static bool computes(enum call_kind kind)
 {
-    return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_SELF_TEST ||
+    return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_MERGE || kind == CALL_SELF_TEST ||
            kind == CALL_WORKLOAD_START || kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
 }
 
@@ -324,6 +324,27 @@ static void reap(struct engine *e)
     }
 }
 
+/* ---- states -------------------------------------------------------------------------------------- */
+
+static void run_merge(struct engine *e, struct call *call)
+{
+    const struct geometry *g = &e->o.config->geometry;
+    size_t heads = (size_t)call->rows * g->query_heads;
+    struct merge_states m = {.states = call->count,
+                             .rows = call->rows,
+                             .heads = g->query_heads,
+                             .head_dim = g->head_dim,
+                             .dtype = g->dtype,
+                             .o = call->q,
+                             .lse = call->k};
+    m.merged_o = call->o = call_alloc(call, heads, g->head_dim * dtype_bytes(g->dtype));
+    m.merged_lse = call->lse = call_alloc(call, heads, sizeof *call->lse);
+    if (call->o && call->lse)
+        executor_merge_states(e->all.executor, &m);
+    else
+        call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
+}
+
 /* ---- model constants ----------------------------------------------------------------------------- */
 
 static void run_parameters(struct engine *e, struct call *call)
@@ -406,6 +427,9 @@ static void handle(struct engine *e, struct call *call)
     case CALL_TRIM:
         run_change(e, call);
         return;
+    case CALL_MERGE:
+        run_merge(e, call);
+        break;
     case CALL_WORKLOAD_START:
         driver_start(e->driver, call);
         return;

@@ -242,6 +242,11 @@ const struct attention_info *executor_backend(const struct executor *x)
     return attention_info(x->attention);
 }
 
+void executor_merge_states(struct executor *x, const struct merge_states *m)
+{
+    attention_merge_states(x->attention, m);
+}
+
 const char *executor_failure(const struct executor *x)
 {
     return attention_failure(x->attention);

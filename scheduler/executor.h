@@ -61,6 +61,9 @@ struct block_tables *executor_tables(const struct executor *executor);
 const struct attention_info *executor_backend(const struct executor *executor);
 double executor_roof_gb_per_s(const struct executor *executor);
 
+/* See attention_merge_states(). */
+void executor_merge_states(struct executor *executor, const struct merge_states *m);
+
 /* See attention_failure(). */
 const char *executor_failure(const struct executor *executor);
 

@@ -357,20 +357,15 @@ static int read_head(struct body *b, const char *name, uint32_t row, uint32_t he
     return 0;
 }
 
-/* A tensor [rows][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
-static int read_tensor(struct body *b, struct call *call, const char *name, bool required,
-                       uint32_t heads, const struct geometry *g, const void **tensor)
+/* `count` rows [heads][head_dim] of a list, stored in geometry.dtype at `to`. */
+static int read_row_list(struct body *b, const char *name, const cJSON *rows, uint32_t count,
+                         uint32_t heads, const struct geometry *g, uint8_t *to)
 {
-    const cJSON *rows = member(b, name), *row, *head;
+    const cJSON *row, *head;
     size_t head_bytes = g->head_dim * dtype_bytes(g->dtype);
     uint32_t r = 0;
-    if (!rows)
-        return required ? refuse(b, name, "is missing") : 0;
-    if (entries(rows) != (int)call->rows)
-        return wrong_shape(b, name, "", entries(rows), call->rows, "one for each row");
-    uint8_t *to = call_alloc(call, (size_t)call->rows * heads, head_bytes);
-    if (!to)
-        return refuse(b, name, "is too large");
+    if (entries(rows) != (int)count)
+        return wrong_shape(b, name, "", entries(rows), count, "one for each row");
     cJSON_ArrayForEach (row, rows) {
         char where[32];
         uint32_t h = 0;
@@ -385,8 +380,23 @@ static int read_tensor(struct body *b, struct call *call, const char *name, bool
         }
         r++;
     }
-    *tensor = to;
     return 0;
+}
+
+/* A tensor [rows][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
+static int read_tensor(struct body *b, struct call *call, const char *name, bool required,
+                       uint32_t heads, const struct geometry *g, const void **tensor)
+{
+    const cJSON *rows = member(b, name);
+    if (!rows)
+        return required ? refuse(b, name, "is missing") : 0;
+    if (entries(rows) != (int)call->rows)
+        return wrong_shape(b, name, "", entries(rows), call->rows, "one for each row");
+    uint8_t *to = call_alloc(call, (size_t)call->rows * heads, g->head_dim * dtype_bytes(g->dtype));
+    if (!to)
+        return refuse(b, name, "is too large");
+    *tensor = to;
+    return read_row_list(b, name, rows, call->rows, heads, g, to);
 }
 
 /* What append and attend have in common. */
@@ -473,6 +483,73 @@ int call_parse_attend(struct http_exchange *x, struct call *call, const struct c
     if (rc == 0 && member(&b, "lse") && !cJSON_IsBool(member(&b, "lse")))
         rc = refuse(&b, "lse", "wants true or false");
     call->wants_lse = rc == 0 && cJSON_IsTrue(member(&b, "lse"));
+    cJSON_Delete(b.tree);
+    return rc == 0 ? limit_json(x, call, g) : rc;
+}
+
+/* ---- merge --------------------------------------------------------------------------------------- */
+
+/* "lse": [states][rows][heads] of numbers, or null for minus infinity. */
+static int read_lse(struct body *b, struct call *call, uint32_t heads, float *to)
+{
+    const cJSON *states = member(b, "lse"), *rows, *row, *item;
+    if (entries(states) != (int)call->count)
+        return wrong_shape(b, "lse", "", entries(states), call->count, "states, as o has");
+    cJSON_ArrayForEach (rows, states) {
+        if (entries(rows) != (int)call->rows)
+            return wrong_shape(b, "lse", "a state ", entries(rows), call->rows, "rows, as o has");
+        cJSON_ArrayForEach (row, rows) {
+            if (entries(row) != (int)heads)
+                return wrong_shape(b, "lse", "a row ", entries(row), heads, "heads");
+            cJSON_ArrayForEach (item, row) {
+                *to = cJSON_IsNull(item)     ? -INFINITY
+                      : cJSON_IsNumber(item) ? (float)item->valuedouble
+                                             : NAN;
+                if (!(*to++ < INFINITY))
+                    return refuse(b, "lse", "wants numbers, or null for a state without keys");
+            }
+        }
+    }
+    return 0;
+}
+
+static int read_states(struct body *b, struct call *call, const struct geometry *g)
+{
+    const cJSON *states = member(b, "o"), *state;
+    int n = entries(states), rows = n > 0 ? entries(states->child) : -1;
+    if (n < 1 || rows < 1)
+        return refuse(b, "o", "wants [states][rows][heads][head_dim], of at least one state and row");
+    call->count = (uint32_t)n;
+    call->rows = (uint32_t)rows;
+    size_t state_bytes = (size_t)rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    uint8_t *o = call_alloc(call, (size_t)n, state_bytes);
+    float *lse = call_alloc(call, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
+    if (!o || !lse)
+        return refuse(b, "o", "is too large");
+    call->q = o;
+    call->k = lse;
+    cJSON_ArrayForEach (state, states) {
+        int rc = read_row_list(b, "o", state, call->rows, g->query_heads, g, o);
+        if (rc != 0)
+            return rc;
+        o += state_bytes;
+    }
+    return read_lse(b, call, g->query_heads, lse);
+}
+
+int call_parse_merge(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    static const char *const names[] = {"o", "lse", NULL};
+    const struct geometry *g = &config->geometry;
+    struct body b;
+    call->wants_lse = true;
+    if (tensor_parse_wanted(x)) {
+        int bad = tensor_parse_states(x, call, config);
+        return bad ? bad : limit_json(x, call, g);
+    }
+    int rc = open_body(&b, x, names);
+    if (rc == 0)
+        rc = read_states(&b, call, g);
     cJSON_Delete(b.tree);
     return rc == 0 ? limit_json(x, call, g) : rc;
 }

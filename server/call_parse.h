@@ -44,4 +44,7 @@ int call_parse_truncate(struct http_exchange *x, struct call *call, const struct
 int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config);
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config);
 
+/* JSON {"o", "lse"}, or safetensors. */
+int call_parse_merge(struct http_exchange *x, struct call *call, const struct config *config);
+
 #endif

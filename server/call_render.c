@@ -579,6 +579,7 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
     case CALL_APPEND:
         render_lengths(w, call, g);
         break;
+    case CALL_MERGE:
     case CALL_ATTEND:
         if (call->wants_tensors) {
             render_tensors(x, call, c);

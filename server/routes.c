@@ -242,6 +242,7 @@ static const struct route routes[] = {
     {GET, "/v1/workloads/{id}", NULL, CALL_WORKLOAD, call_parse_nothing, 200, false},
     {DELETE, "/v1/workloads/{id}", NULL, CALL_WORKLOAD_CANCEL, call_parse_nothing, 200, false},
     {GET, "/v1/workloads/{id}/events", NULL, CALL_WORKLOAD, parse_events, 200, false},
+    {POST, "/v1/merge", NULL, CALL_MERGE, call_parse_merge, 200, true},
     {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200, true},
     {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200, true},
 };

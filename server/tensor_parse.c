@@ -338,3 +338,46 @@ int tensor_parse_parameters(struct http_exchange *x, struct call *call, const st
         rc = refuse(&b, c->k_scale ? "k_scale" : "v_scale", "only fp8 has scales");
     return rc;
 }
+
+int tensor_parse_states(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    static const char *const names[] = {"o", "lse", NULL};
+    const struct geometry *g = &config->geometry;
+    struct tensor_body b = {.x = x, .call = call, .g = g};
+    char wants[128];
+    int rc = query_none(x);
+    if (rc == 0)
+        rc = open_tensors(&b, names);
+    if (rc != 0)
+        return rc;
+    const struct safetensor *o = safetensors_find(&b.tensors, "o"),
+                            *lse = safetensors_find(&b.tensors, "lse");
+    snprintf(wants, sizeof wants, "wants %s [n, T, %u, %u], n and T at least 1",
+             safetensors_dtype_name(g->dtype), g->query_heads, g->head_dim);
+    if (!o || strcmp(o->dtype, safetensors_dtype_name(g->dtype)) != 0 || o->rank != 4 ||
+        o->shape[0] == 0 || o->shape[1] == 0 || o->shape[2] != g->query_heads ||
+        o->shape[3] != g->head_dim)
+        return refuse(&b, "o", wants);
+    call->count = (uint32_t)o->shape[0]; /* a body of 64 MiB has fewer than 2^32 of anything */
+    call->rows = (uint32_t)o->shape[1];
+    call->wants_tensors = true;
+    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", call->count, call->rows,
+             g->query_heads);
+    if (!lse || strcmp(lse->dtype, "F32") != 0 || lse->rank != 3 || lse->shape[0] != call->count ||
+        lse->shape[1] != call->rows || lse->shape[2] != g->query_heads)
+        return refuse(&b, "lse", wants);
+    size_t heads = (size_t)call->count * call->rows * g->query_heads;
+    float *values = call_alloc(call, heads, sizeof *values);
+    call->q = take_data(&b, o);
+    call->k = values;
+    if (!values || !call->q)
+        return refuse(&b, "o", "is too large");
+    memcpy(values, lse->data, heads * sizeof *values);
+    for (size_t i = 0; i < heads; i++) {
+        if (!(values[i] < INFINITY))
+            return refuse(&b, "lse", "wants numbers, or minus infinity for a state without keys");
+    }
+    if (numeric_first_nonfinite(g->dtype, call->q, heads * g->head_dim) != heads * g->head_dim)
+        return refuse(&b, "o", "wants finite numbers");
+    return 0;
+}

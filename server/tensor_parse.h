@@ -20,6 +20,9 @@ int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct c
 /* Tensor tokens; ?id= &salt= &max_tokens= &priority= &idle_timeout_s= */
 int tensor_parse_create(struct http_exchange *x, struct call *call, const struct config *config);
 
+/* Tensors o [n, T, query_heads, head_dim] and lse [n, T, query_heads]: CALL_MERGE. */
+int tensor_parse_states(struct http_exchange *x, struct call *call, const struct config *config);
+
 /* Tensors sinks?, alibi_slopes?, k_scale?, v_scale? */
 int tensor_parse_parameters(struct http_exchange *x, struct call *call, const struct config *config);
 

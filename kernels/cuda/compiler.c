@@ -397,7 +397,6 @@ int cuda_compile(const struct geometry *g, const struct cuda_target *target, con
         if (rc == 0 && cache)
             keep(&r, cache, &n, cubin);
     }
-    if (n.library)
-        dlclose(n.library);
+    /* NVRTC stays loaded: it leaves memory behind when it is closed */
     return cubin->bytes ? 0 : rc;
 }

@@ -53,6 +53,7 @@ _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_at
 _Static_assert(sizeof(struct cuda_append_pass) <= CUDA_ARGUMENT_BYTES &&
                    sizeof(struct cuda_attend_pass) <= CUDA_ARGUMENT_BYTES,
                "arguments of a launch");
+_Static_assert(sizeof(struct cuda_merge_states_pass) % 8 == 0, "no padding");
 
 /* Pieces of items of up to so many packed columns, and the kernel for them. */
 struct width {
@@ -553,6 +554,47 @@ static uint32_t cuda_compare_kv(struct attention *attention, const struct kv_row
     return rows->count;
 }
 
+/* ---- states -------------------------------------------------------------------------------------- */
+
+/* Heads [first, first + n) of the states, in the room for k and v, in place. */
+static void merge_some(struct cuda_backend *b, const struct merge_states *m, size_t first, size_t n)
+{
+    struct cuda_queue *q = &b->queue;
+    size_t all = (size_t)m->rows * m->heads, head_bytes = m->head_dim * dtype_bytes(m->dtype);
+    uint64_t ticket = ++b->base.submitted;
+    cuda_queue_begin(q, ticket);
+    cuda_queue_begin_passes(q);
+    for (uint32_t i = 0; i < m->states; i++) {
+        cuda_queue_copy_in(q, b->k + i * n * head_bytes,
+                           (const uint8_t *)m->o + (i * all + first) * head_bytes, n * head_bytes);
+        cuda_queue_copy_in(q, b->v + i * n * sizeof(float), m->lse + i * all + first,
+                           n * sizeof(float));
+    }
+    const struct cuda_merge_states_pass pass = {b->k,      b->v,        b->k,        b->v,
+                                                m->states, (uint32_t)n, m->head_dim, m->dtype};
+    cuda_queue_launch(q, KERNEL_MERGE_STATES, grid_of((uint32_t)n, (m->head_dim + 31) / 32 * 32), &pass,
+                      sizeof pass);
+    cuda_queue_begin_copies(q, 0);
+    cuda_queue_copy_out(q, (uint8_t *)m->merged_o + first * head_bytes, b->k, n * head_bytes);
+    cuda_queue_copy_out(q, m->merged_lse + first, b->v, n * sizeof(float));
+    cuda_queue_end_copies(q, 0);
+    cuda_queue_end(q, ticket);
+    while (!cuda_queue_is_done(q, ticket)) {
+    }
+}
+
+static void cuda_merge_states(struct attention *attention, const struct merge_states *m)
+{
+    struct cuda_backend *b = (struct cuda_backend *)attention;
+    size_t all = (size_t)m->rows * m->heads;
+    size_t room = GIVEN_BYTES / m->states / (m->head_dim * dtype_bytes(m->dtype));
+    assert(room > 0);
+    for (size_t first = 0, n; first < all && !cuda_failed(&b->device); first += n) {
+        n = all - first < room ? all - first : room;
+        merge_some(b, m, first, n);
+    }
+}
+
 /* ---- measuring ----------------------------------------------------------------------------------- */
 
 static bool cuda_self_test(struct attention *attention)
@@ -631,6 +673,7 @@ static const struct attention_ops ops = {
     .free_host_memory = free_host_memory,
     .read_kv = cuda_read_kv,
     .compare_kv = cuda_compare_kv,
+    .merge_states = cuda_merge_states,
     .self_test = cuda_self_test,
     .measure_roof = cuda_measure_roof,
     .time_passes = cuda_time_passes,

@@ -31,6 +31,7 @@ enum {
     XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                \
     XX(KERNEL_APPEND, "append")                                                                        \
     XX(KERNEL_GENERATE_Q, "generate_q")                                                                \
+    XX(KERNEL_MERGE_STATES, "merge_states")                                                            \
     XX(KERNEL_STAMP, "stamp")                                                                          \
     XX(KERNEL_READ_ALL, "read_all")                                                                    \
     XX(KERNEL_PAGED_V1, "paged_v1")                                                                    \

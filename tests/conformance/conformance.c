@@ -6,6 +6,7 @@
  *           loop in f32 with the same rounding of the result (plus one unit in the last place of f32),
  *           as FlashAttention's tests have it. Where a GPU's tensor cores take p in 16 bits, so does
  *           the loop
+ *   states  the outputs merged as attention states, against double precision, and in place
  *   bits    the same rows one at a time, together, cut at every level and at random, sharing items or
  *           not, by one thread and by three, and with other block ids: all identical
  *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
@@ -671,6 +672,57 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
            same_bits(x, alone, "under the planner", CUT_COUNT, true);
 }
 
+/* The outputs of all rows, taken for states of one row, merged by the backend: as in double precision,
+ * within two roundings to the format, and the same in place. */
+static bool states_merge(struct instance *x)
+{
+    const struct world *w = x->w;
+    const struct geometry *g = &w->g;
+    size_t o_bytes = g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    float *lse = make_array(w->row_count * g->query_heads, sizeof *lse),
+          *merged_lse = make_array(g->query_heads, sizeof *lse);
+    uint8_t *states = make_array(w->row_count, o_bytes), *merged = make_array(1, o_bytes);
+    struct merge_states m = {w->row_count, 1,   g->query_heads, g->head_dim, g->dtype,
+                             states,       lse, merged,         merged_lse};
+    const double unit = g->dtype == DTYPE_F32 ? 0x1p-22 : g->dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+    bool ok = true;
+    memcpy(states, x->o, x->o_bytes);
+    memcpy(lse, x->lse, x->lse_bytes);
+    attention_merge_states(x->attention, &m);
+    for (uint32_t head = 0; ok && head < g->query_heads; head++) {
+        double largest = -INFINITY, sum = 0, size = 0, worst = 0;
+        for (uint32_t i = 0; i < w->row_count; i++)
+            largest = fmax(largest, (double)lse[i * g->query_heads + head]);
+        for (uint32_t i = 0; largest > -INFINITY && i < w->row_count; i++)
+            sum += exp((double)lse[i * g->query_heads + head] - largest);
+        for (uint32_t d = 0; d < g->head_dim; d++) {
+            double o = 0;
+            for (uint32_t i = 0; sum > 0 && i < w->row_count; i++) {
+                size_t at = (size_t)i * g->query_heads + head;
+                double value = (double)numeric_load(g->dtype, states, at * g->head_dim + d);
+                o += exp((double)lse[at] - largest) / sum * value;
+                size = fmax(size, fabs(value));
+            }
+            worst =
+                worse(worst, (double)numeric_load(g->dtype, merged, (size_t)head * g->head_dim + d), o);
+        }
+        double expected = sum > 0 ? largest + log(sum) : -INFINITY;
+        ok = worst <= unit * size &&
+             worse(0, (double)merged_lse[head], expected) <= 1e-5 * (1 + fabs(largest));
+    }
+    m.merged_o = states;
+    m.merged_lse = lse;
+    attention_merge_states(x->attention, &m);
+    bool same = memcmp(states, merged, o_bytes) == 0 &&
+                memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
+    free(lse);
+    free(merged_lse);
+    free(states);
+    free(merged);
+    return !ok ? broken("merged states are wrong")
+               : same || broken("states merged in place are others");
+}
+
 /* A backend that is one of the CPU's instruction sets, or "cuda". */
 static bool check_backend(const struct world *w, const char *isa, double *ratio)
 {
@@ -683,7 +735,7 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
         clear_outputs(&alone);
     for (uint32_t row = 0; ok && row < w->row_count; row++)
         ok = run_plan(&alone, row, 1, CUT_ROW, false);
-    ok = ok && guards_hold(&alone) && errors_hold(&alone, ratio) &&
+    ok = ok && guards_hold(&alone) && errors_hold(&alone, ratio) && states_merge(&alone) &&
          all_cuts_agree(&together, &alone, "together") &&
          all_cuts_agree(&threads, &alone, "with three threads and other blocks");
     close_instance(&alone);

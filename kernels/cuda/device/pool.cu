@@ -5,6 +5,7 @@
  *   append          k and v of a pass's tokens, converted or generated, to their slots; vLLM's
  *                   reshape_and_cache                                  a thread block a token
  *   generate_q      q of a pass's rows                                a thread block a row
+ *   merge_states    attention states into one, for any head_dim and format; in place if asked for
  *   read_all        reads memory and does nothing: the roof
  *   stamp           the time, where the host reads it
  *
@@ -190,6 +191,37 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_atten
         store_element<Q_DTYPE>(pass.q, element + 2, x.z);
         store_element<Q_DTYPE>(pass.q, element + 3, x.w);
     }
+}
+
+static inline void store_any(dtype d, void *array, size_t i, float value)
+{
+    if (d == DTYPE_F32)
+        store_element<DTYPE_F32>(array, i, value);
+    else if (d == DTYPE_F16)
+        store_element<DTYPE_F16>(array, i, value);
+    else
+        store_element<DTYPE_BF16>(array, i, value);
+}
+
+/* A thread block a head, a thread an element of it, which reads all states before it writes. */
+extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_merge_states_pass pass)
+{
+    size_t head = blockIdx.x;
+    float largest = -INFINITE, sum = 0, o = 0;
+    for (uint32_t i = 0; i < pass.states; i++)
+        largest = fmaxf(largest, pass.lse[i * (size_t)pass.heads + head]);
+    for (uint32_t i = 0; i < pass.states && largest != -INFINITE; i++) {
+        size_t at = i * (size_t)pass.heads + head;
+        float w = expf(pass.lse[at] - largest);
+        sum += w;
+        if (w > 0 && threadIdx.x < pass.head_dim)
+            o += w * load_any((dtype)pass.dtype, pass.o, at * pass.head_dim + threadIdx.x);
+    }
+    __syncthreads(); /* every lse is read, which may be written in place */
+    if (threadIdx.x < pass.head_dim)
+        store_any((dtype)pass.dtype, pass.merged_o, head * pass.head_dim + threadIdx.x, sum > 0 ? o / sum : 0.0f);
+    if (threadIdx.x == 0)
+        pass.merged_lse[head] = sum > 0 ? largest + logf(sum) : -INFINITE;
 }
 
 /* In nanoseconds of the device's clock. */

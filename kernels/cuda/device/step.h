@@ -112,4 +112,14 @@ struct cuda_paged_pass {
     uint32_t partitions, first_row;
 };
 
+/* States to be merged; see struct merge_states. */
+struct cuda_merge_states_pass {
+    DEVICE(const uint8_t) o;
+    DEVICE(const float) lse;
+    DEVICE(uint8_t) merged_o;
+    DEVICE(float) merged_lse;
+    uint32_t states, heads; /* heads: of all rows together */
+    uint32_t head_dim, dtype;
+};
+
 #endif

@@ -1,0 +1,38 @@
+/* merge_states.c - attention states merged on the host; see attention.h, struct merge_states. */
+#include "kernels/backend.h"
+#include "kernels/numeric.h"
+
+#include <math.h>
+
+/* One head of one row: its weights, and the merged lse. */
+static float merge_head(const struct merge_states *m, size_t head, float *o)
+{
+    size_t apart = (size_t)m->rows * m->heads;
+    float largest = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < m->states; i++)
+        largest = fmaxf(largest, m->lse[i * apart + head]);
+    for (uint32_t d = 0; d < m->head_dim; d++)
+        o[d] = 0;
+    if (largest == -INFINITY)
+        return largest;
+    for (uint32_t i = 0; i < m->states; i++) {
+        float w = expf(m->lse[i * apart + head] - largest);
+        sum += w;
+        for (uint32_t d = 0; w > 0 && d < m->head_dim; d++)
+            o[d] += w * numeric_load(m->dtype, m->o, (i * apart + head) * m->head_dim + d);
+    }
+    for (uint32_t d = 0; d < m->head_dim; d++)
+        o[d] /= sum;
+    return largest + logf(sum);
+}
+
+void merge_states_on_host(const struct merge_states *m)
+{
+    float o[HEAD_DIM_MAX];
+    for (size_t head = 0; head < (size_t)m->rows * m->heads; head++) {
+        float lse = merge_head(m, head, o);
+        for (uint32_t d = 0; d < m->head_dim; d++)
+            numeric_store(m->dtype, m->merged_o, head * m->head_dim + d, o[d]);
+        m->merged_lse[head] = lse;
+    }
+}
