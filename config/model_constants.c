@@ -127,6 +127,12 @@ int model_constants_init(struct model_constants *c, const struct geometry *g,
         *all[i].slot = t.values;
         if (!t.values)
             abort(); /* at most 1 MiB, before anything is served */
+        if (t.constant == SINKS && g->layout == LAYOUT_VLLM) {
+            model_constants_deinit(c);
+            *field = t.field;
+            snprintf(reason, GEOMETRY_REASON_BYTES, "the kernels of the layout vllm know no sinks");
+            return ATTND_INVALID;
+        }
         if (!store_source(&t, all[i].source)) {
             model_constants_deinit(c);
             return refuse(&t, field, reason);

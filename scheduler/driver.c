@@ -151,6 +151,15 @@ static uint32_t length_of(const struct driver *d, const struct runner *r)
     return block_tables_cursor(d->tables, r->row, 0);
 }
 
+/* The same without what is in flight, which the cache does not have yet. */
+static uint32_t landed_length(const struct driver *d, const struct runner *r)
+{
+    uint32_t length = length_of(d, r);
+    for (int i = 0; i < FLIGHTS; i++)
+        length -= d->flights[i].under_way && r->in[i].taken ? r->in[i].appended : 0;
+    return length;
+}
+
 /* Children that a runner has yet to make. */
 static uint32_t forks_due(const struct runner *r)
 {
@@ -351,7 +360,7 @@ static bool is_being_filled(const struct driver *d, const struct workload *w, ui
 {
     for (uint32_t i = 0; i < d->runner_count; i++) {
         const struct runner *r = &d->runners[i];
-        uint32_t length = length_of(d, r);
+        uint32_t length = landed_length(d, r);
         if (r->w != w || length >= r->fill)
             continue;
         uint32_t blocks =
@@ -454,7 +463,7 @@ static void admit(struct driver *d, double now)
     }
     bool filling = false; /* then what is waited for may be a step away */
     for (uint32_t i = 0; i < d->runner_count; i++)
-        filling |= length_of(d, &d->runners[i]) < d->runners[i].fill;
+        filling |= landed_length(d, &d->runners[i]) < d->runners[i].fill;
     d->retry_step = step + (filling || d->runner_count == 0 ? 1 : RETRY_STEPS);
 }
 

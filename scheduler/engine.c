@@ -60,6 +60,7 @@ struct engine {
     _Atomic bool stop;
     _Atomic uint64_t busy_since_us; /* 0: waiting for calls */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
+    bool failure_noted;
 };
 
 /* Whether calls of that kind have results that only a sound backend gives. */
@@ -73,8 +74,10 @@ static void complete(struct call *call, void *cookie)
 {
     struct engine *e = cookie;
     const char *failure = executor_failure(e->all.executor);
-    if (failure && call->status == 0 && computes(call->kind))
+    if (failure && computes(call->kind)) { /* whatever else it seems to be */
         call_fail(call, ATTND_DEVICE, "%s; the daemon ends", failure);
+        atomic_store(&e->failure, failure);
+    }
     bool put = ring_put(&e->to_loop, call); /* it has room for every call */
     assert(put);
     (void)put;
@@ -488,8 +491,9 @@ static void wait_for_work(struct engine *e)
 static bool note_failure(struct engine *e)
 {
     const char *failure = executor_failure(e->all.executor);
-    if (!failure || atomic_load(&e->failure))
+    if (!failure || e->failure_noted)
         return failure != NULL;
+    e->failure_noted = true;
     log_line(LOG_ERROR, "the backend has failed: %s", failure);
     driver_fail(e->driver);
     atomic_store(&e->failure, failure);
@@ -512,7 +516,7 @@ static void *engine_main(void *cookie)
         if (stop || call_steps_wait_s(e->call_steps) <= 0)
             run_queue(e);
         reap(e);
-        bool worked = !stop && !note_failure(e) && driver_turn(e->driver);
+        bool worked = !note_failure(e) && !stop && driver_turn(e->driver);
         atomic_store(&e->busy_since_us, 0);
         if (stop) {
             driver_settle(e->driver);

@@ -311,7 +311,7 @@ static enum exit_code serve(const struct config *config)
                  http_server_url(d.server));
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped");
-        code = d.cut || d.failed ? EXIT_RUNTIME : EXIT_OK;
+        code = d.cut || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
     }
     engine_destroy(d.state.engine); /* before the loop that it notifies */
     d.state.engine = NULL;

@@ -334,6 +334,8 @@ int tensor_parse_parameters(struct http_exchange *x, struct call *call, const st
         rc = read_constants(&b, "k_scale", g->layers, g->kv_heads, true, &c->k_scale);
     if (rc == 0)
         rc = read_constants(&b, "v_scale", g->layers, g->kv_heads, true, &c->v_scale);
+    if (rc == 0 && c->sinks && g->layout == LAYOUT_VLLM)
+        rc = refuse(&b, "sinks", "the kernels of the layout vllm know no sinks");
     if (rc == 0 && (c->k_scale || c->v_scale) && !dtype_is_fp8(g->kv_dtype))
         rc = refuse(&b, c->k_scale ? "k_scale" : "v_scale", "only fp8 has scales");
     return rc;

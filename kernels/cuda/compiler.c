@@ -93,11 +93,14 @@ struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes)
     return target;
 }
 
-bool cuda_uses_tensor_cores(const struct geometry *g, const struct cuda_target *target)
+uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target)
 {
     bool half = g->dtype == DTYPE_F16 || g->dtype == DTYPE_BF16;
-    return g->layout != LAYOUT_VLLM && atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH &&
-           half && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
+    bool formats = half && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
+    bool instructions = atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH;
+    return g->layout != LAYOUT_VLLM && formats && instructions
+               ? tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), target->sm_bytes)
+               : 0;
 }
 
 /* ---- the compiler -------------------------------------------------------------------------------- */
@@ -167,7 +170,8 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DKV_DTYPE=%s", dtypes[g->kv_dtype]);
     add_option(r, "-DLAYOUT=%s", layouts[g->layout]);
     add_option(r, "-DSM_BYTES=%u", target->sm_bytes);
-    add_option(r, "-DTENSOR_CORES=%d", cuda_uses_tensor_cores(g, target));
+    add_option(r, "-DTENSOR_CORES=%d", cuda_columns_max(g, target) > 0);
+    add_option(r, "-DCOLUMNS_MAX=%u", cuda_columns_max(g, target));
     add_option(r, "-DPAGED=%d", g->layout == LAYOUT_VLLM);
     if (g->layout == LAYOUT_VLLM) {
         add_option(r, "-DSPARSE_VERT_STRIDE=%u", g->sparse.vert_stride);

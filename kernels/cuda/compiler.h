@@ -26,8 +26,9 @@ bool cuda_target_known(const char *arch, struct cuda_target *target);
 /* cuda_target_of(major, minor, sm_bytes): the GPU at hand. */
 struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes);
 
-/* Whether the attention items of this geometry run on tensor cores there, and not in plain f32. */
-bool cuda_uses_tensor_cores(const struct geometry *g, const struct cuda_target *target);
+/* The widest of the kernels on tensor cores for this geometry: 32, 16 or 8 packed columns; 0: its items
+ * are computed in plain f32 there, for want of the formats, the instructions or shared memory. */
+uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target);
 
 /* Machine code; `bytes` is freed by the caller. */
 struct cuda_cubin {

@@ -33,6 +33,7 @@ enum {
     GIVEN_BYTES = 64 << 20,   /* of k and v that are being appended, each, on the device */
     PASS_OPERATIONS = 64,     /* of a pass, at most, without its appends */
     WIDTHS_MAX = 3,
+    ITEMS_PER_ROW = 8,  /* of a plan, on average, at most: planner.c, PIECES_PER_ROW */
     PREPARED_MAX = 8,   /* plans of a step that are remembered: one a window */
     SIMPLE_COLUMNS = 8, /* attend_simple.cu */
     /* 2, 4 and 8 measured on an H200: W1 at 0.86, 0.84 and 0.83 of the roof, W5 (ragged) at 0.61, 0.85,
@@ -41,6 +42,7 @@ enum {
     PAGED_V1_TOKENS = 8192,    /* longest context that vLLM's rule gives to paged_v1, and */
     PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
     PAGED_V1_BLOCKS = 512,     /* rows times heads from which on it does not cut contexts */
+    GRID_MAX = 65535,          /* of a grid's second dimension */
     ROOF_THREADS = 512,        /* pool.cu, read_all */
     ROOF_ROUNDS = 5
 };
@@ -394,7 +396,7 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan,
     uint32_t partitions = v1 ? 1 : (longest + PAGED_PARTITION - 1) / PAGED_PARTITION;
     uint32_t room = b->options.partials_max / partitions, together = room ? room : 1;
     for (uint32_t first = 0, n; first < plan->row_count; first += n) {
-        n = v1 ? plan->row_count : smaller(together, plan->row_count - first);
+        n = smaller(smaller(v1 ? GRID_MAX : together, GRID_MAX), plan->row_count - first);
         const struct cuda_paged_pass pass = {*p, partitions, first};
         struct cuda_grid grid = {g->query_heads, n, partitions, CUDA_THREADS,
                                  paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION)};
@@ -426,6 +428,7 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
         launch_paged(b, plan, &p);
     else
         launch_attention(b, prepared, &p);
+    cuda_queue_reserve(q, 0, PASS_OPERATIONS); /* the copies belong together */
     cuda_queue_begin_copies(q, b->side);
     cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
     if (pass->lse)
@@ -683,16 +686,23 @@ static const struct attention_ops ops = {
 static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
 {
     const struct geometry *g = b->options.geometry;
-    bool tensor_cores = cuda_uses_tensor_cores(g, &b->device.target);
-    if (g->layout == LAYOUT_VLLM)
-        return kernel <= KERNEL_PAGED_REDUCE;
-    if (kernel == KERNEL_ATTEND_SIMPLE)
-        return !tensor_cores;
-    if (kernel >= KERNEL_PAGED_V1 && kernel <= KERNEL_PAGED_REDUCE)
-        return false;
-    if (kernel == KERNEL_ATTEND_32)
-        return tensor_cores && tile_columns_max(g->head_dim) >= 32;
-    return kernel < KERNEL_ATTEND_8 || tensor_cores;
+    uint32_t columns = cuda_columns_max(g, &b->device.target);
+    if (kernel < KERNEL_PAGED_V1)
+        return true;
+    if (g->layout == LAYOUT_VLLM || kernel <= KERNEL_PAGED_REDUCE)
+        return g->layout == LAYOUT_VLLM && kernel <= KERNEL_PAGED_REDUCE;
+    switch (kernel) {
+    case KERNEL_ATTEND_SIMPLE:
+        return columns == 0;
+    case KERNEL_ATTEND_8:
+        return columns >= 8;
+    case KERNEL_ATTEND_16:
+        return columns >= 16;
+    case KERNEL_ATTEND_32:
+        return columns >= 32;
+    default:
+        return true;
+    }
 }
 
 /* Allow a kernel the shared memory that it takes. */
@@ -753,7 +763,7 @@ static int load_kernels(struct cuda_backend *b)
         const struct width paged = {KERNEL_PAGED_V1, 0, paged_shared_max(b)};
         allow_shared_memory(b, &paged);
     }
-    b->base.info.p_rounded = cuda_uses_tensor_cores(g, &d->target);
+    b->base.info.p_rounded = cuda_columns_max(g, &d->target) > 0;
     return cuda_failed(d) ? ATTND_INTERNAL : 0;
 }
 
@@ -820,10 +830,24 @@ static int take_memory(struct cuda_backend *b)
     return cuda_failed(d) || !b->known || !b->block ? ATTND_NO_MEMORY : 0;
 }
 
+/* What the largest plan takes in the control buffer, as the planner makes them (ITEMS_PER_ROW): items
+ * of every 8 packed columns, item rows, parts, merges, rows, sources of q. */
+static size_t plan_bytes_max(const struct cuda_backend *b)
+{
+    size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
+    size_t item_rows = rows * ITEMS_PER_ROW + b->base.info.tasks;
+    return item_rows * ((group + 7) / 8 * sizeof(struct cuda_item) + sizeof(uint32_t) +
+                        sizeof(struct plan_part)) +
+           rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +
+           PASS_OPERATIONS * sizeof(uint64_t) * 8;
+}
+
 static int open_all(struct cuda_backend *b)
 {
     size_t table_bytes = 8 * (size_t)b->options.table_stride * sizeof(uint32_t);
-    size_t control_bytes = table_bytes > CONTROL_BYTES ? table_bytes : CONTROL_BYTES;
+    size_t control_bytes = 2 * plan_bytes_max(b);
+    control_bytes = table_bytes > control_bytes ? table_bytes : control_bytes;
+    control_bytes = CONTROL_BYTES > control_bytes ? CONTROL_BYTES : control_bytes;
     if (!cuda_queue_init(&b->queue, &b->device, control_bytes))
         return ATTND_NO_MEMORY;
     int rc = load_kernels(b);
@@ -856,7 +880,7 @@ static const char *kernel_name(const struct attention_options *o, const struct c
         return o->kernel == ATTENTION_PAGED_V1   ? "paged_v1"
                : o->kernel == ATTENTION_PAGED_V2 ? "paged_v2"
                                                  : "paged_v1 or paged_v2";
-    return cuda_uses_tensor_cores(o->geometry, target) ? "attend_mma" : "attend_simple";
+    return cuda_columns_max(o->geometry, target) ? "attend_mma" : "attend_simple";
 }
 
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,

@@ -36,6 +36,11 @@ expect 'with the same digest' "$(digest plenty)" "$(digest scarce)"
 run bounded "$part" --config config/llama-3-8b.jsonc --set scheduler.step_bytes_max=200MiB
 expect 'in bounded steps: the same digest' "$(digest plenty)" "$(digest bounded)"
 
+# A prefix is appended once, by the first of those that share it, also while steps overlap.
+prefixes=$(jq -nc '{seed: 5, sequences: [range(4) | {count: 16, prompt: 400, decode: 10, prefix: {id: (. + 1), length: 320}}], verify: {rows: 8}}')
+run prefixes "$prefixes" --config config/demo.jsonc
+expect 'prefixes are appended once' '6400 19200 true' "$(jq -r '"\(.tokens.prompt) \(.tokens.cached) \(.verify.ok)"' "$WORK/prefixes")"
+
 # 64 sequences of 4 096 tokens and 4 layers; 256 of 1 024.
 steady() { jq -nc --argjson n "$1" --argjson t "$2" '{seed: 3, sequences: [{count: $n, prompt: $t, decode: 400}], verify: {rows: 16}}'; }
 run wide "$(steady 64 4096)" --config config/llama-3-8b.jsonc --set geometry.layers=4 --set pool.bytes=8GiB

@@ -40,6 +40,21 @@ for arch in sm_75 sm_80 sm_86 sm_89 sm_90a sm_100a sm_120; do
     expect "every preset for $arch" "$(grep -c "^$arch " "$WORK/all") " \
         "$(grep -c "^$arch " "$WORK/compiled") $(cat "$WORK/$arch"-*)"
 done
+# Where shared memory is small, wide kernels are left out, and what is left fits (tile.h).
+for dim in 8 40 64 80 120 128 192 256; do
+    for kv in bf16 e4m3; do
+        echo "sm_86 config/llama-3-8b.jsonc $dim $kv"
+    done
+done >"$WORK/dims"
+dims() {
+    compile "$1" "$2" --set geometry.head_dim="$3" --set geometry.kv_dtype="$4" >/dev/null && echo "$*"
+}
+export -f dims
+# shellcheck disable=SC2016
+xargs -P "$(nproc)" -L 1 bash -c 'dims "$@"' _ <"$WORK/dims" >"$WORK/compiled" 2>"$WORK/errors"
+expect 'every head_dim on a GPU with little shared memory' "$(wc -l <"$WORK/dims") " \
+    "$(wc -l <"$WORK/compiled") $(cat "$WORK/errors")"
+
 # The kernels of the vllm layout, over what vLLM has kernels for.
 for arch in sm_75 sm_90a sm_120; do
     for dim in 32 64 80 96 112 120 128 192 256; do

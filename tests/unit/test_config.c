@@ -53,6 +53,8 @@ static const struct {
      "/tmp/attnd-test-config.jsonc:2:26: geometry.leyers: no such key (attnd --help lists them)"},
     {"{\"geometry\": {\"query_heads\": 6, \"kv_heads\": 4}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:30: geometry.query_heads: 6 is not a multiple of kv_heads (4)"},
+    {"{\"geometry\": {\"layout\": \"vllm\", \"sinks\": 1}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:42: geometry.sinks: the kernels of the layout vllm know no sinks"},
     {"{\"geometry\": {\"head_dim\": 64.5}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:27: geometry.head_dim: wants an integer in 1..256"},
     {"{\"listen\": \"a\", \"listen\": \"b\"}", NULL, NULL,

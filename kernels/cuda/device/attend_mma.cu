@@ -70,6 +70,7 @@ template <int COLUMNS> struct attend {
     static constexpr int DIM_TILES = (STEPS + TILE_WARPS - 1) / TILE_WARPS;       /* of a warp */
     static constexpr int GROUPS = COLUMNS / 8;
     static constexpr int SLOTS = SHAPE.slots;
+    static_assert(SHAPE.blocks > 0 && SHAPE.slots >= 2, "the host asks only for what fits");
     static constexpr bool Q_IN_REGISTERS = STEPS * GROUPS * 2 <= 32;
     static constexpr uint32_t ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
     static constexpr int VECTOR = ROW_BYTES % 16 == 0 ? 16 : 8;
@@ -495,7 +496,9 @@ template <int COLUMNS> struct attend {
     }
 
 ATTEND_KERNEL(8)
+#if COLUMNS_MAX >= 16
 ATTEND_KERNEL(16)
-#if HEAD_DIM <= 128 /* tile_columns_max() */
+#endif
+#if COLUMNS_MAX >= 32
 ATTEND_KERNEL(32)
 #endif

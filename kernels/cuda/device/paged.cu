@@ -48,8 +48,11 @@ template <int N> void load_vector(const uint8_t *from, float to[N])
         *(uint2 *)raw = *(const uint2 *)from;
     } else if constexpr (bytes == 4) {
         *(uint32_t *)raw = *(const uint32_t *)from;
-    } else {
+    } else if constexpr (bytes == 2) {
         *(uint16_t *)raw = *(const uint16_t *)from;
+    } else {
+        static_assert(bytes == 1, "vectors are powers of two");
+        raw[0] = from[0];
     }
 #pragma unroll
     for (int i = 0; i < N; i++)

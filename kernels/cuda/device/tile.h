@@ -25,9 +25,8 @@ enum {
     TILE_ROW_PAD = 16, /* bytes */
     TILE_SLOTS_MIN = 3,
     TILE_SLOTS_MAX = 8,
-    TILE_WIDE_DIM = 128,     /* heads of more than that need more registers a column */
-    TILE_BLOCK_BYTES = 1024,  /* of shared memory that the hardware keeps per thread block */
-    TILE_FOLD_REGISTERS = 48  /* of a thread, at most, for folds; more go to shared memory */
+    TILE_BLOCK_BYTES = 1024, /* of shared memory that the hardware keeps per thread block */
+    TILE_FOLD_REGISTERS = 60 /* of a thread, at most, for folds; more go to shared memory */
 };
 
 struct tile_shape {
@@ -39,12 +38,6 @@ struct tile_shape {
     bool folds_in_registers;
     uint32_t bytes; /* in all, 0 if it does not fit */
 };
-
-/* The most packed columns that a thread block takes. */
-TILE_FUNCTION uint32_t tile_columns_max(uint32_t head_dim)
-{
-    return head_dim > TILE_WIDE_DIM ? 16 : 32;
-}
 
 /* kv_bytes: of an element. columns: 8, 16 or 32. sm_bytes: shared memory of a multiprocessor. */
 TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns,
@@ -63,9 +56,12 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
     if (!t.folds_in_registers)
         fixed += 3 * t.fold_floats * TILE_WARPS * 32 * 4;
     /* 4 blocks leave 128 registers a thread, 3 leave 168, 2 all that there are */
-    t.blocks = (columns == 8 ? 4 : columns == 16 ? 3 : 2) - (head_dim > TILE_WIDE_DIM);
-    for (; t.blocks > 0;
-         t.blocks--) {
+    t.blocks = columns == 8    ? (head_dim <= 128   ? 4
+                                  : head_dim <= 192 ? 3
+                                                    : 2)
+               : columns == 16 ? (head_dim <= 128 ? 3 : 2)
+                               : 2;
+    for (; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
         t.slots = room > fixed ? (room - fixed) / t.half : 0;
         if (t.slots >= (t.blocks > 1 ? TILE_SLOTS_MIN : 2))
@@ -75,6 +71,15 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
         t.slots = TILE_SLOTS_MAX;
     t.bytes = t.blocks ? fixed + t.slots * t.half : 0;
     return t;
+}
+
+/* The most packed columns that a thread block can take: 32, 16 or 8, or 0 where not even 8 fit. */
+TILE_FUNCTION uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes)
+{
+    uint32_t columns = head_dim <= 128 ? 32 : 16; /* accumulators of more would not fit in registers */
+    while (columns >= 8 && tile_shape_of(head_dim, kv_bytes, columns, sm_bytes).blocks == 0)
+        columns /= 2;
+    return columns >= 8 ? columns : 0;
 }
 
 #endif
