@@ -288,7 +288,9 @@ static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const st
     const struct prepared_plan *known = find_prepared(b, plan);
     if (known)
         return known;
-    for (uint32_t i = 0; i < plan->item_count; i++) {
+    /* the vllm layout's kernels take rows, not items */
+    uint32_t item_count = b->width_count ? plan->item_count : 0;
+    for (uint32_t i = 0; i < item_count; i++) {
         cut_item(b, &plan->items[i], NULL, counts);
         item_rows += plan->items[i].rows;
     }
@@ -300,7 +302,7 @@ static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const st
         items[i] = cuda_queue_take(q, counts[i], sizeof *items[i]);
         prepared->items[i] = cuda_queue_address(q, items[i]);
     }
-    for (uint32_t i = 0; i < plan->item_count; i++)
+    for (uint32_t i = 0; i < item_count; i++)
         cut_item(b, &plan->items[i], items, prepared->item_counts);
     struct cuda_attend_pass *arrays = &prepared->arrays;
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
