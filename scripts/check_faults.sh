@@ -36,7 +36,7 @@ done <<<"$(sed -n 's/^#define FAULT_\([A-Z_]*\) *\([0-9]*\) .*/\2 \1/p' config/f
 
 # A device that is lost in the middle of a workload: the client is told, the daemon turns unready and ends with 1.
 loses_device() {
-    local daemon url= code
+    local daemon url='' code
     ./build/fault-8/attnd --set listen=127.0.0.1:0 2>"$log" &
     daemon=$!
     for _ in $(seq 100); do

@@ -435,7 +435,7 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
     cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
     if (pass->lse)
         cuda_queue_copy_out(q, pass->lse, p.lse,
-                            (size_t)plan->row_count * g->query_heads * sizeof(float));
+                            (size_t)(size_t)plan->row_count * g->query_heads * sizeof(float));
     cuda_queue_end_copies(q, b->side);
     b->side = (b->side + 1) % CUDA_SIDES;
 }

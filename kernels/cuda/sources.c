@@ -8,6 +8,7 @@
 #define SOURCE_FILES(XX)                                                                               \
     XX(all, "kernels/cuda/device/all.cu")                                                              \
     XX(pool, "kernels/cuda/device/pool.cu")                                                            \
+    XX(measure, "kernels/cuda/device/measure.cu")                                                      \
     XX(paged, "kernels/cuda/device/paged.cu")                                                          \
     XX(merge, "kernels/cuda/device/merge.cu")                                                          \
     XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                \

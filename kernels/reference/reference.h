@@ -1,8 +1,8 @@
 /* reference.h - attention written to be read: the oracle that everything else is compared with.
  *
  *   s_j = softcap(scale * k_scale * q.k_j) + slope * (j - i)            for the keys j that query i
- * sees (also under block-sparse attention, geometry_sees) o   = v_scale * sum_j exp(s_j - m) v_j / l,   l = sum_j exp(s_j - m) [+ exp(sink - m)],   m =
- * max s_j [, sink] lse = m + ln l
+ * sees (also under block-sparse attention, geometry_sees) o   = v_scale * sum_j exp(s_j - m) v_j / l,
+ * l = sum_j exp(s_j - m) [+ exp(sink - m)],   m = max s_j [, sink] lse = m + ln l
  *
  * in double precision, two passes, no tiles, no blocks. */
 #ifndef KERNELS_REFERENCE_REFERENCE_H

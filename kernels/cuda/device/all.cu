@@ -5,6 +5,7 @@
  * PAGED (whether the
  * layout is vllm's) and with it the SPARSE_ parameters of geometry.h. */
 #include "kernels/cuda/device/pool.cu"
+#include "kernels/cuda/device/measure.cu"
 #if PAGED
 #include "kernels/cuda/device/paged.cu"
 #else

@@ -21,6 +21,10 @@
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/step.h"
 
+#ifndef DYNAMIC_SHARED /* tests/emulation has its own */
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+#endif
+
 static constexpr int WARPS = CUDA_THREADS / 32;
 static constexpr int GROUP_THREADS = BLOCK_SIZE < 32 ? 32 / BLOCK_SIZE : 1;
 static constexpr int GROUPS_OF_BLOCK = CUDA_THREADS / GROUP_THREADS;
@@ -269,13 +273,13 @@ template <bool PARTITIONED> struct paged {
 
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT) paged_v1(const __grid_constant__ cuda_paged_pass pass)
 {
-    extern __shared__ __align__(16) float shared_logits[];
+    DYNAMIC_SHARED(float, shared_logits);
     paged<false>{pass}.run(shared_logits);
 }
 
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT) paged_v2(const __grid_constant__ cuda_paged_pass pass)
 {
-    extern __shared__ __align__(16) float shared_logits[];
+    DYNAMIC_SHARED(float, shared_logits);
     paged<true>{pass}.run(shared_logits);
 }
 

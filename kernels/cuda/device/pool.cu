@@ -6,8 +6,6 @@
  *                   reshape_and_cache                                  a thread block a token
  *   generate_q      q of a pass's rows                                a thread block a row
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
- *   read_all        reads memory and does nothing: the roof
- *   stamp           the time, where the host reads it
  *
  * Generated values are those of kernels/values.c, bit for bit. */
 #include "kernels/cuda/device/numeric.cuh"
@@ -222,34 +220,4 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_mer
         store_any((dtype)pass.dtype, pass.merged_o, head * pass.head_dim + threadIdx.x, sum > 0 ? o / sum : 0.0f);
     if (threadIdx.x == 0)
         pass.merged_lse[head] = sum > 0 ? largest + logf(sum) : -INFINITE;
-}
-
-/* In nanoseconds of the device's clock. */
-extern "C" __global__ void stamp(uint64_t *to)
-{
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*to));
-}
-
-/* Eight loads under way per thread. What was read is never stored: the condition is false for any data,
- * but the compiler does not know. */
-extern "C" __global__ void __launch_bounds__(512) read_all(cuda_read_pass pass)
-{
-    constexpr int UNROLL = 8;
-    const uint4 *from = (const uint4 *)pass.from;
-    uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    uint32_t seen = 0;
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
-         i + (UNROLL - 1) * stride < pass.vectors; i += UNROLL * stride) {
-        uint4 x[UNROLL];
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-            asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(x[u].x), "=r"(x[u].y), "=r"(x[u].z), "=r"(x[u].w)
-                         : "l"(from + i + u * stride));
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-            seen |= x[u].x | x[u].y | x[u].z | x[u].w;
-    }
-    if (seen == 0 && gridDim.y == 2) /* gridDim.y is 1 */
-        *(uint32_t *)pass.from = seen;
 }
