@@ -47,9 +47,8 @@ loses_device() {
     exec 3<>"/dev/tcp/127.0.0.1/${url##*:}" # a request that is not finished keeps the daemon there to be asked
     printf 'GET /livez HTTP/1.1\r\nHost: localhost\r\n' >&3
     sleep 0.1
-    curl -s -m 20 --json '{"sequences":[{"count":4,"prompt":8,"decode":500}]}' "$url/v1/workloads?wait=1" >"$log.answer"
     curl -sN -m 20 -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":4,"prompt":8,"decode":500}]}' \
-        "$url/v1/workloads" >>"$log.answer"
+        "$url/v1/workloads" >"$log.answer"
     wait $daemon
     code=$?
     exec 3<&-

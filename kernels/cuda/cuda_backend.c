@@ -43,7 +43,7 @@ enum {
     PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
     PAGED_V1_BLOCKS = 512,     /* rows times heads from which on it does not cut contexts */
     GRID_MAX = 65535,          /* of a grid's second dimension */
-    ROOF_THREADS = 512,        /* pool.cu, read_all */
+    ROOF_THREADS = 512,        /* measure.cu, read_all */
     ROOF_ROUNDS = 5
 };
 
@@ -435,7 +435,7 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
     cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
     if (pass->lse)
         cuda_queue_copy_out(q, pass->lse, p.lse,
-                            (size_t)(size_t)plan->row_count * g->query_heads * sizeof(float));
+                            (size_t)plan->row_count * g->query_heads * sizeof(float));
     cuda_queue_end_copies(q, b->side);
     b->side = (b->side + 1) % CUDA_SIDES;
 }
