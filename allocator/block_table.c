@@ -69,7 +69,7 @@ struct block_tables {
     uint32_t *high;   /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
     uint32_t *next_leaving; /* [rows] in the list of the row's last step */
     uint32_t *version;      /* [rows] counts changes to entries that the row had */
-    uint32_t *ids;          /* [rows][row_blocks] */
+    uint32_t *ids;          /* [rows + loose_rows][row_blocks] */
     uint32_t
         *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
     uint32_t *cursors; /* [rows][layers], see above */
@@ -196,6 +196,11 @@ static uint64_t table_bytes(const struct block_tables *t)
     return (uint64_t)t->o.rows * t->o.row_blocks * sizeof(uint32_t);
 }
 
+static uint64_t id_bytes(const struct block_tables *t)
+{
+    return ((uint64_t)t->o.rows + t->o.loose_rows) * t->o.row_blocks * sizeof(uint32_t);
+}
+
 static uint64_t token_bytes(const struct block_tables *t)
 {
     return ((uint64_t)t->o.blocks + t->o.host_blocks) * t->o.block_size * sizeof(uint32_t);
@@ -215,7 +220,7 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->high = calloc(options->rows, sizeof *t->high);
     t->next_leaving = calloc(options->rows, sizeof *t->next_leaving);
     t->version = calloc(options->rows, sizeof *t->version);
-    t->ids = mapping_create(table_bytes(t), 0);
+    t->ids = mapping_create(id_bytes(t), 0);
     t->generation = mapping_create(table_bytes(t), 0);
     t->tokens = mapping_create(token_bytes(t), 0);
     t->cursors = calloc((size_t)options->rows * options->layers, sizeof *t->cursors);
@@ -246,7 +251,7 @@ void block_tables_destroy(struct block_tables *t)
     prefix_index_destroy(t->index);
     swap_ledger_destroy(t->ledger);
     id_bitmap_deinit(&t->free_rows);
-    mapping_destroy(t->ids, table_bytes(t));
+    mapping_destroy(t->ids, id_bytes(t));
     mapping_destroy(t->generation, table_bytes(t));
     mapping_destroy(t->tokens, token_bytes(t));
     mapping_destroy(t->rows, t->o.rows * sizeof *t->rows);
@@ -774,6 +779,35 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
     return 0;
 }
 
+uint32_t block_tables_absent(const struct block_tables *t, uint32_t row)
+{
+    const struct row *r = live_row(t, row);
+    uint32_t absent = 0;
+    for (uint32_t i = 0; r->swapped && i < r->entries; i++)
+        absent += swap_ledger_device_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
+    return absent;
+}
+
+uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, uint32_t n)
+{
+    uint32_t reclaimable = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const struct row *r = live_row(t, rows[k]);
+        assert(!r->swapped);
+        for (uint32_t i = 0; i < r->entries; i++)
+            t->claims[*entry(t, rows[k], i)]++;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        for (uint32_t i = 0; i < t->rows[rows[k]].entries; i++) {
+            uint32_t id = *entry(t, rows[k], i), host = swap_ledger_host_of(t->ledger, id);
+            uint32_t parked = host == NO_BLOCK ? 0 : swap_ledger_refs(t->ledger, host);
+            reclaimable += t->claims[id] && t->claims[id] + parked == block_pool_refs(t->pool, id);
+            t->claims[id] = 0; /* counted once */
+        }
+    }
+    return reclaimable;
+}
+
 /* ---- looking ------------------------------------------------------------------------------------- */
 
 struct block_table_view block_tables_view(const struct block_tables *t, uint32_t row)
@@ -851,6 +885,12 @@ const uint32_t *block_tables_ids(const struct block_tables *t, uint32_t *stride)
 {
     *stride = t->o.row_blocks;
     return t->ids;
+}
+
+uint32_t *block_tables_loose(struct block_tables *t, uint32_t i)
+{
+    assert(i < t->o.loose_rows);
+    return entry(t, t->o.rows + i, 0);
 }
 
 /* ---- invariants ---------------------------------------------------------------------------------- */

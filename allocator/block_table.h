@@ -30,6 +30,7 @@ struct block_tables;
 struct block_tables_options {
     uint32_t blocks, block_size, layers;
     uint32_t rows;       /* sequences at a time */
+    uint32_t loose_rows; /* more rows of ids, that are the caller's to fill, see block_tables_loose() */
     uint32_t row_blocks; /* longest sequence, in blocks */
     uint32_t host_blocks;
     unsigned hash_bits; /* 0: PREFIX_HASH_BITS; fewer only to force collisions in tests */
@@ -41,11 +42,11 @@ struct reserve_request {
     uint32_t row, first, end;
 };
 
-enum copy_kind { COPY_ON_WRITE, COPY_OUT, COPY_IN };
+enum copy_kind { COPY_ON_WRITE, COPY_OUT, COPY_IN, COPY_CLEAR };
 
 /* Copy slots 0..slots-1 of every layer from one block to another. */
 struct block_copy {
-    enum copy_kind kind; /* device to device, device to host, host to device */
+    enum copy_kind kind; /* device to device, device to host, host to device, zeros to the device */
     uint32_t from, to, slots;
 };
 
@@ -152,6 +153,13 @@ MUST_USE int block_tables_swap_out(struct block_tables *tables, uint32_t row, ui
 MUST_USE int block_tables_swap_in(struct block_tables *tables, uint32_t row, uint64_t step,
                                   struct block_copy *copies, uint32_t *copy_count);
 
+/* block_tables_absent: blocks that swapping a row in takes; 0 for one that is resident. O(blocks). */
+uint32_t block_tables_absent(const struct block_tables *tables, uint32_t row);
+
+/* block_tables_reclaimable(tables, rows, n): blocks that nobody else holds: that swapping these n
+ * resident rows out would give back. O(their blocks). */
+uint32_t block_tables_reclaimable(struct block_tables *tables, const uint32_t *rows, uint32_t n);
+
 struct block_table_view block_tables_view(const struct block_tables *tables, uint32_t row);
 
 /* block_tables_shared: blocks of a resident row that have more than one reference. O(blocks). */
@@ -174,6 +182,10 @@ uint32_t block_tables_trim_root(struct block_tables *tables, uint32_t root);
 
 /* All rows' ids as the kernels see them: row r starts at ids + r * stride. */
 const uint32_t *block_tables_ids(const struct block_tables *tables, uint32_t *stride);
+
+/* block_tables_loose(tables, i): [stride] ids of loose row i, number rows + i among all, for a table
+ * that belongs to no sequence. */
+uint32_t *block_tables_loose(struct block_tables *tables, uint32_t i);
 
 /* block_tables_fault: the first broken invariant of I1 to I7 and I9 as a constant sentence, NULL if all
  * hold. O(blocks + table entries). */

@@ -45,6 +45,7 @@ struct attention_options {
     const struct geometry *geometry;         /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
+    uint32_t host_blocks;              /* in host memory, for swapping */
     uint32_t rows_max;                 /* query rows of a pass */
     uint32_t partials_max;             /* partial states that a plan may have */
     uint32_t table_rows, table_stride; /* sizes of the block tables, for backends that copy them */
@@ -64,8 +65,16 @@ struct attention_info {
     bool p_rounded; /* probabilities are rounded to geometry.dtype before they weigh values */
 };
 
-/* Copy slots 0..slots-1, all layers, K and V. */
+enum kv_copy_kind {
+    KV_COPY,     /* from one block of the pool to another */
+    KV_SWAP_OUT, /* from the pool to a block of host memory; */
+    KV_SWAP_IN,  /* and back */
+    KV_CLEAR     /* zeros to a block of the pool */
+};
+
+/* Slots 0..slots-1 of a block, all layers, K and V. Swaps and clears may move whole blocks. */
 struct kv_copy {
+    enum kv_copy_kind kind;
     uint32_t from, to, slots;
 };
 
@@ -110,7 +119,9 @@ struct attention_step {
     uint32_t stride;
     const struct table_use *uses; /* every row that the passes name, once */
     uint32_t use_count;
-    const struct kv_copy *copies; /* made before anything else, in this order */
+    /* In this order, before anything else; but swaps are made in their order among themselves, beside
+       the rest of the step, which does not touch the blocks that they name. */
+    const struct kv_copy *copies;
     uint32_t copy_count;
     const struct attention_pass *passes; /* in this order */
     uint32_t pass_count;

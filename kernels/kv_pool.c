@@ -24,16 +24,18 @@ void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *g, uint32_t bl
     pool->slot_bytes = g->layout == LAYOUT_HND ? row_bytes : row_bytes * g->kv_heads;
 }
 
-int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks,
+int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks, const char *key,
                  char error[ATTENTION_ERROR_BYTES])
 {
     uint64_t available = config_memory_available();
     kv_pool_lay_out(pool, g, blocks);
+    if (blocks == 0)
+        return 0;
     if (available && pool->total_bytes + RESERVE_BYTES > available) {
         snprintf(error, ATTENTION_ERROR_BYTES,
-                 "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %llu MiB are "
-                 "available, of which %d stay free (set pool.blocks or pool.bytes)",
-                 blocks, (unsigned long long)geometry_block_bytes(g),
+                 "%s: %u blocks of %llu bytes are %llu MiB and do not fit: %llu MiB are available, of "
+                 "which %d stay free",
+                 key, blocks, (unsigned long long)geometry_block_bytes(g),
                  (unsigned long long)(pool->total_bytes >> 20), (unsigned long long)(available >> 20),
                  RESERVE_BYTES >> 20);
         return ATTND_NO_MEMORY;
@@ -41,7 +43,7 @@ int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks
     void *p = mmap(NULL, pool->total_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "no memory for a pool of %u blocks", blocks);
+        snprintf(error, ATTENTION_ERROR_BYTES, "%s: no memory for %u blocks", key, blocks);
         return ATTND_NO_MEMORY;
     }
     (void)madvise(p, pool->total_bytes, MADV_HUGEPAGE); /* without huge pages it is slower, not wrong */
@@ -105,29 +107,37 @@ static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
                pool->geometry->head_dim * pool->element_bytes);
 }
 
-static void copy_packed(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer)
+static void copy_packed(const struct kv_pool *from, const struct kv_pool *to,
+                        const struct kv_copy *copy, uint32_t layer)
 {
     uint8_t row[HEAD_DIM_MAX * sizeof(float)];
-    for (uint32_t i = 0; i < 2 * pool->geometry->kv_heads * copy->slots; i++) {
+    for (uint32_t i = 0; i < 2 * to->geometry->kv_heads * copy->slots; i++) {
         uint32_t slot = i / 2 % copy->slots, head = i / 2 / copy->slots;
-        kv_pool_load(pool, layer, copy->from, slot, head, i % 2, row);
-        store(pool, layer, copy->to, slot, head, i % 2, row);
+        kv_pool_load(from, layer, copy->from, slot, head, i % 2, row);
+        store(to, layer, copy->to, slot, head, i % 2, row);
     }
 }
 
-void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer)
+void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct kv_copy *copy,
+                  uint32_t layer)
 {
     const struct geometry *g = pool->geometry;
+    const struct kv_pool *from_pool = copy->kind == KV_SWAP_IN ? host : pool,
+                         *to_pool = copy->kind == KV_SWAP_OUT ? host : pool;
+    if (copy->kind == KV_CLEAR) {
+        memset(half_of(pool, layer, copy->to, false), 0, pool->block_bytes);
+        return;
+    }
     if (g->layout == LAYOUT_VLLM) {
-        copy_packed(pool, copy, layer);
+        copy_packed(from_pool, to_pool, copy, layer);
         return;
     }
     /* the filled slots lie together per head (hnd) or for all heads at once (nhd) */
     uint32_t pieces = g->layout == LAYOUT_HND ? g->kv_heads : 1;
     uint64_t bytes = copy->slots * pool->slot_bytes;
     for (uint32_t head = 0; head < pieces; head++) {
-        const uint8_t *from = kv_pool_key(pool, layer, copy->from, 0, head);
-        uint8_t *to = kv_pool_key(pool, layer, copy->to, 0, head);
+        const uint8_t *from = kv_pool_key(from_pool, layer, copy->from, 0, head);
+        uint8_t *to = kv_pool_key(to_pool, layer, copy->to, 0, head);
         memcpy(to, from, bytes);
         memcpy(to + pool->half_bytes, from + pool->half_bytes, bytes);
     }

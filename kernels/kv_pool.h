@@ -25,10 +25,11 @@ struct kv_pool {
 /* kv_pool_lay_out(pool, geometry, blocks): sizes and strides, no memory. */
 void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks);
 
-/* kv_pool_init(pool, geometry, blocks, error): map the memory, untouched. Returns 0, or ATTND_NO_MEMORY
- * with the arithmetic in `error`. */
+/* kv_pool_init(pool, geometry, blocks, key, error): map the memory, untouched; none for 0 blocks.
+ * Returns 0, or ATTND_NO_MEMORY with the arithmetic in `error`, which names the configuration's `key`.
+ */
 MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks,
-                          char error[ATTENTION_ERROR_BYTES]);
+                          const char *key, char error[ATTENTION_ERROR_BYTES]);
 void kv_pool_deinit(struct kv_pool *pool);
 
 /* hnd and nhd: the K row of one token and head; its V row lies half_bytes behind. */
@@ -44,8 +45,10 @@ static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, u
 void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
                   uint32_t kv_head, bool v, void *row);
 
-/* kv_pool_copy(pool, copy, layer): the part of a copy that lies in one layer. */
-void kv_pool_copy(const struct kv_pool *pool, const struct kv_copy *copy, uint32_t layer);
+/* kv_pool_copy(pool, host, copy, layer): the part of a copy that lies in one layer; `host` has the
+ * blocks that are swapped to. */
+void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct kv_copy *copy,
+                  uint32_t layer);
 
 /* kv_pool_append(pool, constants, pass, append, ids): store the tokens of one append; `ids` is its
  * sequence's table. */

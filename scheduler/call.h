@@ -53,6 +53,7 @@ struct sequence_view {
     uint32_t length, blocks, shared_blocks;
     double age_s, idle_s;
     enum sequence_state state;
+    bool swapped; /* its block ids are those of host blocks */
     int32_t priority;
     uint32_t max_tokens; /* declared; 0: not */
     uint64_t workload;   /* 0: none */
@@ -63,6 +64,7 @@ struct block_view {
     uint32_t block, refs, fill;
     enum block_state state;
     uint64_t owner; /* the first sequence found to hold it; 0: none */
+    bool on_host;   /* a host block, of which nothing else is known */
 };
 
 /* One sequence of an append or attend: `rows` consecutive tokens, the first at `position`. */

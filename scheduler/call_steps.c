@@ -14,14 +14,21 @@
  *     stands   0 1 2 3 4 5 |            cursor 6
  *     call           3 4 5 6 7          position 3: 3..5 are compared, 6 and 7 appended
  *
- * An append to all layers at once is a step by itself, whose passes read the call's own tensors. */
+ * An append to all layers at once is a step by itself, whose passes read the call's own tensors.
+ *
+ * A call on a sequence that is swapped out has it swapped in beside the step being formed and runs in
+ * the next one. When blocks run out, idle sequences are swapped out in the same way (swapping.h); the
+ * call waits, and so does every later one that needs blocks. */
 #include "scheduler/call_steps.h"
 
 #include "config/clock.h"
 #include "scheduler/declared.h"
+#include "scheduler/swapping.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { WAIT = 1 }; /* for another step; errors are negative */
 
 struct pass_work {
     uint32_t layer;
@@ -42,16 +49,18 @@ struct call_steps {
 
     /* the step being formed */
     struct pass_work passes[PLAN_SLOTS_OF_CALLS];
-    uint32_t pass_count, rows, tokens, append_count, copy_count, sequence_count;
+    uint32_t pass_count, rows, tokens, append_count, sequence_count;
     uint64_t bytes;                      /* of K and V that it reads, about; counted if bounded */
     struct call *whole;                  /* its only call, which appends to all layers; NULL: passes */
     struct attention_pass *whole_passes; /* [layers] */
     struct planner_row *planner_rows;    /* [rows_max] */
     struct kv_append *appends;           /* [rows_max] */
-    struct block_copy *copies;           /* [rows_max] */
-    uint32_t *table_rows;                /* [rows_max] rows of the block tables that take part */
-    uint8_t *q, *k, *v, *o_rows;         /* [rows_max][heads][head_dim] */
-    float *lse;                          /* [rows_max][query_heads] */
+    struct copy_list copies;             /* [rows_max + pool.blocks] */
+    bool short_of_blocks;                /* a call waits for some */
+    struct swapping *swapping;
+    uint32_t *table_rows;        /* [rows_max] rows of the block tables that take part */
+    uint8_t *q, *k, *v, *o_rows; /* [rows_max][heads][head_dim] */
+    float *lse;                  /* [rows_max][query_heads] */
 };
 
 static size_t q_row_bytes(const struct call_steps *c)
@@ -193,43 +202,116 @@ static int make_outputs(struct call_steps *c, struct call *call)
 static uint64_t promised_to_others(struct call_steps *c, const struct call *call)
 {
     uint64_t promised = c->o.promised(c->o.cookie) + c->o.all->declared;
-    for (uint32_t i = 0; i < call->sequence_count; i++)
-        promised -= sequences_at(c->o.all->sequences, call->requests[i].row)->declared;
+    for (uint32_t i = 0; i < call->sequence_count; i++) {
+        const struct sequence *s = sequence_of(c, call->sequences[i].id);
+        promised -= s ? s->declared : 0;
+    }
     return promised;
 }
 
-/* Blocks for what the call appends, or the call failed. What was promised to others is not touched. */
+/* `need` blocks were not to be had. */
+static int fail_for_blocks(struct call_steps *c, struct call *call, uint32_t need, uint64_t promised)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
+    char kept[96] = "", swaps[80] = "";
+    if (promised)
+        snprintf(kept, sizeof kept,
+                 ", of which %llu are promised to workloads and to sequences with max_tokens",
+                 (unsigned long long)promised);
+    if (c->o.all->config->host_blocks)
+        snprintf(swaps, sizeof swaps,
+                 "; too few idle sequences can be swapped out (%u host blocks free)",
+                 block_tables_counts(tables).host_free);
+    return call_fail(call, ATTND_NO_BLOCKS, "needs %u blocks of %u; %u free, %u reclaimable%s%s", need,
+                     counts.blocks, counts.free, counts.cached, kept, swaps);
+}
+
+/* Whether a call may take `need` blocks now: 0; WAIT when the step being formed gives some back; else
+ * the call has failed. What was promised to others is not touched. */
+static int make_room(struct call_steps *c, struct call *call, uint32_t need)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
+    uint64_t available = (uint64_t)counts.free + counts.cached;
+    if (need == 0)
+        return 0;
+    if (c->short_of_blocks)
+        return WAIT; /* behind the one that is */
+    uint64_t promised = promised_to_others(c, call);
+    if (promised && need + promised > available) {
+        declared_note_all(c->o.all); /* somebody may have stopped sharing meanwhile */
+        promised = promised_to_others(c, call);
+    }
+    if (need > counts.blocks)
+        return call_fail(call, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
+    if (need + promised <= available)
+        return 0;
+    const struct swap_request request = {(uint32_t)(need + promised - available), call->priority,
+                                         c->forming};
+    if (request.blocks > counts.blocks || !swapping_out(c->swapping, &request, &c->copies))
+        return fail_for_blocks(c, call, need, promised);
+    c->short_of_blocks = true;
+    return WAIT;
+}
+
+/* Whether all sequences of a call are resident: 0; WAIT when some are on their way; else the call has
+ * failed. */
+static int bring_in(struct call_steps *c, struct call *call)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    int result = 0;
+    for (uint32_t i = 0; i < call->sequence_count; i++) {
+        uint32_t row = sequences_find(c->o.all->sequences, call->sequences[i].id);
+        if (row == NO_ROW || !block_tables_view(tables, row).swapped)
+            continue; /* of unknown ones resolve() will say so */
+        int rc = make_room(c, call, block_tables_absent(tables, row));
+        if (rc != 0)
+            return rc;
+        rc = block_tables_swap_in(tables, row, executor_step(c->o.all->executor), c->copies.list,
+                                  &c->copies.count);
+        if (rc != 0)
+            return call_fail(call, rc, "sequence %llu cannot be swapped in",
+                             (unsigned long long)call->sequences[i].id);
+        result = WAIT;
+    }
+    return result;
+}
+
+/* Blocks for what the call appends: 0, WAIT, or the call failed. */
 static int reserve(struct call_steps *c, struct call *call)
 {
     struct executor *x = c->o.all->executor;
     struct block_tables *tables = executor_tables(x);
     if (!call->k)
         return 0;
-    uint32_t need = block_tables_need(tables, call->requests, call->sequence_count);
-    struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
-    uint64_t promised = need ? promised_to_others(c, call) : 0;
-    if (promised && (uint64_t)need + promised > counts.free + counts.cached) {
-        declared_note_all(c->o.all); /* somebody may have stopped sharing meanwhile */
-        promised = promised_to_others(c, call);
-    }
-    if (need > counts.blocks)
-        return call_fail(call, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
-    if (promised && (uint64_t)need + promised > counts.free + counts.cached)
-        return call_fail(
-            call, ATTND_NO_BLOCKS,
-            "needs %u blocks of %u; %u free, %u reclaimable, of which %llu are promised to "
-            "workloads and to sequences with max_tokens",
-            need, counts.blocks, counts.free, counts.cached, (unsigned long long)promised);
-    int rc = block_tables_reserve(tables, executor_step(x), call->requests, call->sequence_count,
-                                  c->copies, &c->copy_count);
-    if (rc == ATTND_NO_BLOCKS)
-        return call_fail(call, rc, "needs %u blocks of %u; %u free, %u reclaimable", need,
-                         counts.blocks, counts.free, counts.cached);
+    int rc = make_room(c, call, block_tables_need(tables, call->requests, call->sequence_count));
+    if (rc != 0)
+        return rc;
+    rc = block_tables_reserve(tables, executor_step(x), call->requests, call->sequence_count,
+                              c->copies.list, &c->copies.count);
     if (rc != 0)
         return call_fail(call, rc, "a sequence would be longer than its table");
     for (uint32_t i = 0; i < call->sequence_count; i++)
         declared_note(c->o.all, call->requests[i].row); /* the next call of this step must see it */
     return 0;
+}
+
+/* Everything that a call needs to be in the step: 0, WAIT (and it is as if nothing had been asked), or
+ * it has failed. */
+static int admit(struct call_steps *c, struct call *call)
+{
+    size_t used = call->arena_used;
+    int rc = bring_in(c, call);
+    if (rc == 0)
+        rc = resolve(c, call);
+    if (rc == 0)
+        rc = make_outputs(c, call);
+    if (rc == 0)
+        rc = reserve(c, call);
+    if (rc == WAIT)
+        call->arena_used = used;
+    return rc;
 }
 
 /* A pass of the call's layer and format, a new one if it is the first; NULL when all are taken. */
@@ -303,6 +385,15 @@ static bool is_too_late(struct call *call, double now)
     return call->status != 0;
 }
 
+static void begin_forming(struct call_steps *c)
+{
+    c->forming++;
+    c->whole = NULL;
+    c->bytes = 0;
+    c->short_of_blocks = false;
+    c->pass_count = c->rows = c->tokens = c->append_count = c->copies.count = c->sequence_count = 0;
+}
+
 /* Take what fits, oldest first; the rest stays queued. Calls that fail are completed on the way. */
 static void take_calls(struct call_steps *c)
 {
@@ -310,10 +401,7 @@ static void take_calls(struct call_steps *c)
     double now = clock_s();
     c->queue = NULL;
     c->queue_end = &c->queue;
-    c->forming++;
-    c->whole = NULL;
-    c->bytes = 0;
-    c->pass_count = c->rows = c->tokens = c->append_count = c->copy_count = c->sequence_count = 0;
+    begin_forming(c);
     for (; call; call = next) {
         next = call->next_ready;
         call->next_ready = NULL;
@@ -324,13 +412,14 @@ static void take_calls(struct call_steps *c)
         }
         bool waits = has_to_wait(c, call);
         struct pass_work *pass = waits || call->all_layers ? NULL : pass_for(c, call);
-        if (!pass && (waits || !call->all_layers)) {
+        int rc = !pass && (waits || !call->all_layers) ? WAIT : admit(c, call);
+        if (rc == WAIT) {
             *c->queue_end = call;
             c->queue_end = &call->next_ready;
             continue;
         }
         count_queued(c, call, -1);
-        if (resolve(c, call) != 0 || make_outputs(c, call) != 0 || reserve(c, call) != 0) {
+        if (rc != 0) {
             c->o.complete(call, c->o.cookie);
             continue;
         }
@@ -480,14 +569,32 @@ static void answer(struct call_steps *c, struct call *call, double start, struct
     c->o.complete(call, c->o.cookie);
 }
 
+/* Run the step that was formed. */
+static struct step_cost run_step(struct call_steps *c, const struct attention_pass *passes, uint32_t n)
+{
+    struct executor *x = c->o.all->executor;
+    struct step_cost cost = executor_run(x, c->copies.list, c->copies.count, passes, n);
+    uint64_t step = executor_step(x);
+    executor_submitted(x);
+    executor_retire(x, step, c->table_rows, c->sequence_count, c->rows, cost);
+    c->o.all->epoch++;
+    return cost;
+}
+
+/* Whether the step being formed does nothing; blocks that it gives back have to wait for its end. */
+static bool is_empty(const struct call_steps *c)
+{
+    const struct block_pool *pool = block_tables_pool(executor_tables(c->o.all->executor));
+    return c->sequence_count == 0 && c->copies.count == 0 && block_pool_counts(pool).fenced == 0;
+}
+
 bool call_steps_run(struct call_steps *c)
 {
     struct attention_pass passes[PLAN_SLOTS_OF_CALLS];
-    struct executor *x = c->o.all->executor;
     if (!c->queue)
         return false;
     take_calls(c);
-    if (c->sequence_count == 0)
+    if (is_empty(c))
         return true;
     c->rows = c->tokens = c->append_count = c->sequence_count = 0;
     if (c->whole)
@@ -496,12 +603,7 @@ bool call_steps_run(struct call_steps *c)
         fill_passes(c, passes);
     double start = clock_s();
     struct step_cost cost =
-        executor_run(x, c->copies, c->copy_count, c->whole ? c->whole_passes : passes,
-                     c->whole ? c->g->layers : c->pass_count);
-    uint64_t step = executor_step(x);
-    executor_submitted(x);
-    executor_retire(x, step, c->table_rows, c->sequence_count, c->rows, cost);
-    c->o.all->epoch++;
+        run_step(c, c->whole ? c->whole_passes : passes, c->whole ? c->g->layers : c->pass_count);
     if (c->whole)
         answer(c, c->whole, start, cost);
     for (uint32_t i = 0; i < c->pass_count; i++) {
@@ -512,6 +614,26 @@ bool call_steps_run(struct call_steps *c)
         }
     }
     return true;
+}
+
+int call_steps_bring_in(struct call_steps *c, struct call *call, uint32_t row)
+{
+    struct sequence *s = sequences_at(c->o.all->sequences, row);
+    struct call_sequence named = {.id = s->id};
+    int rc = WAIT;
+    call->sequences = &named;
+    call->sequence_count = 1;
+    call->priority = s->options.priority;
+    while (rc == WAIT) {
+        begin_forming(c);
+        s->forming = c->forming;
+        rc = bring_in(c, call);
+        if (!is_empty(c))
+            (void)run_step(c, NULL, 0);
+    }
+    call->sequences = NULL;
+    call->sequence_count = 0;
+    return rc;
 }
 
 double call_steps_wait_s(const struct call_steps *c)
@@ -613,7 +735,7 @@ int call_steps_create(const struct call_steps_options *options, struct call_step
     uint32_t n = c->rows_max = options->all->config->step_rows_max;
     c->planner_rows = calloc(n, sizeof *c->planner_rows);
     c->appends = calloc(n, sizeof *c->appends);
-    c->copies = calloc(n, sizeof *c->copies);
+    c->copies.list = calloc(n + options->all->config->pool_blocks, sizeof *c->copies.list);
     c->table_rows = calloc(n, sizeof *c->table_rows);
     c->q = calloc(n, q_row_bytes(c));
     c->o_rows = calloc(n, q_row_bytes(c));
@@ -621,8 +743,9 @@ int call_steps_create(const struct call_steps_options *options, struct call_step
     c->v = calloc(n, kv_row_room(c));
     c->whole_passes = calloc(c->g->layers, sizeof *c->whole_passes);
     c->lse = calloc((size_t)n * c->g->query_heads, sizeof *c->lse);
-    if (!c->planner_rows || !c->appends || !c->copies || !c->table_rows || !c->q || !c->o_rows ||
-        !c->k || !c->v || !c->lse || !c->whole_passes) {
+    if (!c->planner_rows || !c->appends || !c->copies.list || !c->table_rows || !c->q || !c->o_rows ||
+        !c->k || !c->v || !c->lse || !c->whole_passes ||
+        swapping_create(options->all, &c->swapping) != 0) {
         call_steps_destroy(c);
         return ATTND_NO_MEMORY;
     }
@@ -634,8 +757,10 @@ void call_steps_destroy(struct call_steps *c)
 {
     if (!c)
         return;
-    void *const arrays[] = {c->planner_rows, c->appends, c->copies, c->table_rows, c->q,
-                            c->o_rows,       c->k,       c->v,      c->lse,        c->whole_passes};
+    swapping_destroy(c->swapping);
+    void *const arrays[] = {
+        c->planner_rows, c->appends, c->copies.list, c->table_rows, c->q,
+        c->o_rows,       c->k,       c->v,           c->lse,        c->whole_passes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     free(c);

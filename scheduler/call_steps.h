@@ -24,6 +24,10 @@ void call_steps_add(struct call_steps *steps, struct call *call);
 /* call_steps_drop(steps, id): fail the queued calls on a sequence that is about to be deleted. */
 void call_steps_drop(struct call_steps *steps, uint64_t id);
 
+/* call_steps_bring_in(steps, call, row): see that a sequence is resident, for a call that is about to
+ * look at its blocks; nothing is queued. 0, or the call has failed. */
+int call_steps_bring_in(struct call_steps *steps, struct call *call, uint32_t row);
+
 /* call_steps_wait_s: seconds until what is queued has to run, since its rows have waited for company as
  * long as they may; 0: now, negative: nothing is queued. */
 double call_steps_wait_s(const struct call_steps *steps);

@@ -237,6 +237,8 @@ static void run_fork(struct engine *e, struct call *call)
     uint32_t parent = find_own(e, call), row, made = 0;
     if (parent == NO_ROW)
         return;
+    if (call_steps_bring_in(e->call_steps, call, parent) != 0)
+        return;
     uint32_t length = block_tables_view(tables_of(e), parent).length;
     struct sequence *from = sequences_at(e->all.sequences, parent);
     if (call->length == UINT32_MAX)

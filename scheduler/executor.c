@@ -24,7 +24,7 @@ struct executor {
     struct block_tables *tables;
     struct window_planners *windows; /* [window_count] */
     uint32_t window_count;
-    struct kv_copy *copies; /* [rows_max] */
+    struct kv_copy *copies; /* [rows_max + pool_blocks] */
     struct table_use *uses; /* [table rows] of the passes being run */
     uint64_t *used_in;      /* [table rows] the run that a row was last named in */
     uint64_t runs;
@@ -103,13 +103,23 @@ static uint32_t find_uses(struct executor *x, const struct attention_pass *passe
     return n;
 }
 
+/* Whatever the tables count, the backend moves. */
+static struct kv_copy copy_of(const struct block_copy *copy)
+{
+    static const enum kv_copy_kind kinds[] = {[COPY_ON_WRITE] = KV_COPY,
+                                              [COPY_OUT] = KV_SWAP_OUT,
+                                              [COPY_IN] = KV_SWAP_IN,
+                                              [COPY_CLEAR] = KV_CLEAR};
+    return (struct kv_copy){kinds[copy->kind], copy->from, copy->to, copy->slots};
+}
+
 struct step_run executor_submit(struct executor *x, const struct block_copy *copies, uint32_t n,
                                 const struct attention_pass *passes, uint32_t pass_count)
 {
     struct step_run run = {0};
     n = FAULTY(FAULT_COPY_SKIPPED) ? 0 : n;
     for (uint32_t i = 0; i < n; i++)
-        x->copies[i] = (struct kv_copy){copies[i].from, copies[i].to, copies[i].slots};
+        x->copies[i] = copy_of(&copies[i]);
     uint64_t bytes = 0; /* of a pass; those of one plan read the same */
     for (uint32_t i = 0; i < pass_count; i++) {
         if (i == 0 || passes[i].plan != passes[i - 1].plan)
@@ -300,6 +310,7 @@ static int open_attention(struct executor *x, const struct executor_options *o,
         .geometry = &c->geometry,
         .constants = o->constants,
         .blocks = (uint32_t)c->pool_blocks,
+        .host_blocks = (uint32_t)c->host_blocks,
         .rows_max = c->step_rows_max,
         .partials_max = o->partials_max,
         .table_rows = c->limits.sequences,
@@ -366,7 +377,7 @@ int executor_create(const struct executor_options *options, struct executor **re
     x->number = 1;
     int rc = open_attention(x, options, error);
     if (rc == 0) {
-        x->copies = calloc(x->config->step_rows_max, sizeof *x->copies);
+        x->copies = calloc(x->config->step_rows_max + x->config->pool_blocks, sizeof *x->copies);
         x->uses = calloc(x->config->limits.sequences, sizeof *x->uses);
         x->used_in = calloc(x->config->limits.sequences, sizeof *x->used_in);
         if (!x->copies || !x->uses || !x->used_in || make_tables(x) != 0 ||

@@ -27,6 +27,18 @@ uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t i
     return NO_ROW;
 }
 
+/* As it is between two steps, which is when it is looked at: the daemon's own sequences run. */
+static enum sequence_state state_of(const struct inspected *all, uint32_t row)
+{
+    const struct sequence *s = sequences_at(all->sequences, row);
+    if (s->workload)
+        return SEQUENCE_RUNNING;
+    if (s->queued)
+        return SEQUENCE_QUEUED;
+    return block_tables_view(executor_tables(all->executor), row).swapped ? SEQUENCE_SWAPPED
+                                                                          : SEQUENCE_IDLE;
+}
+
 void inspect_view(const struct inspected *all, uint32_t row, struct sequence_view *view)
 {
     const struct sequence *s = sequences_at(all->sequences, row);
@@ -40,7 +52,8 @@ void inspect_view(const struct inspected *all, uint32_t row, struct sequence_vie
                                        block_tables_shared(executor_tables(all->executor), row),
                                    .age_s = now - s->created_s,
                                    .idle_s = now - s->used_s,
-                                   .state = sequence_state(s),
+                                   .state = state_of(all, row),
+                                   .swapped = table.swapped,
                                    .priority = s->options.priority,
                                    .max_tokens = s->options.max_tokens,
                                    .workload = s->workload};
@@ -108,7 +121,10 @@ void inspect_blocks(const struct inspected *all, struct call *call)
     for (uint32_t i = 0; i < table.entries; i++) {
         uint32_t start = i * all->config->geometry.block_size,
                  left = table.cursor_max > start ? table.cursor_max - start : 0;
-        show_block(all, table.ids[i], &call->blocks[i]);
+        if (table.swapped)
+            call->blocks[i] = (struct block_view){.block = table.ids[i], .on_host = true};
+        else
+            show_block(all, table.ids[i], &call->blocks[i]);
         call->blocks[i].fill = left < all->config->geometry.block_size
                                    ? left
                                    : all->config->geometry.block_size; /* as this sequence sees it */
@@ -123,7 +139,7 @@ void inspect_list(const struct inspected *all, struct call *call)
     for (uint32_t row = (uint32_t)call->cursor; call->views && row < all->config->limits.sequences;
          row++) {
         const struct sequence *s = sequences_at(all->sequences, row);
-        if (s->id == 0 || (call->filter.on && sequence_state(s) != call->filter.state))
+        if (s->id == 0 || (call->filter.on && state_of(all, row) != call->filter.state))
             continue;
         if (call->view_count == call->limit || !inspect_show(all, call, row)) {
             if (call->view_count == 0)
@@ -149,7 +165,7 @@ void inspect_stats(const struct inspected *all, struct call *call)
     for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
         const struct sequence *s = sequences_at(all->sequences, row);
         if (s->id)
-            call->stats.states[sequence_state(s)]++;
+            call->stats.states[state_of(all, row)]++;
     }
     inspect_list(all, call);
 }
@@ -176,7 +192,7 @@ void inspect_pool(const struct inspected *all, struct call *call)
         struct block_table_view table = {0};
         if (id)
             table = block_tables_view(executor_tables(all->executor), row);
-        for (uint32_t i = 0; i < table.entries; i++) {
+        for (uint32_t i = 0; !table.swapped && i < table.entries; i++) {
             uint32_t at = table.ids[i] - first;
             if (at < n && place[at] != UINT32_MAX && call->blocks[place[at]].owner == 0)
                 call->blocks[place[at]].owner = id;

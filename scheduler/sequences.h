@@ -28,13 +28,13 @@ struct sequence {
     uint32_t queued;   /* calls on it that wait for a step */
 };
 
-enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE_STATES };
-
-/* As it is between two steps, which is when it is looked at: the daemon's own sequences run. */
-static inline enum sequence_state sequence_state(const struct sequence *s)
-{
-    return s->workload ? SEQUENCE_RUNNING : s->queued ? SEQUENCE_QUEUED : SEQUENCE_IDLE;
-}
+enum sequence_state {
+    SEQUENCE_IDLE,
+    SEQUENCE_QUEUED,
+    SEQUENCE_RUNNING,
+    SEQUENCE_SWAPPED,
+    SEQUENCE_STATES
+};
 
 struct sequences;
 

@@ -21,7 +21,7 @@ static const int64_t ID_MAX = (int64_t)CALL_ID_MAX;
 
 const char *const call_block_fields[CALL_BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
 const char *const call_block_states[] = {"free", "held", "cached", "fenced"};
-const char *const call_sequence_states[] = {"idle", "queued", "running"};
+const char *const call_sequence_states[] = {"idle", "queued", "running", "swapped"};
 
 /* ---- small requests ------------------------------------------------------------------------------ */
 
@@ -84,7 +84,8 @@ int call_parse_sequences(struct http_exchange *x, struct call *call, const struc
     call->limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
         if (!read_page(text, call) && !read_state(text, call_sequence_states, SEQUENCE_STATES, call))
-            return query_refuse(x, text, "wants limit=1..1000, cursor=N or state=idle|queued|running");
+            return query_refuse(x, text,
+                                "wants limit=1..1000, cursor=N or state=idle|queued|running|swapped");
     }
     return body_none(x);
 }

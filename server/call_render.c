@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static void write_ids(struct json_writer *w, const uint32_t *ids, uint32_t n)
+static void write_ids(struct json_writer *w, const char *name, const uint32_t *ids, uint32_t n)
 {
-    json_open(w, "blocks", '[');
+    json_open(w, name, '[');
     for (uint32_t i = 0; i < n; i++)
         json_uint(w, NULL, ids[i]);
     json_close(w, ']');
@@ -23,7 +23,9 @@ static void write_sequence(struct json_writer *w, const struct sequence_view *v,
     json_uint(w, "id", v->id);
     json_string(w, "state", call_sequence_states[v->state]);
     json_uint(w, "length", v->length);
-    write_ids(w, ids, v->blocks);
+    write_ids(w, "blocks", ids, v->swapped ? 0 : v->blocks);
+    if (v->swapped)
+        write_ids(w, "host_blocks", ids, v->blocks);
     json_uint(w, "shared_blocks", v->shared_blocks);
     if (v->parent)
         json_uint(w, "parent", v->parent);
@@ -90,6 +92,7 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
                slots > 0 ? (float)(1 - (double)t->tokens_physical / slots) : 0);
     json_uint(w, "bytes_per_block", geometry_block_bytes(&c->config->geometry));
     json_uint(w, "host_blocks", t->host_blocks);
+    json_uint(w, "host_free", t->host_free);
     json_close(w, '}');
     json_open(w, "counters", '{');
     json_uint(w, "cow_copies", t->copies);
@@ -98,6 +101,7 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "prefix_blocks_asked", t->blocks_asked);
     json_uint(w, "prefix_blocks_hit", t->blocks_hit);
     json_uint(w, "swaps_out", t->swaps_out);
+    json_uint(w, "swaps_in", t->swaps_in);
     json_uint(w, "preemptions", call->stats.preemptions);
     json_uint(w, "alloc_failures", p->failures);
     json_close(w, '}');
@@ -126,7 +130,7 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_uint(w, "idle", s->states[SEQUENCE_IDLE]);
     json_uint(w, "queued", s->states[SEQUENCE_QUEUED]);
     json_uint(w, "running", s->states[SEQUENCE_RUNNING]);
-    json_uint(w, "swapped", s->tables.swapped);
+    json_uint(w, "swapped", s->states[SEQUENCE_SWAPPED]);
     json_uint(w, "steps", s->steps.steps);
     json_open(w, "batch_rows", '{');
     json_uint(w, "p50", s->steps.rows_p50);
@@ -206,6 +210,10 @@ static void render_metrics(struct http_exchange *x, const struct call *call,
     write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
     write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
     write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
+    write_metric(w, "host_blocks", "gauge", "Blocks of host memory to swap to.", t->host_blocks);
+    write_metric(w, "host_blocks_free", "gauge", "Of these, free.", t->host_free);
+    write_metric(w, "swaps_out_total", "counter", "Sequences swapped out.", (double)t->swaps_out);
+    write_metric(w, "swaps_in_total", "counter", "Sequences swapped in.", (double)t->swaps_in);
     write_metric(w, "preemptions_total", "counter", "Sequences of workloads preempted.",
                  (double)s->preemptions);
     write_metric(w, "alloc_failures_total", "counter", "Requests for blocks that failed.",
@@ -222,9 +230,10 @@ static void render_table(struct json_writer *w, const struct call *call)
     for (uint32_t i = 0; i < call->block_count; i++) {
         json_open(w, NULL, '{');
         json_uint(w, "index", i);
-        json_uint(w, "block", call->blocks[i].block);
+        json_uint(w, call->blocks[i].on_host ? "host_block" : "block", call->blocks[i].block);
         json_uint(w, "fill", call->blocks[i].fill);
-        json_uint(w, "refs", call->blocks[i].refs);
+        if (!call->blocks[i].on_host)
+            json_uint(w, "refs", call->blocks[i].refs);
         json_close(w, '}');
     }
     json_close(w, ']');
@@ -413,7 +422,7 @@ static void render_forks(struct json_writer *w, const struct call *call)
         json_open(w, NULL, '{');
         json_uint(w, "id", call->views[i].id);
         json_uint(w, "length", call->views[i].length);
-        write_ids(w, ids, call->views[i].blocks);
+        write_ids(w, "blocks", ids, call->views[i].blocks);
         json_close(w, '}');
         ids += call->views[i].blocks;
     }
@@ -428,7 +437,7 @@ static void render_create(struct http_exchange *x, const struct call *call)
     json_uint(w, "id", call->views[0].id);
     json_uint(w, "length", call->views[0].length);
     json_uint(w, "cached_tokens", call->views[0].length);
-    write_ids(w, call->list, call->views[0].blocks);
+    write_ids(w, "blocks", call->list, call->views[0].blocks);
     json_close(w, '}');
     snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",
              (unsigned long long)call->views[0].id);

@@ -61,7 +61,7 @@ struct cpu_backend {
     struct attention base;
     struct attention_options options;
     const struct cpu_kernels *kernels;
-    struct kv_pool pool;
+    struct kv_pool pool, host; /* blocks that are swapped to */
     struct thread_pool *threads;
     struct scratch *scratch; /* [threads] */
     void **arenas;           /* [threads] the memory behind each scratch */
@@ -330,7 +330,7 @@ static void copies_phase(const struct cpu_backend *b)
     uint32_t layer;
     while ((layer = thread_pool_take(b->threads)) < b->options.geometry->layers) {
         for (uint32_t i = 0; i < b->step->copy_count; i++)
-            kv_pool_copy(&b->pool, &b->step->copies[i], layer);
+            kv_pool_copy(&b->pool, &b->host, &b->step->copies[i], layer);
     }
     thread_pool_barrier(b->threads);
 }
@@ -582,6 +582,7 @@ static void cpu_close(struct attention *attention)
     if (b->partials)
         munmap(b->partials, b->partials_bytes);
     kv_pool_deinit(&b->pool);
+    kv_pool_deinit(&b->host);
     free(b->arenas);
     free(b->scratch);
     free(b->roof_seconds);
@@ -671,12 +672,18 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for %u threads", threads);
     if (thread_pool_create(threads, &b->threads) != 0 || make_scratch(b) != 0 ||
         make_partials(b) != 0 ||
-        kv_pool_init(&b->pool, options->geometry, options->blocks, error) != 0) {
+        kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0) {
         cpu_close(&b->base);
         return ATTND_NO_MEMORY;
     }
     struct touching touching = {.backend = b};
     thread_pool_run(b->threads, touch, &touching);
+    /* behind the pool, whose memory is taken by now */
+    if (kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) !=
+        0) {
+        cpu_close(&b->base);
+        return ATTND_NO_MEMORY;
+    }
     describe(b);
     *attention = &b->base;
     return 0;

@@ -16,6 +16,7 @@
  * since the context is lost. */
 #include "kernels/backend.h"
 
+#include "config/config.h"
 #include "config/log.h"
 #include "kernels/cuda/cuda_self_test.h"
 #include "kernels/cuda/device/step.h"
@@ -88,6 +89,7 @@ struct cuda_backend {
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;
+    uint8_t *host;           /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct known_row *known; /* [table_rows + 1] */
     CUdeviceptr q, k, v, partial_ml, partial_o;
     CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
@@ -161,21 +163,69 @@ static void update_tables(struct cuda_backend *b, const struct attention_step *s
         change_tables(b, step, from, step->use_count, ids);
 }
 
-static void make_copies(struct cuda_backend *b, const struct attention_step *step)
+/* Copies from one block of the pool to another, in one launch. */
+static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint32_t n)
 {
     struct cuda_queue *q = &b->queue;
-    uint32_t part = (uint32_t)(q->control_bytes / sizeof(struct cuda_copy) / 2);
-    for (uint32_t done = 0; done < step->copy_count; done += part) {
-        uint32_t n = smaller(part, step->copy_count - done);
-        cuda_queue_reserve(q, (size_t)n * sizeof(struct cuda_copy), 2);
-        struct cuda_copy *copies = cuda_queue_take(q, n, sizeof *copies);
-        for (uint32_t i = 0; i < n; i++)
-            copies[i] = (struct cuda_copy){step->copies[done + i].from, step->copies[done + i].to,
-                                           step->copies[done + i].slots};
-        const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-        const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS,
-                                       0};
-        cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
+    cuda_queue_reserve(q, (size_t)n * sizeof(struct cuda_copy), 2);
+    struct cuda_copy *copies = cuda_queue_take(q, n, sizeof *copies);
+    for (uint32_t i = 0; i < n; i++)
+        copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
+    const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
+    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0};
+    cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
+}
+
+/* A block of the pool, and one of host memory. */
+static struct cuda_block block_of(const struct cuda_backend *b, uint32_t block, uint32_t host)
+{
+    uint32_t layers = b->options.geometry->layers;
+    return (struct cuda_block){.device = b->pool.bytes + block * b->pool.block_bytes,
+                               .host = b->host ? b->host + host * (layers * b->pool.block_bytes) : NULL,
+                               .bytes = b->pool.block_bytes,
+                               .pitch = b->pool.layer_bytes,
+                               .rows = layers};
+}
+
+static void clear_blocks(struct cuda_backend *b, const struct kv_copy *list, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct cuda_block block = block_of(b, list[i].to, 0);
+        cuda_queue_clear(&b->queue, &block);
+    }
+}
+
+static void swap(struct cuda_backend *b, const struct kv_copy *copy)
+{
+    bool out = copy->kind == KV_SWAP_OUT;
+    const struct cuda_block block =
+        block_of(b, out ? copy->from : copy->to, out ? copy->to : copy->from);
+    if (out)
+        cuda_queue_swap_out(&b->queue, &block);
+    else
+        cuda_queue_swap_in(&b->queue, &block);
+}
+
+/* All but swaps, in their order; those of one kind that follow each other together. */
+static void make_copies(struct cuda_backend *b, const struct attention_step *step)
+{
+    const struct kv_copy *list = step->copies;
+    uint32_t part = (uint32_t)(b->queue.control_bytes / sizeof(struct cuda_copy) / 2);
+    for (uint32_t i = 0, n; i < step->copy_count; i += n) {
+        for (n = 1; i + n < step->copy_count && n < part && list[i + n].kind == list[i].kind; n++) {
+        }
+        if (list[i].kind == KV_COPY)
+            copy_slots(b, list + i, n);
+        else if (list[i].kind == KV_CLEAR)
+            clear_blocks(b, list + i, n);
+    }
+}
+
+static void make_swaps(struct cuda_backend *b, const struct attention_step *step)
+{
+    for (uint32_t i = 0; i < step->copy_count; i++) {
+        if (step->copies[i].kind == KV_SWAP_OUT || step->copies[i].kind == KV_SWAP_IN)
+            swap(b, &step->copies[i]);
     }
 }
 
@@ -467,6 +517,7 @@ static void cuda_submit(struct attention *attention, const struct attention_step
         return;
     cuda_queue_begin(&b->queue, ticket);
     b->side = 0; /* so that the same step is the same graph */
+    make_swaps(b, step);
     update_constants(b);
     update_tables(b, step);
     make_copies(b, step);
@@ -664,6 +715,7 @@ static void cuda_close(struct attention *attention)
     if (b->module)
         (void)d->cu.cuModuleUnload(b->module);
     cuda_device_close(d);
+    cuda_free_host_memory(d, b->host);
     free(b->known);
     free(b->block);
     free(b);
@@ -803,6 +855,23 @@ static bool take_pool(struct cuda_backend *b)
            cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "clearing the KV pool");
 }
 
+/* Pinned memory for the blocks that are swapped to. */
+static bool take_host_blocks(struct cuda_backend *b)
+{
+    uint64_t blocks = b->options.host_blocks, available = config_memory_available(),
+             bytes = blocks * geometry_block_bytes(b->options.geometry);
+    if (blocks && (!available || bytes < available))
+        b->host = cuda_host_memory(&b->device, bytes);
+    if (!blocks || b->host)
+        return true;
+    snprintf(b->base.failure, sizeof b->base.failure,
+             "pool.host_blocks: %llu MiB of host memory cannot be pinned for %llu blocks, %llu MiB are "
+             "available",
+             (unsigned long long)(bytes >> 20), (unsigned long long)blocks,
+             (unsigned long long)(available >> 20));
+    return false;
+}
+
 static int take_memory(struct cuda_backend *b)
 {
     const struct attention_options *o = &b->options;
@@ -811,7 +880,7 @@ static int take_memory(struct cuda_backend *b)
     uint64_t row_bytes = (uint64_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     uint64_t heads = (uint64_t)o->partials_max * g->query_heads,
              kv_scales = (uint64_t)g->layers * g->kv_heads;
-    if (!take_pool(b))
+    if (!take_pool(b) || !take_host_blocks(b))
         return ATTND_NO_MEMORY;
     b->q = cuda_allocate(d, o->rows_max * row_bytes, "q");
     for (int i = 0; i < CUDA_SIDES; i++) {

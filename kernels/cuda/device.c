@@ -129,7 +129,8 @@ static bool take(struct cuda_device *d, uint32_t index)
            cuda_holds(d, d->cu.cuDevicePrimaryCtxRetain(&d->context, d->device), "making a context") &&
            cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "making a context") &&
            cuda_holds(d, d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), "making a stream") &&
-           cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), "making a stream");
+           cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), "making a stream") &&
+           cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), "making a stream");
 }
 
 int cuda_device_open(struct cuda_device *d, uint32_t index, char *failure)
@@ -147,6 +148,8 @@ int cuda_device_open(struct cuda_device *d, uint32_t index, char *failure)
 /* Results are not looked at: after a failure they all say so again. */
 void cuda_device_close(struct cuda_device *d)
 {
+    if (d->swaps)
+        (void)d->cu.cuStreamDestroy_v2(d->swaps);
     if (d->copies)
         (void)d->cu.cuStreamDestroy_v2(d->copies);
     if (d->stream)

@@ -1,4 +1,4 @@
-/* device.h - one GPU: its context, two streams, memory, and the first error that CUDA reported.
+/* device.h - one GPU: its context, three streams, memory, and the first error that CUDA reported.
  *
  * Engine thread only, but for opening. After the first error nothing is of use any more: the context is
  * lost, and functions do nothing. */
@@ -21,7 +21,7 @@ struct cuda_device {
     struct cuda_driver cu;
     CUdevice device;
     CUcontext context;
-    CUstream stream, copies; /* kernels; and outputs on their way to the host */
+    CUstream stream, copies, swaps; /* kernels; outputs on their way to the host; blocks */
     struct cuda_target target;
     uint32_t multiprocessors;
     char name[128]; /* for people: product, multiprocessors, memory */

@@ -32,6 +32,8 @@
     XX(cuMemcpyHtoDAsync_v2)                                                                           \
     XX(cuMemcpyDtoHAsync_v2)                                                                           \
     XX(cuMemsetD8Async)                                                                                \
+    XX(cuMemsetD2D8Async)                                                                              \
+    XX(cuMemcpy2DAsync_v2)                                                                             \
     XX(cuStreamCreate)                                                                                 \
     XX(cuStreamDestroy_v2)                                                                             \
     XX(cuStreamSynchronize)                                                                            \

@@ -3,9 +3,9 @@
  * A step's operations come in two lists: a preparation (tables, copies) and its passes. Control data
  * that they need (table entries, appends, plans) is put into a pinned buffer, which is uploaded at once
  * before anything runs. Everything is in order on one stream; outputs are copied on a second one, while
- * the next pass is computed. There are two buffers, so that a step is written down while the one before
- * is computed. A step that needs more than the buffer holds is issued in parts, with a wait between
- * them.
+ * the next pass is computed. Blocks are swapped on a third one, beside all else of their step. There
+ * are two buffers, so that a step is written down while the one before is computed. A step that needs
+ * more than the buffer holds is issued in parts, with a wait between them.
  *
  * The passes are issued as one graph if they are many, since a launch costs the host up to 10 us where
  * it runs in a virtual machine. Their control data comes first in the buffer and so lies at the same
@@ -86,7 +86,9 @@ struct cuda_queue {
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
     uint64_t emptied; /* times that control data became void: remembered addresses with it */
     struct cuda_operations preparation, passes, *now; /* written down, not yet issued; and where to */
-    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES];
+    struct cuda_operations swaps;
+    bool swapping; /* in this step */
+    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped;
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
     bool side_used[CUDA_SIDES]; /* by the passes that are written down */
@@ -126,6 +128,22 @@ struct cuda_grid {
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
+
+/* One block, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
+ * lie together; or filled with zeros. */
+struct cuda_block {
+    CUdeviceptr device;
+    void *host;
+    size_t bytes, pitch;
+    uint32_t rows;
+};
+
+/* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls; a step's
+ * first one comes before anything of it is issued, so right after cuda_queue_begin(). cuda_queue_clear:
+ * in its turn. */
+void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block);
+void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block);
+void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block);
 
 /* Outputs of one side: before it is written to, copied from, and after the last copy. */
 void cuda_queue_await_side(struct cuda_queue *q, unsigned side);

@@ -15,7 +15,7 @@
 struct reference_backend {
     struct attention base;
     struct attention_options options;
-    struct kv_pool pool;
+    struct kv_pool pool, host; /* blocks that are swapped to */
 };
 
 /* Where reference_row() finds the keys of one row. */
@@ -66,7 +66,7 @@ static void reference_submit(struct attention *attention, const struct attention
     struct reference_backend *b = (struct reference_backend *)attention;
     for (uint32_t i = 0; i < step->copy_count; i++) {
         for (uint32_t layer = 0; layer < b->options.geometry->layers; layer++)
-            kv_pool_copy(&b->pool, &step->copies[i], layer);
+            kv_pool_copy(&b->pool, &b->host, &step->copies[i], layer);
     }
     for (uint32_t p = 0; p < step->pass_count; p++) {
         const struct attention_pass *pass = &step->passes[p];
@@ -111,6 +111,7 @@ static void reference_close(struct attention *attention)
 {
     struct reference_backend *b = (struct reference_backend *)attention;
     kv_pool_deinit(&b->pool);
+    kv_pool_deinit(&b->host);
     free(b);
 }
 
@@ -128,7 +129,11 @@ int reference_backend_open(const struct attention_options *options, struct atten
 {
     struct reference_backend *b = calloc(1, sizeof *b);
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the reference backend");
-    if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks, error) != 0) {
+    if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0 ||
+        kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) !=
+            0) {
+        if (b)
+            kv_pool_deinit(&b->pool);
         free(b);
         return ATTND_NO_MEMORY;
     }

@@ -7,6 +7,9 @@
  * element once, so shared ones once too. Before, the same rows are computed by a step, and some of them
  * compared with double precision: relative error in the l2 norm.
  *
+ * The last line, "swap", moves SWAP_BLOCKS blocks out to the host and in again, alone and beside a
+ * step.
+ *
  * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID] [--tasks N], or bench_cuda
  * --short to show that it works. The CSV file gets a line a workload. --tasks: how many
  * the planner aims for.
@@ -31,6 +34,8 @@ enum {
     LAYERS_MOST = 40,
     PARTIALS_MAX = 65536,
     SAMPLES = 6, /* rows that are compared, two heads each */
+    SWAP_BLOCKS = 2048,
+    SWAP_PASSES = 40, /* of the step beside which they are swapped */
     SEED = 7
 };
 
@@ -188,7 +193,9 @@ static bool fill(struct world *x)
     return ok;
 }
 
-static bool open_world(struct world *x, const struct workload *w, uint32_t tasks, double bytes)
+/* `spare`: more blocks, and as many in host memory. */
+static bool open_world(struct world *x, const struct workload *w, uint32_t tasks, double bytes,
+                       uint32_t spare)
 {
     char error[ATTENTION_ERROR_BYTES];
     *x = (struct world){.w = w};
@@ -213,7 +220,8 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
                                               .cache = "",
                                               .geometry = &x->g,
                                               .constants = &x->c,
-                                              .blocks = x->blocks,
+                                              .blocks = x->blocks + spare,
+                                              .host_blocks = spare,
                                               .rows_max = w->sequences,
                                               .partials_max = PARTIALS_MAX / (w->query_heads / 8),
                                               .table_rows = w->sequences,
@@ -337,7 +345,7 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
     char date[32];
     time_t now = time(NULL);
     struct tm utc;
-    bool ok = open_world(&x, w, o->tasks, ROTATED_BYTES);
+    bool ok = open_world(&x, w, o->tasks, ROTATED_BYTES, 0);
     double error = ok ? l2_error(&x) : 0;
     if (ok && !attention_time_passes(x.attention, &x.step, REPLAYS, us)) {
         printf("%s: %s\n", w->name, attention_failure(x.attention));
@@ -370,13 +378,59 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
 static double measure_roof(bool toy)
 {
     struct world x;
-    double roof = open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES)
+    double roof = open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES, 0)
                       ? attention_measure_roof(x.attention)
                       : 0;
     if (roof > 0)
         printf("%s, reads at %.1f GB/s\n", attention_info(x.attention)->device, roof);
     close_world(&x);
     return roof;
+}
+
+/* Milliseconds of a step with these copies and so many passes: the median of some. */
+static double time_step(struct world *x, const struct kv_copy *copies, uint32_t copy_count,
+                        uint32_t pass_count)
+{
+    double us[REPLAYS];
+    x->step.copies = copies;
+    x->step.copy_count = copy_count;
+    x->step.pass_count = pass_count;
+    for (int i = 0; i < REPLAYS; i++) {
+        uint64_t ticket = attention_submit(x->attention, &x->step);
+        while (!attention_poll(x->attention, ticket)) {
+        }
+        us[i] = attention_times(x->attention, ticket).busy_s * 1e6;
+    }
+    return bench_spread(us, REPLAYS).median * 1e-3;
+}
+
+static bool run_swaps(void)
+{
+    struct world x;
+    struct attention_pass passes[SWAP_PASSES];
+    struct kv_copy copies[2 * SWAP_BLOCKS];
+    bool ok = open_world(&x, &workloads[0], 0, ROTATED_BYTES, SWAP_BLOCKS);
+    for (uint32_t i = 0; ok && i < SWAP_PASSES; i++)
+        passes[i] = x.passes[i % x.g.layers];
+    for (uint32_t i = 0; i < SWAP_BLOCKS; i++) {
+        copies[i] = (struct kv_copy){KV_SWAP_OUT, x.blocks + i, i, x.g.block_size};
+        copies[SWAP_BLOCKS + i] = (struct kv_copy){KV_SWAP_IN, i, x.blocks + i, x.g.block_size};
+    }
+    if (ok) {
+        double mb = SWAP_BLOCKS * (double)geometry_block_bytes(&x.g) * 1e-6;
+        x.step.passes = passes;
+        double out = time_step(&x, copies, SWAP_BLOCKS, 0),
+               in = time_step(&x, copies + SWAP_BLOCKS, SWAP_BLOCKS, 0),
+               step = time_step(&x, NULL, 0, SWAP_PASSES),
+               beside = time_step(&x, copies, SWAP_BLOCKS, SWAP_PASSES);
+        printf(
+            "swap   %.0f MB: out %.2f ms (%.1f GB/s), in %.2f ms (%.1f GB/s); a step of %.2f ms, with "
+            "the swap out beside it %.2f ms\n",
+            mb, out, mb / out, in, mb / in, step, beside);
+        ok = !attention_failure(x.attention);
+    }
+    close_world(&x);
+    return ok;
 }
 
 int main(int argc, char **argv)
@@ -413,5 +467,7 @@ int main(int argc, char **argv)
     }
     if (csv)
         fclose(csv);
+    if (roof > 0 && wanted(&o, "swap"))
+        ok = run_swaps() && ok;
     return !ok || roof == 0;
 }

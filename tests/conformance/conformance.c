@@ -8,7 +8,8 @@
  *           the loop
  *   states  the outputs merged as attention states, against double precision, and in place
  *   bits    the same rows one at a time, together, cut at every level and at random, sharing items or
- *           not, by one thread and by three, and with other block ids: all identical
+ *           not, by one thread and by three, and with other block ids, after a way to the host and
+ *           back: all identical
  *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
  *           the outputs
  *
@@ -300,20 +301,27 @@ static void free_world(struct world *w)
 
 /* ---- an instance --------------------------------------------------------------------------------- */
 
-/* Tables over a permutation of the block ids; a fork shares whole blocks and gets a copy of the one it
- * continues. */
-static void make_tables(struct instance *x, uint32_t seed, struct kv_copy *copies)
+/* A permutation of n ids. */
+static uint32_t *shuffled(uint32_t n, uint32_t random)
 {
-    const struct world *w = x->w;
-    uint32_t *ids = make_array(w->blocks, sizeof *ids), next = 0, random = seed, bs = w->g.block_size;
-    for (uint32_t i = 0; i < w->blocks; i++)
+    uint32_t *ids = make_array(n, sizeof *ids);
+    for (uint32_t i = 0; i < n; i++)
         ids[i] = i;
-    for (uint32_t i = w->blocks; i > 1; i--) {
+    for (uint32_t i = n; i > 1; i--) {
         random = random * 1664525 + 1013904223;
         uint32_t other = (uint32_t)((uint64_t)random * i >> 32), id = ids[i - 1];
         ids[i - 1] = ids[other];
         ids[other] = id;
     }
+    return ids;
+}
+
+/* Tables over a permutation of the block ids; a fork shares whole blocks and gets a copy of the one it
+ * continues. */
+static void make_tables(struct instance *x, uint32_t seed, struct kv_copy *copies)
+{
+    const struct world *w = x->w;
+    uint32_t *ids = shuffled(w->blocks, seed), next = 0, bs = w->g.block_size;
     x->tables = make_array((size_t)w->shape->count * w->stride, sizeof *x->tables);
     memset(x->tables, 0xff, (size_t)w->shape->count * w->stride * sizeof *x->tables);
     for (uint32_t s = 0; s < w->shape->count; s++) {
@@ -322,9 +330,9 @@ static void make_tables(struct instance *x, uint32_t seed, struct kv_copy *copie
             x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
         for (uint32_t i = 0; i * bs < w->shape->sequences[s].length; i++)
             table[i] = (i + 1) * bs <= fork ? above[i] : ids[next++];
-        copies[s] = (struct kv_copy){0, 0, fork % bs};
+        copies[s] = (struct kv_copy){KV_COPY, 0, 0, fork % bs};
         if (fork % bs)
-            copies[s] = (struct kv_copy){above[fork / bs], table[fork / bs], fork % bs};
+            copies[s] = (struct kv_copy){KV_COPY, above[fork / bs], table[fork / bs], fork % bs};
     }
     free(ids);
 }
@@ -412,6 +420,30 @@ static bool feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *
     return ok;
 }
 
+/* Swap every block out to the host, spoil the pool, and swap them in again elsewhere. */
+static bool swap_all(struct instance *x, uint32_t seed)
+{
+    const struct world *w = x->w;
+    uint32_t *host = shuffled(w->blocks, seed + 1), *back = shuffled(w->blocks, seed + 2);
+    struct kv_copy *copies = make_array(w->blocks, sizeof *copies);
+    struct attention_step step = {.tables = x->tables, .stride = w->stride, .copies = copies};
+    step.copy_count = w->blocks;
+    for (uint32_t i = 0; i < w->blocks; i++)
+        copies[i] = (struct kv_copy){KV_SWAP_OUT, i, host[i], w->g.block_size};
+    bool ok = run_step(x, &step, 0) && poison(x);
+    for (uint32_t i = 0; i < w->blocks; i++)
+        copies[i] = (struct kv_copy){KV_SWAP_IN, host[i], back[i], w->g.block_size};
+    ok = ok && run_step(x, &step, 0);
+    for (size_t i = 0; i < (size_t)w->shape->count * w->stride; i++)
+        x->tables[i] = x->tables[i] == UINT32_MAX ? UINT32_MAX : back[x->tables[i]];
+    free(host);
+    free(back);
+    free(copies);
+    return ok;
+}
+
+/* A backend that holds the world's sequences, in blocks that `seed` chooses; from a seed of 2 on they
+ * have been swapped out and in. */
 static bool open_instance(struct instance *x, const struct world *w, const char *backend,
                           const char *isa, uint32_t threads, uint32_t seed)
 {
@@ -425,6 +457,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
                                               .cache = "",
                                               .kernel = w->kernel,
                                               .blocks = w->blocks,
+                                              .host_blocks = seed > 1 ? w->blocks : 0,
                                               .rows_max = ROWS_MAX,
                                               .partials_max = PARTIALS_MAX,
                                               .table_rows = SEQUENCES_MAX,
@@ -443,7 +476,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
     bool ok = poison(x);
     for (uint32_t s = 0; ok && s < w->shape->count; s++)
         ok = feed_sequence(x, s, &copies[s]);
-    return ok;
+    return ok && (seed < 2 || swap_all(x, seed));
 }
 
 static void close_instance(struct instance *x)

@@ -457,11 +457,19 @@ static void do_swap(void)
     uint32_t n = 0;
     if (!s)
         return;
+    uint32_t expected =
+        in ? block_tables_absent(m.tables, s->row) : block_tables_reclaimable(m.tables, &s->row, 1);
+    struct block_pool_counts before = block_pool_counts(block_tables_pool(m.tables));
     int rc = in ? block_tables_swap_in(m.tables, s->row, m.forming, copies, &n)
                 : block_tables_swap_out(m.tables, s->row, m.forming, copies, &n);
     note("swap_%s row=%u -> %d copies=%u", in ? "in" : "out", s->row, rc, n);
     if (rc != 0)
         return;
+    struct block_pool_counts after = block_pool_counts(block_tables_pool(m.tables));
+    uint32_t moved = in ? after.held - before.held : after.fenced - before.fenced;
+    if (moved != expected)
+        fail("swapping row %u %s moves %u blocks, and %u were announced", s->row, in ? "in" : "out",
+             moved, expected);
     s->swapped = !in;
     m.seen_swaps++;
     record_copies(copies, n);

@@ -51,7 +51,7 @@ START_TEST(vllm_elements_lie_where_its_documents_say)
     char error[ATTENTION_ERROR_BYTES];
     uint16_t k[2][32], v[2][32], row[32];
     const uint32_t ids[] = {1};
-    ck_assert_int_eq(kv_pool_init(&pool, &g, 2, error), 0);
+    ck_assert_int_eq(kv_pool_init(&pool, &g, 2, "pool.blocks", error), 0);
     for (uint16_t i = 0; i < 64; i++) {
         k[i / 32][i % 32] = (uint16_t)(100 + i);
         v[i / 32][i % 32] = (uint16_t)(1000 + i);
@@ -65,7 +65,7 @@ START_TEST(vllm_elements_lie_where_its_documents_say)
     ck_assert_uint_eq(block[2 * 32 * 8 + (1 * 32 + 19) * 8 + 5], 1000 + 32 + 19);
     kv_pool_load(&pool, 0, 1, 5, 1, true, row);
     ck_assert_mem_eq(row, v[1], sizeof row);
-    kv_pool_copy(&pool, &(struct kv_copy){1, 0, 6}, 0);
+    kv_pool_copy(&pool, NULL, &(struct kv_copy){KV_COPY, 1, 0, 6}, 0);
     kv_pool_load(&pool, 0, 0, 5, 0, false, row);
     ck_assert_mem_eq(row, k[0], sizeof row);
     kv_pool_deinit(&pool);
