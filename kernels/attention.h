@@ -62,7 +62,8 @@ struct attention_info {
     uint32_t tasks;   /* pieces of work that keep all of them busy to the end */
     bool bit_stable;
     bool on_device; /* not on this machine's processors, which are free while a step is computed */
-    bool p_rounded; /* probabilities are rounded to geometry.dtype before they weigh values */
+    uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
+    bool p_rounded;           /* probabilities are rounded to geometry.dtype before they weigh values */
 };
 
 enum kv_copy_kind {
@@ -104,7 +105,8 @@ struct attention_pass {
     const void *q;                       /* NULL: generated from q_source */
     const struct value_source *q_source; /* [rows] */
     void *o;
-    float *lse; /* NULL: not wanted */
+    float *lse;                   /* NULL: not wanted */
+    enum attention_kernel kernel; /* AUTO: as the options have it; see attention_info.paged_v1_tokens */
 };
 
 /* A row of the block tables that a step reads or writes. As long as the row comes with the same

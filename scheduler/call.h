@@ -28,6 +28,8 @@ enum call_kind {
     CALL_POOL,           /* cursor, limit -> blocks: one page of the pool */
     CALL_AUDIT,          /* -> fault */
     CALL_TRIM,           /* -> count */
+    CALL_LEASE,          /* id (0: choose one), count blocks, options -> views[0], list: block ids */
+    CALL_PAGED,          /* layer, sequences[0]: a lease, paged, q?, k?, v? -> o, lse */
     CALL_MERGE,          /* count states of rows: q (their o) and k (their lse) -> o, lse */
     CALL_PARAMETERS,     /* parameters: those given replace the model constants */
     CALL_SELF_TEST,      /* -> fault */
@@ -90,6 +92,19 @@ struct call_stats {
     struct executor_stats steps;
     double gb_per_s;
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */
+    uint32_t leases, leased_blocks;
+};
+
+/* Block tables of the caller's own, in the arena. Ids and slots are below the pool's; the engine checks
+ * that they are the lease's. */
+struct call_paged {
+    uint32_t sequences;
+    uint32_t *indptr;  /* [sequences + 1] rows of q of each; NULL without q */
+    uint32_t *context; /* [sequences] tokens of each, of which its rows are the last */
+    uint32_t *first;   /* [sequences + 1] where its block ids begin in ids */
+    uint32_t *ids;     /* as many for each as its context takes */
+    int64_t *slots;    /* [tokens] block * block_size + slot that a row of k and v goes to; -1: none */
+    uint32_t tokens;   /* of k and v; 0 without them */
 };
 
 struct call {
@@ -97,6 +112,9 @@ struct call {
     /* in */
     uint64_t id, cursor;
     uint32_t layer, length, count, limit;
+    bool of_leases; /* its ids, or the things on its page, are leases */
+    enum attention_kernel kernel;
+    struct call_paged *paged;          /* of CALL_PAGED */
     bool all_layers;                   /* k and v are [layers][rows][kv_heads][head_dim] */
     struct sequence_options options;   /* of CALL_CREATE */
     uint64_t *ids;                     /* [count] of CALL_FORK, in the arena; NULL: choose them */

@@ -14,7 +14,8 @@
  *     stands   0 1 2 3 4 5 |            cursor 6
  *     call           3 4 5 6 7          position 3: 3..5 are compared, 6 and 7 appended
  *
- * An append to all layers at once is a step by itself, whose passes read the call's own tensors.
+ * An append to all layers at once is a step by itself, whose passes read the call's own tensors; so is
+ * a call on the caller's own tables (paged_calls.h).
  *
  * A call on a sequence that is swapped out has it swapped in beside the step being formed and runs in
  * the next one. When blocks run out, idle sequences are swapped out in the same way (swapping.h); the
@@ -23,6 +24,7 @@
 
 #include "config/clock.h"
 #include "scheduler/declared.h"
+#include "scheduler/paged_calls.h"
 #include "scheduler/swapping.h"
 
 #include <stdlib.h>
@@ -34,6 +36,7 @@ struct pass_work {
     uint32_t layer;
     enum dtype source; /* of its k and v */
     bool appending;    /* it has some */
+    enum attention_kernel kernel;
     uint32_t first_row, rows, first_token, first_append, appends;
     struct call *first, **last; /* its calls */
 };
@@ -51,8 +54,9 @@ struct call_steps {
     struct pass_work passes[PLAN_SLOTS_OF_CALLS];
     uint32_t pass_count, rows, tokens, append_count, sequence_count;
     uint64_t bytes;                      /* of K and V that it reads, about; counted if bounded */
-    struct call *whole;                  /* its only call, which appends to all layers; NULL: passes */
-    struct attention_pass *whole_passes; /* [layers] */
+    struct call *whole;                  /* its only call, see takes_whole_step(); NULL: passes */
+    struct attention_pass *whole_passes; /* [layers], */
+    uint32_t whole_count;                /* of which it uses so many */
     struct planner_row *planner_rows;    /* [rows_max] */
     struct kv_append *appends;           /* [rows_max] */
     struct copy_list copies;             /* [rows_max + pool.blocks] */
@@ -84,6 +88,12 @@ static struct sequence *sequence_of(const struct call_steps *c, uint64_t id)
 {
     uint32_t row = sequences_find(c->o.all->sequences, id);
     return row == NO_ROW ? NULL : sequences_at(c->o.all->sequences, row);
+}
+
+/* Whether a call is a step by itself. */
+static bool takes_whole_step(const struct call *call)
+{
+    return call->all_layers || call->kind == CALL_PAGED;
 }
 
 /* ---- taking calls into a step -------------------------------------------------------------------- */
@@ -186,15 +196,17 @@ static int resolve(struct call_steps *c, struct call *call)
 /* Room for the call's outputs in its own arena. */
 static int make_outputs(struct call_steps *c, struct call *call)
 {
-    if (call->kind == CALL_ATTEND) {
+    bool ok = true;
+    if (call->q) {
         call->o = call_alloc(call, call->rows, q_row_bytes(c));
         call->lse = call_alloc(call, (size_t)call->rows * c->g->query_heads, sizeof *call->lse);
-    } else {
+        ok = call->o && call->lse;
+    } else if (call->kind == CALL_APPEND) {
         call->views = call_alloc(call, call->sequence_count, sizeof *call->views);
         call->lengths =
             call_alloc(call, (size_t)call->sequence_count * c->g->layers, sizeof *call->lengths);
+        ok = call->views && call->lengths;
     }
-    bool ok = call->kind == CALL_ATTEND ? call->o && call->lse : call->views && call->lengths;
     return ok ? 0 : call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
 }
 
@@ -297,17 +309,45 @@ static int reserve(struct call_steps *c, struct call *call)
     return 0;
 }
 
+/* Whether the kernel that a call names can compute it; else it has failed. */
+static int check_kernel(struct call_steps *c, struct call *call)
+{
+    uint32_t limit = executor_backend(c->o.all->executor)->paged_v1_tokens, longest = 0;
+    if (call->kernel == ATTENTION_AUTO)
+        return 0;
+    if (limit == 0)
+        return call_fail(
+            call, ATTND_INVALID,
+            "kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda");
+    for (uint32_t i = 0; call->paged && i < call->paged->sequences; i++)
+        longest = call->paged->context[i] > longest ? call->paged->context[i] : longest;
+    for (uint32_t i = 0; !call->paged && i < call->sequence_count; i++) {
+        uint32_t end = call->sequences[i].position + call->sequences[i].rows;
+        longest = end > longest ? end : longest;
+    }
+    if (call->kernel == ATTENTION_PAGED_V1 && longest > limit)
+        return call_fail(
+            call, ATTND_INVALID,
+            "kernel: paged_v1 keeps the logits of %u tokens in shared memory, and a sequence "
+            "has %u: take paged_v2",
+            limit, longest);
+    return 0;
+}
+
 /* Everything that a call needs to be in the step: 0, WAIT (and it is as if nothing had been asked), or
  * it has failed. */
 static int admit(struct call_steps *c, struct call *call)
 {
     size_t used = call->arena_used;
-    int rc = bring_in(c, call);
-    if (rc == 0)
+    bool paged = call->kind == CALL_PAGED;
+    int rc = paged ? paged_check(c->o.all, call) : bring_in(c, call);
+    if (rc == 0 && !paged)
         rc = resolve(c, call);
     if (rc == 0)
-        rc = make_outputs(c, call);
+        rc = check_kernel(c, call);
     if (rc == 0)
+        rc = make_outputs(c, call);
+    if (rc == 0 && !paged)
         rc = reserve(c, call);
     if (rc == WAIT)
         call->arena_used = used;
@@ -319,14 +359,14 @@ static struct pass_work *pass_for(struct call_steps *c, const struct call *call)
 {
     for (uint32_t i = 0; i < c->pass_count; i++) {
         struct pass_work *pass = &c->passes[i];
-        if (pass->layer == call->layer &&
+        if (pass->layer == call->layer && pass->kernel == call->kernel &&
             (!call->k || !pass->appending || pass->source == call->kv_source))
             return pass;
     }
     if (c->pass_count == PLAN_SLOTS_OF_CALLS)
         return NULL;
     struct pass_work *pass = &c->passes[c->pass_count++];
-    *pass = (struct pass_work){.layer = call->layer};
+    *pass = (struct pass_work){.layer = call->layer, .kernel = call->kernel};
     pass->last = &pass->first;
     return pass;
 }
@@ -351,7 +391,7 @@ static bool has_to_wait(struct call_steps *c, const struct call *call)
     uint64_t bytes_max = c->o.all->config->step_bytes_max;
     bool waits = c->rows + call->rows > c->rows_max || c->tokens + call->rows > c->rows_max ||
                  c->sequence_count + call->sequence_count > c->rows_max || c->whole ||
-                 (call->all_layers && c->sequence_count) ||
+                 (takes_whole_step(call) && c->sequence_count) ||
                  (bytes_max && c->sequence_count && c->bytes + bytes_of(c, call) > bytes_max);
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         const struct sequence *s = sequence_of(c, call->sequences[i].id);
@@ -411,8 +451,9 @@ static void take_calls(struct call_steps *c)
             continue;
         }
         bool waits = has_to_wait(c, call);
-        struct pass_work *pass = waits || call->all_layers ? NULL : pass_for(c, call);
-        int rc = !pass && (waits || !call->all_layers) ? WAIT : admit(c, call);
+        bool whole = takes_whole_step(call);
+        struct pass_work *pass = waits || whole ? NULL : pass_for(c, call);
+        int rc = !pass && (waits || !whole) ? WAIT : admit(c, call);
         if (rc == WAIT) {
             *c->queue_end = call;
             c->queue_end = &call->next_ready;
@@ -526,8 +567,35 @@ static void fill_passes(struct call_steps *c, struct attention_pass *passes)
                                                           c->planner_rows + p->first_row, p->rows),
                                     .q = c->q + p->first_row * q_row_bytes(c),
                                     .o = c->o_rows + p->first_row * q_row_bytes(c),
-                                    .lse = c->lse + (size_t)p->first_row * c->g->query_heads};
+                                    .lse = c->lse + (size_t)p->first_row * c->g->query_heads,
+                                    .kernel = p->kernel};
     }
+}
+
+/* On the caller's own tables. */
+static void fill_paged(struct call_steps *c)
+{
+    const struct call *call = c->whole;
+    struct paged_pass filled = {.rows = c->planner_rows, .appends = c->appends};
+    uint32_t lease = sequences_find(c->o.all->sequences, call->sequences[0].id);
+    paged_fill(c->o.all, call, &filled);
+    c->rows = filled.row_count;
+    c->table_rows[c->sequence_count++] = lease;
+    block_tables_submit(executor_tables(c->o.all->executor), lease, executor_step(c->o.all->executor));
+    sequences_at(c->o.all->sequences, lease)->used_s = clock_s();
+    c->whole_passes[0] = (struct attention_pass){
+        .layer = call->layer,
+        .appends = filled.appends,
+        .append_count = filled.append_count,
+        .k = call->k,
+        .v = call->v,
+        .source_dtype = call->kv_source,
+        .plan = executor_plan(c->o.all->executor, 0, call->layer, filled.rows, filled.row_count),
+        .q = call->q,
+        .o = call->o,
+        .lse = call->lse,
+        .kernel = call->kernel};
+    c->whole_count = 1;
 }
 
 /* An append to all layers: a pass a layer, each reading its part of the call's tensors. */
@@ -536,6 +604,7 @@ static void fill_whole(struct call_steps *c)
     const struct call *call = c->whole;
     size_t layer_bytes = call->rows * kv_row_bytes(c, call->kv_source);
     enter(c, c->whole, 0);
+    c->whole_count = c->g->layers;
     for (uint32_t layer = 0; layer < c->g->layers; layer++)
         c->whole_passes[layer] =
             (struct attention_pass){.layer = layer,
@@ -551,7 +620,7 @@ static void fill_whole(struct call_steps *c)
 static void answer(struct call_steps *c, struct call *call, double start, struct step_cost cost)
 {
     const struct block_tables *tables = executor_tables(c->o.all->executor);
-    if (call->q) {
+    if (call->kind == CALL_ATTEND) {
         memcpy(call->o, c->o_rows + call->first_row * q_row_bytes(c), call->rows * q_row_bytes(c));
         memcpy(call->lse, c->lse + (size_t)call->first_row * c->g->query_heads,
                (size_t)call->rows * c->g->query_heads * sizeof *call->lse);
@@ -597,13 +666,15 @@ bool call_steps_run(struct call_steps *c)
     if (is_empty(c))
         return true;
     c->rows = c->tokens = c->append_count = c->sequence_count = 0;
-    if (c->whole)
+    if (c->whole && c->whole->kind == CALL_PAGED)
+        fill_paged(c);
+    else if (c->whole)
         fill_whole(c);
     else
         fill_passes(c, passes);
     double start = clock_s();
     struct step_cost cost =
-        run_step(c, c->whole ? c->whole_passes : passes, c->whole ? c->g->layers : c->pass_count);
+        run_step(c, c->whole ? c->whole_passes : passes, c->whole ? c->whole_count : c->pass_count);
     if (c->whole)
         answer(c, c->whole, start, cost);
     for (uint32_t i = 0; i < c->pass_count; i++) {
@@ -633,6 +704,35 @@ int call_steps_bring_in(struct call_steps *c, struct call *call, uint32_t row)
     }
     call->sequences = NULL;
     call->sequence_count = 0;
+    return rc;
+}
+
+/* Blocks for a row without any, filled with zeros. */
+static int take_blocks(struct call_steps *c, struct call *call, uint32_t row, uint32_t n)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    const struct reserve_request request = {row, 0, n * c->g->block_size};
+    int rc = make_room(c, call, n);
+    if (rc != 0)
+        return rc;
+    rc = block_tables_reserve(tables, executor_step(c->o.all->executor), &request, 1, c->copies.list,
+                              &c->copies.count);
+    const uint32_t *ids = block_tables_view(tables, row).ids;
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        c->copies.list[c->copies.count++] =
+            (struct block_copy){COPY_CLEAR, 0, ids[i], c->g->block_size};
+    return rc == 0 ? 0 : call_fail(call, rc, "a lease has at most limits.sequence_tokens tokens");
+}
+
+int call_steps_take_blocks(struct call_steps *c, struct call *call, uint32_t row, uint32_t n)
+{
+    int rc = WAIT;
+    while (rc == WAIT) {
+        begin_forming(c);
+        rc = take_blocks(c, call, row, n);
+        if (!is_empty(c))
+            (void)run_step(c, NULL, 0);
+    }
     return rc;
 }
 
@@ -699,9 +799,10 @@ static void enqueue(struct call_steps *c, struct call *call)
 
 void call_steps_add(struct call_steps *c, struct call *call)
 {
-    if (call->rows > c->rows_max || call->sequence_count > c->rows_max) {
+    uint32_t tokens = call->paged ? call->paged->tokens : call->rows;
+    if (call->rows > c->rows_max || tokens > c->rows_max || call->sequence_count > c->rows_max) {
         call_fail(call, ATTND_INVALID, "%u rows of %u sequences; scheduler.step_rows_max is %u",
-                  call->rows, call->sequence_count, c->rows_max);
+                  tokens > call->rows ? tokens : call->rows, call->sequence_count, c->rows_max);
         c->o.complete(call, c->o.cookie);
         return;
     }

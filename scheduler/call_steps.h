@@ -28,6 +28,10 @@ void call_steps_drop(struct call_steps *steps, uint64_t id);
  * look at its blocks; nothing is queued. 0, or the call has failed. */
 int call_steps_bring_in(struct call_steps *steps, struct call *call, uint32_t row);
 
+/* call_steps_take_blocks(steps, call, row, n): n blocks of zeros for a row that has none, pushing
+ * others out if need be; nothing is queued. 0, or the call has failed. */
+int call_steps_take_blocks(struct call_steps *steps, struct call *call, uint32_t row, uint32_t n);
+
 /* call_steps_wait_s: seconds until what is queued has to run, since its rows have waited for company as
  * long as they may; 0: now, negative: nothing is queued. */
 double call_steps_wait_s(const struct call_steps *steps);

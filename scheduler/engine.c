@@ -19,6 +19,7 @@
 #include "scheduler/call_steps.h"
 #include "scheduler/declared.h"
 #include "scheduler/driver.h"
+#include "scheduler/paged_calls.h"
 #include "scheduler/ring.h"
 
 #include <assert.h>
@@ -66,8 +67,9 @@ struct engine {
 /* Whether calls of that kind have results that only a sound backend gives. */
 static bool computes(enum call_kind kind)
 {
-    return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_MERGE || kind == CALL_SELF_TEST ||
-           kind == CALL_WORKLOAD_START || kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
+    return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_PAGED || kind == CALL_LEASE ||
+           kind == CALL_MERGE || kind == CALL_SELF_TEST || kind == CALL_WORKLOAD_START ||
+           kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
 }
 
 static void complete(struct call *call, void *cookie)
@@ -176,20 +178,25 @@ static uint32_t findable(struct engine *e, const struct call *call)
                              : call->token_count;
 }
 
+/* Whether an id can be given to something new; else the call has failed. */
+static bool id_is_free(struct engine *e, struct call *call, unsigned long long id)
+{
+    uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(e->all.sequences, id);
+    if (id >> SEQUENCE_NODE_SHIFT)
+        call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
+                  id >> SEQUENCE_NODE_SHIFT);
+    else if (id && row != NO_ROW)
+        call_fail(call, ATTND_EXISTS, "there is a %s %llu already",
+                  sequences_at(e->all.sequences, row)->lease ? "lease" : "sequence", id);
+    return call->status == 0;
+}
+
 static void run_create(struct engine *e, struct call *call)
 {
     uint32_t row;
-    unsigned long long id = call->id;
     struct sequence_options options = call->options;
-    if (id >> SEQUENCE_NODE_SHIFT) {
-        call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
-                  id >> SEQUENCE_NODE_SHIFT);
+    if (!id_is_free(e, call, call->id))
         return;
-    }
-    if (id && sequences_find(e->all.sequences, id) != NO_ROW) {
-        call_fail(call, ATTND_EXISTS, "there is a sequence %llu already", id);
-        return;
-    }
     if (!may_declare(e, call, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
         return;
     call->token_count = findable(e, call);
@@ -198,7 +205,7 @@ static void run_create(struct engine *e, struct call *call)
                   e->o.config->limits.sequences);
         return;
     }
-    sequences_add(e->all.sequences, row, id, 0, clock_s());
+    sequences_add(e->all.sequences, row, call->id, 0, clock_s());
     sequences_at(e->all.sequences, row)->options = options;
     declared_note(&e->all, row);
     inspect_show_one(&e->all, call, row);
@@ -208,17 +215,13 @@ static void run_create(struct engine *e, struct call *call)
 static bool ids_are_free(struct engine *e, struct call *call)
 {
     for (uint32_t i = 0; call->ids && i < call->count; i++) {
-        unsigned long long id = call->ids[i];
-        if (id >> SEQUENCE_NODE_SHIFT) {
-            call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
-                      id >> SEQUENCE_NODE_SHIFT);
+        if (!id_is_free(e, call, call->ids[i]))
             return false;
-        }
-        bool taken = sequences_find(e->all.sequences, id) != NO_ROW;
-        for (uint32_t other = 0; other < i; other++)
-            taken |= call->ids[other] == id;
-        if (taken) {
-            call_fail(call, ATTND_EXISTS, "there is a sequence %llu already", id);
+        for (uint32_t other = 0; other < i; other++) {
+            if (call->ids[other] != call->ids[i])
+                continue;
+            call_fail(call, ATTND_EXISTS, "there is a sequence %llu already",
+                      (unsigned long long)call->ids[i]);
             return false;
         }
     }
@@ -227,6 +230,8 @@ static bool ids_are_free(struct engine *e, struct call *call)
 
 static void remove_row(struct engine *e, uint32_t row)
 {
+    if (sequences_at(e->all.sequences, row)->lease)
+        leases_remove(&e->all, row);
     declared_drop(&e->all, row);
     sequences_remove(e->all.sequences, row);
     block_tables_remove(tables_of(e), row);
@@ -306,6 +311,32 @@ static void run_delete(struct engine *e, struct call *call)
         remove_row(e, row);
 }
 
+static void run_lease(struct engine *e, struct call *call)
+{
+    const struct config *c = e->o.config;
+    uint32_t row;
+    if (!id_is_free(e, call, call->id))
+        return;
+    if ((uint64_t)call->count * c->geometry.block_size > c->limits.sequence_tokens) {
+        call_fail(call, ATTND_INVALID,
+                  "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
+                  call->count, (unsigned long long)call->count * c->geometry.block_size,
+                  c->limits.sequence_tokens);
+        return;
+    }
+    if (block_tables_add(tables_of(e), NO_ROOT, NULL, 0, &row) != 0) {
+        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use", c->limits.sequences);
+        return;
+    }
+    call->priority = call->options.priority;
+    if (call_steps_take_blocks(e->call_steps, call, row, call->count) != 0) {
+        block_tables_remove(tables_of(e), row);
+        return;
+    }
+    leases_add(&e->all, row, call->id, call->options);
+    inspect_show_one(&e->all, call, row);
+}
+
 /* Remove clients' sequences that were not used for as long as they may be, some thousands a look. */
 static void reap(struct engine *e)
 {
@@ -321,8 +352,8 @@ static void reap(struct engine *e)
         if (s->id == 0 || s->workload || s->queued || s->options.idle_timeout_s == 0 ||
             now - s->used_s < s->options.idle_timeout_s)
             continue;
-        log_line(LOG_INFO, "sequence %llu was not used for %.0f s and is removed",
-                 (unsigned long long)s->id, now - s->used_s);
+        log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed",
+                 s->lease ? "lease" : "sequence", (unsigned long long)s->id, now - s->used_s);
         sequences_note_reaped(e->all.sequences, row, now);
         remove_row(e, row);
         e->all.epoch++;
@@ -397,6 +428,9 @@ static void run_change(struct engine *e, struct call *call)
     case CALL_CREATE:
         run_create(e, call);
         break;
+    case CALL_LEASE:
+        run_lease(e, call);
+        break;
     case CALL_FORK:
         run_fork(e, call);
         break;
@@ -422,9 +456,11 @@ static void handle(struct engine *e, struct call *call)
     switch (call->kind) {
     case CALL_APPEND:
     case CALL_ATTEND:
+    case CALL_PAGED:
         call_steps_add(e->call_steps, call);
         return;
     case CALL_CREATE:
+    case CALL_LEASE:
     case CALL_FORK:
     case CALL_TRUNCATE:
     case CALL_DELETE:
@@ -647,8 +683,12 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->all.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
-    int rc = model_constants_replace(&e->all.constants, &options->config->geometry,
-                                     &options->config->constants);
+    e->all.lease_of = malloc(options->config->pool_blocks * sizeof *e->all.lease_of);
+    for (uint64_t i = 0; e->all.lease_of && i < options->config->pool_blocks; i++)
+        e->all.lease_of[i] = NO_ROW;
+    int rc = !e->all.lease_of ? ATTND_NO_MEMORY
+                              : model_constants_replace(&e->all.constants, &options->config->geometry,
+                                                        &options->config->constants);
     if (rc == 0)
         rc = executor_create(&executor, &e->all.executor, error);
     if (rc == 0 &&
@@ -677,6 +717,7 @@ void engine_destroy(struct engine *e)
     sequences_destroy(e->all.sequences);
     executor_destroy(e->all.executor);
     model_constants_deinit(&e->all.constants);
+    free(e->all.lease_of);
     free(e->free_calls);
     if (e->arenas)
         munmap(e->arenas, (size_t)e->o.config->limits.calls * CALL_ARENA_BYTES);

@@ -24,7 +24,9 @@ struct executor {
     struct block_tables *tables;
     struct window_planners *windows; /* [window_count] */
     uint32_t window_count;
-    struct kv_copy *copies; /* [rows_max + pool_blocks] */
+    struct kv_copy *copies;               /* [rows_max + pool_blocks] */
+    struct table_use loose[LOOSE_TABLES]; /* what they hold */
+    uint64_t loose_version;
     struct table_use *uses; /* [table rows] of the passes being run */
     uint64_t *used_in;      /* [table rows] the run that a row was last named in */
     uint64_t runs;
@@ -49,6 +51,26 @@ const struct plan *executor_plan(struct executor *x, unsigned slot, uint32_t lay
     while (x->windows[i].window != x->g->window[layer])
         i++;
     return planner_make(x->windows[i].slots[slot], rows, n, ids, stride);
+}
+
+uint32_t executor_set_table(struct executor *x, uint32_t i, const uint32_t *ids, uint32_t n)
+{
+    uint32_t row = x->config->limits.sequences + i;
+    memcpy(block_tables_loose(x->tables, i), ids, n * sizeof *ids);
+    x->loose[i] = (struct table_use){row, n, ++x->loose_version};
+    return row;
+}
+
+uint64_t executor_table_version(const struct executor *x, uint32_t i)
+{
+    return x->loose[i].version;
+}
+
+uint32_t executor_table_blocks(const struct executor *x)
+{
+    uint32_t stride;
+    (void)block_tables_ids(x->tables, &stride);
+    return stride;
 }
 
 /* Tokens whose K and V an item reads. */
@@ -80,6 +102,10 @@ static uint32_t add_use(struct executor *x, uint32_t row, uint32_t n)
     if (x->used_in[row] == x->runs)
         return n;
     x->used_in[row] = x->runs;
+    if (row >= x->config->limits.sequences) {
+        x->uses[n] = x->loose[row - x->config->limits.sequences];
+        return n + 1;
+    }
     x->uses[n] = (struct table_use){row, block_tables_view(x->tables, row).entries,
                                     block_tables_version(x->tables, row)};
     return n + 1;
@@ -313,7 +339,7 @@ static int open_attention(struct executor *x, const struct executor_options *o,
         .host_blocks = (uint32_t)c->host_blocks,
         .rows_max = c->step_rows_max,
         .partials_max = o->partials_max,
-        .table_rows = c->limits.sequences,
+        .table_rows = c->limits.sequences + LOOSE_TABLES,
         .table_stride = row_blocks(c),
         .progress = o->progress,
         .cookie = o->cookie,
@@ -359,6 +385,7 @@ static int make_tables(struct executor *x)
         .block_size = c->geometry.block_size,
         .layers = c->geometry.layers,
         .rows = c->limits.sequences,
+        .loose_rows = LOOSE_TABLES,
         .host_blocks = (uint32_t)c->host_blocks,
         .row_blocks = row_blocks(c),
     };
@@ -378,8 +405,9 @@ int executor_create(const struct executor_options *options, struct executor **re
     int rc = open_attention(x, options, error);
     if (rc == 0) {
         x->copies = calloc(x->config->step_rows_max + x->config->pool_blocks, sizeof *x->copies);
-        x->uses = calloc(x->config->limits.sequences, sizeof *x->uses);
-        x->used_in = calloc(x->config->limits.sequences, sizeof *x->used_in);
+        uint32_t table_rows = x->config->limits.sequences + LOOSE_TABLES;
+        x->uses = calloc(table_rows, sizeof *x->uses);
+        x->used_in = calloc(table_rows, sizeof *x->used_in);
         if (!x->copies || !x->uses || !x->used_in || make_tables(x) != 0 ||
             make_planners(x, options->partials_max) != 0)
             rc = ATTND_NO_MEMORY;

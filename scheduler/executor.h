@@ -17,6 +17,9 @@
  * pass of a step of client calls, and one for the sequences that the daemon drives itself. */
 enum { PLAN_SLOTS_OF_CALLS = 4, PLAN_SLOT_DRIVEN = PLAN_SLOTS_OF_CALLS, PLAN_SLOTS };
 
+/* Block tables of a step that belong to no sequence. */
+enum { LOOSE_TABLES = 1024 };
+
 struct executor;
 
 struct executor_options {
@@ -82,6 +85,15 @@ uint64_t executor_step(const struct executor *executor);
  * `layer`; valid until the slot's next plan for such a layer. NULL for no rows. */
 const struct plan *executor_plan(struct executor *executor, unsigned slot, uint32_t layer,
                                  const struct planner_row *rows, uint32_t n);
+
+/* executor_set_table(executor, i, ids, n): what loose table i <= LOOSE_TABLES holds from now on; no
+ * step is in flight. Returns its number, for planner rows and appends. Its version, likewise, is new
+ * each time. */
+uint32_t executor_set_table(struct executor *executor, uint32_t i, const uint32_t *ids, uint32_t n);
+uint64_t executor_table_version(const struct executor *executor, uint32_t i);
+
+/* Blocks that a table has room for. */
+uint32_t executor_table_blocks(const struct executor *executor);
 
 /* executor_submit: the copies (n of them, in order), then the passes. What is handed over may be used
  * again at once but for the tensors of the passes, which stay untouched until executor_wait(). */

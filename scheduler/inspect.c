@@ -8,22 +8,22 @@
 /* The row of a sequence, or NO_ROW with the call failed. */
 uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t id)
 {
+    const char *what = call->of_leases ? "lease" : "sequence";
     if (id >> SEQUENCE_NODE_SHIFT) {
-        call_fail(call, ATTND_OTHER_NODE, "sequence %llu belongs to node %llu, this is node 0",
+        call_fail(call, ATTND_OTHER_NODE, "%s %llu belongs to node %llu, this is node 0", what,
                   (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT));
         return NO_ROW;
     }
     uint32_t row = sequences_find(all->sequences, id);
-    if (row != NO_ROW)
+    if (row != NO_ROW && sequences_at(all->sequences, row)->lease == call->of_leases)
         return row;
     struct sequence_departure gone = sequences_departure(all->sequences, id);
     if (gone.id)
-        call_fail(
-            call, ATTND_GONE,
-            "sequence %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
-            (unsigned long long)id, gone.idle_s, clock_s() - gone.at_s);
+        call_fail(call, ATTND_GONE,
+                  "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
+                  what, (unsigned long long)id, gone.idle_s, clock_s() - gone.at_s);
     else
-        call_fail(call, ATTND_NOT_FOUND, "there is no sequence %llu", (unsigned long long)id);
+        call_fail(call, ATTND_NOT_FOUND, "there is no %s %llu", what, (unsigned long long)id);
     return NO_ROW;
 }
 
@@ -81,7 +81,7 @@ int inspect_show_one(const struct inspected *all, struct call *call, uint32_t ro
 {
     call->views = call_alloc(call, 1, sizeof *call->views);
     if (!call->views || !inspect_show(all, call, row))
-        return call_fail(call, ATTND_INVALID, "the sequence has more blocks than one answer shows (%d)",
+        return call_fail(call, ATTND_INVALID, "it has more blocks than one answer shows (%d)",
                          CALL_IDS_MAX);
     return 0;
 }
@@ -139,12 +139,13 @@ void inspect_list(const struct inspected *all, struct call *call)
     for (uint32_t row = (uint32_t)call->cursor; call->views && row < all->config->limits.sequences;
          row++) {
         const struct sequence *s = sequences_at(all->sequences, row);
-        if (s->id == 0 || (call->filter.on && state_of(all, row) != call->filter.state))
+        if (s->id == 0 || s->lease != call->of_leases ||
+            (call->filter.on && state_of(all, row) != call->filter.state))
             continue;
         if (call->view_count == call->limit || !inspect_show(all, call, row)) {
             if (call->view_count == 0)
-                call_fail(call, ATTND_INVALID,
-                          "sequence %llu has more blocks than one answer shows (%d)",
+                call_fail(call, ATTND_INVALID, "%s %llu has more blocks than one answer shows (%d)",
+                          call->of_leases ? "lease" : "sequence",
                           (unsigned long long)sequences_at(all->sequences, row)->id, CALL_IDS_MAX);
             call->next = row;
             return;
@@ -161,10 +162,12 @@ void inspect_stats(const struct inspected *all, struct call *call)
         .pool = block_pool_counts(block_tables_pool(executor_tables(all->executor))),
         .tables = block_tables_counts(executor_tables(all->executor)),
         .steps = steps,
+        .leases = all->leases,
+        .leased_blocks = all->leased_blocks,
         .gb_per_s = steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
     for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
         const struct sequence *s = sequences_at(all->sequences, row);
-        if (s->id)
+        if (s->id && !s->lease)
             call->stats.states[state_of(all, row)]++;
     }
     inspect_list(all, call);

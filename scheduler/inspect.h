@@ -18,10 +18,12 @@ struct inspected {
     uint64_t preemptions;             /* since start */
     struct model_constants constants; /* owned by the engine */
     uint64_t declared;                /* sum of all sequences' (declared.h) */
+    uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
+    uint32_t leases, leased_blocks;
 };
 
-/* inspect_find: the row of a sequence, or NO_ROW with the call failed (not here, reaped, or another
- * node's). */
+/* inspect_find: the row of a sequence (of a lease, if the call is of leases), or NO_ROW with the call
+ * failed (not here, reaped, or another node's). */
 uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t id);
 
 /* inspect_show(all, call, row): append one sequence and its block ids to views (which has room) and

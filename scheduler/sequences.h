@@ -26,6 +26,7 @@ struct sequence {
     uint64_t seen;     /* number of the call that named it last */
     uint64_t workload; /* that drives it; 0: clients do */
     uint32_t queued;   /* calls on it that wait for a step */
+    bool lease; /* it is none, but blocks that a client writes and reads through tables of its own */
 };
 
 enum sequence_state {

@@ -25,7 +25,7 @@ static const struct sequence *sequence_at(const struct swapping *w, uint32_t row
 static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_request *request)
 {
     const struct sequence *s = sequence_at(w, row);
-    if (s->id == 0 || s->workload || s->queued || s->options.max_tokens ||
+    if (s->id == 0 || s->workload || s->lease || s->queued || s->options.max_tokens ||
         s->forming == request->forming || s->options.priority > request->priority)
         return false;
     struct block_table_view table = block_tables_view(executor_tables(w->all->executor), row);

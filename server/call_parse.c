@@ -3,6 +3,7 @@
 
 #include "kernels/numeric.h"
 #include "server/body.h"
+#include "server/paged_parse.h"
 #include "server/tensor_parse.h"
 
 #include <cjson/cJSON.h>
@@ -384,20 +385,56 @@ static int read_row_list(struct body *b, const char *name, const cJSON *rows, ui
     return 0;
 }
 
-/* A tensor [rows][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
-static int read_tensor(struct body *b, struct call *call, const char *name, bool required,
+/* A tensor [n][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
+static int read_tensor(struct body *b, struct call *call, const char *name, bool required, uint32_t n,
                        uint32_t heads, const struct geometry *g, const void **tensor)
 {
     const cJSON *rows = member(b, name);
     if (!rows)
         return required ? refuse(b, name, "is missing") : 0;
-    if (entries(rows) != (int)call->rows)
-        return wrong_shape(b, name, "", entries(rows), call->rows, "one for each row");
-    uint8_t *to = call_alloc(call, (size_t)call->rows * heads, g->head_dim * dtype_bytes(g->dtype));
+    if (entries(rows) != (int)n)
+        return wrong_shape(b, name, "", entries(rows), n, "one for each row");
+    uint8_t *to = call_alloc(call, (size_t)n * heads, g->head_dim * dtype_bytes(g->dtype));
     if (!to)
         return refuse(b, name, "is too large");
     *tensor = to;
-    return read_row_list(b, name, rows, call->rows, heads, g, to);
+    return read_row_list(b, name, rows, n, heads, g, to);
+}
+
+/* k and v of n rows: both or, if they are not `required`, none. */
+static int read_keys_and_values(struct body *b, struct call *call, const struct geometry *g,
+                                bool required, uint32_t n)
+{
+    int rc = read_tensor(b, call, "k", required, n, g->kv_heads, g, &call->k);
+    if (rc == 0)
+        rc = read_tensor(b, call, "v", required, n, g->kv_heads, g, &call->v);
+    if (rc == 0 && !call->k != !call->v)
+        rc = refuse(b, call->k ? "v" : "k", "is missing: k and v come together");
+    return rc;
+}
+
+bool call_parse_kernel(struct http_text name, enum attention_kernel *kernel)
+{
+    static const char *const names[] = {[ATTENTION_AUTO] = "auto",
+                                        [ATTENTION_PAGED_V1] = "paged_v1",
+                                        [ATTENTION_PAGED_V2] = "paged_v2"};
+    unsigned n = sizeof names / sizeof names[0], i = index_of(name, names, n);
+    if (i < n)
+        *kernel = (enum attention_kernel)i;
+    return i < n;
+}
+
+/* "lse" and "kernel", of what computes. */
+static int read_wishes(struct body *b, struct call *call)
+{
+    const cJSON *lse = member(b, "lse"), *kernel = member(b, "kernel");
+    const char *name = cJSON_IsString(kernel) ? kernel->valuestring : "";
+    if (lse && !cJSON_IsBool(lse))
+        return refuse(b, "lse", "wants true or false");
+    if (kernel && !call_parse_kernel((struct http_text){name, strlen(name)}, &call->kernel))
+        return refuse(b, "kernel", "wants auto, paged_v1 or paged_v2");
+    call->wants_lse = cJSON_IsTrue(lse);
+    return 0;
 }
 
 /* What append and attend have in common. */
@@ -410,13 +447,9 @@ static int read_rows(struct body *b, struct call *call, const struct geometry *g
     if (rc == 0)
         rc = read_sequences(b, call);
     if (rc == 0 && attend)
-        rc = read_tensor(b, call, "q", true, g->query_heads, g, &call->q);
+        rc = read_tensor(b, call, "q", true, call->rows, g->query_heads, g, &call->q);
     if (rc == 0)
-        rc = read_tensor(b, call, "k", !attend, g->kv_heads, g, &call->k);
-    if (rc == 0)
-        rc = read_tensor(b, call, "v", !attend, g->kv_heads, g, &call->v);
-    if (rc == 0 && !call->k != !call->v)
-        rc = refuse(b, call->k ? "v" : "k", "is missing: k and v come together");
+        rc = read_keys_and_values(b, call, g, !attend, call->rows);
     if (rc == 0 && !call->k && member(b, "token_ids"))
         rc = refuse(b, "token_ids", "belongs to k and v");
     if (rc == 0)
@@ -471,8 +504,8 @@ int call_parse_append(struct http_exchange *x, struct call *call, const struct c
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr",    "positions", "q",
-                                        "k",     "v",         "token_ids", "lse",       NULL};
+    static const char *const names[] = {"layer", "sequences", "indptr", "positions", "q", "k",
+                                        "v",     "token_ids", "lse",    "kernel",    NULL};
     struct body b;
     if (tensor_parse_wanted(x)) {
         int bad = tensor_parse_rows(x, call, config, true);
@@ -481,11 +514,135 @@ int call_parse_attend(struct http_exchange *x, struct call *call, const struct c
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_rows(&b, call, g, true);
-    if (rc == 0 && member(&b, "lse") && !cJSON_IsBool(member(&b, "lse")))
-        rc = refuse(&b, "lse", "wants true or false");
-    call->wants_lse = rc == 0 && cJSON_IsTrue(member(&b, "lse"));
+    if (rc == 0)
+        rc = read_wishes(&b, call);
     cJSON_Delete(b.tree);
     return rc == 0 ? limit_json(x, call, g) : rc;
+}
+
+/* ---- leases, and tables of the caller's own -------------------------------------------------------
+ */
+
+int call_parse_lease(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    static const char *const names[] = {"blocks", "id", "priority", "idle_timeout_s", NULL};
+    struct body b;
+    int64_t id = 0, blocks = 0, priority = 0, idle = config->limits.idle_timeout_s;
+    call->of_leases = true;
+    int rc = open_body(&b, x, names);
+    if (rc == 0)
+        rc = read_integer(&b, "blocks", 1, POOL_BLOCKS_MAX, &blocks);
+    if (rc == 0 && !blocks)
+        rc = refuse(&b, "blocks", "is missing");
+    if (rc == 0)
+        rc = read_integer(&b, "id", 1, ID_MAX, &id);
+    if (rc == 0)
+        rc = read_integer(&b, "priority", -CALL_PRIORITY_MAX, CALL_PRIORITY_MAX, &priority);
+    if (rc == 0)
+        rc = read_integer(&b, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &idle);
+    cJSON_Delete(b.tree);
+    call->id = (uint64_t)id;
+    call->count = (uint32_t)blocks;
+    call->options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
+    return rc;
+}
+
+int call_parse_leases(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    call->of_leases = true;
+    return call_parse_page(x, call, config);
+}
+
+int call_parse_one_lease(struct http_exchange *x, struct call *call, const struct config *config)
+{
+    call->of_leases = true;
+    return call_parse_nothing(x, call, config);
+}
+
+/* An optional list of integers, or of lists of as many each. */
+static int read_list(struct body *b, struct call *call, const char *name, bool nested,
+                     struct paged_list *list)
+{
+    const cJSON *rows = member(b, name), *row, *item;
+    const char *wants = nested ? "wants lists of integers, of the same length" : "wants integers";
+    int n, columns = 1;
+    if (!rows)
+        return 0;
+    n = entries(rows);
+    if (nested)
+        columns = n > 0 ? entries(rows->child) : 0;
+    if (n < 0 || columns < 0)
+        return refuse(b, name, wants);
+    int64_t *values = call_alloc(call, (size_t)n * (size_t)columns, sizeof *values);
+    if (!values)
+        return refuse(b, name, "is too long for one call");
+    *list = (struct paged_list){values, 0, (uint64_t)columns};
+    cJSON_ArrayForEach (row, rows) {
+        if (nested && entries(row) != columns)
+            return refuse(b, name, wants);
+        item = nested ? row->child : row;
+        for (int i = 0; i < columns; i++, item = item->next) {
+            if (!json_is_integer(item, -ID_MAX, ID_MAX, &values[list->n++]))
+                return refuse(b, name, wants);
+        }
+    }
+    return 0;
+}
+
+static int read_paged(struct body *b, struct call *call, const struct config *config)
+{
+    const struct geometry *g = &config->geometry;
+    struct paged_lists lists = {0};
+    int64_t layer = 0, lease = 0;
+    call->kv_source = g->dtype;
+    int rc = read_integer(b, "layer", 0, g->layers - 1, &layer);
+    if (rc == 0)
+        rc = read_integer(b, "lease", 1, ID_MAX, &lease);
+    call->layer = (uint32_t)layer;
+    call->id = (uint64_t)lease;
+#define XX(name)                                                                                       \
+    if (rc == 0)                                                                                       \
+        rc = read_list(b, call, #name, &lists.name == &lists.block_tables, &lists.name);
+    PAGED_LISTS(XX)
+#undef XX
+    if (rc == 0)
+        rc = paged_build(b->x, call, config, &lists, member(b, "q"), member(b, "k") || member(b, "v"));
+    if (rc == 0)
+        rc = read_tensor(b, call, "q", false, call->rows, g->query_heads, g, &call->q);
+    if (rc == 0)
+        rc = read_keys_and_values(b, call, g, false, call->paged->tokens);
+    return rc == 0 ? read_wishes(b, call) : rc;
+}
+
+int call_parse_paged(struct http_exchange *x, struct call *call, const struct config *config)
+{
+#define XX(name) #name,
+    static const char *const names[] = {
+        "lease",
+        "layer",
+        PAGED_LISTS(XX) "q",
+        "k",
+        "v",
+        "lse",
+        "kernel",
+        NULL
+    };
+#undef XX
+    struct body b = {.x = x};
+    call->of_leases = true;
+    int rc = tensor_parse_wanted(x) ? tensor_parse_paged(x, call, config) : open_body(&b, x, names);
+    if (rc == 0 && !tensor_parse_wanted(x))
+        rc = read_paged(&b, call, config);
+    if (rc == 0 && !call->id)
+        rc = refuse(&b, "lease", "is missing: POST /v1/leases reserves blocks");
+    cJSON_Delete(b.tree);
+    call->sequence_count = 1;
+    call->sequences = call_alloc(call, 1, sizeof *call->sequences);
+    if (call->sequences)
+        call->sequences[0] = (struct call_sequence){.id = call->id};
+    else if (rc == 0)
+        rc = refuse(&b, "q", "is too large");
+    return rc == 0 ? limit_json(x, call, &config->geometry) : rc;
 }
 
 /* ---- merge --------------------------------------------------------------------------------------- */

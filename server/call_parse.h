@@ -17,6 +17,9 @@ enum { CALL_BLOCK_FIELDS = 5 };
 extern const char *const call_block_fields[CALL_BLOCK_FIELDS];
 extern const char *const call_block_states[], *const call_sequence_states[];
 
+/* Whether `name` is that of a kernel: auto, paged_v1 or paged_v2. */
+bool call_parse_kernel(struct http_text name, enum attention_kernel *kernel);
+
 /* No body and no query are allowed. */
 int call_parse_nothing(struct http_exchange *x, struct call *call, const struct config *config);
 
@@ -40,9 +43,20 @@ int call_parse_fork(struct http_exchange *x, struct call *call, const struct con
 int call_parse_truncate(struct http_exchange *x, struct call *call, const struct config *config);
 
 /* JSON {"layer"?, "sequences", "indptr"?, "positions"?, "k", "v", "token_ids"?} and for attend "q",
- * "lse"?, with k and v optional; or safetensors, see tensor_parse.h */
+ * "lse"?, "kernel"?, with k and v optional; or safetensors, see tensor_parse.h */
 int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config);
 int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config);
+
+/* {"blocks", "id"?, "priority"?, "idle_timeout_s"?} */
+int call_parse_lease(struct http_exchange *x, struct call *call, const struct config *config);
+
+/* ?limit= and ?cursor=, of leases; neither query nor body, of one */
+int call_parse_leases(struct http_exchange *x, struct call *call, const struct config *config);
+int call_parse_one_lease(struct http_exchange *x, struct call *call, const struct config *config);
+
+/* JSON {"lease", "layer"?, "q"?, "k"?, "v"?, the lists of paged_parse.h, "lse"?, "kernel"?}, or
+ * safetensors */
+int call_parse_paged(struct http_exchange *x, struct call *call, const struct config *config);
 
 /* JSON {"o", "lse"}, or safetensors. */
 int call_parse_merge(struct http_exchange *x, struct call *call, const struct config *config);

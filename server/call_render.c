@@ -40,6 +40,16 @@ static void write_sequence(struct json_writer *w, const struct sequence_view *v,
     json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
 }
 
+/* Likewise of a lease. */
+static void write_lease(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
+{
+    json_uint(w, "id", v->id);
+    write_ids(w, "blocks", ids, v->blocks);
+    json_int(w, "priority", v->priority);
+    json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
+    json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
+}
+
 static void write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers)
 {
     json_open(w, "lengths", '[');
@@ -62,7 +72,7 @@ static void write_items(struct json_writer *w, const struct call *call)
     json_open(w, "items", '[');
     for (uint32_t i = 0; i < call->view_count; i++) {
         json_open(w, NULL, '{');
-        write_sequence(w, &call->views[i], ids);
+        (call->of_leases ? write_lease : write_sequence)(w, &call->views[i], ids);
         json_close(w, '}');
         ids += call->views[i].blocks;
     }
@@ -74,7 +84,8 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
 {
     const struct block_pool_counts *p = &call->stats.pool;
     const struct block_tables_counts *t = &call->stats.tables;
-    double slots = (double)p->held * c->config->geometry.block_size;
+    /* leased blocks are filled as their owners like */
+    double slots = (double)(p->held - call->stats.leased_blocks) * c->config->geometry.block_size;
     json_open(w, "pool", '{');
     json_uint(w, "blocks", p->blocks);
     json_uint(w, "free", p->free);
@@ -82,6 +93,7 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "held", p->held);
     json_uint(w, "fenced", p->fenced);
     json_uint(w, "shared", p->shared);
+    json_uint(w, "leased", call->stats.leased_blocks);
     json_uint(w, "block_size", c->config->geometry.block_size);
     json_uint(w, "tokens_logical", t->tokens_logical);
     json_uint(w, "tokens_physical", t->tokens_physical);
@@ -147,9 +159,10 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     write_rate(w, s->gb_per_s, c->roof_gb_per_s);
     json_close(w, '}');
     json_open(w, "sequences", '{');
-    json_uint(w, "count", s->tables.rows);
+    json_uint(w, "count", s->tables.rows - s->leases);
     write_items(w, call);
     json_close(w, '}');
+    json_uint(w, "leases", s->leases);
     json_close(w, '}');
 }
 
@@ -323,6 +336,13 @@ static double roof_fraction(const struct call *call, const struct render_context
     return roof > 0 ? (double)call->bytes_read / roof : 0;
 }
 
+static const char *kernel_of(const struct call *call, const struct render_context *c)
+{
+    return call->kernel == ATTENTION_PAGED_V1   ? "paged_v1"
+           : call->kernel == ATTENTION_PAGED_V2 ? "paged_v2"
+                                                : c->backend->kernel;
+}
+
 static void render_attention(struct json_writer *w, const struct call *call,
                              const struct render_context *c)
 {
@@ -357,7 +377,7 @@ static void render_attention(struct json_writer *w, const struct call *call,
     json_uint(w, "rows_in_step", call->rows_in_step);
     json_uint(w, "bytes_read", call->bytes_read);
     json_float(w, "roof_fraction", (float)roof_fraction(call, c));
-    json_string(w, "kernel", c->backend->kernel);
+    json_string(w, "kernel", kernel_of(call, c));
     json_close(w, '}');
 }
 
@@ -389,7 +409,7 @@ static void render_tensors(struct http_exchange *x, const struct call *call,
         "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
         "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
         call->queue_us, call->step_us, call->rows_in_step, (unsigned long long)call->bytes_read,
-        roof_fraction(call, c), c->backend->kernel);
+        roof_fraction(call, c), kernel_of(call, c));
     x->content_type = "application/x-safetensors";
     x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
@@ -443,11 +463,33 @@ static void render_create(struct http_exchange *x, const struct call *call)
              (unsigned long long)call->views[0].id);
 }
 
+static void render_lease(struct http_exchange *x, const struct call *call)
+{
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_uint(w, "id", call->views[0].id);
+    write_ids(w, "blocks", call->list, call->views[0].blocks);
+    json_close(w, '}');
+    snprintf(x->extra, sizeof x->extra, "Location: /v1/leases/%llu\r\n",
+             (unsigned long long)call->views[0].id);
+}
+
+/* k and v that were written and not read. */
+static void render_written(struct json_writer *w, const struct call *call)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < call->paged->tokens; i++)
+        n += call->paged->slots[i] >= 0;
+    json_open(w, NULL, '{');
+    json_uint(w, "tokens", n);
+    json_close(w, '}');
+}
+
 static void render_sequence(struct json_writer *w, const struct call *call, const struct geometry *g)
 {
     json_open(w, NULL, '{');
-    write_sequence(w, &call->views[0], call->list);
-    if (call->lengths)
+    (call->of_leases ? write_lease : write_sequence)(w, &call->views[0], call->list);
+    if (call->lengths && !call->of_leases)
         write_lengths(w, call->lengths, g->layers);
     json_close(w, '}');
 }
@@ -588,8 +630,16 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
     case CALL_APPEND:
         render_lengths(w, call, g);
         break;
+    case CALL_LEASE:
+        render_lease(x, call);
+        break;
     case CALL_MERGE:
     case CALL_ATTEND:
+    case CALL_PAGED:
+        if (!call->o) {
+            render_written(w, call);
+            break;
+        }
         if (call->wants_tensors) {
             render_tensors(x, call, c);
             return;

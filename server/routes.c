@@ -137,6 +137,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "sequence_tokens", config->limits.sequence_tokens);
     json_uint(w, "calls", config->limits.calls);
     json_uint(w, "rows_per_call", config->step_rows_max);
+    json_uint(w, "paged_sequences", LOOSE_TABLES);
     json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
     json_close(w, '}');
     json_open(w, "kernels", '{');
@@ -242,6 +243,11 @@ static const struct route routes[] = {
     {GET, "/v1/workloads/{id}", NULL, CALL_WORKLOAD, call_parse_nothing, 200, false},
     {DELETE, "/v1/workloads/{id}", NULL, CALL_WORKLOAD_CANCEL, call_parse_nothing, 200, false},
     {GET, "/v1/workloads/{id}/events", NULL, CALL_WORKLOAD, parse_events, 200, false},
+    {GET, "/v1/leases", NULL, CALL_LIST, call_parse_leases, 200, false},
+    {POST, "/v1/leases", NULL, CALL_LEASE, call_parse_lease, 201, false},
+    {GET, "/v1/leases/{id}", NULL, CALL_SEQUENCE, call_parse_one_lease, 200, false},
+    {DELETE, "/v1/leases/{id}", NULL, CALL_DELETE, call_parse_one_lease, 204, false},
+    {POST, "/v1/paged", NULL, CALL_PAGED, call_parse_paged, 200, true},
     {POST, "/v1/merge", NULL, CALL_MERGE, call_parse_merge, 200, true},
     {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200, true},
     {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200, true},

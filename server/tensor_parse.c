@@ -4,6 +4,7 @@
 #include "kernels/numeric.h"
 #include "server/body.h"
 #include "server/call_parse.h"
+#include "server/paged_parse.h"
 #include "server/safetensors.h"
 
 #include <math.h>
@@ -140,14 +141,13 @@ static const void *take_data(struct tensor_body *b, const struct safetensor *t)
     return copy;
 }
 
-/* A tensor [rows][heads][head_dim], all finite; with `layered`, [layers] may come before. Its format is
+/* A tensor [n][heads][head_dim], all finite; with `layered`, [layers] may come before. Its format is
  * geometry.dtype or `other`. */
-static int read_rows(struct tensor_body *b, const char *name, bool required, uint32_t heads,
+static int read_rows(struct tensor_body *b, const char *name, bool required, uint32_t n, uint32_t heads,
                      enum dtype other, bool layered, const void **rows, enum dtype *dtype)
 {
     const struct safetensor *t = safetensors_find(&b->tensors, name);
     const struct geometry *g = b->g;
-    uint32_t n = b->call->rows;
     char wants[160];
     if (!t)
         return required ? refuse(b, name, "is missing") : 0;
@@ -174,16 +174,19 @@ static int read_rows(struct tensor_body *b, const char *name, bool required, uin
     return refuse(b, name, wants);
 }
 
-static int read_keys_and_values(struct tensor_body *b, bool attend)
+/* k and v of n rows: both or, if they are not `required`, none. With `layered` they may be those of all
+ * layers. */
+static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, bool layered)
 {
     const struct geometry *g = b->g;
     struct call *call = b->call;
     enum dtype dtype_of_v = call->kv_source;
     const struct safetensor *k = safetensors_find(&b->tensors, "k"),
                             *v = safetensors_find(&b->tensors, "v");
-    int rc = read_rows(b, "k", !attend, g->kv_heads, g->kv_dtype, !attend, &call->k, &call->kv_source);
+    int rc =
+        read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &call->k, &call->kv_source);
     if (rc == 0)
-        rc = read_rows(b, "v", !attend, g->kv_heads, g->kv_dtype, !attend, &call->v, &dtype_of_v);
+        rc = read_rows(b, "v", required, n, g->kv_heads, g->kv_dtype, layered, &call->v, &dtype_of_v);
     if (rc != 0 || (!k && !v))
         return rc;
     if (!k || !v)
@@ -198,9 +201,21 @@ static int read_keys_and_values(struct tensor_body *b, bool attend)
 
 /* ---- requests ------------------------------------------------------------------------------------ */
 
-/* ?layer=N &lse=1 &accept=json */
-static int read_rows_query(struct tensor_body *b, bool attend)
+/* kernel= one of those that can be named. */
+static bool query_kernel(struct http_text text, struct call *call)
 {
+    struct http_text name;
+    return query_is(text, "kernel", &name) && call_parse_kernel(name, &call->kernel);
+}
+
+/* ?layer=N; for what computes &lse=1 &kernel= &accept=json; with a lease &lease=N */
+static int read_rows_query(struct tensor_body *b, bool attend, bool leased)
+{
+    static const char simple[] = "wants layer=N below the number of layers",
+                      computing[] = "wants layer=N below the number of layers, lse=1, "
+                                    "kernel=auto|paged_v1|paged_v2 or accept=json",
+                      paged[] = "wants lease=ID, layer=N below the number of layers, lse=1, "
+                                "kernel=auto|paged_v1|paged_v2 or accept=json";
     struct call *call = b->call;
     struct http_text text;
     uint64_t value;
@@ -210,13 +225,12 @@ static int read_rows_query(struct tensor_body *b, bool attend)
             call->layer = (uint32_t)value;
         else if (attend && query_number(text, "lse", &value) && value <= 1)
             call->wants_lse = value;
+        else if (leased && query_number(text, "lease", &value) && value >= 1 && value <= CALL_ID_MAX)
+            call->id = value;
         else if (attend && http_text_is(text, "accept=json"))
             call->wants_tensors = false;
-        else
-            return query_refuse(b->x, text,
-                                attend
-                                    ? "wants layer=N below the number of layers, lse=1 or accept=json"
-                                    : "wants layer=N below the number of layers");
+        else if (!attend || !query_kernel(text, call))
+            return query_refuse(b->x, text, leased ? paged : attend ? computing : simple);
     }
     return 0;
 }
@@ -231,18 +245,73 @@ int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct c
     struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
     enum dtype dtype_of_q;
     call->kv_source = b.g->dtype;
-    int rc = read_rows_query(&b, attend);
+    int rc = read_rows_query(&b, attend, false);
     if (rc == 0)
         rc = open_tensors(&b, attend ? names : append_names);
     if (rc == 0)
         rc = read_sequences(&b);
     if (rc == 0 && attend)
-        rc = read_rows(&b, "q", true, b.g->query_heads, b.g->dtype, false, &call->q, &dtype_of_q);
+        rc = read_rows(&b, "q", true, call->rows, b.g->query_heads, b.g->dtype, false, &call->q,
+                       &dtype_of_q);
     if (rc == 0)
-        rc = read_keys_and_values(&b, attend);
+        rc = read_keys_and_values(&b, call->rows, !attend, !attend);
     if (rc == 0 && !call->k && safetensors_find(&b.tensors, "token_ids"))
         rc = refuse(&b, "token_ids", "wants I64 [T], beside k and v");
     return rc == 0 ? read_tokens(&b, "token_ids", call->rows, "wants I64 [T], beside k and v") : rc;
+}
+
+/* An optional tensor of integers of that rank, as they are. */
+static int read_list(struct tensor_body *b, const char *name, unsigned rank, struct paged_list *list)
+{
+    const struct safetensor *t = safetensors_find(&b->tensors, name);
+    if (!t)
+        return 0;
+    bool wide = strcmp(t->dtype, "I64") == 0;
+    if (t->rank != rank || (!wide && strcmp(t->dtype, "I32") != 0))
+        return refuse(b, name, rank == 2 ? "wants I32 or I64 [S, M]" : "wants I32 or I64, a list");
+    list->columns = t->shape[rank - 1];
+    list->n = (t->end - t->begin) / safetensors_dtype_bytes(t->dtype);
+    int64_t *values = call_alloc(b->call, list->n, sizeof *values);
+    if (!values)
+        return refuse(b, name, "is too long for one call");
+    for (uint64_t i = 0; i < list->n; i++) {
+        int32_t narrow;
+        if (wide) {
+            memcpy(&values[i], t->data + i * sizeof *values, sizeof *values);
+            continue;
+        }
+        memcpy(&narrow, t->data + i * sizeof narrow, sizeof narrow);
+        values[i] = narrow;
+    }
+    list->values = values;
+    return 0;
+}
+
+int tensor_parse_paged(struct http_exchange *x, struct call *call, const struct config *config)
+{
+#define XX(name) #name,
+    static const char *const names[] = { PAGED_LISTS(XX) "q", "k", "v", NULL };
+#undef XX
+    struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
+    struct paged_lists lists = {0};
+    enum dtype dtype_of_q;
+    call->kv_source = b.g->dtype;
+    int rc = read_rows_query(&b, true, true);
+    if (rc == 0)
+        rc = open_tensors(&b, names);
+#define XX(name)                                                                                       \
+    if (rc == 0)                                                                                       \
+        rc = read_list(&b, #name, &lists.name == &lists.block_tables ? 2 : 1, &lists.name);
+    PAGED_LISTS(XX)
+#undef XX
+    bool has_q = rc == 0 && safetensors_find(&b.tensors, "q"),
+         has_kv = rc == 0 && (safetensors_find(&b.tensors, "k") || safetensors_find(&b.tensors, "v"));
+    if (rc == 0)
+        rc = paged_build(x, call, config, &lists, has_q, has_kv);
+    if (rc == 0)
+        rc = read_rows(&b, "q", false, call->rows, b.g->query_heads, b.g->dtype, false, &call->q,
+                       &dtype_of_q);
+    return rc == 0 ? read_keys_and_values(&b, call->paged->tokens, false, false) : rc;
 }
 
 /* ?id= &salt= &max_tokens= &priority= &idle_timeout_s= */

@@ -425,26 +425,27 @@ static uint32_t paged_shared_max(const struct cuda_backend *b)
 
 /* Whether a step of `rows` rows goes to paged_v1: as it is named, or by vLLM's rule; and where the
  * logits of the longest row fit into shared memory. */
-static bool takes_paged_v1(const struct cuda_backend *b, uint32_t rows, uint32_t longest)
+static bool takes_paged_v1(const struct cuda_backend *b, enum attention_kernel named, uint32_t rows,
+                           uint32_t longest)
 {
     const struct geometry *g = b->options.geometry;
+    enum attention_kernel kernel = named == ATTENTION_AUTO ? b->options.kernel : named;
     bool by_rule = longest <= PAGED_V1_TOKENS &&
                    (longest <= PAGED_PARTITION || rows * g->query_heads > PAGED_V1_BLOCKS);
-    bool fits = paged_shared_bytes(g, longest) <= paged_shared_max(b);
-    return fits && (b->options.kernel == ATTENTION_PAGED_V1 ||
-                    (b->options.kernel == ATTENTION_AUTO && by_rule));
+    bool fits = longest <= b->base.info.paged_v1_tokens;
+    return fits && (kernel == ATTENTION_PAGED_V1 || (kernel == ATTENTION_AUTO && by_rule));
 }
 
 /* The vllm layout's kernels, which take rows as they are, some at a time if their partial states have
  * no room together. */
 static void launch_paged(struct cuda_backend *b, const struct plan *plan,
-                         const struct cuda_attend_pass *p)
+                         const struct cuda_attend_pass *p, enum attention_kernel kernel)
 {
     const struct geometry *g = b->options.geometry;
     uint32_t longest = 1;
     for (uint32_t i = 0; i < plan->row_count; i++)
         longest = plan->rows[i].keys > longest ? plan->rows[i].keys : longest;
-    bool v1 = takes_paged_v1(b, plan->row_count, longest);
+    bool v1 = takes_paged_v1(b, kernel, plan->row_count, longest);
     uint32_t partitions = v1 ? 1 : (longest + PAGED_PARTITION - 1) / PAGED_PARTITION;
     uint32_t room = b->options.partials_max / partitions, together = room ? room : 1;
     for (uint32_t first = 0, n; first < plan->row_count; first += n) {
@@ -477,7 +478,7 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
         cuda_queue_launch(q, KERNEL_GENERATE_Q, grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
     }
     if (g->layout == LAYOUT_VLLM)
-        launch_paged(b, plan, &p);
+        launch_paged(b, plan, &p, pass->kernel);
     else
         launch_attention(b, prepared, &p);
     cuda_queue_reserve(q, 0, PASS_OPERATIONS); /* the copies belong together */
@@ -816,6 +817,8 @@ static int load_kernels(struct cuda_backend *b)
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
         const struct width paged = {KERNEL_PAGED_V1, 0, paged_shared_max(b)};
         allow_shared_memory(b, &paged);
+        b->base.info.paged_v1_tokens =
+            paged.shared_bytes / (uint32_t)sizeof(float) / g->block_size * g->block_size;
     }
     b->base.info.p_rounded = cuda_columns_max(g, &d->target) > 0;
     return cuda_failed(d) ? ATTND_INTERNAL : 0;

@@ -1,0 +1,116 @@
+/* paged_calls.c - see paged_calls.h.
+ *
+ * A table that names blocks only to be written to is made of the slots: the blocks of consecutive
+ * tokens, in the order of the tokens,
+ *
+ *     slots      36 37 38 39 | 80 81 | -1 | 7        block_size 4
+ *     table      [ 9 | 20 | 1 ]                      positions 0..3, 4..5, none, 11
+ *
+ * so that an append through it puts each token where its slot says. */
+#include "scheduler/paged_calls.h"
+
+#include "config/clock.h"
+
+uint64_t leases_add(struct inspected *all, uint32_t row, uint64_t id, struct sequence_options options)
+{
+    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    id = sequences_add(all->sequences, row, id, 0, clock_s());
+    struct sequence *s = sequences_at(all->sequences, row);
+    s->options = options;
+    s->lease = true;
+    for (uint32_t i = 0; i < table.entries; i++)
+        all->lease_of[table.ids[i]] = row;
+    all->leases++;
+    all->leased_blocks += table.entries;
+    return id;
+}
+
+void leases_remove(struct inspected *all, uint32_t row)
+{
+    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    for (uint32_t i = 0; i < table.entries; i++)
+        all->lease_of[table.ids[i]] = NO_ROW;
+    all->leases--;
+    all->leased_blocks -= table.entries;
+}
+
+int paged_check(const struct inspected *all, struct call *call)
+{
+    const struct call_paged *p = call->paged;
+    uint32_t size = all->config->geometry.block_size;
+    unsigned long long id = call->sequences[0].id;
+    uint32_t row = inspect_find(all, call, id), room = executor_table_blocks(all->executor);
+    if (row == NO_ROW)
+        return call->status;
+    if (p->sequences + (p->tokens + room - 1) / room > LOOSE_TABLES)
+        return call_fail(call, ATTND_INVALID, "%u sequences and %u tokens are too many for one call",
+                         p->sequences, p->tokens);
+    for (uint32_t s = 0; s < p->sequences; s++) {
+        if (p->first[s + 1] - p->first[s] > room)
+            return call_fail(call, ATTND_INVALID, "sequence %u has %u blocks; a table has room for %u",
+                             s, p->first[s + 1] - p->first[s], room);
+        for (uint32_t i = p->first[s]; i < p->first[s + 1]; i++) {
+            if (all->lease_of[p->ids[i]] != row)
+                return call_fail(call, ATTND_INVALID,
+                                 "block_tables: sequence %u, entry %u: block %u is not in lease %llu",
+                                 s, i - p->first[s], p->ids[i], id);
+        }
+    }
+    for (uint32_t i = 0; i < p->tokens; i++) {
+        int64_t slot = p->slots[i];
+        if (slot >= 0 && all->lease_of[slot / size] != row)
+            return call_fail(
+                call, ATTND_INVALID,
+                "slot_mapping: token %u: slot %lld is in block %lld, which is not in lease "
+                "%llu",
+                i, (long long)slot, (long long)(slot / size), id);
+    }
+    return 0;
+}
+
+/* The appends, in runs of consecutive slots of a block; each run takes an entry of a table, and tables
+ * begin at loose table `loose`. Returns the next one. */
+static uint32_t fill_appends(const struct inspected *all, const struct call_paged *p, uint32_t loose,
+                             struct paged_pass *pass)
+{
+    struct executor *x = all->executor;
+    uint32_t size = all->config->geometry.block_size, room = executor_table_blocks(x);
+    uint32_t first_append = 0, n = 0;                /* of the table being made; its entries */
+    uint32_t *ids = p->ids + p->first[p->sequences]; /* there is room behind the ids for them */
+    for (uint32_t i = 0, count; i <= p->tokens; i += count) {
+        count = 1;
+        if (i == p->tokens || n == room) { /* the table is complete */
+            uint32_t table = n ? executor_set_table(x, loose++, ids, n) : 0;
+            for (; first_append < pass->append_count; first_append++)
+                pass->appends[first_append].table = table;
+            n = 0;
+        }
+        if (i == p->tokens || p->slots[i] < 0)
+            continue;
+        uint32_t offset = (uint32_t)(p->slots[i] % size);
+        while (i + count < p->tokens && offset + count < size &&
+               p->slots[i + count] == p->slots[i] + count)
+            count++;
+        pass->appends[pass->append_count++] =
+            (struct kv_append){.position = n * size + offset, .count = count, .source = i};
+        ids[n++] = (uint32_t)(p->slots[i] / size);
+    }
+    return loose;
+}
+
+void paged_fill(const struct inspected *all, const struct call *call, struct paged_pass *pass)
+{
+    const struct call_paged *p = call->paged;
+    uint32_t loose = 0;
+    pass->row_count = pass->append_count = 0;
+    for (uint32_t s = 0; call->q && s < p->sequences; s++, loose++) {
+        uint32_t n = p->indptr[s + 1] - p->indptr[s];
+        uint32_t table = executor_set_table(all->executor, loose, p->ids + p->first[s],
+                                            p->first[s + 1] - p->first[s]);
+        for (uint32_t r = 0; r < n; r++)
+            pass->rows[pass->row_count++] =
+                (struct planner_row){table, p->context[s] ? p->context[s] - n + r + 1 : 0,
+                                     executor_table_version(all->executor, loose)};
+    }
+    (void)fill_appends(all, p, loose, pass);
+}
