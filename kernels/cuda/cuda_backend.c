@@ -713,10 +713,10 @@ static void cuda_close(struct attention *attention)
     cuda_queue_deinit(&b->queue);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
+    cuda_free_host_memory(d, b->host);
     if (b->module)
         (void)d->cu.cuModuleUnload(b->module);
     cuda_device_close(d);
-    cuda_free_host_memory(d, b->host);
     free(b->known);
     free(b->block);
     free(b);
