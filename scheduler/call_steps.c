@@ -825,6 +825,17 @@ void call_steps_add(struct call_steps *c, struct call *call)
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
+/* Memory for [rows_max] rows, which the backend reads and writes fast. */
+static void *tensors(struct call_steps *c, size_t row_bytes)
+{
+    return executor_host_memory(c->o.all->executor, c->rows_max * row_bytes);
+}
+
+static void free_tensors(struct call_steps *c, void *memory, size_t row_bytes)
+{
+    executor_free_host_memory(c->o.all->executor, memory, c->rows_max * row_bytes);
+}
+
 int call_steps_create(const struct call_steps_options *options, struct call_steps **result)
 {
     struct call_steps *c = calloc(1, sizeof *c);
@@ -838,12 +849,12 @@ int call_steps_create(const struct call_steps_options *options, struct call_step
     c->appends = calloc(n, sizeof *c->appends);
     c->copies.list = calloc(n + options->all->config->pool_blocks, sizeof *c->copies.list);
     c->table_rows = calloc(n, sizeof *c->table_rows);
-    c->q = calloc(n, q_row_bytes(c));
-    c->o_rows = calloc(n, q_row_bytes(c));
-    c->k = calloc(n, kv_row_room(c));
-    c->v = calloc(n, kv_row_room(c));
+    c->q = tensors(c, q_row_bytes(c));
+    c->o_rows = tensors(c, q_row_bytes(c));
+    c->k = tensors(c, kv_row_room(c));
+    c->v = tensors(c, kv_row_room(c));
+    c->lse = tensors(c, c->g->query_heads * sizeof *c->lse);
     c->whole_passes = calloc(c->g->layers, sizeof *c->whole_passes);
-    c->lse = calloc((size_t)n * c->g->query_heads, sizeof *c->lse);
     if (!c->planner_rows || !c->appends || !c->copies.list || !c->table_rows || !c->q || !c->o_rows ||
         !c->k || !c->v || !c->lse || !c->whole_passes ||
         swapping_create(options->all, &c->swapping) != 0) {
@@ -859,9 +870,13 @@ void call_steps_destroy(struct call_steps *c)
     if (!c)
         return;
     swapping_destroy(c->swapping);
-    void *const arrays[] = {
-        c->planner_rows, c->appends, c->copies.list, c->table_rows, c->q,
-        c->o_rows,       c->k,       c->v,           c->lse,        c->whole_passes};
+    free_tensors(c, c->q, q_row_bytes(c));
+    free_tensors(c, c->o_rows, q_row_bytes(c));
+    free_tensors(c, c->k, kv_row_room(c));
+    free_tensors(c, c->v, kv_row_room(c));
+    free_tensors(c, c->lse, c->g->query_heads * sizeof *c->lse);
+    void *const arrays[] = {c->planner_rows, c->appends, c->copies.list, c->table_rows,
+                            c->whole_passes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     free(c);
