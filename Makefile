@@ -110,13 +110,11 @@ $(B)/obj/llhttp/%.o: $(LLHTTP_DIR)/%.c $(B)/flags
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_ALL) -std=c11 -O2 -g -w $(filter -fsanitize=%,$(MODE_FLAGS_$(MODE))) -MMD -MP -c -o $@ $<
 
-# Rebuild when the flags or the commit that --version prints change.
-$(B)/flags: FORCE
-	@mkdir -p $(B)
-	@echo '$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)' > $@
-$(B)/commit: FORCE
-	@mkdir -p $(B)
-	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+# Rebuild when the flags or the commit that --version prints change. The files are written as this is read: a recipe would see
+# the variables of whichever target asked first.
+FLAGS := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)
+$(shell mkdir -p $(B); echo '$(FLAGS)' | cmp -s - $(B)/flags || echo '$(FLAGS)' >$(B)/flags)
+$(shell echo '$(COMMIT)' | cmp -s - $(B)/commit || echo '$(COMMIT)' >$(B)/commit)
 VERSIONED := $(call object,server/main.c server/routes.c)
 $(VERSIONED): $(B)/commit
 $(VERSIONED): CPPFLAGS_ALL += -DATTND_COMMIT='"$(COMMIT)"'

@@ -7,8 +7,8 @@
  * element once, so shared ones once too. Before, the same rows are computed by a step, and some of them
  * compared with double precision: relative error in the l2 norm.
  *
- * The last line, "swap", moves SWAP_BLOCKS blocks out to the host and in again, alone and beside a
- * step.
+ * The last line, "swap", moves SWAP_BLOCKS blocks of a model with 32 layers out to the host and in
+ * again, alone and beside a step.
  *
  * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID] [--tasks N], or bench_cuda
  * --short to show that it works. The CSV file gets a line a workload. --tasks: how many
@@ -34,12 +34,12 @@ enum {
     LAYERS_MOST = 40,
     PARTIALS_MAX = 65536,
     SAMPLES = 6, /* rows that are compared, two heads each */
-    SWAP_BLOCKS = 2048,
-    SWAP_PASSES = 40, /* of the step beside which they are swapped */
+    SWAP_BLOCKS = 256,
+    SWAP_PASSES = 400, /* of the step beside which they are swapped */
     SEED = 7
 };
 
-static const double ROTATED_BYTES = 2e9, ROOF_BYTES = 8.6e9;
+static const double ROTATED_BYTES = 2e9, ROOF_BYTES = 8.6e9, SWAP_BYTES = 4.3e9;
 
 struct workload {
     const char *name;
@@ -193,6 +193,11 @@ static bool fill(struct world *x)
     return ok;
 }
 
+static size_t o_bytes(const struct world *x)
+{
+    return (size_t)x->w->sequences * x->w->query_heads * x->w->head_dim * dtype_bytes(x->g.dtype);
+}
+
 /* `spare`: more blocks, and as many in host memory. */
 static bool open_world(struct world *x, const struct workload *w, uint32_t tasks, double bytes,
                        uint32_t spare)
@@ -248,7 +253,9 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
     x->sources = make_array(w->sequences, sizeof *x->sources);
     x->uses = make_array(w->sequences, sizeof *x->uses);
     x->passes = make_array(x->g.layers, sizeof *x->passes);
-    x->o = make_array((size_t)w->sequences * w->query_heads * w->head_dim, 2);
+    x->o = attention_host_memory(x->attention, o_bytes(x));
+    if (!x->o)
+        abort();
     x->step = (struct attention_step){.tables = x->tables,
                                       .stride = x->stride,
                                       .uses = x->uses,
@@ -260,6 +267,8 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
 
 static void close_world(struct world *x)
 {
+    if (x->attention)
+        attention_free_host_memory(x->attention, x->o, o_bytes(x));
     attention_close(x->attention);
     planner_destroy(x->planner);
     free(x->lengths);
@@ -269,7 +278,6 @@ static void close_world(struct world *x)
     free(x->sources);
     free(x->uses);
     free(x->passes);
-    free(x->o);
 }
 
 /* ---- correctness --------------------------------------------------------------------------------- */
@@ -409,7 +417,8 @@ static bool run_swaps(void)
     struct world x;
     struct attention_pass passes[SWAP_PASSES];
     struct kv_copy copies[2 * SWAP_BLOCKS];
-    bool ok = open_world(&x, &workloads[0], 0, ROTATED_BYTES, SWAP_BLOCKS);
+    /* 32 layers, so that a block is one of a model's */
+    bool ok = open_world(&x, &workloads[3], 0, SWAP_BYTES, SWAP_BLOCKS);
     for (uint32_t i = 0; ok && i < SWAP_PASSES; i++)
         passes[i] = x.passes[i % x.g.layers];
     for (uint32_t i = 0; i < SWAP_BLOCKS; i++) {

@@ -13,13 +13,14 @@
  *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around
  *           the outputs
  *
- * The kernels of the vllm layout have a grid of their own, and only the first and the last of these.
+ * The kernels of the vllm layout have a grid of their own, and only the first and the last of these. A
+ * third grid is that of FlashInfer's tests, for the native kernels.
  *
  * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N]. NAME is "reference",
- * "reference-vllm", "cuda", "cuda-vllm" or an instruction set of the CPU backend. --every takes each
- * Nth case only (for sanitizers),
- * --part the I'th of N equal parts (to run them side by side). A failing case prints what it is and how
- * to run it alone. */
+ * "reference-vllm", "cpu-flashinfer" (the fastest instruction set), "cuda", "cuda-flashinfer",
+ * "cuda-vllm" or an instruction set of the CPU backend. --every takes each Nth case only (for
+ * sanitizers), --part the I'th of N equal parts (to run them side by side). A failing case prints what
+ * it is and how to run it alone. */
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
 #include "kernels/reference/reference.h"
@@ -241,6 +242,25 @@ static struct setting paged_setting(const struct cover_case *k)
         .shape = &paged_shapes[k->value[PAGED_SHAPE]],
     };
     if (t.kv_dtype == DTYPE_COUNT || t.head_dim % 16 != 0) /* keys are whole vectors of 16 bytes */
+        t.kv_dtype = t.dtype;
+    return t;
+}
+
+static struct setting flashinfer_setting(const struct cover_case *k)
+{
+    struct setting t = {
+        .dtype = flashinfer_dtypes[k->value[FLASHINFER_DTYPE]],
+        .kv_dtype = flashinfer_kv_dtypes[k->value[FLASHINFER_KV]],
+        .head_dim = flashinfer_head_dims[k->value[FLASHINFER_HEAD_DIM]],
+        .query_heads = flashinfer_heads[k->value[FLASHINFER_HEADS]].query,
+        .kv_heads = flashinfer_heads[k->value[FLASHINFER_HEADS]].kv,
+        .block_size = flashinfer_block_sizes[k->value[FLASHINFER_BLOCK_SIZE]],
+        .layout = (enum kv_layout)k->value[FLASHINFER_LAYOUT],
+        .softcap = k->value[FLASHINFER_SOFTCAP],
+        .source = SOURCE_DTYPE,
+        .shape = &flashinfer_shapes[k->value[FLASHINFER_SHAPE]],
+    };
+    if (t.kv_dtype == DTYPE_COUNT)
         t.kv_dtype = t.dtype;
     return t;
 }
@@ -759,7 +779,9 @@ static bool states_merge(struct instance *x)
 /* A backend that is one of the CPU's instruction sets, or "cuda". */
 static bool check_backend(const struct world *w, const char *isa, double *ratio)
 {
-    const char *backend = strcmp(isa, "cuda") == 0 ? "cuda" : "cpu";
+    const char *backend = strncmp(isa, "cuda", 4) == 0 ? "cuda" : "cpu";
+    if (strcmp(isa, "cpu-flashinfer") == 0)
+        isa = "auto";
     struct instance alone = {0}, together = {0}, threads = {0};
     bool ok = open_instance(&alone, w, backend, isa, 1, 1) &&
               open_instance(&together, w, backend, isa, 1, 1) &&
@@ -830,8 +852,10 @@ struct selection {
 
 /* What cases can be run on. */
 struct path {
-    const char *name;                                      /* --isa */
-    struct setting (*setting)(const struct cover_case *k); /* of which grid */
+    const char *name;      /* --isa */
+    const unsigned *sizes; /* of the axes of its grid */
+    unsigned axes;
+    struct setting (*setting)(const struct cover_case *k);
     bool (*check)(const struct world *w, const char *isa, double *ratio);
 };
 
@@ -856,10 +880,7 @@ static bool run_cases(const struct path *path, const struct selection *chosen)
     struct cover_case *cases;
     unsigned strength = chosen->full ? 3 : 2;
     bool ok = true;
-    if (path->setting == paged_setting)
-        count = cover_make(paged_sizes, PAGED_AXIS_COUNT, strength, &cases);
-    else
-        count = cover_make(grid_sizes, AXIS_COUNT, strength, &cases);
+    count = cover_make(path->sizes, path->axes, strength, &cases);
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (size_t i = 0; ok && i < count; i++) {
         if (chosen->only >= 0
@@ -922,17 +943,21 @@ int main(int argc, char **argv)
     }
     if (chosen.every < 1 || chosen.parts < 1 || chosen.part >= chosen.parts)
         return 2;
-    static const struct path paths[] = {{"reference", native_setting, on_reference},
-                                        {"reference-vllm", paged_setting, on_reference},
-                                        {"cuda", native_setting, check_backend},
-                                        {"cuda-vllm", paged_setting, on_paged}};
+    static const struct path paths[] = {
+        {"reference", grid_sizes, AXIS_COUNT, native_setting, on_reference},
+        {"reference-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_reference},
+        {"cpu-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend},
+        {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend},
+        {"cuda-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend},
+        {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged}};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         bool on_gpu = strncmp(paths[i].name, "cuda", 4) == 0;
         if (isa ? strcmp(isa, paths[i].name) == 0 : !on_gpu || have_cuda(paths[i].name))
             ok = run_cases(&paths[i], &chosen) && ok;
     }
     for (int i = 1; attention_isa_names[i]; i++) {
-        const struct path path = {attention_isa_names[i], native_setting, check_backend};
+        const struct path path = {attention_isa_names[i], grid_sizes, AXIS_COUNT, native_setting,
+                                  check_backend};
         if (isa && strcmp(isa, attention_isa_names[i]) != 0)
             continue;
         if (!attention_isa_supported(attention_isa_names[i]))

@@ -123,6 +123,51 @@ static const struct shape paged_shapes[] = {
     {"forks and several rows", 3, 3, {{-1, 0, 700}, {0, 300, 310}, {0, 699, 1100}}},
 };
 
+/* What FlashInfer's tests of its paged kernels go over: batch decode, batch attention, shared prefixes.
+ */
+enum flashinfer_axis {
+    FLASHINFER_DTYPE,
+    FLASHINFER_KV,
+    FLASHINFER_HEAD_DIM,
+    FLASHINFER_HEADS,
+    FLASHINFER_BLOCK_SIZE,
+    FLASHINFER_LAYOUT,
+    FLASHINFER_SOFTCAP,
+    FLASHINFER_SHAPE,
+    FLASHINFER_AXIS_COUNT
+};
+
+static const enum dtype flashinfer_dtypes[] = {DTYPE_F16, DTYPE_BF16};
+static const enum dtype flashinfer_kv_dtypes[] = {DTYPE_COUNT /* that of q */, DTYPE_E4M3};
+static const uint32_t flashinfer_head_dims[] = {64, 128, 256};
+static const uint32_t flashinfer_block_sizes[] = {1, 8, 16};
+static const struct {
+    uint32_t query, kv;
+} flashinfer_heads[] = {{4, 4}, {4, 1}, {7, 1}, {8, 1}, {16, 4}, {32, 4}};
+
+static const struct shape flashinfer_shapes[] = {
+    {"decode, 54 to 512", 1, 3, {{-1, 0, 54}, {-1, 0, 97}, {-1, 0, 512}}},
+    {"decode, 2 048", 1, 2, {{-1, 0, 2048}, {-1, 0, 2048}}},
+    {"one row and many", 17, 3, {{-1, 0, 1024}, {-1, 0, 766}, {-1, 0, 235}}},
+    {"two and three rows", 3, 4, {{-1, 0, 600}, {-1, 0, 2}, {-1, 0, 3}, {-1, 0, 513}}},
+    {"a shared prefix of 512, 12 sequences",
+     1,
+     12,
+     {{-1, 0, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549},
+      {0, 512, 549}}},
+    {"appended behind a shared prefix of 128", 17, 3, {{-1, 0, 145}, {0, 128, 145}, {0, 128, 145}}},
+};
+
 #define GRID_COUNT(array) (sizeof(array) / sizeof(array)[0])
 
 static const unsigned grid_sizes[AXIS_COUNT] = {
@@ -132,6 +177,17 @@ static const unsigned grid_sizes[AXIS_COUNT] = {
     [AXIS_WINDOW] = GRID_COUNT(grid_windows),         [AXIS_SOFTCAP] = 2,
     [AXIS_CONSTANTS] = GRID_COUNT(grid_constants),    [AXIS_SOURCE] = SOURCE_COUNT,
     [AXIS_SHAPE] = GRID_COUNT(grid_shapes),
+};
+
+static const unsigned flashinfer_sizes[FLASHINFER_AXIS_COUNT] = {
+    [FLASHINFER_DTYPE] = GRID_COUNT(flashinfer_dtypes),
+    [FLASHINFER_KV] = GRID_COUNT(flashinfer_kv_dtypes),
+    [FLASHINFER_HEAD_DIM] = GRID_COUNT(flashinfer_head_dims),
+    [FLASHINFER_HEADS] = GRID_COUNT(flashinfer_heads),
+    [FLASHINFER_BLOCK_SIZE] = GRID_COUNT(flashinfer_block_sizes),
+    [FLASHINFER_LAYOUT] = LAYOUT_NHD + 1,
+    [FLASHINFER_SOFTCAP] = 2,
+    [FLASHINFER_SHAPE] = GRID_COUNT(flashinfer_shapes),
 };
 
 static const unsigned paged_sizes[PAGED_AXIS_COUNT] = {

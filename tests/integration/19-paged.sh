@@ -50,6 +50,11 @@ expect 'the same in dense tables' "$all" \
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$qqq,\"lse\":true,\"block_tables\":[[8,5,9],[7,-1,-1],[-1,-1,-1]],\"context_lens\":[10,3,0]}" | jq -c '[.o, .lse]')"
 expect 'a sequence without rows' "$(jq -c '[[.[0][0]],[.[1][0]]]' <<<"$all")" \
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$q,\"indptr\":[0,1,1],\"lse\":true,\"block_tables\":[[8,5,9],[7,-1,-1]],\"context_lens\":[10,3]}" | jq -c '[.o, .lse]')"
+call /v1/sequences '{"id":6}' >/dev/null
+for _ in 1 2; do call /v1/append "{\"layer\":1,\"sequences\":[6],\"indptr\":[0,4],\"k\":$(rows 5 4),\"v\":$(rows 30 4)}" >/dev/null; done
+expect 'a block that a table names twice' "$(call /v1/attend "{\"layer\":1,\"sequences\":[6],\"q\":$q,\"lse\":true}" | jq -c '[.o, .lse]')" \
+    "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$q,\"lse\":true,\"block_tables\":[[8,8]],\"context_lens\":[8]}" | jq -c '[.o, .lse]')"
+curl -s -X DELETE "$URL/v1/sequences/6"
 expect 'what was never written is zero: the mean of nothing' '[0,1.3862944]' \
     "$(call /v1/paged "{\"lease\":4,\"q\":$q,\"lse\":true,\"block_tables\":[[4]],\"context_lens\":[4]}" | jq -c '[.o[0][0][0], .lse[0][0]]')"
 tensors slot_mapping I64 2 16,17 k F32 2,1,8 "$(seq -s, 16)" v F32 2,1,8 "$(seq -s, 16)" q F32 1,2,8 '16*0' block_tables I64 1,1 4 \
