@@ -65,7 +65,7 @@ static bool make_world(world &w)
     w.c.alibi = ALIBI ? w.alibi.data() : nullptr;
     for (uint32_t length : lengths)
         blocks += length / BLOCK_SIZE + 1;
-    if (kv_pool_init(&w.pool, &w.g, blocks, error) != 0)
+    if (kv_pool_init(&w.pool, &w.g, blocks, "pool.blocks", error) != 0)
         return false;
     memset(w.pool.bytes, 0xff, w.pool.total_bytes);
     w.tables.assign(SEQUENCES * STRIDE, 0xffffffff);
