@@ -388,6 +388,16 @@ void block_tables_remove(struct block_tables *t, uint32_t row)
     }
 }
 
+/* A row that is swapped out has only so many slots of its last block left; so has the block, if nobody
+ * else looks at it. */
+static void lower_host_fill(struct block_tables *t, uint32_t host, uint32_t slots)
+{
+    bool alone =
+        swap_ledger_refs(t->ledger, host) == 1 && swap_ledger_device_of(t->ledger, host) == NO_BLOCK;
+    if (alone && t->host_fill[host] > slots)
+        t->host_fill[host] = (uint16_t)slots;
+}
+
 void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length)
 {
     struct row *r = live_row(t, row);
@@ -406,6 +416,8 @@ void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length
     if (last != NO_BLOCK && block_pool_refs(t->pool, last) == 1 &&
         !block_pool_is_published(t->pool, last))
         block_pool_set_fill(t->pool, last, partial);
+    if (partial && r->swapped)
+        lower_host_fill(t, *entry(t, row, r->entries - 1), partial);
     r->published = smaller(r->published, length / t->o.block_size);
     r->publish_stopped = false;
     r->retired = smaller(r->retired, length);
@@ -707,11 +719,8 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step,
                           struct block_copy *copies, uint32_t *copy_count)
 {
     struct row *r = live_row(t, row);
-    uint32_t need = 0;
     assert(!r->swapped);
-    for (uint32_t i = 0; i < r->entries; i++)
-        need += swap_ledger_host_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
-    if (need > swap_ledger_free(t->ledger))
+    if (block_tables_host_need(t, row) > swap_ledger_free(t->ledger))
         return ATTND_NO_HOST_BLOCKS;
 
     r->last_step = step;
@@ -777,6 +786,47 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
     t->counts.swaps_in++;
     t->version[row]++;
     return 0;
+}
+
+uint32_t block_tables_host_need(const struct block_tables *t, uint32_t row)
+{
+    uint32_t need = 0;
+    for (uint32_t i = 0; i < live_row(t, row)->entries; i++)
+        need += swap_ledger_host_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
+    return need;
+}
+
+static bool is_stranded(const struct block_tables *t, uint32_t host)
+{
+    uint32_t refs = swap_ledger_refs(t->ledger, host), id = swap_ledger_device_of(t->ledger, host);
+    return refs > 0 && id != NO_BLOCK && block_pool_refs(t->pool, id) == refs;
+}
+
+uint32_t block_tables_stranded(const struct block_tables *t)
+{
+    uint32_t stranded = 0;
+    for (uint32_t host = 0; t->counts.swapped && host < t->o.host_blocks; host++)
+        stranded += is_stranded(t, host);
+    return stranded;
+}
+
+uint32_t block_tables_evacuate(struct block_tables *t, uint32_t most, uint64_t step,
+                               struct block_copy *copies, uint32_t *copy_count)
+{
+    uint32_t moved = 0;
+    for (uint32_t host = 0; t->counts.swapped && moved < most && host < t->o.host_blocks; host++) {
+        if (!is_stranded(t, host))
+            continue;
+        evacuate(t, host, step, copies, copy_count);
+        moved++;
+    }
+    /* whoever was parked there must not release an earlier block of the chain before the fences of
+     * these lift */
+    for (uint32_t row = 0; moved && row < t->o.rows; row++) {
+        if (t->rows[row].state == ROW_LIVE && t->rows[row].swapped)
+            t->rows[row].last_step = step;
+    }
+    return moved;
 }
 
 uint32_t block_tables_absent(const struct block_tables *t, uint32_t row)

@@ -160,6 +160,17 @@ uint32_t block_tables_absent(const struct block_tables *tables, uint32_t row);
  * resident rows out would give back. O(their blocks). */
 uint32_t block_tables_reclaimable(struct block_tables *tables, const uint32_t *rows, uint32_t n);
 
+/* block_tables_host_need: host blocks that swapping a resident row out takes. O(blocks). */
+uint32_t block_tables_host_need(const struct block_tables *tables, uint32_t row);
+
+/* block_tables_stranded: blocks that only rows hold which are swapped out, since the last resident one
+ * has left. block_tables_evacuate(tables, most, step, copies, copy_count): move up to `most` of them to
+ * the host, too; returns how many. `copies` has room for them beyond *copy_count. O(host blocks +
+ * rows). */
+uint32_t block_tables_stranded(const struct block_tables *tables);
+uint32_t block_tables_evacuate(struct block_tables *tables, uint32_t most, uint64_t step,
+                               struct block_copy *copies, uint32_t *copy_count);
+
 struct block_table_view block_tables_view(const struct block_tables *tables, uint32_t row);
 
 /* block_tables_shared: blocks of a resident row that have more than one reference. O(blocks). */

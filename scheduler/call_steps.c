@@ -239,6 +239,13 @@ static int fail_for_blocks(struct call_steps *c, struct call *call, uint32_t nee
                      counts.blocks, counts.free, counts.cached, kept, swaps);
 }
 
+/* Whether the step being formed does nothing; blocks that it gives back have to wait for its end. */
+static bool is_empty(const struct call_steps *c)
+{
+    const struct block_pool *pool = block_tables_pool(executor_tables(c->o.all->executor));
+    return c->sequence_count == 0 && c->copies.count == 0 && block_pool_counts(pool).fenced == 0;
+}
+
 /* Whether a call may take `need` blocks now: 0; WAIT when the step being formed gives some back; else
  * the call has failed. What was promised to others is not touched. */
 static int make_room(struct call_steps *c, struct call *call, uint32_t need)
@@ -261,7 +268,9 @@ static int make_room(struct call_steps *c, struct call *call, uint32_t need)
         return 0;
     const struct swap_request request = {(uint32_t)(need + promised - available), call->priority,
                                          c->forming};
-    if (request.blocks > counts.blocks || !swapping_out(c->swapping, &request, &c->copies))
+    bool comes = need + promised <= available + counts.fenced ||
+                 (request.blocks <= counts.blocks && swapping_out(c->swapping, &request, &c->copies));
+    if (!comes && is_empty(c)) /* else those that are in the step may leave after it */
         return fail_for_blocks(c, call, need, promised);
     c->short_of_blocks = true;
     return WAIT;
@@ -409,7 +418,7 @@ static void count_queued(struct call_steps *c, const struct call *call, int32_t 
 {
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         struct sequence *s = sequence_of(c, call->sequences[i].id);
-        if (s)
+        if (s && (by > 0 || s->queued > 0)) /* it may be newer than the call */
             s->queued += (uint32_t)by;
     }
 }
@@ -650,13 +659,6 @@ static struct step_cost run_step(struct call_steps *c, const struct attention_pa
     return cost;
 }
 
-/* Whether the step being formed does nothing; blocks that it gives back have to wait for its end. */
-static bool is_empty(const struct call_steps *c)
-{
-    const struct block_pool *pool = block_tables_pool(executor_tables(c->o.all->executor));
-    return c->sequence_count == 0 && c->copies.count == 0 && block_pool_counts(pool).fenced == 0;
-}
-
 bool call_steps_run(struct call_steps *c)
 {
     struct attention_pass passes[PLAN_SLOTS_OF_CALLS];
@@ -766,8 +768,8 @@ void call_steps_drop(struct call_steps *c, uint64_t id)
             continue;
         }
         count_queued(c, call, -1);
-        call_fail(call, ATTND_GONE, "sequence %llu was deleted before the call ran",
-                  (unsigned long long)id);
+        call_fail(call, ATTND_GONE, "%s %llu was deleted before the call ran",
+                  call->of_leases ? "lease" : "sequence", (unsigned long long)id);
         c->o.complete(call, c->o.cookie);
     }
 }

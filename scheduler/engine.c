@@ -242,8 +242,6 @@ static void run_fork(struct engine *e, struct call *call)
     uint32_t parent = find_own(e, call), row, made = 0;
     if (parent == NO_ROW)
         return;
-    if (call_steps_bring_in(e->call_steps, call, parent) != 0)
-        return;
     uint32_t length = block_tables_view(tables_of(e), parent).length;
     struct sequence *from = sequences_at(e->all.sequences, parent);
     if (call->length == UINT32_MAX)
@@ -253,7 +251,8 @@ static void run_fork(struct engine *e, struct call *call)
         return;
     }
     if (!ids_are_free(e, call) ||
-        !may_declare(e, call, from->options.max_tokens, call->length, call->count))
+        !may_declare(e, call, from->options.max_tokens, call->length, call->count) ||
+        call_steps_bring_in(e->call_steps, call, parent) != 0)
         return;
     call->views = call_alloc(call, call->count, sizeof *call->views);
     uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
@@ -421,7 +420,7 @@ static void run_queue(struct engine *e)
 /* A call that changes blocks: after everything that came before it. */
 static void run_change(struct engine *e, struct call *call)
 {
-    if (call->kind == CALL_DELETE)
+    if (call->kind == CALL_DELETE && find_own(e, call) != NO_ROW)
         call_steps_drop(e->call_steps, call->id);
     run_queue(e);
     switch (call->kind) {

@@ -18,7 +18,7 @@ uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t i
     if (row != NO_ROW && sequences_at(all->sequences, row)->lease == call->of_leases)
         return row;
     struct sequence_departure gone = sequences_departure(all->sequences, id);
-    if (gone.id)
+    if (gone.id && gone.lease == call->of_leases)
         call_fail(call, ATTND_GONE,
                   "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
                   what, (unsigned long long)id, gone.idle_s, clock_s() - gone.at_s);

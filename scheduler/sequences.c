@@ -105,7 +105,7 @@ void sequences_note_reaped(struct sequences *s, uint32_t row, double now_s)
     if (s->at[row].id > s->highest_departed)
         s->highest_departed = s->at[row].id;
     s->departures[s->departure_count++ % DEPARTURES] =
-        (struct sequence_departure){s->at[row].id, now_s, now_s - s->at[row].used_s};
+        (struct sequence_departure){s->at[row].id, s->at[row].lease, now_s, now_s - s->at[row].used_s};
 }
 
 struct sequence_departure sequences_departure(const struct sequences *s, uint64_t id)

@@ -42,6 +42,7 @@ struct sequences;
 /* Why a sequence is no more. */
 struct sequence_departure {
     uint64_t id; /* 0: none */
+    bool lease;  /* it was one */
     double at_s, idle_s;
 };
 

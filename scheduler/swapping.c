@@ -3,18 +3,19 @@
 
 #include "config/log.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-/* A sequence that may leave, and the blocks that only it holds. What leaves with the last of those that
- * share them comes on top. */
+/* A sequence that may leave, the blocks that only it holds, and the host blocks that it takes. What
+ * leaves with the last of those that share it comes on top. */
 struct candidate {
-    uint32_t row, blocks;
+    uint32_t row, blocks, host_blocks;
 };
 
 struct swapping {
     struct inspected *all;
     struct candidate *candidates; /* [limits.sequences] */
-    uint32_t *rows;               /* likewise */
+    uint32_t *rows;               /* likewise, chosen */
 };
 
 static const struct sequence *sequence_at(const struct swapping *w, uint32_t row)
@@ -25,7 +26,7 @@ static const struct sequence *sequence_at(const struct swapping *w, uint32_t row
 static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_request *request)
 {
     const struct sequence *s = sequence_at(w, row);
-    if (s->id == 0 || s->workload || s->lease || s->queued || s->options.max_tokens ||
+    if (s->id == 0 || s->workload || s->lease || s->options.max_tokens ||
         s->forming == request->forming || s->options.priority > request->priority)
         return false;
     struct block_table_view table = block_tables_view(executor_tables(w->all->executor), row);
@@ -35,21 +36,14 @@ static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_
 /* Who may leave; returns how many. */
 static uint32_t find_candidates(struct swapping *w, const struct swap_request *request)
 {
+    struct block_tables *tables = executor_tables(w->all->executor);
     uint32_t n = 0;
     for (uint32_t row = 0; row < w->all->config->limits.sequences; row++) {
-        if (!may_leave(w, row, request))
-            continue;
-        w->rows[n] = row;
-        w->candidates[n++] = (struct candidate){row, 0};
+        if (may_leave(w, row, request))
+            w->candidates[n++] = (struct candidate){row, block_tables_reclaimable(tables, &row, 1),
+                                                    block_tables_host_need(tables, row)};
     }
     return n;
-}
-
-static void count_blocks(struct swapping *w, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        w->candidates[i].blocks =
-            block_tables_reclaimable(executor_tables(w->all->executor), &w->candidates[i].row, 1);
 }
 
 /* Whether `a` should leave before `b` when `need` blocks are wanted. */
@@ -60,6 +54,8 @@ static bool goes_first(const struct swapping *w, const struct candidate *a, cons
     bool enough = a->blocks >= need, other = b->blocks >= need;
     if (sa->options.priority != sb->options.priority)
         return sa->options.priority < sb->options.priority;
+    if (!sa->queued != !sb->queued)
+        return !sa->queued;
     if (enough != other)
         return enough;
     if (a->blocks != b->blocks)
@@ -67,7 +63,7 @@ static bool goes_first(const struct swapping *w, const struct candidate *a, cons
     return sa->created_s > sb->created_s;
 }
 
-static uint32_t choose(const struct swapping *w, uint32_t n, uint32_t need)
+static uint32_t best_of(const struct swapping *w, uint32_t n, uint32_t need)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i < n; i++) {
@@ -77,40 +73,49 @@ static uint32_t choose(const struct swapping *w, uint32_t n, uint32_t need)
     return best;
 }
 
-/* Swap one out; the blocks that this gives back, or an error. */
-static int swap_out(struct swapping *w, uint32_t row, struct copy_list *copies, uint32_t *freed)
+/* Choose among n candidates until `need` blocks come free; into w->rows. Returns how many, 0 if all of
+ * them are not enough. What several of them share is counted now and then only. */
+static uint32_t choose(struct swapping *w, uint32_t n, uint32_t need)
 {
     struct block_tables *tables = executor_tables(w->all->executor);
-    const struct block_pool *pool = block_tables_pool(tables);
-    uint32_t fenced = block_pool_counts(pool).fenced;
-    int rc = block_tables_swap_out(tables, row, executor_step(w->all->executor), copies->list,
-                                   &copies->count);
-    *freed = block_pool_counts(pool).fenced - fenced;
-    if (rc == 0)
-        log_line(LOG_DEBUG, "sequence %llu is swapped out, which gives %u blocks back",
-                 (unsigned long long)sequence_at(w, row)->id, *freed);
-    return rc;
+    uint32_t chosen = 0, alone = 0, room = block_tables_counts(tables).host_free;
+    while (n > 0) {
+        uint32_t i = best_of(w, n, need - alone);
+        const struct candidate c = w->candidates[i];
+        w->candidates[i] = w->candidates[--n];
+        if (c.host_blocks > room)
+            continue;
+        room -= c.host_blocks;
+        alone += c.blocks;
+        w->rows[chosen++] = c.row;
+        bool look = (chosen & (chosen - 1)) == 0;
+        if (alone >= need || (look && block_tables_reclaimable(tables, w->rows, chosen) >= need))
+            return chosen;
+    }
+    return block_tables_reclaimable(tables, w->rows, chosen) >= need ? chosen : 0;
 }
 
-uint32_t swapping_out(struct swapping *w, const struct swap_request *request, struct copy_list *copies)
+bool swapping_out(struct swapping *w, const struct swap_request *request, struct copy_list *copies)
 {
     struct block_tables *tables = executor_tables(w->all->executor);
-    uint32_t n = find_candidates(w, request), got = 0, freed;
-    if (block_tables_counts(tables).host_free == 0 ||
-        block_tables_reclaimable(tables, w->rows, n) < request->blocks)
-        return 0;
-    count_blocks(w, n);
-    while (n > 0 && got < request->blocks) {
-        uint32_t i = choose(w, n, request->blocks - got), row = w->candidates[i].row;
-        bool alone = w->candidates[i].blocks > 0;
-        w->candidates[i] = w->candidates[--n];
-        if (swap_out(w, row, copies, &freed) != 0)
-            continue; /* more than host memory has room for */
-        got += freed;
-        if (!alone)
-            count_blocks(w, n); /* what it shared may be the others' own now */
+    uint64_t step = executor_step(w->all->executor);
+    uint32_t stranded = block_tables_stranded(tables), chosen = 0;
+    if (w->all->config->host_blocks == 0)
+        return false;
+    if (stranded < request->blocks) {
+        chosen = choose(w, find_candidates(w, request), request->blocks - stranded);
+        if (chosen == 0)
+            return false;
     }
-    return got >= request->blocks ? got : 0;
+    (void)block_tables_evacuate(tables, request->blocks, step, copies->list, &copies->count);
+    for (uint32_t i = 0; i < chosen; i++) {
+        int rc = block_tables_swap_out(tables, w->rows[i], step, copies->list, &copies->count);
+        assert(rc == 0); /* there is room */
+        (void)rc;
+        log_line(LOG_DEBUG, "sequence %llu is swapped out",
+                 (unsigned long long)sequence_at(w, w->rows[i])->id);
+    }
+    return true;
 }
 
 int swapping_create(struct inspected *all, struct swapping **result)

@@ -531,7 +531,7 @@ int call_parse_lease(struct http_exchange *x, struct call *call, const struct co
     call->of_leases = true;
     int rc = open_body(&b, x, names);
     if (rc == 0)
-        rc = read_integer(&b, "blocks", 1, POOL_BLOCKS_MAX, &blocks);
+        rc = read_integer(&b, "blocks", 1, CALL_IDS_MAX, &blocks); /* they are all in the answer */
     if (rc == 0 && !blocks)
         rc = refuse(&b, "blocks", "is missing");
     if (rc == 0)

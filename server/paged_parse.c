@@ -163,11 +163,11 @@ static int build_rows(const struct build *b)
         return too_long(b, "indptr");
     p->indptr[0] = 0;
     for (uint32_t s = 0; s < p->sequences; s++) {
-        int64_t end = given->values ? given->values[s + 1] : s + 1;
-        int64_t rows = end - (int64_t)p->indptr[s];
+        int64_t end = given->values ? given->values[s + 1] : s + 1, rows;
         if (end < p->indptr[s] || end > INT32_MAX)
             return refuse(b, "indptr", "wants %u numbers, one more than sequences, rising from 0",
                           p->sequences + 1);
+        rows = end - (int64_t)p->indptr[s];
         if (p->context[s] && rows > p->context[s])
             return refuse(b, given->values ? "indptr" : "q",
                           "sequence %u has %u tokens, and %lld rows ask for the last of them", s,

@@ -27,8 +27,6 @@ enum kind {
     BEGIN_COPIES, /* wait there for what is computed, for the outputs of `side`; */
     END_COPIES,   /* they are copied; */
     AWAIT_SIDE,   /* and on the stream of kernels: wait until they are */
-    SWAP_OUT,     /* on the stream of swaps, like */
-    SWAP_IN,
     CLEAR
 };
 
@@ -58,20 +56,6 @@ static void launch(struct cuda_queue *q, enum cuda_kernel kernel, const struct c
                "launching %s", cuda_kernel_names[kernel]);
 }
 
-static void issue_swap(struct cuda_queue *q, const struct cuda_operation *x)
-{
-    struct cuda_device *d = q->d;
-    bool out = x->kind == SWAP_OUT;
-    CUDA_MEMCPY2D copy = {.WidthInBytes = x->bytes, .Height = x->rows};
-    copy.srcMemoryType = out ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    copy.dstMemoryType = out ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = copy.dstDevice = x->device;
-    copy.srcHost = copy.dstHost = x->host;
-    copy.srcPitch = out ? x->pitch : x->bytes;
-    copy.dstPitch = out ? x->bytes : x->pitch;
-    cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s", out ? "out" : "in");
-}
-
 static void issue(struct cuda_queue *q, struct cuda_operation *x)
 {
     static const char ordering[] = "ordering a copy";
@@ -97,10 +81,6 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
         break;
     case AWAIT_SIDE:
         cuda_holds(d, d->cu.cuStreamWaitEvent(d->stream, q->copied[x->side], 0), ordering);
-        break;
-    case SWAP_OUT:
-    case SWAP_IN:
-        issue_swap(q, x);
         break;
     case CLEAR:
         cuda_holds(d, d->cu.cuMemsetD2D8Async(x->device, x->pitch, 0, x->bytes, x->rows, d->stream),
@@ -329,56 +309,54 @@ void cuda_queue_end_copies(struct cuda_queue *q, unsigned side)
     q->side_used[side] = true;
 }
 
-static void put_block(struct cuda_operation *x, const struct cuda_block *block)
+void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block)
 {
+    struct cuda_operation *x = add(q, CLEAR);
     x->device = block->device;
-    x->host = block->host;
     x->bytes = block->bytes;
     x->pitch = block->pitch;
     x->rows = block->rows;
 }
 
-/* Swaps are issued behind the passes, which run meanwhile; they wait for what came before the step. */
-static void add_swap(struct cuda_queue *q, enum kind kind, const struct cuda_block *block)
+/* A copy of one block between device and host, once what came before the step is done. */
+static void swap(struct cuda_queue *q, const struct cuda_block *block, bool out)
 {
     struct cuda_device *d = q->d;
+    CUDA_MEMCPY2D copy = {.WidthInBytes = block->bytes, .Height = block->rows};
+    copy.srcMemoryType = out ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    copy.dstMemoryType = out ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = copy.dstDevice = block->device;
+    copy.srcHost = copy.dstHost = block->host;
+    copy.srcPitch = out ? block->pitch : block->bytes;
+    copy.dstPitch = out ? block->bytes : block->pitch;
     if (!q->swapping) {
         cuda_holds(d, d->cu.cuEventRecord(q->begun, d->stream), "ordering swaps");
         cuda_holds(d, d->cu.cuStreamWaitEvent(d->swaps, q->begun, 0), "ordering swaps");
         q->swapping = true;
     }
-    if (q->swaps.count == OPERATIONS_MAX) {
-        issue_list(q, &q->swaps);
-        q->swaps.count = 0;
-    }
-    put_block(add_to(&q->swaps, kind), block);
+    if (!cuda_failed(d))
+        cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s",
+                   out ? "out" : "in");
 }
 
 void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block)
 {
-    add_swap(q, SWAP_OUT, block);
+    swap(q, block, true);
 }
 
 void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block)
 {
-    add_swap(q, SWAP_IN, block);
+    swap(q, block, false);
 }
 
-void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block)
-{
-    put_block(add(q, CLEAR), block);
-}
-
-/* The swaps, which the stream of kernels waits for at the end of the step. */
-static void issue_swaps(struct cuda_queue *q)
+/* The step is not done before its swaps are. */
+static void await_swaps(struct cuda_queue *q)
 {
     struct cuda_device *d = q->d;
     if (!q->swapping)
         return;
-    issue_list(q, &q->swaps);
     cuda_holds(d, d->cu.cuEventRecord(q->swapped, d->swaps), "ordering swaps");
     cuda_holds(d, d->cu.cuStreamWaitEvent(d->stream, q->swapped, 0), "ordering swaps");
-    q->swaps.count = 0;
     q->swapping = false;
 }
 
@@ -406,7 +384,7 @@ void cuda_queue_begin_passes(struct cuda_queue *q)
 void cuda_queue_end(struct cuda_queue *q, uint64_t ticket)
 {
     issue_all(q);
-    issue_swaps(q);
+    await_swaps(q);
     put_stamp(q, &q->stamps[ticket % CUDA_TICKETS].end);
     if (!cuda_failed(q->d))
         cuda_holds(q->d, q->d->cu.cuEventRecord(q->done[ticket % CUDA_TICKETS], q->d->stream),
@@ -506,7 +484,7 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     }
     make_event(d, &q->begun);
     make_event(d, &q->swapped);
-    bool ok = make_list(&q->preparation) && make_list(&q->passes) && make_list(&q->swaps);
+    bool ok = make_list(&q->preparation) && make_list(&q->passes);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
@@ -552,5 +530,4 @@ void cuda_queue_deinit(struct cuda_queue *q)
     cuda_free_host_memory(d, q->stamps);
     free(q->preparation.list);
     free(q->passes.list);
-    free(q->swaps.list);
 }

@@ -3,7 +3,7 @@
  * A step's operations come in two lists: a preparation (tables, copies) and its passes. Control data
  * that they need (table entries, appends, plans) is put into a pinned buffer, which is uploaded at once
  * before anything runs. Everything is in order on one stream; outputs are copied on a second one, while
- * the next pass is computed. Blocks are swapped on a third one, beside all else of their step. There
+ * the next pass is computed. Blocks are swapped on a third one, beside the step's computation. There
  * are two buffers, so that a step is written down while the one before is computed. A step that needs
  * more than the buffer holds is issued in parts, with a wait between them.
  *
@@ -86,8 +86,7 @@ struct cuda_queue {
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
     uint64_t emptied; /* times that control data became void: remembered addresses with it */
     struct cuda_operations preparation, passes, *now; /* written down, not yet issued; and where to */
-    struct cuda_operations swaps;
-    bool swapping; /* in this step */
+    bool swapping;                                    /* blocks, in this step */
     CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped;
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
@@ -138,9 +137,10 @@ struct cuda_block {
     uint32_t rows;
 };
 
-/* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls; a step's
- * first one comes before anything of it is issued, so right after cuda_queue_begin(). cuda_queue_clear:
- * in its turn. */
+/* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls, which come
+ * right after cuda_queue_begin(). They are issued at once, ahead of the outputs: a GPU makes copies of
+ * one direction in the order in which they were issued, whatever their streams. cuda_queue_clear: in
+ * its turn. */
 void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block);
 void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block);
 void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block);

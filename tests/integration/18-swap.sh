@@ -62,6 +62,49 @@ expect 'and it is whole where it is' '["swapped",0,1]' "$(state 14)"
 expect 'the others stay where they are' '["idle",4,0] ["idle",2,0] ["idle",2,0]' "$(state 11) $(state 12) $(state 13)"
 for id in 11 12 13 14; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
 expect 'nothing is left' '[8,12]' "$(stat '[.pool.free, .pool.host_free]')"
+
+# Blocks that were shared with one on the host, and whose last holder here has gone, follow it when room is needed.
+call /v1/sequences '{"id":21}' >/dev/null
+append 21 1 12 >/dev/null
+call /v1/sequences/21/fork '{"ids":[22]}' >/dev/null
+append 22 13 1 >/dev/null
+fork=$(look 22)
+call /v1/sequences '{"id":23,"max_tokens":16}' >/dev/null
+append 23 1 16 >/dev/null
+expect 'a fork goes, what it shares stays' '13 ["swapped",0,4] 0' "$(append 21 13 1) $(state 22) $(stat .pool.free)"
+for id in 21 23; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+expect 'three blocks belong to nobody else now' '[5,3]' "$(stat '[.pool.free, .pool.held]')"
+call /v1/sequences '{"id":24}' >/dev/null
+expect 'and go when all are needed' '30 [0,8]' "$(append 24 1 30) $(stat '[.pool.free, .pool.held]')"
+expect 'the fork has its bits' "$fork" "$(look 22)"
+for id in 22 24; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+
+# A call that cannot be served moves nobody.
+for id in 31 32 33 34; do call /v1/sequences "{\"id\":$id}" >/dev/null; done
+append 31 1 12 >/dev/null
+append 32 1 12 >/dev/null
+append 33 1 8 >/dev/null
+expect 'nothing is moved in vain' '503 [0,12]' \
+    "$(call /v1/append "{\"sequences\":[31],\"indptr\":[0,24],\"k\":$(rows 1 24),\"v\":$(rows 1 24)}" | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
+expect 'nor by a fork that is refused' '422 [0,12]' \
+    "$(call /v1/sequences/31/fork '{"length":13}' | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+
+# Two that do not fit together, called at the same time: the second one runs in the next step.
+start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=12 --set scheduler.batch_window_us=200000
+for id in 1 2; do call /v1/sequences "{\"id\":$id}" >/dev/null; done
+append 1 1 24 >/dev/null
+append 2 30 24 >/dev/null
+for _ in 1 2 3; do
+    look 1 >"$WORK/one" &
+    other=$!
+    sleep 0.05
+    look 2 >"$WORK/two"
+    wait $other
+    jq -r type "$WORK/one" "$WORK/two"
+done >"$WORK/types"
+expect 'both are answered' 'array array array array array array' "$(tr '\n' ' ' <"$WORK/types" | sed 's/ $//')"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 

@@ -106,7 +106,7 @@ a kernel of another layout|422 kernel: paged_v1 and paged_v2 go with geometry.la
 LIST
 expect 'too much for the pool' '422 needs 17 blocks of 16' "$(call /v1/leases '{"blocks":17}' | problem)"
 expect 'too much for now' '503 needs 9 blocks of 16; 4 free, 0 reclaimable' "$(call /v1/leases '{"blocks":9}' | problem)"
-expect 'a lease of nothing' '422 /blocks: wants an integer in 1..2147483647' "$(call /v1/leases '{"blocks":0}' | problem)"
+expect 'a lease of nothing' '422 /blocks: wants an integer in 1..100000' "$(call /v1/leases '{"blocks":0}' | problem)"
 expect 'nothing of that has changed anything' "$one" \
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$q,\"lse\":true,\"block_tables\":[[8,5,9]],\"context_lens\":[10]}" | jq -c '[.o, .lse]')"
 expect 'a sequence cannot be attended through a lease' '404 there is no sequence 4' "$(call /v1/attend "{\"sequences\":[4],\"q\":$q}" | problem)"
@@ -118,6 +118,23 @@ expect 'an unused one is taken back' '410 [2,2]' \
     "$(curl -s -o /dev/null -w '%{http_code}' "$URL/v1/leases/9") $(stat '[.leases + 1, .pool.leased]')"
 stop_daemon
 expect 'it ends cleanly' 0 $?
+
+# A sequence that is deleted by the number of a lease is none, and calls on the lease do not care.
+start_daemon "${geometry[@]}" --set pool.blocks=8 --set scheduler.batch_window_us=300000
+call /v1/leases '{"blocks":1,"id":7}' >/dev/null
+call /v1/paged "{\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}" >"$WORK/waits" &
+waits=$!
+sleep 0.1
+expect 'there is no such sequence' 404 "$(curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL/v1/sequences/7")"
+wait $waits
+expect 'the call on the lease runs' '[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]' "$(jq -c '.o // .detail' "$WORK/waits")"
+call /v1/paged "{\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}" >"$WORK/waits" &
+waits=$!
+sleep 0.1
+expect 'the lease is deleted' 204 "$(curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL/v1/leases/7")"
+wait $waits
+expect 'and the call on it ends' '410 lease 7 was deleted before the call ran' "$(problem <"$WORK/waits")"
+stop_daemon
 
 # A lease may push idle sequences out to the host.
 start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=8

@@ -76,7 +76,7 @@ static struct {
     struct step steps[STEPS_IN_FLIGHT_MAX];
     uint64_t forming, retired;
     uint64_t unique, random;
-    uint64_t seen_hits, seen_copies, seen_swaps, seen_refusals, seen_evictions;
+    uint64_t seen_hits, seen_copies, seen_swaps, seen_evacuated, seen_refusals, seen_evictions;
     char log[LOG_BYTES];
     size_t log_bytes;
     jmp_buf failed;
@@ -475,6 +475,21 @@ static void do_swap(void)
     record_copies(copies, n);
 }
 
+/* Blocks that only swapped sequences hold follow them. */
+static void do_evacuate(void)
+{
+    struct block_copy copies[COPIES_MOST];
+    uint32_t n = 0, stranded = block_tables_stranded(m.tables), most = below(4);
+    uint32_t moved = block_tables_evacuate(m.tables, most, m.forming, copies, &n);
+    note("evacuate %u of %u -> %u copies=%u", most, stranded, moved, n);
+    if (moved != (stranded < most ? stranded : most) ||
+        block_tables_stranded(m.tables) != stranded - moved)
+        fail("%u stranded blocks of %u were evacuated, %u are left", moved, stranded,
+             block_tables_stranded(m.tables));
+    m.seen_evacuated += moved;
+    record_copies(copies, n);
+}
+
 static void do_retire(void)
 {
     if (m.retired + 1 == m.forming)
@@ -523,7 +538,7 @@ static void one_operation(void)
 {
     static void (*const operations[])(void) = {
         do_add,    do_add,    do_fork,   do_step,     do_step,   do_step, do_step,
-        do_retire, do_retire, do_retire, do_truncate, do_remove, do_swap,
+        do_retire, do_retire, do_retire, do_truncate, do_remove, do_swap, do_evacuate,
     };
     operations[below(sizeof operations / sizeof operations[0])]();
     note("\n");
