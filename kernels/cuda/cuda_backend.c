@@ -705,14 +705,18 @@ static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,       b->o[0],       b->o[1],
-                               b->lse[0],     b->lse[1],      b->k,       b->v,          b->sinks,
-                               b->alibi,      b->k_scale,     b->v_scale, b->partial_ml, b->partial_o};
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,        b->k,
+                               b->v,          b->sinks,       b->alibi,    b->k_scale,
+                               b->v_scale,    b->partial_ml,  b->partial_o};
     (void)d->cu.cuCtxSetCurrent(d->context);
     (void)d->cu.cuStreamSynchronize(d->stream);
     cuda_queue_deinit(&b->queue);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
+    for (int i = 0; i < CUDA_SIDES; i++) {
+        cuda_free(d, b->o[i]);
+        cuda_free(d, b->lse[i]);
+    }
     cuda_free_host_memory(d, b->host);
     if (b->module)
         (void)d->cu.cuModuleUnload(b->module);

@@ -318,8 +318,8 @@ void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block)
     x->rows = block->rows;
 }
 
-/* A copy of one block between device and host, once what came before the step is done. */
-static void swap(struct cuda_queue *q, const struct cuda_block *block, bool out)
+/* A copy of one block between device and host. */
+static void copy_block(struct cuda_queue *q, const struct cuda_block *block, bool out)
 {
     struct cuda_device *d = q->d;
     CUDA_MEMCPY2D copy = {.WidthInBytes = block->bytes, .Height = block->rows};
@@ -329,32 +329,51 @@ static void swap(struct cuda_queue *q, const struct cuda_block *block, bool out)
     copy.srcHost = copy.dstHost = block->host;
     copy.srcPitch = out ? block->pitch : block->bytes;
     copy.dstPitch = out ? block->bytes : block->pitch;
-    if (!q->swapping) {
-        cuda_holds(d, d->cu.cuEventRecord(q->begun, d->stream), "ordering swaps");
-        cuda_holds(d, d->cu.cuStreamWaitEvent(d->swaps, q->begun, 0), "ordering swaps");
-        q->swapping = true;
-    }
     if (!cuda_failed(d))
         cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s",
                    out ? "out" : "in");
 }
 
+static void issue_coming(struct cuda_queue *q)
+{
+    for (uint32_t i = 0; i < q->coming_count; i++)
+        copy_block(q, &q->coming[i], false);
+    q->coming_count = 0;
+}
+
+/* Swaps wait for what came before the step. */
+static void begin_swaps(struct cuda_queue *q)
+{
+    struct cuda_device *d = q->d;
+    if (q->swapping)
+        return;
+    cuda_holds(d, d->cu.cuEventRecord(q->begun, d->stream), "ordering swaps");
+    cuda_holds(d, d->cu.cuStreamWaitEvent(d->swaps, q->begun, 0), "ordering swaps");
+    q->swapping = true;
+}
+
 void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block)
 {
-    swap(q, block, true);
+    begin_swaps(q);
+    issue_coming(q); /* one of them may read the host block that this writes */
+    copy_block(q, block, true);
 }
 
 void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block)
 {
-    swap(q, block, false);
+    begin_swaps(q);
+    if (q->coming_count == CUDA_COMING)
+        issue_coming(q);
+    q->coming[q->coming_count++] = *block;
 }
 
 /* The step is not done before its swaps are. */
-static void await_swaps(struct cuda_queue *q)
+static void end_swaps(struct cuda_queue *q)
 {
     struct cuda_device *d = q->d;
     if (!q->swapping)
         return;
+    issue_coming(q);
     cuda_holds(d, d->cu.cuEventRecord(q->swapped, d->swaps), "ordering swaps");
     cuda_holds(d, d->cu.cuStreamWaitEvent(d->stream, q->swapped, 0), "ordering swaps");
     q->swapping = false;
@@ -384,7 +403,7 @@ void cuda_queue_begin_passes(struct cuda_queue *q)
 void cuda_queue_end(struct cuda_queue *q, uint64_t ticket)
 {
     issue_all(q);
-    await_swaps(q);
+    end_swaps(q);
     put_stamp(q, &q->stamps[ticket % CUDA_TICKETS].end);
     if (!cuda_failed(q->d))
         cuda_holds(q->d, q->d->cu.cuEventRecord(q->done[ticket % CUDA_TICKETS], q->d->stream),
@@ -484,7 +503,8 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     }
     make_event(d, &q->begun);
     make_event(d, &q->swapped);
-    bool ok = make_list(&q->preparation) && make_list(&q->passes);
+    q->coming = calloc(CUDA_COMING, sizeof *q->coming);
+    bool ok = make_list(&q->preparation) && make_list(&q->passes) && q->coming;
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
@@ -530,4 +550,5 @@ void cuda_queue_deinit(struct cuda_queue *q)
     cuda_free_host_memory(d, q->stamps);
     free(q->preparation.list);
     free(q->passes.list);
+    free(q->coming);
 }

@@ -21,7 +21,7 @@
 #include "kernels/cuda/device.h"
 
 enum {
-    CUDA_SIDES = 2, /* sets of outputs, used in turn */
+    CUDA_SIDES = 4, /* sets of outputs, used in turn: as many as a step of calls has passes */
     CUDA_ARGUMENT_BYTES = 256
 };
 
@@ -77,7 +77,19 @@ struct cuda_stamps {
     uint64_t begin, end;
 };
 
-enum { CUDA_TICKETS = 2 * ATTENTION_STEPS_IN_FLIGHT }; /* so that the step before is still known */
+enum {
+    CUDA_TICKETS = 2 * ATTENTION_STEPS_IN_FLIGHT, /* so that the step before is still known */
+    CUDA_COMING = 4096
+};
+
+/* One block, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
+ * lie together; or filled with zeros. */
+struct cuda_block {
+    CUdeviceptr device;
+    void *host;
+    size_t bytes, pitch;
+    uint32_t rows;
+};
 
 struct cuda_queue {
     struct cuda_device *d;
@@ -86,7 +98,9 @@ struct cuda_queue {
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
     uint64_t emptied; /* times that control data became void: remembered addresses with it */
     struct cuda_operations preparation, passes, *now; /* written down, not yet issued; and where to */
-    bool swapping;                                    /* blocks, in this step */
+    bool swapping;                                    /* blocks, in this step; of these */
+    struct cuda_block *coming;                        /* [CUDA_COMING] not issued yet */
+    uint32_t coming_count;
     CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped;
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
@@ -128,19 +142,10 @@ void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cud
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
 
-/* One block, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
- * lie together; or filled with zeros. */
-struct cuda_block {
-    CUdeviceptr device;
-    void *host;
-    size_t bytes, pitch;
-    uint32_t rows;
-};
-
 /* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls, which come
- * right after cuda_queue_begin(). They are issued at once, ahead of the outputs: a GPU makes copies of
- * one direction in the order in which they were issued, whatever their streams. cuda_queue_clear: in
- * its turn. */
+ * right after cuda_queue_begin(). A GPU makes copies of one direction in the order in which they
+ * were issued, whatever their streams, and so what leaves is issued ahead of the outputs, what comes
+ * behind the control data. cuda_queue_clear: in its turn. */
 void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block);
 void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block);
 void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block);

@@ -141,7 +141,7 @@ start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=8
 call /v1/sequences '{"id":1}' >/dev/null
 for layer in 0 1; do call /v1/append "{\"layer\":$layer,\"sequences\":[1],\"indptr\":[0,10],\"k\":$(rows 5 10),\"v\":$(rows 30 10)}" >/dev/null; done
 expect 'a lease of all but two blocks' '[6,"swapped"]' \
-    "$(call /v1/leases '{"blocks":6,"id":2}' | jq '.blocks | length' | jq -c --arg s "$(curl -s "$URL/v1/sequences/1" | jq -r .state)" '[., $s]')"
+    "$(n=$(call /v1/leases '{"blocks":6,"id":2}' | jq '.blocks | length'); curl -s "$URL/v1/sequences/1" | jq -c --argjson n "$n" '[$n, .state]')"
 expect 'which comes back when the lease ends' "$one" \
     "$(curl -s -X DELETE "$URL/v1/leases/2"; call /v1/attend "{\"layer\":1,\"sequences\":[1],\"q\":$q,\"lse\":true}" | jq -c '[.o, .lse]')"
 expect 'the books balance in the end' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
