@@ -372,7 +372,8 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
         chunks += end_chunk_of(rows[i].keys) - first_chunk_of(p, rows[i].keys);
     }
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
-    p->piece_max = larger(1, (uint32_t)(chunks / tasks));
+    p->piece_max =
+        larger(1, (uint32_t)((chunks + tasks - 1) / tasks)); /* so that there are no more than that */
     begin_plan(p, n);
     if (n)
         emit_range(p, 0, n, 0);

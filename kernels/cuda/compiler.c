@@ -30,6 +30,10 @@ enum {
     NAME_BYTES = 256,
     PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES,
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
+    FIRST_ENGINE_ARCH = 90,      /* whose copy engine takes tensor maps; from */
+    LAST_ENGINE_ARCH = 119,      /* sm_120 on the kernels would use local memory (NVRTC 13.0), */
+    ENGINE_ALIGNMENT = 16,       /* of rows, in bytes; */
+    ENGINE_BLOCK_MIN = 8,        /* smaller blocks would be too many boxes */
     CUBIN_BYTES_MAX = 64 << 20
 };
 
@@ -99,8 +103,18 @@ uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *ta
     bool formats = half && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
     bool instructions = atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH;
     return g->layout != LAYOUT_VLLM && formats && instructions
-               ? tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), target->sm_bytes)
+               ? tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), target->sm_bytes,
+                                  cuda_uses_engine(g, target))
                : 0;
+}
+
+bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target)
+{
+    bool whole = TILE_TOKENS % g->block_size == 0 || g->block_size % TILE_TOKENS == 0;
+    int arch = atoi(target->arch + strlen("sm_"));
+    return arch >= FIRST_ENGINE_ARCH && arch <= LAST_ENGINE_ARCH && whole &&
+           g->block_size >= ENGINE_BLOCK_MIN &&
+           g->head_dim * dtype_bytes(g->kv_dtype) % ENGINE_ALIGNMENT == 0;
 }
 
 /* ---- the compiler -------------------------------------------------------------------------------- */
@@ -172,6 +186,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DSM_BYTES=%u", target->sm_bytes);
     add_option(r, "-DTENSOR_CORES=%d", cuda_columns_max(g, target) > 0);
     add_option(r, "-DCOLUMNS_MAX=%u", cuda_columns_max(g, target));
+    add_option(r, "-DENGINE=%d", cuda_uses_engine(g, target));
     add_option(r, "-DPAGED=%d", g->layout == LAYOUT_VLLM);
     if (g->layout == LAYOUT_VLLM) {
         add_option(r, "-DSPARSE_VERT_STRIDE=%u", g->sparse.vert_stride);

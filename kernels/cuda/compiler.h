@@ -30,6 +30,10 @@ struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes);
  * are computed in plain f32 there, for want of the formats, the instructions or shared memory. */
 uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target);
 
+/* Whether K and V tiles are brought by the copy engine: on sm_90 to sm_119, where whole blocks make up
+ * a tile or whole tiles a block. */
+bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target);
+
 /* Machine code; `bytes` is freed by the caller. */
 struct cuda_cubin {
     void *bytes;

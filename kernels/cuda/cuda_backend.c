@@ -89,6 +89,7 @@ struct cuda_backend {
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;
+    CUdeviceptr map;         /* the pool as the copy engine sees it, a CUtensorMap; 0: not used */
     uint8_t *host;           /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct known_row *known; /* [table_rows + 1] */
     CUdeviceptr q, k, v, partial_ml, partial_o;
@@ -299,17 +300,43 @@ static uint32_t width_for(const struct cuda_backend *b, uint32_t columns)
     return i;
 }
 
-/* Cut an item into pieces, and count or store them by width. */
-static void cut_item(const struct cuda_backend *b, const struct plan_item *item,
-                     struct cuda_item *to[WIDTHS_MAX], uint32_t counts[WIDTHS_MAX])
+/* The positions that a piece's columns see, within its chunks. */
+static void find_keys(const struct plan *plan, uint32_t window, uint32_t group, struct cuda_item *piece)
 {
-    uint32_t columns = item->rows * geometry_group(b->options.geometry);
+    uint32_t first = UINT32_MAX, end = 0, begin = piece->first_chunk * CHUNK_TOKENS,
+             stop = begin + piece->chunks * CHUNK_TOKENS;
+    for (uint32_t r = piece->column / group; r <= (piece->column + piece->columns - 1) / group; r++) {
+        uint32_t keys = plan->rows[plan->item_rows[piece->first_row + r]].keys;
+        uint32_t seen = plan_first_key(keys, window);
+        first = keys && seen < first ? seen : first;
+        end = keys > end ? keys : end;
+    }
+    piece->first_key = first > begin ? first : begin;
+    piece->end_key = end < stop ? end : stop;
+}
+
+/* Cut an item into pieces, and count or store them by width. */
+static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint32_t window,
+                     const struct plan_item *item, struct cuda_item *to[WIDTHS_MAX],
+                     uint32_t counts[WIDTHS_MAX])
+{
+    uint32_t group = geometry_group(b->options.geometry), columns = item->rows * group;
     for (uint32_t at = 0, n; at < columns; at += n) {
         uint32_t width = width_for(b, columns - at);
         n = smaller(columns - at, b->widths[width].columns);
-        if (to)
-            to[width][counts[width]] = (struct cuda_item){
-                item->table, item->first_chunk, item->chunks, item->first_row, at, n, item->partial};
+        if (to) {
+            struct cuda_item *piece = &to[width][counts[width]];
+            *piece = (struct cuda_item){item->table,
+                                        item->first_chunk,
+                                        item->chunks,
+                                        item->first_row,
+                                        at,
+                                        n,
+                                        item->partial,
+                                        0,
+                                        0};
+            find_keys(plan, window, group, piece);
+        }
         counts[width]++;
     }
 }
@@ -330,7 +357,8 @@ static const struct prepared_plan *find_prepared(struct cuda_backend *b, const s
 }
 
 /* Put a plan into the control buffer, unless it is there already. Room is reserved. */
-static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan)
+static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan,
+                                                uint32_t window)
 {
     struct cuda_queue *q = &b->queue;
     uint32_t counts[WIDTHS_MAX] = {0}, item_rows = 0, parts = 0;
@@ -341,7 +369,7 @@ static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const st
     /* the vllm layout's kernels take rows, not items */
     uint32_t item_count = b->width_count ? plan->item_count : 0;
     for (uint32_t i = 0; i < item_count; i++) {
-        cut_item(b, &plan->items[i], NULL, counts);
+        cut_item(b, plan, window, &plan->items[i], NULL, counts);
         item_rows += plan->items[i].rows;
     }
     for (uint32_t i = 0; i < plan->merge_count; i++)
@@ -353,7 +381,7 @@ static const struct prepared_plan *prepare_plan(struct cuda_backend *b, const st
         prepared->items[i] = cuda_queue_address(q, items[i]);
     }
     for (uint32_t i = 0; i < item_count; i++)
-        cut_item(b, &plan->items[i], items, prepared->item_counts);
+        cut_item(b, plan, window, &plan->items[i], items, prepared->item_counts);
     struct cuda_attend_pass *arrays = &prepared->arrays;
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
     arrays->item_rows = cuda_queue_put(q, plan->item_rows, item_rows, sizeof *plan->item_rows);
@@ -373,6 +401,8 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
              of_kv = (uint64_t)pass->layer * g->kv_heads * sizeof(float);
     struct cuda_attend_pass p = plan->arrays;
     p.pool = b->pool;
+    p.map = b->map;
+    p.map_first = 2 * pass->layer * b->layout.blocks;
     p.q = b->q;
     p.o = b->o[b->side];
     p.lse = b->lse[b->side];
@@ -468,7 +498,7 @@ static void add_attention(struct cuda_backend *b, const struct attention_pass *p
     struct cuda_queue *q = &b->queue;
     size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     cuda_queue_reserve(q, q->control_bytes / 2, PASS_OPERATIONS); /* more than any plan is */
-    const struct prepared_plan *prepared = prepare_plan(b, plan);
+    const struct prepared_plan *prepared = prepare_plan(b, plan, g->window[pass->layer]);
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
     cuda_queue_await_side(q, b->side);
     if (pass->q) {
@@ -705,9 +735,9 @@ static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->q,        b->k,
-                               b->v,          b->sinks,       b->alibi,    b->k_scale,
-                               b->v_scale,    b->partial_ml,  b->partial_o};
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->map,        b->q,
+                               b->k,          b->v,           b->sinks,      b->alibi,
+                               b->k_scale,    b->v_scale,     b->partial_ml, b->partial_o};
     (void)d->cu.cuCtxSetCurrent(d->context);
     (void)d->cu.cuStreamSynchronize(d->stream);
     cuda_queue_deinit(&b->queue);
@@ -813,9 +843,10 @@ static int load_kernels(struct cuda_backend *b)
         *width = all[i];
         if (width->kernel == KERNEL_ATTEND_SIMPLE)
             continue;
-        width->shared_bytes = tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
-                                            width->columns, d->target.sm_bytes)
-                                  .bytes;
+        width->shared_bytes =
+            tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
+                          d->target.sm_bytes, cuda_uses_engine(g, &d->target))
+                .bytes;
         allow_shared_memory(b, width);
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
@@ -862,6 +893,42 @@ static bool take_pool(struct cuda_backend *b)
            cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "clearing the KV pool");
 }
 
+/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][slot][dim], of which a box is a
+ * segment of the slots of a block. */
+static bool make_map(struct cuda_backend *b)
+{
+    const struct geometry *g = b->options.geometry;
+    struct cuda_device *d = &b->device;
+    CUtensorMap map;
+    uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
+    const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
+                     sizes[] = {g->head_dim, g->block_size, g->kv_heads, halves},
+                     strides[] = {b->pool.slot_bytes, b->pool.head_bytes, b->pool.half_bytes};
+    const cuuint32_t box[] = {TILE_SEGMENT / element, smaller(g->block_size, TILE_TOKENS), 1, 1},
+                     steps[] = {1, 1, 1, 1};
+    if (b->width_count == 0 || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
+        return true;
+    if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
+        snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %s",
+                 d->cu.cuTensorMapEncodeTiled
+                     ? "the pool has too many blocks for the copy engine"
+                     : "the driver is too old for this GPU: it knows no tensor maps");
+        return false;
+    }
+    b->map = cuda_allocate(d, sizeof map, "a tensor map");
+    return cuda_holds(d,
+                      d->cu.cuTensorMapEncodeTiled(
+                          &map,
+                          element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                          4, (void *)(uintptr_t)b->pool.bytes, sizes, strides, box, steps,
+                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                      "describing the pool to the copy engine") &&
+           cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->map, &map, sizeof map, d->stream),
+                      "uploading a tensor map") &&
+           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "uploading a tensor map");
+}
+
 /* Pinned memory for the blocks that are swapped to. */
 static bool take_host_blocks(struct cuda_backend *b)
 {
@@ -887,7 +954,7 @@ static int take_memory(struct cuda_backend *b)
     uint64_t row_bytes = (uint64_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     uint64_t heads = (uint64_t)o->partials_max * g->query_heads,
              kv_scales = (uint64_t)g->layers * g->kv_heads;
-    if (!take_pool(b) || !take_host_blocks(b))
+    if (!take_pool(b) || !make_map(b) || !take_host_blocks(b))
         return ATTND_NO_MEMORY;
     b->q = cuda_allocate(d, o->rows_max * row_bytes, "q");
     for (int i = 0; i < CUDA_SIDES; i++) {

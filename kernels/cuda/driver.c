@@ -26,6 +26,13 @@ static const char *look_up(struct cuda_driver *cu)
     }
     CUDA_SYMBOLS(XX)
 #undef XX
+#define XX(function)                                                                                   \
+    {                                                                                                  \
+        void *symbol = dlsym(cu->library, #function);                                                  \
+        memcpy(&cu->function, &symbol, sizeof symbol);                                                 \
+    }
+    CUDA_OPTIONAL_SYMBOLS(XX)
+#undef XX
     return NULL;
 }
 

@@ -58,10 +58,14 @@
     XX(cuGraphDestroy)                                                                                 \
     XX(cuGetErrorName)
 
+/* XX(function): may be missing, in older drivers; NULL then */
+#define CUDA_OPTIONAL_SYMBOLS(XX) XX(cuTensorMapEncodeTiled)
+
 struct cuda_driver {
     void *library;
 #define XX(function) __typeof__(function) *function;
     CUDA_SYMBOLS(XX)
+    CUDA_OPTIONAL_SYMBOLS(XX)
 #undef XX
 };
 

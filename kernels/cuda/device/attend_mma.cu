@@ -11,7 +11,7 @@
  *
  * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing and rows
  * that share a prefix are more columns. K and V halves of tiles arrive through a ring of shared-memory
- * slots (cp.async), one group a half; while one is used the others are on their way.
+ * slots (ring.cuh).
  *
  * The arithmetic of a column does not depend on the other columns, on COLUMNS or on which thread block
  * computes it: dot products run over head_dim in steps of 16; p is rounded to q's format after m'; l
@@ -21,11 +21,8 @@
  * finished). At the end of a chunk the state goes into the fold of kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
-#include "kernels/cuda/device/fragments.cuh"
+#include "kernels/cuda/device/ring.cuh"
 #include "kernels/cuda/device/states.cuh"
-#include "kernels/cuda/device/tile.h"
-
-static constexpr uint32_t ALL_LANES = 0xffffffffu;
 
 /* The fold's levels: in registers, or a slot a thread in shared memory. */
 template <bool REGISTERS, int FLOATS> struct fold_storage;
@@ -65,16 +62,13 @@ template <int DIM_TILES, int GROUPS> struct thread_state {
 };
 
 template <int COLUMNS> struct attend {
-    static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES);
+    static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE);
     static constexpr int STEPS = SHAPE.padded_dim / 16;                           /* of a dot product */
     static constexpr int DIM_TILES = (STEPS + TILE_WARPS - 1) / TILE_WARPS;       /* of a warp */
     static constexpr int GROUPS = COLUMNS / 8;
     static constexpr int SLOTS = SHAPE.slots;
     static_assert(SHAPE.blocks > 0 && SHAPE.slots >= 2, "the host asks only for what fits");
     static constexpr bool Q_IN_REGISTERS = STEPS * GROUPS * 2 <= 32;
-    static constexpr uint32_t ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
-    static constexpr int VECTOR = ROW_BYTES % 16 == 0 ? 16 : 8;
-    static constexpr uint32_t ROW_VECTORS = ROW_BYTES / VECTOR;
 
     using state = thread_state<DIM_TILES, GROUPS>;
     using folds = fold_storage<SHAPE.folds_in_registers, SHAPE.fold_floats>;
@@ -82,26 +76,24 @@ template <int COLUMNS> struct attend {
     const cuda_attend_pass &pass;
     const cuda_item &item;
     uint32_t kv_head;
-    uint8_t *ring, *q, *p;
+    tile_ring<SLOTS, SHAPE.kv_row> ring;
+    uint8_t *q, *p;
     float *maxima, *sums; /* [warps][columns] */
     float *fold_memory;
-    const uint32_t *table;
-    const uint8_t *pool;            /* of this layer and head */
-    uint32_t first_key, end_key;    /* of the item: positions that any of its columns sees */
     uint32_t keys[GROUPS][2];       /* of this thread's columns; 0 for columns that are not there */
     float slopes[GROUPS][2];
 
+    /* Shared memory, in this order: the ring's slots, q, p, maxima, sums, the slots' barriers, folds. */
     attend(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, uint8_t *shared)
-        : pass(pass_), item(item_), kv_head(kv_head_)
+        : pass(pass_), item(item_), kv_head(kv_head_),
+          ring(tile_range(pass_, item_, kv_head_), shared, shared + SLOTS * SHAPE.half + COLUMNS * (SHAPE.q_row + SHAPE.p_row) +
+                                  2 * TILE_WARPS * COLUMNS * 4)
     {
-        ring = shared;
-        q = ring + SLOTS * SHAPE.half;
+        q = shared + SLOTS * SHAPE.half;
         p = q + COLUMNS * SHAPE.q_row;
         maxima = (float *)(p + COLUMNS * SHAPE.p_row);
         sums = maxima + TILE_WARPS * COLUMNS;
-        fold_memory = sums + TILE_WARPS * COLUMNS;
-        table = pass.pool.tables + item.table * pass.pool.stride;
-        pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
+        fold_memory = sums + TILE_WARPS * COLUMNS + 2 * TILE_SLOTS_MAX;
     }
 
     static uint32_t warp() { return threadIdx.x / 32; }
@@ -120,11 +112,8 @@ template <int COLUMNS> struct attend {
         return column < item.columns ? pass.rows[row_of(column)].keys : 0;
     }
 
-    /* The columns' keys, and the range that they span. Every thread of a warp sees all columns by way
-     * of its neighbours. */
     void find_keys()
     {
-        uint32_t first = 0xffffffffu, end = 0;
 #pragma unroll
         for (int n = 0; n < GROUPS; n++) {
 #pragma unroll
@@ -132,20 +121,11 @@ template <int COLUMNS> struct attend {
                 uint32_t k = keys_of(column_of(n, i));
                 keys[n][i] = k;
                 slopes[n][i] = pass.alibi && k ? pass.alibi[head_of(column_of(n, i))] * LOG2_E : 0.0f;
-                first = k ? min(first, plan_first_key(k, pass.window)) : first;
-                end = max(end, k);
             }
         }
-        for (int apart = 1; apart < 4; apart *= 2) { /* the four lanes of a row hold different columns */
-            first = min(first, __shfl_xor_sync(ALL_LANES, first, apart));
-            end = max(end, __shfl_xor_sync(ALL_LANES, end, apart));
-        }
-        first_key = max(first, item.first_chunk * CHUNK_TOKENS);
-        end_key = min(end, (item.first_chunk + item.chunks) * CHUNK_TOKENS);
     }
 
-    /* q into shared memory, zeros where there is no column and in the padding; zeros into the padding
-     * of the ring, which is multiplied by zeros of q and must not be NaN. */
+    /* q into shared memory, zeros where there is no column and in the padding. */
     void load_q()
     {
         constexpr uint32_t words = SHAPE.q_row / 4;
@@ -158,57 +138,18 @@ template <int COLUMNS> struct attend {
             }
             *(uint32_t *)(q + column * SHAPE.q_row + word * 4) = value;
         }
-        if constexpr (ROW_BYTES % (16 * bytes_of(KV_DTYPE)) != 0) {
-            for (uint32_t row = threadIdx.x; row < SLOTS * TILE_TOKENS; row += CUDA_THREADS) {
-                for (uint32_t at = ROW_BYTES; at < SHAPE.kv_row; at += 8)
-                    *(uint64_t *)(ring + row * SHAPE.kv_row + at) = 0;
-            }
-        }
-    }
-
-    /* Send for the keys or values at [position, position + 64) of the half'th half tile; what no
-     * column sees is zero. */
-    void fetch(uint32_t half, uint32_t position)
-    {
-        uint32_t to = shared_address(ring) + half % SLOTS * SHAPE.half;
-        const uint8_t *from = pool + half % 2 * pass.pool.half_bytes;
-#pragma unroll
-        for (uint32_t round = 0; round < (TILE_TOKENS * ROW_VECTORS + CUDA_THREADS - 1) / CUDA_THREADS; round++) {
-            uint32_t at = round * CUDA_THREADS + threadIdx.x;
-            if (TILE_TOKENS * ROW_VECTORS % CUDA_THREADS != 0 && at >= TILE_TOKENS * ROW_VECTORS)
-                break;
-            uint32_t row = at / ROW_VECTORS, vector = at % ROW_VECTORS, token = position + row;
-            bool valid = token >= first_key && token < end_key;
-            uint64_t offset = vector * VECTOR;
-            if (valid)
-                offset += table[token / BLOCK_SIZE] * pass.pool.block_bytes +
-                          token % BLOCK_SIZE * pass.pool.slot_bytes;
-            copy_async<VECTOR>(to + row * SHAPE.kv_row + vector * VECTOR, from + offset, valid);
-        }
-    }
-
-    /* Half tile `half` has arrived for all threads, and all are done with the one before it, whose slot
-     * is filled anew. */
-    void advance(uint32_t half, uint32_t first_tile, uint32_t tiles)
-    {
-        copy_async_wait<SLOTS - 2>();
-        __syncthreads(); /* the half is there; the one before it is read */
-        uint32_t next = half + SLOTS - 1;
-        if (next < 2 * tiles)
-            fetch(next, (first_tile + next / 2) * TILE_TOKENS);
-        copy_async_commit(); /* an empty group keeps the count */
     }
 
     void dot_products(uint32_t half, fragment_c s[GROUPS], const fragment_b (&q_held)[STEPS][GROUPS]) const
     {
-        uint32_t tile = shared_address(ring) + half % SLOTS * SHAPE.half + warp() * 16 * SHAPE.kv_row;
+        uint32_t tile = ring.address(half);
         fragment_a pair;
 #pragma unroll
         for (int n = 0; n < GROUPS; n++)
             s[n] = {0, 0, 0, 0};
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            fragment_a k = key_fragment(tile, SHAPE.kv_row, step, pair);
+            fragment_a k = key_fragment(tile, warp() * 16, SHAPE.kv_row, step, pair);
 #pragma unroll
             for (int n = 0; n < GROUPS; n++)
                 multiply(s[n], k, Q_IN_REGISTERS ? q_held[step][n] : query_fragment(q, SHAPE.q_row, n * 8, step));
@@ -283,7 +224,7 @@ template <int COLUMNS> struct attend {
 
     void add_values(uint32_t half, state &x) const
     {
-        uint32_t tile = shared_address(ring) + half % SLOTS * SHAPE.half;
+        uint32_t tile = ring.address(half);
 #pragma unroll
         for (int n = 0; n < GROUPS; n++) {
 #pragma unroll
@@ -440,9 +381,10 @@ template <int COLUMNS> struct attend {
         state x;
         folds fold(fold_memory);
 
+        ring.begin();
         find_keys();
         load_q();
-        __syncthreads(); /* q and the zeros of the padding are there */
+        __syncthreads(); /* q is there */
         if constexpr (Q_IN_REGISTERS) {
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
@@ -452,25 +394,19 @@ template <int COLUMNS> struct attend {
             }
         }
 
-        uint32_t first_tile = first_key / TILE_TOKENS, end_tile = (end_key + TILE_TOKENS - 1) / TILE_TOKENS;
-        uint32_t tiles = end_tile > first_tile ? end_tile - first_tile : 0;
-        for (uint32_t half = 0; half < SLOTS - 1; half++) {
-            if (half < 2 * tiles)
-                fetch(half, (first_tile + half / 2) * TILE_TOKENS);
-            copy_async_commit();
-        }
         x.make_empty();
         for (int level = 0; level < FOLD_LEVELS; level++)
             clear_fold(fold, level);
 
+        uint32_t tiles = ring.range.tiles();
         for (uint32_t tile = 0; tile < tiles; tile++) {
-            uint32_t position = (first_tile + tile) * TILE_TOKENS;
-            advance(2 * tile, first_tile, tiles);
+            uint32_t position = ring.range.position_of(2 * tile);
+            ring.advance(2 * tile);
             dot_products(2 * tile, s, q_held);
             score(s, position + warp() * 16);
             __syncthreads(); /* the maxima are there; the p and sums of the last tile are read */
             weigh(s, x);
-            advance(2 * tile + 1, first_tile, tiles); /* and with it p and the sums */
+            ring.advance(2 * tile + 1); /* and with it p and the sums */
             add_values(2 * tile + 1, x);
             if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || tile + 1 == tiles) {
                 end_chunk(fold, x, position / CHUNK_TOKENS + 1);
@@ -487,10 +423,10 @@ template <int COLUMNS> struct attend {
 #define ATTEND_KERNEL(COLUMNS)                                                                         \
     extern "C" __global__ void __launch_bounds__(                                                      \
         CUDA_THREADS,                                                                                  \
-        tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES).blocks)                         \
+        tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE).blocks)                         \
         attend_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                \
     {                                                                                                  \
-        extern __shared__ __align__(16) uint8_t shared[];                                              \
+        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                              \
         const cuda_item item = pass.items[blockIdx.x / KV_HEADS];                                      \
         attend<COLUMNS>(pass, item, blockIdx.x % KV_HEADS, shared).run();                              \
     }

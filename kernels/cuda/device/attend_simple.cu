@@ -82,15 +82,8 @@ struct simple_attend {
         if (threadIdx.x < SIMPLE_COLUMNS)
             shared.keys[threadIdx.x] = threadIdx.x < item.columns ? pass.rows[row_of(threadIdx.x)].keys : 0;
         __syncthreads(); /* the keys are there */
-        first_key = 0xffffffffu;
-        end_key = 0;
-        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
-            uint32_t keys = shared.keys[c];
-            first_key = keys ? min(first_key, plan_first_key(keys, pass.window)) : first_key;
-            end_key = max(end_key, keys);
-        }
-        first_key = max(first_key, item.first_chunk * CHUNK_TOKENS);
-        end_key = min(end_key, (item.first_chunk + item.chunks) * CHUNK_TOKENS);
+        first_key = item.first_key;
+        end_key = item.end_key;
     }
 
     /* Keys or values at [position, position + 32) as f32; zeros where no column sees them. */

@@ -13,8 +13,26 @@
 #pragma once
 
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/tile.h"
 
 static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
+
+static constexpr uint32_t ALL_LANES = 0xffffffffu;
+
+/* Where byte `byte` of row `row` of a half tile lies; rows are `row_bytes` apart, or come by the copy engine (ring.cuh). */
+#if ENGINE
+static constexpr uint32_t SEGMENT_BYTES = TILE_TOKENS * TILE_SEGMENT;
+
+static inline uint32_t place_of(uint32_t tile, uint32_t row, uint32_t byte, uint32_t)
+{
+    return tile + byte / TILE_SEGMENT * SEGMENT_BYTES + row * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
+}
+#else
+static inline uint32_t place_of(uint32_t tile, uint32_t row, uint32_t byte, uint32_t row_bytes)
+{
+    return tile + row * row_bytes + byte;
+}
+#endif
 
 struct fragment_a {
     uint32_t r[4];
@@ -102,15 +120,15 @@ template <int I, int J> uint32_t widen_bytes(uint32_t x)
     return widen_pair(__byte_perm(x, 0, 0x0404 | I << 4 | J << 12));
 }
 
-/* The A fragment of 16 keys for 16 elements of head_dim. `tile`: the first of the warp's keys in shared
- * memory, `row` bytes apart. 8-bit formats: pairs of fragments come from one load, `pair` holds it. */
-static inline fragment_a key_fragment(uint32_t tile, uint32_t row, uint32_t step, fragment_a &pair)
+/* The A fragment of keys [first, first + 16) of a half tile for 16 elements of head_dim. 8-bit formats: pairs of
+ * fragments come from one load, `pair` holds it. */
+static inline fragment_a key_fragment(uint32_t tile, uint32_t first, uint32_t row, uint32_t step, fragment_a &pair)
 {
-    uint32_t lane = threadIdx.x % 32;
+    uint32_t lane = threadIdx.x % 32, key = first + lane % 16;
     if constexpr (!NARROW_KV)
-        return load_matrices(tile + lane % 16 * row + step * 32 + lane / 16 * 16);
+        return load_matrices(place_of(tile, key, step * 32 + lane / 16 * 16, row));
     if (step % 2 == 0) /* the padding behind a row has room for the second half */
-        pair = load_matrices(tile + lane % 16 * row + step * 16 + lane / 16 * 16);
+        pair = load_matrices(place_of(tile, key, step * 16 + lane / 16 * 16, row));
     uint32_t low = pair.r[step % 2 * 2], high = pair.r[step % 2 * 2 + 1];
     return {widen_bytes<0, 1>(low), widen_bytes<0, 1>(high), widen_bytes<2, 3>(low),
             widen_bytes<2, 3>(high)};
@@ -129,18 +147,18 @@ static inline fragment_b query_fragment(const uint8_t *q, uint32_t row, uint32_t
     }
 }
 
-/* The A fragment of 16 elements of head_dim (rows) for 16 tokens. `tile`: all 64 values, `row` bytes
- * apart. 8-bit formats: one load holds two steps. */
+/* The A fragment of 16 elements of head_dim (rows) for 16 tokens of a half tile. 8-bit formats: one load holds two
+ * steps. */
 static inline fragment_a value_fragment(uint32_t tile, uint32_t row, uint32_t dim_tile, uint32_t step,
                                         fragment_a &pair)
 {
     uint32_t lane = threadIdx.x % 32;
     if constexpr (!NARROW_KV) {
         uint32_t token = step * 16 + lane / 16 * 8 + lane % 8;
-        return load_matrices_transposed(tile + token * row + dim_tile * 32 + lane / 8 % 2 * 16);
+        return load_matrices_transposed(place_of(tile, token, dim_tile * 32 + lane / 8 % 2 * 16, row));
     }
     if (step % 2 == 0)
-        pair = load_matrices_transposed(tile + (step * 16 + lane) * row + dim_tile * 16);
+        pair = load_matrices_transposed(place_of(tile, step * 16 + lane, dim_tile * 16, row));
     uint32_t first = pair.r[step % 2 * 2], second = pair.r[step % 2 * 2 + 1];
     return {widen_bytes<0, 2>(first), widen_bytes<1, 3>(first), widen_bytes<0, 2>(second),
             widen_bytes<1, 3>(second)};
@@ -183,3 +201,59 @@ template <int PENDING> void copy_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+
+/* ---- the copy engine: what it brings arrives at a barrier in shared memory (an mbarrier, 8 bytes) */
+
+#if ENGINE
+static inline void barrier_init(uint32_t barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+/* The engine sees the barriers that were initialised. */
+static inline void barrier_fence()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* The barrier's phase ends once so many bytes have arrived. */
+static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+static inline void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred arrived;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 arrived, [%0], %1;\n"
+                 "@!arrived bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* What this thread has written is there before the engine writes. */
+static inline void fence_engine()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static inline uint64_t evict_first_policy()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* One box of the pool; its number in each dimension of the map. */
+static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t slot, uint32_t head,
+                            uint32_t half, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy)
+                 : "memory");
+}
+#endif

@@ -28,9 +28,10 @@ enum {
 
 struct cuda_item {
     uint32_t table, first_chunk, chunks;
-    uint32_t first_row;       /* in item_rows */
-    uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's item */
-    uint32_t partial;         /* of the item's first row, or PLAN_NO_PARTIAL */
+    uint32_t first_row;          /* in item_rows */
+    uint32_t column, columns;    /* the packed columns [column, column + columns) of the plan's item */
+    uint32_t partial;            /* of the item's first row, or PLAN_NO_PARTIAL */
+    uint32_t first_key, end_key; /* positions that any of its columns sees in the range */
 };
 
 /* Copy slots 0..slots-1 of a block, all layers, K and V. */
@@ -86,6 +87,7 @@ struct cuda_append_pass {
 
 struct cuda_attend_pass {
     struct cuda_pool pool;
+    DEVICE(const void) map; /* tensor map of the pool, for the copy engine */
     DEVICE(const struct plan_row) rows;
     DEVICE(const struct cuda_item) items; /* of this launch */
     DEVICE(const uint32_t) item_rows;
@@ -102,7 +104,8 @@ struct cuda_attend_pass {
     DEVICE(const float) sinks;             /* [query_heads] of the layer, or 0 */
     DEVICE(const float) alibi;             /* [query_heads], or 0 */
     float scale, softcap, inverse_softcap; /* softcap 0: none */
-    uint32_t layer, window, zero;
+    uint32_t layer, window;
+    uint32_t map_first; /* of the layer's halves of blocks in the map */
 };
 
 /* Of the vllm layout's kernels, for the rows from `first_row` on. Partial states are [rows of the
