@@ -16,6 +16,8 @@ trap 'status=$?; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"
 curl() { command curl -m 20 "$@"; }
 
 start_daemon() {
+    : >"$WORK/log"
+    : >"$WORK/log" # it is looked at before the daemon has begun
     "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log" &
     DAEMON=$!
     for _ in $(seq 100); do

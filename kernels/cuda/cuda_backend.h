@@ -1,0 +1,77 @@
+/* cuda_backend.h - the CUDA backend's own structure: what cuda_backend.c opens, and cuda_step.c writes
+ * steps down with. */
+#ifndef KERNELS_CUDA_BACKEND_H
+#define KERNELS_CUDA_BACKEND_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/device/step.h"
+#include "kernels/cuda/device/tile.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/kv_pool.h"
+
+enum {
+    CUDA_GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
+    CUDA_PASS_OPERATIONS = 64,   /* of a pass, at most, without its appends */
+    CUDA_WIDTHS_MAX = 3,
+    CUDA_PREPARED_MAX = 8 /* plans of a step that are remembered: one a window */
+};
+
+/* Pieces of items of up to so many packed columns, and the kernel for them. */
+struct cuda_width {
+    enum cuda_kernel kernel;
+    uint32_t columns, shared_bytes;
+};
+
+/* What the device knows of one row of the block tables. */
+struct cuda_known_row {
+    uint64_t version;
+    uint32_t entries;
+};
+
+/* A plan in the control buffer. */
+struct cuda_prepared_plan {
+    const struct plan *plan;         /* whose; NULL: none */
+    struct cuda_attend_pass arrays;  /* rows, item_rows, merges, parts */
+    uint64_t items[CUDA_WIDTHS_MAX]; /* device addresses */
+    uint32_t item_counts[CUDA_WIDTHS_MAX];
+};
+
+struct cuda_backend {
+    struct attention base;
+    struct attention_options options;
+    struct cuda_device device;
+    struct cuda_queue queue;
+    CUmodule module;
+    struct cuda_width widths[CUDA_WIDTHS_MAX]; /* narrowest first */
+    uint32_t width_count;
+
+    struct kv_pool layout; /* sizes only, no bytes */
+    struct cuda_pool pool;
+    CUdeviceptr map;              /* the pool as the copy engine sees it, a CUtensorMap; 0: not used */
+    uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
+    struct cuda_known_row *known; /* [table_rows + 1] */
+    CUdeviceptr q, k, v, partial_ml, partial_o;
+    CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
+    unsigned side;
+    CUdeviceptr sinks, alibi, k_scale, v_scale;
+    uint64_t constants_version;
+
+    struct cuda_prepared_plan
+        prepared[CUDA_PREPARED_MAX]; /* of the buffer as it was emptied the last time */
+    uint32_t prepared_count;
+    uint64_t prepared_since; /* cuda_queue.emptied */
+    uint8_t *block;          /* [block_bytes of a layer] to read one back */
+};
+
+static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
+{
+    return (struct cuda_grid){blocks, 1, 1, threads, 0};
+}
+
+/* cuda_step_submit: write a step down and issue it; nothing after a failure. */
+void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
+
+/* cuda_step_attention: write down the attention of a pass. */
+void cuda_step_attention(struct cuda_backend *b, const struct attention_pass *pass);
+
+#endif

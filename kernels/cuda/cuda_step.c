@@ -1,0 +1,479 @@
+/* cuda_step.c - what a step does on the GPU, written down in a queue (queue.h) and issued together:
+ *
+ *   table changes -> copies
+ *   for each pass:  k, v -> append;  q (copied or generated) -> items -> merges -> o, lse
+ *
+ * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
+ * version is another than the last time it was named, and otherwise from where it was known to
+ * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
+ *
+ * An item of the plan becomes a thread block for every KV head and every piece of up to 32 packed
+ * columns; pieces of 8, 16 and 32 columns are separate launches of kernels made for them. */
+#include "kernels/cuda/cuda_backend.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    PAGED_V1_TOKENS = 8192, /* longest context that vLLM's rule gives to paged_v1, and */
+    PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
+    GRID_MAX = 65535        /* of a grid's second dimension */
+};
+
+_Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
+                   sizeof(struct cuda_list_pass) % 8 == 0,
+               "launches are compared byte by byte");
+_Static_assert(sizeof(struct cuda_append_pass) <= CUDA_ARGUMENT_BYTES &&
+                   sizeof(struct cuda_attend_pass) <= CUDA_ARGUMENT_BYTES,
+               "arguments of a launch");
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- tables and copies --------------------------------------------------------------------------- */
+
+/* From which entry on the device does not know a row. */
+static uint32_t first_unknown(const struct cuda_backend *b, const struct table_use *use)
+{
+    const struct cuda_known_row *known = &b->known[use->row];
+    return known->version == use->version ? smaller(known->entries, use->entries) : 0;
+}
+
+/* Rows [from, end) of the uses, whose changes come to `ids` entries. */
+static void change_tables(struct cuda_backend *b, const struct attention_step *step, uint32_t from,
+                          uint32_t end, uint32_t ids)
+{
+    struct cuda_queue *q = &b->queue;
+    cuda_queue_reserve(q, (end - from) * sizeof(struct cuda_table_change) + ids * sizeof(uint32_t), 3);
+    struct cuda_table_change *changes = cuda_queue_take(q, end - from, sizeof *changes);
+    uint32_t *entries = cuda_queue_take(q, ids, sizeof *entries), n = 0, at = 0;
+    for (uint32_t i = from; i < end; i++) {
+        const struct table_use *use = &step->uses[i];
+        uint32_t first = first_unknown(b, use), count = use->entries - first;
+        b->known[use->row] = (struct cuda_known_row){use->version, use->entries};
+        if (count == 0)
+            continue;
+        memcpy(entries + at, step->tables + (uint64_t)use->row * step->stride + first,
+               count * sizeof *entries);
+        changes[n++] = (struct cuda_table_change){use->row, first, count, at};
+        at += count;
+    }
+    const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, changes),
+                                        cuda_queue_address(q, entries)};
+    if (n)
+        cuda_queue_launch(q, KERNEL_CHANGE_TABLES, cuda_grid_of(n, CUDA_THREADS), &pass, sizeof pass);
+}
+
+static void update_tables(struct cuda_backend *b, const struct attention_step *step)
+{
+    uint32_t from = 0, ids = 0, room = (uint32_t)(b->queue.control_bytes / sizeof(uint32_t) / 4);
+    for (uint32_t i = 0; i < step->use_count; i++) {
+        uint32_t count = step->uses[i].entries - first_unknown(b, &step->uses[i]);
+        if (ids + count > room) {
+            change_tables(b, step, from, i, ids);
+            from = i;
+            ids = 0;
+        }
+        ids += count;
+    }
+    if (ids)
+        change_tables(b, step, from, step->use_count, ids);
+}
+
+/* Copies from one block of the pool to another, in one launch. */
+static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint32_t n)
+{
+    struct cuda_queue *q = &b->queue;
+    cuda_queue_reserve(q, (size_t)n * sizeof(struct cuda_copy), 2);
+    struct cuda_copy *copies = cuda_queue_take(q, n, sizeof *copies);
+    for (uint32_t i = 0; i < n; i++)
+        copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
+    const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
+    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0};
+    cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
+}
+
+/* A block of the pool, and one of host memory. */
+static struct cuda_block block_of(const struct cuda_backend *b, uint32_t block, uint32_t host)
+{
+    uint32_t layers = b->options.geometry->layers;
+    return (struct cuda_block){.device = b->pool.bytes + block * b->pool.block_bytes,
+                               .host = b->host ? b->host + host * (layers * b->pool.block_bytes) : NULL,
+                               .bytes = b->pool.block_bytes,
+                               .pitch = b->pool.layer_bytes,
+                               .rows = layers};
+}
+
+static void clear_blocks(struct cuda_backend *b, const struct kv_copy *list, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct cuda_block block = block_of(b, list[i].to, 0);
+        cuda_queue_clear(&b->queue, &block);
+    }
+}
+
+static void swap(struct cuda_backend *b, const struct kv_copy *copy)
+{
+    bool out = copy->kind == KV_SWAP_OUT;
+    const struct cuda_block block =
+        block_of(b, out ? copy->from : copy->to, out ? copy->to : copy->from);
+    if (out)
+        cuda_queue_swap_out(&b->queue, &block);
+    else
+        cuda_queue_swap_in(&b->queue, &block);
+}
+
+/* All but swaps, in their order; those of one kind that follow each other together. */
+static void make_copies(struct cuda_backend *b, const struct attention_step *step)
+{
+    const struct kv_copy *list = step->copies;
+    uint32_t part = (uint32_t)(b->queue.control_bytes / sizeof(struct cuda_copy) / 2);
+    for (uint32_t i = 0, n; i < step->copy_count; i += n) {
+        for (n = 1; i + n < step->copy_count && n < part && list[i + n].kind == list[i].kind; n++) {
+        }
+        if (list[i].kind == KV_COPY)
+            copy_slots(b, list + i, n);
+        else if (list[i].kind == KV_CLEAR)
+            clear_blocks(b, list + i, n);
+    }
+}
+
+static void make_swaps(struct cuda_backend *b, const struct attention_step *step)
+{
+    for (uint32_t i = 0; i < step->copy_count; i++) {
+        if (step->copies[i].kind == KV_SWAP_OUT || step->copies[i].kind == KV_SWAP_IN)
+            swap(b, &step->copies[i]);
+    }
+}
+
+/* ---- appends ------------------------------------------------------------------------------------- */
+
+/* Write down `n` appends of `tokens` tokens in all, which lie in the control buffer. */
+static void launch_appends(struct cuda_backend *b, const struct attention_pass *pass,
+                           const struct cuda_append *appends, uint32_t n, uint32_t tokens)
+{
+    uint64_t first = (uint64_t)pass->layer * b->options.geometry->kv_heads * sizeof(float);
+    if (n == 0)
+        return;
+    const struct cuda_append_pass p = {.pool = b->pool,
+                                       .appends = cuda_queue_address(&b->queue, appends),
+                                       .append_count = n,
+                                       .layer = pass->layer,
+                                       .k = pass->k ? b->k : 0,
+                                       .v = pass->k ? b->v : 0,
+                                       .source_dtype = pass->source_dtype,
+                                       .k_scale = b->k_scale + first,
+                                       .v_scale = b->v_scale + first};
+    cuda_queue_launch(&b->queue, KERNEL_APPEND, cuda_grid_of(tokens, CUDA_THREADS), &p, sizeof p);
+}
+
+/* Appends of given k and v are cut where the device's room for k and v ends; each piece is copied to
+ * its place there first. */
+static void add_appends(struct cuda_backend *b, const struct attention_pass *pass)
+{
+    const struct geometry *g = b->options.geometry;
+    struct cuda_queue *q = &b->queue;
+    size_t row_bytes = (size_t)g->kv_heads * g->head_dim * dtype_bytes(pass->source_dtype);
+    uint32_t room = pass->k ? (uint32_t)(CUDA_GIVEN_BYTES / row_bytes) : UINT32_MAX, tokens = 0, n = 0;
+    struct cuda_append *appends = NULL;
+    for (uint32_t i = 0; i < pass->append_count; i++) {
+        const struct kv_append *append = &pass->appends[i];
+        for (uint32_t done = 0, count; done < append->count; done += count) {
+            if (!appends || tokens == room) {
+                launch_appends(b, pass, appends, n, tokens);
+                cuda_queue_reserve(q, (pass->append_count - i) * sizeof *appends, 4);
+                appends = cuda_queue_take(q, pass->append_count - i, sizeof *appends);
+                n = tokens = 0;
+            }
+            count = smaller(append->count - done, room - tokens);
+            appends[n++] = (struct cuda_append){.first = tokens,
+                                                .count = count,
+                                                .table = append->table,
+                                                .position = append->position + done,
+                                                .source = tokens,
+                                                .generated = append->generated};
+            if (pass->k) {
+                size_t from = (size_t)(append->source + done) * row_bytes;
+                cuda_queue_copy_in(q, b->k + tokens * row_bytes, (const uint8_t *)pass->k + from,
+                                   count * row_bytes);
+                cuda_queue_copy_in(q, b->v + tokens * row_bytes, (const uint8_t *)pass->v + from,
+                                   count * row_bytes);
+            }
+            tokens += count;
+        }
+    }
+    launch_appends(b, pass, appends, n, tokens);
+}
+
+/* ---- attention ----------------------------------------------------------------------------------- */
+
+/* The narrowest width that takes `columns`, or the widest. */
+static uint32_t width_for(const struct cuda_backend *b, uint32_t columns)
+{
+    uint32_t i = 0;
+    while (i + 1 < b->width_count && b->widths[i].columns < columns)
+        i++;
+    return i;
+}
+
+/* The positions that a piece's columns see, within its chunks. */
+static void find_keys(const struct plan *plan, uint32_t window, uint32_t group, struct cuda_item *piece)
+{
+    uint32_t first = UINT32_MAX, end = 0, begin = piece->first_chunk * CHUNK_TOKENS,
+             stop = begin + piece->chunks * CHUNK_TOKENS;
+    for (uint32_t r = piece->column / group; r <= (piece->column + piece->columns - 1) / group; r++) {
+        uint32_t keys = plan->rows[plan->item_rows[piece->first_row + r]].keys;
+        uint32_t seen = plan_first_key(keys, window);
+        first = keys && seen < first ? seen : first;
+        end = keys > end ? keys : end;
+    }
+    piece->first_key = first > begin ? first : begin;
+    piece->end_key = end < stop ? end : stop;
+}
+
+/* Cut an item into pieces, and count or store them by width. */
+static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint32_t window,
+                     const struct plan_item *item, struct cuda_item *to[CUDA_WIDTHS_MAX],
+                     uint32_t counts[CUDA_WIDTHS_MAX])
+{
+    uint32_t group = geometry_group(b->options.geometry), columns = item->rows * group;
+    for (uint32_t at = 0, n; at < columns; at += n) {
+        uint32_t width = width_for(b, columns - at);
+        n = smaller(columns - at, b->widths[width].columns);
+        if (to) {
+            struct cuda_item *piece = &to[width][counts[width]];
+            *piece = (struct cuda_item){item->table,
+                                        item->first_chunk,
+                                        item->chunks,
+                                        item->first_row,
+                                        at,
+                                        n,
+                                        item->partial,
+                                        0,
+                                        0};
+            find_keys(plan, window, group, piece);
+        }
+        counts[width]++;
+    }
+}
+
+/* The plan in the control buffer, if it is there. */
+static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, const struct plan *plan)
+{
+    if (b->prepared_since != b->queue.emptied) {
+        memset(b->prepared, 0, sizeof b->prepared);
+        b->prepared_count = 0;
+        b->prepared_since = b->queue.emptied;
+    }
+    for (uint32_t i = 0; i < CUDA_PREPARED_MAX; i++) {
+        if (b->prepared[i].plan == plan)
+            return &b->prepared[i];
+    }
+    return NULL;
+}
+
+/* Put a plan into the control buffer, unless it is there already. Room is reserved. */
+static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan,
+                                                     uint32_t window)
+{
+    struct cuda_queue *q = &b->queue;
+    uint32_t counts[CUDA_WIDTHS_MAX] = {0}, item_rows = 0, parts = 0;
+    struct cuda_item *items[CUDA_WIDTHS_MAX] = {0};
+    const struct cuda_prepared_plan *known = find_prepared(b, plan);
+    if (known)
+        return known;
+    /* the vllm layout's kernels take rows, not items */
+    uint32_t item_count = b->width_count ? plan->item_count : 0;
+    for (uint32_t i = 0; i < item_count; i++) {
+        cut_item(b, plan, window, &plan->items[i], NULL, counts);
+        item_rows += plan->items[i].rows;
+    }
+    for (uint32_t i = 0; i < plan->merge_count; i++)
+        parts += plan->merges[i].count;
+    struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % CUDA_PREPARED_MAX];
+    *prepared = (struct cuda_prepared_plan){.plan = plan};
+    for (uint32_t i = 0; i < b->width_count; i++) {
+        items[i] = cuda_queue_take(q, counts[i], sizeof *items[i]);
+        prepared->items[i] = cuda_queue_address(q, items[i]);
+    }
+    for (uint32_t i = 0; i < item_count; i++)
+        cut_item(b, plan, window, &plan->items[i], items, prepared->item_counts);
+    struct cuda_attend_pass *arrays = &prepared->arrays;
+    arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
+    arrays->item_rows = cuda_queue_put(q, plan->item_rows, item_rows, sizeof *plan->item_rows);
+    arrays->merges = cuda_queue_put(q, plan->merges, plan->merge_count, sizeof *plan->merges);
+    arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
+    return prepared;
+}
+
+/* What a pass with this plan hands to its kernels. */
+static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
+                                           const struct cuda_prepared_plan *plan,
+                                           const struct attention_pass *pass)
+{
+    const struct geometry *g = b->options.geometry;
+    const struct model_constants *c = b->options.constants;
+    uint64_t of_query = (uint64_t)pass->layer * g->query_heads * sizeof(float),
+             of_kv = (uint64_t)pass->layer * g->kv_heads * sizeof(float);
+    struct cuda_attend_pass p = plan->arrays;
+    p.pool = b->pool;
+    p.map = b->map;
+    p.map_first = 2 * pass->layer * b->layout.blocks;
+    p.q = b->q;
+    p.o = b->o[b->side];
+    p.lse = b->lse[b->side];
+    p.partial_ml = b->partial_ml;
+    p.partial_o = b->partial_o;
+    p.k_scale = b->k_scale + of_kv;
+    p.v_scale = b->v_scale + of_kv;
+    p.sinks = c->sinks ? b->sinks + of_query : 0;
+    p.alibi = c->alibi ? b->alibi : 0;
+    p.scale = g->scale;
+    p.softcap = g->softcap;
+    p.inverse_softcap = g->softcap > 0 ? 1.0F / g->softcap : 0;
+    p.layer = pass->layer;
+    p.window = g->window[pass->layer];
+    return p;
+}
+
+/* Shared memory of paged_v1 and v2: logits of so many tokens in whole blocks, or the warps' outputs. */
+static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
+{
+    uint32_t logits = (tokens + g->block_size - 1) / g->block_size * g->block_size;
+    uint32_t outputs = CUDA_THREADS / 32 / 2 * g->head_dim;
+    return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
+}
+
+/* The items by width, and the merges. */
+static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_plan *prepared,
+                             const struct cuda_attend_pass *p)
+{
+    const struct geometry *g = b->options.geometry;
+    for (uint32_t i = 0; i < b->width_count; i++) {
+        struct cuda_attend_pass with_items = *p;
+        with_items.items = prepared->items[i];
+        struct cuda_grid grid = cuda_grid_of(prepared->item_counts[i] * g->kv_heads, CUDA_THREADS);
+        grid.shared_bytes = b->widths[i].shared_bytes;
+        if (grid.x)
+            cuda_queue_launch(&b->queue, b->widths[i].kernel, grid, &with_items, sizeof with_items);
+    }
+    if (prepared->plan->merge_count)
+        cuda_queue_launch(
+            &b->queue, KERNEL_MERGE,
+            cuda_grid_of(prepared->plan->merge_count * g->query_heads, (g->head_dim + 31) / 32 * 32), p,
+            sizeof *p);
+}
+
+/* Whether a step of `rows` rows goes to paged_v1: as it is named, or by vLLM's rule; and where the
+ * logits of the longest row fit into shared memory. */
+static bool takes_paged_v1(const struct cuda_backend *b, enum attention_kernel named, uint32_t rows,
+                           uint32_t longest)
+{
+    const struct geometry *g = b->options.geometry;
+    enum attention_kernel kernel = named == ATTENTION_AUTO ? b->options.kernel : named;
+    bool by_rule = longest <= PAGED_V1_TOKENS &&
+                   (longest <= PAGED_PARTITION || rows * g->query_heads > PAGED_V1_BLOCKS);
+    bool fits = longest <= b->base.info.paged_v1_tokens;
+    return fits && (kernel == ATTENTION_PAGED_V1 || (kernel == ATTENTION_AUTO && by_rule));
+}
+
+/* The vllm layout's kernels, which take rows as they are, some at a time if their partial states have
+ * no room together. */
+static void launch_paged(struct cuda_backend *b, const struct plan *plan,
+                         const struct cuda_attend_pass *p, enum attention_kernel kernel)
+{
+    const struct geometry *g = b->options.geometry;
+    uint32_t longest = 1;
+    for (uint32_t i = 0; i < plan->row_count; i++)
+        longest = plan->rows[i].keys > longest ? plan->rows[i].keys : longest;
+    bool v1 = takes_paged_v1(b, kernel, plan->row_count, longest);
+    uint32_t partitions = v1 ? 1 : (longest + PAGED_PARTITION - 1) / PAGED_PARTITION;
+    uint32_t room = b->options.partials_max / partitions, together = room ? room : 1;
+    for (uint32_t first = 0, n; first < plan->row_count; first += n) {
+        n = smaller(smaller(v1 ? GRID_MAX : together, GRID_MAX), plan->row_count - first);
+        const struct cuda_paged_pass pass = {*p, partitions, first};
+        struct cuda_grid grid = {g->query_heads, n, partitions, CUDA_THREADS,
+                                 paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION)};
+        cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);
+        grid.z = 1;
+        grid.shared_bytes = 0;
+        if (!v1)
+            cuda_queue_launch(&b->queue, KERNEL_PAGED_REDUCE, grid, &pass, sizeof pass);
+    }
+}
+
+void cuda_step_attention(struct cuda_backend *b, const struct attention_pass *pass)
+{
+    const struct geometry *g = b->options.geometry;
+    const struct plan *plan = pass->plan;
+    struct cuda_queue *q = &b->queue;
+    size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    cuda_queue_reserve(q, q->control_bytes / 2, CUDA_PASS_OPERATIONS); /* more than any plan is */
+    const struct cuda_prepared_plan *prepared = prepare_plan(b, plan, g->window[pass->layer]);
+    struct cuda_attend_pass p = attend_pass(b, prepared, pass);
+    cuda_queue_await_side(q, b->side);
+    if (pass->q) {
+        cuda_queue_copy_in(q, b->q, pass->q, plan->row_count * row_bytes);
+    } else {
+        p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
+        cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->row_count, CUDA_THREADS), &p,
+                          sizeof p);
+    }
+    if (g->layout == LAYOUT_VLLM)
+        launch_paged(b, plan, &p, pass->kernel);
+    else
+        launch_attention(b, prepared, &p);
+    cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
+    cuda_queue_begin_copies(q, b->side);
+    cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
+    if (pass->lse)
+        cuda_queue_copy_out(q, pass->lse, p.lse,
+                            (size_t)plan->row_count * g->query_heads * sizeof(float));
+    cuda_queue_end_copies(q, b->side);
+    b->side = (b->side + 1) % CUDA_SIDES;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+
+/* Bring the device's copy of the model constants up to date. */
+static void update_constants(struct cuda_backend *b)
+{
+    const struct geometry *g = b->options.geometry;
+    const struct model_constants *c = b->options.constants;
+    struct cuda_queue *q = &b->queue;
+    size_t by_query = (size_t)g->layers * g->query_heads, by_kv = (size_t)g->layers * g->kv_heads;
+    if (b->constants_version == c->version)
+        return;
+    b->constants_version = c->version;
+    cuda_queue_copy_in(q, b->k_scale, c->k_scale, by_kv * sizeof(float));
+    cuda_queue_copy_in(q, b->v_scale, c->v_scale, by_kv * sizeof(float));
+    if (c->sinks)
+        cuda_queue_copy_in(q, b->sinks, c->sinks, by_query * sizeof(float));
+    if (c->alibi)
+        cuda_queue_copy_in(q, b->alibi, c->alibi, g->query_heads * sizeof(float));
+}
+
+void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket)
+{
+    if (cuda_failed(&b->device))
+        return;
+    cuda_queue_begin(&b->queue, ticket);
+    b->side = 0; /* so that the same step is the same graph */
+    make_swaps(b, step);
+    update_constants(b);
+    update_tables(b, step);
+    make_copies(b, step);
+    cuda_queue_begin_passes(&b->queue);
+    for (uint32_t i = 0; i < step->pass_count && !cuda_failed(&b->device); i++) {
+        const struct attention_pass *pass = &step->passes[i];
+        assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&
+                               pass->plan->row_count <= b->options.rows_max));
+        if (pass->append_count)
+            add_appends(b, pass);
+        if (pass->plan && pass->plan->row_count)
+            cuda_step_attention(b, pass);
+    }
+    cuda_queue_end(&b->queue, ticket);
+}
