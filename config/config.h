@@ -58,6 +58,7 @@ struct config {
     uint32_t batch_window_us; /* that a client's rows wait for company */
     uint32_t slow_step_ms;    /* longer ones are logged; 0: none */
     enum admission admission; /* of the sequences of workloads */
+    int sharing;              /* whether rows with common blocks read them together */
     uint64_t host_blocks;     /* in host memory, to swap to */
     enum log_level log_level;
     struct config_origin *origins; /* owned: text and place of each key's value */

@@ -37,6 +37,7 @@ struct executor {
     struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES], idle_us[SAMPLES];
     uint32_t step_rows[SAMPLES];
+    uint64_t step_bytes[SAMPLES];
 };
 
 /* ---- running ------------------------------------------------------------------------------------- */
@@ -229,6 +230,7 @@ void executor_retire(struct executor *x, uint64_t step, const uint32_t *table_ro
     uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES);
     x->step_us[at] = (float)(cost.seconds * 1e6);
     x->step_rows[at] = rows;
+    x->step_bytes[at] = cost.bytes;
     x->totals.rows_max = rows > x->totals.rows_max ? rows : x->totals.rows_max;
     x->totals.busy_s += cost.seconds;
     x->totals.bytes_read += cost.bytes;
@@ -255,6 +257,10 @@ struct executor_stats executor_stats(const struct executor *x)
     float times[SAMPLES], idle[SAMPLES];
     if (n == 0)
         return stats;
+    for (uint32_t i = 0; i < n; i++) {
+        stats.latest.seconds += (double)x->step_us[i] * 1e-6;
+        stats.latest.bytes += x->step_bytes[i];
+    }
     memcpy(times, x->step_us, n * sizeof *times);
     memcpy(rows, x->step_rows, n * sizeof *rows);
     qsort(times, n, sizeof *times, by_float);
@@ -368,7 +374,7 @@ static int make_planners(struct executor *x, uint32_t partials_max)
                                                 .group = geometry_group(g),
                                                 .block_size = g->block_size,
                                                 .window = g->window[layer],
-                                                .share = true};
+                                                .share = x->config->sharing};
         for (int slot = 0; slot < PLAN_SLOTS; slot++) {
             if (planner_create(&options, &x->windows[i].slots[slot]) != 0)
                 return ATTND_NO_MEMORY;

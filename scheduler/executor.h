@@ -50,6 +50,7 @@ struct executor_stats {
     double busy_s;
     uint32_t rows_p50, rows_max;
     double step_us_p50, step_us_p99;
+    struct step_cost latest; /* of the latest steps together */
     double
         idle_us_p50; /* between the end of a step and the begin of the next that waited for nothing */
 };

@@ -126,6 +126,17 @@ static void write_rate(struct json_writer *w, double gb_per_s, double roof_gb_pe
     json_float(w, "roof_fraction", roof_gb_per_s > 0 ? (float)(gb_per_s / roof_gb_per_s) : 0);
 }
 
+/* What reading the latest steps' K and V takes at the roof, and its share of what they took. */
+static double ideal_seconds(const struct call_stats *s, const struct render_context *c)
+{
+    return c->roof_gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof_gb_per_s * 1e9) : 0;
+}
+
+static double latest_fraction(const struct call_stats *s, const struct render_context *c)
+{
+    return s->steps.latest.seconds > 0 ? ideal_seconds(s, c) / s->steps.latest.seconds : 0;
+}
+
 static void render_stats(struct json_writer *w, const struct call *call, const struct render_context *c)
 {
     const struct call_stats *s = &call->stats;
@@ -157,6 +168,12 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_close(w, '}');
     json_uint(w, "bytes_read", s->steps.bytes_read);
     write_rate(w, s->gb_per_s, c->roof_gb_per_s);
+    json_open(w, "latest", '{'); /* steps, a thousand at most; ideal: at the roof */
+    json_uint(w, "bytes_read", s->steps.latest.bytes);
+    json_double(w, "seconds", s->steps.latest.seconds);
+    json_double(w, "ideal_seconds", ideal_seconds(s, c));
+    json_float(w, "roof_fraction", (float)latest_fraction(s, c));
+    json_close(w, '}');
     json_close(w, '}');
     json_open(w, "sequences", '{');
     json_uint(w, "count", s->tables.rows - s->leases);
@@ -220,6 +237,10 @@ static void render_metrics(struct http_exchange *x, const struct call *call,
                  (double)s->steps.bytes_read);
     write_metric(w, "roof_bytes_per_second", "gauge",
                  "Rate at which the pool can be read, measured at start.", c->roof_gb_per_s * 1e9);
+    write_metric(
+        w, "latest_roof_fraction", "gauge",
+        "Of the latest steps: time to read their K and V at that rate, over the time they took.",
+        latest_fraction(s, c));
     write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
     write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
     write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
