@@ -686,8 +686,11 @@ static int read_states(struct body *b, struct call *call, const struct geometry 
         return refuse(b, "o", "is too large");
     call->q = o;
     call->k = lse;
+    uint32_t i = 0;
     cJSON_ArrayForEach (state, states) {
-        int rc = read_row_list(b, "o", state, call->rows, g->query_heads, g, o);
+        char name[16];
+        snprintf(name, sizeof name, "o/%u", i++);
+        int rc = read_row_list(b, name, state, call->rows, g->query_heads, g, o);
         if (rc != 0)
             return rc;
         o += state_bytes;

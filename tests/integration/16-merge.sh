@@ -44,7 +44,7 @@ while IFS='|' read -r name want body; do
     expect "$name" "$want" "$(call /v1/merge "$body" | jq -r '"\(.status) \(.detail)"')"
 done <<'TABLE'
 no states|422 /o: wants [states][rows][heads][head_dim], of at least one state and row|{"o":[],"lse":[]}
-a head too many|422 /o: row 0: has 2 entries, wants 1 (heads)|{"o":[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]]}
+a head too many|422 /o/0: row 0: has 2 entries, wants 1 (heads)|{"o":[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]]}
 lse of another number of states|422 /lse: has 2 entries, wants 1 (states, as o has)|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]],[[0]]]}
 an lse that is none|422 /lse: wants numbers, or null for a state without keys|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[["x"]]]}
 an unknown member|422 /v: there is no such member, or it is not built yet|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]],"v":1}
