@@ -42,6 +42,7 @@ struct options {
     const char *arch; /* to compile kernels for */
     const char *sets[SETS_MAX];
     size_t set_count;
+    char backend[64]; /* --backend, as the --set that it stands for */
 };
 
 struct daemon {
@@ -64,13 +65,14 @@ static void print_help(void)
 {
     puts("attnd - a daemon that owns a paged KV cache and computes attention over it\n"
          "\n"
-         "usage: attnd [--config FILE] [--set PATH=VALUE]...\n"
+         "usage: attnd [--config FILE] [--backend NAME] [--set PATH=VALUE]...\n"
          "\n"
          "  --config FILE      JSON with comments; without it the built-in defaults "
          "(config/demo.jsonc)\n"
          "  --set PATH=VALUE   one key; stronger than ATTND_PATH__KEY in the environment, which is "
          "stronger\n"
          "                     than the file\n"
+         "  --backend NAME     auto, cuda, cpu or reference: short for --set backend.name=NAME\n"
          "  --check-config     check it, print the memory arithmetic, exit\n"
          "  --print-config     print the effective configuration and where each value came from, exit\n"
          "  --compile-kernels --arch ARCH\n"
@@ -106,15 +108,11 @@ static void print_version(void)
 static bool parse_options(int argc, char **argv, struct options *options)
 {
     static const struct option known[] = {
-        {"config", required_argument, NULL, 'c'},
-        {"set", required_argument, NULL, 's'},
-        {"check-config", no_argument, NULL, 'k'},
-        {"print-config", no_argument, NULL, 'p'},
-        {"compile-kernels", no_argument, NULL, 'K'},
-        {"arch", required_argument, NULL, 'a'},
-        {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"config", required_argument, NULL, 'c'},  {"set", required_argument, NULL, 's'},
+        {"backend", required_argument, NULL, 'b'}, {"check-config", no_argument, NULL, 'k'},
+        {"print-config", no_argument, NULL, 'p'},  {"compile-kernels", no_argument, NULL, 'K'},
+        {"arch", required_argument, NULL, 'a'},    {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
     };
     int c;
     *options = (struct options){.action = ACTION_SERVE};
@@ -123,12 +121,15 @@ static bool parse_options(int argc, char **argv, struct options *options)
         case 'c':
             options->file = optarg;
             break;
+        case 'b':
+            snprintf(options->backend, sizeof options->backend, "backend.name=%s", optarg);
+            /* fall through */
         case 's':
             if (options->set_count == SETS_MAX) {
                 fprintf(stderr, "attnd: more than %d --set\n", SETS_MAX);
                 return false;
             }
-            options->sets[options->set_count++] = optarg;
+            options->sets[options->set_count++] = c == 'b' ? options->backend : optarg;
             break;
         case 'k':
             options->action = ACTION_CHECK_CONFIG;

@@ -70,6 +70,9 @@ expect 'a pool larger than memory exits 69' 69 $?
 expect 'and shows the arithmetic' 1 "$(grep -c 'blocks of 32768 bytes are 52428800 MiB' "$WORK/err")"
 "$ATTND" --set backend.isa=sse9 2>/dev/null
 expect 'an unknown instruction set exits 78' 78 $?
+expect '--backend is short for a key' 'backend.name: "reference"' \
+    "$("$ATTND" --backend reference --print-config | sed -n 's/.*"name": "\([a-z]*\)".*/backend.name: "\1"/p')"
+expect 'and no other backend goes' 78 "$("$ATTND" --backend gpu 2>/dev/null; echo $?)"
 expect '--check-config shows the arithmetic' 'pool                     4096 blocks = 65536 tokens' \
     "$("$ATTND" --check-config | grep '^pool  *[0-9]* blocks')"
 expect '--version names it' attnd "$("$ATTND" --version | head -n 1 | cut -d' ' -f1)"
