@@ -758,10 +758,8 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
                          uint32_t *copy_count)
 {
     struct row *r = live_row(t, row);
-    uint32_t need = 0;
+    uint32_t need = block_tables_absent(t, row);
     assert(r->swapped);
-    for (uint32_t i = 0; i < r->entries; i++)
-        need += swap_ledger_device_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
     if (need > block_pool_available(t->pool)) {
         uint32_t none;
         return block_pool_acquire(t->pool, need, &none); /* fails, and counts the failure */

@@ -51,7 +51,7 @@ struct config_origin {
     char *place; /* owned: "config/x.jsonc:7:21", "ATTND_LISTEN=...", "--set ...", "default" */
 };
 
-static const char *const kernel_choices[] = {"auto", "paged_v1", "paged_v2", NULL};
+const char *const config_kernel_names[] = {"auto", "paged_v1", "paged_v2", NULL};
 static const char *const admission_names[] = {"forecast", "optimistic", NULL};
 static const char *const switch_names[] = {"off", "on", NULL};
 
@@ -65,7 +65,7 @@ static const struct key keys[] = {
     {"backend.isa", KIND_STRING, AT(isa), 0, 0, "\"auto\"", NULL, "of the CPU backend: auto, portable, avx2, avx512 or amx"},
     {"backend.threads", KIND_U32, AT(threads), 0, 1024, "0", NULL, "of the CPU backend; 0: as many as this process may use"},
     {"backend.device", KIND_U32, AT(device), 0, 1024, "0", NULL, "of the CUDA backend: which GPU"},
-    {"backend.kernel", KIND_ENUM, AT(kernel), 0, 0, "\"auto\"", kernel_choices,
+    {"backend.kernel", KIND_ENUM, AT(kernel), 0, 0, "\"auto\"", config_kernel_names,
      "of the CUDA backend with the layout vllm: paged_v1, paged_v2, or auto: by length and batch"},
     {"backend.cache", KIND_STRING, AT(cache), 0, 0, "\"\"", NULL,
      "of the CUDA backend: folder for compiled kernels; empty: attnd under $XDG_CACHE_HOME or ~/.cache; none: not kept"},

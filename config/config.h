@@ -72,6 +72,9 @@ struct config_inputs {
     char *const *environment; /* as environ: "NAME=value", NULL-terminated */
 };
 
+/* Names of the kernels of the vllm layout, by enum attention_kernel; NULL-terminated. */
+extern const char *const config_kernel_names[];
+
 /* config_load(config, inputs, error): read every source and check the result. On success the caller
  * owns `config` and ends it with config_deinit(). Returns 0, or ATTND_INVALID with `error` filled and
  * nothing to free. */

@@ -415,10 +415,7 @@ static int read_keys_and_values(struct body *b, struct call *call, const struct 
 
 bool call_parse_kernel(struct http_text name, enum attention_kernel *kernel)
 {
-    static const char *const names[] = {[ATTENTION_AUTO] = "auto",
-                                        [ATTENTION_PAGED_V1] = "paged_v1",
-                                        [ATTENTION_PAGED_V2] = "paged_v2"};
-    unsigned n = sizeof names / sizeof names[0], i = index_of(name, names, n);
+    unsigned n = ATTENTION_PAGED_V2 + 1, i = index_of(name, config_kernel_names, n);
     if (i < n)
         *kernel = (enum attention_kernel)i;
     return i < n;

@@ -359,9 +359,7 @@ static double roof_fraction(const struct call *call, const struct render_context
 
 static const char *kernel_of(const struct call *call, const struct render_context *c)
 {
-    return call->kernel == ATTENTION_PAGED_V1   ? "paged_v1"
-           : call->kernel == ATTENTION_PAGED_V2 ? "paged_v2"
-                                                : c->backend->kernel;
+    return call->kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[call->kernel];
 }
 
 static void render_attention(struct json_writer *w, const struct call *call,

@@ -505,9 +505,7 @@ static int check_kernel(const struct attention_options *o, char error[ATTENTION_
 static const char *kernel_name(const struct attention_options *o, const struct cuda_target *target)
 {
     if (o->geometry->layout == LAYOUT_VLLM)
-        return o->kernel == ATTENTION_PAGED_V1   ? "paged_v1"
-               : o->kernel == ATTENTION_PAGED_V2 ? "paged_v2"
-                                                 : "paged_v1 or paged_v2";
+        return o->kernel == ATTENTION_AUTO ? "paged_v1 or paged_v2" : config_kernel_names[o->kernel];
     return cuda_columns_max(o->geometry, target) ? "attend_mma" : "attend_simple";
 }
 

@@ -1,14 +1,7 @@
 #!/usr/bin/env bash
 # When the pool is full, idle sequences are swapped to host memory and come back when they are called: their outputs keep their
 # bits. Who declared max_tokens, is waited for, or has a higher priority stays.
-. tests/integration/lib.sh
-call() { curl -s --json "$2" "$URL$1"; }
-stat() { curl -s "$URL/stats" | jq -c "$1"; }
-problem() { jq -r '"\(.status) \(.detail)"'; }
-geometry=(--set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1 --set geometry.head_dim=8
-    --set geometry.block_size=4 --set geometry.dtype=f32 --set geometry.kv_dtype=f32)
-# N rows of k (or v), from a number on.
-rows() { jq -nc --argjson f "$1" --argjson n "$2" '[range($n) as $i | [[range(8) | ((. + 3) * ($f + $i) * 7 % 11) - 5]]]'; }
+. tests/integration/small.sh
 append() { # SEQUENCE FIRST N - to both layers
     local layer
     for layer in 0 1; do

@@ -1,14 +1,7 @@
 #!/usr/bin/env bash
 # Block tables of the caller's own, on blocks that it leases: attention through them has the bits of attention on a sequence, in
 # vLLM's form (block_tables) and in FlashInfer's (CSR); what is not the lease's is refused.
-. tests/integration/lib.sh
-call() { curl -s --json "$2" "$URL$1"; }
-stat() { curl -s "$URL/stats" | jq -c "$1"; }
-problem() { jq -r '"\(.status) \(.detail)"'; }
-geometry=(--set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1 --set geometry.head_dim=8
-    --set geometry.block_size=4 --set geometry.dtype=f32 --set geometry.kv_dtype=f32)
-# N rows of k (or v), from a number on.
-rows() { jq -nc --argjson f "$1" --argjson n "$2" '[range($n) as $i | [[range(8) | ((. + 3) * ($f + $i) * 7 % 11) - 5]]]'; }
+. tests/integration/small.sh
 q='[[[1,0,2,0,1,0,0,1],[0,1,0,-1,0,1,0,1]]]'
 qqq="[${q:1:-1},[[0,0,1,1,0,0,1,0],[2,0,0,0,0,0,0,-1]],[[1,1,1,1,0,0,0,0],[0,0,0,0,1,1,1,1]]]"
 start_daemon "${geometry[@]}" --set pool.blocks=16
@@ -119,20 +112,20 @@ expect 'an unused one is taken back' '410 [2,2]' \
 stop_daemon
 expect 'it ends cleanly' 0 $?
 
+# Delete PATH while a call on lease 7 waits for company, whose answer is in $WORK/waits then; prints the code.
+delete_meanwhile() {
+    call /v1/paged "{\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}" >"$WORK/waits" &
+    local waits=$!
+    sleep 0.1
+    curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL$1"
+    wait $waits
+}
 # A sequence that is deleted by the number of a lease is none, and calls on the lease do not care.
 start_daemon "${geometry[@]}" --set pool.blocks=8 --set scheduler.batch_window_us=300000
 call /v1/leases '{"blocks":1,"id":7}' >/dev/null
-call /v1/paged "{\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}" >"$WORK/waits" &
-waits=$!
-sleep 0.1
-expect 'there is no such sequence' 404 "$(curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL/v1/sequences/7")"
-wait $waits
+expect 'there is no such sequence' 404 "$(delete_meanwhile /v1/sequences/7)"
 expect 'the call on the lease runs' '[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]' "$(jq -c '.o // .detail' "$WORK/waits")"
-call /v1/paged "{\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}" >"$WORK/waits" &
-waits=$!
-sleep 0.1
-expect 'the lease is deleted' 204 "$(curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL/v1/leases/7")"
-wait $waits
+expect 'the lease is deleted' 204 "$(delete_meanwhile /v1/leases/7)"
 expect 'and the call on it ends' '410 lease 7 was deleted before the call ran' "$(problem <"$WORK/waits")"
 stop_daemon
 

@@ -13,9 +13,9 @@
  *   cp.async                        All threads send for 16 (or 8) bytes at a time, zeros where nothing is seen; a group
  *                                   a half. Rows are padded by 16 bytes.
  *
- * With the engine no thread computes addresses or waits for block ids: W1 0.83 to 0.85 of the roof on an H200, W1b 0.52 to
- * 0.64, W6 0.70 to 0.80. One row a copy was tried (no tensor map, rows padded): the engine makes a copy in 11 ns, so rows of 256 bytes
- * come at 0.66 of the roof. */
+ * With the engine no thread computes addresses or waits for block ids: W1 0.83 to 0.85 of the roof on an H200, W1b 0.52
+ * to 0.64, W6 0.70 to 0.80. One row a copy was tried (no tensor map, rows padded): the engine makes a copy in 11 ns, so
+ * rows of 256 bytes come at 0.66 of the roof. */
 #pragma once
 
 #include "kernels/cuda/device/fragments.cuh"
@@ -53,7 +53,7 @@ template <int SLOTS, uint32_t KV_ROW> struct tile_ring {
 
 #if ENGINE
     static constexpr uint32_t BOX_ROWS = BLOCK_SIZE < TILE_TOKENS ? BLOCK_SIZE : TILE_TOKENS;
-    static constexpr uint32_t SEGMENTS = KV_ROW / 128, BOXES = TILE_TOKENS / BOX_ROWS * SEGMENTS;
+    static constexpr uint32_t SEGMENTS = KV_ROW / TILE_SEGMENT, BOXES = TILE_TOKENS / BOX_ROWS * SEGMENTS;
     static_assert(BOXES <= 32, "a box a lane");
 
     uint32_t barriers; /* of the slots */
@@ -87,14 +87,14 @@ template <int SLOTS, uint32_t KV_ROW> struct tile_ring {
     void send(uint32_t half)
     {
         uint32_t barrier = barriers + half % SLOTS * 8, token = token_of(half);
-        uint32_t to = address(half) + lane() % SEGMENTS * SEGMENT_BYTES + lane() / SEGMENTS * BOX_ROWS * 128;
+        uint32_t to = address(half) + lane() % SEGMENTS * SEGMENT_BYTES + lane() / SEGMENTS * BOX_ROWS * TILE_SEGMENT;
         bool seen = box_is_seen(token);
         uint32_t boxes = __popc(__ballot_sync(ALL_LANES, seen));
         if (lane() == 0)
-            barrier_expect(barrier, boxes * BOX_ROWS * 128);
+            barrier_expect(barrier, boxes * BOX_ROWS * TILE_SEGMENT);
         __syncwarp(); /* the barrier expects what is sent for now */
         if (seen)
-            copy_box(to, range.pass.map, barrier, lane() % SEGMENTS * (128 / bytes_of(KV_DTYPE)), token % BLOCK_SIZE,
+            copy_box(to, range.pass.map, barrier, lane() % SEGMENTS * (TILE_SEGMENT / bytes_of(KV_DTYPE)), token % BLOCK_SIZE,
                      range.kv_head, range.pass.map_first + 2 * block + half % 2, policy);
         look_up(half + TILE_WARPS);
     }
@@ -107,7 +107,7 @@ template <int SLOTS, uint32_t KV_ROW> struct tile_ring {
             return;
         uint8_t *slot = slots + half % SLOTS * HALF_BYTES;
         for (uint32_t at = threadIdx.x; at < HALF_BYTES / 16; at += CUDA_THREADS) {
-            if (!range.is_seen(position + at / 8 % TILE_TOKENS))
+            if (!range.is_seen(position + at / (TILE_SEGMENT / 16) % TILE_TOKENS))
                 *(uint4 *)(slot + at * 16) = {0, 0, 0, 0};
         }
         fence_engine(); /* before the engine writes there again */
