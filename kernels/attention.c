@@ -132,9 +132,10 @@ bool attention_self_test(struct attention *attention)
 }
 
 bool attention_time_passes(struct attention *attention, const struct attention_step *step,
-                           uint32_t replays, double *us)
+                           uint32_t replays, bool apart, double *us)
 {
-    return attention->ops->time_passes && attention->ops->time_passes(attention, step, replays, us);
+    return attention->ops->time_passes &&
+           attention->ops->time_passes(attention, step, replays, apart, us);
 }
 
 uint64_t attention_memory_available(const char *backend, uint32_t device)

@@ -197,12 +197,13 @@ bool attention_self_test(struct attention *attention);
  * several plain loops. Takes well under a second. No step is in flight. */
 double attention_measure_roof(struct attention *attention);
 
-/* attention_time_passes(a, step, replays, us): microseconds that attention itself takes (items and
- * merges, without appends, q and copies) for the passes of a step that has just run, one pass after the
- * other, per pass: `replays` values in us[], unsorted. Only a device has such a clock: returns false
+/* attention_time_passes(a, step, replays, apart, us): microseconds that attention itself takes (items
+ * and merges, without appends, q and copies) for the passes of a step that has just run, one pass after
+ * the other, per pass: `replays` values in us[], unsorted. `apart`: with an empty kernel ahead of each
+ * pass, whose own time is subtracted. Only a device has such a clock: returns false
  * for the others. For benchmarks. No step is in flight. */
 bool attention_time_passes(struct attention *attention, const struct attention_step *step,
-                           uint32_t replays, double *us);
+                           uint32_t replays, bool apart, double *us);
 
 /* attention_compile_kernels(g, arch, cache, report, error): compile the CUDA kernels for a geometry and
  * a kind of GPU ("sm_90a"), which need not be there, into `cache`. A line a kernel goes to `report`.

@@ -24,7 +24,7 @@ struct attention_ops {
     double (*measure_roof)(struct attention *attention);
     /* NULL: no clock of its own */
     bool (*time_passes)(struct attention *attention, const struct attention_step *step,
-                        uint32_t replays, double *us);
+                        uint32_t replays, bool apart, double *us);
 };
 
 /* The first member of every backend's own structure. */

@@ -210,6 +210,15 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
 
 /* ---- pieces and items ---------------------------------------------------------------------------- */
 
+/* A size for pieces of roughly so many chunks: whole nodes of the tree, since what is left of a node becomes pieces of its
+ * children. Up to twice as large, because a few large pieces are better than many partial states. */
+static uint32_t whole_nodes(uint32_t chunks)
+{
+    if (chunks > SEGMENT_CHUNKS)
+        return chunks;
+    return chunks > SEGMENT_CHUNKS / 2 - 1 ? SEGMENT_CHUNKS : chunks > RUN_CHUNKS / 2 - 1 ? RUN_CHUNKS : 1;
+}
+
 /* One item over chunks [first, end) for the rows [a, b) of the order; a final one has no partials. */
 static void add_item(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
                      enum plan_level level, bool final)
@@ -372,8 +381,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
         chunks += end_chunk_of(rows[i].keys) - first_chunk_of(p, rows[i].keys);
     }
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
-    p->piece_max =
-        larger(1, (uint32_t)((chunks + tasks - 1) / tasks)); /* so that there are no more than that */
+    p->piece_max = whole_nodes((uint32_t)((chunks + tasks - 1) / tasks));
     begin_plan(p, n);
     if (n)
         emit_range(p, 0, n, 0);

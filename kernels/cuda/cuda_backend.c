@@ -181,7 +181,7 @@ static double cuda_measure_roof(struct attention *attention)
         cuda_queue_launch(q, KERNEL_READ_ALL,
                           cuda_grid_of(b->device.multiprocessors * per_multiprocessor[i], ROOF_THREADS),
                           &pass, sizeof pass);
-        if (!cuda_queue_time(q, ROOF_ROUNDS, us))
+        if (!cuda_queue_time(q, ROOF_ROUNDS, false, us))
             return 0;
         for (int round = 0; round < ROOF_ROUNDS; round++)
             best = us[round] < best ? us[round] : best;
@@ -190,7 +190,7 @@ static double cuda_measure_roof(struct attention *attention)
 }
 
 static bool cuda_time_passes(struct attention *attention, const struct attention_step *step,
-                             uint32_t replays, double *us)
+                             uint32_t replays, bool apart, double *us)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (cuda_failed(&b->device))
@@ -199,7 +199,7 @@ static bool cuda_time_passes(struct attention *attention, const struct attention
     cuda_queue_begin_passes(&b->queue);
     for (uint32_t i = 0; i < step->pass_count; i++)
         cuda_step_attention(b, &step->passes[i]);
-    if (!cuda_queue_time(&b->queue, replays, us))
+    if (!cuda_queue_time(&b->queue, replays, apart, us))
         return false;
     for (uint32_t i = 0; i < replays; i++)
         us[i] /= step->pass_count;
@@ -266,6 +266,8 @@ static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
         return columns >= 16;
     case KERNEL_ATTEND_32:
         return columns >= 32;
+    case KERNEL_ATTEND_64:
+        return columns >= 64;
     default:
         return true;
     }
@@ -295,10 +297,11 @@ static uint32_t paged_shared_max(const struct cuda_backend *b)
 /* Compile or find the kernels, and load them. */
 static int load_kernels(struct cuda_backend *b)
 {
-    static const struct cuda_width all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0},
-                                            {KERNEL_ATTEND_8, 8, 0},
-                                            {KERNEL_ATTEND_16, 16, 0},
-                                            {KERNEL_ATTEND_32, 32, 0}};
+    static const struct cuda_width all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, CUDA_THREADS, 0},
+                                            {KERNEL_ATTEND_8, 8, 0, 0},
+                                            {KERNEL_ATTEND_16, 16, 0, 0},
+                                            {KERNEL_ATTEND_32, 32, 0, 0},
+                                            {KERNEL_ATTEND_64, 64, 0, 0}};
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     char error[CUDA_COMPILER_ERROR_BYTES];
@@ -326,14 +329,15 @@ static int load_kernels(struct cuda_backend *b)
         *width = all[i];
         if (width->kernel == KERNEL_ATTEND_SIMPLE)
             continue;
-        width->shared_bytes =
+        const struct tile_shape shape =
             tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
-                          d->target.sm_bytes, cuda_uses_engine(g, &d->target))
-                .bytes;
+                          d->target.sm_bytes, cuda_uses_engine(g, &d->target));
+        width->threads = shape.threads;
+        width->shared_bytes = shape.bytes;
         allow_shared_memory(b, width);
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
-        const struct cuda_width paged = {KERNEL_PAGED_V1, 0, paged_shared_max(b)};
+        const struct cuda_width paged = {KERNEL_PAGED_V1, 0, CUDA_THREADS, paged_shared_max(b)};
         allow_shared_memory(b, &paged);
         b->base.info.paged_v1_tokens =
             paged.shared_bytes / (uint32_t)sizeof(float) / g->block_size * g->block_size;
@@ -376,19 +380,20 @@ static bool take_pool(struct cuda_backend *b)
            cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "clearing the KV pool");
 }
 
-/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][slot][dim], of which a box is a
- * segment of the slots of a block. */
+/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of which a box is all
+ * segments of some slots of a block; where rows are not whole segments, [1][slot][dim] and one. */
 static bool make_map(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     CUtensorMap map;
     uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
+    uint32_t unit = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).unit,
+             part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
     const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
-                     sizes[] = {g->head_dim, g->block_size, g->kv_heads, halves},
-                     strides[] = {b->pool.slot_bytes, b->pool.head_bytes, b->pool.half_bytes};
-    const cuuint32_t box[] = {TILE_SEGMENT / element, smaller(g->block_size, TILE_TOKENS), 1, 1},
-                     steps[] = {1, 1, 1, 1};
+                     sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
+                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes, b->pool.half_bytes};
+    const cuuint32_t box[] = {part, smaller(g->block_size, unit), segments, 1, 1}, steps[] = {1, 1, 1, 1, 1};
     if (b->width_count == 0 || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
         return true;
     if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
@@ -403,9 +408,9 @@ static bool make_map(struct cuda_backend *b)
                       d->cu.cuTensorMapEncodeTiled(
                           &map,
                           element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-                          4, (void *)(uintptr_t)b->pool.bytes, sizes, strides, box, steps,
+                          5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, box, steps,
                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                          CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                       "describing the pool to the copy engine") &&
            cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->map, &map, sizeof map, d->stream),
                       "uploading a tensor map") &&
@@ -464,7 +469,7 @@ static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
     size_t item_rows = rows * ITEMS_PER_ROW + b->base.info.tasks;
-    return item_rows * ((group + 7) / 8 * sizeof(struct cuda_item) + sizeof(uint32_t) +
+    return item_rows * ((group + 7) / 8 * sizeof(struct cuda_item) + sizeof(struct cuda_item_row) +
                         sizeof(struct plan_part)) +
            rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;

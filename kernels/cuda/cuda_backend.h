@@ -12,14 +12,14 @@
 enum {
     CUDA_GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
     CUDA_PASS_OPERATIONS = 64,   /* of a pass, at most, without its appends */
-    CUDA_WIDTHS_MAX = 3,
+    CUDA_WIDTHS_MAX = 4,
     CUDA_PREPARED_MAX = 8 /* plans of a step that are remembered: one a window */
 };
 
 /* Pieces of items of up to so many packed columns, and the kernel for them. */
 struct cuda_width {
     enum cuda_kernel kernel;
-    uint32_t columns, shared_bytes;
+    uint32_t columns, threads, shared_bytes;
 };
 
 /* What the device knows of one row of the block tables. */

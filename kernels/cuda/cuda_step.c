@@ -302,7 +302,10 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b, con
         cut_item(b, plan, window, &plan->items[i], items, prepared->item_counts);
     struct cuda_attend_pass *arrays = &prepared->arrays;
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
-    arrays->item_rows = cuda_queue_put(q, plan->item_rows, item_rows, sizeof *plan->item_rows);
+    struct cuda_item_row *rows = cuda_queue_take(q, item_rows, sizeof *rows);
+    for (uint32_t i = 0; i < item_rows; i++)
+        rows[i] = (struct cuda_item_row){plan->item_rows[i], plan->rows[plan->item_rows[i]].keys};
+    arrays->item_rows = cuda_queue_address(q, rows);
     arrays->merges = cuda_queue_put(q, plan->merges, plan->merge_count, sizeof *plan->merges);
     arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
     return prepared;
@@ -351,19 +354,22 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
                              const struct cuda_attend_pass *p)
 {
     const struct geometry *g = b->options.geometry;
-    for (uint32_t i = 0; i < b->width_count; i++) {
-        struct cuda_attend_pass with_items = *p;
-        with_items.items = prepared->items[i];
-        struct cuda_grid grid = cuda_grid_of(prepared->item_counts[i] * g->kv_heads, CUDA_THREADS);
+    struct cuda_attend_pass with_items = *p;
+    for (uint32_t i = b->width_count; i-- > 0;) { /* the longest items first */
+        struct cuda_grid grid = cuda_grid_of(prepared->item_counts[i] * g->kv_heads, b->widths[i].threads);
+        if (grid.x == 0)
+            continue;
         grid.shared_bytes = b->widths[i].shared_bytes;
-        if (grid.x)
-            cuda_queue_launch(&b->queue, b->widths[i].kernel, grid, &with_items, sizeof with_items);
+        with_items.items = prepared->items[i];
+        cuda_queue_launch(&b->queue, b->widths[i].kernel, grid, &with_items, sizeof with_items);
+        with_items.beside = 1;
     }
-    if (prepared->plan->merge_count)
-        cuda_queue_launch(
-            &b->queue, KERNEL_MERGE,
-            cuda_grid_of(prepared->plan->merge_count * g->query_heads, (g->head_dim + 31) / 32 * 32), p,
-            sizeof *p);
+    if (prepared->plan->merge_count) {
+        uint32_t threads = g->query_heads * g->head_dim / 4, /* of a merge */
+            blocks = (threads + CUDA_THREADS - 1) / CUDA_THREADS;
+        cuda_queue_launch(&b->queue, KERNEL_MERGE,
+                          cuda_grid_of(prepared->plan->merge_count * blocks, CUDA_THREADS), p, sizeof *p);
+    }
 }
 
 /* Whether a step of `rows` rows goes to paged_v1: as it is named, or by vLLM's rule; and where the

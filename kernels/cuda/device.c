@@ -119,9 +119,10 @@ static bool take(struct cuda_device *d, uint32_t index)
         !cuda_holds(d, d->cu.cuDeviceTotalMem_v2(&memory, d->device), "asking for its memory"))
         return false;
     d->multiprocessors = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    d->follows_early = major >= 9 && d->cu.cuLaunchKernelEx;
     d->target = cuda_target_of(
-        attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-        attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        major, attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
     snprintf(d->name, sizeof d->name, "%s, %u multiprocessors, %.1f GiB", product, d->multiprocessors,
              (double)memory / 0x1p30);

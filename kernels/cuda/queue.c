@@ -34,6 +34,7 @@ struct cuda_operation {
     enum kind kind;
     enum cuda_kernel kernel;
     struct cuda_grid grid;
+    bool early; /* of a launch: it may begin while the one before it ends */
     uint32_t side;
     CUdeviceptr device;
     void *host;
@@ -45,15 +46,29 @@ struct cuda_operation {
 
 /* ---- issuing ------------------------------------------------------------------------------------- */
 
-static void launch(struct cuda_queue *q, enum cuda_kernel kernel, const struct cuda_grid *g,
-                   void *arguments)
+static void launch(struct cuda_queue *q, struct cuda_operation *x)
 {
     struct cuda_device *d = q->d;
-    void *parameters[] = {arguments};
+    const struct cuda_grid *g = &x->grid;
+    CUfunction function = q->kernels[x->kernel];
+    void *parameters[] = {x->arguments};
+    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                               .value.programmaticStreamSerializationAllowed = 1};
+    const CUlaunchConfig config = {.gridDimX = g->x,
+                                   .gridDimY = g->y,
+                                   .gridDimZ = g->z,
+                                   .blockDimX = g->threads,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .sharedMemBytes = g->shared_bytes,
+                                   .hStream = d->stream,
+                                   .attrs = &early,
+                                   .numAttrs = 1};
     cuda_holds(d,
-               d->cu.cuLaunchKernel(q->kernels[kernel], g->x, g->y, g->z, g->threads, 1, 1,
-                                    g->shared_bytes, d->stream, parameters, NULL),
-               "launching %s", cuda_kernel_names[kernel]);
+               x->early ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
+                        : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, 1, 1,
+                                               g->shared_bytes, d->stream, parameters, NULL),
+               "launching %s", cuda_kernel_names[x->kernel]);
 }
 
 static void issue(struct cuda_queue *q, struct cuda_operation *x)
@@ -62,7 +77,7 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
     struct cuda_device *d = q->d;
     switch (x->kind) {
     case LAUNCH:
-        launch(q, x->kernel, &x->grid, x->arguments);
+        launch(q, x);
         break;
     case COPY_IN:
         cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, d->stream),
@@ -111,10 +126,10 @@ static void upload(struct cuda_queue *q)
 
 static void put_stamp(struct cuda_queue *q, uint64_t *to)
 {
-    static const struct cuda_grid one = {1, 1, 1, 1, 0};
-    uint64_t address = (uint64_t)(uintptr_t)to;
+    struct cuda_operation x = {.kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0}};
+    x.arguments[0] = (uint64_t)(uintptr_t)to;
     if (!cuda_failed(q->d))
-        launch(q, KERNEL_STAMP, &one, &address);
+        launch(q, &x);
 }
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
@@ -263,6 +278,13 @@ static struct cuda_operation *add(struct cuda_queue *q, enum kind kind)
     return add_to(q->now, kind);
 }
 
+/* A kernel of attention: also those that can begin before the one ahead of them ends. */
+static bool is_attention(const struct cuda_operation *x)
+{
+    return x->kind == LAUNCH &&
+           (x->kernel == KERNEL_MERGE || (x->kernel >= KERNEL_ATTEND_8 && x->kernel <= KERNEL_ATTEND_64));
+}
+
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes)
 {
@@ -270,6 +292,7 @@ void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cud
     assert(bytes <= sizeof x->arguments && grid.x > 0);
     x->kernel = kernel;
     x->grid = grid;
+    x->early = q->d->follows_early && is_attention(x) && q->now->count > 1 && is_attention(x - 1);
     memcpy(x->arguments, arguments, bytes);
 }
 
@@ -431,29 +454,43 @@ struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t tic
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* Drop all but the kernels that are timed. */
-static void keep_timed(struct cuda_operations *list)
+/* Drop all but the kernels that are timed, with an empty one ahead of each pass if they are to be `apart`. */
+static void keep_timed(struct cuda_operations *list, bool apart)
+{
+    uint32_t n = 0;
+    bool dropped = true;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct cuda_operation x = list->list[i];
+        bool keep = x.kind == LAUNCH && x.kernel >= KERNEL_FIRST_TIMED;
+        if (keep && dropped && apart)
+            list->list[n++] = (struct cuda_operation){
+                .kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0}};
+        if (keep)
+            list->list[n++] = x;
+        dropped = !keep;
+    }
+    list->count = n;
+}
+
+/* Drop all but the empty ones. */
+static void keep_empty(struct cuda_operations *list)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < list->count; i++) {
-        if (list->list[i].kind == LAUNCH && list->list[i].kernel >= KERNEL_FIRST_TIMED)
+        if (list->list[i].kernel == KERNEL_STAMP)
             list->list[n++] = list->list[i];
     }
     list->count = n;
 }
 
-bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, double *us)
+/* Replay a list as a graph. */
+static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, uint32_t replays, double *us)
 {
     struct cuda_device *d = q->d;
     CUgraphExec graph = NULL;
     CUevent timer[2] = {NULL, NULL};
     float ms = 0;
-    keep_timed(&q->passes);
-    upload(q);
-    CUgraph recorded = record(q, &q->passes);
-    q->passes.count = 0;
-    memset(q->side_used, 0, sizeof q->side_used);
-    q->begins = NULL;
+    CUgraph recorded = record(q, list);
     if (!cuda_failed(d))
         cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&graph, recorded, 0), "making a graph");
     if (recorded)
@@ -476,6 +513,25 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, double *us)
     if (graph)
         (void)d->cu.cuGraphExecDestroy(graph);
     return !cuda_failed(d);
+}
+
+bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us)
+{
+    double *empty = calloc(replays, sizeof *empty);
+    keep_timed(&q->passes, apart);
+    upload(q);
+    bool ok = empty && time_list(q, &q->passes, replays, us);
+    if (ok && apart) {
+        keep_empty(&q->passes);
+        ok = time_list(q, &q->passes, replays, empty);
+        for (uint32_t i = 0; i < replays; i++)
+            us[i] -= empty[i];
+    }
+    q->passes.count = 0;
+    memset(q->side_used, 0, sizeof q->side_used);
+    q->begins = NULL;
+    free(empty);
+    return ok;
 }
 
 /* ---- init and deinit ----------------------------------------------------------------------------- */

@@ -41,7 +41,8 @@ enum {
     XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                          \
     XX(KERNEL_ATTEND_8, "attend_8")                                                                    \
     XX(KERNEL_ATTEND_16, "attend_16")                                                                  \
-    XX(KERNEL_ATTEND_32, "attend_32")
+    XX(KERNEL_ATTEND_32, "attend_32")                                                                  \
+    XX(KERNEL_ATTEND_64, "attend_64")
 
 enum cuda_kernel {
 #define XX(constant, name) constant,
@@ -156,8 +157,9 @@ void cuda_queue_begin_copies(struct cuda_queue *q, unsigned side);
 void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes);
 void cuda_queue_end_copies(struct cuda_queue *q, unsigned side);
 
-/* cuda_queue_time(q, replays, us): drop what is written down but for the kernels that are timed, and
- * run those `replays` times as a graph; microseconds in us[]. No step is in flight. */
-bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, double *us);
+/* cuda_queue_time(q, replays, apart, us): drop what is written down but for the kernels that are timed,
+ * and run those `replays` times as a graph; microseconds in us[]. `apart`: with an empty kernel ahead of
+ * each pass; the time of empty ones alone is subtracted. No step is in flight. */
+bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us);
 
 #endif

@@ -14,6 +14,7 @@
     XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                          \
     XX(ring, "kernels/cuda/device/ring.cuh")                                                           \
+    XX(launch, "kernels/cuda/device/launch.cuh")                                                       \
     XX(fragments, "kernels/cuda/device/fragments.cuh")                                                 \
     XX(numeric, "kernels/cuda/device/numeric.cuh")                                                     \
     XX(states, "kernels/cuda/device/states.cuh")                                                       \

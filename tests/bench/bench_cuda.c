@@ -3,14 +3,15 @@
  * One layer, one query token per sequence, the shapes that kernels for this are compared by. Each
  * workload's pool has so many layers that they are 2 GB or more together, and they are visited in turn,
  * so nothing stays in the cache; the launches of all layers are one graph; the median of REPLAYS
- * replays is given per layer. Generated values, permuted block ids. GB/s counts each needed K and V
+ * replays is given per layer; "isolated" is with an empty kernel between the layers, whose own time is
+ * subtracted. Generated values, permuted block ids. GB/s counts each needed K and V
  * element once, so shared ones once too. Before, the same rows are computed by a step, and some of them
  * compared with double precision: relative error in the l2 norm.
  *
  * The last line, "swap", moves SWAP_BLOCKS blocks of several layers out to the host and in
  * again, alone and beside a step.
  *
- * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID] [--tasks N], or bench_cuda
+ * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N], or bench_cuda
  * --short to show that it works. The CSV file gets a line a workload. --tasks: how many
  * the planner aims for.
  */
@@ -332,7 +333,7 @@ static double l2_error(const struct world *x)
 /* ---- running ------------------------------------------------------------------------------------- */
 
 struct options {
-    const char *only, *csv, *commit;
+    const char *only, *csv, *commit, *driver;
     uint32_t tasks;
 };
 
@@ -349,13 +350,14 @@ static bool wanted(const struct options *o, const char *name)
 static bool run(const struct workload *w, const struct options *o, double roof, FILE *csv)
 {
     struct world x;
-    double us[REPLAYS];
+    double us[REPLAYS], apart[REPLAYS];
     char date[32];
     time_t now = time(NULL);
     struct tm utc;
     bool ok = open_world(&x, w, o->tasks, ROTATED_BYTES, 0);
     double error = ok ? l2_error(&x) : 0;
-    if (ok && !attention_time_passes(x.attention, &x.step, REPLAYS, us)) {
+    if (ok && (!attention_time_passes(x.attention, &x.step, REPLAYS, false, us) ||
+               !attention_time_passes(x.attention, &x.step, REPLAYS, true, apart))) {
         printf("%s: %s\n", w->name, attention_failure(x.attention));
         ok = false;
     }
@@ -364,17 +366,17 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
         double bytes = (double)x.tokens * (double)geometry_token_bytes(&x.g);
         double rate = bytes / spread.median * 1e-3;
         bool right = error < (dtype_is_fp8(w->kv_dtype) ? 0.03 : 0.01);
-        printf("%-6s %9.2f us (%.2f .. %.2f)  %7.1f GB/s  %.3f of the roof  items %u, partials %u  l2 "
-               "%.1e "
-               "%s\n",
-               w->name, spread.median, spread.min, spread.max, rate, rate / roof, x.plan->item_count,
-               x.plan->partial_count, error, right ? "ok" : "WRONG");
+        double alone = bench_spread(apart, REPLAYS).median;
+        printf("%-6s %9.2f us (%.2f .. %.2f), isolated %9.2f us  %7.1f GB/s  %.3f of the roof  items "
+               "%u, partials %u  l2 %.1e %s\n",
+               w->name, spread.median, spread.min, spread.max, alone, rate, rate / roof,
+               x.plan->item_count, x.plan->partial_count, error, right ? "ok" : "WRONG");
         gmtime_r(&now, &utc);
         strftime(date, sizeof date, "%Y-%m-%d", &utc);
         if (csv)
-            fprintf(csv, "%s,%s,%s,%s,%.2f,%.1f,%.1f,%.3f,%.2e,%s\n", date, o->commit,
-                    attention_info(x.attention)->device, w->name, spread.median, rate, roof,
-                    rate / roof, error, right ? "ok" : "wrong");
+            fprintf(csv, "%s,%s,\"%s\",%s,%s,%.2f,%.2f,%.1f,%.1f,%.3f,%.2e,%s\n", date, o->commit,
+                    attention_info(x.attention)->device, o->driver, w->name, spread.median, alone, rate,
+                    roof, rate / roof, error, right ? "ok" : "wrong");
         ok = right;
     }
     fflush(stdout);
@@ -444,7 +446,7 @@ static bool run_swaps(void)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.commit = "unknown"};
+    struct options o = {.commit = "unknown", .driver = "unknown"};
     char reason[ATTENTION_ERROR_BYTES];
     bool ok = true;
     bool toy = argc == 2 && strcmp(argv[1], "--short") == 0;
@@ -459,6 +461,8 @@ int main(int argc, char **argv)
             o.csv = argv[++i];
         else if (strcmp(argv[i], "--commit") == 0)
             o.commit = argv[++i];
+        else if (strcmp(argv[i], "--driver") == 0)
+            o.driver = argv[++i];
         else if (strcmp(argv[i], "--tasks") == 0)
             o.tasks = (uint32_t)strtoul(argv[++i], NULL, 10);
         else

@@ -81,7 +81,8 @@ sanitizer() {
 }
 
 bench() {
-    build/release/bench/bench_cuda --csv "${CSV:-bench-cuda.csv}" --commit "$(cat commit)" &&
+    build/release/bench/bench_cuda --csv "${CSV:-bench-cuda.csv}" --commit "$(cat commit)" \
+        --driver "$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)" &&
         echo 'ok the benchmark runs' || echo 'not ok the benchmark runs'
 }
 

@@ -66,10 +66,11 @@ struct simple_attend {
         pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
     }
 
-    uint32_t row_of(uint32_t column) const
+    const cuda_item_row &row_at(uint32_t column) const
     {
         return pass.item_rows[item.first_row + (item.column + column) / GROUP];
     }
+    uint32_t row_of(uint32_t column) const { return row_at(column).row; }
     uint32_t head_of(uint32_t column) const { return kv_head * GROUP + (item.column + column) % GROUP; }
 
     void load_columns()
@@ -80,7 +81,7 @@ struct simple_attend {
             shared.q[column][dim] = column < item.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
         }
         if (threadIdx.x < SIMPLE_COLUMNS)
-            shared.keys[threadIdx.x] = threadIdx.x < item.columns ? pass.rows[row_of(threadIdx.x)].keys : 0;
+            shared.keys[threadIdx.x] = threadIdx.x < item.columns ? row_at(threadIdx.x).keys : 0;
         __syncthreads(); /* the keys are there */
         first_key = item.first_key;
         end_key = item.end_key;

@@ -7,9 +7,9 @@
  *   C  c0, c1 (row g, columns 2c, 2c + 1)  c2, c3 (row g + 8)
  * each of a and b two 16-bit elements, k and k + 1.
  *
- * fp8 elements are loaded by the same matrix loads, as pairs, and widened in registers to the 16-bit
- * format of q. That permutes the elements of a fragment's k (keys) or rows (values); q is loaded in the
- * same order, and the outputs are named accordingly. Both are exact and always the same. */
+ * fp8 elements are loaded by the same matrix loads, as pairs, and widened in registers to f16. That permutes the elements
+ * of a fragment's k (keys) or rows (values); q is loaded in the same order, and the outputs are named accordingly. Both are
+ * exact and always the same. */
 #pragma once
 
 #include "kernels/cuda/device/numeric.cuh"
@@ -17,22 +17,23 @@
 
 static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
 
+/* Of what is multiplied. fp8 is widened to f16, for which there is an instruction; q in bf16 is scaled to f16's range. */
+static constexpr dtype OPERAND = NARROW_KV ? DTYPE_F16 : Q_DTYPE;
+
 static constexpr uint32_t ALL_LANES = 0xffffffffu;
 
-/* Where byte `byte` of row `row` of a half tile lies; rows are `row_bytes` apart, or come by the copy engine (ring.cuh). */
+/* Where byte `byte` of row `row` of a unit of UNIT rows lies; rows are ROW bytes apart, or come by the copy engine
+ * (ring.cuh): boxes of the unit's rows of a block, in segments. */
+template <uint32_t UNIT, uint32_t ROW> uint32_t place_of(uint32_t unit, uint32_t row, uint32_t byte)
+{
 #if ENGINE
-static constexpr uint32_t SEGMENT_BYTES = TILE_TOKENS * TILE_SEGMENT;
-
-static inline uint32_t place_of(uint32_t tile, uint32_t row, uint32_t byte, uint32_t)
-{
-    return tile + byte / TILE_SEGMENT * SEGMENT_BYTES + row * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
-}
+    constexpr uint32_t rows = BLOCK_SIZE < UNIT ? BLOCK_SIZE : UNIT;
+    return unit + row / rows * (rows * ROW) + byte / TILE_SEGMENT * (rows * TILE_SEGMENT) + row % rows * TILE_SEGMENT +
+           (byte % TILE_SEGMENT ^ row % 8 * 16);
 #else
-static inline uint32_t place_of(uint32_t tile, uint32_t row, uint32_t byte, uint32_t row_bytes)
-{
-    return tile + row * row_bytes + byte;
-}
+    return unit + row * ROW + byte;
 #endif
+}
 
 struct fragment_a {
     uint32_t r[4];
@@ -72,7 +73,7 @@ static inline fragment_a load_matrices_transposed(uint32_t address)
 /* c += a b */
 static inline void multiply(fragment_c &c, const fragment_a &a, const fragment_b &b)
 {
-    if constexpr (Q_DTYPE == DTYPE_BF16)
+    if constexpr (OPERAND == DTYPE_BF16)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
             "{%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
@@ -84,84 +85,104 @@ static inline void multiply(fragment_c &c, const fragment_a &a, const fragment_b
             : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 }
 
-/* One probability, rounded to the operand type. */
-static inline uint16_t round_probability(float p)
+/* Two values, rounded to the operands' format. */
+static inline uint32_t round_operands(float low, float high)
 {
-    uint16_t bits;
-    if constexpr (Q_DTYPE == DTYPE_BF16)
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(p));
+    uint32_t bits;
+    if constexpr (OPERAND == DTYPE_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     else
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(p));
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
 }
 
-/* Two fp8 elements, each in the upper byte of a 16-bit lane, as two elements of q's format: the bits
- * are shifted to where exponent and mantissa belong and the difference of the biases is multiplied in,
- * which also makes denormals normal. Exact. */
+/* An 8 x 8 matrix of 16-bit elements, row lane / 4, transposed. */
+static inline uint32_t transpose(uint32_t rows)
+{
+    uint32_t columns;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(rows));
+    return columns;
+}
+
+/* Two e4m3 elements, each in the upper byte of a 16-bit lane, as f16: the bits are shifted to where exponent and mantissa
+ * belong and the difference of the biases is multiplied in, which also makes denormals normal. Exact. */
 static inline uint32_t widen_pair(uint32_t x)
 {
-    uint32_t sign = x & 0x80008000u, rest = x & 0x7fff7fffu, result;
-    if constexpr (Q_DTYPE == DTYPE_F16 && KV_DTYPE == DTYPE_E5M2)
-        return x;
-    if constexpr (Q_DTYPE == DTYPE_F16) {
-        uint32_t shifted = sign | rest >> 1, scale = 0x5c005c00u, zero = 0x80008000u; /* 2^8, -0 */
-        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(shifted), "r"(scale), "r"(zero));
-    } else {
-        constexpr uint32_t scale = KV_DTYPE == DTYPE_E4M3 ? 0x7b807b80u : 0x77807780u; /* 2^120, 2^112 */
-        uint32_t shifted = sign | (KV_DTYPE == DTYPE_E4M3 ? rest >> 4 : rest >> 3), zero = 0x80008000u;
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(shifted), "r"(scale), "r"(zero));
-    }
+    uint32_t shifted = (x & 0x80008000u) | (x & 0x7fff7fffu) >> 1, scale = 0x5c005c00u, zero = 0x80008000u, /* 2^8, -0 */
+        result;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(shifted), "r"(scale), "r"(zero));
     return result;
 }
 
-/* Bytes i and j of x as a pair of q's format. */
-template <int I, int J> uint32_t widen_bytes(uint32_t x)
+/* The four fp8 elements of x as two pairs of f16. */
+static inline void widen(uint32_t x, uint32_t &low, uint32_t &high)
 {
-    return widen_pair(__byte_perm(x, 0, 0x0404 | I << 4 | J << 12));
+    uint32_t first = __byte_perm(x, 0, 0x1404), second = __byte_perm(x, 0, 0x3424);
+    if constexpr (KV_DTYPE == DTYPE_E5M2) {
+        low = first;
+        high = second;
+    } else {
+#if __CUDA_ARCH__ >= 890
+        asm("{\n"
+            ".reg .b16 low, high;\n"
+            "mov.b32 {low, high}, %2;\n"
+            "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+            "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+            "}"
+            : "=r"(low), "=r"(high)
+            : "r"(x));
+#else
+        low = widen_pair(first);
+        high = widen_pair(second);
+#endif
+    }
 }
 
-/* The A fragment of keys [first, first + 16) of a half tile for 16 elements of head_dim. 8-bit formats: pairs of
- * fragments come from one load, `pair` holds it. */
-static inline fragment_a key_fragment(uint32_t tile, uint32_t first, uint32_t row, uint32_t step, fragment_a &pair)
+/* 16-element steps of a product that one matrix load feeds. */
+static constexpr int LOAD_STEPS = NARROW_KV ? 2 : 1;
+
+/* The A fragments of keys [first, first + 16) of a unit for LOAD_STEPS times 16 elements of head_dim. */
+template <uint32_t UNIT, uint32_t ROW>
+void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t unit, uint32_t first, uint32_t step)
 {
     uint32_t lane = threadIdx.x % 32, key = first + lane % 16;
-    if constexpr (!NARROW_KV)
-        return load_matrices(place_of(tile, key, step * 32 + lane / 16 * 16, row));
-    if (step % 2 == 0) /* the padding behind a row has room for the second half */
-        pair = load_matrices(place_of(tile, key, step * 16 + lane / 16 * 16, row));
-    uint32_t low = pair.r[step % 2 * 2], high = pair.r[step % 2 * 2 + 1];
-    return {widen_bytes<0, 1>(low), widen_bytes<0, 1>(high), widen_bytes<2, 3>(low),
-            widen_bytes<2, 3>(high)};
-}
-
-/* The B fragment of 8 columns of q for the same 16 elements. `q`: [columns][..] in shared memory. */
-static inline fragment_b query_fragment(const uint8_t *q, uint32_t row, uint32_t first_column, uint32_t step)
-{
-    uint32_t lane = threadIdx.x % 32;
-    const uint8_t *at = q + (first_column + lane / 4) * row + step * 32;
-    if constexpr (NARROW_KV) {
-        uint2 both = *(const uint2 *)(at + lane % 4 * 8);
-        return {both.x, both.y};
+    fragment_a x = load_matrices(place_of<UNIT, ROW>(unit, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
+    if constexpr (NARROW_KV) { /* the padding behind a row has room for the second step */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            widen(x.r[2 * i], k[i].r[0], k[i].r[2]);
+            widen(x.r[2 * i + 1], k[i].r[1], k[i].r[3]);
+        }
     } else {
-        return {*(const uint32_t *)(at + lane % 4 * 4), *(const uint32_t *)(at + lane % 4 * 4 + 16)};
+        k[0] = x;
     }
 }
 
-/* The A fragment of 16 elements of head_dim (rows) for 16 tokens of a half tile. 8-bit formats: one load holds two
- * steps. */
-static inline fragment_a value_fragment(uint32_t tile, uint32_t row, uint32_t dim_tile, uint32_t step,
-                                        fragment_a &pair)
+/* The B fragment of 8 columns of q for the same 16 elements. `q`: the row of column lane / 4, NULL for zeros. */
+static inline fragment_b query_fragment(const uint8_t *q, uint32_t step)
+{
+    constexpr uint32_t words = HEAD_DIM / 2;
+    uint32_t at = step * 8 + threadIdx.x % 4 * (NARROW_KV ? 2 : 1), next = NARROW_KV ? 1 : 4;
+    const uint32_t *row = (const uint32_t *)q;
+    return {q && at < words ? row[at] : 0, q && at + next < words ? row[at + next] : 0};
+}
+
+/* The A fragments of 16 elements of head_dim (rows) for LOAD_STEPS times 16 tokens of a unit. */
+template <uint32_t UNIT, uint32_t ROW>
+void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t unit, uint32_t dim_tile, uint32_t step)
 {
     uint32_t lane = threadIdx.x % 32;
-    if constexpr (!NARROW_KV) {
+    if constexpr (NARROW_KV) {
+        fragment_a x = load_matrices_transposed(place_of<UNIT, ROW>(unit, step * 16 + lane, dim_tile * 16));
+#pragma unroll
+        for (int i = 0; i < 2; i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
+            widen(__byte_perm(x.r[2 * i], 0, 0x3120), v[i].r[0], v[i].r[1]);
+            widen(__byte_perm(x.r[2 * i + 1], 0, 0x3120), v[i].r[2], v[i].r[3]);
+        }
+    } else {
         uint32_t token = step * 16 + lane / 16 * 8 + lane % 8;
-        return load_matrices_transposed(place_of(tile, token, dim_tile * 32 + lane / 8 % 2 * 16, row));
+        v[0] = load_matrices_transposed(place_of<UNIT, ROW>(unit, token, dim_tile * 32 + lane / 8 % 2 * 16));
     }
-    if (step % 2 == 0)
-        pair = load_matrices_transposed(place_of(tile, step * 16 + lane, dim_tile * 16, row));
-    uint32_t first = pair.r[step % 2 * 2], second = pair.r[step % 2 * 2 + 1];
-    return {widen_bytes<0, 2>(first), widen_bytes<1, 3>(first), widen_bytes<0, 2>(second),
-            widen_bytes<1, 3>(second)};
 }
 
 /* Which element of head_dim the accumulators c0, c1 (half 0) and c2, c3 (half 1) of a dim_tile are. */
@@ -171,23 +192,15 @@ static inline uint32_t dim_of(uint32_t dim_tile, uint32_t half)
     return dim_tile * 16 + (NARROW_KV ? 2 * g + half : g + 8 * half);
 }
 
-/* The B fragment of 16 tokens for 8 columns of p, [columns][64] of 16 bits. */
-static inline fragment_b probability_fragment(const uint8_t *p, uint32_t row, uint32_t first_column,
-                                              uint32_t step)
-{
-    uint32_t lane = threadIdx.x % 32;
-    const uint8_t *at = p + (first_column + lane / 4) * row + step * 32 + lane % 4 * 4;
-    return {*(const uint32_t *)at, *(const uint32_t *)(at + 16)};
-}
-
-/* `BYTES` (8 or 16) from global to shared memory in the background; zeros if not `valid`. */
+/* `BYTES` (4, 8 or 16) from global to shared memory in the background; zeros if not `valid`. */
 template <int BYTES> void copy_async(uint32_t to, const void *from, bool valid)
 {
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(valid ? BYTES : 0),
+                     "n"(BYTES)
                      : "memory");
 }
 
@@ -205,9 +218,15 @@ template <int PENDING> void copy_async_wait()
 /* ---- the copy engine: what it brings arrives at a barrier in shared memory (an mbarrier, 8 bytes) */
 
 #if ENGINE
-static inline void barrier_init(uint32_t barrier)
+/* Its phase ends when so many have arrived. */
+static inline void barrier_init(uint32_t barrier, uint32_t count)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+static inline void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /* The engine sees the barriers that were initialised. */
@@ -240,6 +259,24 @@ static inline void fence_engine()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* True for one lane of the warp, which the compiler knows to be alone. */
+static inline bool elect_one()
+{
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred one;\n"
+                 "elect.sync _|one, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, one;\n"
+                 "}"
+                 : "=r"(elected));
+    return elected;
+}
+
+static inline void prefetch_map(const void *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 static inline uint64_t evict_first_policy()
 {
     uint64_t policy;
@@ -251,9 +288,9 @@ static inline uint64_t evict_first_policy()
 static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t slot, uint32_t head,
                             uint32_t half, uint64_t policy)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy)
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %8, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy), "r"(0)
                  : "memory");
 }
 #endif

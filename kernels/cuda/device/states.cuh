@@ -12,11 +12,11 @@
 static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147182f;
 static constexpr int FOLD_LEVELS = 3; /* run, segment, row */
 
-/* 2^x by the special-function unit: relative error 2^-22, 2^0 = 1, 2^-inf = 0. */
+/* 2^x by the special-function unit: relative error 2^-22, 2^0 = 1, 2^-inf = 0; what is below 2^-126 is 0. */
 static inline float exp2_fast(float x)
 {
     float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -54,11 +54,12 @@ struct score_rule {
     {
     }
 
+    float capped(float scaled) const { return softcap * tanh_any(scaled); }
     /* In units of ln 2, as is the slope; distance = j - i, not positive. */
+    static float with_slope(float score, float slope, int distance) { return fmaf(slope, (float)distance, score); }
     float operator()(float dot, float slope, int distance) const
     {
-        float s = softcap > 0.0f ? softcap * tanh_any(dot * scale) : dot * scale;
-        return fmaf(slope, (float)distance, s);
+        return with_slope(softcap > 0.0f ? capped(dot * scale) : dot * scale, slope, distance);
     }
 };
 

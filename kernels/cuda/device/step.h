@@ -34,6 +34,11 @@ struct cuda_item {
     uint32_t first_key, end_key; /* positions that any of its columns sees in the range */
 };
 
+/* A row of an item. */
+struct cuda_item_row {
+    uint32_t row, keys;
+};
+
 /* Copy slots 0..slots-1 of a block, all layers, K and V. */
 struct cuda_copy {
     uint32_t from, to, slots;
@@ -90,7 +95,7 @@ struct cuda_attend_pass {
     DEVICE(const void) map; /* tensor map of the pool, for the copy engine */
     DEVICE(const struct plan_row) rows;
     DEVICE(const struct cuda_item) items; /* of this launch */
-    DEVICE(const uint32_t) item_rows;
+    DEVICE(const struct cuda_item_row) item_rows;
     DEVICE(const struct plan_merge) merges;
     DEVICE(const struct plan_part) parts;
     DEVICE(const struct value_source) q_source; /* [rows], for generated q */
@@ -106,6 +111,8 @@ struct cuda_attend_pass {
     float scale, softcap, inverse_softcap; /* softcap 0: none */
     uint32_t layer, window;
     uint32_t map_first; /* of the layer's halves of blocks in the map */
+    uint32_t beside;    /* 1: beside the kernel before it, which takes other items of the same pass */
+    uint32_t zero;      /* no padding: they are compared byte by byte */
 };
 
 /* Of the vllm layout's kernels, for the rows from `first_row` on. Partial states are [rows of the
