@@ -210,13 +210,16 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
 
 /* ---- pieces and items ---------------------------------------------------------------------------- */
 
-/* A size for pieces of roughly so many chunks: whole nodes of the tree, since what is left of a node becomes pieces of its
- * children. Up to twice as large, because a few large pieces are better than many partial states. */
+/* A size for pieces of roughly so many chunks: whole nodes of the tree, since what is left of a node
+ * becomes pieces of its children. Up to twice as large, because a few large pieces are better than many
+ * partial states. */
 static uint32_t whole_nodes(uint32_t chunks)
 {
     if (chunks > SEGMENT_CHUNKS)
         return chunks;
-    return chunks > SEGMENT_CHUNKS / 2 - 1 ? SEGMENT_CHUNKS : chunks > RUN_CHUNKS / 2 - 1 ? RUN_CHUNKS : 1;
+    return chunks > SEGMENT_CHUNKS / 2 - 1 ? SEGMENT_CHUNKS
+           : chunks > RUN_CHUNKS / 2 - 1   ? RUN_CHUNKS
+                                           : 1;
 }
 
 /* One item over chunks [first, end) for the rows [a, b) of the order; a final one has no partials. */

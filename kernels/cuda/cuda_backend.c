@@ -380,8 +380,9 @@ static bool take_pool(struct cuda_backend *b)
            cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "clearing the KV pool");
 }
 
-/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of which a box is all
- * segments of some slots of a block; where rows are not whole segments, [1][slot][dim] and one. */
+/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
+ * which a box is all segments of some slots of a block; where rows are not whole segments,
+ * [1][slot][dim] and one. */
 static bool make_map(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
@@ -392,8 +393,10 @@ static bool make_map(struct cuda_backend *b)
              part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
     const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
                      sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
-                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes, b->pool.half_bytes};
-    const cuuint32_t box[] = {part, smaller(g->block_size, unit), segments, 1, 1}, steps[] = {1, 1, 1, 1, 1};
+                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes,
+                                  b->pool.half_bytes};
+    const cuuint32_t box[] = {part, smaller(g->block_size, unit), segments, 1, 1},
+                     steps[] = {1, 1, 1, 1, 1};
     if (b->width_count == 0 || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
         return true;
     if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {

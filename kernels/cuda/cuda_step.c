@@ -91,7 +91,7 @@ static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint3
     for (uint32_t i = 0; i < n; i++)
         copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0};
+    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0};
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
 }
 
@@ -356,10 +356,13 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     const struct geometry *g = b->options.geometry;
     struct cuda_attend_pass with_items = *p;
     for (uint32_t i = b->width_count; i-- > 0;) { /* the longest items first */
-        struct cuda_grid grid = cuda_grid_of(prepared->item_counts[i] * g->kv_heads, b->widths[i].threads);
+        struct cuda_grid grid =
+            cuda_grid_of(prepared->item_counts[i] * g->kv_heads, b->widths[i].threads);
         if (grid.x == 0)
             continue;
         grid.shared_bytes = b->widths[i].shared_bytes;
+        /* a large one loses 0.5 % when it begins before the pass ahead of it has ended (H200) */
+        grid.overlaps = with_items.beside || grid.x <= b->device.multiprocessors;
         with_items.items = prepared->items[i];
         cuda_queue_launch(&b->queue, b->widths[i].kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
@@ -367,8 +370,9 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     if (prepared->plan->merge_count) {
         uint32_t threads = g->query_heads * g->head_dim / 4, /* of a merge */
             blocks = (threads + CUDA_THREADS - 1) / CUDA_THREADS;
-        cuda_queue_launch(&b->queue, KERNEL_MERGE,
-                          cuda_grid_of(prepared->plan->merge_count * blocks, CUDA_THREADS), p, sizeof *p);
+        struct cuda_grid grid = cuda_grid_of(prepared->plan->merge_count * blocks, CUDA_THREADS);
+        grid.overlaps = 1;
+        cuda_queue_launch(&b->queue, KERNEL_MERGE, grid, p, sizeof *p);
     }
 }
 
@@ -400,8 +404,12 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan,
     for (uint32_t first = 0, n; first < plan->row_count; first += n) {
         n = smaller(smaller(v1 ? GRID_MAX : together, GRID_MAX), plan->row_count - first);
         const struct cuda_paged_pass pass = {*p, partitions, first};
-        struct cuda_grid grid = {g->query_heads, n, partitions, CUDA_THREADS,
-                                 paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION)};
+        struct cuda_grid grid = {g->query_heads,
+                                 n,
+                                 partitions,
+                                 CUDA_THREADS,
+                                 paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION),
+                                 0};
         cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);
         grid.z = 1;
         grid.shared_bytes = 0;

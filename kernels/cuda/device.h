@@ -25,8 +25,8 @@ struct cuda_device {
     struct cuda_target target;
     uint32_t multiprocessors;
     bool follows_early; /* whether a kernel may begin while the one before it ends */
-    char name[128]; /* for people: product, multiprocessors, memory */
-    char *failure;  /* [ATTENTION_ERROR_BYTES] of the owner; empty: none */
+    char name[128];     /* for people: product, multiprocessors, memory */
+    char *failure;      /* [ATTENTION_ERROR_BYTES] of the owner; empty: none */
     struct cuda_pinned pinned[CUDA_PINNED_MAX];
 };
 

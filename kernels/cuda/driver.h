@@ -59,7 +59,9 @@
     XX(cuGetErrorName)
 
 /* XX(function): may be missing, in older drivers; NULL then */
-#define CUDA_OPTIONAL_SYMBOLS(XX) XX(cuTensorMapEncodeTiled) XX(cuLaunchKernelEx)
+#define CUDA_OPTIONAL_SYMBOLS(XX)                                                                      \
+    XX(cuTensorMapEncodeTiled)                                                                         \
+    XX(cuLaunchKernelEx)
 
 struct cuda_driver {
     void *library;

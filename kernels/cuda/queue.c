@@ -126,7 +126,7 @@ static void upload(struct cuda_queue *q)
 
 static void put_stamp(struct cuda_queue *q, uint64_t *to)
 {
-    struct cuda_operation x = {.kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0}};
+    struct cuda_operation x = {.kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0, 0}};
     x.arguments[0] = (uint64_t)(uintptr_t)to;
     if (!cuda_failed(q->d))
         launch(q, &x);
@@ -278,13 +278,6 @@ static struct cuda_operation *add(struct cuda_queue *q, enum kind kind)
     return add_to(q->now, kind);
 }
 
-/* A kernel of attention: also those that can begin before the one ahead of them ends. */
-static bool is_attention(const struct cuda_operation *x)
-{
-    return x->kind == LAUNCH &&
-           (x->kernel == KERNEL_MERGE || (x->kernel >= KERNEL_ATTEND_8 && x->kernel <= KERNEL_ATTEND_64));
-}
-
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes)
 {
@@ -292,7 +285,7 @@ void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cud
     assert(bytes <= sizeof x->arguments && grid.x > 0);
     x->kernel = kernel;
     x->grid = grid;
-    x->early = q->d->follows_early && is_attention(x) && q->now->count > 1 && is_attention(x - 1);
+    x->early = grid.overlaps && q->d->follows_early && q->now->count > 1 && x[-1].kind == LAUNCH;
     memcpy(x->arguments, arguments, bytes);
 }
 
@@ -454,17 +447,19 @@ struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t tic
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* Drop all but the kernels that are timed, with an empty one ahead of each pass if they are to be `apart`. */
-static void keep_timed(struct cuda_operations *list, bool apart)
+/* Drop all but the kernels that are timed, with an empty one ahead of each pass if they are to be
+ * `apart`. */
+static void keep_timed(const struct cuda_queue *q, struct cuda_operations *list, bool apart)
 {
     uint32_t n = 0;
     bool dropped = true;
     for (uint32_t i = 0; i < list->count; i++) {
-        const struct cuda_operation x = list->list[i];
+        struct cuda_operation x = list->list[i];
         bool keep = x.kind == LAUNCH && x.kernel >= KERNEL_FIRST_TIMED;
+        x.early = x.grid.overlaps && q->d->follows_early && n > 0 && !(dropped && apart);
         if (keep && dropped && apart)
             list->list[n++] = (struct cuda_operation){
-                .kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0}};
+                .kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0, 0}};
         if (keep)
             list->list[n++] = x;
         dropped = !keep;
@@ -484,7 +479,8 @@ static void keep_empty(struct cuda_operations *list)
 }
 
 /* Replay a list as a graph. */
-static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, uint32_t replays, double *us)
+static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, uint32_t replays,
+                      double *us)
 {
     struct cuda_device *d = q->d;
     CUgraphExec graph = NULL;
@@ -518,7 +514,7 @@ static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, 
 bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us)
 {
     double *empty = calloc(replays, sizeof *empty);
-    keep_timed(&q->passes, apart);
+    keep_timed(q, &q->passes, apart);
     upload(q);
     bool ok = empty && time_list(q, &q->passes, replays, us);
     if (ok && apart) {

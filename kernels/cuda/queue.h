@@ -137,6 +137,8 @@ uint64_t cuda_queue_address(const struct cuda_queue *q, const void *taken);
  * compared byte by byte. */
 struct cuda_grid {
     uint32_t x, y, z, threads, shared_bytes;
+    uint32_t
+        overlaps; /* 1: it awaits the kernel before it by itself, and may begin before that one ends */
 };
 
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
@@ -158,8 +160,8 @@ void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_
 void cuda_queue_end_copies(struct cuda_queue *q, unsigned side);
 
 /* cuda_queue_time(q, replays, apart, us): drop what is written down but for the kernels that are timed,
- * and run those `replays` times as a graph; microseconds in us[]. `apart`: with an empty kernel ahead of
- * each pass; the time of empty ones alone is subtracted. No step is in flight. */
+ * and run those `replays` times as a graph; microseconds in us[]. `apart`: with an empty kernel ahead
+ * of each pass; the time of empty ones alone is subtracted. No step is in flight. */
 bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us);
 
 #endif

@@ -11,7 +11,8 @@
  * The last line, "swap", moves SWAP_BLOCKS blocks of several layers out to the host and in
  * again, alone and beside a step.
  *
- * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N], or bench_cuda
+ * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N], or
+ * bench_cuda
  * --short to show that it works. The CSV file gets a line a workload. --tasks: how many
  * the planner aims for.
  */

@@ -21,7 +21,6 @@
  * finished). At the end of a chunk the state goes into the fold of kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
-#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/ring.cuh"
 #include "kernels/cuda/device/states.cuh"
 
@@ -447,7 +446,6 @@ template <int COLUMNS> struct attend {
 
     void run()
     {
-        let_next_begin();
         ring.prepare();
         if (ring.is_sender())
             ring.send_all();
@@ -466,6 +464,7 @@ template <int COLUMNS> struct attend {
         folds fold(fold_memory);
 
         find_keys();
+        begin_pass(pass);
         load_q(q);
         ring.begin();
         scale_q(q);

@@ -8,6 +8,7 @@
  *   o        a thread an element of head_dim (two if head_dim > 128) and all columns; tokens in order
  *
  * Half a tile of K, then of V, stands in shared memory as f32, rows padded by one float. */
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
 static constexpr int SIMPLE_COLUMNS = 8;
@@ -241,6 +242,7 @@ struct simple_attend {
 
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREADS ? 2 : 3) attend_simple(const __grid_constant__ cuda_attend_pass pass)
 {
+    begin_pass(pass);
     __shared__ simple_shared shared;
     const cuda_item item = pass.items[blockIdx.x / KV_HEADS];
     simple_attend(pass, item, blockIdx.x % KV_HEADS, shared).run();

@@ -65,16 +65,16 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) merge(const __grid_co
         if (threadIdx.x < n)
             parts[threadIdx.x] = pass.parts[m.first + done + threadIdx.x];
         __syncthreads(); /* they are there */
-        if (done == 0)
+        if (done == 0) {
             await_previous();
+            let_next_begin();
+        }
         for (uint32_t first = 0; first < n && head < heads; first += MERGE_LOADS) {
             float4 o[MERGE_LOADS];
             float2 ml[MERGE_LOADS];
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_LOADS; i++) {
-                if (first + i >= n)
-                    break;
-                size_t from = (size_t)parts[first + i].partial * heads + head;
+                size_t from = (size_t)parts[min(first + i, n - 1)].partial * heads + head;
                 o[i] = ((const float4 *)pass.partial_o)[from * vectors + vector];
                 ml[i] = ((const float2 *)pass.partial_ml)[from];
             }
@@ -87,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) merge(const __grid_co
     }
     if (m.count == 0)
         await_previous();
+    let_next_begin();
     if (head >= heads)
         return;
     fold.close(0);

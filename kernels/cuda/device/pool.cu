@@ -8,6 +8,7 @@
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
  *
  * Generated values are those of kernels/values.c, bit for bit. */
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/step.h"
 
@@ -157,6 +158,7 @@ static inline void store_given(const quad_place &to, const uint8_t *tensor, dtyp
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pass pass)
 {
     constexpr uint32_t quads = HEAD_DIM / 4;
+    let_next_begin();
     uint32_t which = append_of(pass.appends, pass.append_count, blockIdx.x);
     cuda_append append = pass.appends[which];
     uint32_t i = blockIdx.x - append.first, position = append.position + i;
@@ -179,6 +181,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pa
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_attend_pass pass)
 {
     constexpr uint32_t quads = HEAD_DIM / 4, heads = KV_HEADS * GROUP;
+    let_next_begin();
     uint32_t position = pass.rows[blockIdx.x].keys - 1;
     for (uint32_t at = threadIdx.x; at < heads * quads; at += blockDim.x) {
         float4 x = generated(pass.q_source[blockIdx.x], position, pass.layer, VALUES_Q, at / quads,

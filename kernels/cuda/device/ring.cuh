@@ -19,6 +19,7 @@
 #pragma once
 
 #include "kernels/cuda/device/fragments.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/device/tile.h"
 
@@ -178,6 +179,7 @@ template <int COLUMNS> struct tile_ring {
         prefetch_map(range.pass.map);
         entries_end = range.first_tile() * TILE_TOKENS / BLOCK_SIZE / HALF_ENTRIES * HALF_ENTRIES;
         fetch_entries(entries_end);
+        begin_pass(range.pass);
         for (uint32_t unit = 0; unit < end; unit++) {
             if (unit >= SLOTS)
                 barrier_wait(read + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);

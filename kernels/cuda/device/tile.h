@@ -1,14 +1,16 @@
-/* tile.h - the shape of the tensor-core kernel: who computes what, and how much shared memory it takes. Computed alike by
- * the compiler of the device code and by the host, which launches with it. C11 and CUDA C.
+/* tile.h - the shape of the tensor-core kernel: who computes what, and how much shared memory it takes.
+ * Computed alike by the compiler of the device code and by the host, which launches with it. C11 and
+ * CUDA C.
  *
  *   warp     `groups` groups of 8 packed columns; it computes whole tiles for them, alone
- *   block    `warps` such warps, which read the same K and V; one where 8 columns are enough. Where the copy engine brings
- *            them, a warp more that sends for them
- *   ring     `unit` keys, or as many values, in each of `slots` slots, on their way in
- *   folds    the fold's upper levels, a slot a thread, when they do not fit in registers
+ *   block    `warps` such warps, which read the same K and V; one where 8 columns are enough. Where the
+ * copy engine brings them, a warp more that sends for them ring     `unit` keys, or as many values, in
+ * each of `slots` slots, on their way in folds    the fold's upper levels, a slot a thread, when they
+ * do not fit in registers
  *
- * Where the copy engine does not bring K and V, rows are padded by 16 bytes, so that the eight rows that a matrix load
- * touches lie in different banks. The engine brings them in segments of 128 bytes a row (ring.cuh). */
+ * Where the copy engine does not bring K and V, rows are padded by 16 bytes, so that the eight rows
+ * that a matrix load touches lie in different banks. The engine brings them in segments of 128 bytes a
+ * row (ring.cuh). */
 #ifndef KERNELS_CUDA_DEVICE_TILE_H
 #define KERNELS_CUDA_DEVICE_TILE_H
 
@@ -37,7 +39,10 @@ enum {
     TILE_MANY_WARPS = 12,
     TILE_BLOCK_BYTES = 1024, /* of shared memory that the hardware keeps per thread block */
     TILE_FOLD_LEVELS = 3,    /* run, segment, row */
-    TILE_FOLD_REGISTERS = 120 /* of a thread that has 255, at most, for folds; more go to shared memory */
+    /* of a thread that has 255, at most, for folds; more go to shared memory. cp.async needs some for
+       itself */
+    TILE_FOLD_REGISTERS = 120,
+    TILE_FOLD_REGISTERS_ASYNC = 48
 };
 
 struct tile_shape {
@@ -53,10 +58,10 @@ struct tile_shape {
     uint32_t bytes;                    /* in all, 0 if it does not fit */
 };
 
-/* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a multiprocessor.
- * engine: K and V come by the copy engine. */
-TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns, uint32_t sm_bytes,
-                                              bool engine)
+/* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
+ * multiprocessor. engine: K and V come by the copy engine. */
+TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns,
+                                              uint32_t sm_bytes, bool engine)
 {
     struct tile_shape t = {0};
     t.padded_dim = (head_dim + 15) / 16 * 16;
@@ -65,23 +70,30 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
     t.threads = 32 * (t.warps + engine);
     t.kv_row = engine ? (head_dim * kv_bytes + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT
                       : t.padded_dim * kv_bytes + TILE_ROW_PAD;
-    t.unit = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
-    while (t.unit < TILE_TOKENS && 2 * t.unit * t.kv_row <= TILE_SLOT_BYTES)
-        t.unit *= 2;
-    t.slot = t.unit * t.kv_row;
     t.fold_floats = t.groups * (t.padded_dim / 16 * 4 + 4);
     /* few columns wait for memory; many compute, for which more warps are better */
     uint32_t warps = columns <= 16 || head_dim > 128 ? TILE_FEW_WARPS : TILE_MANY_WARPS;
     t.blocks = 32 * warps / t.threads;
     if (t.blocks > TILE_BLOCKS_MAX)
         t.blocks = TILE_BLOCKS_MAX;
-    t.register_levels = t.blocks * t.threads > 32 * TILE_FEW_WARPS ? 0 : TILE_FOLD_REGISTERS / t.fold_floats;
+    bool many = t.blocks * t.threads > 32 * TILE_FEW_WARPS;
+    uint32_t registers = many ? 0 : engine ? TILE_FOLD_REGISTERS : TILE_FOLD_REGISTERS_ASYNC;
+    t.register_levels = registers / t.fold_floats;
     if (t.register_levels > TILE_FOLD_LEVELS)
         t.register_levels = TILE_FOLD_LEVELS;
     uint32_t folds = (TILE_FOLD_LEVELS - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
-    uint32_t barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4, fixed = barriers + entries + folds;
+    uint32_t barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4,
+             fixed = barriers + entries + folds;
+    uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
     for (; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
+        t.unit = least;
+        while (t.unit < TILE_TOKENS && 2 * t.unit * t.kv_row <= TILE_SLOT_BYTES)
+            t.unit *= 2;
+        /* where there is little room, smaller units; the engine's boxes are the same for all widths */
+        while (!engine && t.unit > least && room < fixed + TILE_SLOTS_MIN * t.unit * t.kv_row)
+            t.unit /= 2;
+        t.slot = t.unit * t.kv_row;
         t.slots = room > fixed ? (room - fixed) / t.slot : 0;
         if (t.slots >= TILE_SLOTS_MIN)
             break;
@@ -96,7 +108,8 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
 }
 
 /* The most packed columns that a thread block can take, or 0 where not even 8 fit. */
-TILE_FUNCTION uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes, bool engine)
+TILE_FUNCTION uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes,
+                                        bool engine)
 {
     uint32_t columns = TILE_COLUMNS_MAX;
     while (columns >= 8 && tile_shape_of(head_dim, kv_bytes, columns, sm_bytes, engine).blocks == 0)
