@@ -174,7 +174,8 @@ check-cuda: all $(B)/tests/conformance $(B)/bench/bench_cuda
 CSV ?= $(B)/bench-cuda.csv
 .PHONY: bench-cuda
 bench-cuda: $(B)/bench/bench_cuda
-	$(Q)$< --csv $(CSV) --commit $(COMMIT)
+	$(Q)$< --csv $(CSV) --commit $(COMMIT) \
+		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)"
 
 .PHONY: check
 check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps

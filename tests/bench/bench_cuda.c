@@ -4,17 +4,16 @@
  * workload's pool has so many layers that they are 2 GB or more together, and they are visited in turn,
  * so nothing stays in the cache; the launches of all layers are one graph; the median of REPLAYS
  * replays is given per layer; "isolated" is with an empty kernel between the layers, whose own time is
- * subtracted. Generated values, permuted block ids. GB/s counts each needed K and V
- * element once, so shared ones once too. Before, the same rows are computed by a step, and some of them
- * compared with double precision: relative error in the l2 norm.
+ * subtracted. Generated values, permuted block ids. GB/s counts each needed K and V element once, so
+ * shared ones once too. Before, the same rows are computed by a step, and some of them compared with
+ * double precision: relative error in the l2 norm.
  *
- * The last line, "swap", moves SWAP_BLOCKS blocks of several layers out to the host and in
- * again, alone and beside a step.
+ * The last line, "swap", moves SWAP_BLOCKS blocks of several layers out to the host and in again, alone
+ * and beside a step.
  *
  * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N], or
- * bench_cuda
- * --short to show that it works. The CSV file gets a line a workload. --tasks: how many
- * the planner aims for.
+ * bench_cuda --short to show that it works. The CSV file gets a line a workload, and the columns' names
+ * if it is new. --tasks: how many the planner aims for.
  */
 #include "config/status.h"
 #include "kernels/attention.h"
@@ -348,6 +347,21 @@ static bool wanted(const struct options *o, const char *name)
     return !o->only;
 }
 
+/* Microseconds of the workloads that have run. */
+static double measured[sizeof workloads / sizeof workloads[0]];
+
+/* How many times as long a kernel of vLLM's documents takes as the native one, whose row has the first
+ * two letters of its name for a name; 0 without both. */
+static double ratio_to_native(const struct workload *w, double us)
+{
+    for (const struct workload *native = workloads; native < w; native++) {
+        if (w->kernel != ATTENTION_AUTO && strlen(native->name) == 2 &&
+            strncmp(native->name, w->name, 2) == 0)
+            return measured[native - workloads] > 0 ? us / measured[native - workloads] : 0;
+    }
+    return 0;
+}
+
 static bool run(const struct workload *w, const struct options *o, double roof, FILE *csv)
 {
     struct world x;
@@ -372,6 +386,10 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
                "%u, partials %u  l2 %.1e %s\n",
                w->name, spread.median, spread.min, spread.max, alone, rate, rate / roof,
                x.plan->item_count, x.plan->partial_count, error, right ? "ok" : "WRONG");
+        measured[w - workloads] = spread.median;
+        if (ratio_to_native(w, spread.median) > 0)
+            printf("       %.2f times as long as the native kernel\n",
+                   ratio_to_native(w, spread.median));
         gmtime_r(&now, &utc);
         strftime(date, sizeof date, "%Y-%m-%d", &utc);
         if (csv)
@@ -475,6 +493,9 @@ int main(int argc, char **argv)
     }
     double roof = measure_roof(toy);
     FILE *csv = o.csv && roof > 0 ? fopen(o.csv, "a") : NULL;
+    if (csv && fseek(csv, 0, SEEK_END) == 0 && ftell(csv) == 0)
+        fprintf(csv, "date,commit,device,driver,workload,us,us_isolated,gb_per_s,roof_gb_per_s,share,"
+                     "l2_err,ok\n");
     for (size_t i = 0; roof > 0 && i < sizeof workloads / sizeof workloads[0]; i++) {
         if (wanted(&o, workloads[i].name))
             ok = run(&workloads[i], &o, roof, csv) && ok;
