@@ -41,7 +41,7 @@ enum {
     LAYERS = 2,
     LAYER = 1, /* that is attended; the other one differs in every value and in its window */
     SEQUENCES_MAX = 24,
-    ROWS_MAX = 64,
+    ROWS_MAX = 264,
     GUARD_BYTES = 64,
     PARTIALS_MAX = 4096,
     KV_HEADS = 40, /* at most */
@@ -336,16 +336,17 @@ static uint32_t *shuffled(uint32_t n, uint32_t random)
     return ids;
 }
 
-/* Tables over a permutation of the block ids; a fork shares whole blocks and gets a copy of the one it
- * continues. */
-static void make_tables(struct instance *x, uint32_t seed, struct kv_copy *copies)
+/* Tables over a permutation of the block ids. Forks share whole blocks and get a copy of the one that
+ * they continue; without `forks` every sequence has blocks of its own. */
+static void make_tables(struct instance *x, uint32_t seed, bool forks, struct kv_copy *copies)
 {
     const struct world *w = x->w;
     uint32_t *ids = shuffled(w->blocks, seed), next = 0, bs = w->g.block_size;
     x->tables = make_array((size_t)w->shape->count * w->stride, sizeof *x->tables);
     memset(x->tables, 0xff, (size_t)w->shape->count * w->stride * sizeof *x->tables);
     for (uint32_t s = 0; s < w->shape->count; s++) {
-        uint32_t *table = x->tables + (size_t)s * w->stride, fork = w->shape->sequences[s].fork;
+        uint32_t *table = x->tables + (size_t)s * w->stride,
+                 fork = forks ? w->shape->sequences[s].fork : 0;
         const uint32_t *above =
             x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
         for (uint32_t i = 0; i * bs < w->shape->sequences[s].length; i++)
@@ -399,16 +400,16 @@ static bool poison(struct instance *x)
     return ok;
 }
 
-/* Fill the tokens of one sequence that are its own, after copying what it continues. */
-static bool feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *copy)
+/* Append n tokens of a sequence, from `first` on, that come from `content`; after a copy. */
+static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t n, uint64_t content,
+                        const struct kv_copy *copy)
 {
     const struct world *w = x->w;
-    uint32_t fork = w->shape->sequences[s].fork, n = w->shape->sequences[s].length - fork;
     enum dtype dtype = w->source == SOURCE_KV_DTYPE ? w->g.kv_dtype : w->g.dtype;
     size_t row_bytes = w->g.head_dim * dtype_bytes(dtype),
            tensor_bytes = (size_t)n * w->g.kv_heads * row_bytes;
     uint8_t *data = make_array(2 * LAYERS * tensor_bytes, 1);
-    const struct kv_append append = {s, fork, n, 0, {SEED, 1000 + s}};
+    const struct kv_append append = {s, first, n, 0, {SEED, content}};
     struct attention_pass passes[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         uint8_t *tensor[3] = {NULL, data + 2 * layer * tensor_bytes,
@@ -418,7 +419,7 @@ static bool feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *
             uint32_t token = (uint32_t)(i / 2 / w->g.kv_heads),
                      head = (uint32_t)(i / 2 % w->g.kv_heads);
             float row[HEAD_DIM_MAX];
-            handed_in(w, 1000 + s, fork + token, layer, which, head, row);
+            handed_in(w, content, first + token, layer, which, head, row);
             numeric_from_float(dtype, row, w->g.head_dim, tensor[which] + i / 2 * row_bytes);
         }
         passes[layer] =
@@ -437,6 +438,22 @@ static bool feed_sequence(struct instance *x, uint32_t s, const struct kv_copy *
                                   .pass_count = LAYERS};
     bool ok = run_step(x, &step, w->shape->count);
     free(data);
+    return ok;
+}
+
+/* Fill the tokens of one sequence that are in no block of its parent: its own ones after copying what
+ * it continues, or all of them. */
+static bool feed_sequence(struct instance *x, uint32_t s, bool forks, const struct kv_copy *copy)
+{
+    const struct shape *shape = x->w->shape;
+    uint32_t first = forks ? shape->sequences[s].fork : 0, end = shape->sequences[s].length;
+    bool ok = first < end || feed_tokens(x, s, first, 0, 0, copy);
+    for (uint32_t n = 1; ok && first < end; first += n, n = 1) {
+        uint64_t content = content_of(shape, s, first);
+        while (first + n < end && content_of(shape, s, first + n) == content)
+            n++;
+        ok = feed_tokens(x, s, first, n, content, copy);
+    }
     return ok;
 }
 
@@ -463,9 +480,9 @@ static bool swap_all(struct instance *x, uint32_t seed)
 }
 
 /* A backend that holds the world's sequences, in blocks that `seed` chooses; from a seed of 2 on they
- * have been swapped out and in. */
+ * have been swapped out and in. Without `forks` they share nothing. */
 static bool open_instance(struct instance *x, const struct world *w, const char *backend,
-                          const char *isa, uint32_t threads, uint32_t seed)
+                          const char *isa, uint32_t threads, bool forks, uint32_t seed)
 {
     struct kv_copy copies[SEQUENCES_MAX];
     char error[ATTENTION_ERROR_BYTES] = "";
@@ -492,10 +509,10 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
     x->o = x->buffer + GUARD_BYTES;
     /* aligned for float: o_bytes is a multiple of 8 elements */
     x->lse = (float *)(void *)(x->o + x->o_bytes + GUARD_BYTES);
-    make_tables(x, seed, copies);
+    make_tables(x, seed, forks, copies);
     bool ok = poison(x);
     for (uint32_t s = 0; ok && s < w->shape->count; s++)
-        ok = feed_sequence(x, s, &copies[s]);
+        ok = feed_sequence(x, s, forks, &copies[s]);
     return ok && (seed < 2 || swap_all(x, seed));
 }
 
@@ -676,8 +693,8 @@ static void add_errors(const struct instance *x, uint32_t row, uint32_t head, st
 
 static bool errors_hold(const struct instance *x, double *ratio)
 {
-    const double unit = 0x1p-23; /* in the last place of f32 */
-    struct errors e = {0};
+    const double unit = 0x1p-23;       /* in the last place of f32 */
+    struct errors e = {.size_lse = 1}; /* of m and ln l, though their sum may be small */
     for (uint32_t row = 0; row < x->w->row_count; row++) {
         for (uint32_t head = 0; head < x->w->g.query_heads; head++)
             add_errors(x, row, head, &e);
@@ -776,16 +793,17 @@ static bool states_merge(struct instance *x)
                : same || broken("states merged in place are others");
 }
 
-/* A backend that is one of the CPU's instruction sets, or "cuda". */
+/* A backend that is one of the CPU's instruction sets, or "cuda". What all is compared with: every row
+ * by itself, over sequences that share nothing and were never swapped. */
 static bool check_backend(const struct world *w, const char *isa, double *ratio)
 {
     const char *backend = strncmp(isa, "cuda", 4) == 0 ? "cuda" : "cpu";
     if (strcmp(isa, "cpu-flashinfer") == 0)
         isa = "auto";
     struct instance alone = {0}, together = {0}, threads = {0};
-    bool ok = open_instance(&alone, w, backend, isa, 1, 1) &&
-              open_instance(&together, w, backend, isa, 1, 1) &&
-              open_instance(&threads, w, backend, isa, 3, 2);
+    bool ok = open_instance(&alone, w, backend, isa, 1, false, 1) &&
+              open_instance(&together, w, backend, isa, 1, true, 1) &&
+              open_instance(&threads, w, backend, isa, 3, true, 2);
     if (ok)
         clear_outputs(&alone);
     for (uint32_t row = 0; ok && row < w->row_count; row++)
@@ -803,8 +821,8 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
 static bool check_paged(const struct world *w, double *ratio)
 {
     struct instance x = {0}, alone = {0};
-    bool ok =
-        open_instance(&x, w, "cuda", "auto", 1, 1) && open_instance(&alone, w, "cuda", "auto", 1, 2);
+    bool ok = open_instance(&x, w, "cuda", "auto", 1, true, 1) &&
+              open_instance(&alone, w, "cuda", "auto", 1, true, 2);
     if (ok) {
         clear_outputs(&x);
         clear_outputs(&alone);
@@ -822,7 +840,7 @@ static bool check_paged(const struct world *w, double *ratio)
 static bool check_reference(const struct world *w, double *ratio)
 {
     struct instance x = {0};
-    bool ok = open_instance(&x, w, "reference", "auto", 1, 3);
+    bool ok = open_instance(&x, w, "reference", "auto", 1, true, 3);
     if (ok)
         clear_outputs(&x);
     ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) &&
