@@ -264,6 +264,24 @@ START_TEST(a_sequence_without_tokens_gets_an_empty_merge)
 }
 END_TEST
 
+/* 32 chunks for 16 tasks were cut into 2 + 1 + 1 chunks of each run: three partial states where one
+ * will do. */
+START_TEST(bug_pieces_were_parts_of_nodes)
+{
+    struct family *f = make_family(3, 100);
+    struct planner *p = make_planner(2, 1, 0, 64, true);
+    const struct planner_row row = {0, 32 * CHUNK_TOKENS, 1};
+    lengthen(f, 0, row.keys);
+    const struct plan *plan = planner_make(p, &row, 1, f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    ck_assert_uint_eq(plan->item_count, 32 / RUN_CHUNKS);
+    for (uint32_t i = 0; i < plan->item_count; i++)
+        ck_assert_uint_eq(plan->items[i].chunks, RUN_CHUNKS);
+    planner_destroy(p);
+    free(f);
+}
+END_TEST
+
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
@@ -274,5 +292,6 @@ TCase *planner_case(void)
     tcase_add_test(tc, rows_of_one_sequence_share_its_chunks);
     tcase_add_test(tc, without_room_for_partials_rows_are_whole);
     tcase_add_test(tc, a_sequence_without_tokens_gets_an_empty_merge);
+    tcase_add_test(tc, bug_pieces_were_parts_of_nodes);
     return tc;
 }
