@@ -175,7 +175,7 @@ CSV ?= $(B)/bench-cuda.csv
 .PHONY: bench-cuda
 bench-cuda: $(B)/bench/bench_cuda
 	$(Q)$< --csv $(CSV) --commit $(COMMIT) \
-		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -1)"
+		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)"
 
 .PHONY: check
 check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps

@@ -5,9 +5,9 @@
  *
  *   q, o     [rows][query_heads][head_dim]    geometry.dtype
  *   lse      [rows][query_heads]              f32, natural logarithm, -inf for a row without keys
- *   k, v     [tokens][kv_heads][head_dim]     geometry.dtype, converted when stored, or
- * geometry.kv_dtype as it is tables   [sequences][stride]              block ids; entries behind a
- * sequence's end are never read
+ *   k, v     [tokens][kv_heads][head_dim]     geometry.dtype, converted when stored, or as it is in
+ *                                             geometry.kv_dtype
+ *   tables   [sequences][stride]              block ids; entries behind a sequence's end are never read
  *
  * The score of query i and key j is softcap(scale * q.k) + slope * (j - i); key j is visible iff j <= i
  * and (window = 0 or i - j < window). A sink is one more logit without a value, merged last; lse
@@ -63,7 +63,8 @@ struct attention_info {
     bool bit_stable;
     bool on_device; /* not on this machine's processors, which are free while a step is computed */
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
-    bool p_rounded;           /* probabilities are rounded to geometry.dtype before they weigh values */
+    bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
+                       they weigh values */
 };
 
 enum kv_copy_kind {

@@ -413,7 +413,7 @@ int planner_create(const struct planner_options *options, struct planner **resul
         return ATTND_NO_MEMORY;
     uint32_t rows = options->rows_max;
     p->o = *options;
-    p->pieces_max = rows * PIECES_PER_ROW + options->tasks;
+    p->pieces_max = rows * PIECES_PER_ROW + 2 * options->tasks;
     p->items_max = p->pieces_max;
     p->entries = calloc(rows + 1, sizeof *p->entries);
     p->scratch = calloc(rows + 1, sizeof *p->scratch);

@@ -45,7 +45,7 @@ def draw(ours, peers):
         x = LEFT + WIDTH * tenth / 10
         lines.append(f'<path d="M{x} {TOP}V{height - 20}" stroke="{GRID}"/>')
         lines.append(text(x, height - 6, f"{tenth / 10:.1f}", "middle"))
-    for i, (name, peer) in enumerate(peers.items()):
+    for i, (name, peer) in enumerate((name, peer) for name, peer in peers.items() if name in ours):
         y = TOP + 4 + i * (2 * BAR + GAP)
         lines.append(text(LEFT - 8, y + BAR + 4, name, "end"))
         for row, colour, at, who in ((ours[name], OURS, y, ""), (peer, PEERS, y + BAR, peer["system"])):

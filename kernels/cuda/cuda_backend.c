@@ -18,8 +18,8 @@ enum {
     CONTROL_BYTES = 32 << 20, /* of a step's control data, at least */
     ITEMS_PER_ROW = 8,        /* of a plan, on average, at most: planner.c, PIECES_PER_ROW */
     SIMPLE_COLUMNS = 8,       /* attend_simple.cu */
-    /* 2, 4 and 8 measured on an H200: W1 at 0.86, 0.84 and 0.83 of the roof, W5 (ragged) at 0.61, 0.85,
-       0.83 */
+    /* as many thread blocks of 8 columns have a place at once; 3 and 4 measured on an H200: W5 (ragged)
+       at 0.89 and 0.93 of the roof, W2, W4 and W10 alike */
     TASKS_PER_MULTIPROCESSOR = 4,
     PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
     ROOF_THREADS = 512,        /* measure.cu, read_all */
@@ -471,7 +471,7 @@ static int take_memory(struct cuda_backend *b)
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
-    size_t item_rows = rows * ITEMS_PER_ROW + b->base.info.tasks;
+    size_t item_rows = rows * ITEMS_PER_ROW + (size_t)2 * b->base.info.tasks;
     return item_rows * ((group + 7) / 8 * sizeof(struct cuda_item) + sizeof(struct cuda_item_row) +
                         sizeof(struct plan_part)) +
            rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +

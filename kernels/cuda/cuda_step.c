@@ -7,8 +7,9 @@
  * version is another than the last time it was named, and otherwise from where it was known to
  * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
  *
- * An item of the plan becomes a thread block for every KV head and every piece of up to 32 packed
- * columns; pieces of 8, 16 and 32 columns are separate launches of kernels made for them. */
+ * An item of the plan becomes a thread block for every KV head and every piece of up to 64 packed
+ * columns; pieces of 8, 16, 32 and 64 columns are separate launches of kernels made for them, side by
+ * side. */
 #include "kernels/cuda/cuda_backend.h"
 
 #include <assert.h>

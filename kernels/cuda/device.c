@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Drivers from this version on record kernels that begin early into graphs (CUDA 12.3). */
+enum { EARLY_IN_GRAPHS = 12030 };
+
 bool cuda_holds(struct cuda_device *d, CUresult result, const char *doing, ...)
 {
     char what[128];
@@ -120,7 +123,9 @@ static bool take(struct cuda_device *d, uint32_t index)
         return false;
     d->multiprocessors = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
-    d->follows_early = major >= 9 && d->cu.cuLaunchKernelEx;
+    int driver = 0;
+    bool recorded = d->cu.cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= EARLY_IN_GRAPHS;
+    d->follows_early = (major == 9 || major == 10) && recorded && d->cu.cuLaunchKernelEx;
     d->target = cuda_target_of(
         major, attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));

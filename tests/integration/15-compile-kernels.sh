@@ -46,13 +46,16 @@ for dim in 8 40 64 80 120 128 192 256; do
         echo "sm_86 config/llama-3-8b.jsonc $dim $kv"
     done
 done >"$WORK/dims"
+for dim in 144 192 256; do # where the copy engine brings K and V
+    echo "sm_90a config/llama-3-8b.jsonc $dim e4m3"
+done >>"$WORK/dims"
 dims() {
     compile "$1" "$2" --set geometry.head_dim="$3" --set geometry.kv_dtype="$4" >/dev/null && echo "$*"
 }
 export -f dims
 # shellcheck disable=SC2016
 xargs -P "$(nproc)" -L 1 bash -c 'dims "$@"' _ <"$WORK/dims" >"$WORK/compiled" 2>"$WORK/errors"
-expect 'every head_dim on a GPU with little shared memory' "$(wc -l <"$WORK/dims") " \
+expect 'every head_dim on a GPU with little shared memory, long fp8 rows on one with a copy engine' "$(wc -l <"$WORK/dims") " \
     "$(wc -l <"$WORK/compiled") $(cat "$WORK/errors")"
 
 # The kernels of the vllm layout, over what vLLM has kernels for.

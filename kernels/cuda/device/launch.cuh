@@ -1,9 +1,11 @@
 /* launch.cuh - kernels that overlap (programmatic dependent launch, sm_90 and later). A kernel says when the next one may begin,
- * and that one awaits it before it uses what it made; what it does before is hidden.
+ * and that one awaits it before it uses what it made; what it does before is hidden. Two rules:
  *
- * Everything ahead of the kernel right before is complete when a kernel begins early, since that one lets it only after it has
- * awaited its own. So attention of other items of a pass, which needs nothing of the kernel beside it, awaits that one at its
- * end, to be complete after it. */
+ * - A kernel is complete only after the one before it. One that begins early therefore awaits its own: at its start, or, if it
+ *   takes other items of the same pass and needs nothing of the kernel beside it, at its end.
+ * - What does not await never begins early (cuda_grid.overlaps). So the first kernel of a pass has everything ahead of it
+ *   complete when it lets the next ones begin, and those beside it find q, K and V as it does.
+ */
 #pragma once
 
 #include "kernels/cuda/device/step.h"

@@ -2,11 +2,11 @@
  * Computed alike by the compiler of the device code and by the host, which launches with it. C11 and
  * CUDA C.
  *
- *   warp     `groups` groups of 8 packed columns; it computes whole tiles for them, alone
- *   block    `warps` such warps, which read the same K and V; one where 8 columns are enough. Where the
- * copy engine brings them, a warp more that sends for them ring     `unit` keys, or as many values, in
- * each of `slots` slots, on their way in folds    the fold's upper levels, a slot a thread, when they
- * do not fit in registers
+ * - A warp takes `groups` groups of 8 packed columns; it computes whole tiles for them, alone.
+ * - A thread block has `warps` such warps, which read the same K and V; one where 8 columns are enough.
+ *   Where the copy engine brings K and V, it has a warp more that sends for them.
+ * - The ring has `slots` slots of `unit` keys, or as many values, on their way in.
+ * - Folds: the upper levels, a slot a thread, when they do not fit in registers.
  *
  * Where the copy engine does not bring K and V, rows are padded by 16 bytes, so that the eight rows
  * that a matrix load touches lie in different banks. The engine brings them in segments of 128 bytes a
@@ -77,7 +77,10 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
     if (t.blocks > TILE_BLOCKS_MAX)
         t.blocks = TILE_BLOCKS_MAX;
     bool many = t.blocks * t.threads > 32 * TILE_FEW_WARPS;
-    uint32_t registers = many ? 0 : engine ? TILE_FOLD_REGISTERS : TILE_FOLD_REGISTERS_ASYNC;
+    bool wide_fp8 = kv_bytes == 1 && head_dim > 128; /* would spill otherwise */
+    uint32_t registers = many || wide_fp8 ? 0
+                         : engine         ? TILE_FOLD_REGISTERS
+                                          : TILE_FOLD_REGISTERS_ASYNC;
     t.register_levels = registers / t.fold_floats;
     if (t.register_levels > TILE_FOLD_LEVELS)
         t.register_levels = TILE_FOLD_LEVELS;
