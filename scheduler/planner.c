@@ -217,9 +217,9 @@ static uint32_t whole_nodes(uint32_t chunks)
 {
     if (chunks > SEGMENT_CHUNKS)
         return chunks;
-    return chunks > SEGMENT_CHUNKS / 2 - 1 ? SEGMENT_CHUNKS
-           : chunks > RUN_CHUNKS / 2 - 1   ? RUN_CHUNKS
-                                           : 1;
+    if (chunks >= SEGMENT_CHUNKS / 2)
+        return SEGMENT_CHUNKS;
+    return chunks >= RUN_CHUNKS / 2 ? RUN_CHUNKS : 1;
 }
 
 /* One item over chunks [first, end) for the rows [a, b) of the order; a final one has no partials. */

@@ -395,7 +395,7 @@ static bool make_map(struct cuda_backend *b)
                      sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
                      strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes,
                                   b->pool.half_bytes};
-    const cuuint32_t box[] = {part, smaller(g->block_size, unit), segments, 1, 1},
+    const cuuint32_t box[] = {part, tile_box_rows(g->block_size, unit), segments, 1, 1},
                      steps[] = {1, 1, 1, 1, 1};
     if (b->width_count == 0 || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
         return true;

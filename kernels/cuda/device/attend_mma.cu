@@ -85,10 +85,11 @@ template <int COLUMNS> struct attend {
     const score_rule rule;
     uint32_t all_from, all_below; /* all of the warp's columns see the keys between */
 
-    /* Shared memory, in this order: the ring's slots and barriers, folds. */
+    /* Shared memory, in this order: the ring's slots, barriers and table entries, folds. */
     attend(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, uint8_t *shared)
         : pass(pass_), item(item_), kv_head(kv_head_), first_column(threadIdx.x / 32 * GROUPS * 8),
-          ring(tile_range(pass_, item_, kv_head_), shared, (item_.columns + GROUPS * 8 - 1) / (GROUPS * 8)), fold_memory(shared + SHAPE.folds), rule(pass_, kv_head_)
+          ring(tile_range(pass_, item_, kv_head_), shared, (item_.columns + GROUPS * 8 - 1) / (GROUPS * 8)),
+          fold_memory(shared + SHAPE.folds), rule(pass_, kv_head_)
     {
     }
 
@@ -452,7 +453,7 @@ template <int COLUMNS> struct attend {
         else if (first_column < item.columns || !ENGINE)
             compute();
         if (pass.beside)
-            await_previous();
+            await_previous(); /* to be complete after it (launch.cuh) */
     }
 
     void compute()

@@ -27,7 +27,7 @@ static constexpr uint32_t ALL_LANES = 0xffffffffu;
 template <uint32_t UNIT, uint32_t ROW> uint32_t place_of(uint32_t unit, uint32_t row, uint32_t byte)
 {
 #if ENGINE
-    constexpr uint32_t rows = BLOCK_SIZE < UNIT ? BLOCK_SIZE : UNIT;
+    constexpr uint32_t rows = tile_box_rows(BLOCK_SIZE, UNIT);
     return unit + row / rows * (rows * ROW) + byte / TILE_SEGMENT * (rows * TILE_SEGMENT) + row % rows * TILE_SEGMENT +
            (byte % TILE_SEGMENT ^ row % 8 * 16);
 #else

@@ -1,7 +1,7 @@
 /* merge.cu - rows whose items left partial states: fold them, in order of position, and write the row.
  *
- * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs. Partials are loaded
- * MERGE_LOADS at a time, since waiting for one after the other is what a merge of many would do otherwise. All threads of a
+ * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs.
+ * Partials are loaded MERGE_LOADS at a time, since waiting for one after the other is what a merge of many would do otherwise. All threads of a
  * head keep m and l of the fold's levels, each alike. The operations on an element are those of the items' kernels, so it does
  * not matter where a fold is cut. */
 #include "kernels/cuda/device/launch.cuh"

@@ -75,9 +75,10 @@ template <int COLUMNS> struct tile_ring {
     }
 
 #if ENGINE
-    static constexpr uint32_t BOX_ROWS = BLOCK_SIZE < UNIT ? BLOCK_SIZE : UNIT, BOXES = UNIT / BOX_ROWS,
+    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS,
                               PARTS = ROW_BYTES % TILE_SEGMENT ? KV_ROW / TILE_SEGMENT : 1, /* a box each */
-        BOX_BYTES = BOX_ROWS * KV_ROW, PART_DIM = TILE_SEGMENT / bytes_of(KV_DTYPE), HALF_ENTRIES = TILE_ENTRIES / 2;
+        BOX_BYTES = BOX_ROWS * KV_ROW,
+                              PART_DIM = TILE_SEGMENT / bytes_of(KV_DTYPE), HALF_ENTRIES = TILE_ENTRIES / 2;
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
     uint32_t arrived, read;     /* barriers of the slots */
@@ -187,7 +188,7 @@ template <int COLUMNS> struct tile_ring {
         }
     }
 
-    void begin() const {}
+    void begin() const {} /* the sender has */
 
     void acquire(uint32_t unit) const
     {

@@ -38,7 +38,6 @@ enum {
     TILE_FEW_WARPS = 8,
     TILE_MANY_WARPS = 12,
     TILE_BLOCK_BYTES = 1024, /* of shared memory that the hardware keeps per thread block */
-    TILE_FOLD_LEVELS = 3,    /* run, segment, row */
     /* of a thread that has 255, at most, for folds; more go to shared memory. cp.async needs some for
        itself */
     TILE_FOLD_REGISTERS = 120,
@@ -82,9 +81,9 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
                          : engine         ? TILE_FOLD_REGISTERS
                                           : TILE_FOLD_REGISTERS_ASYNC;
     t.register_levels = registers / t.fold_floats;
-    if (t.register_levels > TILE_FOLD_LEVELS)
-        t.register_levels = TILE_FOLD_LEVELS;
-    uint32_t folds = (TILE_FOLD_LEVELS - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
+    if (t.register_levels > PLAN_ROW) /* levels: run, segment, row */
+        t.register_levels = PLAN_ROW;
+    uint32_t folds = (PLAN_ROW - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
     uint32_t barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4,
              fixed = barriers + entries + folds;
     uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
@@ -108,6 +107,12 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
     t.folds = t.entries + entries;
     t.bytes = t.blocks ? t.folds + folds : 0;
     return t;
+}
+
+/* Rows that the copy engine brings at once: those of a unit that lie in one block. */
+TILE_FUNCTION uint32_t tile_box_rows(uint32_t block_size, uint32_t unit)
+{
+    return block_size < unit ? block_size : unit;
 }
 
 /* The most packed columns that a thread block can take, or 0 where not even 8 fit. */
