@@ -12,7 +12,9 @@
  *
  * A stretch of chunks is cut into pieces at the boundaries of the tree in plan.h. A piece may cover
  * several nodes of its level only where it begins the node above (plan.h says why); piece_max, from the
- * amount of work, says how large one may be.
+ * amount of work, says how large one may be. Work is counted in chunks of up to NARROW_COLUMNS packed
+ * columns, which cost what reading them costs; what more rows do with them is computation, and counts
+ * by columns.
  *
  * When the arrays for pieces or partials run out, the plan is made again without sharing and with whole
  * rows, which always fits: one item a row and no partials. */
@@ -24,7 +26,8 @@
 
 enum {
     PIECES_PER_ROW = 8, /* room; beyond it sharing is given up for a step */
-    SIZE_CLASSES = 32   /* items are handed out largest class first */
+    SIZE_CLASSES = 32,  /* items are handed out largest class first */
+    NARROW_COLUMNS = 32 /* items of more lie within a segment: attend_wide.cu folds no further */
 };
 
 #define NO_PIECE UINT32_MAX
@@ -267,7 +270,7 @@ static void add_items(struct planner *p, uint32_t a, uint32_t b, uint32_t first,
 
 /* The level of the next piece from chunk `at` on, and its end. The rows begin at chunk `first`; the
  * stretch ends at `end`, where all its rows end if `to_row_end`. */
-static enum plan_level next_piece(const struct planner *p, uint32_t first, uint32_t at, uint32_t end,
+static enum plan_level next_piece(uint32_t piece_max, uint32_t first, uint32_t at, uint32_t end,
                                   bool to_row_end, uint32_t *piece_end)
 {
     static const struct {
@@ -281,12 +284,12 @@ static enum plan_level next_piece(const struct planner *p, uint32_t first, uint3
         uint32_t node_end = (at / node + 1) * node;
         bool begins = at % node == 0 || at == first;
         bool ends = node_end <= end || to_row_end;
-        if (node > 1 && (!begins || !ends || node > p->piece_max))
+        if (node > 1 && (!begins || !ends || node > piece_max))
             continue;
         bool leads = at % parent == 0 || at == first;
         uint32_t stop = smaller(end, parent == UINT32_MAX ? end : (at / parent + 1) * parent);
         *piece_end = smaller(node_end, end);
-        while (leads && *piece_end < stop && *piece_end + node - at <= p->piece_max &&
+        while (leads && *piece_end < stop && *piece_end + node - at <= piece_max &&
                (*piece_end + node <= stop || to_row_end))
             *piece_end = smaller(*piece_end + node, stop);
         return levels[i].level;
@@ -296,16 +299,18 @@ static enum plan_level next_piece(const struct planner *p, uint32_t first, uint3
 /* Chunks [from, end) of the rows [a, b) of the order, which read the same blocks there. */
 static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t from, uint32_t end)
 {
-    uint32_t first = first_chunk_of(p, p->entries[a].keys);
+    uint32_t first = first_chunk_of(p, p->entries[a].keys), piece_max = p->piece_max;
     bool to_row_end = true;
+    if ((uint64_t)(b - a) * p->o.group > NARROW_COLUMNS)
+        piece_max = smaller(piece_max, SEGMENT_CHUNKS);
     for (uint32_t i = a; i < b; i++)
         to_row_end &= end_chunk_of(p->entries[i].keys) == end;
-    if (from == first && to_row_end && end - from <= p->piece_max) {
+    if (from == first && to_row_end && end - from <= piece_max) {
         add_items(p, a, b, from, end, PLAN_ROW, true);
         return;
     }
     for (uint32_t at = from, piece_end; at < end; at = piece_end) {
-        enum plan_level level = next_piece(p, first, at, end, to_row_end, &piece_end);
+        enum plan_level level = next_piece(piece_max, first, at, end, to_row_end, &piece_end);
         add_items(p, a, b, at, piece_end, level, false);
     }
 }
@@ -355,6 +360,19 @@ static void sort_items(struct planner *p)
         p->sorted[start[__builtin_clz(p->items[i].chunks * p->items[i].rows | 1)]++] = p->items[i];
 }
 
+/* What the rows cost, in chunks of NARROW_COLUMNS. */
+static uint64_t work_of(const struct planner *p)
+{
+    uint64_t work = 0;
+    for (uint32_t i = 0; i < p->entry_count; i++) {
+        uint32_t keys = p->entries[i].keys, chunks = end_chunk_of(keys) - first_chunk_of(p, keys),
+                 shared = i + 1 < p->entry_count ? common_chunks(p, i) : 0;
+        work += (uint64_t)(chunks - shared) * larger(p->o.group, NARROW_COLUMNS) +
+                (uint64_t)shared * p->o.group;
+    }
+    return work / NARROW_COLUMNS;
+}
+
 /* The parts of each row that no item finishes, in order of position. */
 static void lay_out_merges(struct planner *p, uint32_t n)
 {
@@ -375,16 +393,13 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
                                 const uint32_t *tables, uint32_t stride)
 {
     assert(n <= p->o.rows_max);
-    uint64_t chunks = 0;
     p->tables = tables;
     p->stride = stride;
     order_rows(p, rows, n);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         p->rows[i] = (struct plan_row){rows[i].table, rows[i].keys};
-        chunks += end_chunk_of(rows[i].keys) - first_chunk_of(p, rows[i].keys);
-    }
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
-    p->piece_max = whole_nodes((uint32_t)((chunks + tasks - 1) / tasks));
+    p->piece_max = whole_nodes((uint32_t)((work_of(p) + tasks - 1) / tasks));
     begin_plan(p, n);
     if (n)
         emit_range(p, 0, n, 0);

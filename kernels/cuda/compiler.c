@@ -30,6 +30,7 @@ enum {
     NAME_BYTES = 256,
     PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES,
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
+    WARPGROUP_ARCH = 90,         /* that has wgmma */
     FIRST_ENGINE_ARCH = 90,      /* whose copy engine takes tensor maps; from */
     LAST_ENGINE_ARCH = 119,      /* sm_120 on the kernels would use local memory (NVRTC 13.0), */
     ENGINE_ALIGNMENT = 16,       /* of rows, in bytes; */
@@ -102,10 +103,18 @@ uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *ta
     bool half = g->dtype == DTYPE_F16 || g->dtype == DTYPE_BF16;
     bool formats = half && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
     bool instructions = atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH;
-    return g->layout != LAYOUT_VLLM && formats && instructions
-               ? tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), target->sm_bytes,
-                                  cuda_uses_engine(g, target))
-               : 0;
+    if (g->layout == LAYOUT_VLLM || !formats || !instructions)
+        return 0;
+    uint32_t columns = tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
+                                        target->sm_bytes, cuda_uses_engine(g, target));
+    return columns == TILE_GROUP_COLUMNS && cuda_uses_warpgroups(g, target) ? columns / 2 : columns;
+}
+
+bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target)
+{
+    bool half = g->dtype == DTYPE_F16 || g->dtype == DTYPE_BF16;
+    return atoi(target->arch + strlen("sm_")) == WARPGROUP_ARCH && cuda_uses_engine(g, target) &&
+           half && g->kv_dtype == g->dtype && g->head_dim <= TILE_GROUP_DIM_MAX;
 }
 
 bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target)
@@ -187,6 +196,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DTENSOR_CORES=%d", cuda_columns_max(g, target) > 0);
     add_option(r, "-DCOLUMNS_MAX=%u", cuda_columns_max(g, target));
     add_option(r, "-DENGINE=%d", cuda_uses_engine(g, target));
+    add_option(r, "-DWGMMA=%d", cuda_uses_warpgroups(g, target));
     add_option(r, "-DPAGED=%d", g->layout == LAYOUT_VLLM);
     if (g->layout == LAYOUT_VLLM) {
         add_option(r, "-DSPARSE_VERT_STRIDE=%u", g->sparse.vert_stride);

@@ -212,7 +212,7 @@ static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->map,        b->q,
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,       b->q,
                                b->k,          b->v,           b->sinks,      b->alibi,
                                b->k_scale,    b->v_scale,     b->partial_ml, b->partial_o};
     (void)d->cu.cuCtxSetCurrent(d->context);
@@ -268,6 +268,9 @@ static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
         return columns >= 32;
     case KERNEL_ATTEND_64:
         return columns >= 64;
+    case KERNEL_ATTEND_WIDE_64:
+    case KERNEL_ATTEND_WIDE_128:
+        return cuda_uses_warpgroups(g, &b->device.target);
     default:
         return true;
     }
@@ -297,11 +300,14 @@ static uint32_t paged_shared_max(const struct cuda_backend *b)
 /* Compile or find the kernels, and load them. */
 static int load_kernels(struct cuda_backend *b)
 {
-    static const struct cuda_width all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, CUDA_THREADS, 0},
-                                            {KERNEL_ATTEND_8, 8, 0, 0},
-                                            {KERNEL_ATTEND_16, 16, 0, 0},
-                                            {KERNEL_ATTEND_32, 32, 0, 0},
-                                            {KERNEL_ATTEND_64, 64, 0, 0}};
+    static const struct cuda_width all[] = {
+        {KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, false, CUDA_THREADS, 0},
+        {KERNEL_ATTEND_8, 8, false, 0, 0},
+        {KERNEL_ATTEND_16, 16, false, 0, 0},
+        {KERNEL_ATTEND_32, 32, false, 0, 0},
+        {KERNEL_ATTEND_64, 64, false, 0, 0},
+        {KERNEL_ATTEND_WIDE_64, 64, true, 0, 0},
+        {KERNEL_ATTEND_WIDE_128, 128, true, 0, 0}};
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     char error[CUDA_COMPILER_ERROR_BYTES];
@@ -330,14 +336,15 @@ static int load_kernels(struct cuda_backend *b)
         if (width->kernel == KERNEL_ATTEND_SIMPLE)
             continue;
         const struct tile_shape shape =
-            tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
-                          d->target.sm_bytes, cuda_uses_engine(g, &d->target));
+            width->wide ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
+                        : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
+                                        d->target.sm_bytes, cuda_uses_engine(g, &d->target));
         width->threads = shape.threads;
         width->shared_bytes = shape.bytes;
         allow_shared_memory(b, width);
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
-        const struct cuda_width paged = {KERNEL_PAGED_V1, 0, CUDA_THREADS, paged_shared_max(b)};
+        const struct cuda_width paged = {KERNEL_PAGED_V1, 0, false, CUDA_THREADS, paged_shared_max(b)};
         allow_shared_memory(b, &paged);
         b->base.info.paged_v1_tokens =
             paged.shared_bytes / (uint32_t)sizeof(float) / g->block_size * g->block_size;
@@ -381,13 +388,14 @@ static bool take_pool(struct cuda_backend *b)
 }
 
 /* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
- * which a box is all segments of some slots of a block; where rows are not whole segments,
- * [1][slot][dim] and one. */
-static bool make_map(struct cuda_backend *b)
+ * which a box is all segments of some slots of a block, or, in a second map, one; where rows are not
+ * whole segments, [1][slot][dim] and one in both. */
+static bool make_maps(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
-    CUtensorMap map;
+    CUtensorMap maps[2];
+    bool made = true;
     uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
     uint32_t unit = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).unit,
              part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
@@ -395,8 +403,10 @@ static bool make_map(struct cuda_backend *b)
                      sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
                      strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes,
                                   b->pool.half_bytes};
-    const cuuint32_t box[] = {part, tile_box_rows(g->block_size, unit), segments, 1, 1},
+    const cuuint32_t rows = tile_box_rows(g->block_size, unit),
+                     boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
+    _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
     if (b->width_count == 0 || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
         return true;
     if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
@@ -406,18 +416,20 @@ static bool make_map(struct cuda_backend *b)
                      : "the driver is too old for this GPU: it knows no tensor maps");
         return false;
     }
-    b->map = cuda_allocate(d, sizeof map, "a tensor map");
-    return cuda_holds(d,
-                      d->cu.cuTensorMapEncodeTiled(
-                          &map,
-                          element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-                          5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, box, steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                          CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                      "describing the pool to the copy engine") &&
-           cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->map, &map, sizeof map, d->stream),
-                      "uploading a tensor map") &&
-           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "uploading a tensor map");
+    b->maps = cuda_allocate(d, sizeof maps, "tensor maps");
+    for (int i = 0; i < 2 && made; i++)
+        made = cuda_holds(
+            d,
+            d->cu.cuTensorMapEncodeTiled(
+                &maps[i], element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+            "describing the pool to the copy engine");
+    return made &&
+           cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
+                      "uploading tensor maps") &&
+           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "uploading tensor maps");
 }
 
 /* Pinned memory for the blocks that are swapped to. */
@@ -445,7 +457,7 @@ static int take_memory(struct cuda_backend *b)
     uint64_t row_bytes = (uint64_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     uint64_t heads = (uint64_t)o->partials_max * g->query_heads,
              kv_scales = (uint64_t)g->layers * g->kv_heads;
-    if (!take_pool(b) || !make_map(b) || !take_host_blocks(b))
+    if (!take_pool(b) || !make_maps(b) || !take_host_blocks(b))
         return ATTND_NO_MEMORY;
     b->q = cuda_allocate(d, o->rows_max * row_bytes, "q");
     for (int i = 0; i < CUDA_SIDES; i++) {

@@ -12,14 +12,16 @@
 enum {
     CUDA_GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
     CUDA_PASS_OPERATIONS = 64,   /* of a pass, at most, without its appends */
-    CUDA_WIDTHS_MAX = 4,
+    CUDA_WIDTHS_MAX = 5,
     CUDA_PREPARED_MAX = 8 /* plans of a step that are remembered: one a window */
 };
 
 /* Pieces of items of up to so many packed columns, and the kernel for them. */
 struct cuda_width {
     enum cuda_kernel kernel;
-    uint32_t columns, threads, shared_bytes;
+    uint32_t columns;
+    bool wide; /* by warpgroups: items within a segment */
+    uint32_t threads, shared_bytes;
 };
 
 /* What the device knows of one row of the block tables. */
@@ -47,8 +49,8 @@ struct cuda_backend {
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;
-    CUdeviceptr map;              /* the pool as the copy engine sees it, a CUtensorMap; 0: not used */
-    uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
+    CUdeviceptr maps; /* the pool as the copy engine sees it, two CUtensorMaps; 0: not used */
+    uint8_t *host;    /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct cuda_known_row *known; /* [table_rows + 1] */
     CUdeviceptr q, k, v, partial_ml, partial_o;
     CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */

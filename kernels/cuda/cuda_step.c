@@ -7,9 +7,9 @@
  * version is another than the last time it was named, and otherwise from where it was known to
  * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
  *
- * An item of the plan becomes a thread block for every KV head and every piece of up to 64 packed
- * columns; pieces of 8, 16, 32 and 64 columns are separate launches of kernels made for them, side by
- * side. */
+ * An item of the plan becomes a thread block for every KV head and every piece of up to 128 packed
+ * columns; pieces of 8, 16, 32, 64 and 128 columns are separate launches of kernels made for them, side
+ * by side. */
 #include "kernels/cuda/cuda_backend.h"
 
 #include <assert.h>
@@ -210,11 +210,13 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
 
 /* ---- attention ----------------------------------------------------------------------------------- */
 
-/* The narrowest width that takes `columns`, or the widest. */
-static uint32_t width_for(const struct cuda_backend *b, uint32_t columns)
+/* The narrowest width that takes `columns` of an item, or the widest. */
+static uint32_t width_for(const struct cuda_backend *b, const struct plan_item *item, uint32_t columns)
 {
-    uint32_t i = 0;
-    while (i + 1 < b->width_count && b->widths[i].columns < columns)
+    uint32_t i = 0, last = item->first_chunk + item->chunks - 1;
+    bool within = item->first_chunk / SEGMENT_CHUNKS == last / SEGMENT_CHUNKS;
+    while (i + 1 < b->width_count && b->widths[i].columns < columns &&
+           (within || !b->widths[i + 1].wide))
         i++;
     return i;
 }
@@ -241,7 +243,7 @@ static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint
 {
     uint32_t group = geometry_group(b->options.geometry), columns = item->rows * group;
     for (uint32_t at = 0, n; at < columns; at += n) {
-        uint32_t width = width_for(b, columns - at);
+        uint32_t width = width_for(b, item, columns - at);
         n = smaller(columns - at, b->widths[width].columns);
         if (to) {
             struct cuda_item *piece = &to[width][counts[width]];
@@ -323,7 +325,7 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
              of_kv = (uint64_t)pass->layer * g->kv_heads * sizeof(float);
     struct cuda_attend_pass p = plan->arrays;
     p.pool = b->pool;
-    p.map = b->map;
+    p.maps = b->maps;
     p.map_first = 2 * pass->layer * b->layout.blocks;
     p.q = b->q;
     p.o = b->o[b->side];

@@ -42,7 +42,9 @@ enum {
     XX(KERNEL_ATTEND_8, "attend_8")                                                                    \
     XX(KERNEL_ATTEND_16, "attend_16")                                                                  \
     XX(KERNEL_ATTEND_32, "attend_32")                                                                  \
-    XX(KERNEL_ATTEND_64, "attend_64")
+    XX(KERNEL_ATTEND_64, "attend_64")                                                                  \
+    XX(KERNEL_ATTEND_WIDE_64, "attend_wide_64")                                                        \
+    XX(KERNEL_ATTEND_WIDE_128, "attend_wide_128")
 
 enum cuda_kernel {
 #define XX(constant, name) constant,

@@ -12,10 +12,14 @@
     XX(paged, "kernels/cuda/device/paged.cu")                                                          \
     XX(merge, "kernels/cuda/device/merge.cu")                                                          \
     XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                \
+    XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                              \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                          \
+    XX(columns, "kernels/cuda/device/columns.cuh")                                                     \
+    XX(folds, "kernels/cuda/device/folds.cuh")                                                         \
     XX(ring, "kernels/cuda/device/ring.cuh")                                                           \
     XX(launch, "kernels/cuda/device/launch.cuh")                                                       \
     XX(fragments, "kernels/cuda/device/fragments.cuh")                                                 \
+    XX(wgmma, "kernels/cuda/device/wgmma.cuh")                                                         \
     XX(numeric, "kernels/cuda/device/numeric.cuh")                                                     \
     XX(states, "kernels/cuda/device/states.cuh")                                                       \
     XX(step, "kernels/cuda/device/step.h")                                                             \

@@ -2,7 +2,7 @@
  *
  * The host defines HEAD_DIM, BLOCK_SIZE, KV_HEADS, GROUP, Q_DTYPE, KV_DTYPE, LAYOUT, SM_BYTES (shared memory of a
  * multiprocessor), TENSOR_CORES (whether the formats and the GPU have them), ENGINE (whether the copy engine brings K and
- * V), COLUMNS_MAX (tile.h), PAGED (whether the layout is vllm's) and with it the SPARSE_ parameters of geometry.h. */
+ * V), COLUMNS_MAX (of attend_mma.cu), WGMMA (whether attend_wide.cu takes wider items), PAGED (whether the layout is vllm's) and with it the SPARSE_ parameters of geometry.h. */
 #include "kernels/cuda/device/pool.cu"
 #include "kernels/cuda/device/measure.cu"
 #if PAGED
@@ -11,6 +11,9 @@
 #include "kernels/cuda/device/merge.cu"
 #if TENSOR_CORES
 #include "kernels/cuda/device/attend_mma.cu"
+#if WGMMA
+#include "kernels/cuda/device/attend_wide.cu"
+#endif
 #else
 #include "kernels/cuda/device/attend_simple.cu"
 #endif

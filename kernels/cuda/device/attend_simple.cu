@@ -8,8 +8,8 @@
  *   o        a thread an element of head_dim (two if head_dim > 128) and all columns; tokens in order
  *
  * Half a tile of K, then of V, stands in shared memory as f32, rows padded by one float. */
+#include "kernels/cuda/device/columns.cuh"
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/device/states.cuh"
 
 static constexpr int SIMPLE_COLUMNS = 8;
 static constexpr int HALF_TOKENS = TILE_TOKENS / 2;
@@ -51,34 +51,24 @@ struct simple_shared {
     uint32_t keys[SIMPLE_COLUMNS];
 };
 
-struct simple_attend {
-    const cuda_attend_pass &pass;
-    const cuda_item &item;
-    uint32_t kv_head;
+struct simple_attend : item_columns {
     simple_shared &shared;
     const uint32_t *table;
     const uint8_t *pool;
     uint32_t first_key, end_key;
 
     simple_attend(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, simple_shared &shared_)
-        : pass(pass_), item(item_), kv_head(kv_head_), shared(shared_)
+        : item_columns(pass_, item_, kv_head_), shared(shared_)
     {
         table = pass.pool.tables + item.table * pass.pool.stride;
         pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
     }
 
-    const cuda_item_row &row_at(uint32_t column) const
-    {
-        return pass.item_rows[item.first_row + (item.column + column) / GROUP];
-    }
-    uint32_t row_of(uint32_t column) const { return row_at(column).row; }
-    uint32_t head_of(uint32_t column) const { return kv_head * GROUP + (item.column + column) % GROUP; }
-
     void load_columns()
     {
         for (uint32_t at = threadIdx.x; at < SIMPLE_COLUMNS * HEAD_DIM; at += CUDA_THREADS) {
             uint32_t column = at / HEAD_DIM, dim = at % HEAD_DIM;
-            size_t row = column < item.columns ? (size_t)row_of(column) * (KV_HEADS * GROUP) + head_of(column) : 0;
+            size_t row = column < item.columns ? query_of(column) : 0;
             shared.q[column][dim] = column < item.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
         }
         if (threadIdx.x < SIMPLE_COLUMNS)
@@ -183,31 +173,18 @@ struct simple_attend {
         }
     }
 
-    void write(const simple_state &x) const
+    void write_states(const simple_state &x) const
     {
 #pragma unroll
-        for (int c = 0; c < SIMPLE_COLUMNS; c++) {
-            if (c >= item.columns)
-                continue;
-            uint32_t head = head_of(c), partial = item.partial + (item.column + c) / GROUP;
-            bool final = item.partial == PLAN_NO_PARTIAL;
-            size_t at = (size_t)(final ? row_of(c) : partial) * (KV_HEADS * GROUP) + head;
-            const finished f(x.m[c], x.l[c], pass.sinks ? &pass.sinks[head] : nullptr, pass.v_scale[kv_head]);
+        for (int c = 0; c < SIMPLE_COLUMNS; c++)
+            write(c, x.m[c], x.l[c], threadIdx.x == 0, [&](auto write) {
 #pragma unroll
-            for (int d = 0; d < DIMS; d++) {
-                uint32_t dim = threadIdx.x + d * CUDA_THREADS;
-                if (dim < HEAD_DIM && final)
-                    store_element<Q_DTYPE>(pass.o, at * HEAD_DIM + dim, f(x.o[d][c]));
-                else if (dim < HEAD_DIM)
-                    pass.partial_o[at * HEAD_DIM + dim] = x.o[d][c];
-            }
-            if (threadIdx.x == 0 && final) {
-                pass.lse[at] = f.lse;
-            } else if (threadIdx.x == 0) {
-                pass.partial_ml[2 * at] = x.m[c];
-                pass.partial_ml[2 * at + 1] = x.l[c];
-            }
-        }
+                for (int d = 0; d < DIMS; d++) {
+                    uint32_t dim = threadIdx.x + d * CUDA_THREADS;
+                    if (dim < HEAD_DIM)
+                        write(dim, x.o[d][c]);
+                }
+            });
     }
 
     void run()
@@ -236,7 +213,7 @@ struct simple_attend {
         }
         fold[1].merge(fold[0]);
         fold[2].merge(fold[1]);
-        write(fold[2]);
+        write_states(fold[2]);
     }
 };
 

@@ -12,15 +12,13 @@
  * exact and always the same. */
 #pragma once
 
-#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
 static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
 
 /* Of what is multiplied. fp8 is widened to f16, for which there is an instruction; q in bf16 is scaled to f16's range. */
 static constexpr dtype OPERAND = NARROW_KV ? DTYPE_F16 : Q_DTYPE;
-
-static constexpr uint32_t ALL_LANES = 0xffffffffu;
 
 /* Where byte `byte` of row `row` of a unit of UNIT rows lies; rows are ROW bytes apart, or come by the copy engine
  * (ring.cuh): boxes of the unit's rows of a block, in segments. */
@@ -48,6 +46,13 @@ struct fragment_c {
 static inline uint32_t shared_address(const void *pointer)
 {
     return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+static inline uint32_t load_shared(uint32_t address)
+{
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return x;
 }
 
 static inline fragment_a load_matrices(uint32_t address)
@@ -285,12 +290,12 @@ static inline uint64_t evict_first_policy()
 }
 
 /* One box of the pool; its number in each dimension of the map. */
-static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t slot, uint32_t head,
-                            uint32_t half, uint64_t policy)
+static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t segment, uint32_t slot,
+                            uint32_t head, uint32_t half, uint64_t policy)
 {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1, {%3, %4, %8, %5, %6}], [%2], %7;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy), "r"(0)
+                 "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy), "r"(segment)
                  : "memory");
 }
 #endif

@@ -43,8 +43,9 @@ struct tile_range {
     bool is_seen(uint32_t token) const { return token >= first_key && token < end_key; }
 };
 
-template <int COLUMNS> struct tile_ring {
-    static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE);
+/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a box or all. */
+template <class TILE> struct tile_ring {
+    static constexpr tile_shape SHAPE = TILE::SHAPE;
     static constexpr uint32_t WARPS = SHAPE.warps, SLOTS = SHAPE.slots, UNIT = SHAPE.unit, KV_ROW = SHAPE.kv_row,
                               UNITS = TILE_TOKENS / UNIT, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
@@ -75,32 +76,38 @@ template <int COLUMNS> struct tile_ring {
     }
 
 #if ENGINE
-    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS,
-                              PARTS = ROW_BYTES % TILE_SEGMENT ? KV_ROW / TILE_SEGMENT : 1, /* a box each */
-        BOX_BYTES = BOX_ROWS * KV_ROW,
-                              PART_DIM = TILE_SEGMENT / bytes_of(KV_DTYPE), HALF_ENTRIES = TILE_ENTRIES / 2;
+    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS, BOX_BYTES = BOX_ROWS * KV_ROW,
+                              TOGETHER = TILE::TOGETHER, HALF_ENTRIES = TILE_ENTRIES / 2;
+    /* a box a segment where rows are not whole segments, or those of a box do not lie together */
+    static constexpr bool WHOLE = ROW_BYTES % TILE_SEGMENT == 0, APART = TOGETHER != BOX_ROWS;
+    static constexpr uint32_t PARTS = WHOLE && !APART ? 1 : KV_ROW / TILE_SEGMENT,
+                              PART_DIM = WHOLE ? 0 : TILE_SEGMENT / bytes_of(KV_DTYPE), PART_SEGMENT = WHOLE;
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
-    uint32_t arrived, read;     /* barriers of the slots */
-    volatile uint32_t *entries; /* of the block table, entry e at e % TILE_ENTRIES: those of the last unit */
-    uint32_t entries_end;       /* and 32 more, on their way */
-    uint64_t policy;            /* what is read once need not stay in the cache */
+    uint32_t arrived, read; /* barriers of the slots */
+    uint32_t entries;       /* of the block table, entry e at e % TILE_ENTRIES: those of the last unit */
+    uint32_t entries_end;   /* and 32 more, on their way */
+    uint64_t policy;        /* what is read once need not stay in the cache */
+    const void *map;
 
     tile_ring(const tile_range &range_, uint8_t *shared, uint32_t readers_)
         : range(range_), slots(shared), end(2 * UNITS * range_.tiles()), readers(readers_),
           arrived(shared_address(shared + SHAPE.barriers)), read(arrived + 8 * SLOTS),
-          entries((uint32_t *)(shared + SHAPE.entries)), policy(evict_first_policy())
+          entries(shared_address(shared + SHAPE.entries)), policy(evict_first_policy()),
+          map(range_.pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES)
     {
     }
 
     static bool is_sender() { return threadIdx.x / 32 == WARPS; }
+
+    uint32_t entry_address(uint32_t entry) const { return entries + entry % TILE_ENTRIES * 4; }
 
     /* 32 entries from `first` on, a multiple of 32. */
     void fetch_entries(uint32_t first) const
     {
         uint32_t at = first + lane();
         if (at * BLOCK_SIZE < range.end_key)
-            copy_async<4>(shared_address((const void *)&entries[at % TILE_ENTRIES]), range.table + at, true);
+            copy_async<4>(entry_address(at), range.table + at, true);
         copy_async_commit();
     }
 
@@ -138,12 +145,13 @@ template <int COLUMNS> struct tile_ring {
 
     void send_box(uint32_t unit, uint32_t token, uint32_t box) const
     {
-        uint32_t at = token + box * BOX_ROWS, to = address(unit) + box * BOX_BYTES,
-                 half = range.pass.map_first + 2 * entries[at / BLOCK_SIZE % TILE_ENTRIES] + is_of_values(unit);
+        uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
+                 to = address(unit) + row / TOGETHER * (TOGETHER * KV_ROW) + row % TOGETHER * TILE_SEGMENT,
+                 half = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) + is_of_values(unit);
 #pragma unroll
         for (uint32_t part = 0; part < PARTS; part++)
-            copy_box(to + part * (BOX_BYTES / PARTS), range.pass.map, arrived + unit % SLOTS * 8, part * PART_DIM,
-                     at % BLOCK_SIZE, range.kv_head, half, policy);
+            copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, arrived + unit % SLOTS * 8, part * PART_DIM,
+                     part * PART_SEGMENT, at % BLOCK_SIZE, range.kv_head, half, policy);
     }
 
     /* Values that nobody sees are multiplied by 0, and must not be NaN. */
@@ -154,7 +162,7 @@ template <int COLUMNS> struct tile_ring {
             return;
         uint8_t *slot = slots + unit % SLOTS * SHAPE.slot;
         for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += readers * 32) {
-            uint32_t row = at / (BOX_ROWS * KV_ROW / 16) * BOX_ROWS + at / (TILE_SEGMENT / 16) % BOX_ROWS;
+            uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
             if (!range.is_seen(position + row))
                 *(uint4 *)(slot + at * 16) = {0, 0, 0, 0};
         }
@@ -177,7 +185,7 @@ template <int COLUMNS> struct tile_ring {
 
     void send_all()
     {
-        prefetch_map(range.pass.map);
+        prefetch_map(map);
         entries_end = range.first_tile() * TILE_TOKENS / BLOCK_SIZE / HALF_ENTRIES * HALF_ENTRIES;
         fetch_entries(entries_end);
         begin_pass(range.pass);

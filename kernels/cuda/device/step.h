@@ -22,8 +22,9 @@
 #endif
 
 enum {
-    CUDA_THREADS = 128,   /* of every thread block, unless its kernel says otherwise */
-    PAGED_PARTITION = 512 /* tokens of a thread block of paged_v2 */
+    CUDA_THREADS = 128,    /* of every thread block, unless its kernel says otherwise */
+    PAGED_PARTITION = 512, /* tokens of a thread block of paged_v2 */
+    CUDA_MAP_BYTES = 128   /* of a tensor map */
 };
 
 struct cuda_item {
@@ -92,7 +93,7 @@ struct cuda_append_pass {
 
 struct cuda_attend_pass {
     struct cuda_pool pool;
-    DEVICE(const void) map; /* tensor map of the pool, for the copy engine */
+    DEVICE(const uint8_t) maps; /* tensor maps of the pool, for the copy engine */
     DEVICE(const struct plan_row) rows;
     DEVICE(const struct cuda_item) items; /* of this launch */
     DEVICE(const struct cuda_item_row) item_rows;

@@ -1,8 +1,8 @@
-/* tile.h - the shape of the tensor-core kernel: who computes what, and how much shared memory it takes.
- * Computed alike by the compiler of the device code and by the host, which launches with it. C11 and
- * CUDA C.
+/* tile.h - the shape of the tensor-core kernels: who computes what, and how much shared memory it
+ * takes. Computed alike by the compiler of the device code and by the host, which launches with it. C11
+ * and CUDA C.
  *
- * - A warp takes `groups` groups of 8 packed columns; it computes whole tiles for them, alone.
+ * - A warp takes 8 packed columns; it computes whole tiles for them, alone.
  * - A thread block has `warps` such warps, which read the same K and V; one where 8 columns are enough.
  *   Where the copy engine brings K and V, it has a warp more that sends for them.
  * - The ring has `slots` slots of `unit` keys, or as many values, on their way in.
@@ -10,7 +10,9 @@
  *
  * Where the copy engine does not bring K and V, rows are padded by 16 bytes, so that the eight rows
  * that a matrix load touches lie in different banks. The engine brings them in segments of 128 bytes a
- * row (ring.cuh). */
+ * row (ring.cuh).
+ *
+ * Of the kernels for many columns (attend_wide.cu) a warpgroup of four warps takes 64 columns. */
 #ifndef KERNELS_CUDA_DEVICE_TILE_H
 #define KERNELS_CUDA_DEVICE_TILE_H
 
@@ -29,7 +31,10 @@ enum {
     TILE_SEGMENT = 128,    /* bytes of a row, where the copy engine brings it */
     TILE_ALIGNMENT = 1024, /* of the ring, then */
     TILE_COLUMNS_MAX = 64,
-    TILE_SLOT_BYTES = 16384, /* roughly */
+    TILE_GROUP_COLUMNS = 64, /* of a warpgroup */
+    TILE_GROUP_WARPS = 4,
+    TILE_GROUP_DIM_MAX = 128, /* beyond, its accumulators have no room */
+    TILE_SLOT_BYTES = 16384,  /* roughly */
     TILE_SLOTS_MIN = 3,
     TILE_SLOTS_MAX = 16,
     TILE_ENTRIES = 64, /* of the block table, that are kept in shared memory */
@@ -45,16 +50,16 @@ enum {
 };
 
 struct tile_shape {
-    uint32_t padded_dim; /* head_dim in whole fragments of 16 */
-    uint32_t warps, groups, threads;
-    uint32_t kv_row; /* bytes of a row in a slot */
-    uint32_t unit;   /* tokens of a slot: 16, 32 or 64 */
-    uint32_t slot;   /* bytes */
+    uint32_t padded_dim;     /* head_dim in whole fragments of 16 */
+    uint32_t warps, threads; /* warps: that compute */
+    uint32_t kv_row;         /* bytes of a row in a slot */
+    uint32_t unit;           /* tokens of a slot: 16, 32 or 64 */
+    uint32_t slot;           /* bytes */
     uint32_t slots, blocks;
-    uint32_t fold_floats;              /* of a thread and level */
-    uint32_t register_levels;          /* of the fold; the levels above are in shared memory */
-    uint32_t barriers, entries, folds; /* where they begin in shared memory, behind the ring */
-    uint32_t bytes;                    /* in all, 0 if it does not fit */
+    uint32_t fold_floats;                       /* of a thread and level */
+    uint32_t register_levels;                   /* of the fold; the levels above are in shared memory */
+    uint32_t queries, barriers, entries, folds; /* where they begin in shared memory, behind the ring */
+    uint32_t bytes;                             /* in all, 0 if it does not fit */
 };
 
 /* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
@@ -64,12 +69,11 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
 {
     struct tile_shape t = {0};
     t.padded_dim = (head_dim + 15) / 16 * 16;
-    t.groups = 1;
-    t.warps = columns / 8 / t.groups;
+    t.warps = columns / 8;
     t.threads = 32 * (t.warps + engine);
     t.kv_row = engine ? (head_dim * kv_bytes + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT
                       : t.padded_dim * kv_bytes + TILE_ROW_PAD;
-    t.fold_floats = t.groups * (t.padded_dim / 16 * 4 + 4);
+    t.fold_floats = t.padded_dim / 16 * 4 + 4;
     /* few columns wait for memory; many compute, for which more warps are better */
     uint32_t warps = columns <= 16 || head_dim > 128 ? TILE_FEW_WARPS : TILE_MANY_WARPS;
     t.blocks = 32 * warps / t.threads;
@@ -103,6 +107,37 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
     if (t.slots > TILE_SLOTS_MAX)
         t.slots = TILE_SLOTS_MAX;
     t.barriers = t.slots * t.slot;
+    t.entries = t.barriers + barriers;
+    t.folds = t.entries + entries;
+    t.bytes = t.blocks ? t.folds + folds : 0;
+    return t;
+}
+
+/* Of attend_wide.cu. columns: of a thread block, 64 or 128; elements of 16 bits, by the copy engine. */
+TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns,
+                                                   uint32_t sm_bytes)
+{
+    struct tile_shape t = {0};
+    t.padded_dim = (head_dim + 15) / 16 * 16;
+    t.warps = columns / TILE_GROUP_COLUMNS * TILE_GROUP_WARPS;
+    t.threads = 32 * (t.warps + TILE_GROUP_WARPS); /* registers are handed over by whole warpgroups */
+    t.kv_row = (head_dim * 2 + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
+    t.unit = TILE_TOKENS;
+    t.slot = t.unit * t.kv_row;
+    t.fold_floats = t.kv_row / 2 / 2; /* a thread has two columns, with three others */
+    uint32_t queries = columns * t.kv_row, folds = t.fold_floats * t.warps * 32 * 4,
+             barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4,
+             fixed = queries + barriers + entries + folds;
+    for (t.blocks = 2 * TILE_GROUP_COLUMNS / columns; t.blocks > 0; t.blocks--) {
+        uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
+        t.slots = room > fixed ? (room - fixed) / t.slot : 0;
+        if (t.slots >= TILE_SLOTS_MIN)
+            break;
+    }
+    if (t.slots > TILE_SLOTS_MAX)
+        t.slots = TILE_SLOTS_MAX;
+    t.queries = t.slots * t.slot;
+    t.barriers = t.queries + queries;
     t.entries = t.barriers + barriers;
     t.folds = t.entries + entries;
     t.bytes = t.blocks ? t.folds + folds : 0;
