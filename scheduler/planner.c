@@ -25,9 +25,10 @@
 #include <string.h>
 
 enum {
-    PIECES_PER_ROW = 8, /* room; beyond it sharing is given up for a step */
-    SIZE_CLASSES = 32,  /* items are handed out largest class first */
-    NARROW_COLUMNS = 32 /* items of more lie within a segment: attend_wide.cu folds no further */
+    PIECES_PER_ROW = 8,  /* room; beyond it sharing is given up for a step */
+    SIZE_CLASSES = 32,   /* items are handed out largest class first */
+    NARROW_COLUMNS = 32, /* items of more packed columns lie within a segment, */
+    RUN_COLUMNS = 64     /* and of up to so many within a run: attend_wide.cu folds no further */
 };
 
 #define NO_PIECE UINT32_MAX
@@ -301,8 +302,9 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
 {
     uint32_t first = first_chunk_of(p, p->entries[a].keys), piece_max = p->piece_max;
     bool to_row_end = true;
-    if ((uint64_t)(b - a) * p->o.group > NARROW_COLUMNS)
-        piece_max = smaller(piece_max, SEGMENT_CHUNKS);
+    uint64_t columns = (uint64_t)(b - a) * p->o.group;
+    if (columns > NARROW_COLUMNS)
+        piece_max = smaller(piece_max, columns > RUN_COLUMNS ? SEGMENT_CHUNKS : RUN_CHUNKS);
     for (uint32_t i = a; i < b; i++)
         to_row_end &= end_chunk_of(p->entries[i].keys) == end;
     if (from == first && to_row_end && end - from <= piece_max) {

@@ -301,13 +301,16 @@ static uint32_t paged_shared_max(const struct cuda_backend *b)
 static int load_kernels(struct cuda_backend *b)
 {
     static const struct cuda_width all[] = {
-        {KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, false, CUDA_THREADS, 0},
-        {KERNEL_ATTEND_8, 8, false, 0, 0},
-        {KERNEL_ATTEND_16, 16, false, 0, 0},
-        {KERNEL_ATTEND_32, 32, false, 0, 0},
-        {KERNEL_ATTEND_64, 64, false, 0, 0},
-        {KERNEL_ATTEND_WIDE_64, 64, true, 0, 0},
-        {KERNEL_ATTEND_WIDE_128, 128, true, 0, 0}};
+        {.kernel = KERNEL_ATTEND_SIMPLE,
+         .columns = SIMPLE_COLUMNS,
+         .threads = CUDA_THREADS,
+         .blocks = 3},
+        {.kernel = KERNEL_ATTEND_8, .columns = 8},
+        {.kernel = KERNEL_ATTEND_16, .columns = 16},
+        {.kernel = KERNEL_ATTEND_32, .columns = 32},
+        {.kernel = KERNEL_ATTEND_64, .columns = 64},
+        {.kernel = KERNEL_ATTEND_WIDE_64, .columns = 64, .node = RUN_CHUNKS},
+        {.kernel = KERNEL_ATTEND_WIDE_128, .columns = 128, .node = SEGMENT_CHUNKS}};
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     char error[CUDA_COMPILER_ERROR_BYTES];
@@ -336,15 +339,17 @@ static int load_kernels(struct cuda_backend *b)
         if (width->kernel == KERNEL_ATTEND_SIMPLE)
             continue;
         const struct tile_shape shape =
-            width->wide ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
+            width->node ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
                         : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
                                         d->target.sm_bytes, cuda_uses_engine(g, &d->target));
         width->threads = shape.threads;
+        width->blocks = shape.blocks;
         width->shared_bytes = shape.bytes;
         allow_shared_memory(b, width);
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
-        const struct cuda_width paged = {KERNEL_PAGED_V1, 0, false, CUDA_THREADS, paged_shared_max(b)};
+        const struct cuda_width paged = {.kernel = KERNEL_PAGED_V1,
+                                         .shared_bytes = paged_shared_max(b)};
         allow_shared_memory(b, &paged);
         b->base.info.paged_v1_tokens =
             paged.shared_bytes / (uint32_t)sizeof(float) / g->block_size * g->block_size;

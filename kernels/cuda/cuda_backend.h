@@ -20,8 +20,8 @@ enum {
 struct cuda_width {
     enum cuda_kernel kernel;
     uint32_t columns;
-    bool wide; /* by warpgroups: items within a segment */
-    uint32_t threads, shared_bytes;
+    uint32_t node; /* chunks of the node of the tree that an item must lie within; 0: any item */
+    uint32_t threads, blocks, shared_bytes; /* blocks: places on a multiprocessor */
 };
 
 /* What the device knows of one row of the block tables. */

@@ -14,11 +14,11 @@
  * which read the same K and V. Those arrive through a ring of shared-memory slots (ring.cuh).
  *
  * The arithmetic of a column does not depend on the other columns, on their number or on which warp computes it: dot
- * products run over head_dim in steps of 16; p is rounded to the operands' format after m'; l sums unrounded p: of each
- * sixteen tokens of a tile separately, token g + token g + 8, tile by tile, and at the end of a chunk over g by halves 4
- * apart, 2, 1 (a butterfly), then (0 + 1) + (2 + 3) of the sixteens; o accumulates tokens in steps of 16. A tile that a
- * column does not see leaves it as it is: m' = m, p = 0, and adding 0 keeps all bits but the sign of a zero (states.cuh,
- * finished). At the end of a chunk the state goes into the fold of kernels/plan.h.
+ * products run over head_dim in steps of 16; p is rounded to the operands' format after m'; l sums unrounded p: tokens g, g + 8 ..
+ * g + 56 of a tile as a tree of neighbours, for each g < 8, tile by tile, and at the end of a chunk over g by halves 4 apart,
+ * 2, 1 (a butterfly); o accumulates tokens in steps of 16. A tile that a column does not see leaves it as it is: m' = m, p = 0,
+ * and adding 0 keeps all bits but the sign of a zero (states.cuh, finished). At the end of a chunk the state goes into the fold of
+ * kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
 #include "kernels/cuda/device/columns.cuh"
@@ -26,12 +26,12 @@
 #include "kernels/cuda/device/ring.cuh"
 
 /* A thread's part of the states of its warp's columns: its accumulators of O^T, and m and l of the two columns that they belong
- * to. Until a chunk ends, `sums` of the thread's tokens are in the place of l. */
+ * to. Until a chunk ends, l is of the thread's tokens. */
 template <int DIM_TILES> struct mma_state {
     static constexpr int VALUES = DIM_TILES * 4;
 
     fragment_c o[DIM_TILES];
-    float m[2], l[2], sums[TILE_TOKENS / 16][2];
+    float m[2], l[2];
 
     float &value(int i) { return o[i / 4].r[i % 4]; }
     static constexpr int column_of(int i) { return i % 2; }
@@ -42,9 +42,6 @@ template <int DIM_TILES> struct mma_state {
         for (int i = 0; i < 2; i++) {
             m[i] = -INFINITE;
             l[i] = 0;
-#pragma unroll
-            for (int t = 0; t < TILE_TOKENS / 16; t++)
-                sums[t][i] = 0;
         }
 #pragma unroll
         for (int i = 0; i < VALUES; i++)
@@ -74,8 +71,7 @@ template <int COLUMNS> struct attend : item_columns {
     uint32_t first_column; /* of this warp */
     tiles ring;
     uint8_t *fold_memory;
-    seen_keys seen;
-    float scales[2];
+    float scales[2]; /* of dot products */
     const score_rule rule;
 
     /* Shared memory, in this order: the ring's slots, barriers and table entries, folds. */
@@ -106,7 +102,7 @@ template <int COLUMNS> struct attend : item_columns {
             unit = narrow_query(q);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            scales[i] = rule.scale * __shfl_sync(ALL_LANES, unit, (lane() % 4 * 2 + i) * 4);
+            scales[i] = fmaxf(rule.scale * __shfl_sync(ALL_LANES, unit, (lane() % 4 * 2 + i) * 4), SMALLEST_SCALE);
     }
 
     /* A column of q from bf16 to f16, in units of a power of two such that the largest element is just below 2^15. Those
@@ -163,45 +159,49 @@ template <int COLUMNS> struct attend : item_columns {
         }
     }
 
-    void score(scores &s, uint32_t position) const
+    /* p of the dot products of the tile at `position`; o and l are scaled to the new maximum. */
+    void weigh(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common, state &x, probabilities &p) const
     {
-        seen.score(*this, {column_of(0), column_of(1)}, rule, scales, position, [&](auto change) {
+        float scale[2] = {scales[0], scales[1]};
+        score_tile(
+            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen; },
+            [&](auto change) {
 #pragma unroll
-            for (int t = 0; t < TILE_STEPS; t++) {
+                for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
-                for (int r = 0; r < 4; r++)
-                    change(s[t].r[r], r % 2, position + t * 16 + r / 2 * 8 + lane() / 4);
-            }
-        });
-    }
-
-    /* p of the scores; o and l are scaled to the new maximum. */
-    void weigh(scores &s, state &x, probabilities &p) const
-    {
+                    for (int r = 0; r < 4; r++)
+                        change(s[t].r[r], r % 2, position + t * 16 + r / 2 * 8 + lane() / 4);
+                }
+            });
+        float scaled[2];
+        bool scales_o = false;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float best = x.m[i];
+            float best = -INFINITE, pairs[TILE_STEPS];
 #pragma unroll
             for (int t = 0; t < TILE_STEPS; t++)
                 best = fmaxf(best, fmaxf(s[t].r[i], s[t].r[2 + i]));
 #pragma unroll
             for (int apart = 4; apart < 32; apart *= 2)
                 best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, apart));
-            float of = best == -INFINITE ? 0.0f : best; /* 2^(-inf - 0) = 0 */
-            float a = exp2_fast(x.m[i] - of);
+            const maximum_update update(x.m[i], best, scale[i]);
 #pragma unroll
             for (int t = 0; t < TILE_STEPS; t++) {
                 float &low = s[t].r[i], &high = s[t].r[2 + i];
-                low = exp2_fast(low - of);
-                high = exp2_fast(high - of);
-                x.sums[t][i] = x.sums[t][i] * a + (low + high);
+                low = update.p(low, scale[i]);
+                high = update.p(high, scale[i]);
+                pairs[t] = low + high;
             }
-            x.m[i] = best;
+            static_assert(TILE_STEPS == 4, "as many pairs");
+            x.m[i] = update.m;
+            x.l[i] = x.l[i] * update.scaled + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+            scaled[i] = update.scaled;
+            scales_o |= update.scales;
+        }
+        if (__any_sync(ALL_LANES, scales_o)) {
 #pragma unroll
-            for (int t = 0; t < STEPS; t++) {
-                x.o[t].r[i] *= a;
-                x.o[t].r[2 + i] *= a;
-            }
+            for (int v = 0; v < state::VALUES; v++)
+                x.value(v) *= scaled[state::column_of(v)];
         }
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
@@ -233,19 +233,14 @@ template <int COLUMNS> struct attend : item_columns {
         }
     }
 
-    /* l of a chunk. */
+    /* l of a chunk, of all tokens. */
     static void sum_up(state &x)
     {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int apart = 16; apart >= 4; apart /= 2) {
 #pragma unroll
-            for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
-                for (int apart = 16; apart >= 4; apart /= 2)
-                    x.sums[t][i] += __shfl_xor_sync(ALL_LANES, x.sums[t][i], apart);
-            }
-            static_assert(TILE_STEPS == 4, "as many sixteens");
-            x.l[i] = (x.sums[0][i] + x.sums[1][i]) + (x.sums[2][i] + x.sums[3][i]);
+            for (int i = 0; i < 2; i++)
+                x.l[i] += __shfl_xor_sync(ALL_LANES, x.l[i], apart);
         }
     }
 
@@ -273,7 +268,7 @@ template <int COLUMNS> struct attend : item_columns {
             ring.send_all();
         else if (first_column < item.columns || !ENGINE)
             compute();
-        if (pass.beside)
+        if (pass.beside && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
@@ -284,7 +279,8 @@ template <int COLUMNS> struct attend : item_columns {
         probabilities p;
         state x;
 
-        seen.find(*this, {column_of(0), column_of(1)});
+        const seen_keys seen(*this, {column_of(0), column_of(1)});
+        const common_keys common(seen);
         begin_pass(pass);
         load_q(q);
         ring.begin();
@@ -295,8 +291,7 @@ template <int COLUMNS> struct attend : item_columns {
         for (uint32_t unit = 0; unit < ring.end; unit += 2 * UNITS) {
             uint32_t position = ring.position_of(unit);
             multiply_keys(unit, s, q);
-            score(s, position);
-            weigh(s, x, p);
+            weigh(s, position, seen, common, x, p);
             add_values(unit + UNITS, x, p);
             if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || unit + 2 * UNITS >= ring.end) {
                 sum_up(x);

@@ -1,26 +1,36 @@
 /* folds.cuh - the fold of kernels/plan.h over the chunks of an item, for kernels whose threads have parts of the states of two
  * columns each.
  *
- * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE: at(level, i) is m of the columns (i = 0, 1),
- * l (2, 3) and then the values, of level 0 (the chunks of the run), 1 (the runs of the segment), 2 (the segments of the row). */
+ * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the chunks of the run), 1 (the
+ * runs of the segment) and 2 (the segments of the row) as vectors: get(level, 0) is m and l of the columns, get(level, 1 + i) is
+ * the values 4 i and on; put() likewise. */
 #pragma once
 
 #include "kernels/cuda/device/states.cuh"
 
-/* The lower levels in registers, the others a slot a thread in shared memory. */
+/* The lower levels in registers, the others in shared memory. */
 template <int LEVELS, int VALUES, int THREADS> struct fold_storage {
-    float values[LEVELS ? LEVELS : 1][VALUES + 4];
-    float *shared; /* [level][float][thread] */
+    static constexpr int VECTORS = 1 + VALUES / 4;
+    float4 values[LEVELS ? LEVELS : 1][VECTORS];
+    float4 *shared; /* [level][vector][thread] */
 
-    fold_storage(uint8_t *memory) : shared((float *)memory + threadIdx.x) {}
-    float &at(int level, int i)
+    fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x) {}
+    float4 get(int level, int i) const
     {
-        return level < LEVELS ? values[level < LEVELS ? level : 0][i] : shared[((level - LEVELS) * (VALUES + 4) + i) * THREADS];
+        return level < LEVELS ? values[level < LEVELS ? level : 0][i] : shared[((level - LEVELS) * VECTORS + i) * THREADS];
+    }
+    void put(int level, int i, const float4 &x)
+    {
+        if (level < LEVELS)
+            values[level < LEVELS ? level : 0][i] = x;
+        else
+            shared[((level - LEVELS) * VECTORS + i) * THREADS] = x;
     }
 };
 
 template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
-    using STORAGE::at;
+    using STORAGE::get;
+    using STORAGE::put;
 
     chunk_fold(uint8_t *memory) : STORAGE(memory)
     {
@@ -31,36 +41,41 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
 
     void clear(int level)
     {
+        put(level, 0, {-INFINITE, -INFINITE, 0, 0});
 #pragma unroll
-        for (int i = 0; i < STATE::VALUES + 4; i++)
-            at(level, i) = i < 2 ? -INFINITE : 0.0f;
+        for (int i = 0; i < STATE::VALUES / 4; i++)
+            put(level, 1 + i, {0, 0, 0, 0});
     }
 
     void add(int level, STATE &from)
     {
+        const float4 ml = get(level, 0);
+        const merge_weights w[2] = {{ml.x, from.m[0]}, {ml.y, from.m[1]}};
+        put(level, 0, {w[0].m, w[1].m, w[0](ml.z, from.l[0]), w[1](ml.w, from.l[1])});
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const merge_weights w(at(level, c), from.m[c]);
-            at(level, c) = w.m;
-            at(level, 2 + c) = w(at(level, 2 + c), from.l[c]);
-#pragma unroll
-            for (int i = 0; i < STATE::VALUES; i++) {
-                if (STATE::column_of(i) == c)
-                    at(level, 4 + i) = w(at(level, 4 + i), from.value(i));
-            }
+        for (int i = 0; i < STATE::VALUES; i += 4) {
+            const float4 o = get(level, 1 + i / 4);
+            put(level, 1 + i / 4,
+                {w[STATE::column_of(i)](o.x, from.value(i)), w[STATE::column_of(i + 1)](o.y, from.value(i + 1)),
+                 w[STATE::column_of(i + 2)](o.z, from.value(i + 2)), w[STATE::column_of(i + 3)](o.w, from.value(i + 3))});
         }
     }
 
-    void take(int level, STATE &to)
+    void take(int level, STATE &to) const
     {
+        const float4 ml = get(level, 0);
+        to.m[0] = ml.x;
+        to.m[1] = ml.y;
+        to.l[0] = ml.z;
+        to.l[1] = ml.w;
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-            to.m[c] = at(level, c);
-            to.l[c] = at(level, 2 + c);
+        for (int i = 0; i < STATE::VALUES; i += 4) {
+            const float4 o = get(level, 1 + i / 4);
+            to.value(i) = o.x;
+            to.value(i + 1) = o.y;
+            to.value(i + 2) = o.z;
+            to.value(i + 3) = o.w;
         }
-#pragma unroll
-        for (int i = 0; i < STATE::VALUES; i++)
-            to.value(i) = at(level, 4 + i);
     }
 
     /* The node of `level` is complete and goes into the one above; `x` is free to be used. */
@@ -75,7 +90,7 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
     void add_chunk(STATE &x, uint32_t end)
     {
         add(0, x);
-        if (end % RUN_CHUNKS == 0)
+        if (LEVELS > 1 && end % RUN_CHUNKS == 0)
             close(0, x);
         if (LEVELS > 2 && end % SEGMENT_CHUNKS == 0)
             close(1, x);

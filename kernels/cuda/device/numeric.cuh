@@ -6,6 +6,11 @@
 
 #define INFINITE __int_as_float(0x7f800000)
 
+static constexpr uint32_t bytes_of(dtype d)
+{
+    return d == DTYPE_F32 ? 4 : d == DTYPE_F16 || d == DTYPE_BF16 ? 2 : 1;
+}
+
 /* Exponent bits, mantissa bits, and the largest finite value of a narrow format. */
 template <dtype D> struct narrow_format;
 template <> struct narrow_format<DTYPE_F16> { static constexpr uint32_t E = 5, M = 10, LARGEST = 0x7bff; };
@@ -71,16 +76,32 @@ template <dtype D> float load_element(const void *array, size_t i)
         return decode_narrow<D>(((const uint8_t *)array)[i]);
 }
 
+/* The bits of a value in a format narrower than f32. */
+template <dtype D> uint32_t encode(float value)
+{
+    if constexpr (D == DTYPE_BF16)
+        return encode_bf16(value);
+    else
+        return encode_narrow<D>(value);
+}
+
 template <dtype D> void store_element(void *array, size_t i, float value)
 {
     if constexpr (D == DTYPE_F32)
         ((float *)array)[i] = value;
-    else if constexpr (D == DTYPE_BF16)
-        ((uint16_t *)array)[i] = (uint16_t)encode_bf16(value);
-    else if constexpr (D == DTYPE_F16)
-        ((uint16_t *)array)[i] = (uint16_t)encode_narrow<DTYPE_F16>(value);
+    else if constexpr (bytes_of(D) == 2)
+        ((uint16_t *)array)[i] = (uint16_t)encode<D>(value);
     else
-        ((uint8_t *)array)[i] = (uint8_t)encode_narrow<D>(value);
+        ((uint8_t *)array)[i] = (uint8_t)encode<D>(value);
+}
+
+/* Two elements from an even `i` on, of f32 or of a format of 16 bits. */
+template <dtype D> void store_pair(void *array, size_t i, float value, float next)
+{
+    if constexpr (D == DTYPE_F32)
+        *(float2 *)((float *)array + i) = {value, next};
+    else
+        *(uint32_t *)((uint16_t *)array + i) = encode<D>(value) | encode<D>(next) << 16;
 }
 
 /* The same for a format that is known only when it runs. */
@@ -98,9 +119,4 @@ static inline float load_any(dtype d, const void *array, size_t i)
     default:
         return load_element<DTYPE_E5M2>(array, i);
     }
-}
-
-static constexpr uint32_t bytes_of(dtype d)
-{
-    return d == DTYPE_F32 ? 4 : d == DTYPE_F16 || d == DTYPE_BF16 ? 2 : 1;
 }

@@ -188,7 +188,6 @@ template <class TILE> struct tile_ring {
         prefetch_map(map);
         entries_end = range.first_tile() * TILE_TOKENS / BLOCK_SIZE / HALF_ENTRIES * HALF_ENTRIES;
         fetch_entries(entries_end);
-        begin_pass(range.pass);
         for (uint32_t unit = 0; unit < end; unit++) {
             if (unit >= SLOTS)
                 barrier_wait(read + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);

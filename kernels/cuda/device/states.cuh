@@ -12,6 +12,7 @@
 static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147182f;
 static constexpr int FOLD_LEVELS = PLAN_ROW; /* run, segment, row */
 static constexpr uint32_t ALL_LANES = 0xffffffffu;
+static constexpr float SMALLEST_SCALE = 1.17549435e-38f; /* of dot products, so that -inf times it is -inf */
 
 /* 2^x by the special-function unit: relative error 2^-22, 2^0 = 1, 2^-inf = 0; what is below 2^-126 is 0. */
 static inline float exp2_fast(float x)

@@ -58,7 +58,8 @@ struct tile_shape {
     uint32_t slots, blocks;
     uint32_t fold_floats;                       /* of a thread and level */
     uint32_t register_levels;                   /* of the fold; the levels above are in shared memory */
-    uint32_t queries, barriers, entries, folds; /* where they begin in shared memory, behind the ring */
+    uint32_t fold_levels;              /* in all */
+    uint32_t barriers, entries, folds; /* where they begin in shared memory, behind the ring */
     uint32_t bytes;                             /* in all, 0 if it does not fit */
 };
 
@@ -124,10 +125,11 @@ TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t c
     t.kv_row = (head_dim * 2 + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
     t.unit = TILE_TOKENS;
     t.slot = t.unit * t.kv_row;
-    t.fold_floats = t.kv_row / 2 / 2; /* a thread has two columns, with three others */
-    uint32_t queries = columns * t.kv_row, folds = t.fold_floats * t.warps * 32 * 4,
+    t.fold_floats = t.kv_row / 2 / 2; /* in shared memory; a thread has two columns, with three others */
+    t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
+    uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
              barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4,
-             fixed = queries + barriers + entries + folds;
+             fixed = barriers + entries + folds;
     for (t.blocks = 2 * TILE_GROUP_COLUMNS / columns; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
         t.slots = room > fixed ? (room - fixed) / t.slot : 0;
@@ -136,8 +138,7 @@ TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t c
     }
     if (t.slots > TILE_SLOTS_MAX)
         t.slots = TILE_SLOTS_MAX;
-    t.queries = t.slots * t.slot;
-    t.barriers = t.queries + queries;
+    t.barriers = t.slots * t.slot;
     t.entries = t.barriers + barriers;
     t.folds = t.entries + entries;
     t.bytes = t.blocks ? t.folds + folds : 0;

@@ -58,31 +58,28 @@ static inline void wgmma_hold(float (&d)[WGMMA_VALUES])
     "%25, %26, %27, %28, %29, %30, %31}"
 #define WGMMA_OF(format) "wgmma.mma_async.sync.aligned.m64n64k16.f32." format "." format " " WGMMA_NAMES ", "
 
-/* d = a b^T, or, if `add`, d += a b^T: 64 rows of a, 64 of b, 16 elements of each. */
-static inline void wgmma_rows(float (&d)[WGMMA_VALUES], uint64_t a, uint64_t b, bool add)
-{
-#define WGMMA_ROWS(format)                                                                                                    \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n" WGMMA_OF(format) "%32, %33, add, 1, 1, 0, 0;\n}"            \
+#define WGMMA_PRODUCT(format, transposed)                                                                                     \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n" WGMMA_OF(                                                  \
+                     format) "{%32, %33, %34, %35}, %36, add, 1, 1, " transposed ";\n}"                                       \
                  : WGMMA_ALL(d)                                                                                               \
-                 : "l"(a), "l"(b), "r"((uint32_t)add))
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add))
+
+/* d = a b^T, or, if `add`, d += a b^T: a of 64 x 16 in registers, 64 rows of b, 16 elements along them. */
+static inline void wgmma_along(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b, bool add)
+{
     if constexpr (Q_DTYPE == DTYPE_BF16)
-        WGMMA_ROWS("bf16");
+        WGMMA_PRODUCT("bf16", "0");
     else
-        WGMMA_ROWS("f16");
-#undef WGMMA_ROWS
+        WGMMA_PRODUCT("f16", "0");
 }
 
 /* d += a b: a of 64 x 16 in registers, 16 rows of b. */
-static inline void wgmma_fragment(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b)
+static inline void wgmma_rows(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b)
 {
-#define WGMMA_FRAGMENT(format)                                                                                                \
-    asm volatile(WGMMA_OF(format) "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                    \
-                 : WGMMA_ALL(d)                                                                                               \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    constexpr bool add = true;
     if constexpr (Q_DTYPE == DTYPE_BF16)
-        WGMMA_FRAGMENT("bf16");
+        WGMMA_PRODUCT("bf16", "1");
     else
-        WGMMA_FRAGMENT("f16");
-#undef WGMMA_FRAGMENT
+        WGMMA_PRODUCT("f16", "1");
 }
 #endif
