@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 enum {
-    OPTIONS_MAX = 24,
+    OPTIONS_MAX = 32,
     OPTION_BYTES = 64,
     FOLDER_BYTES = 1024,
     NAME_BYTES = 256,
@@ -192,6 +192,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DQ_DTYPE=%s", dtypes[g->dtype]);
     add_option(r, "-DKV_DTYPE=%s", dtypes[g->kv_dtype]);
     add_option(r, "-DLAYOUT=%s", layouts[g->layout]);
+    add_option(r, "-DSOFTCAP=%d", g->softcap > 0);
     add_option(r, "-DSM_BYTES=%u", target->sm_bytes);
     add_option(r, "-DTENSOR_CORES=%d", cuda_columns_max(g, target) > 0);
     add_option(r, "-DCOLUMNS_MAX=%u", cuda_columns_max(g, target));

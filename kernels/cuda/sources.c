@@ -16,6 +16,7 @@
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                          \
     XX(columns, "kernels/cuda/device/columns.cuh")                                                     \
     XX(folds, "kernels/cuda/device/folds.cuh")                                                         \
+    XX(weigh, "kernels/cuda/device/weigh.cuh")                                                         \
     XX(ring, "kernels/cuda/device/ring.cuh")                                                           \
     XX(launch, "kernels/cuda/device/launch.cuh")                                                       \
     XX(fragments, "kernels/cuda/device/fragments.cuh")                                                 \

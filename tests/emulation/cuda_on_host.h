@@ -50,6 +50,9 @@ struct uint2 {
 struct uint4 {
     uint32_t x, y, z, w;
 };
+struct float2 {
+    float x, y;
+};
 struct float4 {
     float x, y, z, w;
 };

@@ -21,9 +21,9 @@
  * kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
-#include "kernels/cuda/device/columns.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/weigh.cuh"
 
 /* A thread's part of the states of its warp's columns: its accumulators of O^T, and m and l of the two columns that they belong
  * to. Until a chunk ends, l is of the thread's tokens. */
@@ -139,7 +139,7 @@ template <int COLUMNS> struct attend : item_columns {
     {
 #pragma unroll
         for (int u = 0; u < (int)UNITS; u++) {
-            ring.acquire(unit + u);
+            ring.acquire_keys(unit + u);
             uint32_t at = ring.address(unit + u);
 #pragma unroll
             for (int t = u * UNIT_STEPS; t < (u + 1) * UNIT_STEPS; t++)
@@ -175,16 +175,18 @@ template <int COLUMNS> struct attend : item_columns {
             });
         float scaled[2];
         bool scales_o = false;
+        float best[TILE_STEPS][2];
+#pragma unroll
+        for (int t = 0; t < TILE_STEPS; t++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                best[t][i] = fmaxf(s[t].r[i], s[t].r[2 + i]);
+        }
+        largest_of<4, 32>(best);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float best = -INFINITE, pairs[TILE_STEPS];
-#pragma unroll
-            for (int t = 0; t < TILE_STEPS; t++)
-                best = fmaxf(best, fmaxf(s[t].r[i], s[t].r[2 + i]));
-#pragma unroll
-            for (int apart = 4; apart < 32; apart *= 2)
-                best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, apart));
-            const maximum_update update(x.m[i], best, scale[i]);
+            float pairs[TILE_STEPS];
+            const maximum_update update(x.m[i], best[0][i], scale[i]);
 #pragma unroll
             for (int t = 0; t < TILE_STEPS; t++) {
                 float &low = s[t].r[i], &high = s[t].r[2 + i];
@@ -216,7 +218,7 @@ template <int COLUMNS> struct attend : item_columns {
     {
 #pragma unroll
         for (int u = 0; u < (int)UNITS; u++) {
-            ring.acquire(unit + u);
+            ring.acquire_values(unit + u);
             uint32_t at = ring.address(unit + u);
 #pragma unroll
             for (int step = 0; step < UNIT_STEPS; step += LOAD_STEPS) {

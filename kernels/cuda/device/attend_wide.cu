@@ -17,9 +17,9 @@
  * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp sends for them and which leaves
  * its registers to the others. An item lies within a run (64 columns) or a segment (128), so that one or two levels of the fold are
  * enough; they lie in shared memory. */
-#include "kernels/cuda/device/columns.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/weigh.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 
 /* A thread's part of the states of its warpgroup's columns. */
@@ -136,7 +136,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
 
     void begin_keys(uint32_t unit, scores &s, const query_fragments &q)
     {
-        ring.acquire(unit);
+        ring.acquire_keys(unit);
         uint64_t k = wgmma_operand(ring.address(unit));
         wgmma_hold(s);
         wgmma_begin();
@@ -157,7 +157,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
 
     void begin_values(uint32_t unit, state &x, const probabilities &p)
     {
-        ring.acquire(unit);
+        ring.acquire_values(unit);
         uint64_t v = wgmma_operand(ring.address(unit));
         hold(x);
         wgmma_begin();
@@ -192,15 +192,17 @@ template <int COLUMNS> struct attend_wide : item_columns {
                 }
             });
         bool scales_o = false;
+        float best[TOKEN_GROUPS][2];
+#pragma unroll
+        for (int j = 0; j < TOKEN_GROUPS; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                best[j][i] = fmaxf(s[j * 4 + i * 2], s[j * 4 + i * 2 + 1]);
+        }
+        largest_of<1, 4>(best);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float best = -INFINITE;
-#pragma unroll
-            for (int j = 0; j < TOKEN_GROUPS; j++)
-                best = fmaxf(best, fmaxf(s[j * 4 + i * 2], s[j * 4 + i * 2 + 1]));
-            best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 1));
-            best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 2));
-            const maximum_update update(x.m[i], best, scale[i]);
+            const maximum_update update(x.m[i], best[0][i], scale[i]);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float pairs[TOKEN_GROUPS / 2];

@@ -4,7 +4,12 @@
  * - A kernel is complete only after the one before it. One that begins early therefore awaits its own: at its start, or, if it
  *   takes other items of the same pass and needs nothing of the kernel beside it, at its end.
  * - What does not await never begins early (cuda_grid.overlaps). So the first kernel of a pass has everything ahead of it
- *   complete when it lets the next ones begin, and those beside it find q, K and V as it does.
+ *   complete when it lets the next ones begin, and those beside it find q as it does.
+ *
+ * K and V, block tables and items need not be awaited: what is directly ahead of a pass's attention writes none of them (generate_q,
+ * or the merge of another pass), and began when everything before it was complete, appends included. Where q is copied in, nothing
+ * begins early. So tiles are sent for while the kernel ahead still runs: 64 sequences of 1 024 tokens 65.0 us before, 62.4 after
+ * (H200).
  */
 #pragma once
 
@@ -24,7 +29,7 @@ static inline void let_next_begin()
 #endif
 }
 
-/* Of attention: when K, V and q are needed. */
+/* Of attention: when q is needed, or something is written. */
 static inline void begin_pass(const cuda_attend_pass &pass)
 {
     if (!pass.beside)

@@ -1,13 +1,14 @@
 /* merge.cu - rows whose items left partial states: fold them, in order of position, and write the row.
  *
- * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs.
- * Partials are loaded MERGE_LOADS at a time, since waiting for one after the other is what a merge of many would do otherwise. All threads of a
- * head keep m and l of the fold's levels, each alike. The operations on an element are those of the items' kernels, so it does
- * not matter where a fold is cut. */
+ * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs. Partials
+ * are loaded MERGE_LOADS at a time, since waiting for one after the other is what a merge of many would do otherwise; they go by way
+ * of shared memory, so that one piece of code folds them all (folding out of registers takes a copy of it for each, and fetching those
+ * takes longer than the folding: 128 rows of 4 partials 2 us, W2 on an H200). All threads of a head keep m and l of the fold's levels,
+ * each alike. The operations on an element are those of the items' kernels, so it does not matter where a fold is cut. */
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
-static constexpr uint32_t MERGE_LOADS = 8, MERGE_PARTS = 64 /* kept in shared memory */;
+static constexpr uint32_t MERGE_LOADS = 16, MERGE_PARTS = 64 /* kept in shared memory */;
 
 struct vector_state {
     float m, l, o[4];
@@ -54,12 +55,16 @@ struct vector_fold {
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) merge(const __grid_constant__ cuda_attend_pass pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP, vectors = HEAD_DIM / 4,
-                       blocks = (heads * vectors + CUDA_THREADS - 1) / CUDA_THREADS;
+                       blocks = (heads * vectors + CUDA_THREADS - 1) / CUDA_THREADS,
+                       block_heads = (CUDA_THREADS + vectors - 2) / vectors + 1; /* at most */
     __shared__ plan_part parts[MERGE_PARTS];
+    __shared__ float4 loaded_o[MERGE_LOADS][CUDA_THREADS];
+    __shared__ float2 loaded_ml[MERGE_LOADS][block_heads];
     const plan_merge m = pass.merges[blockIdx.x / blocks];
-    uint32_t at = blockIdx.x % blocks * CUDA_THREADS + threadIdx.x, head = at / vectors, vector = at % vectors;
+    uint32_t block_at = blockIdx.x % blocks * CUDA_THREADS, at = block_at + threadIdx.x, head = at / vectors,
+             vector = at % vectors, first_head = block_at / vectors;
     vector_fold fold;
-    for (uint32_t done = 0; done < m.count; done += MERGE_PARTS) {
+    for (uint32_t done = 0; done == 0 || done < m.count; done += MERGE_PARTS) {
         uint32_t n = min(m.count - done, MERGE_PARTS);
         __syncthreads(); /* those before are read */
         if (threadIdx.x < n)
@@ -69,25 +74,34 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) merge(const __grid_co
             await_previous();
             let_next_begin();
         }
-        for (uint32_t first = 0; first < n && head < heads; first += MERGE_LOADS) {
+        for (uint32_t first = 0; first < n; first += MERGE_LOADS) {
+            uint32_t count = min(n - first, MERGE_LOADS);
             float4 o[MERGE_LOADS];
-            float2 ml[MERGE_LOADS];
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_LOADS; i++) {
-                size_t from = (size_t)parts[min(first + i, n - 1)].partial * heads + head;
-                o[i] = ((const float4 *)pass.partial_o)[from * vectors + vector];
-                ml[i] = ((const float2 *)pass.partial_ml)[from];
+                if (i < count && head < heads)
+                    o[i] = ((const float4 *)pass.partial_o)[((size_t)parts[first + i].partial * heads + head) * vectors + vector];
+            }
+            for (uint32_t i = threadIdx.x; i < count * block_heads; i += CUDA_THREADS) {
+                uint32_t of = min(first_head + i % block_heads, heads - 1);
+                loaded_ml[i / block_heads][i % block_heads] =
+                    ((const float2 *)pass.partial_ml)[(size_t)parts[first + i / block_heads].partial * heads + of];
             }
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_LOADS; i++) {
-                if (first + i < n)
-                    fold.push(parts[first + i], {ml[i].x, ml[i].y, {o[i].x, o[i].y, o[i].z, o[i].w}});
+                if (i < count)
+                    loaded_o[i][threadIdx.x] = o[i];
             }
+            __syncthreads(); /* m and l are there */
+#pragma unroll 1
+            for (uint32_t i = 0; i < count; i++) {
+                const float4 from = loaded_o[i][threadIdx.x];
+                const float2 ml = loaded_ml[i][head - first_head];
+                fold.push(parts[first + i], {ml.x, ml.y, {from.x, from.y, from.z, from.w}});
+            }
+            __syncthreads(); /* and read */
         }
     }
-    if (m.count == 0)
-        await_previous();
-    let_next_begin();
     if (head >= heads)
         return;
     fold.close(0);

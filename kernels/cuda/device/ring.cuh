@@ -3,7 +3,8 @@
  *
  *   unit     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in slot unit % slots
  *
- * acquire(unit) waits for it, release(unit) says that this warp has read it. Two ways, chosen by ENGINE:
+ * acquire_keys(unit) and acquire_values(unit) wait for it, release(unit) says that this warp has read it. Two ways, chosen by
+ * ENGINE:
  *
  *   copy engine (cuda_uses_engine)  A warp of its own sends for units, box by box: the slots of a block, described by a
  *                                   tensor map of the pool. Boxes arrive at a barrier of the slot, rows in segments of 128
@@ -89,12 +90,15 @@ template <class TILE> struct tile_ring {
     uint32_t entries_end;   /* and 32 more, on their way */
     uint64_t policy;        /* what is read once need not stay in the cache */
     const void *map;
+    uint32_t whole_from, whole_end; /* units between are seen entirely */
 
     tile_ring(const tile_range &range_, uint8_t *shared, uint32_t readers_)
         : range(range_), slots(shared), end(2 * UNITS * range_.tiles()), readers(readers_),
           arrived(shared_address(shared + SHAPE.barriers)), read(arrived + 8 * SLOTS),
           entries(shared_address(shared + SHAPE.entries)), policy(evict_first_policy()),
-          map(range_.pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES)
+          map(range_.pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES),
+          whole_from(range_.first_key % TILE_TOKENS ? 2 * UNITS : 0),
+          whole_end(range_.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
     {
     }
 
@@ -158,8 +162,6 @@ template <class TILE> struct tile_ring {
     void clear_unseen(uint32_t unit) const
     {
         uint32_t position = position_of(unit);
-        if (range.is_seen(position) && range.is_seen(position + UNIT - 1))
-            return;
         uint8_t *slot = slots + unit % SLOTS * SHAPE.slot;
         for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += readers * 32) {
             uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
@@ -197,10 +199,12 @@ template <class TILE> struct tile_ring {
 
     void begin() const {} /* the sender has */
 
-    void acquire(uint32_t unit) const
+    void acquire_keys(uint32_t unit) const { barrier_wait(arrived + unit % SLOTS * 8, unit / SLOTS % 2); }
+
+    void acquire_values(uint32_t unit) const
     {
-        barrier_wait(arrived + unit % SLOTS * 8, unit / SLOTS % 2);
-        if (is_of_values(unit))
+        acquire_keys(unit);
+        if (__builtin_expect(unit < whole_from || unit >= whole_end, false))
             clear_unseen(unit);
     }
 
@@ -266,7 +270,7 @@ template <class TILE> struct tile_ring {
         }
     }
 
-    void acquire(uint32_t unit) const
+    void acquire_keys(uint32_t unit) const
     {
         copy_async_wait<SLOTS - 2>();
         sync(); /* the unit is there; the one before it is read */
@@ -274,6 +278,8 @@ template <class TILE> struct tile_ring {
             send(unit + SLOTS - 1);
         copy_async_commit(); /* an empty group keeps the count */
     }
+
+    void acquire_values(uint32_t unit) const { acquire_keys(unit); }
 
     void release(uint32_t) const {}
 #endif

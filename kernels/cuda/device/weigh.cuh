@@ -1,0 +1,97 @@
+/* weigh.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose threads have some of the tokens of
+ * two columns each. */
+#pragma once
+
+#include "kernels/cuda/device/columns.cuh"
+
+/* What two columns see. One that is not there sees everything: of zeros, and nobody reads what comes out. */
+struct seen_keys {
+    uint32_t keys[2], first[2];
+
+    seen_keys(const item_columns &columns, const uint32_t (&column)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            bool there = column[i] < columns.item.columns;
+            keys[i] = there ? columns.row_at(column[i]).keys : UINT32_MAX;
+            first[i] = there ? plan_first_key(keys[i], columns.pass.window) : 0;
+        }
+    }
+};
+
+/* The keys that all columns of the warp see. */
+struct common_keys {
+    uint32_t first, end;
+
+    common_keys(const seen_keys &seen)
+        : first(__reduce_max_sync(ALL_LANES, max(seen.first[0], seen.first[1]))),
+          end(__reduce_min_sync(ALL_LANES, min(seen.keys[0], seen.keys[1])))
+    {
+    }
+    bool has_tile(uint32_t position) const { return position >= first && position + TILE_TOKENS <= end; }
+};
+
+/* Scores of the tile at `position` in place of dot products, but for a factor, which is left in `scales`; -inf where a column
+ * does not see the key. each(change) calls change(x, i, j) for every dot product x of column i with key j; seen() is what the two
+ * columns see. */
+template <typename SEEN, typename EACH>
+void score_tile(const item_columns &columns, const uint32_t (&column)[2], const score_rule &rule, float (&scales)[2],
+                const common_keys &common, uint32_t position, SEEN seen, EACH each)
+{
+    const float *alibi = columns.pass.alibi;
+    if (SOFTCAP || __builtin_expect(alibi != nullptr, false)) {
+        each([&](float &x, int i, uint32_t) { x *= scales[i]; });
+        scales[0] = scales[1] = 1.0f;
+    }
+    if constexpr (SOFTCAP)
+        each([&](float &x, int, uint32_t) { x = rule.capped(x); });
+    if (__builtin_expect(alibi != nullptr, false)) {
+        const float slopes[2] = {alibi[columns.head_of(column[0])] * LOG2_E, alibi[columns.head_of(column[1])] * LOG2_E};
+        const seen_keys by = seen();
+        each([&](float &x, int i, uint32_t j) { x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.keys[i])); });
+    }
+    if (__builtin_expect(!common.has_tile(position), false)) {
+        const seen_keys by = seen();
+        each([&](float &x, int i, uint32_t j) { x = j >= by.first[i] && j < by.keys[i] ? x : -INFINITE; });
+    }
+}
+
+/* best[0] becomes the largest of all best[], and of those of the threads FIRST .. END / 2 apart, for two columns: a tree for both
+ * together, since a chain of comparisons takes longer. */
+template <int FIRST, int END, int N> void largest_of(float (&best)[N][2])
+{
+#pragma unroll
+    for (int n = N / 2; n > 0; n /= 2) {
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                best[j][i] = fmaxf(best[j][i], best[j + n][i]);
+        }
+    }
+#pragma unroll
+    for (int apart = FIRST; apart < END; apart *= 2) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            best[0][i] = fmaxf(best[0][i], __shfl_xor_sync(ALL_LANES, best[0][i], apart));
+    }
+}
+
+/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - of), o and l so far times `scaled`. (A maximum that stays up to
+ * 2^8 behind the true one would save most of the scaling, but then the largest p, 1, would be rounded like the others: twice the
+ * error where one key outweighs the rest.) */
+struct maximum_update {
+    float m, of, scaled;
+    bool scales; /* something is there, and not to be multiplied by 1 */
+
+    /* m_before: -inf if there is nothing yet; best: the largest of the tile's scores but for `scale` */
+    maximum_update(float m_before, float best, float scale)
+    {
+        best *= scale;
+        m = fmaxf(m_before, best);
+        of = m == -INFINITE ? 0.0f : m; /* 2^(-inf - 0) = 0 */
+        scaled = exp2_fast(m_before - of);
+        scales = m != m_before && m_before != -INFINITE;
+    }
+    float p(float s, float scale) const { return exp2_fast(fmaf(s, scale, -of)); }
+};
