@@ -72,7 +72,8 @@ sanitizer() {
         done
         wait
         if cat "$log".s[0-7] | grep -q 'failed with\|^not ok'; then
-            grep -h -B 3 -A 12 '^not ok\|failed with\|=====.*rror' "$log".s[0-7] | head -40
+            # the summaries of those that went well say "0 errors"
+            grep -h -B 12 -A 12 '^not ok\|failed with\|===== *Error' "$log".s[0-7] | grep -v '(0 errors' | head -80
             echo "not ok $tool"
         else
             echo "ok $tool ($(cat "$log".s[0-7] | grep -c '^ok cuda.*: [1-9][0-9]* cases') processes)"

@@ -282,6 +282,58 @@ START_TEST(bug_pieces_were_parts_of_nodes)
 }
 END_TEST
 
+/* Tables 0 .. n - 1 share `chunks` chunks and have one of their own each. Returns how many items the
+ * shared ones became, all of one size. */
+static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t *size)
+{
+    struct family *f = make_family(3, 100);
+    struct planner *p = make_planner(threads, 2, 0, 1 << 12, true);
+    struct planner_row rows[TABLES];
+    uint32_t items = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        if (t)
+            memcpy(f->tables[t], f->tables[0], chunks * CHUNK_TOKENS / BLOCK_SIZE * sizeof(uint32_t));
+        f->length[t] = t ? chunks * CHUNK_TOKENS : 0;
+        lengthen(f, t, (chunks + 1) * CHUNK_TOKENS);
+        rows[t] = (struct planner_row){t, f->length[t], 1};
+    }
+    const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    ck_assert_uint_eq(chunks_read(plan), chunks + n);
+    *size = 0;
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        if (item->rows == 1)
+            continue;
+        ck_assert(*size == 0 || *size == item->chunks);
+        *size = item->chunks;
+        items++;
+    }
+    planner_destroy(p);
+    free(f);
+    return items;
+}
+
+/* A prefix that 24 rows share was counted 24 times, and cut into pieces for 24 times the work. */
+START_TEST(bug_shared_chunks_were_counted_once_a_row)
+{
+    uint32_t size;
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, &size), 32 / RUN_CHUNKS);
+    ck_assert_uint_eq(size, RUN_CHUNKS);
+}
+END_TEST
+
+/* Whatever the amount of work: attend_wide.cu folds no further. */
+START_TEST(items_of_many_columns_lie_within_a_node)
+{
+    uint32_t size;
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
+    ck_assert_uint_eq(size, SEGMENT_CHUNKS);
+    ck_assert_uint_eq(pieces_of_prefix(12, 32, 1, &size), 32 / RUN_CHUNKS); /* 48 */
+    ck_assert_uint_eq(size, RUN_CHUNKS);
+}
+END_TEST
+
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
@@ -293,5 +345,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, without_room_for_partials_rows_are_whole);
     tcase_add_test(tc, a_sequence_without_tokens_gets_an_empty_merge);
     tcase_add_test(tc, bug_pieces_were_parts_of_nodes);
+    tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
+    tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
     return tc;
 }
