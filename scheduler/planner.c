@@ -16,8 +16,8 @@
  * columns, which cost what reading them costs; what more rows do with them is computation, and counts
  * by columns.
  *
- * When the arrays for pieces or partials run out, the plan is made again without sharing and with whole
- * rows, which always fits: one item a row and no partials. */
+ * When the arrays for pieces or partials run out, the plan is made again with larger pieces, at last
+ * without sharing and with whole rows, which always fits: one item a row and no partials. */
 #include "scheduler/planner.h"
 
 #include <assert.h>
@@ -53,6 +53,7 @@ struct planner {
     const uint32_t *tables; /* of the current call */
     uint32_t stride;
     uint32_t piece_max; /* chunks of a piece, roughly at most */
+    bool within_nodes;  /* items of many columns lie within a node (NARROW_COLUMNS) */
     bool overflow;
 
     struct entry *entries, *scratch; /* [rows_max] in order */
@@ -303,7 +304,7 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
     uint32_t first = first_chunk_of(p, p->entries[a].keys), piece_max = p->piece_max;
     bool to_row_end = true;
     uint64_t columns = (uint64_t)(b - a) * p->o.group;
-    if (columns > NARROW_COLUMNS)
+    if (p->within_nodes && columns > NARROW_COLUMNS)
         piece_max = smaller(piece_max, columns > RUN_COLUMNS ? SEGMENT_CHUNKS : RUN_CHUNKS);
     for (uint32_t i = a; i < b; i++)
         to_row_end &= end_chunk_of(p->entries[i].keys) == end;
@@ -391,6 +392,22 @@ static void lay_out_merges(struct planner *p, uint32_t n)
     }
 }
 
+/* Make room for a plan that had none: larger pieces, then of many columns too. Returns whether there is
+ * something left to try. */
+static bool make_fewer_pieces(struct planner *p)
+{
+    if (p->piece_max < SEGMENT_CHUNKS) {
+        p->piece_max = p->piece_max < RUN_CHUNKS ? RUN_CHUNKS : SEGMENT_CHUNKS;
+    } else if (p->piece_max < UINT32_MAX) {
+        p->piece_max = UINT32_MAX;
+    } else {
+        if (!p->within_nodes)
+            return false;
+        p->within_nodes = false;
+    }
+    return true;
+}
+
 const struct plan *planner_make(struct planner *p, const struct planner_row *rows, uint32_t n,
                                 const uint32_t *tables, uint32_t stride)
 {
@@ -402,12 +419,14 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
         p->rows[i] = (struct plan_row){rows[i].table, rows[i].keys};
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
     p->piece_max = whole_nodes((uint32_t)((work_of(p) + tasks - 1) / tasks));
-    begin_plan(p, n);
-    if (n)
-        emit_range(p, 0, n, 0);
+    p->within_nodes = true;
+    do {
+        begin_plan(p, n);
+        if (n)
+            emit_range(p, 0, n, 0);
+    } while (p->overflow && make_fewer_pieces(p));
     if (p->overflow) {
         begin_plan(p, n);
-        p->piece_max = UINT32_MAX;
         for (uint32_t i = 0; i < n; i++)
             emit_range(p, i, i + 1, 0);
         assert(!p->overflow);

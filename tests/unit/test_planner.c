@@ -284,10 +284,11 @@ END_TEST
 
 /* Tables 0 .. n - 1 share `chunks` chunks and have one of their own each. Returns how many items the
  * shared ones became, all of one size. */
-static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t *size)
+static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
+                                 uint32_t *size)
 {
     struct family *f = make_family(3, 100);
-    struct planner *p = make_planner(threads, 2, 0, 1 << 12, true);
+    struct planner *p = make_planner(threads, 2, 0, partials, true);
     struct planner_row rows[TABLES];
     uint32_t items = 0;
     for (uint32_t t = 0; t < n; t++) {
@@ -318,8 +319,19 @@ static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, 
 START_TEST(bug_shared_chunks_were_counted_once_a_row)
 {
     uint32_t size;
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, &size), 32 / RUN_CHUNKS);
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, 1 << 12, &size), 32 / RUN_CHUNKS);
     ck_assert_uint_eq(size, RUN_CHUNKS);
+}
+END_TEST
+
+/* As long as larger pieces fit, a step without room for partial states still shares. */
+START_TEST(bug_sharing_was_given_up_for_small_pieces)
+{
+    uint32_t size;
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, 24 * 3, &size), 32 / SEGMENT_CHUNKS);
+    ck_assert_uint_eq(size, SEGMENT_CHUNKS);
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, 24 * 2, &size), 1);
+    ck_assert_uint_eq(size, 32);
 }
 END_TEST
 
@@ -327,9 +339,10 @@ END_TEST
 START_TEST(items_of_many_columns_lie_within_a_node)
 {
     uint32_t size;
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, 1 << 12, &size),
+                      32 / SEGMENT_CHUNKS); /* 96 columns */
     ck_assert_uint_eq(size, SEGMENT_CHUNKS);
-    ck_assert_uint_eq(pieces_of_prefix(12, 32, 1, &size), 32 / RUN_CHUNKS); /* 48 */
+    ck_assert_uint_eq(pieces_of_prefix(12, 32, 1, 1 << 12, &size), 32 / RUN_CHUNKS); /* 48 */
     ck_assert_uint_eq(size, RUN_CHUNKS);
 }
 END_TEST
@@ -347,5 +360,6 @@ TCase *planner_case(void)
     tcase_add_test(tc, bug_pieces_were_parts_of_nodes);
     tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
     tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
+    tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
     return tc;
 }
