@@ -335,6 +335,28 @@ START_TEST(bug_sharing_was_given_up_for_small_pieces)
 }
 END_TEST
 
+/* Whole rows are what always fits, also where one row is an item of many columns. */
+START_TEST(bug_whole_rows_of_large_groups_were_cut)
+{
+    const struct planner_options o = {.rows_max = TABLES,
+                                      .partials_max = 3,
+                                      .tasks = 8,
+                                      .kv_heads = 1,
+                                      .group = 64,
+                                      .block_size = BLOCK_SIZE,
+                                      .share = true};
+    struct family *f = make_family(3, 6000);
+    struct planner_row rows[TABLES];
+    struct planner *p;
+    ck_assert_int_eq(planner_create(&o, &p), 0);
+    const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    ck_assert_uint_le(plan->partial_count, 3);
+    planner_destroy(p);
+    free(f);
+}
+END_TEST
+
 /* Whatever the amount of work: attend_wide.cu folds no further. */
 START_TEST(items_of_many_columns_lie_within_a_node)
 {
@@ -361,5 +383,6 @@ TCase *planner_case(void)
     tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
     tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
+    tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
     return tc;
 }

@@ -6,10 +6,10 @@
  * - What does not await never begins early (cuda_grid.overlaps). So the first kernel of a pass has everything ahead of it
  *   complete when it lets the next ones begin, and those beside it find q as it does.
  *
- * K and V, block tables and items need not be awaited: what is directly ahead of a pass's attention writes none of them (generate_q,
- * or the merge of another pass), and began when everything before it was complete, appends included. Where q is copied in, nothing
- * begins early. So tiles are sent for while the kernel ahead still runs: 64 sequences of 1 024 tokens 65.0 us before, 62.4 after
- * (H200).
+ * K and V, block tables and items need not be awaited: what is directly ahead of a pass's first kernel, if that begins early, writes
+ * none of them. It is generate_q, which began when the appends were complete (where q is copied in instead, that first kernel does
+ * not begin early), or, when passes are timed, attention of another pass. So tiles are sent for while the kernel ahead still runs: 64
+ * sequences of 1 024 tokens 65.0 us before, 62.4 after (H200).
  */
 #pragma once
 

@@ -58,7 +58,7 @@ struct tile_shape {
     uint32_t slots, blocks;
     uint32_t fold_floats;                       /* of a thread and level */
     uint32_t register_levels;                   /* of the fold; the levels above are in shared memory */
-    uint32_t fold_levels;              /* in all */
+    uint32_t fold_levels;              /* in all, of attend_wide.cu */
     uint32_t barriers, entries, folds; /* where they begin in shared memory, behind the ring */
     uint32_t bytes;                             /* in all, 0 if it does not fit */
 };
