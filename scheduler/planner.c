@@ -25,7 +25,7 @@
 #include <string.h>
 
 enum {
-    PIECES_PER_ROW = 8,  /* room; beyond it sharing is given up for a step */
+    PIECES_PER_ROW = 8,  /* room; beyond it pieces become larger for a step */
     SIZE_CLASSES = 32,   /* items are handed out largest class first */
     NARROW_COLUMNS = 32, /* items of more packed columns lie within a segment, */
     RUN_COLUMNS = 64     /* and of up to so many within a run: attend_wide.cu folds no further */
@@ -400,10 +400,10 @@ static bool make_fewer_pieces(struct planner *p)
         p->piece_max = p->piece_max < RUN_CHUNKS ? RUN_CHUNKS : SEGMENT_CHUNKS;
     } else if (p->piece_max < UINT32_MAX) {
         p->piece_max = UINT32_MAX;
-    } else {
-        if (!p->within_nodes)
-            return false;
+    } else if (p->within_nodes) {
         p->within_nodes = false;
+    } else {
+        return false;
     }
     return true;
 }

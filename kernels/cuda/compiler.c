@@ -98,11 +98,22 @@ struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes)
     return target;
 }
 
+/* 90 for "sm_90a" */
+static int arch_of(const struct cuda_target *target)
+{
+    return atoi(target->arch + strlen("sm_"));
+}
+
+/* 16 bits, as tensor cores take them. */
+static bool is_half(enum dtype dtype)
+{
+    return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
 uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target)
 {
-    bool half = g->dtype == DTYPE_F16 || g->dtype == DTYPE_BF16;
-    bool formats = half && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
-    bool instructions = atoi(target->arch + strlen("sm_")) >= FIRST_TENSOR_CORE_ARCH;
+    bool formats = is_half(g->dtype) && (g->kv_dtype == g->dtype || dtype_is_fp8(g->kv_dtype));
+    bool instructions = arch_of(target) >= FIRST_TENSOR_CORE_ARCH;
     if (g->layout == LAYOUT_VLLM || !formats || !instructions)
         return 0;
     uint32_t columns = tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
@@ -112,15 +123,14 @@ uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *ta
 
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target)
 {
-    bool half = g->dtype == DTYPE_F16 || g->dtype == DTYPE_BF16;
-    return atoi(target->arch + strlen("sm_")) == WARPGROUP_ARCH && cuda_uses_engine(g, target) &&
-           half && g->kv_dtype == g->dtype && g->head_dim <= TILE_GROUP_DIM_MAX;
+    return arch_of(target) == WARPGROUP_ARCH && cuda_uses_engine(g, target) && is_half(g->dtype) &&
+           g->kv_dtype == g->dtype && g->head_dim <= TILE_GROUP_DIM_MAX;
 }
 
 bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target)
 {
     bool whole = TILE_TOKENS % g->block_size == 0 || g->block_size % TILE_TOKENS == 0;
-    int arch = atoi(target->arch + strlen("sm_"));
+    int arch = arch_of(target);
     return arch >= FIRST_ENGINE_ARCH && arch <= LAST_ENGINE_ARCH && whole &&
            g->block_size >= ENGINE_BLOCK_MIN &&
            g->head_dim * dtype_bytes(g->kv_dtype) % ENGINE_ALIGNMENT == 0;

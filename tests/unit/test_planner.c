@@ -237,16 +237,21 @@ START_TEST(rows_of_one_sequence_share_its_chunks)
 }
 END_TEST
 
-START_TEST(without_room_for_partials_rows_are_whole)
+/* Plan a family with room for three partial states, and give the planner back. */
+static void plan_without_room(struct planner *p)
 {
     struct planner_row rows[TABLES];
     struct family *f = make_family(3, 6000);
-    struct planner *p = make_planner(4, 1, 0, 3, true);
     const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_le(plan->partial_count, 3);
     planner_destroy(p);
     free(f);
+}
+
+START_TEST(without_room_for_partials_rows_are_whole)
+{
+    plan_without_room(make_planner(4, 1, 0, 3, true));
 }
 END_TEST
 
@@ -345,15 +350,9 @@ START_TEST(bug_whole_rows_of_large_groups_were_cut)
                                       .group = 64,
                                       .block_size = BLOCK_SIZE,
                                       .share = true};
-    struct family *f = make_family(3, 6000);
-    struct planner_row rows[TABLES];
     struct planner *p;
     ck_assert_int_eq(planner_create(&o, &p), 0);
-    const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
-    ck_assert_ptr_null(plan_fault(plan, 0));
-    ck_assert_uint_le(plan->partial_count, 3);
-    planner_destroy(p);
-    free(f);
+    plan_without_room(p);
 }
 END_TEST
 

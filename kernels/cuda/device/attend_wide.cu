@@ -84,7 +84,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     static constexpr int GROUPS = COLUMNS / TILE_GROUP_COLUMNS, FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
                          REGISTERS = GROUPS > 1 ? 232 : 224,
                          SENDER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
-    static_assert(SHAPE.blocks > 0 && SHAPE.unit == TILE_TOKENS, "the host asks only for what fits");
+    static_assert(SHAPE.slots >= TILE_SLOTS_MIN, "there is room on sm_90");
 
     using state = wide_state<SEGMENTS>;
     using folds = chunk_fold<state, wide_fold_storage<SHAPE.fold_levels, state::VALUES, 32 * SHAPE.warps>, SHAPE.fold_levels>;

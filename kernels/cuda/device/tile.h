@@ -38,6 +38,8 @@ enum {
     TILE_SLOTS_MIN = 3,
     TILE_SLOTS_MAX = 16,
     TILE_ENTRIES = 64, /* of the block table, that are kept in shared memory */
+    TILE_ENTRY_BYTES = TILE_ENTRIES * 4,
+    TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8, /* two of a slot */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
     TILE_FEW_WARPS = 8,
@@ -56,12 +58,23 @@ struct tile_shape {
     uint32_t unit;           /* tokens of a slot: 16, 32 or 64 */
     uint32_t slot;           /* bytes */
     uint32_t slots, blocks;
-    uint32_t fold_floats;                       /* of a thread and level */
-    uint32_t register_levels;                   /* of the fold; the levels above are in shared memory */
+    uint32_t fold_floats;              /* of a thread and level */
+    uint32_t register_levels;          /* of the fold; the levels above are in shared memory */
     uint32_t fold_levels;              /* in all, of attend_wide.cu */
     uint32_t barriers, entries, folds; /* where they begin in shared memory, behind the ring */
-    uint32_t bytes;                             /* in all, 0 if it does not fit */
+    uint32_t bytes;                    /* in all, 0 if it does not fit */
 };
+
+/* Where shared memory's parts lie behind the ring; `folds`: bytes of them. */
+TILE_FUNCTION void tile_lay_out(struct tile_shape *t, uint32_t folds)
+{
+    if (t->slots > TILE_SLOTS_MAX)
+        t->slots = TILE_SLOTS_MAX;
+    t->barriers = t->slots * t->slot;
+    t->entries = t->barriers + TILE_BARRIER_BYTES;
+    t->folds = t->entries + TILE_ENTRY_BYTES;
+    t->bytes = t->blocks ? t->folds + folds : 0;
+}
 
 /* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
  * multiprocessor. engine: K and V come by the copy engine. */
@@ -89,8 +102,7 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
     if (t.register_levels > PLAN_ROW) /* levels: run, segment, row */
         t.register_levels = PLAN_ROW;
     uint32_t folds = (PLAN_ROW - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
-    uint32_t barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4,
-             fixed = barriers + entries + folds;
+    uint32_t fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + folds;
     uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
     for (; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
@@ -105,12 +117,7 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
         if (t.slots >= TILE_SLOTS_MIN)
             break;
     }
-    if (t.slots > TILE_SLOTS_MAX)
-        t.slots = TILE_SLOTS_MAX;
-    t.barriers = t.slots * t.slot;
-    t.entries = t.barriers + barriers;
-    t.folds = t.entries + entries;
-    t.bytes = t.blocks ? t.folds + folds : 0;
+    tile_lay_out(&t, folds);
     return t;
 }
 
@@ -125,23 +132,13 @@ TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t c
     t.kv_row = (head_dim * 2 + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
     t.unit = TILE_TOKENS;
     t.slot = t.unit * t.kv_row;
-    t.fold_floats = t.kv_row / 2 / 2; /* in shared memory; a thread has two columns, with three others */
+    t.fold_floats = t.kv_row / 2 / 2; /* a thread has two columns, with three others */
     t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
+    t.blocks = 2 * TILE_GROUP_COLUMNS / columns;
     uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
-             barriers = 2 * TILE_SLOTS_MAX * 8, entries = TILE_ENTRIES * 4,
-             fixed = barriers + entries + folds;
-    for (t.blocks = 2 * TILE_GROUP_COLUMNS / columns; t.blocks > 0; t.blocks--) {
-        uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
-        t.slots = room > fixed ? (room - fixed) / t.slot : 0;
-        if (t.slots >= TILE_SLOTS_MIN)
-            break;
-    }
-    if (t.slots > TILE_SLOTS_MAX)
-        t.slots = TILE_SLOTS_MAX;
-    t.barriers = t.slots * t.slot;
-    t.entries = t.barriers + barriers;
-    t.folds = t.entries + entries;
-    t.bytes = t.blocks ? t.folds + folds : 0;
+             fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + folds;
+    t.slots = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.slot; /* five or more */
+    tile_lay_out(&t, folds);
     return t;
 }
 
