@@ -229,6 +229,7 @@ static void cuda_close(struct attention *attention)
         (void)d->cu.cuModuleUnload(b->module);
     cuda_device_close(d);
     free(b->known);
+    free(b->partials);
     free(b->block);
     free(b);
 }
@@ -277,14 +278,14 @@ static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
 }
 
 /* Allow a kernel the shared memory that it takes. */
-static void allow_shared_memory(struct cuda_backend *b, const struct cuda_width *width)
+static void allow_shared_memory(struct cuda_backend *b, enum cuda_kernel kernel, uint32_t bytes)
 {
     struct cuda_device *d = &b->device;
-    CUfunction function = b->queue.kernels[width->kernel];
-    cuda_holds(d,
-               d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                        (int)width->shared_bytes),
-               "allowing %u bytes of shared memory", width->shared_bytes);
+    CUfunction function = b->queue.kernels[kernel];
+    cuda_holds(
+        d,
+        d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes),
+        "allowing %u bytes of shared memory", bytes);
     cuda_holds(d,
                d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                                         CU_SHAREDMEM_CARVEOUT_MAX_SHARED),
@@ -303,8 +304,7 @@ static int load_kernels(struct cuda_backend *b)
     static const struct cuda_width all[] = {
         {.kernel = KERNEL_ATTEND_SIMPLE,
          .columns = SIMPLE_COLUMNS,
-         .threads = CUDA_THREADS,
-         .blocks = 3},
+         .shape = {.threads = CUDA_THREADS, .blocks = 3}},
         {.kernel = KERNEL_ATTEND_8, .columns = 8},
         {.kernel = KERNEL_ATTEND_16, .columns = 16},
         {.kernel = KERNEL_ATTEND_32, .columns = 32},
@@ -331,6 +331,8 @@ static int load_kernels(struct cuda_backend *b)
                        d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
                        "looking for the kernel %s", cuda_kernel_names[i]);
     }
+    b->members = cuda_uses_engine(g, &d->target) && cuda_columns_max(g, &d->target) > 0 &&
+                 d->cu.cuLaunchKernelEx;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
         if (!has_kernel(b, all[i].kernel))
             continue;
@@ -338,21 +340,26 @@ static int load_kernels(struct cuda_backend *b)
         *width = all[i];
         if (width->kernel == KERNEL_ATTEND_SIMPLE)
             continue;
-        const struct tile_shape shape =
+        width->shape =
             width->node ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
                         : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
                                         d->target.sm_bytes, cuda_uses_engine(g, &d->target));
-        width->threads = shape.threads;
-        width->blocks = shape.blocks;
-        width->shared_bytes = shape.bytes;
-        allow_shared_memory(b, width);
+        allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
+        b->members &= width->columns * sizeof(float) * tile_state_floats(g->head_dim) <=
+                      width->shape.slots * width->shape.slot;
+    }
+    if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
+        b->merge_together_max = MERGE_TOGETHER_MAX;
+        while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max) >
+               d->target.sm_bytes - TILE_BLOCK_BYTES)
+            b->merge_together_max /= 2;
+        allow_shared_memory(b, KERNEL_MERGE,
+                            merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max));
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
-        const struct cuda_width paged = {.kernel = KERNEL_PAGED_V1,
-                                         .shared_bytes = paged_shared_max(b)};
-        allow_shared_memory(b, &paged);
+        allow_shared_memory(b, KERNEL_PAGED_V1, paged_shared_max(b));
         b->base.info.paged_v1_tokens =
-            paged.shared_bytes / (uint32_t)sizeof(float) / g->block_size * g->block_size;
+            paged_shared_max(b) / (uint32_t)sizeof(float) / g->block_size * g->block_size;
     }
     b->base.info.p_rounded = cuda_columns_max(g, &d->target) > 0;
     return cuda_failed(d) ? ATTND_INTERNAL : 0;
@@ -478,19 +485,21 @@ static int take_memory(struct cuda_backend *b)
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
     b->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "slopes");
     b->known = calloc(o->table_rows + 1, sizeof *b->known);
+    b->partials = calloc(o->partials_max + UINT64_C(1), sizeof *b->partials);
     b->block = malloc(b->layout.block_bytes);
     b->constants_version = UINT64_MAX;
-    return cuda_failed(d) || !b->known || !b->block ? ATTND_NO_MEMORY : 0;
+    return cuda_failed(d) || !b->known || !b->partials || !b->block ? ATTND_NO_MEMORY : 0;
 }
 
 /* What the largest plan takes in the control buffer, as the planner makes them (ITEMS_PER_ROW): items
- * of every 8 packed columns, item rows, parts, merges, rows, sources of q. */
+ * of every 8 packed columns, and as many of members that have nothing to do, item rows,
+ * parts, merges, rows, sources of q. */
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
     size_t item_rows = rows * ITEMS_PER_ROW + (size_t)2 * b->base.info.tasks;
-    return item_rows * ((group + 7) / 8 * sizeof(struct cuda_item) + sizeof(struct cuda_item_row) +
-                        sizeof(struct plan_part)) +
+    return item_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_item) +
+                        sizeof(struct cuda_item_row) + sizeof(struct plan_part)) +
            rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;
 }

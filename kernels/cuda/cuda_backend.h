@@ -13,7 +13,8 @@ enum {
     CUDA_GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
     CUDA_PASS_OPERATIONS = 64,   /* of a pass, at most, without its appends */
     CUDA_WIDTHS_MAX = 5,
-    CUDA_PREPARED_MAX = 8 /* plans of a step that are remembered: one a window */
+    CUDA_MEMBER_SIZES = 3, /* 1, 2 and CUDA_MEMBERS_MAX members */
+    CUDA_PREPARED_MAX = 8  /* plans of a step that are remembered: one a window */
 };
 
 /* Pieces of items of up to so many packed columns, and the kernel for them. */
@@ -21,7 +22,7 @@ struct cuda_width {
     enum cuda_kernel kernel;
     uint32_t columns;
     uint32_t node; /* chunks of the node of the tree that an item must lie within; 0: any item */
-    uint32_t threads, blocks, shared_bytes; /* blocks: places on a multiprocessor */
+    struct tile_shape shape; /* of those without tiles: threads and blocks */
 };
 
 /* What the device knows of one row of the block tables. */
@@ -30,12 +31,20 @@ struct cuda_known_row {
     uint32_t entries;
 };
 
+/* A partial state of a plan. */
+struct cuda_partial {
+    uint32_t item;
+    uint32_t merge; /* whose parts are members, or PLAN_NO_PARTIAL */
+};
+
 /* A plan in the control buffer. */
 struct cuda_prepared_plan {
-    const struct plan *plan;         /* whose; NULL: none */
-    struct cuda_attend_pass arrays;  /* rows, item_rows, merges, parts */
-    uint64_t items[CUDA_WIDTHS_MAX]; /* device addresses */
-    uint32_t item_counts[CUDA_WIDTHS_MAX];
+    const struct plan *plan;        /* whose; NULL: none */
+    struct cuda_attend_pass arrays; /* rows, item_rows, merges, parts */
+    struct cuda_item_list {
+        struct cuda_item *host;
+        uint32_t count;
+    } items[CUDA_WIDTHS_MAX][CUDA_MEMBER_SIZES];
 };
 
 struct cuda_backend {
@@ -46,6 +55,9 @@ struct cuda_backend {
     CUmodule module;
     struct cuda_width widths[CUDA_WIDTHS_MAX]; /* narrowest first */
     uint32_t width_count;
+    uint32_t merge_together_max;   /* partial states at a time */
+    bool members;                  /* rows may be shared by members */
+    struct cuda_partial *partials; /* [partials_max] */
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;
@@ -67,7 +79,7 @@ struct cuda_backend {
 
 static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 {
-    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0};
+    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0, 0};
 }
 
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */

@@ -18,7 +18,8 @@
 enum {
     PAGED_V1_TOKENS = 8192, /* longest context that vLLM's rule gives to paged_v1, and */
     PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
-    GRID_MAX = 65535        /* of a grid's second dimension */
+    GRID_MAX = 65535,       /* of a grid's second dimension */
+    MERGE_FEW = 128         /* threads a multiprocessor: then a merge's are spread over more of them */
 };
 
 _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
@@ -92,7 +93,8 @@ static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint3
     for (uint32_t i = 0; i < n; i++)
         copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0};
+    const struct cuda_grid grid = {
+        n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
 }
 
@@ -210,13 +212,26 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
 
 /* ---- attention ----------------------------------------------------------------------------------- */
 
-/* The narrowest width that takes `columns` of an item, or the widest that takes the item. */
-static uint32_t width_for(const struct cuda_backend *b, const struct plan_item *item, uint32_t columns)
+/* What is computed together: an item of the plan, or the items of a row that has no others, in order of
+ * position, as members (columns.cuh). */
+struct shared_item {
+    const struct plan_item *members[CUDA_MEMBERS_MAX];
+    uint32_t count;
+    uint32_t bits; /* 2^bits members: some may have nothing to do */
+};
+
+/* The narrowest width that takes `columns`, or the widest that takes the item. */
+static uint32_t width_for(const struct cuda_backend *b, const struct shared_item *s, uint32_t columns)
 {
-    uint32_t best = 0, first = item->first_chunk, last = first + item->chunks - 1;
+    uint32_t best = 0;
     for (uint32_t i = 0; i < b->width_count; i++) {
         uint32_t node = b->widths[i].node;
-        if (node && first / node != last / node)
+        bool takes = true;
+        for (uint32_t m = 0; node && m < s->count; m++) {
+            uint32_t first = s->members[m]->first_chunk, last = first + s->members[m]->chunks - 1;
+            takes &= first / node == last / node;
+        }
+        if (!takes)
             continue;
         best = i;
         if (b->widths[i].columns >= columns)
@@ -225,11 +240,12 @@ static uint32_t width_for(const struct cuda_backend *b, const struct plan_item *
     return best;
 }
 
-/* The positions that a piece's columns see, within its chunks. */
-static void find_keys(const struct plan *plan, uint32_t window, uint32_t group, struct cuda_item *piece)
+/* The positions that a piece's columns see, within the chunks of `item`. */
+static void find_keys(const struct plan *plan, uint32_t window, uint32_t group,
+                      const struct plan_item *item, struct cuda_item *piece)
 {
-    uint32_t first = UINT32_MAX, end = 0, begin = piece->first_chunk * CHUNK_TOKENS,
-             stop = begin + piece->chunks * CHUNK_TOKENS;
+    uint32_t first = UINT32_MAX, end = 0, begin = item->first_chunk * CHUNK_TOKENS,
+             stop = begin + item->chunks * CHUNK_TOKENS;
     for (uint32_t r = piece->column / group; r <= (piece->column + piece->columns - 1) / group; r++) {
         uint32_t keys = plan->rows[plan->item_rows[piece->first_row + r]].keys;
         uint32_t seen = plan_first_key(keys, window);
@@ -240,29 +256,112 @@ static void find_keys(const struct plan *plan, uint32_t window, uint32_t group, 
     piece->end_key = end < stop ? end : stop;
 }
 
-/* Cut an item into pieces, and count or store them by width. */
+/* Cut an item into pieces, and count or store them by width and number of members. */
 static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint32_t window,
-                     const struct plan_item *item, struct cuda_item *to[CUDA_WIDTHS_MAX],
-                     uint32_t counts[CUDA_WIDTHS_MAX])
+                     const struct shared_item *s, struct cuda_prepared_plan *to)
 {
-    uint32_t group = geometry_group(b->options.geometry), columns = item->rows * group;
+    uint32_t group = geometry_group(b->options.geometry), columns = s->members[0]->rows * group;
     for (uint32_t at = 0, n; at < columns; at += n) {
-        uint32_t width = width_for(b, item, columns - at);
+        uint32_t width = width_for(b, s, columns - at);
+        struct cuda_item_list *list = &to->items[width][s->bits];
         n = smaller(columns - at, b->widths[width].columns);
-        if (to) {
-            struct cuda_item *piece = &to[width][counts[width]];
-            *piece = (struct cuda_item){item->table,
-                                        item->first_chunk,
-                                        item->chunks,
-                                        item->first_row,
-                                        at,
-                                        n,
-                                        item->partial,
-                                        0,
-                                        0};
-            find_keys(plan, window, group, piece);
+        for (uint32_t m = 0; m < 1U << s->bits; m++) {
+            const struct plan_item *item = s->members[m < s->count ? m : 0];
+            struct cuda_item piece = {.table = item->table,
+                                      .first_row = item->first_row,
+                                      .column = at,
+                                      .columns = n,
+                                      .partial = item->partial};
+            if (m < s->count)
+                find_keys(plan, window, group, item, &piece);
+            if (list->host)
+                list->host[list->count] = piece;
+            list->count++;
         }
-        counts[width]++;
+    }
+}
+
+/* How many members of an item may be one thread block, in bits: as many as come to lie on a
+ * multiprocessor anyway. */
+static uint32_t block_bits_for(const struct cuda_backend *b, const struct plan *plan,
+                               const struct cuda_width *width)
+{
+    uint32_t processors = b->device.multiprocessors,
+             each = (plan->item_count * b->options.geometry->kv_heads + processors - 1) / processors,
+             together = smaller(each, tile_together_max(&width->shape));
+    return together >= 4 ? 2 : together >= 2 ? 1 : 0;
+}
+
+/* In how many members, in bits, a row is computed that has this merge: if its parts are items of this
+ * row only that follow each other in one node of the tree, so that they are folded one after the other;
+ * 0 otherwise. Clusters are of two thread blocks at most: a GPU takes fewer of larger ones than it has
+ * places (62 of 4 on the 132 multiprocessors of an H200), and the last ones would wait for the first.
+ */
+static uint32_t member_bits_for(const struct cuda_backend *b, const struct plan *plan,
+                                const struct plan_merge *merge)
+{
+    static const uint32_t node_chunks[] = {[PLAN_CHUNK] = RUN_CHUNKS, [PLAN_RUN] = SEGMENT_CHUNKS};
+    const struct plan_part *parts = plan->merge_parts + merge->first;
+    uint32_t bits = 1;
+    if (!b->members || merge->count < 2 || merge->count > CUDA_MEMBERS_MAX)
+        return 0;
+    enum plan_level level = parts[0].level;
+    uint32_t first = plan->items[b->partials[parts[0].partial].item].first_chunk,
+             last = parts[merge->count - 1].end_chunk - 1;
+    if (level < PLAN_SEGMENT && first / node_chunks[level] != last / node_chunks[level])
+        return 0;
+    for (uint32_t i = 0; i < merge->count; i++) {
+        if (parts[i].level != level || plan->items[b->partials[parts[i].partial].item].rows != 1)
+            return 0;
+    }
+    while (1U << bits < merge->count)
+        bits++;
+    const struct shared_item s = {.members = {&plan->items[b->partials[parts[0].partial].item]},
+                                  .count = 1};
+    const struct cuda_width *width = &b->widths[width_for(b, &s, geometry_group(b->options.geometry))];
+    return bits <= block_bits_for(b, plan, width) + 1 ? bits : 0;
+}
+
+/* Find the rows that members compute, and put the other merges into `merges`. Returns their number. */
+static uint32_t find_members(struct cuda_backend *b, const struct plan *plan, struct plan_merge *merges)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        for (uint32_t r = 0; item->partial != PLAN_NO_PARTIAL && r < item->rows; r++)
+            b->partials[item->partial + r] = (struct cuda_partial){i, PLAN_NO_PARTIAL};
+    }
+    for (uint32_t i = 0; i < plan->merge_count; i++) {
+        const struct plan_merge *merge = &plan->merges[i];
+        if (member_bits_for(b, plan, merge) == 0)
+            merges[count++] = *merge;
+        else
+            for (uint32_t part = 0; part < merge->count; part++)
+                b->partials[plan->merge_parts[merge->first + part].partial].merge = i;
+    }
+    return count;
+}
+
+/* Count or store the pieces of all items, in the plan's order; those of members where the first is. */
+static void cut_items(const struct cuda_backend *b, const struct plan *plan, uint32_t window,
+                      struct cuda_prepared_plan *to)
+{
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        struct shared_item s = {.members = {item}, .count = 1};
+        uint32_t merge =
+            item->partial == PLAN_NO_PARTIAL ? PLAN_NO_PARTIAL : b->partials[item->partial].merge;
+        if (merge != PLAN_NO_PARTIAL) {
+            const struct plan_merge *m = &plan->merges[merge];
+            const struct plan_part *parts = plan->merge_parts + m->first;
+            if (parts[0].partial != item->partial)
+                continue; /* not the first */
+            s.count = m->count;
+            s.bits = member_bits_for(b, plan, m);
+            for (uint32_t part = 0; part < m->count; part++)
+                s.members[part] = &plan->items[b->partials[parts[part].partial].item];
+        }
+        cut_item(b, plan, window, &s, to);
     }
 }
 
@@ -281,40 +380,57 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
     return NULL;
 }
 
+/* The merges of rows that no members compute, and how many partial states they take together: powers
+ * of two, so that plans that grow stay the same graph for a while. */
+static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
+                           struct cuda_attend_pass *arrays)
+{
+    struct cuda_queue *q = &b->queue;
+    struct plan_merge *merges = cuda_queue_take(q, plan->merge_count, sizeof *merges);
+    uint32_t parts = 0, longest = 0;
+    arrays->merge_count = find_members(b, plan, merges);
+    arrays->merges = cuda_queue_address(q, merges);
+    for (uint32_t i = 0; i < plan->merge_count; i++)
+        parts += plan->merges[i].count;
+    for (uint32_t i = 0; i < arrays->merge_count; i++)
+        longest = merges[i].count > longest ? merges[i].count : longest;
+    arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
+    arrays->merge_together = 1;
+    while (arrays->merge_together < longest && arrays->merge_together < b->merge_together_max)
+        arrays->merge_together *= 2;
+}
+
 /* Put a plan into the control buffer, unless it is there already. Room is reserved. */
 static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan,
                                                      uint32_t window)
 {
     struct cuda_queue *q = &b->queue;
-    uint32_t counts[CUDA_WIDTHS_MAX] = {0}, item_rows = 0, parts = 0;
-    struct cuda_item *items[CUDA_WIDTHS_MAX] = {0};
+    uint32_t item_rows = 0;
     const struct cuda_prepared_plan *known = find_prepared(b, plan);
     if (known)
         return known;
-    /* the vllm layout's kernels take rows, not items */
-    uint32_t item_count = b->width_count ? plan->item_count : 0;
-    for (uint32_t i = 0; i < item_count; i++) {
-        cut_item(b, plan, window, &plan->items[i], NULL, counts);
-        item_rows += plan->items[i].rows;
-    }
-    for (uint32_t i = 0; i < plan->merge_count; i++)
-        parts += plan->merges[i].count;
     struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % CUDA_PREPARED_MAX];
-    *prepared = (struct cuda_prepared_plan){.plan = plan};
-    for (uint32_t i = 0; i < b->width_count; i++) {
-        items[i] = cuda_queue_take(q, counts[i], sizeof *items[i]);
-        prepared->items[i] = cuda_queue_address(q, items[i]);
-    }
-    for (uint32_t i = 0; i < item_count; i++)
-        cut_item(b, plan, window, &plan->items[i], items, prepared->item_counts);
     struct cuda_attend_pass *arrays = &prepared->arrays;
+    *prepared = (struct cuda_prepared_plan){.plan = plan};
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
+    if (b->width_count == 0)
+        return prepared; /* the vllm layout's kernels take rows, not items */
+    prepare_merges(b, plan, arrays);
+    cut_items(b, plan, window, prepared); /* counts them */
+    for (uint32_t i = 0; i < b->width_count; i++) {
+        for (uint32_t bits = 0; bits < CUDA_MEMBER_SIZES; bits++) {
+            struct cuda_item_list *list = &prepared->items[i][bits];
+            list->host = cuda_queue_take(q, list->count, sizeof *list->host);
+            list->count = 0;
+        }
+    }
+    cut_items(b, plan, window, prepared);
+    for (uint32_t i = 0; i < plan->item_count; i++)
+        item_rows += plan->items[i].rows;
     struct cuda_item_row *rows = cuda_queue_take(q, item_rows, sizeof *rows);
     for (uint32_t i = 0; i < item_rows; i++)
         rows[i] = (struct cuda_item_row){plan->item_rows[i], plan->rows[plan->item_rows[i]].keys};
     arrays->item_rows = cuda_queue_address(q, rows);
-    arrays->merges = cuda_queue_put(q, plan->merges, plan->merge_count, sizeof *plan->merges);
-    arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
     return prepared;
 }
 
@@ -356,36 +472,61 @@ static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
     return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
 }
 
-/* Whether the first kernel of a pass gains by beginning before what is ahead of it has ended: if it is
- * small, or fills the GPU. Otherwise its thread blocks come to lie unevenly, beside those that still
- * run (head_dim 256, 256 blocks on 396 places of an H200: 2 % lost). */
-static bool may_overlap(const struct cuda_backend *b, const struct cuda_width *width, uint32_t blocks)
+/* Let the first kernel of a pass begin before what is ahead of it has ended, if it gains by that: if it
+ * is small, or fills the GPU. Thread blocks of others would come to lie unevenly, beside those that
+ * still run (head_dim 256, 256 of them on 396 places of an H200: 2 % lost); so where it is the only
+ * one, each asks for so much shared memory that no more of them than needed find room on a
+ * multiprocessor. */
+static void overlap_first(const struct cuda_backend *b, uint32_t places, bool only,
+                          struct cuda_grid *grid)
 {
-    uint32_t places = width->blocks * b->device.multiprocessors;
-    return blocks <= b->device.multiprocessors || (uint64_t)blocks * 10 >= (uint64_t)places * 9;
+    uint32_t processors = b->device.multiprocessors, together = (grid->x + processors - 1) / processors,
+             least = b->device.target.sm_bytes / (together + 1);
+    if (only && grid->shared_bytes > 0 && together > 1 && together < places)
+        grid->shared_bytes = least > grid->shared_bytes ? least : grid->shared_bytes;
+    else
+        together = places;
+    grid->overlaps =
+        grid->x <= processors || (uint64_t)grid->x * 10 >= (uint64_t)together * processors * 9;
 }
 
-/* The items by width, and the merges. */
+/* The items by width and number of members, and the merges. */
 static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_plan *prepared,
                              const struct cuda_attend_pass *p)
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_attend_pass with_items = *p;
-    for (uint32_t i = b->width_count; i-- > 0;) { /* the longest items first */
-        struct cuda_grid grid =
-            cuda_grid_of(prepared->item_counts[i] * g->kv_heads, b->widths[i].threads);
-        if (grid.x == 0)
+    uint32_t launches = 0, of_row = g->query_heads * g->head_dim / 4; /* threads of a merge */
+    for (uint32_t i = 0; i < b->width_count * CUDA_MEMBER_SIZES; i++)
+        launches += prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES].count > 0;
+    for (uint32_t i = b->width_count * CUDA_MEMBER_SIZES; i-- > 0;) { /* the longest items first */
+        const struct cuda_width *width = &b->widths[i / CUDA_MEMBER_SIZES];
+        uint32_t bits = i % CUDA_MEMBER_SIZES;
+        const struct cuda_item_list *list = &prepared->items[i / CUDA_MEMBER_SIZES][bits];
+        if (list->count == 0)
             continue;
-        grid.shared_bytes = b->widths[i].shared_bytes;
-        grid.overlaps = with_items.beside || may_overlap(b, &b->widths[i], grid.x);
-        with_items.items = prepared->items[i];
-        cuda_queue_launch(&b->queue, b->widths[i].kernel, grid, &with_items, sizeof with_items);
+        uint32_t block_bits = smaller(bits, block_bits_for(b, prepared->plan, width));
+        struct cuda_grid grid =
+            cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
+        grid.threads_y = 1U << block_bits;
+        grid.shared_bytes = width->shape.bytes << block_bits;
+        grid.cluster = bits > block_bits ? 1U << (bits - block_bits) : 0;
+        grid.overlaps = 1;
+        if (!with_items.beside)
+            overlap_first(b, width->shape.blocks >> block_bits, launches == 1, &grid);
+        with_items.items = cuda_queue_address(&b->queue, list->host);
+        with_items.member_bits = bits;
+        with_items.block_bits = block_bits;
+        cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }
-    if (prepared->plan->merge_count) {
-        uint32_t threads = g->query_heads * g->head_dim / 4, /* of a merge */
-            blocks = (threads + CUDA_THREADS - 1) / CUDA_THREADS;
-        struct cuda_grid grid = cuda_grid_of(prepared->plan->merge_count * blocks, CUDA_THREADS);
+    if (p->merge_count) {
+        uint64_t all = (uint64_t)p->merge_count * of_row,
+                 few = (uint64_t)MERGE_FEW * b->device.multiprocessors;
+        uint32_t threads = all <= few ? 32 : CUDA_THREADS;
+        struct cuda_grid grid =
+            cuda_grid_of(p->merge_count * ((of_row + threads - 1) / threads), threads);
+        grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_together);
         grid.overlaps = 1;
         cuda_queue_launch(&b->queue, KERNEL_MERGE, grid, p, sizeof *p);
     }
@@ -424,6 +565,8 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan,
                                  partitions,
                                  CUDA_THREADS,
                                  paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION),
+                                 0,
+                                 0,
                                  0};
         cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);
         grid.z = 1;

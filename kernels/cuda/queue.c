@@ -52,22 +52,29 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
     const struct cuda_grid *g = &x->grid;
     CUfunction function = q->kernels[x->kernel];
     void *parameters[] = {x->arguments};
-    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                               .value.programmaticStreamSerializationAllowed = 1};
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (x->early)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1};
+    if (g->cluster)
+        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                                  .value.clusterDim = {g->cluster, 1, 1}};
     const CUlaunchConfig config = {.gridDimX = g->x,
                                    .gridDimY = g->y,
                                    .gridDimZ = g->z,
                                    .blockDimX = g->threads,
-                                   .blockDimY = 1,
+                                   .blockDimY = g->threads_y ? g->threads_y : 1,
                                    .blockDimZ = 1,
                                    .sharedMemBytes = g->shared_bytes,
                                    .hStream = d->stream,
-                                   .attrs = &early,
-                                   .numAttrs = 1};
+                                   .attrs = attributes,
+                                   .numAttrs = count};
     cuda_holds(d,
-               x->early ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
-                        : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, 1, 1,
-                                               g->shared_bytes, d->stream, parameters, NULL),
+               count ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
+                     : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY, 1,
+                                            g->shared_bytes, d->stream, parameters, NULL),
                "launching %s", cuda_kernel_names[x->kernel]);
 }
 

@@ -14,13 +14,14 @@
  *           the outputs
  *
  * The kernels of the vllm layout have a grid of their own, and only the first and the last of these. A
- * third grid is that of FlashInfer's tests, for the native kernels.
+ * third grid is that of FlashInfer's tests, for the native kernels, and a fourth one is of many packed
+ * columns.
  *
  * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N]. NAME is "reference",
- * "reference-vllm", "cpu-flashinfer" (the fastest instruction set), "cuda", "cuda-flashinfer",
- * "cuda-vllm" or an instruction set of the CPU backend. --every takes each Nth case only (for
- * sanitizers), --part the I'th of N equal parts (to run them side by side). A failing case prints what
- * it is and how to run it alone. */
+ * "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
+ * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend. --every
+ * takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by
+ * side). A failing case prints what it is and how to run it alone. */
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
 #include "kernels/reference/reference.h"
@@ -259,6 +260,26 @@ static struct setting flashinfer_setting(const struct cover_case *k)
         .softcap = k->value[FLASHINFER_SOFTCAP],
         .source = SOURCE_DTYPE,
         .shape = &flashinfer_shapes[k->value[FLASHINFER_SHAPE]],
+    };
+    if (t.kv_dtype == DTYPE_COUNT)
+        t.kv_dtype = t.dtype;
+    return t;
+}
+
+static struct setting columns_setting(const struct cover_case *k)
+{
+    struct setting t = {
+        .dtype = flashinfer_dtypes[k->value[COLUMNS_DTYPE]],
+        .kv_dtype = flashinfer_kv_dtypes[k->value[COLUMNS_KV]],
+        .head_dim = columns_head_dims[k->value[COLUMNS_HEAD_DIM]],
+        .query_heads = columns_heads[k->value[COLUMNS_HEADS]].query,
+        .kv_heads = columns_heads[k->value[COLUMNS_HEADS]].kv,
+        .block_size = columns_block_sizes[k->value[COLUMNS_BLOCK_SIZE]],
+        .layout = (enum kv_layout)k->value[COLUMNS_LAYOUT],
+        .window = columns_windows[k->value[COLUMNS_WINDOW]],
+        .softcap = k->value[COLUMNS_SOFTCAP],
+        .source = SOURCE_GENERATED,
+        .shape = &columns_shapes[k->value[COLUMNS_SHAPE]],
     };
     if (t.kv_dtype == DTYPE_COUNT)
         t.kv_dtype = t.dtype;
@@ -798,7 +819,7 @@ static bool states_merge(struct instance *x)
 static bool check_backend(const struct world *w, const char *isa, double *ratio)
 {
     const char *backend = strncmp(isa, "cuda", 4) == 0 ? "cuda" : "cpu";
-    if (strcmp(isa, "cpu-flashinfer") == 0)
+    if (strncmp(isa, "cpu-", 4) == 0)
         isa = "auto";
     struct instance alone = {0}, together = {0}, threads = {0};
     bool ok = open_instance(&alone, w, backend, isa, 1, false, 1) &&
@@ -965,8 +986,10 @@ int main(int argc, char **argv)
         {"reference", grid_sizes, AXIS_COUNT, native_setting, on_reference},
         {"reference-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_reference},
         {"cpu-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend},
+        {"cpu-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend},
         {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend},
         {"cuda-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend},
+        {"cuda-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend},
         {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged}};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         bool on_gpu = strncmp(paths[i].name, "cuda", 4) == 0;

@@ -180,6 +180,45 @@ static const struct shape flashinfer_shapes[] = {
     {"appended behind a shared prefix of 128", 17, 3, {{-1, 0, 145}, {0, 128, 145}, {0, 128, 145}}},
 };
 
+/* Items of many packed columns: large groups over several runs and segments, and many rows that share
+ * them. */
+enum columns_axis {
+    COLUMNS_DTYPE,
+    COLUMNS_KV,
+    COLUMNS_HEAD_DIM,
+    COLUMNS_HEADS,
+    COLUMNS_BLOCK_SIZE,
+    COLUMNS_LAYOUT,
+    COLUMNS_WINDOW,
+    COLUMNS_SOFTCAP,
+    COLUMNS_SHAPE,
+    COLUMNS_AXIS_COUNT
+};
+
+static const uint32_t columns_head_dims[] = {64, 72, 96, 128};
+static const uint32_t columns_block_sizes[] = {8, 16, 64, 128};
+static const uint32_t columns_windows[] = {0, 1100};
+static const struct {
+    uint32_t query, kv;
+} columns_heads[] = {{16, 2}, {20, 1}, {33, 1}, {64, 1}, {96, 2}};
+
+static const struct shape columns_shapes[] = {
+    {"two rows in a segment", 1, 2, {{-1, 0, 2300}, {-1, 0, 3900}}},
+    {"a row of two segments", 1, 2, {{-1, 0, 8000}, {0, 4200, 4300}}},
+    {"nine rows each behind a run", 9, 2, {{-1, 0, 1209}, {0, 1100, 1300}}},
+    {"eight sequences on one prefix of 2 100",
+     1,
+     8,
+     {{-1, 0, 2110},
+      {0, 2100, 2101},
+      {0, 2100, 2105},
+      {0, 2100, 2110},
+      {0, 2100, 2164},
+      {0, 2100, 2240},
+      {0, 2100, 2305},
+      {0, 2100, 2100}}},
+};
+
 #define GRID_COUNT(array) (sizeof(array) / sizeof(array)[0])
 
 static const unsigned grid_sizes[AXIS_COUNT] = {
@@ -200,6 +239,18 @@ static const unsigned flashinfer_sizes[FLASHINFER_AXIS_COUNT] = {
     [FLASHINFER_LAYOUT] = LAYOUT_NHD + 1,
     [FLASHINFER_SOFTCAP] = 2,
     [FLASHINFER_SHAPE] = GRID_COUNT(flashinfer_shapes),
+};
+
+static const unsigned columns_sizes[COLUMNS_AXIS_COUNT] = {
+    [COLUMNS_DTYPE] = GRID_COUNT(flashinfer_dtypes),
+    [COLUMNS_KV] = GRID_COUNT(flashinfer_kv_dtypes),
+    [COLUMNS_HEAD_DIM] = GRID_COUNT(columns_head_dims),
+    [COLUMNS_HEADS] = GRID_COUNT(columns_heads),
+    [COLUMNS_BLOCK_SIZE] = GRID_COUNT(columns_block_sizes),
+    [COLUMNS_LAYOUT] = LAYOUT_NHD + 1,
+    [COLUMNS_WINDOW] = GRID_COUNT(columns_windows),
+    [COLUMNS_SOFTCAP] = 2,
+    [COLUMNS_SHAPE] = GRID_COUNT(columns_shapes),
 };
 
 static const unsigned paged_sizes[PAGED_AXIS_COUNT] = {

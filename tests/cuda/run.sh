@@ -13,13 +13,14 @@ export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$PWD/cache}
 log=$(mktemp)
 jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
 
-# Every kernel against double precision: all three grids, in parts side by side.
+# Every kernel against double precision: all four grids, in parts side by side.
 conformance() {
     local i
     for i in $(seq 0 $((jobs - 1))); do
         {
             build/release/tests/conformance --isa cuda --part "$i/$jobs"
             build/release/tests/conformance --isa cuda-flashinfer --part "$i/$jobs"
+            build/release/tests/conformance --isa cuda-columns --part "$i/$jobs"
             build/release/tests/conformance --isa cuda-vllm --part "$i/$jobs"
         } >"$log.$i" 2>&1 &
     done
@@ -56,13 +57,11 @@ sanitize() {
 # compute-sanitizer over a few cases of the grids; some machines refuse it.
 sanitizer() {
     local tool
-    local many_columns=('cuda --case 12' 'cuda --case 26' 'cuda --case 32' 'cuda --case 45' 'cuda-flashinfer --case 7'
-        'cuda-flashinfer --case 14' 'cuda-flashinfer --case 30' 'cuda-flashinfer --case 32')
     if ! command -v compute-sanitizer >/dev/null; then
         echo 'skip sanitizer: there is no compute-sanitizer'
         return
     fi
-    for tool in memcheck racecheck initcheck; do
+    for tool in memcheck racecheck initcheck synccheck; do
         if ! compute-sanitizer --tool $tool --error-exitcode 9 build/release/tests/conformance --isa cuda --case 0 >"$log.s" 2>&1 &&
             grep -q 'not supported\|Error: \|LibraryNotLoaded' "$log.s"; then
             echo "skip $tool: $(grep -m 1 'not supported\|Error: ' "$log.s")"
@@ -74,8 +73,7 @@ sanitizer() {
                 for isa in cuda cuda-flashinfer cuda-vllm; do
                     sanitize $tool $i $isa --every "${EVERY:-22}" --part $i/8
                 done
-                # items of more than 32 columns, which no sample has
-                sanitize $tool $i ${many_columns[$i]}
+                sanitize $tool $i cuda-columns --every 3 --part $i/8
             } >>"$log.s$i" &
         done
         wait

@@ -60,6 +60,9 @@ template <int COLUMNS> struct attend : item_columns {
     static constexpr int STEPS = SHAPE.padded_dim / 16; /* of a dot product; and tiles of 16 rows of O^T */
     static constexpr uint32_t UNIT = SHAPE.unit, UNITS = tiles::UNITS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, UNIT_STEPS = UNIT / 16; /* of tokens */
+    /* of the largest thread block, of as many members as may be one */
+    static constexpr uint32_t TOGETHER = ENGINE ? tile_together_max(&SHAPE) : 1, THREADS = SHAPE.threads * TOGETHER,
+                              BLOCKS = SHAPE.blocks / TOGETHER;
     static_assert(SHAPE.blocks > 0, "the host asks only for what fits");
 
     using state = mma_state<STEPS>;
@@ -250,7 +253,7 @@ template <int COLUMNS> struct attend : item_columns {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write(column_of(i), x.m[i], x.l[i], lane() < 4, [&](auto write) {
+            write(column_of(i), x.m[i], x.l[i], lane() < 4, ring.slots, [&](auto write) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
 #pragma unroll
@@ -302,17 +305,24 @@ template <int COLUMNS> struct attend : item_columns {
             }
         }
         fold.finish(x);
+        if (is_shared())
+            ring.sync(); /* its slots are read */
         write_states(x);
+#if ENGINE
+        if (is_shared())
+            write_together(ring.slots, SHAPE.bytes, ring.readers * 32);
+#endif
     }
 };
 
 #define ATTEND_KERNEL(COLUMNS)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(attend<COLUMNS>::SHAPE.threads, attend<COLUMNS>::SHAPE.blocks)              \
+    extern "C" __global__ void __launch_bounds__(attend<COLUMNS>::THREADS, attend<COLUMNS>::BLOCKS)                          \
         attend_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                      \
     {                                                                                                                        \
         extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
-        const cuda_item item = pass.items[blockIdx.x / KV_HEADS];                                                            \
-        attend<COLUMNS>(pass, item, blockIdx.x % KV_HEADS, shared).run();                                                    \
+        const item_place place(pass);                                                                                        \
+        const cuda_item &item = pass.items[place.item];                                                                      \
+        attend<COLUMNS>(pass, item, place.kv_head, shared + threadIdx.y * attend<COLUMNS>::SHAPE.bytes).run();               \
     }
 
 ATTEND_KERNEL(8)

@@ -177,7 +177,7 @@ struct simple_attend : item_columns {
     {
 #pragma unroll
         for (int c = 0; c < SIMPLE_COLUMNS; c++)
-            write(c, x.m[c], x.l[c], threadIdx.x == 0, [&](auto write) {
+            write(c, x.m[c], x.l[c], threadIdx.x == 0, nullptr, [&](auto write) {
 #pragma unroll
                 for (int d = 0; d < DIMS; d++) {
                     uint32_t dim = threadIdx.x + d * CUDA_THREADS;

@@ -84,6 +84,9 @@ template <int COLUMNS> struct attend_wide : item_columns {
     static constexpr int GROUPS = COLUMNS / TILE_GROUP_COLUMNS, FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
                          REGISTERS = GROUPS > 1 ? 232 : 224,
                          SENDER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
+    /* of the largest thread block, of as many members as may be one */
+    static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
+                              BLOCKS = SHAPE.blocks / TOGETHER;
     static_assert(SHAPE.slots >= TILE_SLOTS_MIN, "there is room on sm_90");
 
     using state = wide_state<SEGMENTS>;
@@ -147,10 +150,10 @@ template <int COLUMNS> struct attend_wide : item_columns {
         wgmma_commit();
     }
 
-    /* All but the last group of products that was begun is done. */
-    void end_keys(uint32_t unit, scores &s)
+    /* Sums of values that were begun later may go on: `later` of them, 0 or 1. */
+    template <int later> void end_keys(uint32_t unit, scores &s)
     {
-        wgmma_wait<1>();
+        wgmma_wait<later>();
         wgmma_hold(s);
         ring.release(unit);
     }
@@ -253,7 +256,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, [&](auto write) {
+            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.slots, [&](auto write) {
 #pragma unroll
                 for (int segment = 0; segment < SEGMENTS; segment++) {
 #pragma unroll
@@ -298,8 +301,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         folds fold(fold_memory);
         if (ring.end > 0) {
             begin_keys(0, s, q);
-            wgmma_commit(); /* nothing, in the place of the values before */
-            end_keys(0, s);
+            end_keys<0>(0, s);
             weigh(s, ring.position_of(0), common, sums, scaled);
             round(s, p);
             uint32_t unit = 0; /* K of a tile whose p is there */
@@ -308,23 +310,23 @@ template <int COLUMNS> struct attend_wide : item_columns {
                 bool ends_chunk = position % CHUNK_TOKENS == 0;
                 begin_keys(unit + 2, s, q);
                 begin_values(unit + 1, x, p);
-                end_keys(unit + 2, s);
+                end_keys<1>(unit + 2, s);
                 if (ends_chunk)
                     end_sums(sums, x);
                 bool scales_o = weigh(s, position, common, sums, scaled);
                 wgmma_hold(s);
-                /* on every path for itself: the assembler would move a common wait ahead of the weighing, which goes on beside */
+                /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on beside */
                 if (ends_chunk) {
                     end_values(unit + 1, x);
                     fold.add_chunk(x, position / CHUNK_TOKENS);
                     x.clear_o();
-                } else if (scales_o) {
-                    end_values(unit + 1, x);
-#pragma unroll
-                    for (int v = 0; v < state::VALUES; v++)
-                        x.value(v) *= scaled[state::column_of(v)];
                 } else {
                     end_values(unit + 1, x);
+                    if (scales_o) {
+#pragma unroll
+                        for (int v = 0; v < state::VALUES; v++)
+                            x.value(v) *= scaled[state::column_of(v)];
+                    }
                 }
                 round(s, p);
             }
@@ -334,17 +336,23 @@ template <int COLUMNS> struct attend_wide : item_columns {
             fold.add_chunk(x, ring.position_of(unit) / CHUNK_TOKENS + 1);
         }
         fold.finish(x);
+        if (is_shared())
+            ring.sync(); /* its slots are read */
         write_states(x);
+        if (is_shared())
+            write_together(ring.slots, SHAPE.bytes, ring.readers * 32);
     }
 };
 
-#define ATTEND_WIDE_KERNEL(COLUMNS)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(attend_wide<COLUMNS>::SHAPE.threads, attend_wide<COLUMNS>::SHAPE.blocks)     \
-        attend_wide_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                  \
-    {                                                                                                                         \
-        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                         \
-        /* the item stays in memory: registers are needed for other things */                                                 \
-        attend_wide<COLUMNS>(pass, pass.items[blockIdx.x / KV_HEADS], blockIdx.x % KV_HEADS, shared).run();                   \
+#define ATTEND_WIDE_KERNEL(COLUMNS)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(attend_wide<COLUMNS>::THREADS, attend_wide<COLUMNS>::BLOCKS)                \
+        attend_wide_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                 \
+    {                                                                                                                        \
+        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
+        const item_place place(pass);                                                                                        \
+        /* the item stays in memory: registers are needed for other things */                                                \
+        uint8_t *memory = shared + item_place::of_block() * attend_wide<COLUMNS>::SHAPE.bytes;                               \
+        attend_wide<COLUMNS>(pass, pass.items[place.item], place.kv_head, memory).run();                                     \
     }
 
 ATTEND_WIDE_KERNEL(64)

@@ -1,7 +1,33 @@
-/* columns.cuh - the packed columns of an item: which row and head each of them is, what it sees, and what it writes. */
+/* columns.cuh - the packed columns of an item: which row and head each of them is, what it sees, and what it writes: its output, a
+ * partial state for merge.cu, or, if it is one of several members that have a row's chunks among them, a state in shared memory, out
+ * of which they make the output together. */
 #pragma once
 
 #include "kernels/cuda/device/states.cuh"
+#include "kernels/cuda/device/step.h"
+#include "kernels/cuda/device/tile.h"
+#if ENGINE
+#include "kernels/cuda/device/cluster.cuh"
+#endif
+
+/* Which item of which KV head is taken here. Members have the same columns of one and each some of its chunks, in order; 2^block_bits
+ * of them are a thread block (threadIdx.y), as many thread blocks as there are more a cluster. */
+struct item_place {
+    uint32_t item, kv_head;
+
+    item_place(const cuda_attend_pass &pass)
+    {
+        uint32_t at = blockIdx.x >> (pass.member_bits - pass.block_bits);
+        item = (at / KV_HEADS << pass.member_bits) + member(pass);
+        kv_head = at % KV_HEADS;
+    }
+    static uint32_t member(const cuda_attend_pass &pass)
+    {
+        return ((blockIdx.x << pass.block_bits) + of_block()) & (1u << pass.member_bits) - 1;
+    }
+    /* Which of the thread block's members this is; the compiler sees that it is one for a whole warp. */
+    static uint32_t of_block() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
+};
 
 /* Write o of a column: an element, or two from an even dim on. */
 struct output_writer {
@@ -46,12 +72,32 @@ struct item_columns {
         return column < item.columns ? pass.q + query_of(column) * (HEAD_DIM * 2) : nullptr;
     }
 
-    /* What becomes of a column's state. each(write) calls write for this thread's elements of o; `one`: of the threads that have
+#if ENGINE
+    /* of a column's state in shared memory: o, then m and l */
+    static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
+
+    bool is_shared() const { return pass.member_bits > 0; }
+#else
+    static constexpr bool is_shared() { return false; }
+#endif
+
+    /* What becomes of a column's state; `states`: where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of the threads that have
      * the column, this one writes m and l, or lse. */
-    template <typename F> void write(uint32_t column, float m, float l, bool one, F each) const
+    template <typename F> void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
         if (column >= item.columns)
             return;
+#if ENGINE
+        if (is_shared()) {
+            float *state = (float *)states + column * STATE_FLOATS;
+            if (one) {
+                state[HEAD_DIM] = m;
+                state[HEAD_DIM + 1] = l;
+            }
+            each(partial_writer{state});
+            return;
+        }
+#endif
         if (item.partial == PLAN_NO_PARTIAL) {
             size_t at = query_of(column);
             const finished f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, pass.v_scale[kv_head]);
@@ -67,4 +113,66 @@ struct item_columns {
             each(partial_writer{pass.partial_o + at * HEAD_DIM});
         }
     }
+
+#if ENGINE
+    /* By `threads` threads of each member, when its states are written: all of them have got here. */
+    void await_members(uint32_t threads) const
+    {
+        if (pass.member_bits > pass.block_bits)
+            cluster_sync();
+        else
+            asm volatile("bar.sync %0, %1;" ::"n"(1 + CUDA_MEMBERS_MAX), "r"(threads << pass.block_bits) : "memory");
+    }
+
+    /* Likewise: fold the states of some columns, in order of the members, and write them. `states` are this member's, `apart` is how
+     * far those of one thread block lie from each other. The item is of one row. */
+    void write_together(const uint8_t *states, uint32_t apart, uint32_t threads) const
+    {
+        constexpr uint32_t VECTORS = HEAD_DIM / 4;
+        const uint32_t members = 1u << pass.member_bits, block_members = 1u << pass.block_bits,
+                       each = (item.columns + members - 1) >> pass.member_bits,
+                       first = min(item_place::member(pass) * each, item.columns), n = min(each, item.columns - first);
+        const uint8_t *all = states - item_place::of_block() * apart;
+        /* long before they are needed */
+        const size_t row = (size_t)row_at(0).row * (KV_HEADS * GROUP);
+        const float v_scale = pass.v_scale[kv_head];
+        await_members(threads);
+        for (uint32_t at = threadIdx.x; at < n * VECTORS; at += threads) {
+            const uint32_t column = first + at / VECTORS, vector = at % VECTORS, head = head_of(column);
+            float4 o[CUDA_MEMBERS_MAX];
+            float2 ml[CUDA_MEMBERS_MAX];
+#pragma unroll
+            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++) {
+                const float *state = (const float *)(all + (i & (block_members - 1)) * apart) + column * STATE_FLOATS;
+                if (i < members && members == block_members) {
+                    o[i] = *(const float4 *)(state + vector * 4);
+                    ml[i] = *(const float2 *)(state + HEAD_DIM);
+                } else if (i < members) {
+                    const uint32_t there = cluster_address(shared_address(state), i >> pass.block_bits);
+                    o[i] = cluster_load4(there + vector * 16);
+                    ml[i] = cluster_load2(there + HEAD_DIM * 4);
+                }
+            }
+            float m = ml[0].x, l = ml[0].y;
+            float4 sum = o[0];
+#pragma unroll
+            for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
+                if (i < members) {
+                    const merge_weights w(m, ml[i].x);
+                    m = w.m;
+                    l = w(l, ml[i].y);
+                    sum = {w(sum.x, o[i].x), w(sum.y, o[i].y), w(sum.z, o[i].z), w(sum.w, o[i].w)};
+                }
+            }
+            const finished f(m, l, pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+            const output_writer write{pass.o, (row + head) * HEAD_DIM, f};
+            write(vector * 4, sum.x, sum.y);
+            write(vector * 4 + 2, sum.z, sum.w);
+            if (vector == 0)
+                pass.lse[row + head] = f.lse;
+        }
+        if (members > block_members)
+            cluster_sync(); /* no thread block ends before the others have read */
+    }
+#endif
 };

@@ -12,6 +12,7 @@
  * exact and always the same. */
 #pragma once
 
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
@@ -42,11 +43,6 @@ struct fragment_b {
 struct fragment_c {
     float r[4];
 };
-
-static inline uint32_t shared_address(const void *pointer)
-{
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
 
 static inline uint32_t load_shared(uint32_t address)
 {
@@ -195,29 +191,6 @@ static inline uint32_t dim_of(uint32_t dim_tile, uint32_t half)
 {
     uint32_t g = threadIdx.x % 32 / 4;
     return dim_tile * 16 + (NARROW_KV ? 2 * g + half : g + 8 * half);
-}
-
-/* `BYTES` (4, 8 or 16) from global to shared memory in the background; zeros if not `valid`. */
-template <int BYTES> void copy_async(uint32_t to, const void *from, bool valid)
-{
-    if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
-                     : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(valid ? BYTES : 0),
-                     "n"(BYTES)
-                     : "memory");
-}
-
-static inline void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Wait until all but the last `PENDING` groups have arrived. */
-template <int PENDING> void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 /* ---- the copy engine: what it brings arrives at a barrier in shared memory (an mbarrier, 8 bytes) */

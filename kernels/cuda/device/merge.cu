@@ -1,117 +1,236 @@
 /* merge.cu - rows whose items left partial states: fold them, in order of position, and write the row.
  *
- * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs. Partials
- * are loaded MERGE_LOADS at a time, since waiting for one after the other is what a merge of many would do otherwise; they go by way
- * of shared memory, so that one piece of code folds them all (folding out of registers takes a copy of it for each, and fetching those
- * takes longer than the folding: 128 rows of 4 partials 2 us, W2 on an H200). All threads of a head keep m and l of the fold's levels,
- * each alike. The operations on an element are those of the items' kernels, so it does not matter where a fold is cut. */
+ * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs, of a warp
+ * each where there are few. Partials are taken pass.merge_together at a time (a power of two, up to a warp). While their o is on
+ * its way, a warp finds the weights of all of them for a head, a lane each; then what goes on one after the other is a
+ * multiplication and an addition an element. What does not depend on the states is found before the items are awaited.
+ *
+ * The operations on an element are those of the items' kernels, so it does not matter where a fold is cut. A maximum is the same
+ * in any order. Ahead of a part of a level lie whole nodes of it, so the levels below it are empty. */
+#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
-static constexpr uint32_t MERGE_LOADS = 16, MERGE_PARTS = 64 /* kept in shared memory */;
+static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
-struct vector_state {
-    float m, l, o[4];
+/* The parts that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are the first). Masks have a
+ * bit a part; a part may end its run, if that is open, and its segment. */
+struct merge_parts {
+    plan_part part; /* the lane's; where there is none, the first one's, which changes nothing */
+    bool there;
+    uint32_t chunks, runs, run_ends, segment_ends; /* masks: of parts of these levels, and of what ends with them */
+    uint32_t run_first, segment_first;             /* the first lane of the lane's run, and segment */
+    bool run_goes_on, segment_goes_on;             /* at lane 0, from behind */
+
+    merge_parts(const plan_part *parts, uint32_t count, bool is_end, uint32_t behind)
+    {
+        uint32_t lane = threadIdx.x % 32;
+        there = lane < count;
+        part = {0, 1, PLAN_SEGMENT};
+        if (count > 0)
+            part = parts[there ? lane : 0];
+        bool last = is_end && lane + 1 == count;
+        uint32_t run = (part.end_chunk - 1) / RUN_CHUNKS, segment = (part.end_chunk - 1) / SEGMENT_CHUNKS;
+        chunks = __ballot_sync(ALL_LANES, there && part.level == PLAN_CHUNK);
+        runs = __ballot_sync(ALL_LANES, there && part.level == PLAN_RUN);
+        run_ends = __ballot_sync(ALL_LANES, part.end_chunk % RUN_CHUNKS == 0 || last) & chunks;
+        segment_ends = __ballot_sync(ALL_LANES, part.end_chunk % SEGMENT_CHUNKS == 0 || last) & (chunks | runs);
+        run_first = first_of(run);
+        segment_first = first_of(segment);
+        run_goes_on = __shfl_sync(ALL_LANES, run, 0) == (behind - 1) / RUN_CHUNKS;
+        segment_goes_on = __shfl_sync(ALL_LANES, segment, 0) == (behind - 1) / SEGMENT_CHUNKS;
+    }
+    /* the first lane of those up to this one that have the same node */
+    static uint32_t first_of(uint32_t node)
+    {
+        uint32_t lane = threadIdx.x % 32, before = __shfl_up_sync(ALL_LANES, node, 1);
+        uint32_t firsts = __ballot_sync(ALL_LANES, lane == 0 || before != node);
+        return 31 - __clz(firsts & (2u << lane) - 1);
+    }
+    bool is_in(uint32_t mask) const { return mask >> threadIdx.x % 32 & 1; }
 };
 
-struct vector_fold {
-    vector_state level[FOLD_LEVELS];
+/* The largest of a level from the beginning of its node on, before the lane's part and after it. `first`: the node's first lane, of
+ * which up to `most` have it in common; `carried`: from behind, if the node at lane 0 goes on. */
+struct level_maxima {
+    float before, after;
 
-    vector_fold()
+    level_maxima(float x, uint32_t first, uint32_t most, float carried, bool goes_on) : after(x)
     {
-#pragma unroll
-        for (int i = 0; i < FOLD_LEVELS; i++)
-            level[i] = {-INFINITE, 0, {0, 0, 0, 0}};
+        uint32_t lane = threadIdx.x % 32;
+        const float ahead = goes_on && first == 0 ? carried : -INFINITE;
+        for (uint32_t apart = 1; apart < most; apart *= 2) {
+            float other = __shfl_up_sync(ALL_LANES, after, apart);
+            after = lane >= first + apart ? fmaxf(after, other) : after;
+        }
+        after = fmaxf(after, ahead);
+        before = __shfl_up_sync(ALL_LANES, after, 1);
+        before = lane > first ? before : ahead;
     }
-    void add(int to, const vector_state &from)
+};
+
+/* Shared memory of partials: o [together][thread]; by part and head the weights with which the part goes into its level, and l;
+ * those of the run that goes into its segment, and of the segment into the row. And by head the maxima of the levels so far. */
+struct merge_memory {
+    uint32_t heads; /* of the thread block */
+    float4 *o, *parts, *nodes;
+    float *maxima;
+
+    merge_memory(uint8_t *at, uint32_t together)
+        : heads(merge_heads(HEAD_DIM, blockDim.x)), o((float4 *)at), parts(o + together * blockDim.x),
+          nodes(parts + together * heads), maxima((float *)(nodes + together * heads))
     {
-#pragma unroll
-        for (int i = 0; i < FOLD_LEVELS; i++) { /* so that levels stay in registers */
-            if (i != to)
-                continue;
-            const merge_weights w(level[i].m, from.m);
-            level[i].m = w.m;
-            level[i].l = w(level[i].l, from.l);
-#pragma unroll
-            for (int d = 0; d < 4; d++)
-                level[i].o[d] = w(level[i].o[d], from.o[d]);
+    }
+
+    /* By a warp, for one head: m and l of the lane's part are `ml`. */
+    void find_weights(uint32_t head, const float2 &ml, const merge_parts &p, uint32_t count) const
+    {
+        float *m = maxima + head * FOLD_LEVELS;
+        const float x = p.there ? ml.x : -INFINITE;
+        const level_maxima in_run(p.is_in(p.chunks) ? x : -INFINITE, p.run_first, p.chunks ? min(count, RUN_CHUNKS) : 0, m[0],
+                                  p.run_goes_on);
+        const level_maxima in_segment(p.is_in(p.runs)       ? x
+                                      : p.is_in(p.run_ends) ? in_run.after
+                                                            : -INFINITE,
+                                      p.segment_first, p.chunks | p.runs ? min(count, SEGMENT_CHUNKS) : 0, m[1],
+                                      p.segment_goes_on);
+        const level_maxima in_row(p.is_in(p.segment_ends)         ? in_segment.after
+                                  : p.is_in(p.chunks | p.runs) ? -INFINITE
+                                                                  : x,
+                                  0, count, m[2], true);
+        const float before = p.is_in(p.chunks) ? in_run.before : p.is_in(p.runs) ? in_segment.before : in_row.before;
+        const merge_weights of_part(before, x), of_run(in_segment.before, in_run.after), of_segment(in_row.before, in_segment.after);
+        __syncwarp(); /* the maxima are read */
+        uint32_t lane = threadIdx.x % 32;
+        if (p.there) {
+            parts[lane * heads + head] = {of_part.into, of_part.from, ml.y, 0};
+            nodes[lane * heads + head] = {of_run.into, of_run.from, of_segment.into, of_segment.from};
+        }
+        if (lane + 1 == count) {
+            m[0] = in_run.after;
+            m[1] = in_segment.after;
+            m[2] = in_row.after;
         }
     }
-    void close(int i)
+};
+
+/* A thread's part of the fold, l too. */
+struct merge_fold {
+    float o[FOLD_LEVELS][4], l[FOLD_LEVELS];
+
+    void clear(int level)
     {
-        add(i + 1, level[i]);
-        level[i] = {-INFINITE, 0, {0, 0, 0, 0}};
+        l[level] = 0;
+#pragma unroll
+        for (int d = 0; d < 4; d++)
+            o[level][d] = 0;
     }
-    void push(const plan_part &part, const vector_state &from)
+    void add(int level, const float4 &from_o, float from_l, float into, float from)
     {
-        add((int)part.level, from);
-        if (part.end_chunk % RUN_CHUNKS == 0)
-            close(0);
-        if (part.end_chunk % SEGMENT_CHUNKS == 0)
-            close(1);
+        l[level] = merge_weights::weighed(l[level], into, from_l, from);
+        o[level][0] = merge_weights::weighed(o[level][0], into, from_o.x, from);
+        o[level][1] = merge_weights::weighed(o[level][1], into, from_o.y, from);
+        o[level][2] = merge_weights::weighed(o[level][2], into, from_o.z, from);
+        o[level][3] = merge_weights::weighed(o[level][3], into, from_o.w, from);
+    }
+    void close(int level, float into, float from)
+    {
+        add(level + 1, {o[level][0], o[level][1], o[level][2], o[level][3]}, l[level], into, from);
+        clear(level);
+    }
+    /* The parts [first, end), all of this level. */
+    void add_parts(int level, const merge_memory &memory, uint32_t first, uint32_t end, uint32_t head)
+    {
+        const float4 *from_o = memory.o + first * blockDim.x + threadIdx.x, *part = memory.parts + first * memory.heads + head;
+        float4 next_o = *from_o, next = *part;
+        for (; first < end; first++) { /* one ahead */
+            const float4 this_o = next_o, this_part = next;
+            if (first + 1 < end) {
+                next_o = *(from_o += blockDim.x);
+                next = *(part += memory.heads);
+            }
+            add(level, this_o, this_part.z, this_part.x, this_part.y);
+        }
+    }
+    /* The parts that lie in shared memory, `count` of them. */
+    void add_all(const merge_memory &memory, const merge_parts &p, uint32_t count, uint32_t head)
+    {
+        uint32_t ends = p.run_ends | p.segment_ends | (p.chunks ^ p.chunks >> 1) | (p.runs ^ p.runs >> 1) | 1u << (count - 1);
+        for (uint32_t first = 0, end; first < count; first = end) {
+            end = first + __ffs(ends >> first);
+            const float4 node = memory.nodes[(end - 1) * memory.heads + head];
+            if (p.chunks >> first & 1)
+                add_parts(0, memory, first, end, head);
+            else if (p.runs >> first & 1)
+                add_parts(1, memory, first, end, head);
+            else
+                add_parts(2, memory, first, end, head);
+            if (p.run_ends >> (end - 1) & 1)
+                close(0, node.x, node.y);
+            if (p.segment_ends >> (end - 1) & 1)
+                close(1, node.z, node.w);
+        }
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS) merge(const __grid_constant__ cuda_attend_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 4) merge(const __grid_constant__ cuda_attend_pass pass)
 {
-    constexpr uint32_t heads = KV_HEADS * GROUP, vectors = HEAD_DIM / 4,
-                       blocks = (heads * vectors + CUDA_THREADS - 1) / CUDA_THREADS,
-                       block_heads = (CUDA_THREADS + vectors - 2) / vectors + 1; /* at most */
-    __shared__ plan_part parts[MERGE_PARTS];
-    __shared__ float4 loaded_o[MERGE_LOADS][CUDA_THREADS];
-    __shared__ float2 loaded_ml[MERGE_LOADS][block_heads];
+    constexpr uint32_t heads = KV_HEADS * GROUP;
+    extern __shared__ __align__(16) uint8_t merge_shared[];
+    const merge_memory memory(merge_shared, pass.merge_together);
+    const uint32_t blocks = gridDim.x / pass.merge_count, block_at = blockIdx.x % blocks * blockDim.x, at = block_at + threadIdx.x,
+                   vector = at % MERGE_VECTORS, first_head = block_at / MERGE_VECTORS;
+    const bool is_used = at / MERGE_VECTORS < heads;
+    const uint32_t head = min(at / MERGE_VECTORS, heads - 1);
     const plan_merge m = pass.merges[blockIdx.x / blocks];
-    uint32_t block_at = blockIdx.x % blocks * CUDA_THREADS, at = block_at + threadIdx.x, head = at / vectors,
-             vector = at % vectors, first_head = block_at / vectors;
-    vector_fold fold;
-    for (uint32_t done = 0; done == 0 || done < m.count; done += MERGE_PARTS) {
-        uint32_t n = min(m.count - done, MERGE_PARTS);
-        __syncthreads(); /* those before are read */
-        if (threadIdx.x < n)
-            parts[threadIdx.x] = pass.parts[m.first + done + threadIdx.x];
-        __syncthreads(); /* they are there */
+    const float v_scale = pass.v_scale[head / GROUP]; /* long before it is needed */
+    merge_fold fold;
+    uint32_t behind = 0;
+#pragma unroll
+    for (int level = 0; level < FOLD_LEVELS; level++)
+        fold.clear(level);
+    for (uint32_t i = threadIdx.x; i < memory.heads * FOLD_LEVELS; i += blockDim.x)
+        memory.maxima[i] = -INFINITE;
+    __syncthreads(); /* they are there */
+    for (uint32_t done = 0; done == 0 || done < m.count; done += pass.merge_together) {
+        const uint32_t n = min(m.count - done, pass.merge_together);
+        const merge_parts p(pass.parts + m.first + done, n, done + n == m.count, behind);
         if (done == 0) {
             await_previous();
             let_next_begin();
         }
-        for (uint32_t first = 0; first < n; first += MERGE_LOADS) {
-            uint32_t count = min(n - first, MERGE_LOADS);
-            float4 o[MERGE_LOADS];
+        for (uint32_t first = 0; first < n; first += MERGE_COPIES) {
+            const float4 *from[MERGE_COPIES];
 #pragma unroll
-            for (uint32_t i = 0; i < MERGE_LOADS; i++) {
-                if (i < count && head < heads)
-                    o[i] = ((const float4 *)pass.partial_o)[((size_t)parts[first + i].partial * heads + head) * vectors + vector];
-            }
-            for (uint32_t i = threadIdx.x; i < count * block_heads; i += CUDA_THREADS) {
-                uint32_t of = min(first_head + i % block_heads, heads - 1);
-                loaded_ml[i / block_heads][i % block_heads] =
-                    ((const float2 *)pass.partial_ml)[(size_t)parts[first + i / block_heads].partial * heads + of];
-            }
+            for (uint32_t i = 0; i < MERGE_COPIES; i++)
+                from[i] = (const float4 *)pass.partial_o +
+                          ((size_t)__shfl_sync(ALL_LANES, p.part.partial, first + i) * heads + head) * MERGE_VECTORS + vector;
 #pragma unroll
-            for (uint32_t i = 0; i < MERGE_LOADS; i++) {
-                if (i < count)
-                    loaded_o[i][threadIdx.x] = o[i];
+            for (uint32_t i = 0; i < MERGE_COPIES; i++) {
+                if (first + i < n)
+                    copy_async<16>(shared_address(&memory.o[(first + i) * blockDim.x + threadIdx.x]), from[i], true);
             }
-            __syncthreads(); /* m and l are there */
-#pragma unroll 1
-            for (uint32_t i = 0; i < count; i++) {
-                const float4 from = loaded_o[i][threadIdx.x];
-                const float2 ml = loaded_ml[i][head - first_head];
-                fold.push(parts[first + i], {ml.x, ml.y, {from.x, from.y, from.z, from.w}});
-            }
-            __syncthreads(); /* and read */
         }
+        copy_async_commit();
+        for (uint32_t of = threadIdx.x / 32; of < memory.heads && n > 0; of += blockDim.x / 32) {
+            size_t of_ml = (size_t)p.part.partial * heads + min(first_head + of, heads - 1);
+            memory.find_weights(of, ((const float2 *)pass.partial_ml)[of_ml], p, n);
+        }
+        copy_async_wait<0>();
+        __syncthreads(); /* the weights are there */
+        if (n > 0)
+            fold.add_all(memory, p, n, head - first_head);
+        behind = __shfl_sync(ALL_LANES, p.part.end_chunk, n - 1);
+        __syncthreads(); /* all is read */
     }
-    if (head >= heads)
+    if (!is_used)
         return;
-    fold.close(0);
-    fold.close(1);
-    const vector_state &all = fold.level[2];
-    const finished f(all.m, all.l, pass.sinks ? &pass.sinks[head] : nullptr, pass.v_scale[head / GROUP]);
+    const finished f(memory.maxima[(head - first_head) * FOLD_LEVELS + 2], fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr,
+                     v_scale);
     size_t row = (size_t)m.row * heads + head;
 #pragma unroll
-    for (uint32_t d = 0; d < 4; d++)
-        store_element<Q_DTYPE>(pass.o, row * HEAD_DIM + vector * 4 + d, f(all.o[d]));
+    for (uint32_t d = 0; d < 4; d += 2)
+        store_pair<Q_DTYPE>(pass.o, row * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]), f(fold.o[2][d + 1]));
     if (vector == 0)
         pass.lse[row] = f.lse;
 }

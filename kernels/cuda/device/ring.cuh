@@ -67,13 +67,13 @@ template <class TILE> struct tile_ring {
         return (range.first_tile() + unit / (2 * UNITS)) * TILE_TOKENS + unit % UNITS * UNIT;
     }
 
-    /* All threads that compute are here. */
+    /* All threads that compute are here, of this member of the thread block. */
     void sync() const
     {
         if constexpr (WARPS == 1)
             __syncwarp();
         else
-            asm volatile("bar.sync 1, %0;" ::"r"(readers * 32) : "memory");
+            asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.y), "r"(readers * 32) : "memory");
     }
 
 #if ENGINE

@@ -79,7 +79,8 @@ struct merge_weights {
         : m(fmaxf(m_into, m_from)), into(weight(m_into, m)), from(weight(m_from, m))
     {
     }
-    float operator()(float x_into, float x_from) const { return fmaf(x_into, into, x_from * from); }
+    float operator()(float x_into, float x_from) const { return weighed(x_into, into, x_from, from); }
+    static float weighed(float x_into, float into, float x_from, float from) { return fmaf(x_into, into, x_from * from); }
 };
 
 /* What the outputs of one query head are made of: o_d becomes o_d * factor. */

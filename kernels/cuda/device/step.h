@@ -16,19 +16,23 @@
 
 /* A device address of const T; the host only does arithmetic with it. */
 #ifdef __CUDACC_RTC__
-#define DEVICE(T) T *
+#define DEVICE(T)       T *
+#define HOST_AND_DEVICE static constexpr
 #else
-#define DEVICE(T) unsigned long long
+#define DEVICE(T)       unsigned long long
+#define HOST_AND_DEVICE static inline
 #endif
 
 enum {
-    CUDA_THREADS = 128,    /* of every thread block, unless its kernel says otherwise */
-    PAGED_PARTITION = 512, /* tokens of a thread block of paged_v2 */
-    CUDA_MAP_BYTES = 128   /* of a tensor map */
+    CUDA_THREADS = 128,     /* of every thread block, unless its kernel says otherwise */
+    PAGED_PARTITION = 512,  /* tokens of a thread block of paged_v2 */
+    CUDA_MAP_BYTES = 128,   /* of a tensor map */
+    CUDA_MEMBERS_MAX = 4,   /* that share an item */
+    MERGE_TOGETHER_MAX = 32 /* partial states that a merge takes at a time: a lane each */
 };
 
 struct cuda_item {
-    uint32_t table, first_chunk, chunks;
+    uint32_t table;
     uint32_t first_row;          /* in item_rows */
     uint32_t column, columns;    /* the packed columns [column, column + columns) of the plan's item */
     uint32_t partial;            /* of the item's first row, or PLAN_NO_PARTIAL */
@@ -113,8 +117,26 @@ struct cuda_attend_pass {
     uint32_t layer, window;
     uint32_t map_first; /* of the layer's halves of blocks in the map */
     uint32_t beside;    /* 1: beside the kernel before it, which takes other items of the same pass */
-    uint32_t zero;      /* no padding: they are compared byte by byte */
+    uint32_t merge_count;
+    uint32_t merge_together; /* partial states: a power of two */
+    uint32_t member_bits;    /* items are shared by 2^member_bits members, */
+    uint32_t block_bits;     /* 2^block_bits to a thread block */
+    uint32_t zero;           /* no padding: they are compared byte by byte */
 };
+
+/* Query heads that a thread block of merge.cu may take elements of: a thread has four. */
+HOST_AND_DEVICE uint32_t merge_heads(uint32_t head_dim, uint32_t threads)
+{
+    uint32_t of_head = head_dim / 4;
+    return threads % of_head == 0 ? threads / of_head : (threads - 1) / of_head + 2;
+}
+
+/* Its shared memory for `together` partial states at a time. */
+HOST_AND_DEVICE uint32_t merge_bytes(uint32_t head_dim, uint32_t threads, uint32_t together)
+{
+    uint32_t heads = merge_heads(head_dim, threads);
+    return together * (threads * 16 + heads * 32) + heads * PLAN_ROW * 4;
+}
 
 /* Of the vllm layout's kernels, for the rows from `first_row` on. Partial states are [rows of the
  * launch][query_heads][partitions]. */

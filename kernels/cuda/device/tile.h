@@ -65,15 +65,27 @@ struct tile_shape {
     uint32_t bytes;                    /* in all, 0 if it does not fit */
 };
 
-/* Where shared memory's parts lie behind the ring; `folds`: bytes of them. */
-TILE_FUNCTION void tile_lay_out(struct tile_shape *t, uint32_t folds)
+/* Where shared memory's parts lie behind the ring; `folds`: bytes of them. The ring is aligned, of each
+ * of several that are one thread block too. */
+TILE_FUNCTION void tile_lay_out(struct tile_shape *t, uint32_t folds, bool engine)
 {
     if (t->slots > TILE_SLOTS_MAX)
         t->slots = TILE_SLOTS_MAX;
     t->barriers = t->slots * t->slot;
     t->entries = t->barriers + TILE_BARRIER_BYTES;
     t->folds = t->entries + TILE_ENTRY_BYTES;
-    t->bytes = t->blocks ? t->folds + folds : 0;
+    t->bytes = t->folds + folds;
+    if (engine)
+        t->bytes = (t->bytes + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT;
+    if (t->blocks == 0)
+        t->bytes = 0;
+}
+
+/* Of what has a place on a multiprocessor as a thread block, several can be one: as many as a power of
+ * two of them. Its threads then, and how many of it there are place for. */
+TILE_FUNCTION uint32_t tile_together_max(const struct tile_shape *t)
+{
+    return t->blocks >= 4 ? 4 : t->blocks >= 2 ? 2 : 1;
 }
 
 /* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
@@ -117,7 +129,7 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
         if (t.slots >= TILE_SLOTS_MIN)
             break;
     }
-    tile_lay_out(&t, folds);
+    tile_lay_out(&t, folds, engine);
     return t;
 }
 
@@ -138,8 +150,15 @@ TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t c
     uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
              fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + folds;
     t.slots = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.slot; /* five or more */
-    tile_lay_out(&t, folds);
+    tile_lay_out(&t, folds, true);
     return t;
+}
+
+/* Floats of a column's state in shared memory: o, m, l, and padding, so that the columns of a matrix
+ * fragment lie in different banks. */
+TILE_FUNCTION uint32_t tile_state_floats(uint32_t head_dim)
+{
+    return head_dim + 4;
 }
 
 /* Rows that the copy engine brings at once: those of a unit that lie in one block. */

@@ -1,0 +1,35 @@
+/* cluster.cuh - thread blocks that run at the same time and read each other's shared memory (a cluster, sm_90 and later). */
+#pragma once
+
+#include "kernels/cuda/device/copies.cuh"
+
+/* By all threads of all thread blocks of the cluster that have not ended: what was written before is seen after. */
+static inline void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Where the thread block `rank` of the cluster has what this one has at `address` of its shared memory. */
+static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
+{
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+static inline float4 cluster_load4(uint32_t there)
+{
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(there)
+                 : "memory");
+    return x;
+}
+
+static inline float2 cluster_load2(uint32_t there)
+{
+    float2 x;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(there) : "memory");
+    return x;
+}
