@@ -331,8 +331,7 @@ static int load_kernels(struct cuda_backend *b)
                        d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
                        "looking for the kernel %s", cuda_kernel_names[i]);
     }
-    b->members = cuda_uses_engine(g, &d->target) && cuda_columns_max(g, &d->target) > 0 &&
-                 d->cu.cuLaunchKernelEx;
+    b->members = cuda_uses_engine(g, &d->target) && cuda_columns_max(g, &d->target) > 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
         if (!has_kernel(b, all[i].kernel))
             continue;
@@ -345,8 +344,8 @@ static int load_kernels(struct cuda_backend *b)
                         : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
                                         d->target.sm_bytes, cuda_uses_engine(g, &d->target));
         allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
-        b->members &= width->columns * sizeof(float) * tile_state_floats(g->head_dim) <=
-                      width->shape.slots * width->shape.slot;
+        uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
+        b->members &= width->columns * state_bytes <= width->shape.slots * width->shape.slot;
     }
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
         b->merge_together_max = MERGE_TOGETHER_MAX;

@@ -79,7 +79,7 @@ struct cuda_backend {
 
 static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 {
-    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0, 0};
+    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0};
 }
 
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */

@@ -93,8 +93,8 @@ static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint3
     for (uint32_t i = 0; i < n; i++)
         copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-    const struct cuda_grid grid = {
-        n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
+    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0,
+                                   0};
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
 }
 
@@ -283,8 +283,8 @@ static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint
 
 /* How many members of an item may be one thread block, in bits: as many as come to lie on a
  * multiprocessor anyway. */
-static uint32_t block_bits_for(const struct cuda_backend *b, const struct plan *plan,
-                               const struct cuda_width *width)
+static uint32_t member_bits_max(const struct cuda_backend *b, const struct plan *plan,
+                                const struct cuda_width *width)
 {
     uint32_t processors = b->device.multiprocessors,
              each = (plan->item_count * b->options.geometry->kv_heads + processors - 1) / processors,
@@ -292,34 +292,34 @@ static uint32_t block_bits_for(const struct cuda_backend *b, const struct plan *
     return together >= 4 ? 2 : together >= 2 ? 1 : 0;
 }
 
-/* In how many members, in bits, a row is computed that has this merge: if its parts are items of this
- * row only that follow each other in one node of the tree, so that they are folded one after the other;
- * 0 otherwise. Clusters are of two thread blocks at most: a GPU takes fewer of larger ones than it has
- * places (62 of 4 on the 132 multiprocessors of an H200), and the last ones would wait for the first.
- */
-static uint32_t member_bits_for(const struct cuda_backend *b, const struct plan *plan,
-                                const struct plan_merge *merge)
+/* The items that are a row's parts, as members; whether they can be: if they are of this row only,
+ * follow each other in one node of the tree, so that they are folded one after the other, and have room
+ * in a thread block. */
+static bool make_members(const struct cuda_backend *b, const struct plan *plan,
+                         const struct plan_merge *merge, struct shared_item *s)
 {
-    static const uint32_t node_chunks[] = {[PLAN_CHUNK] = RUN_CHUNKS, [PLAN_RUN] = SEGMENT_CHUNKS};
+    static const uint32_t node_chunks[] = {
+        [PLAN_CHUNK] = RUN_CHUNKS, [PLAN_RUN] = SEGMENT_CHUNKS, [PLAN_SEGMENT] = UINT32_MAX};
     const struct plan_part *parts = plan->merge_parts + merge->first;
-    uint32_t bits = 1;
+    *s = (struct shared_item){.count = merge->count};
     if (!b->members || merge->count < 2 || merge->count > CUDA_MEMBERS_MAX)
-        return 0;
-    enum plan_level level = parts[0].level;
-    uint32_t first = plan->items[b->partials[parts[0].partial].item].first_chunk,
-             last = parts[merge->count - 1].end_chunk - 1;
-    if (level < PLAN_SEGMENT && first / node_chunks[level] != last / node_chunks[level])
-        return 0;
+        return false;
     for (uint32_t i = 0; i < merge->count; i++) {
-        if (parts[i].level != level || plan->items[b->partials[parts[i].partial].item].rows != 1)
-            return 0;
+        s->members[i] = &plan->items[b->partials[parts[i].partial].item];
+        if (parts[i].level != parts[0].level || s->members[i]->rows != 1)
+            return false;
     }
-    while (1U << bits < merge->count)
-        bits++;
-    const struct shared_item s = {.members = {&plan->items[b->partials[parts[0].partial].item]},
-                                  .count = 1};
-    const struct cuda_width *width = &b->widths[width_for(b, &s, geometry_group(b->options.geometry))];
-    return bits <= block_bits_for(b, plan, width) + 1 ? bits : 0;
+    uint32_t node = node_chunks[parts[0].level];
+    if (s->members[0]->first_chunk / node != (parts[merge->count - 1].end_chunk - 1) / node)
+        return false;
+    while (1U << s->bits < merge->count)
+        s->bits++;
+    /* what is left of its columns may go to a narrower width */
+    for (uint32_t i = 0; i <= width_for(b, s, geometry_group(b->options.geometry)); i++) {
+        if (s->bits > member_bits_max(b, plan, &b->widths[i]))
+            return false;
+    }
+    return true;
 }
 
 /* Find the rows that members compute, and put the other merges into `merges`. Returns their number. */
@@ -333,7 +333,8 @@ static uint32_t find_members(struct cuda_backend *b, const struct plan *plan, st
     }
     for (uint32_t i = 0; i < plan->merge_count; i++) {
         const struct plan_merge *merge = &plan->merges[i];
-        if (member_bits_for(b, plan, merge) == 0)
+        struct shared_item s;
+        if (!make_members(b, plan, merge, &s))
             merges[count++] = *merge;
         else
             for (uint32_t part = 0; part < merge->count; part++)
@@ -352,14 +353,9 @@ static void cut_items(const struct cuda_backend *b, const struct plan *plan, uin
         uint32_t merge =
             item->partial == PLAN_NO_PARTIAL ? PLAN_NO_PARTIAL : b->partials[item->partial].merge;
         if (merge != PLAN_NO_PARTIAL) {
-            const struct plan_merge *m = &plan->merges[merge];
-            const struct plan_part *parts = plan->merge_parts + m->first;
-            if (parts[0].partial != item->partial)
-                continue; /* not the first */
-            s.count = m->count;
-            s.bits = member_bits_for(b, plan, m);
-            for (uint32_t part = 0; part < m->count; part++)
-                s.members[part] = &plan->items[b->partials[parts[part].partial].item];
+            (void)make_members(b, plan, &plan->merges[merge], &s);
+            if (s.members[0] != item)
+                continue;
         }
         cut_item(b, plan, window, &s, to);
     }
@@ -505,18 +501,14 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         const struct cuda_item_list *list = &prepared->items[i / CUDA_MEMBER_SIZES][bits];
         if (list->count == 0)
             continue;
-        uint32_t block_bits = smaller(bits, block_bits_for(b, prepared->plan, width));
-        struct cuda_grid grid =
-            cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
-        grid.threads_y = 1U << block_bits;
-        grid.shared_bytes = width->shape.bytes << block_bits;
-        grid.cluster = bits > block_bits ? 1U << (bits - block_bits) : 0;
+        struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> bits, width->shape.threads);
+        grid.threads_y = 1U << bits;
+        grid.shared_bytes = width->shape.bytes << bits;
         grid.overlaps = 1;
         if (!with_items.beside)
-            overlap_first(b, width->shape.blocks >> block_bits, launches == 1, &grid);
+            overlap_first(b, width->shape.blocks >> bits, launches == 1, &grid);
         with_items.items = cuda_queue_address(&b->queue, list->host);
         with_items.member_bits = bits;
-        with_items.block_bits = block_bits;
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }
@@ -565,7 +557,6 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan,
                                  partitions,
                                  CUDA_THREADS,
                                  paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION),
-                                 0,
                                  0,
                                  0};
         cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);

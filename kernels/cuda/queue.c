@@ -52,15 +52,8 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
     const struct cuda_grid *g = &x->grid;
     CUfunction function = q->kernels[x->kernel];
     void *parameters[] = {x->arguments};
-    CUlaunchAttribute attributes[2];
-    unsigned count = 0;
-    if (x->early)
-        attributes[count++] =
-            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                .value.programmaticStreamSerializationAllowed = 1};
-    if (g->cluster)
-        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                                  .value.clusterDim = {g->cluster, 1, 1}};
+    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                               .value.programmaticStreamSerializationAllowed = 1};
     const CUlaunchConfig config = {.gridDimX = g->x,
                                    .gridDimY = g->y,
                                    .gridDimZ = g->z,
@@ -69,12 +62,12 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
                                    .blockDimZ = 1,
                                    .sharedMemBytes = g->shared_bytes,
                                    .hStream = d->stream,
-                                   .attrs = attributes,
-                                   .numAttrs = count};
+                                   .attrs = &early,
+                                   .numAttrs = 1};
     cuda_holds(d,
-               count ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
-                     : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY, 1,
-                                            g->shared_bytes, d->stream, parameters, NULL),
+               x->early ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
+                        : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY,
+                                               1, g->shared_bytes, d->stream, parameters, NULL),
                "launching %s", cuda_kernel_names[x->kernel]);
 }
 

@@ -351,7 +351,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
         const item_place place(pass);                                                                                        \
         /* the item stays in memory: registers are needed for other things */                                                \
-        uint8_t *memory = shared + item_place::of_block() * attend_wide<COLUMNS>::SHAPE.bytes;                               \
+        uint8_t *memory = shared + item_place::member() * attend_wide<COLUMNS>::SHAPE.bytes;                                 \
         attend_wide<COLUMNS>(pass, pass.items[place.item], place.kv_head, memory).run();                                     \
     }
 

@@ -6,27 +6,18 @@
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/device/tile.h"
-#if ENGINE
-#include "kernels/cuda/device/cluster.cuh"
-#endif
 
-/* Which item of which KV head is taken here. Members have the same columns of one and each some of its chunks, in order; 2^block_bits
- * of them are a thread block (threadIdx.y), as many thread blocks as there are more a cluster. */
+/* Which item of which KV head is taken here: a thread block has 2^member_bits members (threadIdx.y), which have the same columns and
+ * each some of the chunks, in order. */
 struct item_place {
     uint32_t item, kv_head;
 
     item_place(const cuda_attend_pass &pass)
+        : item((blockIdx.x / KV_HEADS << pass.member_bits) + member()), kv_head(blockIdx.x % KV_HEADS)
     {
-        uint32_t at = blockIdx.x >> (pass.member_bits - pass.block_bits);
-        item = (at / KV_HEADS << pass.member_bits) + member(pass);
-        kv_head = at % KV_HEADS;
     }
-    static uint32_t member(const cuda_attend_pass &pass)
-    {
-        return ((blockIdx.x << pass.block_bits) + of_block()) & (1u << pass.member_bits) - 1;
-    }
-    /* Which of the thread block's members this is; the compiler sees that it is one for a whole warp. */
-    static uint32_t of_block() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
+    /* Said so that the compiler sees that it is the same for a whole warp. */
+    static uint32_t member() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
 };
 
 /* Write o of a column: an element, or two from an even dim on. */
@@ -115,64 +106,41 @@ struct item_columns {
     }
 
 #if ENGINE
-    /* By `threads` threads of each member, when its states are written: all of them have got here. */
-    void await_members(uint32_t threads) const
-    {
-        if (pass.member_bits > pass.block_bits)
-            cluster_sync();
-        else
-            asm volatile("bar.sync %0, %1;" ::"n"(1 + CUDA_MEMBERS_MAX), "r"(threads << pass.block_bits) : "memory");
-    }
-
-    /* Likewise: fold the states of some columns, in order of the members, and write them. `states` are this member's, `apart` is how
-     * far those of one thread block lie from each other. The item is of one row. */
+    /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
+     * write them. `states` are this member's, `apart` is how far the members' lie from each other. The item is of one row. */
     void write_together(const uint8_t *states, uint32_t apart, uint32_t threads) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
-        const uint32_t members = 1u << pass.member_bits, block_members = 1u << pass.block_bits,
-                       each = (item.columns + members - 1) >> pass.member_bits,
-                       first = min(item_place::member(pass) * each, item.columns), n = min(each, item.columns - first);
-        const uint8_t *all = states - item_place::of_block() * apart;
+        const uint32_t members = 1u << pass.member_bits, each = (item.columns + members - 1) >> pass.member_bits,
+                       first = min(item_place::member() * each, item.columns), n = min(each, item.columns - first);
+        const uint8_t *all = states - item_place::member() * apart;
         /* long before they are needed */
         const size_t row = (size_t)row_at(0).row * (KV_HEADS * GROUP);
         const float v_scale = pass.v_scale[kv_head];
-        await_members(threads);
+        asm volatile("bar.sync %0, %1;" ::"n"(1 + CUDA_MEMBERS_MAX), "r"(threads << pass.member_bits) : "memory"); /* all are here */
         for (uint32_t at = threadIdx.x; at < n * VECTORS; at += threads) {
             const uint32_t column = first + at / VECTORS, vector = at % VECTORS, head = head_of(column);
-            float4 o[CUDA_MEMBERS_MAX];
-            float2 ml[CUDA_MEMBERS_MAX];
-#pragma unroll
-            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++) {
-                const float *state = (const float *)(all + (i & (block_members - 1)) * apart) + column * STATE_FLOATS;
-                if (i < members && members == block_members) {
-                    o[i] = *(const float4 *)(state + vector * 4);
-                    ml[i] = *(const float2 *)(state + HEAD_DIM);
-                } else if (i < members) {
-                    const uint32_t there = cluster_address(shared_address(state), i >> pass.block_bits);
-                    o[i] = cluster_load4(there + vector * 16);
-                    ml[i] = cluster_load2(there + HEAD_DIM * 4);
-                }
-            }
-            float m = ml[0].x, l = ml[0].y;
-            float4 sum = o[0];
+            const float *state = (const float *)all + column * STATE_FLOATS;
+            float4 o = *(const float4 *)(state + vector * 4);
+            float2 ml = *(const float2 *)(state + HEAD_DIM);
 #pragma unroll
             for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
                 if (i < members) {
-                    const merge_weights w(m, ml[i].x);
-                    m = w.m;
-                    l = w(l, ml[i].y);
-                    sum = {w(sum.x, o[i].x), w(sum.y, o[i].y), w(sum.z, o[i].z), w(sum.w, o[i].w)};
+                    state += apart / sizeof(float);
+                    const float4 from = *(const float4 *)(state + vector * 4);
+                    const float2 from_ml = *(const float2 *)(state + HEAD_DIM);
+                    const merge_weights w(ml.x, from_ml.x);
+                    ml = {w.m, w(ml.y, from_ml.y)};
+                    o = {w(o.x, from.x), w(o.y, from.y), w(o.z, from.z), w(o.w, from.w)};
                 }
             }
-            const finished f(m, l, pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+            const finished f(ml.x, ml.y, pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
             const output_writer write{pass.o, (row + head) * HEAD_DIM, f};
-            write(vector * 4, sum.x, sum.y);
-            write(vector * 4 + 2, sum.z, sum.w);
+            write(vector * 4, o.x, o.y);
+            write(vector * 4 + 2, o.z, o.w);
             if (vector == 0)
                 pass.lse[row + head] = f.lse;
         }
-        if (members > block_members)
-            cluster_sync(); /* no thread block ends before the others have read */
     }
 #endif
 };

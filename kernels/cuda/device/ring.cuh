@@ -163,6 +163,7 @@ template <class TILE> struct tile_ring {
     {
         uint32_t position = position_of(unit);
         uint8_t *slot = slots + unit % SLOTS * SHAPE.slot;
+        sync(); /* all have read what was there; barriers of the slot say so too, but by way of the engine */
         for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += readers * 32) {
             uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
             if (!range.is_seen(position + row))
