@@ -2,8 +2,8 @@
  * of a block, blocks one after the other.
  *
  * Barriers and shuffles are real, so a barrier that not all threads reach hangs, and sanitizers see
- * every access. No tensor cores, no asynchronous copies: it is for pool.cu and paged.cu. Included
- * before all else; C++17. */
+ * every access. No tensor cores, no copy engine, and what copies in the background is there at once: it
+ * is for pool.cu, paged.cu and merge.cu. Included before all else; C++17. */
 #ifndef TESTS_EMULATION_CUDA_ON_HOST_H
 #define TESTS_EMULATION_CUDA_ON_HOST_H
 
@@ -40,7 +40,7 @@ static emulated_index blockDim, gridDim;
 /* Of the block that runs. */
 static struct {
     pthread_barrier_t block, warp[EMULATED_WARPS_MAX];
-    float lanes[EMULATED_WARPS_MAX][EMULATED_LANES];
+    uint32_t lanes[EMULATED_WARPS_MAX][EMULATED_LANES];
     float *dynamic; /* shared memory */
 } emulated;
 
@@ -98,27 +98,104 @@ static inline uint32_t __umulhi(uint32_t a, uint32_t b)
 using std::max;
 using std::min;
 
+static inline uint32_t min(uint32_t a, uint32_t b) /* of an enumerator too */
+{
+    return a < b ? a : b;
+}
+
 static inline void __syncthreads()
 {
     pthread_barrier_wait(&emulated.block);
 }
 
-static inline float __shfl_xor_sync(uint32_t, float x, int apart)
+static inline void emulated_await(uint32_t, uint32_t threads)
 {
-    uint32_t warp = threadIdx.x / EMULATED_LANES, lane = threadIdx.x % EMULATED_LANES;
-    emulated.lanes[warp][lane] = x;
-    pthread_barrier_wait(&emulated.warp[warp]);
-    float other = emulated.lanes[warp][lane ^ (uint32_t)apart];
-    pthread_barrier_wait(&emulated.warp[warp]); /* all have read before the next one writes */
-    return other;
+    if (threads != blockDim.x * blockDim.y)
+        abort(); /* so far all of them */
+    __syncthreads();
 }
 
-/* Run `kernel` on every thread of a grid. Shared memory is NaN for every block. */
-static inline void emulate(emulated_index grid, uint32_t threads, size_t shared_floats,
-                           const std::function<void()> &kernel)
+static inline uint32_t emulated_warp()
+{
+    return (threadIdx.y * blockDim.x + threadIdx.x) / EMULATED_LANES;
+}
+
+static inline void __syncwarp()
+{
+    pthread_barrier_wait(&emulated.warp[emulated_warp()]);
+}
+
+static inline uint32_t emulated_lane()
+{
+    return threadIdx.x % EMULATED_LANES;
+}
+
+/* x of every lane of the warp, as `read` makes something of it before the next one writes. */
+template <class T, class F> static inline auto emulated_exchange(T x, F read)
+{
+    uint32_t *lanes = emulated.lanes[emulated_warp()];
+    lanes[emulated_lane()] = bits_as<uint32_t>(x);
+    __syncwarp();
+    auto result = read(lanes);
+    __syncwarp();
+    return result;
+}
+
+template <class T> static inline T __shfl_sync(uint32_t, T x, uint32_t lane)
+{
+    return emulated_exchange(x, [=](const uint32_t *lanes) { return bits_as<T>(lanes[lane % EMULATED_LANES]); });
+}
+
+template <class T> static inline T __shfl_xor_sync(uint32_t all, T x, int apart)
+{
+    return __shfl_sync(all, x, emulated_lane() ^ (uint32_t)apart);
+}
+
+template <class T> static inline T __shfl_up_sync(uint32_t all, T x, uint32_t apart)
+{
+    return __shfl_sync(all, x, emulated_lane() < apart ? emulated_lane() : emulated_lane() - apart);
+}
+
+static inline uint32_t __ballot_sync(uint32_t, bool is_set)
+{
+    return emulated_exchange((uint32_t)is_set, [](const uint32_t *lanes) {
+        uint32_t mask = 0;
+        for (uint32_t lane = 0; lane < EMULATED_LANES; lane++)
+            mask |= lanes[lane] << lane;
+        return mask;
+    });
+}
+
+static inline int __clz(uint32_t x)
+{
+    return x ? __builtin_clz(x) : 32;
+}
+
+static inline int __ffs(uint32_t x)
+{
+    return __builtin_ffs((int)x);
+}
+
+/* Addresses of shared memory count from its beginning. */
+static inline size_t __cvta_generic_to_shared(const void *pointer)
+{
+    return (size_t)((const uint8_t *)pointer - (const uint8_t *)emulated.dynamic);
+}
+
+static inline void emulated_copy(uint32_t to, const void *from, size_t bytes)
+{
+    uint8_t *at = (uint8_t *)emulated.dynamic + to;
+    from ? memcpy(at, from, bytes) : memset(at, 0, bytes);
+}
+
+/* Run `kernel` on every thread of a grid of blocks of threads_x times threads_y. Shared memory is NaN for
+ * every block. */
+static inline void emulate(emulated_index grid, uint32_t threads_x, size_t shared_floats,
+                           const std::function<void()> &kernel, uint32_t threads_y = 1)
 {
     std::vector<float> dynamic(shared_floats + 1);
-    blockDim = {threads, 1, 1};
+    uint32_t threads = threads_x * threads_y;
+    blockDim = {threads_x, threads_y, 1};
     gridDim = grid;
     emulated.dynamic = dynamic.data();
     pthread_barrier_init(&emulated.block, nullptr, threads);
@@ -129,7 +206,7 @@ static inline void emulate(emulated_index grid, uint32_t threads, size_t shared_
         std::fill(dynamic.begin(), dynamic.end(), NAN);
         for (uint32_t thread = 0; thread < threads; thread++)
             team.emplace_back([=, &kernel] {
-                threadIdx = {thread, 0, 0};
+                threadIdx = {thread % threads_x, thread / threads_x, 0};
                 blockIdx = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
                 kernel();
             });

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Device code on the CPU: append, paged_v1 and paged_v2, a thread of the host for each of the GPU's, against double
-# precision (tests/emulation). For machines without a GPU, which is where continuous integration runs.
+# Device code on the CPU: append, paged_v1 and paged_v2 against double precision, merge and rows of members against a fold of
+# one state after the other; a thread of the host for each of the GPU's (tests/emulation). For machines without a GPU, which is where continuous integration runs.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$(dirname "$0")/../.." || exit 1
@@ -34,5 +34,22 @@ done <<'TABLE'
 80 32 2 1 F16 E4M3 3 1 32 0 0 0
 32 8 1 2 F32 E5M2 4 2 64 2 1 1
 120 16 1 2 F16 F16 5 1 32 -3 1 1
+TABLE
+
+# run_merge HEAD_DIM KV_HEADS GROUP
+run_merge() {
+    # shellcheck disable=SC2046
+    g++ -std=c++17 -O1 -ffp-contract=off -w -I. -DHEAD_DIM="$1" -DKV_HEADS="$2" -DGROUP="$3" -DQ_DTYPE=DTYPE_F32 \
+        -DKV_DTYPE=DTYPE_BF16 -DENGINE=1 -o "$WORK/merge" tests/emulation/merge.cc "$build/libattnd.a" -pthread \
+        $(pkg-config --libs libuv libcjson libxxhash) -lm && timeout 120 "$WORK/merge"
+}
+while read -r geometry; do
+    # shellcheck disable=SC2086
+    expect "merges on the CPU: $geometry" ' 0' "$(run_merge $geometry 2>&1) $?"
+done <<'TABLE'
+64 1 2
+16 2 3
+80 1 5
+256 1 1
 TABLE
 finish

@@ -3,8 +3,9 @@
  * of which they make the output together. */
 #pragma once
 
+#include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
-#include "kernels/cuda/device/step.h"
 #include "kernels/cuda/device/tile.h"
 
 /* Which item of which KV head is taken here: a thread block has 2^member_bits members (threadIdx.y), which have the same columns and
@@ -117,7 +118,7 @@ struct item_columns {
         /* long before they are needed */
         const size_t row = (size_t)row_at(0).row * (KV_HEADS * GROUP);
         const float v_scale = pass.v_scale[kv_head];
-        asm volatile("bar.sync %0, %1;" ::"n"(1 + CUDA_MEMBERS_MAX), "r"(threads << pass.member_bits) : "memory"); /* all are here */
+        await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits); /* all have written theirs */
         for (uint32_t at = threadIdx.x; at < n * VECTORS; at += threads) {
             const uint32_t column = first + at / VECTORS, vector = at % VECTORS, head = head_of(column);
             const float *state = (const float *)all + column * STATE_FLOATS;

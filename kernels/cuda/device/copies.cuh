@@ -11,7 +11,9 @@ static inline uint32_t shared_address(const void *pointer)
 /* `BYTES` (4, 8 or 16), aligned to as many; zeros if not `valid`. */
 template <int BYTES> void copy_async(uint32_t to, const void *from, bool valid)
 {
-#if __CUDA_ARCH__ >= 800
+#ifndef __CUDA_ARCH__ /* tests/emulation */
+    emulated_copy(to, valid ? from : nullptr, BYTES);
+#elif __CUDA_ARCH__ >= 800
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                      : "memory");

@@ -15,6 +15,20 @@
 
 #include "kernels/cuda/device/step.h"
 
+#ifndef DYNAMIC_SHARED /* tests/emulation has its own */
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+#endif
+
+/* Wait for `threads` threads of the block, whole warps, at one of its barriers: 1 and on. */
+static inline void await_threads(uint32_t barrier, uint32_t threads)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+#else /* tests/emulation */
+    emulated_await(barrier, threads);
+#endif
+}
+
 static inline void await_previous()
 {
 #if __CUDA_ARCH__ >= 900

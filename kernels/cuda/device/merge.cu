@@ -176,7 +176,7 @@ struct merge_fold {
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 4) merge(const __grid_constant__ cuda_attend_pass pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
-    extern __shared__ __align__(16) uint8_t merge_shared[];
+    DYNAMIC_SHARED(uint8_t, merge_shared);
     const merge_memory memory(merge_shared, pass.merge_together);
     const uint32_t blocks = gridDim.x / pass.merge_count, block_at = blockIdx.x % blocks * blockDim.x, at = block_at + threadIdx.x,
                    vector = at % MERGE_VECTORS, first_head = block_at / MERGE_VECTORS;

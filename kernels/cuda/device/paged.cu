@@ -18,12 +18,9 @@
  * these are the compatibility path and the baseline of the benchmark, not the fast one. Unlike vLLM's,
  * sums are not divided by (sum + 1e-6), partial outputs stay f32, and lse is given. Not in the bit
  * contract: which of the two runs depends on the batch. */
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/step.h"
-
-#ifndef DYNAMIC_SHARED /* tests/emulation has its own */
-#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
-#endif
 
 static constexpr int WARPS = CUDA_THREADS / 32;
 static constexpr int GROUP_THREADS = BLOCK_SIZE < 32 ? 32 / BLOCK_SIZE : 1;

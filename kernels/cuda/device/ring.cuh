@@ -73,7 +73,7 @@ template <class TILE> struct tile_ring {
         if constexpr (WARPS == 1)
             __syncwarp();
         else
-            asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.y), "r"(readers * 32) : "memory");
+            await_threads(1 + threadIdx.y, readers * 32);
     }
 
 #if ENGINE

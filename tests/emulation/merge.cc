@@ -1,0 +1,240 @@
+/* merge.cc - merge, and rows that members of a thread block write together, on the CPU, for one geometry
+ * that the compiler is told (-DHEAD_DIM= and so on): partial states of rows cut in every way that
+ * kernels/plan.h allows, some of them empty, against a fold of one state after the other. Outputs have to
+ * have the same bits. */
+#include "tests/emulation/cuda_on_host.h"
+
+#include "kernels/cuda/device/columns.cuh"
+
+#include "kernels/cuda/device/merge.cu"
+
+#include <cstdio>
+#include <random>
+
+enum { ROWS = 24, CHUNKS_MAX = 90 };
+
+static const uint32_t HEADS = KV_HEADS * GROUP;
+static std::mt19937 generator(7);
+
+static uint32_t below(uint32_t n)
+{
+    return generator() % n;
+}
+
+/* The parts of a row of `chunks`: pieces of any level where they may begin, of several nodes where they may be. */
+static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
+{
+    static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS}, parents[] = {RUN_CHUNKS, SEGMENT_CHUNKS, 1 << 20};
+    uint32_t partial = 0, finest = below(3); /* some rows have few parts */
+    for (uint32_t at = 0; at < chunks;) {
+        uint32_t level = below(3);
+        if (level < finest || at % nodes[level] != 0) {
+            if (level > 0 && at % nodes[level] != 0)
+                continue;
+            level = finest;
+            while (at % nodes[level] != 0)
+                level--;
+        }
+        uint32_t end = at + nodes[level];
+        while (at % parents[level] == 0 && end % parents[level] != 0 && end < chunks && below(3) == 0)
+            end += nodes[level];
+        at = min(end, chunks);
+        parts.push_back({partial++, at, (plan_level)level});
+    }
+}
+
+/* One head of one row: m, l, o. */
+struct state {
+    float m = -INFINITE, l = 0, o[HEAD_DIM] = {};
+
+    void add(const state &from)
+    {
+        const merge_weights w(m, from.m);
+        m = w.m;
+        l = w(l, from.l);
+        for (uint32_t d = 0; d < HEAD_DIM; d++)
+            o[d] = w(o[d], from.o[d]);
+    }
+};
+
+static state fold(const std::vector<plan_part> &parts, const std::function<state(uint32_t)> &partial)
+{
+    state levels[FOLD_LEVELS];
+    auto close = [&](int level) {
+        levels[level + 1].add(levels[level]);
+        levels[level] = state();
+    };
+    for (const plan_part &part : parts) {
+        levels[part.level].add(partial(part.partial));
+        if (part.end_chunk % RUN_CHUNKS == 0)
+            close(0);
+        if (part.end_chunk % SEGMENT_CHUNKS == 0)
+            close(1);
+    }
+    close(0);
+    close(1);
+    return levels[2];
+}
+
+static float random_float(float from, float to)
+{
+    return std::uniform_real_distribution<float>(from, to)(generator);
+}
+
+static bool merges_agree(uint32_t together, uint32_t threads)
+{
+    std::vector<plan_merge> merges;
+    std::vector<plan_part> parts;
+    std::vector<std::vector<plan_part>> rows(ROWS);
+    uint32_t partials = 0;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        if (row > 0) /* the first has none */
+            cut_row(1 + below(row % 4 ? 20 : CHUNKS_MAX), rows[row]);
+        for (plan_part &part : rows[row])
+            part.partial += partials;
+        partials += (uint32_t)rows[row].size();
+        merges.push_back({row, (uint32_t)parts.size(), (uint32_t)rows[row].size()});
+        parts.insert(parts.end(), rows[row].begin(), rows[row].end());
+    }
+    std::vector<float> ml((size_t)partials * HEADS * 2), o((size_t)partials * HEADS * HEAD_DIM), lse(ROWS * HEADS, NAN),
+        sinks(HEADS), v_scale(KV_HEADS);
+    std::vector<float> out((size_t)ROWS * HEADS * HEAD_DIM, NAN);
+    for (size_t i = 0; i < ml.size(); i += 2) {
+        bool empty = below(8) == 0;
+        ml[i] = empty ? -INFINITE : random_float(-30, 30);
+        ml[i + 1] = empty ? 0 : random_float(1, 200);
+        for (uint32_t d = 0; d < HEAD_DIM; d++)
+            o[i / 2 * HEAD_DIM + d] = empty ? 0 : random_float(-100, 100);
+    }
+    for (float &x : sinks)
+        x = random_float(-20, 20);
+    for (float &x : v_scale)
+        x = random_float(0.1F, 2);
+    cuda_attend_pass pass = {};
+    pass.merges = merges.data();
+    pass.parts = parts.data();
+    pass.partial_ml = ml.data();
+    pass.partial_o = o.data();
+    pass.o = (uint8_t *)out.data();
+    pass.lse = lse.data();
+    pass.sinks = together % 3 ? sinks.data() : nullptr;
+    pass.v_scale = v_scale.data();
+    pass.merge_count = ROWS;
+    pass.merge_together = together;
+    uint32_t blocks = (HEADS * HEAD_DIM / 4 + threads - 1) / threads;
+    emulate({ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float), [&] { merge(pass); });
+    for (uint32_t row = 0; row < ROWS; row++) {
+        for (uint32_t head = 0; head < HEADS; head++) {
+            const state s = fold(rows[row], [&](uint32_t partial) {
+                state x;
+                size_t at = (size_t)partial * HEADS + head;
+                x.m = ml[2 * at];
+                x.l = ml[2 * at + 1];
+                memcpy(x.o, &o[at * HEAD_DIM], sizeof x.o);
+                return x;
+            });
+            const finished f(s.m, s.l, pass.sinks ? &sinks[head] : nullptr, v_scale[head / GROUP]);
+            size_t at = (size_t)row * HEADS + head;
+            for (uint32_t d = 0; d < HEAD_DIM; d++) {
+                float expected = f(s.o[d]);
+                if (memcmp(&expected, &out[at * HEAD_DIM + d], sizeof expected) == 0 && memcmp(&f.lse, &lse[at], sizeof f.lse) == 0)
+                    continue;
+                printf("%u at a time, %u threads, row %u of %zu parts, head %u, element %u: %g, wants %g; lse %g, wants %g\n",
+                       together, threads, row, rows[row].size(), head, d, (double)out[at * HEAD_DIM + d], (double)expected,
+                       (double)lse[at], (double)f.lse);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* A random state, sometimes the empty one. */
+static state random_state()
+{
+    state s;
+    if (below(6) == 0)
+        return s;
+    s.m = random_float(-30, 30);
+    s.l = random_float(1, 200);
+    for (float &x : s.o)
+        x = random_float(-100, 100);
+    return s;
+}
+
+/* Two rows, each of 2^bits members: some of their columns, as pieces of items are. */
+static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
+{
+    const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,
+                   apart = (columns * tile_state_floats(HEAD_DIM) * 4 + 1023) / 1024 * 1024;
+    cuda_item items[2 << CUDA_MEMBERS_MAX] = {};
+    cuda_item_row item_rows[2 << CUDA_MEMBERS_MAX] = {};
+    std::vector<state> states((size_t)2 * members * HEADS); /* [item][head] */
+    std::vector<float> out((size_t)2 * HEADS * HEAD_DIM, NAN), lse(2 * HEADS, NAN), v_scale(KV_HEADS);
+    for (state &s : states)
+        s = random_state();
+    for (float &x : v_scale)
+        x = random_float(0.1F, 2);
+    for (uint32_t i = 0; i < 2 * members; i++) {
+        items[i].first_row = i;
+        items[i].column = column;
+        items[i].columns = columns;
+        item_rows[i].row = 1 - i / members;
+    }
+    cuda_attend_pass pass = {};
+    pass.items = items;
+    pass.item_rows = item_rows;
+    pass.o = (uint8_t *)out.data();
+    pass.lse = lse.data();
+    pass.v_scale = v_scale.data();
+    pass.member_bits = bits;
+    emulate(
+        {2 * KV_HEADS, 1, 1}, threads, (size_t)members * apart / sizeof(float),
+        [&] {
+            const item_place place(pass);
+            const item_columns c(pass, items[place.item], place.kv_head);
+            uint8_t *memory = (uint8_t *)emulated.dynamic + item_place::member() * apart;
+            for (uint32_t i = threadIdx.x; i < columns; i += threads) {
+                const state &s = states[place.item * HEADS + c.head_of(i)];
+                c.write(i, s.m, s.l, true, memory, [&](auto write) {
+                    for (uint32_t d = 0; d < HEAD_DIM; d++)
+                        write(d, s.o[d]);
+                });
+            }
+            c.write_together(memory, apart, threads);
+        },
+        members);
+    for (uint32_t row = 0; row < 2; row++) {
+        for (uint32_t head = 0; head < HEADS; head++) {
+            size_t at = (size_t)(1 - row) * HEADS + head;
+            bool taken = head % GROUP >= column && head % GROUP < column + columns;
+            state all = states[row * members * HEADS + head];
+            for (uint32_t i = 1; i < members; i++)
+                all.add(states[(row * members + i) * HEADS + head]);
+            const finished f(all.m, all.l, nullptr, v_scale[head / GROUP]);
+            for (uint32_t d = 0; d < HEAD_DIM; d++) {
+                float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d], expected_lse = taken ? f.lse : NAN;
+                bool same = memcmp(&expected, &found, sizeof found) == 0 && memcmp(&expected_lse, &lse[at], sizeof lse[at]) == 0;
+                if (same || (!taken && std::isnan(found) && std::isnan(lse[at])))
+                    continue;
+                printf("%u members, columns %u to %u, row %u, head %u, element %u: %g, wants %g; lse %g, wants %g\n", members,
+                       column, column + columns, row, head, d, (double)found, (double)expected, (double)lse[at],
+                       (double)expected_lse);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+int main()
+{
+    bool ok = true;
+    for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
+        ok = merges_agree(together, together % 3 == 1 ? 32 : CUDA_THREADS) && ok;
+    for (uint32_t bits = 1; 1u << bits <= CUDA_MEMBERS_MAX; bits++) {
+        ok = members_agree(bits, 0, GROUP) && ok;
+        ok = members_agree(bits, GROUP / 2, GROUP - GROUP / 2) && ok;
+    }
+    return !ok;
+}
