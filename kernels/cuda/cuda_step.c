@@ -7,9 +7,9 @@
  * version is another than the last time it was named, and otherwise from where it was known to
  * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
  *
- * An item of the plan becomes a thread block for every KV head and every piece of up to 128 packed
- * columns; pieces of 8, 16, 32, 64 and 128 columns are separate launches of kernels made for them, side
- * by side. */
+ * An item of the plan becomes a thread block, or a member of one, for every KV head and every piece of
+ * up to 128 packed columns; pieces of 8, 16, 32, 64 and 128 columns, and of each number of members, are
+ * separate launches of kernels made for them, side by side. */
 #include "kernels/cuda/cuda_backend.h"
 
 #include <assert.h>

@@ -160,6 +160,18 @@ static CUgraph record(struct cuda_queue *q, const struct cuda_operations *list)
     return graph;
 }
 
+/* Whether a graph of `old` may be updated to one of `new`: what an update changes are parameters. That
+ * a node may begin early belongs to the edge before it, and dimensions of clusters, which no launch
+ * has, would stay as they are without an error. */
+static bool same_nodes(const struct cuda_operations *old, const struct cuda_operations *new)
+{
+    bool same = old->count == new->count;
+    for (uint32_t i = 0; same && i < new->count; i++)
+        same = old->list[i].kind == new->list[i].kind && old->list[i].kernel == new->list[i].kernel &&
+               old->list[i].early == new->list[i].early;
+    return same;
+}
+
 /* Make the graph of the slot that of the passes. */
 static void renew_graph(struct cuda_queue *q)
 {
@@ -169,7 +181,8 @@ static void renew_graph(struct cuda_queue *q)
     CUgraphExecUpdateResultInfo info;
     q->graphs_recorded++;
     if (s->graph && !cuda_failed(d) &&
-        d->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS) {
+        (!same_nodes(&s->recorded, &q->passes) ||
+         d->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS)) {
         (void)d->cu.cuGraphExecDestroy(s->graph);
         s->graph = NULL;
     }

@@ -81,8 +81,8 @@ TILE_FUNCTION void tile_lay_out(struct tile_shape *t, uint32_t folds, bool engin
         t->bytes = 0;
 }
 
-/* Of what has a place on a multiprocessor as a thread block, several can be one: as many as a power of
- * two of them. Its threads then, and how many of it there are place for. */
+/* How many members may be one thread block: those of `blocks` that lie on a multiprocessor, a power of
+ * two. */
 TILE_FUNCTION uint32_t tile_together_max(const struct tile_shape *t)
 {
     return t->blocks >= 4 ? 4 : t->blocks >= 2 ? 2 : 1;
