@@ -73,8 +73,8 @@ struct item_columns {
     static constexpr bool is_shared() { return false; }
 #endif
 
-    /* What becomes of a column's state; `states`: where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of the threads that have
-     * the column, this one writes m and l, or lse. */
+    /* What becomes of a column's state; `states`: where it goes if it is shared. each(write) calls write for this thread's elements
+     * of o; `one`: of the threads that have the column, this one writes m and l, or lse. */
     template <typename F> void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
         if (column >= item.columns)
