@@ -353,9 +353,9 @@ static void cut_items(const struct cuda_backend *b, const struct plan *plan, uin
         uint32_t merge =
             item->partial == PLAN_NO_PARTIAL ? PLAN_NO_PARTIAL : b->partials[item->partial].merge;
         if (merge != PLAN_NO_PARTIAL) {
-            (void)make_members(b, plan, &plan->merges[merge], &s);
-            if (s.members[0] != item)
+            if (plan->merge_parts[plan->merges[merge].first].partial != item->partial)
                 continue;
+            (void)make_members(b, plan, &plan->merges[merge], &s);
         }
         cut_item(b, plan, window, &s, to);
     }

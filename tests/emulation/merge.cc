@@ -167,8 +167,8 @@ static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
 {
     const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,
                    apart = (columns * tile_state_floats(HEAD_DIM) * 4 + 1023) / 1024 * 1024;
-    cuda_item items[2 << CUDA_MEMBERS_MAX] = {};
-    cuda_item_row item_rows[2 << CUDA_MEMBERS_MAX] = {};
+    cuda_item items[2 * CUDA_MEMBERS_MAX] = {};
+    cuda_item_row item_rows[2 * CUDA_MEMBERS_MAX] = {};
     std::vector<state> states((size_t)2 * members * HEADS); /* [item][head] */
     std::vector<float> out((size_t)2 * HEADS * HEAD_DIM, NAN), lse(2 * HEADS, NAN), v_scale(KV_HEADS);
     for (state &s : states)

@@ -308,10 +308,8 @@ template <int COLUMNS> struct attend : item_columns {
         if (is_shared())
             ring.sync(); /* its slots are read */
         write_states(x);
-#if ENGINE
         if (is_shared())
             write_together(ring.slots, SHAPE.bytes, ring.readers * 32);
-#endif
     }
 };
 
@@ -321,6 +319,7 @@ template <int COLUMNS> struct attend : item_columns {
     {                                                                                                                        \
         extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
         const item_place place(pass);                                                                                        \
+        /* threadIdx.y, not item_place::member(): one register less, which head_dim 256 needs */                             \
         const cuda_item &item = pass.items[place.item];                                                                      \
         attend<COLUMNS>(pass, item, place.kv_head, shared + threadIdx.y * attend<COLUMNS>::SHAPE.bytes).run();               \
     }

@@ -3,7 +3,6 @@
  * of which they make the output together. */
 #pragma once
 
-#include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
@@ -64,14 +63,10 @@ struct item_columns {
         return column < item.columns ? pass.q + query_of(column) * (HEAD_DIM * 2) : nullptr;
     }
 
-#if ENGINE
     /* of a column's state in shared memory: o, then m and l */
     static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
 
-    bool is_shared() const { return pass.member_bits > 0; }
-#else
-    static constexpr bool is_shared() { return false; }
-#endif
+    bool is_shared() const { return ENGINE && pass.member_bits > 0; }
 
     /* What becomes of a column's state; `states`: where it goes if it is shared. each(write) calls write for this thread's elements
      * of o; `one`: of the threads that have the column, this one writes m and l, or lse. */
@@ -79,7 +74,6 @@ struct item_columns {
     {
         if (column >= item.columns)
             return;
-#if ENGINE
         if (is_shared()) {
             float *state = (float *)states + column * STATE_FLOATS;
             if (one) {
@@ -89,7 +83,6 @@ struct item_columns {
             each(partial_writer{state});
             return;
         }
-#endif
         if (item.partial == PLAN_NO_PARTIAL) {
             size_t at = query_of(column);
             const finished f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, pass.v_scale[kv_head]);
@@ -106,7 +99,6 @@ struct item_columns {
         }
     }
 
-#if ENGINE
     /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
      * write them. `states` are this member's, `apart` is how far the members' lie from each other. The item is of one row. */
     void write_together(const uint8_t *states, uint32_t apart, uint32_t threads) const
@@ -143,5 +135,4 @@ struct item_columns {
                 pass.lse[row + head] = f.lse;
         }
     }
-#endif
 };

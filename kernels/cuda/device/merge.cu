@@ -94,9 +94,9 @@ struct merge_memory {
                                                             : -INFINITE,
                                       p.segment_first, p.chunks | p.runs ? min(count, SEGMENT_CHUNKS) : 0, m[1],
                                       p.segment_goes_on);
-        const level_maxima in_row(p.is_in(p.segment_ends)         ? in_segment.after
+        const level_maxima in_row(p.is_in(p.segment_ends)      ? in_segment.after
                                   : p.is_in(p.chunks | p.runs) ? -INFINITE
-                                                                  : x,
+                                                               : x,
                                   0, count, m[2], true);
         const float before = p.is_in(p.chunks) ? in_run.before : p.is_in(p.runs) ? in_segment.before : in_row.before;
         const merge_weights of_part(before, x), of_run(in_segment.before, in_run.after), of_segment(in_row.before, in_segment.after);
@@ -173,7 +173,8 @@ struct merge_fold {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 4) merge(const __grid_constant__ cuda_attend_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 4)
+    merge(const __grid_constant__ cuda_attend_pass pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
     DYNAMIC_SHARED(uint8_t, merge_shared);

@@ -16,15 +16,9 @@
 #ifndef KERNELS_CUDA_DEVICE_TILE_H
 #define KERNELS_CUDA_DEVICE_TILE_H
 
-#include "kernels/plan.h"
+#include "kernels/cuda/device/step.h"
 
 #include <stdbool.h>
-
-#ifdef __cplusplus
-#define TILE_FUNCTION static constexpr
-#else
-#define TILE_FUNCTION static inline
-#endif
 
 enum {
     TILE_ROW_PAD = 16,     /* bytes */
@@ -67,7 +61,7 @@ struct tile_shape {
 
 /* Where shared memory's parts lie behind the ring; `folds`: bytes of them. The ring is aligned, of each
  * of several that are one thread block too. */
-TILE_FUNCTION void tile_lay_out(struct tile_shape *t, uint32_t folds, bool engine)
+HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool engine)
 {
     if (t->slots > TILE_SLOTS_MAX)
         t->slots = TILE_SLOTS_MAX;
@@ -83,15 +77,15 @@ TILE_FUNCTION void tile_lay_out(struct tile_shape *t, uint32_t folds, bool engin
 
 /* How many members may be one thread block: those of `blocks` that lie on a multiprocessor, a power of
  * two. */
-TILE_FUNCTION uint32_t tile_together_max(const struct tile_shape *t)
+HOST_AND_DEVICE uint32_t tile_together_max(const struct tile_shape *t)
 {
     return t->blocks >= 4 ? 4 : t->blocks >= 2 ? 2 : 1;
 }
 
 /* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
  * multiprocessor. engine: K and V come by the copy engine. */
-TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns,
-                                              uint32_t sm_bytes, bool engine)
+HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns,
+                                                uint32_t sm_bytes, bool engine)
 {
     struct tile_shape t = {0};
     t.padded_dim = (head_dim + 15) / 16 * 16;
@@ -134,8 +128,8 @@ TILE_FUNCTION struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_byt
 }
 
 /* Of attend_wide.cu. columns: of a thread block, 64 or 128; elements of 16 bits, by the copy engine. */
-TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns,
-                                                   uint32_t sm_bytes)
+HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns,
+                                                     uint32_t sm_bytes)
 {
     struct tile_shape t = {0};
     t.padded_dim = (head_dim + 15) / 16 * 16;
@@ -156,20 +150,20 @@ TILE_FUNCTION struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t c
 
 /* Floats of a column's state in shared memory: o, m, l, and padding, so that the columns of a matrix
  * fragment lie in different banks. */
-TILE_FUNCTION uint32_t tile_state_floats(uint32_t head_dim)
+HOST_AND_DEVICE uint32_t tile_state_floats(uint32_t head_dim)
 {
     return head_dim + 4;
 }
 
 /* Rows that the copy engine brings at once: those of a unit that lie in one block. */
-TILE_FUNCTION uint32_t tile_box_rows(uint32_t block_size, uint32_t unit)
+HOST_AND_DEVICE uint32_t tile_box_rows(uint32_t block_size, uint32_t unit)
 {
     return block_size < unit ? block_size : unit;
 }
 
 /* The most packed columns that a thread block can take, or 0 where not even 8 fit. */
-TILE_FUNCTION uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes,
-                                        bool engine)
+HOST_AND_DEVICE uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes,
+                                          bool engine)
 {
     uint32_t columns = TILE_COLUMNS_MAX;
     while (columns >= 8 && tile_shape_of(head_dim, kv_bytes, columns, sm_bytes, engine).blocks == 0)
