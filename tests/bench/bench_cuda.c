@@ -33,6 +33,7 @@ enum {
     REPLAYS = 21,
     LAYERS_LEAST = 2,
     LAYERS_MOST = 40,
+    LAUNCHES = 20, /* of a replay, at least: every layer in turn as often as that takes */
     PARTIALS_MAX = 65536,
     SAMPLES = 6, /* rows that are compared, two heads each */
     SWAP_BLOCKS = 128,
@@ -118,6 +119,7 @@ struct world {
     struct value_source *sources;
     uint8_t *o;
     struct attention_pass *passes;
+    uint32_t pass_count; /* that are timed */
     struct table_use *uses;
     struct attention_step step;
 };
@@ -188,8 +190,11 @@ static bool fill(struct world *x)
                                                    .q_source = x->sources,
                                                    .o = x->o};
     bool ok = finish_step(x);
-    for (uint32_t layer = 0; layer < x->g.layers; layer++)
-        x->passes[layer].append_count = 0;
+    for (uint32_t i = 0; i < x->pass_count; i++) {
+        x->passes[i] = x->passes[i % x->g.layers];
+        x->passes[i].append_count = 0;
+    }
+    x->step.pass_count = x->pass_count;
     free(appends);
     return ok;
 }
@@ -253,7 +258,8 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
     free(rows);
     x->sources = make_array(w->sequences, sizeof *x->sources);
     x->uses = make_array(w->sequences, sizeof *x->uses);
-    x->passes = make_array(x->g.layers, sizeof *x->passes);
+    x->pass_count = (LAUNCHES + x->g.layers - 1) / x->g.layers * x->g.layers;
+    x->passes = make_array(x->pass_count, sizeof *x->passes);
     x->o = attention_host_memory(x->attention, o_bytes(x));
     if (!x->o)
         abort();
