@@ -198,7 +198,7 @@ static bool cuda_time_passes(struct attention *attention, const struct attention
     cuda_queue_begin(&b->queue, ++attention->submitted);
     cuda_queue_begin_passes(&b->queue);
     for (uint32_t i = 0; i < step->pass_count; i++)
-        cuda_step_attention(b, &step->passes[i]);
+        cuda_step_attention(b, step, &step->passes[i]);
     if (!cuda_queue_time(&b->queue, replays, apart, us))
         return false;
     for (uint32_t i = 0; i < replays; i++)

@@ -85,7 +85,8 @@ static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */
 void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
 
-/* cuda_step_attention: write down the attention of a pass. */
-void cuda_step_attention(struct cuda_backend *b, const struct attention_pass *pass);
+/* cuda_step_attention: write down the attention of a pass of a step. */
+void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,
+                         const struct attention_pass *pass);
 
 #endif

@@ -256,9 +256,22 @@ static void find_keys(const struct plan *plan, uint32_t window, uint32_t group,
     piece->end_key = end < stop ? end : stop;
 }
 
+/* The block table's entries of a piece's first tiles, so that the copy engine can begin with them. */
+static void add_entries(const struct cuda_backend *b, const struct attention_step *step,
+                        struct cuda_item *piece)
+{
+    uint32_t block_size = b->options.geometry->block_size,
+             first = piece->first_key / TILE_TOKENS * TILE_TOKENS / block_size,
+             end = (uint32_t)(((uint64_t)piece->end_key + block_size - 1) / block_size);
+    const uint32_t *table = step->tables + (uint64_t)piece->table * step->stride;
+    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && first + i < end; i++)
+        piece->entries[i] = table[first + i];
+}
+
 /* Cut an item into pieces, and count or store them by width and number of members. */
-static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint32_t window,
-                     const struct shared_item *s, struct cuda_prepared_plan *to)
+static void cut_item(const struct cuda_backend *b, const struct attention_step *step,
+                     const struct plan *plan, uint32_t window, const struct shared_item *s,
+                     struct cuda_prepared_plan *to)
 {
     uint32_t group = geometry_group(b->options.geometry), columns = s->members[0]->rows * group;
     for (uint32_t at = 0, n; at < columns; at += n) {
@@ -274,8 +287,10 @@ static void cut_item(const struct cuda_backend *b, const struct plan *plan, uint
                                       .partial = item->partial};
             if (m < s->count)
                 find_keys(plan, window, group, item, &piece);
-            if (list->host)
+            if (list->host) {
+                add_entries(b, step, &piece);
                 list->host[list->count] = piece;
+            }
             list->count++;
         }
     }
@@ -344,8 +359,8 @@ static uint32_t find_members(struct cuda_backend *b, const struct plan *plan, st
 }
 
 /* Count or store the pieces of all items, in the plan's order; those of members where the first is. */
-static void cut_items(const struct cuda_backend *b, const struct plan *plan, uint32_t window,
-                      struct cuda_prepared_plan *to)
+static void cut_items(const struct cuda_backend *b, const struct attention_step *step,
+                      const struct plan *plan, uint32_t window, struct cuda_prepared_plan *to)
 {
     for (uint32_t i = 0; i < plan->item_count; i++) {
         const struct plan_item *item = &plan->items[i];
@@ -357,7 +372,7 @@ static void cut_items(const struct cuda_backend *b, const struct plan *plan, uin
                 continue;
             (void)make_members(b, plan, &plan->merges[merge], &s);
         }
-        cut_item(b, plan, window, &s, to);
+        cut_item(b, step, plan, window, &s, to);
     }
 }
 
@@ -397,8 +412,9 @@ static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
 }
 
 /* Put a plan into the control buffer, unless it is there already. Room is reserved. */
-static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b, const struct plan *plan,
-                                                     uint32_t window)
+static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
+                                                     const struct attention_step *step,
+                                                     const struct plan *plan, uint32_t window)
 {
     struct cuda_queue *q = &b->queue;
     uint32_t item_rows = 0;
@@ -412,7 +428,7 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b, con
     if (b->width_count == 0)
         return prepared; /* the vllm layout's kernels take rows, not items */
     prepare_merges(b, plan, arrays);
-    cut_items(b, plan, window, prepared); /* counts them */
+    cut_items(b, step, plan, window, prepared); /* counts them */
     for (uint32_t i = 0; i < b->width_count; i++) {
         for (uint32_t bits = 0; bits < CUDA_MEMBER_SIZES; bits++) {
             struct cuda_item_list *list = &prepared->items[i][bits];
@@ -420,7 +436,7 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b, con
             list->count = 0;
         }
     }
-    cut_items(b, plan, window, prepared);
+    cut_items(b, step, plan, window, prepared);
     for (uint32_t i = 0; i < plan->item_count; i++)
         item_rows += plan->items[i].rows;
     struct cuda_item_row *rows = cuda_queue_take(q, item_rows, sizeof *rows);
@@ -567,14 +583,15 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan,
     }
 }
 
-void cuda_step_attention(struct cuda_backend *b, const struct attention_pass *pass)
+void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,
+                         const struct attention_pass *pass)
 {
     const struct geometry *g = b->options.geometry;
     const struct plan *plan = pass->plan;
     struct cuda_queue *q = &b->queue;
     size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     cuda_queue_reserve(q, q->control_bytes / 2, CUDA_PASS_OPERATIONS); /* more than any plan is */
-    const struct cuda_prepared_plan *prepared = prepare_plan(b, plan, g->window[pass->layer]);
+    const struct cuda_prepared_plan *prepared = prepare_plan(b, step, plan, g->window[pass->layer]);
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
     cuda_queue_await_side(q, b->side);
     if (pass->q) {
@@ -636,7 +653,7 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
         if (pass->append_count)
             add_appends(b, pass);
         if (pass->plan && pass->plan->row_count)
-            cuda_step_attention(b, pass);
+            cuda_step_attention(b, step, pass);
     }
     cuda_queue_end(&b->queue, ticket);
 }

@@ -166,7 +166,7 @@ static state random_state()
 static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
 {
     const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,
-                   apart = (columns * tile_state_floats(HEAD_DIM) * 4 + 1023) / 1024 * 1024;
+                   apart = (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(item_memory) + 1023) / 1024 * 1024;
     cuda_item items[2 * CUDA_MEMBERS_MAX] = {};
     cuda_item_row item_rows[2 * CUDA_MEMBERS_MAX] = {};
     std::vector<state> states((size_t)2 * members * HEADS); /* [item][head] */
@@ -186,14 +186,19 @@ static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
     pass.item_rows = item_rows;
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
-    pass.v_scale = v_scale.data();
+    pass.k_scale = pass.v_scale = v_scale.data();
     pass.member_bits = bits;
     emulate(
         {2 * KV_HEADS, 1, 1}, threads, (size_t)members * apart / sizeof(float),
         [&] {
             const item_place place(pass);
-            const item_columns c(pass, items[place.item], place.kv_head);
             uint8_t *memory = (uint8_t *)emulated.dynamic + item_place::member() * apart;
+            item_memory &brought = *(item_memory *)(memory + apart - sizeof(item_memory));
+            if (threadIdx.x < 32)
+                place.bring(pass, brought);
+            __syncthreads();
+            const item_columns c(pass, brought, place.kv_head);
+            c.keep_rows(threadIdx.x / 32 * 8, 8);
             for (uint32_t i = threadIdx.x; i < columns; i += threads) {
                 const state &s = states[place.item * HEADS + c.head_of(i)];
                 c.write(i, s.m, s.l, true, memory, [&](auto write) {

@@ -77,15 +77,17 @@ template <int COLUMNS> struct attend : item_columns {
     float scales[2]; /* of dot products */
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's slots, barriers and table entries, folds. */
-    attend(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, uint8_t *shared)
-        : item_columns(pass_, item_, kv_head_), first_column(threadIdx.x / 32 * 8),
-          ring(tile_range(pass_, item_, kv_head_), shared, (item_.columns + 7) / 8), fold_memory(shared + SHAPE.folds),
-          rule(pass_, kv_head_)
+    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is there, and folds. */
+    attend(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
+        : item_columns(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
+          ring(tile_range(pass_, item, kv_head_), shared, readers(item)), fold_memory(shared + SHAPE.folds),
+          rule(pass_, memory_.k_scale)
     {
     }
 
     static uint32_t lane() { return threadIdx.x % 32; }
+    /* warps that compute */
+    static uint32_t readers(const cuda_item &item) { return (item.columns + 7) / 8; }
     /* the i-th (0, 1) column that this thread's accumulators belong to */
     uint32_t column_of(int i) const { return first_column + lane() % 4 * 2 + i; }
 
@@ -249,11 +251,48 @@ template <int COLUMNS> struct attend : item_columns {
         }
     }
 
+    /* The two columns' elements of a row of O^T, as 16 bits each, are transposed, so that a thread has neighbours of one column. */
+    void write_outputs(const state &x) const
+    {
+        const uint32_t column = first_column + lane() / 4;
+        uint8_t *o = pass.o + query_of(min(column, item.columns - 1)) * (HEAD_DIM * 2);
+        const finished f[2] = {finish_column(x, 0), finish_column(x, 1)};
+#pragma unroll
+        for (int t = 0; t < STEPS; t++) {
+            uint32_t both[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                both[half] = transpose(encode_results<Q_DTYPE>(f[0](x.o[t].r[2 * half]), f[1](x.o[t].r[2 * half + 1])));
+            const uint32_t dim = t * 16 + lane() % 4 * (NARROW_KV ? 4 : 2);
+            if constexpr (NARROW_KV) { /* even elements, and odd ones (dim_of) */
+                if (column < item.columns && dim < HEAD_DIM)
+                    *(uint2 *)(o + dim * 2) = {__byte_perm(both[0], both[1], 0x5410), __byte_perm(both[0], both[1], 0x7632)};
+            } else {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    if (column < item.columns && dim + 8 * half < HEAD_DIM)
+                        *(uint32_t *)(o + (dim + 8 * half) * 2) = both[half];
+                }
+            }
+        }
+    }
+
+    /* A column that is not there has the head, and nothing else, of the last one that is. */
+    finished finish_column(const state &x, int i) const
+    {
+        uint32_t column = column_of(i);
+        return finish(min(column, item.columns - 1), x.m[i], x.l[i], lane() < 4 && column < item.columns);
+    }
+
     void write_states(const state &x) const
     {
+        if (is_whole()) {
+            write_outputs(x);
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write(column_of(i), x.m[i], x.l[i], lane() < 4, ring.slots, [&](auto write) {
+            write_state(column_of(i), x.m[i], x.l[i], lane() < 4, ring.slots, [&](auto write) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
 #pragma unroll
@@ -266,13 +305,24 @@ template <int COLUMNS> struct attend : item_columns {
             });
     }
 
-    void run()
+    static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
-        ring.prepare();
-        if (ring.is_sender())
-            ring.send_all();
-        else if (first_column < item.columns || !ENGINE)
-            compute();
+        const item_place place(pass);
+        shared += threadIdx.y * SHAPE.bytes; /* not item_place::member(): one register less, which head_dim 256 needs */
+        item_memory &memory = *(item_memory *)(shared + SHAPE.item);
+        if (tiles::is_sender()) {
+            tiles::prepare_early(pass);
+            place.bring(pass, memory);
+            __syncwarp();
+            tiles(tile_range(pass, memory.item, place.kv_head), shared, readers(memory.item)).send_all();
+        } else {
+            if (!ENGINE && threadIdx.x < 32)
+                place.bring(pass, memory);
+            tiles::await_item();
+            attend self(pass, memory, place.kv_head, shared);
+            if (self.first_column < self.item.columns || !ENGINE)
+                self.compute();
+        }
         if (pass.beside && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
     }
@@ -284,6 +334,8 @@ template <int COLUMNS> struct attend : item_columns {
         probabilities p;
         state x;
 
+        ring.prepare();
+        keep_rows(first_column, 8);
         const seen_keys seen(*this, {column_of(0), column_of(1)});
         const common_keys common(seen);
         begin_pass(pass);
@@ -304,7 +356,7 @@ template <int COLUMNS> struct attend : item_columns {
                 x.make_empty();
             }
         }
-        fold.finish(x);
+        fold.finish(x, ring.end_chunk());
         if (is_shared())
             ring.sync(); /* its slots are read */
         write_states(x);
@@ -318,10 +370,7 @@ template <int COLUMNS> struct attend : item_columns {
         attend_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                      \
     {                                                                                                                        \
         extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
-        const item_place place(pass);                                                                                        \
-        /* threadIdx.y, not item_place::member(): one register less, which head_dim 256 needs */                             \
-        const cuda_item &item = pass.items[place.item];                                                                      \
-        attend<COLUMNS>(pass, item, place.kv_head, shared + threadIdx.y * attend<COLUMNS>::SHAPE.bytes).run();               \
+        attend<COLUMNS>::run(pass, shared);                                                                                  \
     }
 
 ATTEND_KERNEL(8)

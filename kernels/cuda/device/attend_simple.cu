@@ -49,6 +49,7 @@ struct simple_shared {
     float s[SIMPLE_COLUMNS][TILE_TOKENS]; /* scores, then p */
     float m[SIMPLE_COLUMNS], sum[SIMPLE_COLUMNS];
     uint32_t keys[SIMPLE_COLUMNS];
+    item_memory memory;
 };
 
 struct simple_attend : item_columns {
@@ -57,8 +58,8 @@ struct simple_attend : item_columns {
     const uint8_t *pool;
     uint32_t first_key, end_key;
 
-    simple_attend(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, simple_shared &shared_)
-        : item_columns(pass_, item_, kv_head_), shared(shared_)
+    simple_attend(const cuda_attend_pass &pass_, uint32_t kv_head_, simple_shared &shared_)
+        : item_columns(pass_, shared_.memory, kv_head_), shared(shared_)
     {
         table = pass.pool.tables + item.table * pass.pool.stride;
         pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
@@ -66,6 +67,9 @@ struct simple_attend : item_columns {
 
     void load_columns()
     {
+        if (threadIdx.x < 32)
+            keep_rows(0, SIMPLE_COLUMNS);
+        __syncthreads(); /* the rows are there */
         for (uint32_t at = threadIdx.x; at < SIMPLE_COLUMNS * HEAD_DIM; at += CUDA_THREADS) {
             uint32_t column = at / HEAD_DIM, dim = at % HEAD_DIM;
             size_t row = column < item.columns ? query_of(column) : 0;
@@ -98,7 +102,7 @@ struct simple_attend : item_columns {
     /* Tokens [position, position + 32), which are `offset` and on of the tile. */
     void score_half(uint32_t position, uint32_t offset)
     {
-        const score_rule rule(pass, kv_head);
+        const score_rule rule(pass, memory.k_scale);
         uint32_t row = threadIdx.x % HALF_TOKENS, j = position + row;
         for (uint32_t c = threadIdx.x / HALF_TOKENS; c < SIMPLE_COLUMNS; c += CUDA_THREADS / HALF_TOKENS) {
             uint32_t keys = shared.keys[c];
@@ -221,6 +225,9 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREA
 {
     begin_pass(pass);
     __shared__ simple_shared shared;
-    const cuda_item item = pass.items[blockIdx.x / KV_HEADS];
-    simple_attend(pass, item, blockIdx.x % KV_HEADS, shared).run();
+    const item_place place(pass);
+    if (threadIdx.x < 32)
+        place.bring(pass, shared.memory);
+    __syncthreads(); /* the item is there */
+    simple_attend(pass, place.kv_head, shared).run();
 }

@@ -99,10 +99,10 @@ template <int COLUMNS> struct attend_wide : item_columns {
     tiles ring;
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's slots, barriers and table entries, folds. */
-    attend_wide(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_, uint8_t *shared)
-        : item_columns(pass_, item_, kv_head_), fold_memory(shared + SHAPE.folds),
-          ring(tile_range(pass_, item_, kv_head_), shared, SHAPE.warps), rule(pass_, kv_head_)
+    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is there, and folds. */
+    attend_wide(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
+        : item_columns(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
+          ring(tile_range(pass_, item, kv_head_), shared, SHAPE.warps), rule(pass_, memory_.k_scale)
     {
     }
 
@@ -269,16 +269,23 @@ template <int COLUMNS> struct attend_wide : item_columns {
             });
     }
 
-    void run()
+    static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
-        ring.prepare();
+        const item_place place(pass);
+        shared += item_place::member() * SHAPE.bytes;
+        item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (threadIdx.x < 32 * SHAPE.warps) {
+            tiles::await_item();
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-            compute();
+            attend_wide(pass, memory, place.kv_head, shared).compute();
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SENDER_REGISTERS));
-            if (ring.is_sender())
-                ring.send_all();
+            if (tiles::is_sender()) {
+                tiles::prepare_early(pass);
+                place.bring(pass, memory);
+                __syncwarp();
+                tiles(tile_range(pass, memory.item, place.kv_head), shared, SHAPE.warps).send_all();
+            }
         }
         if (pass.beside && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
@@ -293,6 +300,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         state x;
         float scaled[2];
 
+        keep_rows(threadIdx.x / 32 * 16, 16);
         const common_keys common(seen());
         begin_pass(pass);
         load_q(q);
@@ -335,7 +343,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             end_sums(sums, x);
             fold.add_chunk(x, ring.position_of(unit) / CHUNK_TOKENS + 1);
         }
-        fold.finish(x);
+        fold.finish(x, ring.end_chunk());
         if (is_shared())
             ring.sync(); /* its slots are read */
         write_states(x);
@@ -349,10 +357,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         attend_wide_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                 \
     {                                                                                                                        \
         extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
-        const item_place place(pass);                                                                                        \
-        /* the item stays in memory: registers are needed for other things */                                                \
-        uint8_t *memory = shared + item_place::member() * attend_wide<COLUMNS>::SHAPE.bytes;                                 \
-        attend_wide<COLUMNS>(pass, pass.items[place.item], place.kv_head, memory).run();                                     \
+        attend_wide<COLUMNS>::run(pass, shared);                                                                             \
     }
 
 ATTEND_WIDE_KERNEL(64)

@@ -7,6 +7,14 @@
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
+/* What an item's columns need of global memory, in shared memory since the start: a load beside the tiles takes 0.3 us (H200), and
+ * when an item ends nothing hides that. */
+struct item_memory {
+    cuda_item item;
+    float k_scale, v_scale;          /* of the KV head */
+    uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
+};
+
 /* Which item of which KV head is taken here: a thread block has 2^member_bits members (threadIdx.y), which have the same columns and
  * each some of the chunks, in order. */
 struct item_place {
@@ -18,32 +26,45 @@ struct item_place {
     }
     /* Said so that the compiler sees that it is the same for a whole warp. */
     static uint32_t member() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
+
+    /* By a warp: bring the item, which is there after a barrier. */
+    void bring(const cuda_attend_pass &pass, item_memory &to) const
+    {
+        constexpr uint32_t WORDS = sizeof(cuda_item) / sizeof(uint32_t);
+        static_assert(WORDS + 2 <= 32, "a lane each");
+        const uint32_t lane = threadIdx.x % 32;
+        if (lane < WORDS)
+            ((uint32_t *)&to.item)[lane] = ((const uint32_t *)&pass.items[item])[lane];
+        else if (lane < WORDS + 2)
+            (lane == WORDS ? to.k_scale : to.v_scale) = (lane == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
+    }
 };
 
 /* Write o of a column: an element, or two from an even dim on. */
 struct output_writer {
     uint8_t *o;
     size_t first;
-    const finished &f;
+    finished f;
 
-    void operator()(uint32_t dim, float x) const { store_element<Q_DTYPE>(o, first + dim, f(x)); }
-    void operator()(uint32_t dim, float x, float next) const { store_pair<Q_DTYPE>(o, first + dim, f(x), f(next)); }
+    void operator()(uint32_t dim, float x) const { store_result<Q_DTYPE>(o, first + dim, f(x)); }
+    void operator()(uint32_t dim, float x, float next) const { store_results<Q_DTYPE>(o, first + dim, f(x), f(next)); }
 };
 
 struct partial_writer {
     float *o;
 
-    void operator()(uint32_t dim, float x) const { store_element<DTYPE_F32>(o, dim, x); }
-    void operator()(uint32_t dim, float x, float next) const { store_pair<DTYPE_F32>(o, dim, x, next); }
+    void operator()(uint32_t dim, float x) const { store_result<DTYPE_F32>(o, dim, x); }
+    void operator()(uint32_t dim, float x, float next) const { store_results<DTYPE_F32>(o, dim, x, next); }
 };
 
 struct item_columns {
     const cuda_attend_pass &pass;
+    item_memory &memory;
     const cuda_item &item;
     uint32_t kv_head;
 
-    item_columns(const cuda_attend_pass &pass_, const cuda_item &item_, uint32_t kv_head_)
-        : pass(pass_), item(item_), kv_head(kv_head_)
+    item_columns(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_)
+        : pass(pass_), memory(memory_), item(memory_.item), kv_head(kv_head_)
     {
     }
 
@@ -52,10 +73,18 @@ struct item_columns {
         return pass.item_rows[item.first_row + (item.column + column) / GROUP];
     }
     uint32_t head_of(uint32_t column) const { return kv_head * GROUP + (item.column + column) % GROUP; }
-    /* its place in [rows][query_heads], of q, o and lse */
+    /* By a warp: keep the rows of `n` columns from `first` on, up to 32. */
+    void keep_rows(uint32_t first, uint32_t n) const
+    {
+        uint32_t column = first + threadIdx.x % 32;
+        if (column < min(first + n, item.columns))
+            memory.rows[column] = row_at(column).row;
+        __syncwarp();
+    }
+    /* its place in [rows][query_heads], of q, o and lse; its row is kept */
     size_t query_of(uint32_t column) const
     {
-        return (size_t)row_at(column).row * (KV_HEADS * GROUP) + head_of(column);
+        return (size_t)memory.rows[column] * (KV_HEADS * GROUP) + head_of(column);
     }
     /* its q in 16 bits, NULL if it is not there */
     const uint8_t *query(uint32_t column) const
@@ -67,10 +96,29 @@ struct item_columns {
     static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
 
     bool is_shared() const { return ENGINE && pass.member_bits > 0; }
+    bool is_whole() const { return !is_shared() && item.partial == PLAN_NO_PARTIAL; }
 
-    /* What becomes of a column's state; `states`: where it goes if it is shared. each(write) calls write for this thread's elements
-     * of o; `one`: of the threads that have the column, this one writes m and l, or lse. */
+    /* What becomes of a column's state, which is the row's if the item is_whole(); otherwise `states` is where it goes if it is
+     * shared. each(write) calls write for this thread's elements of o; `one`: of the threads that have the column, this one writes
+     * m and l, or lse. */
     template <typename F> void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
+    {
+        if (!is_whole())
+            write_state(column, m, l, one, states, each);
+        else if (column < item.columns)
+            each(output_writer{pass.o, query_of(column) * HEAD_DIM, finish(column, m, l, one)});
+    }
+
+    /* Writes lse too. */
+    finished finish(uint32_t column, float m, float l, bool one) const
+    {
+        const finished f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, memory.v_scale);
+        if (one)
+            pass.lse[query_of(column)] = f.lse;
+        return f;
+    }
+
+    template <typename F> void write_state(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
         if (column >= item.columns)
             return;
@@ -81,14 +129,6 @@ struct item_columns {
                 state[HEAD_DIM + 1] = l;
             }
             each(partial_writer{state});
-            return;
-        }
-        if (item.partial == PLAN_NO_PARTIAL) {
-            size_t at = query_of(column);
-            const finished f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, pass.v_scale[kv_head]);
-            if (one)
-                pass.lse[at] = f.lse;
-            each(output_writer{pass.o, at * HEAD_DIM, f});
         } else {
             size_t at = (size_t)(item.partial + (item.column + column) / GROUP) * (KV_HEADS * GROUP) + head_of(column);
             if (one) {
@@ -107,12 +147,9 @@ struct item_columns {
         const uint32_t members = 1u << pass.member_bits, each = (item.columns + members - 1) >> pass.member_bits,
                        first = min(item_place::member() * each, item.columns), n = min(each, item.columns - first);
         const uint8_t *all = states - item_place::member() * apart;
-        /* long before they are needed */
-        const size_t row = (size_t)row_at(0).row * (KV_HEADS * GROUP);
-        const float v_scale = pass.v_scale[kv_head];
         await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits); /* all have written theirs */
         for (uint32_t at = threadIdx.x; at < n * VECTORS; at += threads) {
-            const uint32_t column = first + at / VECTORS, vector = at % VECTORS, head = head_of(column);
+            const uint32_t column = first + at / VECTORS, vector = at % VECTORS;
             const float *state = (const float *)all + column * STATE_FLOATS;
             float4 o = *(const float4 *)(state + vector * 4);
             float2 ml = *(const float2 *)(state + HEAD_DIM);
@@ -127,12 +164,9 @@ struct item_columns {
                     o = {w(o.x, from.x), w(o.y, from.y), w(o.z, from.z), w(o.w, from.w)};
                 }
             }
-            const finished f(ml.x, ml.y, pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
-            const output_writer write{pass.o, (row + head) * HEAD_DIM, f};
+            const output_writer write{pass.o, query_of(column) * HEAD_DIM, finish(column, ml.x, ml.y, vector == 0)};
             write(vector * 4, o.x, o.y);
             write(vector * 4 + 2, o.z, o.w);
-            if (vector == 0)
-                pass.lse[row + head] = f.lse;
         }
     }
 };

@@ -96,12 +96,13 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
             close(1, x);
     }
 
-    /* All of them, when the last chunk is in it. */
-    void finish(STATE &x)
+    /* All of them, when the last chunk, before chunk `end`, is in it. */
+    void finish(STATE &x, uint32_t end)
     {
-#pragma unroll
-        for (int level = 0; level + 1 < LEVELS; level++)
-            close(level, x);
+        if (LEVELS > 1 && end % RUN_CHUNKS != 0)
+            close(0, x);
+        if (LEVELS > 2 && end % SEGMENT_CHUNKS != 0)
+            close(1, x);
         take(LEVELS - 1, x);
     }
 };

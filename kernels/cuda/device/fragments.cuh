@@ -51,6 +51,11 @@ static inline uint32_t load_shared(uint32_t address)
     return x;
 }
 
+static inline void store_shared(uint32_t address, uint32_t x)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
 static inline fragment_a load_matrices(uint32_t address)
 {
     fragment_a a;

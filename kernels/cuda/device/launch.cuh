@@ -29,6 +29,14 @@ static inline void await_threads(uint32_t barrier, uint32_t threads)
 #endif
 }
 
+/* Let them go on, without a wait. */
+static inline void arrive_for(uint32_t barrier, uint32_t threads)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+#endif
+}
+
 static inline void await_previous()
 {
 #if __CUDA_ARCH__ >= 900

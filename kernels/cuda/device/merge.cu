@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     size_t row = (size_t)m.row * heads + head;
 #pragma unroll
     for (uint32_t d = 0; d < 4; d += 2)
-        store_pair<Q_DTYPE>(pass.o, row * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]), f(fold.o[2][d + 1]));
+        store_results<Q_DTYPE>(pass.o, row * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]), f(fold.o[2][d + 1]));
     if (vector == 0)
         pass.lse[row] = f.lse;
 }

@@ -95,16 +95,39 @@ template <dtype D> void store_element(void *array, size_t i, float value)
         ((uint8_t *)array)[i] = (uint8_t)encode<D>(value);
 }
 
-/* Two elements from an even `i` on, of f32 or of a format of 16 bits. */
-template <dtype D> void store_pair(void *array, size_t i, float value, float next)
+/* As store_element, one or two from an even `i` on, of f32 or of a format of 16 bits, for results of arithmetic, whose NaN is the canonical one: one instruction converts both where
+ * there is one, for outputs are written by code that is in no cache, and the other way takes a dozen. */
+template <dtype D> uint32_t encode_results(float value, float next)
+{
+#if __CUDA_ARCH__ >= 800 && __CUDACC_VER_MAJOR__ >= 13
+    uint32_t bits;
+    if constexpr (D == DTYPE_BF16)
+        asm("cvt.rn.satfinite.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(next), "f"(value));
+    else
+        asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(next), "f"(value));
+    return bits;
+#else
+    return encode<D>(value) | encode<D>(next) << 16;
+#endif
+}
+
+template <dtype D> void store_result(void *array, size_t i, float value)
+{
+    if constexpr (D == DTYPE_F32)
+        ((float *)array)[i] = value;
+    else
+        ((uint16_t *)array)[i] = (uint16_t)encode_results<D>(value, 0.0f);
+}
+
+template <dtype D> void store_results(void *array, size_t i, float value, float next)
 {
     if constexpr (D == DTYPE_F32)
         *(float2 *)((float *)array + i) = {value, next};
     else
-        *(uint32_t *)((uint16_t *)array + i) = encode<D>(value) | encode<D>(next) << 16;
+        *(uint32_t *)((uint16_t *)array + i) = encode_results<D>(value, next);
 }
 
-/* The same for a format that is known only when it runs. */
+/* For a format that is known only when it runs. */
 static inline float load_any(dtype d, const void *array, size_t i)
 {
     switch (d) {

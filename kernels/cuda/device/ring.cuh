@@ -28,12 +28,12 @@
 struct tile_range {
     const cuda_attend_pass &pass;
     uint32_t kv_head;
-    const uint32_t *table;
-    uint32_t first_key, end_key; /* positions that any of its columns sees */
+    const uint32_t *table, *first_entries; /* those that come with the item */
+    uint32_t first_key, end_key;           /* positions that any of its columns sees */
 
     tile_range(const cuda_attend_pass &pass_, const cuda_item &item, uint32_t kv_head_)
         : pass(pass_), kv_head(kv_head_), table(pass_.pool.tables + item.table * pass_.pool.stride),
-          first_key(item.first_key), end_key(item.end_key)
+          first_entries(item.entries), first_key(item.first_key), end_key(item.end_key)
     {
     }
     uint32_t first_tile() const { return first_key / TILE_TOKENS; }
@@ -67,6 +67,9 @@ template <class TILE> struct tile_ring {
         return (range.first_tile() + unit / (2 * UNITS)) * TILE_TOKENS + unit % UNITS * UNIT;
     }
 
+    /* behind the last one that is read */
+    uint32_t end_chunk() const { return (range.end_key + CHUNK_TOKENS - 1) / CHUNK_TOKENS; }
+
     /* All threads that compute are here, of this member of the thread block. */
     void sync() const
     {
@@ -87,7 +90,8 @@ template <class TILE> struct tile_ring {
 
     uint32_t arrived, read; /* barriers of the slots */
     uint32_t entries;       /* of the block table, entry e at e % TILE_ENTRIES: those of the last unit */
-    uint32_t entries_end;   /* and 32 more, on their way */
+    uint32_t entries_end;   /* and 32 more, on their way; */
+    uint32_t given_end;     /* those before came with the item */
     uint64_t policy;        /* what is read once need not stay in the cache */
     const void *map;
     uint32_t whole_from, whole_end; /* units between are seen entirely */
@@ -96,29 +100,42 @@ template <class TILE> struct tile_ring {
         : range(range_), slots(shared), end(2 * UNITS * range_.tiles()), readers(readers_),
           arrived(shared_address(shared + SHAPE.barriers)), read(arrived + 8 * SLOTS),
           entries(shared_address(shared + SHAPE.entries)), policy(evict_first_policy()),
-          map(range_.pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES),
+          map(map_of(range_.pass)),
           whole_from(range_.first_key % TILE_TOKENS ? 2 * UNITS : 0),
           whole_end(range_.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
     {
     }
 
     static bool is_sender() { return threadIdx.x / 32 == WARPS; }
+    static const void *map_of(const cuda_attend_pass &pass) { return pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES; }
 
     uint32_t entry_address(uint32_t entry) const { return entries + entry % TILE_ENTRIES * 4; }
 
-    /* 32 entries from `first` on, a multiple of 32. */
+    /* 32 entries from `first` on, a multiple of 32, but for those that are there. */
     void fetch_entries(uint32_t first) const
     {
         uint32_t at = first + lane();
-        if (at * BLOCK_SIZE < range.end_key)
+        if (at >= given_end && at * BLOCK_SIZE < range.end_key)
             copy_async<4>(entry_address(at), range.table + at, true);
         copy_async_commit();
     }
 
-    /* Entries are asked for long before they are needed: beside the tiles they come late. Units come in order. */
-    void find_entries(uint32_t entry)
+    /* The first ones come with the item, others are asked for long before they are needed: beside the tiles they come late. */
+    void begin_entries()
     {
-        while (entry >= entries_end) {
+        uint32_t first = range.first_tile() * TILE_TOKENS / BLOCK_SIZE;
+        if (lane() < CUDA_ITEM_ENTRIES)
+            store_shared(entry_address(first + lane()), range.first_entries[lane()]);
+        __syncwarp(); /* they are there */
+        given_end = first + CUDA_ITEM_ENTRIES;
+        entries_end = first / HALF_ENTRIES * HALF_ENTRIES;
+        fetch_entries(entries_end);
+    }
+
+    /* Those from the first to the last one of a unit are there. Units come in order. */
+    void find_entries(uint32_t first, uint32_t last)
+    {
+        while (last >= given_end && first >= entries_end) {
             copy_async_wait<0>();
             __syncwarp(); /* the entries are there, and the 32 before them read */
             entries_end += HALF_ENTRIES;
@@ -132,7 +149,7 @@ template <class TILE> struct tile_ring {
         uint32_t barrier = arrived + unit % SLOTS * 8, token = position_of(unit);
         uint32_t first = range.first_key > token ? (range.first_key - token) / BOX_ROWS : 0,
                  below = range.end_key > token ? min(BOXES, (range.end_key - token + BOX_ROWS - 1) / BOX_ROWS) : 0;
-        find_entries(token / BLOCK_SIZE);
+        find_entries(token / BLOCK_SIZE, (token + UNIT - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
         barrier_expect(barrier, first < below ? (below - first) * BOX_BYTES : 0);
@@ -173,30 +190,33 @@ template <class TILE> struct tile_ring {
         sync();         /* the zeros are there */
     }
 
-    /* Before anything else, by all threads of the block. */
-    void prepare()
+    /* By the sender, before the item is there. */
+    static void prepare_early(const cuda_attend_pass &pass)
     {
-        if (threadIdx.x == 0) {
-            for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                barrier_init(arrived + slot * 8, 1);
-                barrier_init(read + slot * 8, readers);
-            }
-            barrier_fence();
-        }
-        __syncthreads(); /* the barriers are there */
+        if (lane() == 0)
+            prefetch_map(map_of(pass));
     }
 
+    /* When it is there: all units, as slots become free. Those that compute go on when the barriers are there too. */
     void send_all()
     {
-        prefetch_map(map);
-        entries_end = range.first_tile() * TILE_TOKENS / BLOCK_SIZE / HALF_ENTRIES * HALF_ENTRIES;
-        fetch_entries(entries_end);
+        if (lane() < 2 * SLOTS) {
+            barrier_init(arrived + lane() * 8, lane() < SLOTS ? 1 : readers);
+            barrier_fence();
+        }
+        __syncwarp();
+        arrive_for(1 + threadIdx.y, (WARPS + 1) * 32);
+        begin_entries();
         for (uint32_t unit = 0; unit < end; unit++) {
             if (unit >= SLOTS)
                 barrier_wait(read + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);
             send(unit);
         }
     }
+
+    /* By all that compute, first. */
+    static void await_item() { await_threads(1 + threadIdx.y, (WARPS + 1) * 32); }
+    void prepare() const {}
 
     void begin() const {} /* the sender has */
 
@@ -248,9 +268,11 @@ template <class TILE> struct tile_ring {
     }
 
     static bool is_sender() { return false; }
+    static void prepare_early(const cuda_attend_pass &) {}
     void send_all() const {}
+    static void await_item() { __syncthreads(); }
 
-    /* Zeros into the padding of rows, which is multiplied by zeros of q and must not be NaN. */
+    /* By all that compute. Zeros into the padding of rows, which is multiplied by zeros of q and must not be NaN. */
     void prepare() const
     {
         if constexpr (ROW_BYTES % (16 * bytes_of(KV_DTYPE)) != 0) {

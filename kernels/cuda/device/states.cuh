@@ -56,8 +56,8 @@ static inline float tanh_any(float y)
 struct score_rule {
     float scale, softcap; /* scale: of q.k, k_scale included, and divided by softcap if there is one */
 
-    score_rule(const cuda_attend_pass &pass, uint32_t kv_head)
-        : scale(pass.scale * pass.k_scale[kv_head] * (pass.softcap > 0.0f ? pass.inverse_softcap : LOG2_E)),
+    score_rule(const cuda_attend_pass &pass, float k_scale)
+        : scale(pass.scale * k_scale * (pass.softcap > 0.0f ? pass.inverse_softcap : LOG2_E)),
           softcap(pass.softcap * LOG2_E)
     {
     }
@@ -109,7 +109,6 @@ struct finished {
         factor = of_o * reciprocal(l) * v_scale;
         lse = fmaf(m, LN_2, logf(l));
     }
-    /* "+ 0": a value that was rounded to -0 or to 0 on the way, depending on what it was computed
-     * together with, is 0 */
-    float operator()(float o) const { return o * factor + 0.0f; }
+    /* "+ 0": a value that was -0 or 0, depending on what it was computed together with, is 0 */
+    float operator()(float o) const { return fmaf(o, factor, 0.0f); }
 };

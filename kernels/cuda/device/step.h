@@ -28,6 +28,8 @@ enum {
     PAGED_PARTITION = 512,  /* tokens of a thread block of paged_v2 */
     CUDA_MAP_BYTES = 128,   /* of a tensor map */
     CUDA_MEMBERS_MAX = 4,   /* that share an item */
+    CUDA_ITEM_ENTRIES = 8,  /* of the block table, that come with an item */
+    CUDA_COLUMNS_MAX = 128, /* of an item: those of the widest kernel */
     MERGE_TOGETHER_MAX = 32 /* partial states that a merge takes at a time: a lane each */
 };
 
@@ -37,6 +39,8 @@ struct cuda_item {
     uint32_t column, columns;    /* the packed columns [column, column + columns) of the plan's item */
     uint32_t partial;            /* of the item's first row, or PLAN_NO_PARTIAL */
     uint32_t first_key, end_key; /* positions that any of its columns sees in the range */
+    uint32_t
+        entries[CUDA_ITEM_ENTRIES]; /* of its table, from the tile of first_key on, where they are */
 };
 
 /* A row of an item. */

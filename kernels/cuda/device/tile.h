@@ -33,7 +33,8 @@ enum {
     TILE_SLOTS_MAX = 16,
     TILE_ENTRIES = 64, /* of the block table, that are kept in shared memory */
     TILE_ENTRY_BYTES = TILE_ENTRIES * 4,
-    TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8, /* two of a slot */
+    TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8,    /* two of a slot */
+    TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 23) / 16 * 16, /* of struct item_memory, and 4 a column */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
     TILE_FEW_WARPS = 8,
@@ -46,17 +47,18 @@ enum {
 };
 
 struct tile_shape {
+    uint32_t columns;
     uint32_t padded_dim;     /* head_dim in whole fragments of 16 */
     uint32_t warps, threads; /* warps: that compute */
     uint32_t kv_row;         /* bytes of a row in a slot */
     uint32_t unit;           /* tokens of a slot: 16, 32 or 64 */
     uint32_t slot;           /* bytes */
     uint32_t slots, blocks;
-    uint32_t fold_floats;              /* of a thread and level */
-    uint32_t register_levels;          /* of the fold; the levels above are in shared memory */
-    uint32_t fold_levels;              /* in all, of attend_wide.cu */
-    uint32_t barriers, entries, folds; /* where they begin in shared memory, behind the ring */
-    uint32_t bytes;                    /* in all, 0 if it does not fit */
+    uint32_t fold_floats;                    /* of a thread and level */
+    uint32_t register_levels;                /* of the fold; the levels above are in shared memory */
+    uint32_t fold_levels;                    /* in all, of attend_wide.cu */
+    uint32_t barriers, entries, item, folds; /* where they begin in shared memory, behind the ring */
+    uint32_t bytes;                          /* in all, 0 if it does not fit */
 };
 
 /* Where shared memory's parts lie behind the ring; `folds`: bytes of them. The ring is aligned, of each
@@ -67,7 +69,8 @@ HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool eng
         t->slots = TILE_SLOTS_MAX;
     t->barriers = t->slots * t->slot;
     t->entries = t->barriers + TILE_BARRIER_BYTES;
-    t->folds = t->entries + TILE_ENTRY_BYTES;
+    t->item = t->entries + TILE_ENTRY_BYTES;
+    t->folds = t->item + TILE_ITEM_BYTES + 4 * t->columns;
     t->bytes = t->folds + folds;
     if (engine)
         t->bytes = (t->bytes + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT;
@@ -88,6 +91,7 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
                                                 uint32_t sm_bytes, bool engine)
 {
     struct tile_shape t = {0};
+    t.columns = columns;
     t.padded_dim = (head_dim + 15) / 16 * 16;
     t.warps = columns / 8;
     t.threads = 32 * (t.warps + engine);
@@ -108,7 +112,7 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
     if (t.register_levels > PLAN_ROW) /* levels: run, segment, row */
         t.register_levels = PLAN_ROW;
     uint32_t folds = (PLAN_ROW - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
-    uint32_t fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + folds;
+    uint32_t fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + TILE_ITEM_BYTES + 4 * columns + folds;
     uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
     for (; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
@@ -132,6 +136,7 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
                                                      uint32_t sm_bytes)
 {
     struct tile_shape t = {0};
+    t.columns = columns;
     t.padded_dim = (head_dim + 15) / 16 * 16;
     t.warps = columns / TILE_GROUP_COLUMNS * TILE_GROUP_WARPS;
     t.threads = 32 * (t.warps + TILE_GROUP_WARPS); /* registers are handed over by whole warpgroups */
@@ -142,7 +147,7 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
     t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
     t.blocks = 2 * TILE_GROUP_COLUMNS / columns;
     uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
-             fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + folds;
+             fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + TILE_ITEM_BYTES + 4 * columns + folds;
     t.slots = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.slot; /* five or more */
     tile_lay_out(&t, folds, true);
     return t;
