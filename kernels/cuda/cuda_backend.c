@@ -21,6 +21,9 @@ enum {
     /* as many thread blocks of 8 columns have a place at once; 3 and 4 measured on an H200: W5 (ragged)
        at 0.89 and 0.93 of the roof, W2, W4 and W10 alike */
     TASKS_PER_MULTIPROCESSOR = 4,
+    /* clusters of two thread blocks: of four, 62 find room on an H200's 132 multiprocessors, and the
+       last ones of W2 and W10 would wait for the first */
+    CLUSTER_BITS = 1,
     PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
     ROOF_THREADS = 512,        /* measure.cu, read_all */
     ROOF_ROUNDS = 5
@@ -332,6 +335,7 @@ static int load_kernels(struct cuda_backend *b)
                        "looking for the kernel %s", cuda_kernel_names[i]);
     }
     b->members = cuda_uses_engine(g, &d->target) && cuda_columns_max(g, &d->target) > 0;
+    b->cluster_bits = d->cu.cuLaunchKernelEx ? CLUSTER_BITS : 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
         if (!has_kernel(b, all[i].kernel))
             continue;

@@ -56,7 +56,8 @@ struct cuda_backend {
     struct cuda_width widths[CUDA_WIDTHS_MAX]; /* narrowest first */
     uint32_t width_count;
     uint32_t merge_together_max;   /* partial states at a time */
-    bool members;                  /* rows may be shared by members */
+    bool members;                  /* rows may be shared by members, */
+    uint32_t cluster_bits;         /* in clusters of up to 2^cluster_bits thread blocks */
     struct cuda_partial *partials; /* [partials_max] */
 
     struct kv_pool layout; /* sizes only, no bytes */
@@ -79,7 +80,7 @@ struct cuda_backend {
 
 static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 {
-    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0};
+    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0, 0};
 }
 
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */

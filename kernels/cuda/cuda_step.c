@@ -93,8 +93,8 @@ static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint3
     for (uint32_t i = 0; i < n; i++)
         copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0,
-                                   0};
+    const struct cuda_grid grid = {
+        n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
 }
 
@@ -296,10 +296,10 @@ static void cut_item(const struct cuda_backend *b, const struct attention_step *
     }
 }
 
-/* How many members of an item may be one thread block, in bits: as many as come to lie on a
+/* How many members of an item are one thread block, in bits, at most: as many as come to lie on a
  * multiprocessor anyway. */
-static uint32_t member_bits_max(const struct cuda_backend *b, const struct plan *plan,
-                                const struct cuda_width *width)
+static uint32_t block_bits_max(const struct cuda_backend *b, const struct plan *plan,
+                               const struct cuda_width *width)
 {
     uint32_t processors = b->device.multiprocessors,
              each = (plan->item_count * b->options.geometry->kv_heads + processors - 1) / processors,
@@ -309,7 +309,7 @@ static uint32_t member_bits_max(const struct cuda_backend *b, const struct plan 
 
 /* The items that are a row's parts, as members; whether they can be: if they are of this row only,
  * follow each other in one node of the tree, so that they are folded one after the other, and have room
- * in a thread block. */
+ * in a cluster. */
 static bool make_members(const struct cuda_backend *b, const struct plan *plan,
                          const struct plan_merge *merge, struct shared_item *s)
 {
@@ -331,7 +331,7 @@ static bool make_members(const struct cuda_backend *b, const struct plan *plan,
         s->bits++;
     /* what is left of its columns may go to a narrower width */
     for (uint32_t i = 0; i <= width_for(b, s, geometry_group(b->options.geometry)); i++) {
-        if (s->bits > member_bits_max(b, plan, &b->widths[i]))
+        if (s->bits > block_bits_max(b, plan, &b->widths[i]) + b->cluster_bits)
             return false;
     }
     return true;
@@ -517,14 +517,18 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         const struct cuda_item_list *list = &prepared->items[i / CUDA_MEMBER_SIZES][bits];
         if (list->count == 0)
             continue;
-        struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> bits, width->shape.threads);
-        grid.threads_y = 1U << bits;
-        grid.shared_bytes = width->shape.bytes << bits;
+        uint32_t block_bits = smaller(bits, block_bits_max(b, prepared->plan, width));
+        struct cuda_grid grid =
+            cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
+        grid.threads_y = 1U << block_bits;
+        grid.shared_bytes = width->shape.bytes << block_bits;
+        grid.cluster = bits > block_bits ? 1U << (bits - block_bits) : 0;
         grid.overlaps = 1;
         if (!with_items.beside)
-            overlap_first(b, width->shape.blocks >> bits, launches == 1, &grid);
+            overlap_first(b, width->shape.blocks >> block_bits, launches == 1, &grid);
         with_items.items = cuda_queue_address(&b->queue, list->host);
         with_items.member_bits = bits;
+        with_items.block_bits = block_bits;
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }
@@ -573,6 +577,7 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan,
                                  partitions,
                                  CUDA_THREADS,
                                  paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION),
+                                 0,
                                  0,
                                  0};
         cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);

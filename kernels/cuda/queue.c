@@ -52,8 +52,15 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
     const struct cuda_grid *g = &x->grid;
     CUfunction function = q->kernels[x->kernel];
     void *parameters[] = {x->arguments};
-    CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                               .value.programmaticStreamSerializationAllowed = 1};
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (x->early)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1};
+    if (g->cluster)
+        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                                  .value.clusterDim = {g->cluster, 1, 1}};
     const CUlaunchConfig config = {.gridDimX = g->x,
                                    .gridDimY = g->y,
                                    .gridDimZ = g->z,
@@ -62,12 +69,12 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
                                    .blockDimZ = 1,
                                    .sharedMemBytes = g->shared_bytes,
                                    .hStream = d->stream,
-                                   .attrs = &early,
-                                   .numAttrs = 1};
+                                   .attrs = attributes,
+                                   .numAttrs = count};
     cuda_holds(d,
-               x->early ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
-                        : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY,
-                                               1, g->shared_bytes, d->stream, parameters, NULL),
+               count ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
+                     : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY, 1,
+                                            g->shared_bytes, d->stream, parameters, NULL),
                "launching %s", cuda_kernel_names[x->kernel]);
 }
 
@@ -161,14 +168,15 @@ static CUgraph record(struct cuda_queue *q, const struct cuda_operations *list)
 }
 
 /* Whether a graph of `old` may be updated to one of `new`: what an update changes are parameters. That
- * a node may begin early belongs to the edge before it, and dimensions of clusters, which no launch
- * has, would stay as they are without an error. */
+ * a node may begin early belongs to the edge before it, and dimensions of clusters would stay as they
+ * are without an error. */
 static bool same_nodes(const struct cuda_operations *old, const struct cuda_operations *new)
 {
     bool same = old->count == new->count;
     for (uint32_t i = 0; same && i < new->count; i++)
         same = old->list[i].kind == new->list[i].kind && old->list[i].kernel == new->list[i].kernel &&
-               old->list[i].early == new->list[i].early;
+               old->list[i].early == new->list[i].early &&
+               old->list[i].grid.cluster == new->list[i].grid.cluster;
     return same;
 }
 

@@ -141,6 +141,7 @@ struct cuda_grid {
     uint32_t x, y, z, threads, shared_bytes;
     uint32_t
         overlaps; /* 1: it awaits the kernel before it by itself, and may begin before that one ends */
+    uint32_t cluster;   /* thread blocks of a cluster; 0: there are none */
     uint32_t threads_y; /* 0: as 1 */
 };
 

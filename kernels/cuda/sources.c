@@ -15,6 +15,7 @@
     XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                              \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                          \
     XX(copies, "kernels/cuda/device/copies.cuh")                                                       \
+    XX(cluster, "kernels/cuda/device/cluster.cuh")                                                     \
     XX(columns, "kernels/cuda/device/columns.cuh")                                                     \
     XX(folds, "kernels/cuda/device/folds.cuh")                                                         \
     XX(weigh, "kernels/cuda/device/weigh.cuh")                                                         \

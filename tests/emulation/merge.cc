@@ -187,12 +187,12 @@ static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
     pass.k_scale = pass.v_scale = v_scale.data();
-    pass.member_bits = bits;
+    pass.member_bits = pass.block_bits = bits;
     emulate(
         {2 * KV_HEADS, 1, 1}, threads, (size_t)members * apart / sizeof(float),
         [&] {
             const item_place place(pass);
-            uint8_t *memory = (uint8_t *)emulated.dynamic + item_place::member() * apart;
+            uint8_t *memory = (uint8_t *)emulated.dynamic + item_place::of_block() * apart;
             item_memory &brought = *(item_memory *)(memory + apart - sizeof(item_memory));
             if (threadIdx.x < 32)
                 place.bring(pass, brought);

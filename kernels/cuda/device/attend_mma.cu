@@ -308,7 +308,7 @@ template <int COLUMNS> struct attend : item_columns {
     static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
         const item_place place(pass);
-        shared += threadIdx.y * SHAPE.bytes; /* not item_place::member(): one register less, which head_dim 256 needs */
+        shared += threadIdx.y * SHAPE.bytes; /* not item_place::of_block(): one register less, which head_dim 256 needs */
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (tiles::is_sender()) {
             tiles::prepare_early(pass);

@@ -272,7 +272,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
         const item_place place(pass);
-        shared += item_place::member() * SHAPE.bytes;
+        shared += item_place::of_block() * SHAPE.bytes;
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (threadIdx.x < 32 * SHAPE.warps) {
             tiles::await_item();

@@ -3,6 +3,7 @@
  * of which they make the output together. */
 #pragma once
 
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
@@ -15,17 +16,23 @@ struct item_memory {
     uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
 };
 
-/* Which item of which KV head is taken here: a thread block has 2^member_bits members (threadIdx.y), which have the same columns and
- * each some of the chunks, in order. */
+/* Which item of which KV head is taken here. Its 2^member_bits members have the same columns and each some of the chunks, in order;
+ * 2^block_bits of them are a thread block (threadIdx.y), and as many thread blocks as that takes a cluster. */
 struct item_place {
     uint32_t item, kv_head;
 
     item_place(const cuda_attend_pass &pass)
-        : item((blockIdx.x / KV_HEADS << pass.member_bits) + member()), kv_head(blockIdx.x % KV_HEADS)
     {
+        const uint32_t at = blockIdx.x >> (pass.member_bits - pass.block_bits);
+        item = (at / KV_HEADS << pass.member_bits) + member(pass);
+        kv_head = at % KV_HEADS;
     }
-    /* Said so that the compiler sees that it is the same for a whole warp. */
-    static uint32_t member() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
+    static uint32_t member(const cuda_attend_pass &pass)
+    {
+        return ((blockIdx.x << pass.block_bits) + of_block()) & (1u << pass.member_bits) - 1;
+    }
+    /* Which of the thread block's members; said so that the compiler sees that it is the same for a whole warp. */
+    static uint32_t of_block() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
 
     /* By a warp: bring the item, which is there after a barrier. */
     void bring(const cuda_attend_pass &pass, item_memory &to) const
@@ -140,27 +147,42 @@ struct item_columns {
     }
 
     /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
-     * write them. `states` are this member's, `apart` is how far the members' lie from each other. The item is of one row. */
+     * write them. `states` are this member's, `apart` is how far those of a thread block lie from each other. The item is of one row. */
     void write_together(const uint8_t *states, uint32_t apart, uint32_t threads) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
         const uint32_t members = 1u << pass.member_bits, each = (item.columns + members - 1) >> pass.member_bits,
-                       first = min(item_place::member() * each, item.columns), n = min(each, item.columns - first);
-        const uint8_t *all = states - item_place::member() * apart;
-        await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits); /* all have written theirs */
+                       first = min(item_place::member(pass) * each, item.columns), n = min(each, item.columns - first);
+        const uint8_t *all = states - item_place::of_block() * apart; /* of the thread block */
+        const bool is_cluster = pass.member_bits > pass.block_bits;
+        if (is_cluster) /* all have written theirs */
+            cluster_sync();
+        else
+            await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits);
         for (uint32_t at = threadIdx.x; at < n * VECTORS; at += threads) {
             const uint32_t column = first + at / VECTORS, vector = at % VECTORS;
-            const float *state = (const float *)all + column * STATE_FLOATS;
-            float4 o = *(const float4 *)(state + vector * 4);
-            float2 ml = *(const float2 *)(state + HEAD_DIM);
+            float4 states_o[CUDA_MEMBERS_MAX], states_ml[CUDA_MEMBERS_MAX]; /* m, l and padding */
+#pragma unroll
+            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++) {
+                const uint32_t of_block = i & (1u << pass.block_bits) - 1;
+                const float *state = (const float *)(all + of_block * apart) + column * STATE_FLOATS;
+                if (i < members && is_cluster) {
+                    const uint32_t there = cluster_address(shared_address(state), i >> pass.block_bits);
+                    states_o[i] = cluster_load4(there + vector * 16);
+                    states_ml[i] = cluster_load4(there + HEAD_DIM * 4);
+                } else if (i < members) {
+                    states_o[i] = *(const float4 *)(state + vector * 4);
+                    states_ml[i] = *(const float4 *)(state + HEAD_DIM);
+                }
+            }
+            float4 o = states_o[0], ml = states_ml[0];
 #pragma unroll
             for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
                 if (i < members) {
-                    state += apart / sizeof(float);
-                    const float4 from = *(const float4 *)(state + vector * 4);
-                    const float2 from_ml = *(const float2 *)(state + HEAD_DIM);
-                    const merge_weights w(ml.x, from_ml.x);
-                    ml = {w.m, w(ml.y, from_ml.y)};
+                    const float4 &from = states_o[i];
+                    const merge_weights w(ml.x, states_ml[i].x);
+                    ml.x = w.m;
+                    ml.y = w(ml.y, states_ml[i].y);
                     o = {w(o.x, from.x), w(o.y, from.y), w(o.z, from.z), w(o.w, from.w)};
                 }
             }
@@ -168,5 +190,7 @@ struct item_columns {
             write(vector * 4, o.x, o.y);
             write(vector * 4 + 2, o.z, o.w);
         }
+        if (is_cluster)
+            cluster_sync(); /* no thread block ends before the others have read */
     }
 };

@@ -123,7 +123,9 @@ struct cuda_attend_pass {
     uint32_t beside;    /* 1: beside the kernel before it, which takes other items of the same pass */
     uint32_t merge_count;
     uint32_t merge_together; /* partial states: a power of two */
-    uint32_t member_bits;    /* 2^member_bits members of a thread block share an item */
+    uint32_t member_bits;    /* 2^member_bits members share an item, */
+    uint32_t block_bits;     /* 2^block_bits of them in a thread block */
+    uint32_t zero;           /* no padding: they are compared byte by byte */
 };
 
 /* Query heads that a thread block of merge.cu may take elements of: a thread has four. */

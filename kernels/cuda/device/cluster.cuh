@@ -1,0 +1,34 @@
+/* cluster.cuh - thread blocks that run at the same time and read each other's shared memory (a cluster, sm_90 and later). */
+#pragma once
+
+#include "kernels/cuda/device/copies.cuh"
+
+/* By all threads of all thread blocks of the cluster that have not ended: what was written before is seen after. */
+static inline void cluster_sync()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* Where the thread block `rank` of the cluster has what this one has at `address` of its shared memory. */
+static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
+{
+    uint32_t there = address;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+#endif
+    return there;
+}
+
+static inline float4 cluster_load4(uint32_t there)
+{
+    float4 x = {};
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(there)
+                 : "memory");
+#endif
+    return x;
+}
