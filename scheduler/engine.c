@@ -625,6 +625,11 @@ double engine_roof_gb_per_s(const struct engine *e)
     return executor_roof_gb_per_s(e->all.executor);
 }
 
+double engine_grouping_us(const struct engine *e)
+{
+    return executor_grouping_us(e->all.executor);
+}
+
 const char *engine_failure(const struct engine *e)
 {
     return atomic_load(&e->failure);

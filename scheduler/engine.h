@@ -46,6 +46,7 @@ void engine_reuse(struct call *call, enum call_kind kind);
 /* Any thread. */
 const struct attention_info *engine_backend(const struct engine *engine);
 double engine_roof_gb_per_s(const struct engine *engine);
+double engine_grouping_us(const struct engine *engine); /* planner.h */
 
 /* engine_failure: why the backend has stopped working for good, or NULL. From then on every call that
  * computes fails with ATTND_DEVICE. */

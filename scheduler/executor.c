@@ -4,6 +4,7 @@
 #include "config/clock.h"
 #include "config/fault.h"
 #include "config/log.h"
+#include "scheduler/calibration.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ struct executor {
     const struct geometry *g;
     struct attention *attention;
     double roof_gb_per_s;
+    struct planner_costs costs;
     struct block_tables *tables;
     struct window_planners *windows; /* [window_count] */
     uint32_t window_count;
@@ -314,6 +316,11 @@ double executor_roof_gb_per_s(const struct executor *x)
     return x->roof_gb_per_s;
 }
 
+double executor_grouping_us(const struct executor *x)
+{
+    return x->costs.grouping_us;
+}
+
 uint64_t executor_step(const struct executor *x)
 {
     return x->number;
@@ -351,9 +358,19 @@ static int open_attention(struct executor *x, const struct executor_options *o,
         .cookie = o->cookie,
     };
     int rc = attention_open(&options, &x->attention, error);
-    if (rc == 0)
-        x->roof_gb_per_s = attention_measure_roof(x->attention);
-    return rc;
+    if (rc != 0)
+        return rc;
+    x->roof_gb_per_s = attention_measure_roof(x->attention);
+    const struct calibration calibration = {.geometry = &c->geometry,
+                                            .blocks = options.blocks,
+                                            .rows_max = options.rows_max,
+                                            .partials_max = options.partials_max,
+                                            .table_rows = options.table_rows,
+                                            .table_stride = options.table_stride,
+                                            .read_gb_per_s = x->roof_gb_per_s};
+    if (c->sharing == SHARING_AUTO)
+        x->costs = calibrate(&calibration, x->attention);
+    return 0;
 }
 
 static int make_planners(struct executor *x, uint32_t partials_max)
@@ -374,7 +391,8 @@ static int make_planners(struct executor *x, uint32_t partials_max)
                                                 .group = geometry_group(g),
                                                 .block_size = g->block_size,
                                                 .window = g->window[layer],
-                                                .share = x->config->sharing};
+                                                .share = x->config->sharing != SHARING_OFF,
+                                                .costs = x->costs};
         for (int slot = 0; slot < PLAN_SLOTS; slot++) {
             if (planner_create(&options, &x->windows[i].slots[slot]) != 0)
                 return ATTND_NO_MEMORY;

@@ -64,6 +64,7 @@ void executor_destroy(struct executor *executor);
 struct block_tables *executor_tables(const struct executor *executor);
 const struct attention_info *executor_backend(const struct executor *executor);
 double executor_roof_gb_per_s(const struct executor *executor);
+double executor_grouping_us(const struct executor *executor);
 
 /* See attention_merge_states(). */
 void executor_merge_states(struct executor *executor, const struct merge_states *m);

@@ -53,6 +53,7 @@ struct planner {
     const uint32_t *tables; /* of the current call */
     uint32_t stride;
     uint32_t piece_max; /* chunks of a piece, roughly at most */
+    bool grouped;       /* rows read together what they share */
     bool within_nodes;  /* items of many columns lie within a node (NARROW_COLUMNS) */
     bool overflow;
 
@@ -206,7 +207,7 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
     const struct entry *e = &p->entries[at];
     uint64_t tokens = (uint64_t)e->common * p->o.block_size;
     uint32_t ends = smaller(end_chunk_of(e->keys), end_chunk_of(e[1].keys));
-    if (first_chunk_of(p, e->keys) > 0 || first_chunk_of(p, e[1].keys) > 0 || !p->o.share)
+    if (first_chunk_of(p, e->keys) > 0 || first_chunk_of(p, e[1].keys) > 0 || !p->grouped)
         return 0; /* windows begin at different chunks */
     if (e->keys <= e[1].keys && (e->table == e[1].table || e->keys <= tokens))
         return ends;
@@ -363,6 +364,15 @@ static void sort_items(struct planner *p)
         p->sorted[start[__builtin_clz(p->items[i].chunks * p->items[i].rows | 1)]++] = p->items[i];
 }
 
+/* Whether what rows need not read again takes as long as what grouping them costs. */
+static bool grouping_pays(const struct planner *p)
+{
+    uint64_t saved = 0; /* chunks */
+    for (uint32_t i = 0; i + 1 < p->entry_count; i++)
+        saved += common_chunks(p, i);
+    return (double)saved * p->o.costs.chunk_us >= p->o.costs.grouping_us;
+}
+
 /* What the rows cost, in chunks of NARROW_COLUMNS. */
 static uint64_t work_of(const struct planner *p)
 {
@@ -417,6 +427,8 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     order_rows(p, rows, n);
     for (uint32_t i = 0; i < n; i++)
         p->rows[i] = (struct plan_row){rows[i].table, rows[i].keys};
+    p->grouped = p->o.share;
+    p->grouped = p->grouped && grouping_pays(p);
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
     p->piece_max = whole_nodes((uint32_t)((work_of(p) + tasks - 1) / tasks));
     p->within_nodes = true;

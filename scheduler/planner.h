@@ -3,7 +3,8 @@
  * A planner serves the layers of one window. It finds what rows share by comparing block ids, never
  * reference counts: rows sorted by their tables form a tree, and every stretch of chunks that several
  * rows read becomes items of all of them, at any depth. How finely work is cut follows the amount of
- * it. None of this changes a bit of any result (kernels/plan.h), so the planner is free to choose.
+ * it, and whether rows are grouped what that costs. None of this changes a bit of any result
+ * (kernels/plan.h), so the planner is free to choose.
  *
  * Between steps it keeps the order of the rows: as long as the same tables come again, with the same
  * versions, a step costs O(rows + items), whatever the contexts. Engine thread only; nothing allocates
@@ -19,6 +20,13 @@
 
 struct planner;
 
+/* Microseconds, as measured on this machine (calibration.h). All 0: rows are grouped wherever they
+ * share a chunk. */
+struct planner_costs {
+    double chunk_us;    /* of reading a chunk of one layer, all KV heads */
+    double grouping_us; /* of a pass in which rows read something together, beside what it reads */
+};
+
 struct planner_options {
     uint32_t rows_max;     /* of a plan */
     uint32_t partials_max; /* of a plan */
@@ -26,6 +34,7 @@ struct planner_options {
     uint32_t kv_heads, group, block_size;
     uint32_t window; /* of the layers that the plans are for */
     bool share;      /* false: never group rows (for tests and measurements) */
+    struct planner_costs costs;
 };
 
 /* A row to be planned. `version` changes whenever blocks that the table already had change; growth at

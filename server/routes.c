@@ -118,6 +118,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_string(w, "isa", backend->isa);
     json_uint(w, "threads", backend->threads);
     json_float(w, "roof_gb_per_s", (float)engine_roof_gb_per_s(daemon->engine));
+    json_float(w, "grouping_us", (float)engine_grouping_us(daemon->engine));
     json_bool(w, "bit_stable", backend->bit_stable);
     json_close(w, '}');
     write_geometry(w, daemon);

@@ -11,8 +11,8 @@ curl -s "$URL/v1/info" >"$WORK/info"
 expect 'info is JSON with a name' attnd "$(jq -r .name "$WORK/info")"
 expect 'info shows the geometry' '4 8 2 64 16 bf16 0.125' \
     "$(jq -r '.geometry | "\(.layers) \(.query_heads) \(.kv_heads) \(.head_dim) \(.block_size) \(.dtype) \(.scale)"' "$WORK/info")"
-expect 'info shows the backend' 'true true true' \
-    "$(jq -r '.backend | "\(.name | IN("cpu", "cuda")) \(.bit_stable) \(.roof_gb_per_s > 0)"' "$WORK/info")"
+expect 'info shows the backend' 'true true true true' \
+    "$(jq -r '.backend | "\(.name | IN("cpu", "cuda")) \(.bit_stable) \(.roof_gb_per_s > 0) \(.grouping_us >= 0)"' "$WORK/info")"
 expect 'info shows the pool' '4096 32768' "$(jq -r '.pool | "\(.blocks) \(.bytes_per_block)"' "$WORK/info")"
 
 # Every answer carries a request id, the client's if it is sane.

@@ -287,15 +287,10 @@ START_TEST(bug_pieces_were_parts_of_nodes)
 }
 END_TEST
 
-/* Tables 0 .. n - 1 share `chunks` chunks and have one of their own each. Returns how many items the
- * shared ones became, all of one size. */
-static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
-                                 uint32_t *size)
+/* Tables 0 .. n - 1 share `chunks` chunks and have one of their own each, in `rows`. */
+static struct family *make_prefix(uint32_t n, uint32_t chunks, struct planner_row *rows)
 {
     struct family *f = make_family(3, 100);
-    struct planner *p = make_planner(threads, 2, 0, partials, true);
-    struct planner_row rows[TABLES];
-    uint32_t items = 0;
     for (uint32_t t = 0; t < n; t++) {
         if (t)
             memcpy(f->tables[t], f->tables[0], chunks * CHUNK_TOKENS / BLOCK_SIZE * sizeof(uint32_t));
@@ -303,6 +298,18 @@ static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, 
         lengthen(f, t, (chunks + 1) * CHUNK_TOKENS);
         rows[t] = (struct planner_row){t, f->length[t], 1};
     }
+    return f;
+}
+
+/* A prefix of `chunks` chunks of n rows. Returns how many items it
+ * became, all of one size. */
+static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
+                                 uint32_t *size)
+{
+    struct planner_row rows[TABLES];
+    struct family *f = make_prefix(n, chunks, rows);
+    struct planner *p = make_planner(threads, 2, 0, partials, true);
+    uint32_t items = 0;
     const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_eq(chunks_read(plan), chunks + n);
@@ -368,6 +375,39 @@ START_TEST(items_of_many_columns_lie_within_a_node)
 }
 END_TEST
 
+/* As many chunks as n rows read, one of them together, if reading a chunk takes 2 us and grouping
+ * `cost`. */
+static uint64_t read_at_cost(uint32_t n, double cost)
+{
+    struct planner_row rows[TABLES];
+    struct family *f = make_prefix(n, 1, rows);
+    const struct planner_options o = {.rows_max = TABLES,
+                                      .partials_max = 1 << 12,
+                                      .tasks = 8,
+                                      .kv_heads = 2,
+                                      .group = 4,
+                                      .block_size = BLOCK_SIZE,
+                                      .share = true,
+                                      .costs = {2, cost}};
+    struct planner *p;
+    ck_assert_int_eq(planner_create(&o, &p), 0);
+    const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    uint64_t chunks = chunks_read(plan);
+    planner_destroy(p);
+    free(f);
+    return chunks;
+}
+
+START_TEST(rows_are_grouped_where_that_saves_time)
+{
+    ck_assert_uint_eq(read_at_cost(4, 0), 1 + 4);
+    ck_assert_uint_eq(read_at_cost(4, 6), 1 + 4); /* three chunks less, 6 us */
+    ck_assert_uint_eq(read_at_cost(4, 6.1), 4 + 4);
+    ck_assert_uint_eq(read_at_cost(5, 6.1), 1 + 5);
+}
+END_TEST
+
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
@@ -383,5 +423,6 @@ TCase *planner_case(void)
     tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
     tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
+    tcase_add_test(tc, rows_are_grouped_where_that_saves_time);
     return tc;
 }
