@@ -21,6 +21,15 @@ static inline uint32_t cluster_address(uint32_t address, uint32_t rank)
     return there;
 }
 
+static inline float2 cluster_load2(uint32_t there)
+{
+    float2 x = {};
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(there) : "memory");
+#endif
+    return x;
+}
+
 static inline float4 cluster_load4(uint32_t there)
 {
     float4 x = {};

@@ -146,6 +146,55 @@ struct item_columns {
         }
     }
 
+    /* Four elements of a column of every member's state. */
+    struct member_states {
+        float4 o[CUDA_MEMBERS_MAX];
+        float2 ml[CUDA_MEMBERS_MAX];
+    };
+
+    /* `all`: the states of the first member of this thread block; the others lie `apart`. */
+    member_states load_states(const uint8_t *all, uint32_t apart, uint32_t column, uint32_t vector) const
+    {
+        member_states x = {};
+#pragma unroll
+        for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++) {
+            const uint32_t of_block = i & (1u << pass.block_bits) - 1;
+            const float *state = (const float *)(all + of_block * apart) + column * STATE_FLOATS;
+            if (i >= 1u << pass.member_bits)
+                continue;
+            if (is_cluster()) {
+                const uint32_t there = cluster_address(shared_address(state), i >> pass.block_bits);
+                x.o[i] = cluster_load4(there + vector * 16);
+                x.ml[i] = cluster_load2(there + HEAD_DIM * 4);
+            } else {
+                x.o[i] = *(const float4 *)(state + vector * 4);
+                x.ml[i] = *(const float2 *)(state + HEAD_DIM);
+            }
+        }
+        return x;
+    }
+
+    /* Fold them in order of the members, and write what comes out. */
+    void write_states_of(const member_states &x, uint32_t column, uint32_t vector) const
+    {
+        float4 o = x.o[0];
+        float2 ml = x.ml[0];
+#pragma unroll
+        for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
+            if (i < 1u << pass.member_bits) {
+                const float4 &from = x.o[i];
+                const merge_weights w(ml.x, x.ml[i].x);
+                ml = {w.m, w(ml.y, x.ml[i].y)};
+                o = {w(o.x, from.x), w(o.y, from.y), w(o.z, from.z), w(o.w, from.w)};
+            }
+        }
+        const output_writer write{pass.o, query_of(column) * HEAD_DIM, finish(column, ml.x, ml.y, vector == 0)};
+        write(vector * 4, o.x, o.y);
+        write(vector * 4 + 2, o.z, o.w);
+    }
+
+    bool is_cluster() const { return pass.member_bits > pass.block_bits; }
+
     /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
      * write them. `states` are this member's, `apart` is how far those of a thread block lie from each other. The item is of one row. */
     void write_together(const uint8_t *states, uint32_t apart, uint32_t threads) const
@@ -153,44 +202,20 @@ struct item_columns {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
         const uint32_t members = 1u << pass.member_bits, each = (item.columns + members - 1) >> pass.member_bits,
                        first = min(item_place::member(pass) * each, item.columns), n = min(each, item.columns - first);
-        const uint8_t *all = states - item_place::of_block() * apart; /* of the thread block */
-        const bool is_cluster = pass.member_bits > pass.block_bits;
-        if (is_cluster) /* all have written theirs */
+        const uint8_t *all = states - item_place::of_block() * apart;
+        if (is_cluster()) /* all have written theirs */
             cluster_sync();
         else
             await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits);
-        for (uint32_t at = threadIdx.x; at < n * VECTORS; at += threads) {
-            const uint32_t column = first + at / VECTORS, vector = at % VECTORS;
-            float4 states_o[CUDA_MEMBERS_MAX], states_ml[CUDA_MEMBERS_MAX]; /* m, l and padding */
-#pragma unroll
-            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++) {
-                const uint32_t of_block = i & (1u << pass.block_bits) - 1;
-                const float *state = (const float *)(all + of_block * apart) + column * STATE_FLOATS;
-                if (i < members && is_cluster) {
-                    const uint32_t there = cluster_address(shared_address(state), i >> pass.block_bits);
-                    states_o[i] = cluster_load4(there + vector * 16);
-                    states_ml[i] = cluster_load4(there + HEAD_DIM * 4);
-                } else if (i < members) {
-                    states_o[i] = *(const float4 *)(state + vector * 4);
-                    states_ml[i] = *(const float4 *)(state + HEAD_DIM);
-                }
-            }
-            float4 o = states_o[0], ml = states_ml[0];
-#pragma unroll
-            for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
-                if (i < members) {
-                    const float4 &from = states_o[i];
-                    const merge_weights w(ml.x, states_ml[i].x);
-                    ml.x = w.m;
-                    ml.y = w(ml.y, states_ml[i].y);
-                    o = {w(o.x, from.x), w(o.y, from.y), w(o.z, from.z), w(o.w, from.w)};
-                }
-            }
-            const output_writer write{pass.o, query_of(column) * HEAD_DIM, finish(column, ml.x, ml.y, vector == 0)};
-            write(vector * 4, o.x, o.y);
-            write(vector * 4 + 2, o.z, o.w);
+        for (uint32_t at = threadIdx.x; at < n * VECTORS; at += 2 * threads) { /* two at a time: a load takes a while */
+            const uint32_t next = min(at + threads, n * VECTORS - 1);
+            const member_states x = load_states(all, apart, first + at / VECTORS, at % VECTORS),
+                                y = load_states(all, apart, first + next / VECTORS, next % VECTORS);
+            write_states_of(x, first + at / VECTORS, at % VECTORS);
+            if (at + threads < n * VECTORS)
+                write_states_of(y, first + next / VECTORS, next % VECTORS);
         }
-        if (is_cluster)
+        if (is_cluster())
             cluster_sync(); /* no thread block ends before the others have read */
     }
 };
