@@ -19,7 +19,8 @@ enum {
     PAGED_V1_TOKENS = 8192, /* longest context that vLLM's rule gives to paged_v1, and */
     PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
     GRID_MAX = 65535,       /* of a grid's second dimension */
-    MERGE_FEW = 128         /* threads a multiprocessor: then a merge's are spread over more of them */
+    MERGE_FEW = 128,        /* threads a multiprocessor: then a merge's are spread over more of them, */
+    MERGE_BESIDE = 4        /* with so many warps each */
 };
 
 _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
@@ -538,6 +539,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         uint32_t threads = all <= few ? 32 : CUDA_THREADS;
         struct cuda_grid grid =
             cuda_grid_of(p->merge_count * ((of_row + threads - 1) / threads), threads);
+        grid.threads_y = all <= few ? MERGE_BESIDE : 1;
         grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_together);
         grid.overlaps = 1;
         cuda_queue_launch(&b->queue, KERNEL_MERGE, grid, p, sizeof *p);

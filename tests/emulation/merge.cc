@@ -81,7 +81,7 @@ static float random_float(float from, float to)
     return std::uniform_real_distribution<float>(from, to)(generator);
 }
 
-static bool merges_agree(uint32_t together, uint32_t threads)
+static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
 {
     std::vector<plan_merge> merges;
     std::vector<plan_part> parts;
@@ -122,7 +122,8 @@ static bool merges_agree(uint32_t together, uint32_t threads)
     pass.merge_count = ROWS;
     pass.merge_together = together;
     uint32_t blocks = (HEADS * HEAD_DIM / 4 + threads - 1) / threads;
-    emulate({ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float), [&] { merge(pass); });
+    emulate({ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float), [&] { merge(pass); },
+            beside);
     for (uint32_t row = 0; row < ROWS; row++) {
         for (uint32_t head = 0; head < HEADS; head++) {
             const state s = fold(rows[row], [&](uint32_t partial) {
@@ -139,8 +140,8 @@ static bool merges_agree(uint32_t together, uint32_t threads)
                 float expected = f(s.o[d]);
                 if (memcmp(&expected, &out[at * HEAD_DIM + d], sizeof expected) == 0 && memcmp(&f.lse, &lse[at], sizeof f.lse) == 0)
                     continue;
-                printf("%u at a time, %u threads, row %u of %zu parts, head %u, element %u: %g, wants %g; lse %g, wants %g\n",
-                       together, threads, row, rows[row].size(), head, d, (double)out[at * HEAD_DIM + d], (double)expected,
+                printf("%u at a time, %u x %u threads, row %u of %zu parts, head %u, element %u: %g, wants %g; lse %g, wants %g\n",
+                       together, threads, beside, row, rows[row].size(), head, d, (double)out[at * HEAD_DIM + d], (double)expected,
                        (double)lse[at], (double)f.lse);
                 return false;
             }
@@ -236,7 +237,7 @@ int main()
 {
     bool ok = true;
     for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
-        ok = merges_agree(together, together % 3 == 1 ? 32 : CUDA_THREADS) && ok;
+        ok = merges_agree(together, CUDA_THREADS, 1) && merges_agree(together, 32, together < 4 ? 1 + together : 4) && ok;
     for (uint32_t bits = 1; 1u << bits <= CUDA_MEMBERS_MAX; bits++) {
         ok = members_agree(bits, 0, GROUP) && ok;
         ok = members_agree(bits, GROUP / 2, GROUP - GROUP / 2) && ok;

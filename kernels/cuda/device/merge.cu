@@ -1,9 +1,10 @@
 /* merge.cu - rows whose items left partial states: fold them, in order of position, and write the row.
  *
- * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs, of a warp
- * each where there are few. Partials are taken pass.merge_together at a time (a power of two, up to a warp). While their o is on
- * its way, a warp finds the weights of all of them for a head, a lane each; then what goes on one after the other is a
- * multiplication and an addition an element. What does not depend on the states is found before the items are awaited.
+ * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs. Where these
+ * are few, they are of a warp, with others beside it (threadIdx.y) that send for some of the partials or find weights. Partials are
+ * taken pass.merge_together at a time (a power of two, up to a warp). While their o is on its way, a warp finds the weights of all of
+ * them for a head, a lane each; then what goes on one after the other is a multiplication and an addition an element. What does not
+ * depend on the states is found before the items are awaited.
  *
  * The operations on an element are those of the items' kernels, so it does not matter where a fold is cut. A maximum is the same
  * in any order. Ahead of a part of a level lie whole nodes of it, so the levels below it are empty. */
@@ -186,11 +187,13 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     const plan_merge m = pass.merges[blockIdx.x / blocks];
     const float v_scale = pass.v_scale[head / GROUP]; /* long before it is needed */
     merge_fold fold;
+    const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
+    const uint32_t first_of = threads / 32 - 1 - thread / 32; /* the last warps have the fewest copies to make */
     uint32_t behind = 0;
 #pragma unroll
     for (int level = 0; level < FOLD_LEVELS; level++)
         fold.clear(level);
-    for (uint32_t i = threadIdx.x; i < memory.heads * FOLD_LEVELS; i += blockDim.x)
+    for (uint32_t i = thread; i < memory.heads * FOLD_LEVELS; i += threads)
         memory.maxima[i] = -INFINITE;
     __syncthreads(); /* they are there */
     for (uint32_t done = 0; done == 0 || done < m.count; done += pass.merge_together) {
@@ -200,7 +203,11 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
             await_previous();
             let_next_begin();
         }
-        for (uint32_t first = 0; first < n; first += MERGE_COPIES) {
+        const float2 *const all_ml = (const float2 *)pass.partial_ml + (size_t)p.part.partial * heads;
+        float2 ml = {};
+        if (first_of < memory.heads && n > 0)
+            ml = all_ml[min(first_head + first_of, heads - 1)]; /* on its way first */
+        for (uint32_t first = threadIdx.y * MERGE_COPIES; first < n; first += blockDim.y * MERGE_COPIES) {
             const float4 *from[MERGE_COPIES];
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_COPIES; i++)
@@ -213,18 +220,19 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
             }
         }
         copy_async_commit();
-        for (uint32_t of = threadIdx.x / 32; of < memory.heads && n > 0; of += blockDim.x / 32) {
-            size_t of_ml = (size_t)p.part.partial * heads + min(first_head + of, heads - 1);
-            memory.find_weights(of, ((const float2 *)pass.partial_ml)[of_ml], p, n);
+        for (uint32_t of = first_of; of < memory.heads && n > 0; of += threads / 32) {
+            if (of != first_of)
+                ml = all_ml[min(first_head + of, heads - 1)];
+            memory.find_weights(of, ml, p, n);
         }
         copy_async_wait<0>();
         __syncthreads(); /* the weights are there */
-        if (n > 0)
+        if (n > 0 && threadIdx.y == 0)
             fold.add_all(memory, p, n, head - first_head);
         behind = __shfl_sync(ALL_LANES, p.part.end_chunk, n - 1);
         __syncthreads(); /* all is read */
     }
-    if (!is_used)
+    if (!is_used || threadIdx.y > 0)
         return;
     const finished f(memory.maxima[(head - first_head) * FOLD_LEVELS + 2], fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr,
                      v_scale);
