@@ -34,7 +34,7 @@ for tool in curl jq; do # used where the machine has none
 done
 cp -r tests/integration tests/cuda $bundle/tests/
 cp -r config scripts README.md $bundle/
-cp tests/cuda/run.sh $bundle/run.sh
+install -m 755 tests/cuda/run.sh $bundle/run.sh
 git rev-parse --short=12 HEAD >$bundle/commit 2>/dev/null || echo unknown >$bundle/commit
 echo "check-cuda: $(du -sh $bundle | cut -f1) in $bundle; on a machine with a GPU run $bundle/run.sh"
 if [ -e /dev/nvidiactl ]; then
