@@ -1,5 +1,5 @@
 /* cuda_on_host.h - enough of CUDA to run device code on the CPU: a thread of the host for each thread
- * of a block, blocks one after the other.
+ * of a block, blocks one after the other, or those of a cluster together.
  *
  * Barriers and shuffles are real, so a barrier that not all threads reach hangs, and sanitizers see
  * every access. No tensor cores, no copy engine, and what copies in the background is there at once: it
@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -25,8 +26,8 @@
 #define __launch_bounds__(...)
 #define __align__(n)               alignas(n)
 #define __expf                     expf
-#define __shared__                 static /* blocks run one at a time */
-#define DYNAMIC_SHARED(type, name) type *name = reinterpret_cast<type *>(emulated.dynamic)
+#define __shared__                 static /* blocks run one at a time, if they have such variables */
+#define DYNAMIC_SHARED(type, name) type *name = reinterpret_cast<type *>(emulated->dynamic)
 
 struct emulated_index {
     uint32_t x, y, z;
@@ -37,12 +38,16 @@ enum { EMULATED_WARPS_MAX = 8, EMULATED_LANES = 32 };
 static thread_local emulated_index threadIdx, blockIdx;
 static emulated_index blockDim, gridDim;
 
-/* Of the block that runs. */
-static struct {
-    pthread_barrier_t block, warp[EMULATED_WARPS_MAX];
+/* A block that runs, beside the others of its cluster. */
+struct emulated_block {
+    pthread_barrier_t block, warp[EMULATED_WARPS_MAX], *cluster_barrier;
     uint32_t lanes[EMULATED_WARPS_MAX][EMULATED_LANES];
     float *dynamic; /* shared memory */
-} emulated;
+    emulated_block *cluster;
+    std::atomic<uint32_t> running; /* threads */
+};
+
+static thread_local emulated_block *emulated; /* the thread's */
 
 struct uint2 {
     uint32_t x, y;
@@ -105,7 +110,7 @@ static inline uint32_t min(uint32_t a, uint32_t b) /* of an enumerator too */
 
 static inline void __syncthreads()
 {
-    pthread_barrier_wait(&emulated.block);
+    pthread_barrier_wait(&emulated->block);
 }
 
 static inline void emulated_await(uint32_t, uint32_t threads)
@@ -122,7 +127,7 @@ static inline uint32_t emulated_warp()
 
 static inline void __syncwarp()
 {
-    pthread_barrier_wait(&emulated.warp[emulated_warp()]);
+    pthread_barrier_wait(&emulated->warp[emulated_warp()]);
 }
 
 static inline uint32_t emulated_lane()
@@ -133,7 +138,7 @@ static inline uint32_t emulated_lane()
 /* x of every lane of the warp, as `read` makes something of it before the next one writes. */
 template <class T, class F> static inline auto emulated_exchange(T x, F read)
 {
-    uint32_t *lanes = emulated.lanes[emulated_warp()];
+    uint32_t *lanes = emulated->lanes[emulated_warp()];
     lanes[emulated_lane()] = bits_as<uint32_t>(x);
     __syncwarp();
     auto result = read(lanes);
@@ -179,43 +184,83 @@ static inline int __ffs(uint32_t x)
 /* Addresses of shared memory count from its beginning. */
 static inline size_t __cvta_generic_to_shared(const void *pointer)
 {
-    return (size_t)((const uint8_t *)pointer - (const uint8_t *)emulated.dynamic);
+    return (size_t)((const uint8_t *)pointer - (const uint8_t *)emulated->dynamic);
 }
 
 static inline void emulated_copy(uint32_t to, const void *from, size_t bytes)
 {
-    uint8_t *at = (uint8_t *)emulated.dynamic + to;
+    uint8_t *at = (uint8_t *)emulated->dynamic + to;
     from ? memcpy(at, from, bytes) : memset(at, 0, bytes);
 }
 
-/* Run `kernel` on every thread of a grid of blocks of threads_x times threads_y. Shared memory is NaN for
- * every block. */
-static inline void emulate(emulated_index grid, uint32_t threads_x, size_t shared_floats,
-                           const std::function<void()> &kernel, uint32_t threads_y = 1)
+/* Of a cluster: an address has the block's rank in its upper bits. */
+enum { EMULATED_RANK_BIT = 24 };
+
+static inline void emulated_await_cluster()
 {
-    std::vector<float> dynamic(shared_floats + 1);
+    pthread_barrier_wait(emulated->cluster_barrier);
+}
+
+static inline const uint8_t *emulated_there(uint32_t address)
+{
+    return (const uint8_t *)emulated->cluster[address >> EMULATED_RANK_BIT].dynamic +
+           (address & ((1u << EMULATED_RANK_BIT) - 1));
+}
+
+/* Run a block's threads; its shared memory is NaN before and, for others of the cluster, after. */
+static inline void emulated_run(emulated_block &b, emulated_index at, uint32_t threads, size_t shared_floats,
+                                const std::function<void()> &kernel, std::vector<std::thread> &team)
+{
+    std::fill(b.dynamic, b.dynamic + shared_floats, NAN);
+    b.running = threads;
+    for (uint32_t thread = 0; thread < threads; thread++)
+        team.emplace_back([=, &b, &kernel] {
+            threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
+            blockIdx = at;
+            emulated = &b;
+            kernel();
+            if (--b.running == 0)
+                std::fill(b.dynamic, b.dynamic + shared_floats, NAN);
+        });
+}
+
+/* Run `kernel` on every thread of a grid of blocks of threads_x times threads_y, in clusters of so many
+ * blocks. */
+static inline void emulate(emulated_index grid, uint32_t threads_x, size_t shared_floats,
+                           const std::function<void()> &kernel, uint32_t threads_y = 1, uint32_t cluster = 1)
+{
+    std::vector<float> dynamic(cluster * (shared_floats + 1));
+    std::vector<emulated_block> blocks(cluster);
+    pthread_barrier_t cluster_barrier;
     uint32_t threads = threads_x * threads_y;
     blockDim = {threads_x, threads_y, 1};
     gridDim = grid;
-    emulated.dynamic = dynamic.data();
-    pthread_barrier_init(&emulated.block, nullptr, threads);
-    for (uint32_t warp = 0; warp < threads / EMULATED_LANES; warp++)
-        pthread_barrier_init(&emulated.warp[warp], nullptr, EMULATED_LANES);
-    for (uint32_t block = 0; block < grid.x * grid.y * grid.z; block++) {
+    pthread_barrier_init(&cluster_barrier, nullptr, cluster * threads);
+    for (uint32_t i = 0; i < cluster; i++) {
+        emulated_block &b = blocks[i];
+        pthread_barrier_init(&b.block, nullptr, threads);
+        for (uint32_t warp = 0; warp < threads / EMULATED_LANES; warp++)
+            pthread_barrier_init(&b.warp[warp], nullptr, EMULATED_LANES);
+        b.cluster_barrier = &cluster_barrier;
+        b.cluster = blocks.data();
+        b.dynamic = dynamic.data() + i * (shared_floats + 1);
+    }
+    for (uint32_t first = 0; first < grid.x * grid.y * grid.z; first += cluster) {
         std::vector<std::thread> team;
-        std::fill(dynamic.begin(), dynamic.end(), NAN);
-        for (uint32_t thread = 0; thread < threads; thread++)
-            team.emplace_back([=, &kernel] {
-                threadIdx = {thread % threads_x, thread / threads_x, 0};
-                blockIdx = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
-                kernel();
-            });
+        for (uint32_t i = 0; i < cluster; i++) {
+            uint32_t at = first + i;
+            emulated_run(blocks[i], {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y}, threads,
+                         shared_floats, kernel, team);
+        }
         for (std::thread &member : team)
             member.join();
     }
-    pthread_barrier_destroy(&emulated.block);
-    for (uint32_t warp = 0; warp < threads / EMULATED_LANES; warp++)
-        pthread_barrier_destroy(&emulated.warp[warp]);
+    for (emulated_block &b : blocks) {
+        pthread_barrier_destroy(&b.block);
+        for (uint32_t warp = 0; warp < threads / EMULATED_LANES; warp++)
+            pthread_barrier_destroy(&b.warp[warp]);
+    }
+    pthread_barrier_destroy(&cluster_barrier);
 }
 
 #endif

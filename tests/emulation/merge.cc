@@ -163,8 +163,8 @@ static state random_state()
     return s;
 }
 
-/* Two rows, each of 2^bits members: some of their columns, as pieces of items are. */
-static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
+/* Two rows, each of 2^bits members, 2^block_bits to a thread block: some of their columns, as pieces of items are. */
+static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, uint32_t columns)
 {
     const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,
                    apart = (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(item_memory) + 1023) / 1024 * 1024;
@@ -188,12 +188,13 @@ static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
     pass.k_scale = pass.v_scale = v_scale.data();
-    pass.member_bits = pass.block_bits = bits;
+    pass.member_bits = bits;
+    pass.block_bits = block_bits;
     emulate(
-        {2 * KV_HEADS, 1, 1}, threads, (size_t)members * apart / sizeof(float),
+        {2 * KV_HEADS << (bits - block_bits), 1, 1}, threads, ((size_t)apart << block_bits) / sizeof(float),
         [&] {
             const item_place place(pass);
-            uint8_t *memory = (uint8_t *)emulated.dynamic + item_place::of_block() * apart;
+            uint8_t *memory = (uint8_t *)emulated->dynamic + item_place::of_block() * apart;
             item_memory &brought = *(item_memory *)(memory + apart - sizeof(item_memory));
             if (threadIdx.x < 32)
                 place.bring(pass, brought);
@@ -209,7 +210,7 @@ static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
             }
             c.write_together(memory, apart, threads);
         },
-        members);
+        1u << block_bits, 1u << (bits - block_bits));
     for (uint32_t row = 0; row < 2; row++) {
         for (uint32_t head = 0; head < HEADS; head++) {
             size_t at = (size_t)(1 - row) * HEADS + head;
@@ -223,8 +224,8 @@ static bool members_agree(uint32_t bits, uint32_t column, uint32_t columns)
                 bool same = memcmp(&expected, &found, sizeof found) == 0 && memcmp(&expected_lse, &lse[at], sizeof lse[at]) == 0;
                 if (same || (!taken && std::isnan(found) && std::isnan(lse[at])))
                     continue;
-                printf("%u members, columns %u to %u, row %u, head %u, element %u: %g, wants %g; lse %g, wants %g\n", members,
-                       column, column + columns, row, head, d, (double)found, (double)expected, (double)lse[at],
+                printf("%u members, %u a thread block, columns %u to %u, row %u, head %u, element %u: %g, wants %g; lse %g, wants %g\n",
+                       members, 1u << block_bits, column, column + columns, row, head, d, (double)found, (double)expected, (double)lse[at],
                        (double)expected_lse);
                 return false;
             }
@@ -239,8 +240,10 @@ int main()
     for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
         ok = merges_agree(together, CUDA_THREADS, 1) && merges_agree(together, 32, together < 4 ? 1 + together : 4) && ok;
     for (uint32_t bits = 1; 1u << bits <= CUDA_MEMBERS_MAX; bits++) {
-        ok = members_agree(bits, 0, GROUP) && ok;
-        ok = members_agree(bits, GROUP / 2, GROUP - GROUP / 2) && ok;
+        for (uint32_t block_bits = bits - 1; block_bits <= bits; block_bits++) {
+            ok = members_agree(bits, block_bits, 0, GROUP) && ok;
+            ok = members_agree(bits, block_bits, GROUP / 2, GROUP - GROUP / 2) && ok;
+        }
     }
     return !ok;
 }

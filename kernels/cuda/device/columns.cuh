@@ -15,6 +15,7 @@ struct item_memory {
     float k_scale, v_scale;          /* of the KV head */
     uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
 };
+static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "the room that tile.h leaves");
 
 /* Which item of which KV head is taken here. Its 2^member_bits members have the same columns and each some of the chunks, in order;
  * 2^block_bits of them are a thread block (threadIdx.y), and as many thread blocks as that takes a cluster. */
@@ -175,7 +176,7 @@ struct item_columns {
     }
 
     /* Fold them in order of the members, and write what comes out. */
-    void write_states_of(const member_states &x, uint32_t column, uint32_t vector) const
+    void write_folded(const member_states &x, uint32_t column, uint32_t vector) const
     {
         float4 o = x.o[0];
         float2 ml = x.ml[0];
@@ -211,9 +212,9 @@ struct item_columns {
             const uint32_t next = min(at + threads, n * VECTORS - 1);
             const member_states x = load_states(all, apart, first + at / VECTORS, at % VECTORS),
                                 y = load_states(all, apart, first + next / VECTORS, next % VECTORS);
-            write_states_of(x, first + at / VECTORS, at % VECTORS);
+            write_folded(x, first + at / VECTORS, at % VECTORS);
             if (at + threads < n * VECTORS)
-                write_states_of(y, first + next / VECTORS, next % VECTORS);
+                write_folded(y, first + next / VECTORS, next % VECTORS);
         }
         if (is_cluster())
             cluster_sync(); /* no thread block ends before the others have read */
