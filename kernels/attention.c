@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { LOST_AT = 20 }; /* step at which a build for that loses its device */
+enum { LOST_AT = 100 }; /* step at which a build for that loses its device */
 
 static bool is_isa(const char *name)
 {
