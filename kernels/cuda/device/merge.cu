@@ -188,7 +188,6 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     const float v_scale = pass.v_scale[head / GROUP]; /* long before it is needed */
     merge_fold fold;
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-    const uint32_t first_of = threads / 32 - 1 - thread / 32; /* the last warps have the fewest copies to make */
     uint32_t behind = 0;
 #pragma unroll
     for (int level = 0; level < FOLD_LEVELS; level++)
@@ -203,10 +202,6 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
             await_previous();
             let_next_begin();
         }
-        const float2 *const all_ml = (const float2 *)pass.partial_ml + (size_t)p.part.partial * heads;
-        float2 ml = {};
-        if (first_of < memory.heads && n > 0)
-            ml = all_ml[min(first_head + first_of, heads - 1)]; /* on its way first */
         for (uint32_t first = threadIdx.y * MERGE_COPIES; first < n; first += blockDim.y * MERGE_COPIES) {
             const float4 *from[MERGE_COPIES];
 #pragma unroll
@@ -220,10 +215,10 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
             }
         }
         copy_async_commit();
-        for (uint32_t of = first_of; of < memory.heads && n > 0; of += threads / 32) {
-            if (of != first_of)
-                ml = all_ml[min(first_head + of, heads - 1)];
-            memory.find_weights(of, ml, p, n);
+        /* the last warps have the fewest copies to make */
+        for (uint32_t of = threads / 32 - 1 - thread / 32; of < memory.heads && n > 0; of += threads / 32) {
+            size_t of_ml = (size_t)p.part.partial * heads + min(first_head + of, heads - 1);
+            memory.find_weights(of, ((const float2 *)pass.partial_ml)[of_ml], p, n);
         }
         copy_async_wait<0>();
         __syncthreads(); /* the weights are there */
