@@ -174,7 +174,7 @@ struct merge_fold {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 4)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 3)
     merge(const __grid_constant__ cuda_attend_pass pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
