@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 enum {
+    ROWS_LEAST = 4,
     ROW_CHUNKS = 2, /* of the rows that are read: the first one is shared by two of them */
     PASSES = 8,     /* of a step */
     REPEATS = 9     /* steps of either plan, in turn */
@@ -30,6 +31,11 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 /* A layer that sees everything; one behind the last if there is none. */
 static uint32_t find_layer(const struct geometry *g)
 {
@@ -48,7 +54,9 @@ static bool make_trial(struct trial *t)
     uint32_t tasks = attention_info(t->attention)->tasks, shared = CHUNK_TOKENS / g->block_size;
     t->layer = find_layer(g);
     t->stride = ROW_CHUNKS * shared;
-    t->rows = smaller(smaller(c->rows_max, c->table_rows), smaller(c->blocks, tasks / g->kv_heads + 2));
+    /* half as many items as are computed at a time, so that an item more is not one that waits */
+    t->rows = larger(ROWS_LEAST, tasks / g->kv_heads / 2);
+    t->rows = smaller(smaller(c->rows_max, c->table_rows), smaller(c->blocks, t->rows));
     if (CHUNK_TOKENS % g->block_size != 0 || t->stride > c->table_stride || t->rows < 2 ||
         c->partials_max < 2 * ROW_CHUNKS || t->layer == g->layers)
         return false;

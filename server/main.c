@@ -269,12 +269,13 @@ static enum exit_code start_engine(struct daemon *d, const struct config *config
         return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
     }
     const struct attention_info *backend = engine_backend(d->state.engine);
-    log_line(
-        LOG_INFO,
-        "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s; grouping rows costs %.1f us "
-        "a layer",
-        backend->name, backend->isa, backend->device, backend->threads,
-        engine_roof_gb_per_s(d->state.engine), engine_grouping_us(d->state.engine));
+    char grouping[64] = "";
+    if (config->sharing == SHARING_AUTO)
+        snprintf(grouping, sizeof grouping, "; grouping rows costs %.1f us a layer",
+                 engine_grouping_us(d->state.engine));
+    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s%s",
+             backend->name, backend->isa, backend->device, backend->threads,
+             engine_roof_gb_per_s(d->state.engine), grouping);
     return EXIT_OK;
 }
 
