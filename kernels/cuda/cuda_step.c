@@ -20,7 +20,8 @@ enum {
     PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
     GRID_MAX = 65535,       /* of a grid's second dimension */
     MERGE_FEW = 128,        /* threads a multiprocessor: then a merge's are spread over more of them, */
-    MERGE_BESIDE = 4        /* with so many warps each */
+    MERGE_BESIDE = 4,       /* with so many warps each */
+    AHEAD_PART = 8 /* of the L2 cache, for what the next launch reads first: more displaces itself */
 };
 
 _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
@@ -503,12 +504,48 @@ static void overlap_first(const struct cuda_backend *b, uint32_t places, bool on
         grid->x <= processors || (uint64_t)grid->x * 10 >= (uint64_t)together * processors * 9;
 }
 
-/* The items by width and number of members, and the merges. */
+/* The list that is launched behind list i, NULL if that is the last one. */
+static const struct cuda_item_list *list_behind(const struct cuda_prepared_plan *prepared, uint32_t i)
+{
+    while (i-- > 0) {
+        const struct cuda_item_list *list =
+            &prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES];
+        if (list->count > 0)
+            return list;
+    }
+    return NULL;
+}
+
+/* What is to be fetched ahead for a launch of these items: as much of each as makes a part of the L2
+ * cache together, or, where that is less than half a tile, a tile of some. */
+static struct cuda_ahead fetch_ahead(const struct cuda_backend *b, const struct cuda_item_list *list,
+                                     uint32_t layer)
+{
+    const struct geometry *g = b->options.geometry;
+    /* behind the tile of first_key, which may begin in the midst of a block */
+    uint32_t most = (CUDA_ITEM_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
+    uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads,
+             places = (uint64_t)list->count * g->kv_heads,
+             tokens = b->device.l2_bytes / AHEAD_PART / head_bytes, each = tokens / places, step = 1;
+    if (each < TILE_TOKENS / 2) {
+        each = TILE_TOKENS;
+        step = tokens ? (places * each + tokens - 1) / tokens : places;
+    }
+    return (struct cuda_ahead){.items = cuda_queue_address(&b->queue, list->host),
+                               .places = (uint32_t)places,
+                               .step = (uint32_t)step,
+                               .tokens = each < most ? (uint32_t)each : most,
+                               .map_first = 2 * layer * b->layout.blocks};
+}
+
+/* The items by width and number of members, and the merges. `next`: the pass behind this one, or NULL.
+ */
 static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_plan *prepared,
-                             const struct cuda_attend_pass *p)
+                             const struct cuda_attend_pass *p, const struct attention_pass *next)
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_attend_pass with_items = *p;
+    const struct cuda_prepared_plan *next_plan = next ? find_prepared(b, next->plan) : NULL;
     uint32_t launches = 0, of_row = g->query_heads * g->head_dim / 4; /* threads of a merge */
     for (uint32_t i = 0; i < b->width_count * CUDA_MEMBER_SIZES; i++)
         launches += prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES].count > 0;
@@ -530,6 +567,19 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         with_items.items = cuda_queue_address(&b->queue, list->host);
         with_items.member_bits = bits;
         with_items.block_bits = block_bits;
+        /* Only for a launch that cannot begin before this one's thread blocks end: the next one of the
+           pass if these fill the GPU; the next pass if they are the only ones, all there at once, and
+           fill it or have merges behind them. What is fetched for others comes too late, and is read
+           twice. */
+        uint32_t places = b->device.multiprocessors * (width->shape.blocks >> block_bits);
+        bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9;
+        const struct cuda_item_list *behind = list_behind(prepared, i);
+        memset(&with_items.ahead, 0, sizeof with_items.ahead);
+        if (b->maps && behind && fills)
+            with_items.ahead = fetch_ahead(b, behind, p->layer);
+        else if (b->maps && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
+            with_items.ahead =
+                fetch_ahead(b, list_behind(next_plan, b->width_count * CUDA_MEMBER_SIZES), next->layer);
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }
@@ -595,6 +645,10 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
 {
     const struct geometry *g = b->options.geometry;
     const struct plan *plan = pass->plan;
+    /* in the step, if it attends too */
+    const struct attention_pass *next = pass + 1 < step->passes + step->pass_count ? pass + 1 : NULL;
+    if (next && (!next->plan || next->plan->row_count == 0))
+        next = NULL;
     struct cuda_queue *q = &b->queue;
     size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     cuda_queue_reserve(q, q->control_bytes / 2, CUDA_PASS_OPERATIONS); /* more than any plan is */
@@ -611,7 +665,7 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     if (g->layout == LAYOUT_VLLM)
         launch_paged(b, plan, &p, pass->kernel);
     else
-        launch_attention(b, prepared, &p);
+        launch_attention(b, prepared, &p, next);
     cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
     cuda_queue_begin_copies(q, b->side);
     cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);

@@ -122,6 +122,7 @@ static bool take(struct cuda_device *d, uint32_t index)
         !cuda_holds(d, d->cu.cuDeviceTotalMem_v2(&memory, d->device), "asking for its memory"))
         return false;
     d->multiprocessors = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    d->l2_bytes = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
     int driver = 0;
     bool recorded = d->cu.cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= EARLY_IN_GRAPHS;

@@ -24,6 +24,7 @@ struct cuda_device {
     CUstream stream, copies, swaps; /* kernels; outputs on their way to the host; blocks */
     struct cuda_target target;
     uint32_t multiprocessors;
+    uint32_t l2_bytes;
     bool follows_early; /* whether a kernel may begin while the one before it ends */
     char name[128];     /* for people: product, multiprocessors, memory */
     char *failure;      /* [ATTENTION_ERROR_BYTES] of the owner; empty: none */

@@ -22,7 +22,7 @@
 
 enum {
     CUDA_SIDES = 4, /* sets of outputs, used in turn: as many as a step of calls has passes */
-    CUDA_ARGUMENT_BYTES = 256
+    CUDA_ARGUMENT_BYTES = 320
 };
 
 /* XX(constant, name of the kernel) */

@@ -193,18 +193,14 @@ static inline void emulated_copy(uint32_t to, const void *from, size_t bytes)
     from ? memcpy(at, from, bytes) : memset(at, 0, bytes);
 }
 
-/* Of a cluster: an address has the block's rank in its upper bits. */
-enum { EMULATED_RANK_BIT = 24 };
-
 static inline void emulated_await_cluster()
 {
     pthread_barrier_wait(emulated->cluster_barrier);
 }
 
-static inline const uint8_t *emulated_there(uint32_t address)
+static inline const uint8_t *emulated_there(const uint8_t *here, uint32_t rank)
 {
-    return (const uint8_t *)emulated->cluster[address >> EMULATED_RANK_BIT].dynamic +
-           (address & ((1u << EMULATED_RANK_BIT) - 1));
+    return (const uint8_t *)emulated->cluster[rank].dynamic + (here - (const uint8_t *)emulated->dynamic);
 }
 
 /* Run a block's threads; its shared memory is NaN before and, for others of the cluster, after. */

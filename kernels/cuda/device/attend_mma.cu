@@ -52,6 +52,7 @@ template <int DIM_TILES> struct mma_state {
 template <int COLUMNS> struct mma_tile {
     static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE);
     static constexpr uint32_t TOGETHER = tile_box_rows(BLOCK_SIZE, SHAPE.unit);
+    static uint32_t readers(const cuda_item &item) { return (item.columns + 7) / 8; }
 };
 
 template <int COLUMNS> struct attend : item_columns {
@@ -80,14 +81,12 @@ template <int COLUMNS> struct attend : item_columns {
     /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is there, and folds. */
     attend(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : item_columns(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
-          ring(tile_range(pass_, item, kv_head_), shared, readers(item)), fold_memory(shared + SHAPE.folds),
+          ring(pass_, item, kv_head_, shared), fold_memory(shared + SHAPE.folds),
           rule(pass_, memory_.k_scale)
     {
     }
 
     static uint32_t lane() { return threadIdx.x % 32; }
-    /* warps that compute */
-    static uint32_t readers(const cuda_item &item) { return (item.columns + 7) / 8; }
     /* the i-th (0, 1) column that this thread's accumulators belong to */
     uint32_t column_of(int i) const { return first_column + lane() % 4 * 2 + i; }
 
@@ -168,7 +167,7 @@ template <int COLUMNS> struct attend : item_columns {
     void weigh(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common, state &x, probabilities &p) const
     {
         float scale[2] = {scales[0], scales[1]};
-        score_tile(
+        score_tile<false>(
             *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen; },
             [&](auto change) {
 #pragma unroll
@@ -311,10 +310,7 @@ template <int COLUMNS> struct attend : item_columns {
         shared += threadIdx.y * SHAPE.bytes; /* not item_place::of_block(): one register less, which head_dim 256 needs */
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (tiles::is_sender()) {
-            tiles::prepare_early(pass);
-            place.bring(pass, memory);
-            __syncwarp();
-            tiles(tile_range(pass, memory.item, place.kv_head), shared, readers(memory.item)).send_all();
+            tiles::send_item(pass, place, memory, shared);
         } else {
             if (!ENGINE && threadIdx.x < 32)
                 place.bring(pass, memory);
@@ -350,13 +346,16 @@ template <int COLUMNS> struct attend : item_columns {
             multiply_keys(unit, s, q);
             weigh(s, position, seen, common, x, p);
             add_values(unit + UNITS, x, p);
-            if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || unit + 2 * UNITS >= ring.end) {
+            const bool is_last = unit + 2 * UNITS >= ring.end;
+            if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || is_last)
                 sum_up(x);
+            if (is_last) {
+                fold.finish(x);
+            } else if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0) {
                 fold.add_chunk(x, position / CHUNK_TOKENS + 1);
                 x.make_empty();
             }
         }
-        fold.finish(x, ring.end_chunk());
         if (is_shared())
             ring.sync(); /* its slots are read */
         write_states(x);

@@ -32,6 +32,16 @@ template <int SEGMENTS> struct wide_state {
     float &value(int i) { return o[i / WGMMA_VALUES][i % WGMMA_VALUES]; }
     static constexpr int column_of(int i) { return i / 2 % 2; }
 
+    void make_empty()
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            m[i] = -INFINITE;
+            l[i] = 0;
+        }
+        clear_o();
+    }
+
     void clear_o()
     {
 #pragma unroll
@@ -56,6 +66,7 @@ struct wide_sums {
 
 /* o in shared memory, m and l in registers. */
 template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
+    static constexpr bool IS_SHARED = true;
     float4 ml[LEVELS];
     float4 *shared; /* [level][vector][thread] */
 
@@ -73,6 +84,7 @@ template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
 template <int COLUMNS> struct wide_tile {
     static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES);
     static constexpr uint32_t TOGETHER = SHAPE.unit;
+    static uint32_t readers(const cuda_item &) { return SHAPE.warps; }
 };
 
 template <int COLUMNS> struct attend_wide : item_columns {
@@ -88,11 +100,14 @@ template <int COLUMNS> struct attend_wide : item_columns {
     static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
                               BLOCKS = SHAPE.blocks / TOGETHER;
     static_assert(SHAPE.slots >= TILE_SLOTS_MIN, "there is room on sm_90");
+    /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise the products of both. */
+    static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
     using state = wide_state<SEGMENTS>;
     using folds = chunk_fold<state, wide_fold_storage<SHAPE.fold_levels, state::VALUES, 32 * SHAPE.warps>, SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
     using scores = float[WGMMA_VALUES];
+    using place = typename tiles::place;
     using probabilities = uint32_t[TILE_STEPS][4];
 
     uint8_t *fold_memory;
@@ -102,7 +117,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is there, and folds. */
     attend_wide(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : item_columns(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
-          ring(tile_range(pass_, item, kv_head_), shared, SHAPE.warps), rule(pass_, memory_.k_scale)
+          ring(pass_, item, kv_head_, shared), rule(pass_, memory_.k_scale)
     {
     }
 
@@ -137,10 +152,9 @@ template <int COLUMNS> struct attend_wide : item_columns {
             wgmma_hold(x.o[segment]);
     }
 
-    void begin_keys(uint32_t unit, scores &s, const query_fragments &q)
+    void begin_keys(const place &at, scores &s, const query_fragments &q)
     {
-        ring.acquire_keys(unit);
-        uint64_t k = wgmma_operand(ring.address(unit));
+        uint64_t k = wgmma_operand(ring.address(at));
         wgmma_hold(s);
         wgmma_begin();
 #pragma unroll
@@ -151,17 +165,16 @@ template <int COLUMNS> struct attend_wide : item_columns {
     }
 
     /* Sums of values that were begun later may go on: `later` of them, 0 or 1. */
-    template <int later> void end_keys(uint32_t unit, scores &s)
+    template <int later> void end_keys(const place &at, scores &s)
     {
         wgmma_wait<later>();
         wgmma_hold(s);
-        ring.release(unit);
+        ring.release(at);
     }
 
-    void begin_values(uint32_t unit, state &x, const probabilities &p)
+    void begin_values(const place &at, state &x, const probabilities &p)
     {
-        ring.acquire_values(unit);
-        uint64_t v = wgmma_operand(ring.address(unit));
+        uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
         wgmma_begin();
 #pragma unroll
@@ -173,18 +186,19 @@ template <int COLUMNS> struct attend_wide : item_columns {
         wgmma_commit();
     }
 
-    void end_values(uint32_t unit, state &x)
+    void end_values(const place &at, state &x)
     {
         wgmma_wait<0>();
         hold(x);
-        ring.release(unit);
+        ring.release(at);
     }
 
     /* p in place of the dot products of the tile at `position`, and l. Returns whether o is to be multiplied by `scaled`. */
+    template <bool PLAIN>
     bool weigh(scores &s, uint32_t position, const common_keys &common, wide_sums &x, float (&scaled)[2]) const
     {
         float scale[2] = {fmaxf(rule.scale, SMALLEST_SCALE), fmaxf(rule.scale, SMALLEST_SCALE)};
-        score_tile(
+        score_tile<PLAIN>(
             *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen(); },
             [&](auto change) {
 #pragma unroll
@@ -280,70 +294,97 @@ template <int COLUMNS> struct attend_wide : item_columns {
             attend_wide(pass, memory, place.kv_head, shared).compute();
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SENDER_REGISTERS));
-            if (tiles::is_sender()) {
-                tiles::prepare_early(pass);
-                place.bring(pass, memory);
-                __syncwarp();
-                tiles(tile_range(pass, memory.item, place.kv_head), shared, SHAPE.warps).send_all();
-            }
+            if (tiles::is_sender())
+                tiles::send_item(pass, place, memory, shared);
         }
         if (pass.beside && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
-    void compute()
+    /* All tiles. PLAIN: all columns see all of them, and there is no alibi; what the others need is so much code that it makes the
+     * loop slower where it is not needed. */
+    template <bool PLAIN> void take_tiles(state &x, const query_fragments &q, const common_keys &common)
     {
-        query_fragments q;
         scores s = {};
         probabilities p;
         wide_sums sums;
-        state x;
         float scaled[2];
+        place keys(0), values(1);
+        uint32_t position = ring.position_of(0);
+        const uint32_t end = position + ring.end / 2 * TILE_TOKENS;
+        folds fold(fold_memory);
+        sums.make_empty();
+        ring.acquire_keys(keys);
+        begin_keys(keys, s, q);
+        end_keys<0>(keys, s);
+        weigh<PLAIN>(s, position, common, sums, scaled);
+        round(s, p);
+        keys.skip(2);
+        bool are_there = false; /* K of the next tile, and V of this one */
+        while (position + TILE_TOKENS < end) { /* p of the tile at `position` is there */
+            if (!are_there) {
+                ring.acquire_keys(keys);
+                ring.acquire_keys(values);
+            }
+            if (!PLAIN)
+                ring.clear_unseen_values(values, position);
+            position += TILE_TOKENS;
+            const bool ends_chunk = position % CHUNK_TOKENS == 0;
+            begin_keys(keys, s, q);
+            begin_values(values, x, p);
+            end_keys<1>(keys, s);
+            if (ends_chunk)
+                end_sums(sums, x);
+            bool scales_o = weigh<PLAIN>(s, position, common, sums, scaled);
+            wgmma_hold(s);
+            place next_keys = keys, next_values = values;
+            next_keys.skip(2);
+            next_values.skip(2);
+            /* asked early, since it takes a while to know */
+            are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
+            /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on beside */
+            if (ends_chunk) {
+                end_values(values, x);
+                fold.add_chunk(x, position / CHUNK_TOKENS);
+                x.clear_o();
+            } else {
+                end_values(values, x);
+                if (scales_o) {
+#pragma unroll
+                    for (int v = 0; v < state::VALUES; v++)
+                        x.value(v) *= scaled[state::column_of(v)];
+                }
+            }
+            keys = next_keys;
+            values = next_values;
+            round(s, p);
+        }
+        ring.acquire_keys(values);
+        if (!PLAIN)
+            ring.clear_unseen_values(values, position);
+        begin_values(values, x, p);
+        end_values(values, x);
+        end_sums(sums, x);
+        fold.finish(x);
+    }
+
+    void compute()
+    {
+        query_fragments q;
+        state x;
 
         keep_rows(threadIdx.x / 32 * 16, 16);
         const common_keys common(seen());
         begin_pass(pass);
         load_q(q);
-        sums.make_empty();
-        x.clear_o();
-        folds fold(fold_memory);
+        x.make_empty();
         if (ring.end > 0) {
-            begin_keys(0, s, q);
-            end_keys<0>(0, s);
-            weigh(s, ring.position_of(0), common, sums, scaled);
-            round(s, p);
-            uint32_t unit = 0; /* K of a tile whose p is there */
-            for (; unit + 2 < ring.end; unit += 2) {
-                uint32_t position = ring.position_of(unit + 2);
-                bool ends_chunk = position % CHUNK_TOKENS == 0;
-                begin_keys(unit + 2, s, q);
-                begin_values(unit + 1, x, p);
-                end_keys<1>(unit + 2, s);
-                if (ends_chunk)
-                    end_sums(sums, x);
-                bool scales_o = weigh(s, position, common, sums, scaled);
-                wgmma_hold(s);
-                /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on beside */
-                if (ends_chunk) {
-                    end_values(unit + 1, x);
-                    fold.add_chunk(x, position / CHUNK_TOKENS);
-                    x.clear_o();
-                } else {
-                    end_values(unit + 1, x);
-                    if (scales_o) {
-#pragma unroll
-                        for (int v = 0; v < state::VALUES; v++)
-                            x.value(v) *= scaled[state::column_of(v)];
-                    }
-                }
-                round(s, p);
-            }
-            begin_values(unit + 1, x, p);
-            end_values(unit + 1, x);
-            end_sums(sums, x);
-            fold.add_chunk(x, ring.position_of(unit) / CHUNK_TOKENS + 1);
+            const bool is_plain = pass.alibi == nullptr && common.has(ring.position_of(0), ring.end / 2 * TILE_TOKENS);
+            if (HAS_PLAIN && __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.readers * 32, is_plain), 0))
+                take_tiles<true>(x, q, common);
+            else
+                take_tiles<false>(x, q, common);
         }
-        fold.finish(x, ring.end_chunk());
         if (is_shared())
             ring.sync(); /* its slots are read */
         write_states(x);

@@ -52,8 +52,9 @@ struct item_place {
 struct output_writer {
     uint8_t *o;
     size_t first;
-    finished f;
+    float factor;
 
+    float f(float x) const { return finished::scaled(x, factor); }
     void operator()(uint32_t dim, float x) const { store_result<Q_DTYPE>(o, first + dim, f(x)); }
     void operator()(uint32_t dim, float x, float next) const { store_results<Q_DTYPE>(o, first + dim, f(x), f(next)); }
 };
@@ -114,7 +115,7 @@ struct item_columns {
         if (!is_whole())
             write_state(column, m, l, one, states, each);
         else if (column < item.columns)
-            each(output_writer{pass.o, query_of(column) * HEAD_DIM, finish(column, m, l, one)});
+            each(output_writer{pass.o, query_of(column) * HEAD_DIM, finish(column, m, l, one).factor});
     }
 
     /* Writes lse too. */
@@ -147,76 +148,113 @@ struct item_columns {
         }
     }
 
-    /* Four elements of a column of every member's state. */
-    struct member_states {
-        float4 o[CUDA_MEMBERS_MAX];
-        float2 ml[CUDA_MEMBERS_MAX];
+    /* How the members' states of a column are folded: o = o * into + o_i * from, member by member, then times factor. */
+    struct column_weights {
+        float into[CUDA_MEMBERS_MAX - 1], from[CUDA_MEMBERS_MAX - 1], factor;
     };
 
-    /* `all`: the states of the first member of this thread block; the others lie `apart`. */
-    member_states load_states(const uint8_t *all, uint32_t apart, uint32_t column, uint32_t vector) const
-    {
-        member_states x = {};
-#pragma unroll
-        for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++) {
-            const uint32_t of_block = i & (1u << pass.block_bits) - 1;
-            const float *state = (const float *)(all + of_block * apart) + column * STATE_FLOATS;
-            if (i >= 1u << pass.member_bits)
-                continue;
-            if (is_cluster()) {
-                const uint32_t there = cluster_address(shared_address(state), i >> pass.block_bits);
-                x.o[i] = cluster_load4(there + vector * 16);
-                x.ml[i] = cluster_load2(there + HEAD_DIM * 4);
-            } else {
-                x.o[i] = *(const float4 *)(state + vector * 4);
-                x.ml[i] = *(const float2 *)(state + HEAD_DIM);
-            }
-        }
-        return x;
-    }
+    /* Where the members' states are. */
+    struct member_states {
+        const uint8_t *of[CUDA_MEMBERS_MAX]; /* of those that are not there: the first */
+        uint32_t count;
 
-    /* Fold them in order of the members, and write what comes out. */
-    void write_folded(const member_states &x, uint32_t column, uint32_t vector) const
+        /* four floats of a column of member i's, the `at`-th one and on */
+        float4 operator()(uint32_t i, uint32_t column, uint32_t at) const
+        {
+            return ((const float4 *)of[i])[(column * STATE_FLOATS + at) / 4];
+        }
+    };
+
+    /* Writes lse too, if `one`. */
+    column_weights weigh_members(const member_states &states, uint32_t column, bool one) const
     {
-        float4 o = x.o[0];
-        float2 ml = x.ml[0];
+        column_weights w;
+        float4 ml[CUDA_MEMBERS_MAX];
+#pragma unroll
+        for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+            ml[i] = states(i, column, HEAD_DIM);
+        float m = ml[0].x, l = ml[0].y;
 #pragma unroll
         for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
-            if (i < 1u << pass.member_bits) {
-                const float4 &from = x.o[i];
-                const merge_weights w(ml.x, x.ml[i].x);
-                ml = {w.m, w(ml.y, x.ml[i].y)};
-                o = {w(o.x, from.x), w(o.y, from.y), w(o.z, from.z), w(o.w, from.w)};
+            const merge_weights merge(m, ml[i].x);
+            w.into[i - 1] = merge.into;
+            w.from[i - 1] = merge.from;
+            if (i < states.count) {
+                m = merge.m;
+                l = merge(l, ml[i].y);
             }
         }
-        const output_writer write{pass.o, query_of(column) * HEAD_DIM, finish(column, ml.x, ml.y, vector == 0)};
-        write(vector * 4, o.x, o.y);
-        write(vector * 4 + 2, o.z, o.w);
+        w.factor = finish(column, m, l, one).factor;
+        return w;
     }
 
-    bool is_cluster() const { return pass.member_bits > pass.block_bits; }
-
-    /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
-     * write them. `states` are this member's, `apart` is how far those of a thread block lie from each other. The item is of one row. */
-    void write_together(const uint8_t *states, uint32_t apart, uint32_t threads) const
+    /* Those of vectors [0, count) of columns from `first` on that this warp has, `rounds` a lane. The lanes find the weights of the
+     * columns, once, while the first vectors are on their way. */
+    void fold_members(const member_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
-        const uint32_t members = 1u << pass.member_bits, each = (item.columns + members - 1) >> pass.member_bits,
-                       first = min(item_place::member(pass) * each, item.columns), n = min(each, item.columns - first);
-        const uint8_t *all = states - item_place::of_block() * apart;
-        if (is_cluster()) /* all have written theirs */
-            cluster_sync();
-        else
-            await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits);
-        for (uint32_t at = threadIdx.x; at < n * VECTORS; at += 2 * threads) { /* two at a time: a load takes a while */
-            const uint32_t next = min(at + threads, n * VECTORS - 1);
-            const member_states x = load_states(all, apart, first + at / VECTORS, at % VECTORS),
-                                y = load_states(all, apart, first + next / VECTORS, next % VECTORS);
-            write_folded(x, first + at / VECTORS, at % VECTORS);
-            if (at + threads < n * VECTORS)
-                write_folded(y, first + next / VECTORS, next % VECTORS);
+        const uint32_t lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 32 * rounds, found_first = begin / VECTORS,
+                       mine = found_first + lane;
+        float4 o[CUDA_MEMBERS_MAX], next[CUDA_MEMBERS_MAX];
+        const auto load = [&](float4(&to)[CUDA_MEMBERS_MAX], uint32_t round) {
+            const uint32_t at = min(begin + round * 32 + lane, count - 1);
+#pragma unroll
+            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+                to[i] = states(i, first + at / VECTORS, at % VECTORS * 4);
+        };
+        if (begin >= count)
+            return;
+        load(o, 0);
+        const column_weights found = weigh_members(states, first + min(mine, count / VECTORS - 1),
+                                                   mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
+        for (uint32_t round = 0; round < rounds; round++) {
+            const uint32_t at = begin + round * 32 + lane, column = min(at, count - 1) / VECTORS, dim = at % VECTORS * 4;
+            if (round + 1 < rounds)
+                load(next, round + 1);
+#pragma unroll
+            for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
+                const float into = __shfl_sync(ALL_LANES, found.into[i - 1], column - found_first),
+                            from = __shfl_sync(ALL_LANES, found.from[i - 1], column - found_first);
+                if (i < states.count)
+                    o[0] = {merge_weights::weighed(o[0].x, into, o[i].x, from), merge_weights::weighed(o[0].y, into, o[i].y, from),
+                            merge_weights::weighed(o[0].z, into, o[i].z, from), merge_weights::weighed(o[0].w, into, o[i].w, from)};
+            }
+            const output_writer write{pass.o, query_of(first + column) * HEAD_DIM,
+                                      __shfl_sync(ALL_LANES, found.factor, column - found_first)};
+            if (at < count) {
+                write(dim, o[0].x, o[0].y);
+                write(dim + 2, o[0].z, o[0].w);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+                o[i] = next[i];
         }
-        if (is_cluster())
-            cluster_sync(); /* no thread block ends before the others have read */
+    }
+
+    /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
+     * write them. `mine` are this member's, `apart` is how far those of a thread block lie from each other. The item is of one row. */
+    void write_together(const uint8_t *mine, uint32_t apart, uint32_t threads) const
+    {
+        const uint32_t member = item_place::member(pass), each = (item.columns - 1 >> pass.member_bits) + 1,
+                       first = min(member * each, item.columns), count = min(each, item.columns - first) * (HEAD_DIM / 4),
+                       rounds = (count + threads - 1) / threads;
+        const uint8_t *all = mine - item_place::of_block() * apart; /* of the thread block */
+        const bool is_cluster = pass.member_bits > pass.block_bits;
+        member_states states;
+        states.count = 1u << pass.member_bits;
+#pragma unroll
+        for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+            states.of[i] = all + (i < states.count ? i & (1u << pass.block_bits) - 1 : 0) * apart;
+        if (is_cluster) {
+#pragma unroll
+            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+                states.of[i] = cluster_pointer(states.of[i], i < states.count ? i >> pass.block_bits : 0);
+            cluster_sync(); /* all have written theirs */
+            fold_members(states, first, count, rounds);
+            cluster_part(); /* no thread block ends before the others have read */
+        } else {
+            await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits);
+            fold_members(states, first, count, rounds);
+        }
     }
 };

@@ -3,13 +3,14 @@
  *
  * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the chunks of the run), 1 (the
  * runs of the segment) and 2 (the segments of the row) as vectors: get(level, 0) is m and l of the columns, get(level, 1 + i) is
- * the values 4 i and on; put() likewise. */
+ * the values 4 i and on; put() likewise. IS_SHARED: o of all levels is in shared memory. */
 #pragma once
 
 #include "kernels/cuda/device/states.cuh"
 
 /* The lower levels in registers, the others in shared memory. */
 template <int LEVELS, int VALUES, int THREADS> struct fold_storage {
+    static constexpr bool IS_SHARED = false;
     static constexpr int VECTORS = 1 + VALUES / 4;
     float4 values[LEVELS ? LEVELS : 1][VECTORS];
     float4 *shared; /* [level][vector][thread] */
@@ -32,11 +33,39 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
     using STORAGE::get;
     using STORAGE::put;
 
+    bool is_filled[LEVELS];
+
     chunk_fold(uint8_t *memory) : STORAGE(memory)
     {
 #pragma unroll
         for (int level = 0; level < LEVELS; level++)
-            clear(level);
+            is_filled[level] = false;
+    }
+
+    /* Put `x` behind what the level has. */
+    void add(int level, STATE &x)
+    {
+        if (!is_filled[level]) {
+            is_filled[level] = true;
+            if (STORAGE::IS_SHARED) {
+                put(level, 0, {x.m[0], x.m[1], x.l[0], x.l[1]});
+#pragma unroll
+                for (int i = 0; i < STATE::VALUES; i += 4)
+                    put(level, 1 + i / 4, {x.value(i), x.value(i + 1), x.value(i + 2), x.value(i + 3)});
+                return;
+            }
+            clear(level); /* for `x` itself ptxas takes local memory (sm_100) */
+        }
+        const float4 ml = get(level, 0);
+        const merge_weights w[2] = {{ml.x, x.m[0]}, {ml.y, x.m[1]}};
+        put(level, 0, {w[0].m, w[1].m, w[0](ml.z, x.l[0]), w[1](ml.w, x.l[1])});
+#pragma unroll
+        for (int i = 0; i < STATE::VALUES; i += 4) {
+            const float4 o = get(level, 1 + i / 4);
+            put(level, 1 + i / 4,
+                {w[STATE::column_of(i)](o.x, x.value(i)), w[STATE::column_of(i + 1)](o.y, x.value(i + 1)),
+                 w[STATE::column_of(i + 2)](o.z, x.value(i + 2)), w[STATE::column_of(i + 3)](o.w, x.value(i + 3))});
+        }
     }
 
     void clear(int level)
@@ -47,62 +76,49 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
             put(level, 1 + i, {0, 0, 0, 0});
     }
 
-    void add(int level, STATE &from)
-    {
-        const float4 ml = get(level, 0);
-        const merge_weights w[2] = {{ml.x, from.m[0]}, {ml.y, from.m[1]}};
-        put(level, 0, {w[0].m, w[1].m, w[0](ml.z, from.l[0]), w[1](ml.w, from.l[1])});
-#pragma unroll
-        for (int i = 0; i < STATE::VALUES; i += 4) {
-            const float4 o = get(level, 1 + i / 4);
-            put(level, 1 + i / 4,
-                {w[STATE::column_of(i)](o.x, from.value(i)), w[STATE::column_of(i + 1)](o.y, from.value(i + 1)),
-                 w[STATE::column_of(i + 2)](o.z, from.value(i + 2)), w[STATE::column_of(i + 3)](o.w, from.value(i + 3))});
-        }
-    }
-
-    void take(int level, STATE &to) const
-    {
-        const float4 ml = get(level, 0);
-        to.m[0] = ml.x;
-        to.m[1] = ml.y;
-        to.l[0] = ml.z;
-        to.l[1] = ml.w;
-#pragma unroll
-        for (int i = 0; i < STATE::VALUES; i += 4) {
-            const float4 o = get(level, 1 + i / 4);
-            to.value(i) = o.x;
-            to.value(i + 1) = o.y;
-            to.value(i + 2) = o.z;
-            to.value(i + 3) = o.w;
-        }
-    }
-
-    /* The node of `level` is complete and goes into the one above; `x` is free to be used. */
+    /* The node of the level is complete with `x`, which becomes its state. */
     void close(int level, STATE &x)
     {
-        take(level, x);
-        add(level + 1, x);
-        clear(level);
+        if (!is_filled[level])
+            return;
+        const float4 ml = get(level, 0);
+        const merge_weights w[2] = {{ml.x, x.m[0]}, {ml.y, x.m[1]}};
+        x.l[0] = w[0](ml.z, x.l[0]);
+        x.l[1] = w[1](ml.w, x.l[1]);
+        x.m[0] = w[0].m;
+        x.m[1] = w[1].m;
+#pragma unroll
+        for (int i = 0; i < STATE::VALUES; i += 4) {
+            const float4 o = get(level, 1 + i / 4);
+            x.value(i) = w[STATE::column_of(i)](o.x, x.value(i));
+            x.value(i + 1) = w[STATE::column_of(i + 1)](o.y, x.value(i + 1));
+            x.value(i + 2) = w[STATE::column_of(i + 2)](o.z, x.value(i + 2));
+            x.value(i + 3) = w[STATE::column_of(i + 3)](o.w, x.value(i + 3));
+        }
+        is_filled[level] = false;
     }
 
-    /* `x` is the state of the chunk before chunk `end`, and free to be used then. */
+    /* `x` is the state of the chunk before chunk `end`, not the last one, and free to be used then. */
     void add_chunk(STATE &x, uint32_t end)
     {
-        add(0, x);
-        if (LEVELS > 1 && end % RUN_CHUNKS == 0)
+        if (LEVELS == 1 || end % RUN_CHUNKS != 0) {
+            add(0, x);
+        } else if constexpr (LEVELS > 1) {
             close(0, x);
-        if (LEVELS > 2 && end % SEGMENT_CHUNKS == 0)
-            close(1, x);
+            if (LEVELS == 2 || end % SEGMENT_CHUNKS != 0) {
+                add(1, x);
+            } else if constexpr (LEVELS > 2) {
+                close(1, x);
+                add(2, x);
+            }
+        }
     }
 
-    /* All of them, when the last chunk, before chunk `end`, is in it. */
-    void finish(STATE &x, uint32_t end)
+    /* `x`, the state of the last chunk, becomes that of all of them. */
+    void finish(STATE &x)
     {
-        if (LEVELS > 1 && end % RUN_CHUNKS != 0)
-            close(0, x);
-        if (LEVELS > 2 && end % SEGMENT_CHUNKS != 0)
-            close(1, x);
-        take(LEVELS - 1, x);
+#pragma unroll
+        for (int level = 0; level < LEVELS; level++)
+            close(level, x);
     }
 };

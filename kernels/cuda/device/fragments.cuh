@@ -224,6 +224,21 @@ static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+/* Whether the phase has ended. */
+static inline bool barrier_test(uint32_t barrier, uint32_t parity)
+{
+    uint32_t ended;
+    asm volatile("{\n"
+                 ".reg .pred ended;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended;\n"
+                 "}"
+                 : "=r"(ended)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return ended;
+}
+
 static inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -265,6 +280,14 @@ static inline uint64_t evict_first_policy()
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+}
+
+/* Bring a box into L2. */
+static inline void fetch_box(const void *map, uint32_t dim, uint32_t segment, uint32_t slot, uint32_t head, uint32_t half)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %5, %3, %4}];" ::"l"(map), "r"(dim), "r"(slot),
+                 "r"(head), "r"(half), "r"(segment)
+                 : "memory");
 }
 
 /* One box of the pool; its number in each dimension of the map. */

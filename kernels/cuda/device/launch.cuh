@@ -29,6 +29,24 @@ static inline void await_threads(uint32_t barrier, uint32_t threads)
 #endif
 }
 
+/* Wait for them likewise; whether `x` is true for all of them. */
+static inline bool all_threads(uint32_t barrier, uint32_t threads, bool x)
+{
+    uint32_t all = x;
+#ifdef __CUDA_ARCH__
+    asm volatile("{\n"
+                 ".reg .pred x, all;\n"
+                 "setp.ne.u32 x, %1, 0;\n"
+                 "barrier.cta.red.and.pred all, %2, %3, x;\n"
+                 "selp.u32 %0, 1, 0, all;\n"
+                 "}"
+                 : "=r"(all)
+                 : "r"((uint32_t)x), "r"(barrier), "r"(threads)
+                 : "memory");
+#endif
+    return all;
+}
+
 /* Let them go on, without a wait. */
 static inline void arrive_for(uint32_t barrier, uint32_t threads)
 {

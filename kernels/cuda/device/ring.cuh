@@ -19,10 +19,8 @@
  * 0.66 of the roof. */
 #pragma once
 
+#include "kernels/cuda/device/columns.cuh"
 #include "kernels/cuda/device/fragments.cuh"
-#include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/device/step.h"
-#include "kernels/cuda/device/tile.h"
 
 /* Which tiles of which head an item reads. */
 struct tile_range {
@@ -44,7 +42,24 @@ struct tile_range {
     bool is_seen(uint32_t token) const { return token >= first_key && token < end_key; }
 };
 
-/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a box or all. */
+/* A unit's slot, and the phase of the slot's barriers at which it is there: for those who take units in order and would wait for a
+ * division by the number of slots. */
+template <uint32_t SLOTS> struct ring_place {
+    uint32_t slot, phase;
+
+    ring_place(uint32_t unit) : slot(unit), phase(0) {}
+    void skip(uint32_t units)
+    {
+        slot += units;
+        if (slot >= SLOTS) {
+            slot -= SLOTS;
+            phase ^= 1;
+        }
+    }
+};
+
+/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a box or all.
+ * TILE::readers(item): warps that compute for it. */
 template <class TILE> struct tile_ring {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
     static constexpr uint32_t WARPS = SHAPE.warps, SLOTS = SHAPE.slots, UNIT = SHAPE.unit, KV_ROW = SHAPE.kv_row,
@@ -66,9 +81,6 @@ template <class TILE> struct tile_ring {
     {
         return (range.first_tile() + unit / (2 * UNITS)) * TILE_TOKENS + unit % UNITS * UNIT;
     }
-
-    /* behind the last one that is read */
-    uint32_t end_chunk() const { return (range.end_key + CHUNK_TOKENS - 1) / CHUNK_TOKENS; }
 
     /* All threads that compute are here, of this member of the thread block. */
     void sync() const
@@ -96,13 +108,14 @@ template <class TILE> struct tile_ring {
     const void *map;
     uint32_t whole_from, whole_end; /* units between are seen entirely */
 
-    tile_ring(const tile_range &range_, uint8_t *shared, uint32_t readers_)
-        : range(range_), slots(shared), end(2 * UNITS * range_.tiles()), readers(readers_),
+    /* of an item that is there, as the ring's barriers are */
+    tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
+        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()), readers(TILE::readers(item)),
           arrived(shared_address(shared + SHAPE.barriers)), read(arrived + 8 * SLOTS),
           entries(shared_address(shared + SHAPE.entries)), policy(evict_first_policy()),
-          map(map_of(range_.pass)),
-          whole_from(range_.first_key % TILE_TOKENS ? 2 * UNITS : 0),
-          whole_end(range_.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
+          map(map_of(range.pass)),
+          whole_from(range.first_key % TILE_TOKENS ? 2 * UNITS : 0),
+          whole_end(range.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
     {
     }
 
@@ -176,10 +189,9 @@ template <class TILE> struct tile_ring {
     }
 
     /* Values that nobody sees are multiplied by 0, and must not be NaN. */
-    void clear_unseen(uint32_t unit) const
+    void clear_unseen(uint32_t at_slot, uint32_t position) const
     {
-        uint32_t position = position_of(unit);
-        uint8_t *slot = slots + unit % SLOTS * SHAPE.slot;
+        uint8_t *slot = slots + at_slot * SHAPE.slot;
         sync(); /* all have read what was there; barriers of the slot say so too, but by way of the engine */
         for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += readers * 32) {
             uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
@@ -190,18 +202,15 @@ template <class TILE> struct tile_ring {
         sync();         /* the zeros are there */
     }
 
-    /* By the sender, before the item is there. */
-    static void prepare_early(const cuda_attend_pass &pass)
-    {
-        if (lane() == 0)
-            prefetch_map(map_of(pass));
-    }
-
-    /* When it is there: all units, as slots become free. Those that compute go on when the barriers are there too. */
+    /* By the sender: all units, as slots become free. Those that compute go on when the barriers are there. */
     void send_all()
     {
-        if (lane() < 2 * SLOTS) {
-            barrier_init(arrived + lane() * 8, lane() < SLOTS ? 1 : readers);
+        if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
+#pragma unroll
+            for (uint32_t slot = 0; slot < SLOTS; slot++) {
+                barrier_init(arrived + slot * 8, 1);
+                barrier_init(read + slot * 8, readers);
+            }
             barrier_fence();
         }
         __syncwarp();
@@ -214,11 +223,63 @@ template <class TILE> struct tile_ring {
         }
     }
 
+    /* By the sender, behind its own: bring what the next launch reads first into L2. */
+    static void fetch_ahead(const cuda_attend_pass &pass)
+    {
+        const cuda_ahead &ahead = pass.ahead;
+        const uint32_t senders = gridDim.x * blockDim.y, sender = blockIdx.x * blockDim.y + threadIdx.y;
+        for (uint32_t at = sender * ahead.step; at < ahead.places; at += senders * ahead.step) {
+            const cuda_item &item = ahead.items[at / KV_HEADS];
+            const uint32_t entry = lane() < CUDA_ITEM_ENTRIES ? item.entries[lane()] : 0,
+                           first = item.first_key / TILE_TOKENS * TILE_TOKENS, end = min(item.end_key, first + ahead.tokens);
+            for (uint32_t token = first; token < end; token += BOX_ROWS) {
+                const uint32_t half =
+                    ahead.map_first + 2 * __shfl_sync(ALL_LANES, entry, token / BLOCK_SIZE - first / BLOCK_SIZE);
+                if (!elect_one())
+                    continue;
+#pragma unroll
+                for (uint32_t part = 0; part < PARTS; part++) {
+                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE, at % KV_HEADS, half);
+                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE, at % KV_HEADS, half + 1);
+                }
+            }
+        }
+    }
+
+    /* By the sending warp: all that there is to be done. `memory` is the item's, in `shared`. */
+    static void send_item(const cuda_attend_pass &pass, const item_place &place, item_memory &memory, uint8_t *shared)
+    {
+        if (lane() == 0)
+            prefetch_map(map_of(pass));
+        place.bring(pass, memory);
+        __syncwarp();
+        tile_ring(pass, memory.item, place.kv_head, shared).send_all();
+        fetch_ahead(pass);
+    }
+
     /* By all that compute, first. */
     static void await_item() { await_threads(1 + threadIdx.y, (WARPS + 1) * 32); }
     void prepare() const {}
 
     void begin() const {} /* the sender has */
+
+    using place = ring_place<SLOTS>;
+
+    uint32_t address(const place &at) const { return shared_address(slots) + at.slot * SHAPE.slot; }
+    bool is_there(const place &at) const { return barrier_test(arrived + at.slot * 8, at.phase); }
+    void acquire_keys(const place &at) const { barrier_wait(arrived + at.slot * 8, at.phase); }
+    /* In V of the tile at `position`, which is there, values that nobody sees become 0. */
+    void clear_unseen_values(const place &at, uint32_t position) const
+    {
+        if (__builtin_expect(position < range.first_key || position + UNIT > range.end_key, false))
+            clear_unseen(at.slot, position);
+    }
+    void release(const place &at) const
+    {
+        __syncwarp(); /* all lanes have read it */
+        if (lane() == 0)
+            barrier_arrive(read + at.slot * 8);
+    }
 
     void acquire_keys(uint32_t unit) const { barrier_wait(arrived + unit % SLOTS * 8, unit / SLOTS % 2); }
 
@@ -226,7 +287,7 @@ template <class TILE> struct tile_ring {
     {
         acquire_keys(unit);
         if (__builtin_expect(unit < whole_from || unit >= whole_end, false))
-            clear_unseen(unit);
+            clear_unseen(unit % SLOTS, position_of(unit));
     }
 
     void release(uint32_t unit) const
@@ -241,10 +302,9 @@ template <class TILE> struct tile_ring {
 
     const uint8_t *pool; /* of this layer and head */
 
-    tile_ring(const tile_range &range_, uint8_t *shared, uint32_t)
-        : range(range_), slots(shared), end(2 * UNITS * range_.tiles()), readers(WARPS),
-          pool(range_.pass.pool.bytes + range_.pass.layer * range_.pass.pool.layer_bytes +
-               range_.kv_head * range_.pass.pool.head_bytes)
+    tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
+        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()), readers(WARPS),
+          pool(pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes)
     {
     }
 
@@ -268,8 +328,7 @@ template <class TILE> struct tile_ring {
     }
 
     static bool is_sender() { return false; }
-    static void prepare_early(const cuda_attend_pass &) {}
-    void send_all() const {}
+    static void send_item(const cuda_attend_pass &, const item_place &, item_memory &, uint8_t *) {}
     static void await_item() { __syncthreads(); }
 
     /* By all that compute. Zeros into the padding of rows, which is multiplied by zeros of q and must not be NaN. */

@@ -110,5 +110,6 @@ struct finished {
         lse = fmaf(m, LN_2, logf(l));
     }
     /* "+ 0": a value that was -0 or 0, depending on what it was computed together with, is 0 */
-    float operator()(float o) const { return fmaf(o, factor, 0.0f); }
+    float operator()(float o) const { return scaled(o, factor); }
+    static float scaled(float o, float factor) { return fmaf(o, factor, 0.0f); }
 };

@@ -28,7 +28,7 @@ enum {
     PAGED_PARTITION = 512,  /* tokens of a thread block of paged_v2 */
     CUDA_MAP_BYTES = 128,   /* of a tensor map */
     CUDA_MEMBERS_MAX = 4,   /* that share an item */
-    CUDA_ITEM_ENTRIES = 8,  /* of the block table, that come with an item */
+    CUDA_ITEM_ENTRIES = 16, /* of the block table, that come with an item */
     CUDA_COLUMNS_MAX = 128, /* of an item: those of the widest kernel */
     MERGE_TOGETHER_MAX = 32 /* partial states that a merge takes at a time: a lane each */
 };
@@ -99,6 +99,15 @@ struct cuda_append_pass {
     DEVICE(const float) v_scale;
 };
 
+/* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own: of
+ * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of first_key on.
+ */
+struct cuda_ahead {
+    DEVICE(const struct cuda_item) items;
+    uint32_t places, step, tokens; /* places 0: nothing */
+    uint32_t map_first;            /* of their layer */
+};
+
 struct cuda_attend_pass {
     struct cuda_pool pool;
     DEVICE(const uint8_t) maps; /* tensor maps of the pool, for the copy engine */
@@ -126,6 +135,7 @@ struct cuda_attend_pass {
     uint32_t member_bits;    /* 2^member_bits members share an item, */
     uint32_t block_bits;     /* 2^block_bits of them in a thread block */
     uint32_t zero;           /* no padding: they are compared byte by byte */
+    struct cuda_ahead ahead;
 };
 
 /* Query heads that a thread block of merge.cu may take elements of: a thread has four. */

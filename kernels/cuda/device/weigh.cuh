@@ -28,29 +28,30 @@ struct common_keys {
           end(__reduce_min_sync(ALL_LANES, min(seen.keys[0], seen.keys[1])))
     {
     }
-    bool has_tile(uint32_t position) const { return position >= first && position + TILE_TOKENS <= end; }
+    bool has(uint32_t position, uint32_t tokens) const { return position >= first && position + tokens <= end; }
+    bool has_tile(uint32_t position) const { return has(position, TILE_TOKENS); }
 };
 
 /* Scores of the tile at `position` in place of dot products, but for a factor, which is left in `scales`; -inf where a column
  * does not see the key. each(change) calls change(x, i, j) for every dot product x of column i with key j; seen() is what the two
- * columns see. */
-template <typename SEEN, typename EACH>
+ * columns see. PLAIN: all columns see the tile, and there is no alibi. */
+template <bool PLAIN, typename SEEN, typename EACH>
 void score_tile(const item_columns &columns, const uint32_t (&column)[2], const score_rule &rule, float (&scales)[2],
                 const common_keys &common, uint32_t position, SEEN seen, EACH each)
 {
     const float *alibi = columns.pass.alibi;
-    if (SOFTCAP || __builtin_expect(alibi != nullptr, false)) {
+    if (SOFTCAP || (!PLAIN && __builtin_expect(alibi != nullptr, false))) {
         each([&](float &x, int i, uint32_t) { x *= scales[i]; });
         scales[0] = scales[1] = 1.0f;
     }
     if constexpr (SOFTCAP)
         each([&](float &x, int, uint32_t) { x = rule.capped(x); });
-    if (__builtin_expect(alibi != nullptr, false)) {
+    if (!PLAIN && __builtin_expect(alibi != nullptr, false)) {
         const float slopes[2] = {alibi[columns.head_of(column[0])] * LOG2_E, alibi[columns.head_of(column[1])] * LOG2_E};
         const seen_keys by = seen();
         each([&](float &x, int i, uint32_t j) { x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.keys[i])); });
     }
-    if (__builtin_expect(!common.has_tile(position), false)) {
+    if (!PLAIN && __builtin_expect(!common.has_tile(position), false)) {
         const seen_keys by = seen();
         each([&](float &x, int i, uint32_t j) { x = j >= by.first[i] && j < by.keys[i] ? x : -INFINITE; });
     }
