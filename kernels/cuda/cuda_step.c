@@ -518,8 +518,8 @@ static const struct cuda_item_list *list_behind(const struct cuda_prepared_plan 
 
 /* What is to be fetched ahead for a launch of these items: as much of each as makes a part of the L2
  * cache together, or, where that is less than half a tile, a tile of some. */
-static struct cuda_ahead fetch_ahead(const struct cuda_backend *b, const struct cuda_item_list *list,
-                                     uint32_t layer)
+static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cuda_item_list *list,
+                                  uint32_t layer)
 {
     const struct geometry *g = b->options.geometry;
     /* behind the tile of first_key, which may begin in the midst of a block */
@@ -576,10 +576,10 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         const struct cuda_item_list *behind = list_behind(prepared, i);
         memset(&with_items.ahead, 0, sizeof with_items.ahead);
         if (b->maps && behind && fills)
-            with_items.ahead = fetch_ahead(b, behind, p->layer);
+            with_items.ahead = ahead_of(b, behind, p->layer);
         else if (b->maps && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
             with_items.ahead =
-                fetch_ahead(b, list_behind(next_plan, b->width_count * CUDA_MEMBER_SIZES), next->layer);
+                ahead_of(b, list_behind(next_plan, b->width_count * CUDA_MEMBER_SIZES), next->layer);
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }
