@@ -51,6 +51,13 @@ static struct family *make_family(uint32_t seed, uint32_t longest)
     return f;
 }
 
+static struct planner *create(const struct planner_options *o)
+{
+    struct planner *p;
+    ck_assert_int_eq(planner_create(o, &p), 0);
+    return p;
+}
+
 static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_t window,
                                     uint32_t partials, bool share)
 {
@@ -62,9 +69,7 @@ static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_
                                       .block_size = BLOCK_SIZE,
                                       .window = window,
                                       .share = share};
-    struct planner *p;
-    ck_assert_int_eq(planner_create(&o, &p), 0);
-    return p;
+    return create(&o);
 }
 
 static uint32_t rows_of(const struct family *f, struct planner_row *rows)
@@ -357,9 +362,7 @@ START_TEST(bug_whole_rows_of_large_groups_were_cut)
                                       .group = 64,
                                       .block_size = BLOCK_SIZE,
                                       .share = true};
-    struct planner *p;
-    ck_assert_int_eq(planner_create(&o, &p), 0);
-    plan_without_room(p);
+    plan_without_room(create(&o));
 }
 END_TEST
 
@@ -389,8 +392,7 @@ static uint64_t read_at_cost(uint32_t n, double cost)
                                       .block_size = BLOCK_SIZE,
                                       .share = true,
                                       .costs = {2, cost}};
-    struct planner *p;
-    ck_assert_int_eq(planner_create(&o, &p), 0);
+    struct planner *p = create(&o);
     const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     uint64_t chunks = chunks_read(plan);
