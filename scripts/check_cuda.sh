@@ -32,7 +32,7 @@ done
 for tool in curl jq; do # used where the machine has none
     if command -v $tool >/dev/null; then bring "$(command -v $tool)" tools/$tool; fi
 done
-cp -r tests/integration tests/cuda $bundle/tests/
+cp -r tests/integration tests/cuda tests/digests.txt $bundle/tests/
 cp -r config scripts README.md $bundle/
 install -m 755 tests/cuda/run.sh $bundle/run.sh
 git rev-parse --short=12 HEAD >$bundle/commit 2>/dev/null || echo unknown >$bundle/commit

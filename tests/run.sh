@@ -46,7 +46,7 @@ run() {
 }
 
 # Sanitizers slow the kernels down ten times and more: they see every eighth case of the grid.
-grid=()
+grid=(--digests tests/digests.txt)
 [ "$MODE" = release ] || [ "$MODE" = debug ] || grid=(--every 8)
 
 for program in build/"$MODE"/tests/*; do

@@ -17,11 +17,12 @@
  * third grid is that of FlashInfer's tests, for the native kernels, and a fourth one is of many packed
  * columns.
  *
- * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N]. NAME is "reference",
+ * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N] [--digests FILE]. NAME is "reference",
  * "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
  * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend. --every
  * takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by
- * side). A failing case prints what it is and how to run it alone. */
+ * side). With --digests the bits of all outputs must be those that FILE has for a path, in a line
+ * "NAME conformance DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it alone. */
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
 #include "kernels/reference/reference.h"
@@ -37,6 +38,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 enum {
     LAYERS = 2,
@@ -90,6 +92,10 @@ struct instance {
 };
 
 static char fault[512];
+
+/* Of the outputs of every row by itself, in all cases of a path that were run: a sum, so that parts of a
+ * grid add up. It stays the same as long as no kernel changes a bit (tests/digests.txt). */
+static uint64_t digest;
 
 static bool __attribute__((format(printf, 1, 2))) broken(const char *format, ...)
 {
@@ -748,6 +754,12 @@ static bool same_bits(const struct instance *x, const struct instance *alone, co
     return true;
 }
 
+/* Add the outputs to the digest. */
+static void note_outputs(const struct instance *x)
+{
+    digest += XXH3_64bits_withSeed(x->lse, x->lse_bytes, XXH3_64bits(x->o, x->o_bytes));
+}
+
 static bool all_cuts_agree(struct instance *x, const struct instance *alone, const char *what)
 {
     for (int cut = 0; cut < CUT_COUNT; cut++) {
@@ -829,6 +841,8 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
         clear_outputs(&alone);
     for (uint32_t row = 0; ok && row < w->row_count; row++)
         ok = run_plan(&alone, row, 1, CUT_ROW, false);
+    if (ok)
+        note_outputs(&alone);
     ok = ok && guards_hold(&alone) && errors_hold(&alone, ratio) && states_merge(&alone) &&
          all_cuts_agree(&together, &alone, "together") &&
          all_cuts_agree(&threads, &alone, "with three threads and other blocks");
@@ -850,6 +864,8 @@ static bool check_paged(const struct world *w, double *ratio)
     }
     ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) &&
          errors_hold(&x, ratio);
+    if (ok)
+        note_outputs(&x);
     for (uint32_t row = 0; ok && w->kernel != ATTENTION_AUTO && row < w->row_count; row++)
         ok = run_plan(&alone, row, 1, CUT_ROW, false);
     ok = ok && (w->kernel == ATTENTION_AUTO || same_bits(&x, &alone, "together", CUT_ROW, false));
@@ -866,6 +882,8 @@ static bool check_reference(const struct world *w, double *ratio)
         clear_outputs(&x);
     ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) &&
          errors_hold(&x, ratio);
+    if (ok)
+        note_outputs(&x);
     close_instance(&x);
     return ok;
 }
@@ -887,6 +905,7 @@ struct selection {
     bool full;
     long only; /* -1: not just one */
     size_t every, part, parts;
+    const char *digests; /* a file; NULL: the bits are not compared */
 };
 
 /* What cases can be run on. */
@@ -910,6 +929,25 @@ static bool on_paged(const struct world *w, const char *isa, double *ratio)
     return check_paged(w, ratio);
 }
 
+/* Whether the outputs of a path have the bits that the file of digests names, if it names any. */
+static bool same_digest(const char *path, const struct selection *chosen)
+{
+    char line[256], name[64];
+    unsigned long long known = digest;
+    FILE *file = chosen->digests ? fopen(chosen->digests, "r") : NULL;
+    if (chosen->digests && !file)
+        return broken("%s cannot be read", chosen->digests);
+    while (file && fgets(line, sizeof line, file)) {
+        unsigned long long value;
+        if (sscanf(line, "%63s conformance %llx", name, &value) == 2 && strcmp(name, path) == 0)
+            known = value;
+    }
+    if (file)
+        fclose(file);
+    return known == digest || broken("the outputs have the digest %016llx; %s has %016llx",
+                                     (unsigned long long)digest, chosen->digests, known);
+}
+
 /* All cases (or the one that is asked for) on one path; prints the verdict. */
 static bool run_cases(const struct path *path, const struct selection *chosen)
 {
@@ -919,6 +957,7 @@ static bool run_cases(const struct path *path, const struct selection *chosen)
     struct cover_case *cases;
     unsigned strength = chosen->full ? 3 : 2;
     bool ok = true;
+    digest = 0;
     count = cover_make(path->sizes, path->axes, strength, &cases);
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (size_t i = 0; ok && i < count; i++) {
@@ -943,9 +982,13 @@ static bool run_cases(const struct path *path, const struct selection *chosen)
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     free(cases);
+    if (ok && !same_digest(path->name, chosen)) {
+        printf("%s\nnot ok %s has the bits that it always had\n", fault, path->name);
+        return false;
+    }
     if (ok)
-        printf("ok %s conforms: %zu cases, worst error %.2f of a plain loop's, %.1f s\n", path->name,
-               done, worst,
+        printf("ok %s conforms: %zu cases, digest %016llx, worst error %.2f of a plain loop's, %.1f s\n",
+               path->name, done, (unsigned long long)digest, worst,
                (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9);
     return ok;
 }
@@ -977,6 +1020,8 @@ int main(int argc, char **argv)
             i++;
         else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
             chosen.only = strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--digests") == 0 && i + 1 < argc)
+            chosen.digests = argv[++i];
         else
             return 2;
     }

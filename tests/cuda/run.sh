@@ -26,6 +26,22 @@ conformance() {
     done
     wait
     cat "$log".[0-9]*
+    same_digests
+}
+
+# The digests of the parts add up to that of their grid, which has to be the known one.
+same_digests() {
+    local path digest sum known
+    for path in cuda cuda-flashinfer cuda-columns cuda-vllm; do
+        sum=0
+        for digest in $(cat "$log".[0-9]* | sed -n "s/^ok $path conforms: .* digest \([0-9a-f]*\),.*/\1/p"); do
+            sum=$((sum + 16#$digest))
+        done
+        known=$(awk -v path=$path '$1 == path && $2 == "conformance" { print $3 }' tests/digests.txt)
+        digest=$(printf %016x $sum)
+        if [ "$digest" = "${known:-$digest}" ]; then echo "ok $path has the bits that it always had: digest $digest"
+        else echo "not ok $path has the bits that it always had: $digest, wanted $known"; fi
+    done
 }
 
 engine() { bash tests/cuda/engine.sh; }
