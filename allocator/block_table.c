@@ -428,13 +428,30 @@ void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length
 
 /* ---- reserve ------------------------------------------------------------------------------------- */
 
+/* Blocks that bringing a row in and writing these slots takes, at most: what is written may have to be
+ * copied if anybody else has it, here or on the host. */
+static uint32_t need_of_swapped(const struct block_tables *t, const struct reserve_request *q)
+{
+    const struct row *r = &t->rows[q->row];
+    uint32_t need = block_tables_absent(t, q->row);
+    uint32_t end = q->first < q->end ? blocks_for(t, q->end) : 0;
+    for (uint32_t i = q->first / t->o.block_size; i < smaller(end, r->entries); i++) {
+        uint32_t host = *entry(t, q->row, i);
+        need += swap_ledger_refs(t->ledger, host) > 1 ||
+                swap_ledger_device_of(t->ledger, host) != NO_BLOCK;
+    }
+    return need + (end > r->entries ? end - r->entries : 0);
+}
+
 /* Count the blocks that one request takes, and the writers of shared blocks in claims[]. `*plain` is
  * left true when there is nothing to do for it. */
 static uint32_t plan_request(struct block_tables *t, const struct reserve_request *q, bool *plain)
 {
     const struct row *r = live_row(t, q->row);
     uint32_t need = 0;
-    assert(!r->swapped && q->first <= q->end && q->first <= r->entries * t->o.block_size);
+    assert(q->first <= q->end && q->first <= r->entries * t->o.block_size);
+    if (r->swapped)
+        return need_of_swapped(t, q);
     if (q->first == q->end || (q->first >= r->plain_first && q->end <= r->plain_end))
         return 0;
     *plain = false; /* even if it turns out that there is nothing to do: the commit notes that */
@@ -535,6 +552,7 @@ int block_tables_reserve(struct block_tables *t, uint64_t step, const struct res
 {
     uint32_t marked;
     for (uint32_t i = 0; i < n; i++) {
+        assert(!live_row(t, requests[i].row)->swapped);
         if (requests[i].end > (uint64_t)t->o.row_blocks * t->o.block_size)
             return ATTND_INVALID;
     }

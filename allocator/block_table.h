@@ -108,7 +108,8 @@ MUST_USE int block_tables_reserve(struct block_tables *tables, uint64_t step,
                                   const struct reserve_request *requests, uint32_t n,
                                   struct block_copy *copies, uint32_t *copy_count);
 
-/* block_tables_need: how many blocks such a reserve would take. */
+/* block_tables_need: how many blocks such a reserve would take. Rows may be swapped out: then at most so
+ * many, with those that swapping them in takes. */
 uint32_t block_tables_need(struct block_tables *tables, const struct reserve_request *requests,
                            uint32_t n);
 

@@ -27,6 +27,7 @@
 #include "scheduler/paged_calls.h"
 #include "scheduler/swapping.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,33 +99,8 @@ static bool takes_whole_step(const struct call *call)
 
 /* ---- taking calls into a step -------------------------------------------------------------------- */
 
-/* Whether the rows of a call that stand already are what stands; else the call has failed. `first` is
- * the first of the sequence's rows in the call's tensors. */
-static int compare(struct call_steps *c, struct call *call, uint32_t row, const struct call_sequence *s,
-                   uint32_t first, uint32_t stands)
-{
-    uint32_t stride, layers = call->all_layers ? c->g->layers : 1;
-    size_t row_bytes = kv_row_bytes(c, call->kv_source);
-    const uint32_t *ids = block_tables_ids(executor_tables(c->o.all->executor), &stride);
-    for (uint32_t layer = 0; layer < layers; layer++) {
-        size_t at = ((size_t)layer * call->rows + first) * row_bytes;
-        struct kv_rows rows = {.layer = call->all_layers ? layer : call->layer,
-                               .position = s->position,
-                               .count = stands,
-                               .dtype = call->kv_source,
-                               .k = (const uint8_t *)call->k + at,
-                               .v = (const uint8_t *)call->v + at};
-        uint32_t equal = executor_compare_kv(c->o.all->executor, &rows, ids + (uint64_t)row * stride);
-        if (equal < stands)
-            return call_fail(call, ATTND_CONFLICT,
-                             "sequence %llu, position %u, layer %u: other k or v stand there",
-                             (unsigned long long)s->id, s->position + equal, rows.layer);
-    }
-    return 0;
-}
-
 /* Where the rows of one sequence go, into its request; 0, or the call failed. */
-static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i, uint32_t first)
+static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i)
 {
     struct block_tables *tables = executor_tables(c->o.all->executor);
     struct call_sequence *named = &call->sequences[i];
@@ -167,20 +143,19 @@ static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i,
                          (unsigned long long)end, s->options.max_tokens);
     uint32_t stands = at - named->position < grows ? at - named->position : grows;
     call->requests[i] = (struct reserve_request){row, at, at + grows - stands};
-    return stands ? compare(c, call, row, named, first, stands) : 0;
+    return 0;
 }
 
 /* The rows of the block tables of a call, into its requests; 0, or the call failed. */
 static int resolve(struct call_steps *c, struct call *call)
 {
-    uint32_t first = 0;
     c->call_number++;
     call->requests = call_alloc(call, call->sequence_count, sizeof *call->requests);
     if (!call->requests)
         return call_fail(call, ATTND_INVALID, "%u sequences are too many for one call",
                          call->sequence_count);
     for (uint32_t i = 0; i < call->sequence_count; i++) {
-        int rc = resolve_sequence(c, call, i, first);
+        int rc = resolve_sequence(c, call, i);
         if (rc != 0)
             return rc;
         struct sequence *s = sequences_at(c->o.all->sequences, call->requests[i].row);
@@ -188,10 +163,52 @@ static int resolve(struct call_steps *c, struct call *call)
             return call_fail(call, ATTND_INVALID, "sequence %llu is named twice in one call",
                              (unsigned long long)s->id);
         s->seen = c->call_number;
-        first += call->sequences[i].rows;
     }
     return 0;
 }
+
+/* Compare the first `stands` rows of one sequence, rows `first` and on of the call's tensors, with what
+ * stands; 0, or the call failed. */
+static int compare_sequence(struct call_steps *c, struct call *call, uint32_t i, uint32_t first,
+                            uint32_t stands)
+{
+    const struct call_sequence *s = &call->sequences[i];
+    uint32_t row = call->requests[i].row;
+    uint32_t stride, layers = call->all_layers ? c->g->layers : 1;
+    size_t row_bytes = kv_row_bytes(c, call->kv_source);
+    const uint32_t *ids = block_tables_ids(executor_tables(c->o.all->executor), &stride);
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        size_t at = ((size_t)layer * call->rows + first) * row_bytes;
+        struct kv_rows rows = {.layer = call->all_layers ? layer : call->layer,
+                               .position = s->position,
+                               .count = stands,
+                               .dtype = call->kv_source,
+                               .k = (const uint8_t *)call->k + at,
+                               .v = (const uint8_t *)call->v + at};
+        uint32_t equal = executor_compare_kv(c->o.all->executor, &rows, ids + (uint64_t)row * stride);
+        if (equal < stands)
+            return call_fail(call, ATTND_CONFLICT,
+                             "sequence %llu, position %u, layer %u: other k or v stand there",
+                             (unsigned long long)s->id, s->position + equal, rows.layer);
+    }
+    return 0;
+}
+
+/* Compare all rows of a call that stand already; 0, or the call failed. Its sequences are resident. */
+static int compare(struct call_steps *c, struct call *call)
+{
+    uint32_t first = 0;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && call->k && i < call->sequence_count; i++) {
+        uint32_t rows = call->sequences[i].rows,
+                 stands = rows - (call->requests[i].end - call->requests[i].first);
+        if (stands)
+            rc = compare_sequence(c, call, i, first, stands);
+        first += rows;
+    }
+    return rc;
+}
+
 
 /* Room for the call's outputs in its own arena. */
 static int make_outputs(struct call_steps *c, struct call *call)
@@ -210,15 +227,24 @@ static int make_outputs(struct call_steps *c, struct call *call)
     return ok ? 0 : call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
 }
 
-/* Blocks that are kept for workloads and for sequences that are not the call's. */
+/* Blocks that the rows of a call take out of what is kept for their own sequences: each as many as it
+ * takes, and none for another one. */
+static uint64_t drawn_from_promises(struct call_steps *c, const struct call *call)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    uint64_t drawn = 0;
+    for (uint32_t i = 0; call->requests && i < call->sequence_count; i++) {
+        uint32_t kept = sequences_at(c->o.all->sequences, call->requests[i].row)->declared;
+        uint32_t need = kept ? block_tables_need(tables, &call->requests[i], 1) : 0;
+        drawn += need < kept ? need : kept;
+    }
+    return drawn;
+}
+
+/* Blocks that are kept for workloads and sequences, without those that the call may draw. */
 static uint64_t promised_to_others(struct call_steps *c, const struct call *call)
 {
-    uint64_t promised = c->o.promised(c->o.cookie) + c->o.all->declared;
-    for (uint32_t i = 0; i < call->sequence_count; i++) {
-        const struct sequence *s = sequence_of(c, call->sequences[i].id);
-        promised -= s ? s->declared : 0;
-    }
-    return promised;
+    return c->o.promised(c->o.cookie) + c->o.all->declared - drawn_from_promises(c, call);
 }
 
 /* `need` blocks were not to be had. */
@@ -276,41 +302,33 @@ static int make_room(struct call_steps *c, struct call *call, uint32_t need)
     return WAIT;
 }
 
-/* Whether all sequences of a call are resident: 0; WAIT when some are on their way; else the call has
- * failed. */
-static int bring_in(struct call_steps *c, struct call *call)
+/* Swap in the sequences of a call that are on the host, for which there is room: 0, or WAIT when some
+ * are on their way. */
+static int bring_in(struct call_steps *c, const struct call *call)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct executor *x = c->o.all->executor;
     int result = 0;
     for (uint32_t i = 0; i < call->sequence_count; i++) {
-        uint32_t row = sequences_find(c->o.all->sequences, call->sequences[i].id);
-        if (row == NO_ROW || !block_tables_view(tables, row).swapped)
-            continue; /* of unknown ones resolve() will say so */
-        int rc = make_room(c, call, block_tables_absent(tables, row));
-        if (rc != 0)
-            return rc;
-        rc = block_tables_swap_in(tables, row, executor_step(c->o.all->executor), c->copies.list,
-                                  &c->copies.count);
-        if (rc != 0)
-            return call_fail(call, rc, "sequence %llu cannot be swapped in",
-                             (unsigned long long)call->sequences[i].id);
+        uint32_t row = call->requests[i].row;
+        if (!block_tables_view(executor_tables(x), row).swapped)
+            continue;
+        int rc = block_tables_swap_in(executor_tables(x), row, executor_step(x), c->copies.list,
+                                      &c->copies.count);
+        assert(rc == 0); /* make_room() has seen to it */
+        (void)rc;
         result = WAIT;
     }
     return result;
 }
 
-/* Blocks for what the call appends: 0, WAIT, or the call failed. */
+/* Blocks for what the call appends; there is room for them. 0, or the call failed. */
 static int reserve(struct call_steps *c, struct call *call)
 {
     struct executor *x = c->o.all->executor;
-    struct block_tables *tables = executor_tables(x);
     if (!call->k)
         return 0;
-    int rc = make_room(c, call, block_tables_need(tables, call->requests, call->sequence_count));
-    if (rc != 0)
-        return rc;
-    rc = block_tables_reserve(tables, executor_step(x), call->requests, call->sequence_count,
-                              c->copies.list, &c->copies.count);
+    int rc = block_tables_reserve(executor_tables(x), executor_step(x), call->requests,
+                                  call->sequence_count, c->copies.list, &c->copies.count);
     if (rc != 0)
         return call_fail(call, rc, "a sequence would be longer than its table");
     for (uint32_t i = 0; i < call->sequence_count; i++)
@@ -343,21 +361,41 @@ static int check_kernel(struct call_steps *c, struct call *call)
     return 0;
 }
 
+/* Give a call on sequences what it takes to be in the step: 0, WAIT, or the call failed. Whatever can be
+ * refused without looking at K and V is refused before anything is moved. */
+static int admit_to_sequences(struct call_steps *c, struct call *call)
+{
+    int rc = resolve(c, call);
+    if (rc == 0)
+        rc = check_kernel(c, call);
+    if (rc == 0)
+        rc = make_outputs(c, call);
+    if (rc == 0)
+        rc = make_room(c, call,
+                       block_tables_need(executor_tables(c->o.all->executor), call->requests,
+                                         call->sequence_count));
+    if (rc == 0)
+        rc = bring_in(c, call);
+    if (rc == 0)
+        rc = compare(c, call);
+    return rc == 0 ? reserve(c, call) : rc;
+}
+
+/* The same for a call on the caller's own tables, which takes no blocks. */
+static int admit_paged(struct call_steps *c, struct call *call)
+{
+    int rc = paged_check(c->o.all, call);
+    if (rc == 0)
+        rc = check_kernel(c, call);
+    return rc == 0 ? make_outputs(c, call) : rc;
+}
+
 /* Everything that a call needs to be in the step: 0, WAIT (and it is as if nothing had been asked), or
  * it has failed. */
 static int admit(struct call_steps *c, struct call *call)
 {
     size_t used = call->arena_used;
-    bool paged = call->kind == CALL_PAGED;
-    int rc = paged ? paged_check(c->o.all, call) : bring_in(c, call);
-    if (rc == 0 && !paged)
-        rc = resolve(c, call);
-    if (rc == 0)
-        rc = check_kernel(c, call);
-    if (rc == 0)
-        rc = make_outputs(c, call);
-    if (rc == 0 && !paged)
-        rc = reserve(c, call);
+    int rc = call->kind == CALL_PAGED ? admit_paged(c, call) : admit_to_sequences(c, call);
     if (rc == WAIT)
         call->arena_used = used;
     return rc;
@@ -691,20 +729,26 @@ bool call_steps_run(struct call_steps *c)
 
 int call_steps_bring_in(struct call_steps *c, struct call *call, uint32_t row)
 {
+    struct block_tables *tables = executor_tables(c->o.all->executor);
     struct sequence *s = sequences_at(c->o.all->sequences, row);
+    struct reserve_request nothing = {row, 0, 0};
     struct call_sequence named = {.id = s->id};
     int rc = WAIT;
     call->sequences = &named;
+    call->requests = &nothing;
     call->sequence_count = 1;
     call->priority = s->options.priority;
     while (rc == WAIT) {
         begin_forming(c);
         s->forming = c->forming;
-        rc = bring_in(c, call);
+        rc = make_room(c, call, block_tables_need(tables, &nothing, 1));
+        if (rc == 0)
+            rc = bring_in(c, call);
         if (!is_empty(c))
             (void)run_step(c, NULL, 0);
     }
     call->sequences = NULL;
+    call->requests = NULL;
     call->sequence_count = 0;
     return rc;
 }

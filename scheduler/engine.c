@@ -211,6 +211,22 @@ static void run_create(struct engine *e, struct call *call)
     inspect_show_one(&e->all, call, row);
 }
 
+/* Whether `children` sequences more can be had, and their tables of `tokens` be shown in one answer; else
+ * the call has failed. */
+static bool has_room_for_forks(struct engine *e, struct call *call, uint32_t tokens)
+{
+    const struct config *c = e->o.config;
+    uint64_t blocks = (tokens + c->geometry.block_size - 1) / c->geometry.block_size;
+    uint32_t left = c->limits.sequences - block_tables_counts(tables_of(e)).rows;
+    if (call->count > left)
+        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
+                  c->limits.sequences, left, call->count);
+    else if (blocks * call->count > CALL_IDS_MAX)
+        call_fail(call, ATTND_INVALID, "the block tables of %u forks do not fit one answer (%d ids)",
+                  call->count, CALL_IDS_MAX);
+    return call->status == 0;
+}
+
 /* Whether the ids that a fork asks for can be given; else the call has failed. */
 static bool ids_are_free(struct engine *e, struct call *call)
 {
@@ -250,7 +266,7 @@ static void run_fork(struct engine *e, struct call *call)
         call_fail(call, ATTND_INVALID, "length is %u, and the sequence has %u", call->length, length);
         return;
     }
-    if (!ids_are_free(e, call) ||
+    if (!ids_are_free(e, call) || !has_room_for_forks(e, call, call->length) ||
         !may_declare(e, call, from->options.max_tokens, call->length, call->count) ||
         call_steps_bring_in(e->call_steps, call, parent) != 0)
         return;

@@ -79,6 +79,18 @@ for id in 37 38 39; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
 curl -s -X POST "$URL/v1/trim" >/dev/null
 call /v1/sequences '{"id":8,"max_tokens":20}' >/dev/null
 
+# A call on a sequence that declared and one that did not took the blocks of the promise for the second one.
+curl -s -X DELETE "$URL/v1/sequences/8"
+call /v1/sequences '{"id":40,"max_tokens":40}' >/dev/null
+call /v1/sequences '{"id":41}' >/dev/null
+expect 'together with one that declared one gets no more than alone' '503 7 28' \
+    "$(call /v1/append "{\"sequences\":[40,41],\"indptr\":[0,1,30],\"k\":$(zeros 30),\"v\":$(zeros 30)}" | jq .status) $(
+       call /v1/append "{\"sequences\":[40,41],\"indptr\":[0,4,28],\"k\":$(zeros 28),\"v\":$(zeros 28)}" | jq '.sequences[1].length / 4 + 1') $(
+       append 40 24 | jq '.sequences[0].length')"
+expect 'and the promise is kept to its end' 40 "$(append 40 12 | jq '.sequences[0].length')"
+for id in 40 41; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+call /v1/sequences '{"id":8,"max_tokens":20}' >/dev/null
+
 # A page of blocks as columns, and only what is wanted of them.
 append 8 6 >/dev/null
 expect 'columns' '{"block":[0,1],"fill":[4,2],"next":2}' \

@@ -13,7 +13,7 @@ look() { # SEQUENCE
 }
 state() { curl -s "$URL/v1/sequences/$1" | jq -c '[.state, (.blocks | length), (.host_blocks // [] | length)]'; }
 
-start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=12
+start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=12 --set limits.sequences=12
 for id in 1 2 3 4; do call /v1/sequences "{\"id\":$id}" >/dev/null; done
 expect 'a first sequence' 14 "$(append 1 10 14)"
 expect 'a second one: the pool is full' '16 0' "$(append 2 50 16) $(stat .pool.free)"
@@ -81,6 +81,21 @@ expect 'nothing is moved in vain' '503 [0,12]' \
     "$(call /v1/append "{\"sequences\":[31],\"indptr\":[0,24],\"k\":$(rows 1 24),\"v\":$(rows 1 24)}" | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
 expect 'nor by a fork that is refused' '422 [0,12]' \
     "$(call /v1/sequences/31/fork '{"length":13}' | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
+# A call that is refused leaves a sequence where it is: each of these once brought it in.
+append 34 1 24 >/dev/null
+swapped=$(for id in 31 32 33; do [ "$(curl -s "$URL/v1/sequences/$id" | jq -r .state)" = swapped ] && echo $id; done | head -n 1)
+home=$(state "$swapped")
+expect 'one is on the host' '"swapped"' "$(jq -c '.[0]' <<<"$home")"
+expect 'a gap moves nobody' "409 $home" \
+    "$(call /v1/append "{\"sequences\":[$swapped],\"positions\":[30],\"k\":$(rows 1 1),\"v\":$(rows 1 1)}" | jq .status) $(state "$swapped")"
+expect 'nor do more rows than it has' "422 $home" \
+    "$(call /v1/attend "{\"sequences\":[$swapped],\"q\":$(jq -nc '[range(20) | [[range(8) | 0], [range(8) | 0]]]'),\"indptr\":[0,20]}" | jq .status) $(state "$swapped")"
+expect 'nor a sequence that is not there' "404 $home" \
+    "$(call /v1/append "{\"sequences\":[$swapped,99],\"k\":$(rows 1 2),\"v\":$(rows 1 2)}" | jq .status) $(state "$swapped")"
+expect 'nor more tokens than the pool has' "422 $home" \
+    "$(call /v1/append "{\"sequences\":[$swapped],\"indptr\":[0,25],\"k\":$(rows 1 25),\"v\":$(rows 1 25)}" | jq .status) $(state "$swapped")"
+expect 'nor forks for which there is no room' "503 $home" \
+    "$(call "/v1/sequences/$swapped/fork" '{"count":9}' | jq .status) $(state "$swapped")"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 
