@@ -64,6 +64,7 @@ struct call_steps {
     bool short_of_blocks;                /* a call waits for some */
     struct swapping *swapping;
     uint32_t *table_rows;        /* [rows_max] rows of the block tables that take part */
+    uint32_t *tokens_read;       /* [rows_max] ids of a prompt */
     uint8_t *q, *k, *v, *o_rows; /* [rows_max][heads][head_dim] */
     float *lse;                  /* [rows_max][query_heads] */
 };
@@ -98,6 +99,22 @@ static bool takes_whole_step(const struct call *call)
 }
 
 /* ---- taking calls into a step -------------------------------------------------------------------- */
+
+/* Compare the token ids that a call gives for the rows of one sequence, its rows `first` and on, with the
+ * prompt's; 0, or the call failed. */
+static int check_tokens(struct call_steps *c, struct call *call, uint32_t i, uint32_t first)
+{
+    const struct call_sequence *s = &call->sequences[i];
+    const uint32_t *ids = call->tokens + first;
+    uint32_t row = call->requests[i].row, prompt;
+    uint32_t agree = prompts_agree(c->o.all->prompts, row, s->position, ids, s->rows);
+    if (agree == s->rows)
+        return 0;
+    prompts_read(c->o.all->prompts, row, s->position + agree, 1, &prompt);
+    return call_fail(call, ATTND_INVALID,
+                     "token_ids: sequence %llu, position %u: %u, but the prompt says %u",
+                     (unsigned long long)s->id, s->position + agree, ids[agree], prompt);
+}
 
 /* Where the rows of one sequence go, into its request; 0, or the call failed. */
 static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i)
@@ -149,6 +166,7 @@ static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i)
 /* The rows of the block tables of a call, into its requests; 0, or the call failed. */
 static int resolve(struct call_steps *c, struct call *call)
 {
+    uint32_t first = 0;
     c->call_number++;
     call->requests = call_alloc(call, call->sequence_count, sizeof *call->requests);
     if (!call->requests)
@@ -156,6 +174,8 @@ static int resolve(struct call_steps *c, struct call *call)
                          call->sequence_count);
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         int rc = resolve_sequence(c, call, i);
+        if (rc == 0 && call->tokens)
+            rc = check_tokens(c, call, i, first);
         if (rc != 0)
             return rc;
         struct sequence *s = sequences_at(c->o.all->sequences, call->requests[i].row);
@@ -163,6 +183,7 @@ static int resolve(struct call_steps *c, struct call *call)
             return call_fail(call, ATTND_INVALID, "sequence %llu is named twice in one call",
                              (unsigned long long)s->id);
         s->seen = c->call_number;
+        first += call->sequences[i].rows;
     }
     return 0;
 }
@@ -532,6 +553,22 @@ static void take_calls(struct call_steps *c)
 
 /* ---- filling the passes -------------------------------------------------------------------------- */
 
+/* Tell what tokens [at.first, at.end) of a row are: those that the call names from its row `first` on,
+ * or those of the prompt, as far as it goes. */
+static void note_tokens(struct call_steps *c, const struct call *call, struct reserve_request at,
+                        uint32_t first)
+{
+    struct block_tables *tables = executor_tables(c->o.all->executor);
+    uint32_t prompt = prompts_length(c->o.all->prompts, at.row);
+    if (call->tokens) {
+        block_tables_note_tokens(tables, at.row, at.first, call->tokens + first, at.end - at.first);
+    } else if (prompt > at.first) {
+        uint32_t n = (prompt < at.end ? prompt : at.end) - at.first;
+        prompts_read(c->o.all->prompts, at.row, at.first, n, c->tokens_read);
+        block_tables_note_tokens(tables, at.row, at.first, c->tokens_read, n);
+    }
+}
+
 /* The new tokens of sequence `i` of a call, whose rows begin at `first` in its tensors and at `source`
  * in those of the pass: an append, and the cursors move. */
 static void append_rows(struct call_steps *c, struct call *call, uint32_t i, uint32_t first,
@@ -544,9 +581,8 @@ static void append_rows(struct call_steps *c, struct call *call, uint32_t i, uin
         return;
     c->appends[c->append_count++] = (struct kv_append){
         .table = at.row, .position = at.first, .count = n, .source = source + stands};
-    if (call->tokens &&
-        at.first >= block_tables_view(tables, at.row).cursor_max) /* the first layer to come */
-        block_tables_note_tokens(tables, at.row, at.first, call->tokens + first + stands, n);
+    if (at.first >= block_tables_view(tables, at.row).cursor_max) /* the first layer to come */
+        note_tokens(c, call, at, first + stands);
     if (call->all_layers)
         block_tables_advance_all(tables, at.row, n);
     else
@@ -895,13 +931,14 @@ int call_steps_create(const struct call_steps_options *options, struct call_step
     c->appends = calloc(n, sizeof *c->appends);
     c->copies.list = calloc(n + options->all->config->pool_blocks, sizeof *c->copies.list);
     c->table_rows = calloc(n, sizeof *c->table_rows);
+    c->tokens_read = calloc(n, sizeof *c->tokens_read);
     c->q = tensors(c, q_row_bytes(c));
     c->o_rows = tensors(c, q_row_bytes(c));
     c->k = tensors(c, kv_row_room(c));
     c->v = tensors(c, kv_row_room(c));
     c->lse = tensors(c, c->g->query_heads * sizeof *c->lse);
     c->whole_passes = calloc(c->g->layers, sizeof *c->whole_passes);
-    if (!c->planner_rows || !c->appends || !c->copies.list || !c->table_rows || !c->q || !c->o_rows ||
+    if (!c->planner_rows || !c->appends || !c->copies.list || !c->table_rows || !c->tokens_read || !c->q || !c->o_rows ||
         !c->k || !c->v || !c->lse || !c->whole_passes ||
         swapping_create(options->all, &c->swapping) != 0) {
         call_steps_destroy(c);
@@ -921,8 +958,8 @@ void call_steps_destroy(struct call_steps *c)
     free_tensors(c, c->k, kv_row_room(c));
     free_tensors(c, c->v, kv_row_room(c));
     free_tensors(c, c->lse, c->g->query_heads * sizeof *c->lse);
-    void *const arrays[] = {c->planner_rows, c->appends, c->copies.list, c->table_rows,
-                            c->whole_passes};
+    void *const arrays[] = {c->planner_rows, c->appends,     c->copies.list,
+                            c->table_rows,   c->tokens_read, c->whole_passes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     free(c);

@@ -113,11 +113,11 @@ static uint32_t find_own(struct engine *e, struct call *call)
 
 /* ---- what changes sequences ---------------------------------------------------------------------- */
 
-/* A row that shares what is cached of the call's tokens, under its salt. */
-static int add_row(struct engine *e, const struct call *call, uint32_t *row)
+/* A row that shares what is cached of the call's first `tokens` tokens, under its salt. */
+static int add_row(struct engine *e, const struct call *call, uint32_t tokens, uint32_t *row)
 {
     uint32_t root = block_tables_open_root(tables_of(e), OWNER_CLIENTS, call->salt, call->salt_bytes);
-    int rc = block_tables_add(tables_of(e), root, call->tokens, call->token_count, row);
+    int rc = block_tables_add(tables_of(e), root, call->tokens, tokens, row);
     block_tables_close_root(tables_of(e), root); /* the row keeps its own reference */
     return rc;
 }
@@ -197,12 +197,23 @@ static void run_create(struct engine *e, struct call *call)
     struct sequence_options options = call->options;
     if (!id_is_free(e, call, call->id))
         return;
+    if (call->token_count > e->o.config->limits.sequence_tokens) {
+        call_fail(call, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
+                  call->token_count, e->o.config->limits.sequence_tokens);
+        return;
+    }
     if (!may_declare(e, call, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
         return;
-    call->token_count = findable(e, call);
-    if (add_row(e, call, &row) != 0) {
+    if (add_row(e, call, findable(e, call), &row) != 0) {
         call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
                   e->o.config->limits.sequences);
+        return;
+    }
+    if (prompts_set(e->all.prompts, row, call->tokens, call->token_count) != 0) {
+        block_tables_remove(tables_of(e), row);
+        call_fail(call, ATTND_NO_SEQUENCES,
+                  "tokens: the prompts of all sequences together have as many ids as the pool has "
+                  "tokens");
         return;
     }
     sequences_add(e->all.sequences, row, call->id, 0, clock_s());
@@ -249,6 +260,7 @@ static void remove_row(struct engine *e, uint32_t row)
     if (sequences_at(e->all.sequences, row)->lease)
         leases_remove(&e->all, row);
     declared_drop(&e->all, row);
+    prompts_cut(e->all.prompts, row, 0);
     sequences_remove(e->all.sequences, row);
     block_tables_remove(tables_of(e), row);
 }
@@ -313,6 +325,8 @@ static void run_truncate(struct engine *e, struct call *call)
             need, (unsigned long long)unpromised(e));
         return;
     }
+    if (call->length < block_tables_view(tables_of(e), row).cursor_max)
+        prompts_cut(e->all.prompts, row, call->length); /* what is written anew may be something else */
     block_tables_truncate(tables_of(e), row, call->length);
     declared_note(&e->all, row);
     sequences_at(e->all.sequences, row)->used_s = clock_s();
@@ -679,7 +693,11 @@ static int make_parts(struct engine *e)
     const struct call_steps_options calls = {
         .all = &e->all, .promised = promised, .complete = complete, .cookie = e};
     const struct driver_options driver = {.all = &e->all, .complete = complete, .cookie = e};
-    int rc = sequences_create(e->o.config->limits.sequences, &e->all.sequences);
+    const struct config *c = e->o.config;
+    int rc = sequences_create(c->limits.sequences, &e->all.sequences);
+    if (rc == 0)
+        rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size,
+                            &e->all.prompts);
     if (rc == 0)
         rc = call_steps_create(&calls, &e->call_steps);
     if (rc == 0)
@@ -735,6 +753,7 @@ void engine_destroy(struct engine *e)
     driver_destroy(e->driver);
     call_steps_destroy(e->call_steps);
     sequences_destroy(e->all.sequences);
+    prompts_destroy(e->all.prompts);
     executor_destroy(e->all.executor);
     model_constants_deinit(&e->all.constants);
     free(e->all.lease_of);

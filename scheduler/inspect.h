@@ -7,6 +7,7 @@
 
 #include "scheduler/call.h"
 #include "scheduler/executor.h"
+#include "scheduler/prompts.h"
 #include "scheduler/sequences.h"
 
 /* What is looked at. */
@@ -14,6 +15,7 @@ struct inspected {
     const struct config *config;
     struct executor *executor;
     struct sequences *sequences;
+    struct prompts *prompts;
     uint64_t epoch;                   /* counts changes */
     uint64_t preemptions;             /* since start */
     struct model_constants constants; /* owned by the engine */

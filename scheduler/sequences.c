@@ -8,16 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPARTURES = 4096 };
+enum {
+    DEPARTURES = 4096,
+    CHOSEN_RANGES = 256 /* of ids that clients chose, remembered one by one */
+};
+
+/* Ids first..last. */
+struct id_range {
+    uint64_t first, last;
+};
 
 struct sequences {
     struct sequence *at; /* [rows] */
     uint32_t *slots;     /* [mask + 1] row or NO_ROW */
     uint32_t mask;
-    uint64_t next_id;
+    uint64_t next_id; /* all that were given out are below */
+    /* Those from next_id on that clients have chosen, ever, in order; they are never given out. */
+    struct id_range chosen[CHOSEN_RANGES + 1];
+    uint32_t chosen_count;
     struct sequence_departure departures[DEPARTURES]; /* a ring */
     uint32_t departure_count;
-    uint64_t highest_departed; /* no id above was ever reaped */
 };
 
 static uint32_t home_of(const struct sequences *s, uint64_t id)
@@ -63,18 +73,78 @@ uint32_t sequences_find(const struct sequences *s, uint64_t id)
     return s->slots[at];
 }
 
+static void remove_range(struct sequences *s, uint32_t i)
+{
+    s->chosen_count--;
+    memmove(&s->chosen[i], &s->chosen[i + 1], (s->chosen_count - i) * sizeof *s->chosen);
+}
+
+/* Make the two ranges between which the fewest ids lie one; these are never given out then. */
+static void join_closest_ranges(struct sequences *s)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i + 1 < s->chosen_count; i++) {
+        if (s->chosen[i + 1].first - s->chosen[i].last <
+            s->chosen[best + 1].first - s->chosen[best].last)
+            best = i;
+    }
+    s->chosen[best].last = s->chosen[best + 1].last;
+    remove_range(s, best + 1);
+}
+
+/* Remember an id that a client chose. */
+static void note_chosen(struct sequences *s, uint64_t id)
+{
+    uint32_t i = 0;
+    if (id < s->next_id)
+        return;
+    while (i < s->chosen_count && s->chosen[i].last + 1 < id)
+        i++;
+    struct id_range *at = &s->chosen[i];
+    if (i == s->chosen_count || id + 1 < at->first) {
+        memmove(at + 1, at, (s->chosen_count - i) * sizeof *at);
+        *at = (struct id_range){id, id};
+        s->chosen_count++;
+    } else if (id < at->first) {
+        at->first = id;
+    } else if (id > at->last) {
+        at->last = id;
+        if (i + 1 < s->chosen_count && at[1].first == id + 1) {
+            at->last = at[1].last;
+            remove_range(s, i + 1);
+        }
+    }
+    if (s->chosen_count > CHOSEN_RANGES)
+        join_closest_ranges(s);
+}
+
+/* An id that nobody ever had. (After 2^40 they begin anew.) */
+static uint64_t next_id(struct sequences *s)
+{
+    for (;;) {
+        if (s->next_id >> SEQUENCE_NODE_SHIFT)
+            s->next_id = 1;
+        if (s->chosen_count && s->chosen[0].first <= s->next_id) {
+            s->next_id = s->chosen[0].last + 1;
+            remove_range(s, 0);
+            continue;
+        }
+        uint64_t id = s->next_id++;
+        if (sequences_find(s, id) == NO_ROW)
+            return id;
+    }
+}
+
 uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t parent, double now_s)
 {
     for (uint32_t i = 0; id && i < DEPARTURES; i++) { /* a client may take up an id again */
         if (s->departures[i].id == id)
             s->departures[i].id = 0;
     }
-    while (id == 0) { /* one that its owner may still ask for is not given to somebody else */
-        if (sequences_find(s, s->next_id) == NO_ROW &&
-            (s->next_id > s->highest_departed || !sequences_departure(s, s->next_id).id))
-            id = s->next_id;
-        s->next_id++;
-    }
+    if (id)
+        note_chosen(s, id);
+    else
+        id = next_id(s);
     assert(s->at[row].id == 0 && sequences_find(s, id) == NO_ROW);
     s->at[row] = (struct sequence){.id = id, .parent = parent, .created_s = now_s, .used_s = now_s};
     uint32_t at = home_of(s, id);
@@ -102,8 +172,6 @@ void sequences_remove(struct sequences *s, uint32_t row)
 
 void sequences_note_reaped(struct sequences *s, uint32_t row, double now_s)
 {
-    if (s->at[row].id > s->highest_departed)
-        s->highest_departed = s->at[row].id;
     s->departures[s->departure_count++ % DEPARTURES] =
         (struct sequence_departure){s->at[row].id, s->at[row].lease, now_s, now_s - s->at[row].used_s};
 }

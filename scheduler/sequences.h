@@ -52,8 +52,8 @@ void sequences_destroy(struct sequences *sequences);
 /* sequences_find: the row of `id`, NO_ROW if there is none. */
 uint32_t sequences_find(const struct sequences *sequences, uint64_t id);
 
-/* sequences_add(sequences, row, id): `row` now holds `id`, which is not in use; 0: the next unused one.
- * Returns the id. */
+/* sequences_add(sequences, row, id): `row` now holds `id`, which is not in use; 0: one that was never
+ * given out and that no client ever chose. Returns the id. */
 uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent,
                        double now_s);
 

@@ -62,6 +62,28 @@ expect 'the books balance' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
 expect 'trim drops what is cached' '0' "$(curl -s -X POST "$URL/v1/trim" >/dev/null; stat .pool.cached)"
 expect 'the pool is whole' 8 "$(stat .pool.free)"
 
+# Tokens given at creation name the prompt: what is appended there is published under them, though no call says them again.
+plain() { # SEQUENCE FIRST N - to both layers, without ids
+    local layer
+    for layer in 0 1; do
+        post /v1/append "{\"layer\":$layer,\"sequences\":[$1],\"indptr\":[0,$3],\"k\":$(rows "$2" "$3"),\"v\":$(rows "$2" "$3")}"
+    done | jq -r '.detail // .sequences[0].length' | tail -n 1
+}
+create '{"id":20,"tokens":[30,31,32,33,34,35,36,37,38]}' >/dev/null
+expect 'a prompt appended in two parts, and a token more' '3 10' "$(plain 20 30 3) $(plain 20 33 7)"
+expect 'is found by the next one' '[8,2]' "$(create '{"id":21,"tokens":[30,31,32,33,34,35,36,37,38]}')"
+expect 'which appends the rest' 9 "$(plain 21 38 1)"
+create '{"id":22,"tokens":[30,31,32,33,34,35,36,99]}' >/dev/null
+wrong="{\"layer\":0,\"sequences\":[22],\"indptr\":[0,3],\"token_ids\":[34,35,7],\"k\":$(rows 1 3),\"v\":$(rows 1 3)}"
+expect 'ids that contradict the prompt' '422 token_ids: sequence 22, position 6: 7, but the prompt says 36' \
+    "$(post /v1/append "$wrong" | jq -r '"\(.status) \(.detail)"')"
+expect 'change nothing' 4 "$(curl -s "$URL/v1/sequences/22" | jq .length)"
+expect 'ids that agree are fine, also behind the prompt' 9 "$(append 22 34 3 >/dev/null; append 22 99 2)"
+post /v1/sequences/20/truncate '{"length":2}' >/dev/null
+expect 'truncated, it may go on otherwise' 5 "$(append 20 70 3)"
+for id in 20 21 22; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+curl -s -X POST "$URL/v1/trim" >/dev/null
+
 while IFS='|' read -r name path want request; do
     expect "$name" "$want" "$(post "$path" "$request" | jq -r '"\(.status) \(.detail)"')"
 done <<LIST

@@ -20,6 +20,8 @@
     XX(plan)                                                                                           \
     XX(planner)                                                                                        \
     XX(safetensors)                                                                                    \
+    XX(prompts)                                                                                        \
+    XX(sequences)                                                                                      \
     XX(workload)
 
 #define XX(name) TCase *name##_case(void);
