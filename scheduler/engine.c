@@ -688,6 +688,16 @@ static int make_calls(struct engine *e)
     return ring_init(&e->to_engine, n) || ring_init(&e->to_loop, n) ? ATTND_NO_MEMORY : 0;
 }
 
+/* No block is leased. */
+static int make_lease_table(struct engine *e)
+{
+    uint64_t blocks = e->o.config->pool_blocks;
+    e->all.lease_of = malloc(blocks * sizeof *e->all.lease_of);
+    for (uint64_t i = 0; e->all.lease_of && i < blocks; i++)
+        e->all.lease_of[i] = NO_ROW;
+    return e->all.lease_of ? 0 : ATTND_NO_MEMORY;
+}
+
 static int make_parts(struct engine *e)
 {
     const struct call_steps_options calls = {
@@ -721,16 +731,12 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->all.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
-    e->all.lease_of = malloc(options->config->pool_blocks * sizeof *e->all.lease_of);
-    for (uint64_t i = 0; e->all.lease_of && i < options->config->pool_blocks; i++)
-        e->all.lease_of[i] = NO_ROW;
-    int rc = !e->all.lease_of ? ATTND_NO_MEMORY
-                              : model_constants_replace(&e->all.constants, &options->config->geometry,
-                                                        &options->config->constants);
+    int rc = model_constants_replace(&e->all.constants, &options->config->geometry,
+                                     &options->config->constants);
     if (rc == 0)
-        rc = executor_create(&executor, &e->all.executor, error);
-    if (rc == 0 &&
-        (e->wake < 0 || make_parts(e) != 0 || pthread_create(&e->thread, NULL, engine_main, e) != 0))
+        rc = executor_create(&executor, &e->all.executor, error); /* refuses a pool that does not fit */
+    if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0 ||
+                    pthread_create(&e->thread, NULL, engine_main, e) != 0))
         rc = ATTND_NO_MEMORY;
     e->started = rc == 0;
     if (rc != 0) {
