@@ -54,6 +54,11 @@ struct daemon {
     bool cut;             /* it passed, with something under way */
     bool failed;          /* the backend has */
     uv_async_t completed; /* the engine has calls for routes_deliver() */
+
+    bool starting;             /* the start thread runs: what follows is its own until it has ended */
+    uv_async_t start_done;     /* it has */
+    enum exit_code start_code; /* EXIT_OK, or why there is no engine */
+    struct engine *engine;
     uint64_t progress_ns; /* when the pool's progress was last logged */
 };
 
@@ -87,7 +92,8 @@ static void print_help(void)
          "exit codes: 0 done, 1 failed while running, 2 usage, 69 address or backend unusable, 78 "
          "configuration\n"
          "signals:    SIGTERM, SIGINT drain: finish the requests under way, then end; a second one "
-         "ends at once; POST /v1/drain is the first one with a deadline\n"
+         "ends at once; POST /v1/drain is the first one with a deadline; while the daemon starts, the "
+         "first one ends it at once, with 0\n"
          "\n"
          "keys and their defaults:");
     config_print_keys(stdout);
@@ -190,6 +196,10 @@ static void drain(uint32_t deadline_s, void *cookie)
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
+    if (d->starting) { /* nobody is served yet; files of the kernel cache are renamed when whole */
+        log_line(LOG_INFO, "signal %d while starting: stopped", number);
+        _exit(EXIT_OK);
+    }
     if (d->state.draining) {
         log_line(LOG_WARNING, "second signal %d: ending at once", number);
         _exit(EXIT_RUNTIME);
@@ -223,15 +233,15 @@ static void close_loop(struct daemon *d)
     (void)rc;
 }
 
+/* Start thread. */
 static void log_progress(uint64_t bytes_done, uint64_t bytes, void *cookie)
 {
     struct daemon *d = cookie;
     uint64_t now = uv_hrtime();
-    if (now - d->progress_ns < 1000000000)
-        return; /* a line a second is enough */
-    d->progress_ns = now;
-    log_line(LOG_INFO, "touching the pool: %llu of %llu MiB", (unsigned long long)(bytes_done >> 20),
-             (unsigned long long)(bytes >> 20));
+    bool due = now - d->progress_ns >= 1000000000; /* a line a second is enough */
+    d->progress_ns = due ? now : d->progress_ns;
+    log_line(due ? LOG_INFO : LOG_DEBUG, "touching the pool: %llu of %llu MiB",
+             (unsigned long long)(bytes_done >> 20), (unsigned long long)(bytes >> 20));
 }
 
 /* Engine thread. */
@@ -254,29 +264,60 @@ static void on_completed(uv_async_t *handle)
     }
 }
 
-/* Take the pool's memory, open the backend, start the engine. */
-static enum exit_code start_engine(struct daemon *d, const struct config *config)
+static void log_backend(const struct engine *engine, const struct config *config)
 {
+    const struct attention_info *backend = engine_backend(engine);
+    char grouping[64] = "";
+    if (config->sharing == SHARING_AUTO)
+        snprintf(grouping, sizeof grouping, "; grouping rows costs %.1f us a layer",
+                 engine_grouping_us(engine));
+    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s%s",
+             backend->name, backend->isa, backend->device, backend->threads,
+             engine_roof_gb_per_s(engine), grouping);
+}
+
+/* Start thread: take the pool's memory, open the backend, start the engine. */
+static void create_engine(void *cookie)
+{
+    struct daemon *d = cookie;
     char error[ATTENTION_ERROR_BYTES];
-    const struct engine_options options = {.config = config,
+    const struct engine_options options = {.config = d->state.config,
                                            .partials_max = PARTIALS_MAX,
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};
-    int rc = engine_create(&options, &d->state.engine, error);
-    if (rc != 0) {
+    int rc = engine_create(&options, &d->engine, error);
+    if (rc == 0)
+        log_backend(d->engine, d->state.config);
+    else
         fprintf(stderr, "attnd: %s\n", error);
-        return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+    d->start_code = rc == 0 ? EXIT_OK : rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+    uv_async_send(&d->start_done);
+}
+
+static void on_start_done(uv_async_t *handle)
+{
+    uv_close((uv_handle_t *)handle, NULL);
+}
+
+/* Create the engine on a thread of its own: touching a pool takes half a second a GiB, compiling
+ * kernels some seconds. The loop runs meanwhile, for on_signal(). */
+static enum exit_code start_engine(struct daemon *d)
+{
+    uv_thread_t thread;
+    uv_async_init(&d->loop, &d->start_done, on_start_done);
+    d->starting = true;
+    if (uv_thread_create(&thread, create_engine, d) != 0) {
+        fprintf(stderr, "attnd: no memory for the start thread\n");
+        uv_close((uv_handle_t *)&d->start_done, NULL);
+        return EXIT_UNAVAILABLE;
     }
-    const struct attention_info *backend = engine_backend(d->state.engine);
-    char grouping[64] = "";
-    if (config->sharing == SHARING_AUTO)
-        snprintf(grouping, sizeof grouping, "; grouping rows costs %.1f us a layer",
-                 engine_grouping_us(d->state.engine));
-    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s%s",
-             backend->name, backend->isa, backend->device, backend->threads,
-             engine_roof_gb_per_s(d->state.engine), grouping);
-    return EXIT_OK;
+    uv_run(&d->loop, UV_RUN_DEFAULT); /* until start_done is closed */
+    uv_thread_join(&thread);
+    d->starting = false;
+    d->state.engine = d->engine;
+    notify(d); /* until now on_completed() had no engine to ask */
+    return d->start_code;
 }
 
 static enum exit_code serve(const struct config *config)
@@ -297,7 +338,7 @@ static enum exit_code serve(const struct config *config)
     uv_unref((uv_handle_t *)&d.completed);
     uv_timer_init(&d.loop, &d.drain_deadline);
     d.drain_deadline.data = &d;
-    enum exit_code code = start_engine(&d, config);
+    enum exit_code code = start_engine(&d);
     if (code == EXIT_OK && (routes_create(&d.state) != 0 || json_arena_install() != 0)) {
         fprintf(stderr, "attnd: no memory for limits.large_bodies of limits.body_bytes\n");
         code = EXIT_UNAVAILABLE;

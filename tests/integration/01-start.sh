@@ -35,12 +35,10 @@ expect 'SIGTERM ends it with 0' 0 $?
 
 # A unix socket; one left behind by a crash is replaced.
 start_socket() {
+    : >"$WORK/log"
     "$ATTND" --set "listen=unix:$WORK/s" 2>"$WORK/log" &
     DAEMON=$!
-    for _ in $(seq 100); do
-        curl -s -o /dev/null --unix-socket "$WORK/s" http://attnd/livez && break
-        sleep 0.05
-    done
+    eventually listens_or_ended
 }
 start_socket
 kill -9 "$DAEMON"
@@ -52,7 +50,7 @@ stop_daemon
 expect 'the socket is gone after a clean end' no "$([ -e "$WORK/s" ] && echo yes || echo no)"
 
 # It cannot start: exit code and message.
-start_daemon
+start_daemon --set limits.header_timeout_s=3600
 expect 'address in use' "attnd: cannot listen on 127.0.0.1:$PORT: address already in use (set listen=...)" \
     "$("$ATTND" --set "listen=127.0.0.1:$PORT" 2>&1 | tail -n 1)"
 "$ATTND" --set "listen=127.0.0.1:$PORT" 2>/dev/null
@@ -91,13 +89,49 @@ expect 'and the instruction sets' ' portable' "$("$ATTND" --version | grep -o ' 
 # The second signal ends a drain that waits for a slow client.
 exec 3<>"/dev/tcp/127.0.0.1/$PORT"
 printf 'GET /livez HTTP/1.1\r\n' >&3
-sleep 0.2
+caught_up
 kill -TERM "$DAEMON"
-sleep 0.2
+eventually has_logged 'signal 15: draining'
 kill -0 "$DAEMON" 2>/dev/null
 expect 'a drain waits for a request that has begun' 0 $?
 kill -TERM "$DAEMON"
 wait "$DAEMON"
 expect 'the second signal ends it with 1' 1 $?
+DAEMON=
+
+# A signal while the pool is touched (bug: it was looked at when all of the pool had been). The daemon is stopped before it gets
+# the signal, to be sure that it does not listen yet; where it does, it was too fast, and is tried again.
+touches_or_ended() { has_logged 'touching the pool\|listening on' || has_ended; }
+is_stopped() { ! grep -L '^State:.*stopped' /proc/"$DAEMON"/task/*/status | grep -q .; }
+start_touching() {
+    : >"$WORK/log"
+    "$ATTND" --backend cpu --set listen=127.0.0.1:0 --set backend.threads=1 --set pool.memory=0.5 --set log.level=debug \
+        2>"$WORK/log" &
+    DAEMON=$!
+    eventually touches_or_ended
+    kill -STOP "$DAEMON"
+    eventually is_stopped
+    ! has_logged 'listening on'
+}
+end_touching() {
+    kill -9 "$DAEMON"
+    wait "$DAEMON" 2>/dev/null
+}
+for signal in TERM INT; do
+    for _ in 1 2 3 4 5; do
+        start_touching && break
+        end_touching
+    done
+    if has_logged 'listening on'; then
+        echo "skip SIG$signal while the pool is touched: half of the memory is touched too fast"
+        continue
+    fi
+    kill -$signal "$DAEMON"
+    kill -CONT "$DAEMON"
+    wait "$DAEMON"
+    expect "SIG$signal while the pool is touched ends it with 0" 0 $?
+    expect 'it never listens' '' "$(grep 'listening on\| error ' "$WORK/log")"
+    expect 'and says why it ends' 1 "$(grep -c "info signal $(kill -l $signal) while starting: stopped" "$WORK/log")"
+done
 DAEMON=
 finish

@@ -3,6 +3,8 @@
 #   start_daemon [ARG...]   start $ATTND on a free loopback port; sets URL, PORT and DAEMON (its process id)
 #   stop_daemon             SIGTERM, and wait; its exit code is the result
 #   expect NAME WANT GOT    print ok or not ok
+#   eventually COMMAND...   wait until it succeeds
+#   caught_up               wait until the daemon has read what was sent to it before
 #   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
 set -u
@@ -12,20 +14,29 @@ DAEMON=
 # shellcheck disable=SC2154
 trap 'status=$?; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"; exit $status' EXIT
 
-# No answer is worth waiting for that long.
-curl() { command curl -m 20 "$@"; }
+# Tests wait for events and never measure time, so that a slow machine passes them too. This bound only ends what hangs.
+HANG_S=600
+curl() { command curl -m $HANG_S "$@"; }
+eventually() {
+    local end=$((SECONDS + HANG_S))
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.02
+    done
+}
+# The loop takes connections in the order in which they become ready, so those before this one have had their turn.
+caught_up() { curl -s -o /dev/null "$URL/livez"; }
+
+has_ended() { ! kill -0 "$DAEMON" 2>/dev/null; }
+has_logged() { grep -q "$1" "$WORK/log"; }
+listens_or_ended() { has_logged 'listening on' || has_ended; }
 
 start_daemon() {
-    : >"$WORK/log"
     : >"$WORK/log" # it is looked at before the daemon has begun
     "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log" &
     DAEMON=$!
-    for _ in $(seq 100); do
-        URL=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$WORK/log")
-        [ -z "$URL" ] || break
-        kill -0 "$DAEMON" 2>/dev/null || break
-        sleep 0.05
-    done
+    eventually listens_or_ended
+    URL=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$WORK/log")
     export PORT=${URL##*:}
     if [ -z "$URL" ]; then
         echo "not ok the daemon starts: $(cat "$WORK/log")"
