@@ -62,6 +62,7 @@ struct engine {
     _Atomic uint64_t busy_since_us; /* 0: waiting for calls */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
     bool failure_noted;
+    _Atomic bool has_sinks, has_alibi; /* whether all.constants has them, for other threads */
 };
 
 /* Whether calls of that kind have results that only a sound backend gives. */
@@ -412,11 +413,21 @@ static void run_merge(struct engine *e, struct call *call)
 
 /* ---- model constants ----------------------------------------------------------------------------- */
 
+/* Replace those of the model's constants that `with` has. After a failure some are. */
+static int replace_constants(struct engine *e, const struct model_constants *with)
+{
+    struct model_constants *c = &e->all.constants;
+    int rc = model_constants_replace(c, &e->o.config->geometry, with);
+    atomic_store(&e->has_sinks, c->sinks != NULL);
+    atomic_store(&e->has_alibi, c->alibi != NULL);
+    return rc;
+}
+
 static void run_parameters(struct engine *e, struct call *call)
 {
     if (executor_has_appended(e->all.executor))
         call_fail(call, ATTND_FIXED, "something was appended already; they are fixed from then on");
-    else if (model_constants_replace(&e->all.constants, &e->o.config->geometry, &call->parameters) != 0)
+    else if (replace_constants(e, &call->parameters) != 0)
         call_fail(call, ATTND_NO_MEMORY, "no memory for the parameters");
 }
 
@@ -660,6 +671,16 @@ double engine_grouping_us(const struct engine *e)
     return executor_grouping_us(e->all.executor);
 }
 
+bool engine_has_sinks(const struct engine *e)
+{
+    return atomic_load(&e->has_sinks);
+}
+
+bool engine_has_alibi(const struct engine *e)
+{
+    return atomic_load(&e->has_alibi);
+}
+
 const char *engine_failure(const struct engine *e)
 {
     return atomic_load(&e->failure);
@@ -731,8 +752,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->all.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
-    int rc = model_constants_replace(&e->all.constants, &options->config->geometry,
-                                     &options->config->constants);
+    int rc = replace_constants(e, &options->config->constants);
     if (rc == 0)
         rc = executor_create(&executor, &e->all.executor, error); /* refuses a pool that does not fit */
     if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0 ||

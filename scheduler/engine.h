@@ -47,6 +47,8 @@ void engine_reuse(struct call *call, enum call_kind kind);
 const struct attention_info *engine_backend(const struct engine *engine);
 double engine_roof_gb_per_s(const struct engine *engine);
 double engine_grouping_us(const struct engine *engine); /* planner.h */
+bool engine_has_sinks(const struct engine *engine);     /* configured, or given to CALL_PARAMETERS */
+bool engine_has_alibi(const struct engine *engine);
 
 /* engine_failure: why the backend has stopped working for good, or NULL. From then on every call that
  * computes fails with ATTND_DEVICE. */

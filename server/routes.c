@@ -97,8 +97,8 @@ static void write_geometry(struct json_writer *w, const struct daemon_state *dae
         json_uint(w, NULL, g->window[layer]);
     json_close(w, ']');
     json_float(w, "softcap", g->softcap);
-    json_bool(w, "sinks", daemon->sinks);
-    json_bool(w, "alibi", daemon->alibi);
+    json_bool(w, "sinks", engine_has_sinks(daemon->engine));
+    json_bool(w, "alibi", engine_has_alibi(daemon->engine));
     json_close(w, '}');
 }
 
@@ -497,10 +497,6 @@ void routes_deliver(struct daemon_state *daemon)
             continue;
         }
         call_render(x, call, &context);
-        if (call->kind == CALL_PARAMETERS && call->status == 0) {
-            daemon->sinks |= call->parameters.sinks != NULL;
-            daemon->alibi |= call->parameters.alibi != NULL;
-        }
         x->more = call->streams && call->status == 0 && call->report->state != WORKLOAD_FINISHED &&
                   call->report->state != WORKLOAD_CANCELLED && !(daemon->draining && !call->cancels);
         if (call->streams && call->status == 0)
@@ -524,8 +520,6 @@ static size_t staging_bytes(const struct daemon_state *daemon)
 int routes_create(struct daemon_state *daemon)
 {
     uint32_t n = daemon->config->limits.large_bodies;
-    daemon->sinks = daemon->config->constants.sinks != NULL;
-    daemon->alibi = daemon->config->constants.alibi != NULL;
     daemon->staging = calloc(n, sizeof *daemon->staging);
     void *bytes = mmap(NULL, n * staging_bytes(daemon), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

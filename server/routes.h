@@ -15,7 +15,6 @@ struct daemon_state {
     bool draining;
     uint32_t streams;                       /* calls that streamed answers keep */
     uint32_t uploads;                       /* traces being read */
-    bool sinks, alibi;                      /* whether the model has them */
     struct staging *staging, *free_staging; /* [limits.large_bodies], made by routes_create() */
     uint8_t *staging_bytes;
 

@@ -201,4 +201,29 @@ expect 'a wrong shape' '/sinks: wants F32 [1, 1]' "$(tensors sinks F32 2 1,1 | p
 expect 'scales of what is not fp8' '/k_scale: only fp8 has scales' "$(tensors k_scale F32 1,1 1 | put | jq -r .detail 2>/dev/null | head -n 1)"
 stop_daemon
 expect 'it ends cleanly' 0 $?
+
+# A client that leaves before the answer to its parameters: /v1/info shows what the engine computes with (bug: it showed what had
+# been answered). Before them the engine has to attend, and nothing is appended, so the client is gone when it gets to them.
+start_daemon --config config/tiny.jsonc --set geometry.block_size=256 --set pool.blocks=600
+send() { # METHOD PATH - the tensors on standard input
+    cat >"$WORK/body"
+    printf '%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-safetensors\r\nContent-Length: %d\r\n\r\n' \
+        "$1" "$2" "$(wc -c <"$WORK/body")"
+    cat "$WORK/body"
+}
+has_sinks() { [ "$(curl -s "$URL/v1/info" | jq .geometry.sinks)" = true ]; }
+call /v1/leases '{"id":1,"blocks":512}' >/dev/null
+exec 3<>"/dev/tcp/127.0.0.1/$PORT" 4<>"/dev/tcp/127.0.0.1/$PORT"
+tensors q F32 2000,1,8 '16000*1' indptr I64 2 0,2000 block_tables I64 1,512 "$(seq -s, 0 511)" context_lens I64 1 131072 |
+    send POST '/v1/paged?lease=1' >&3
+caught_up
+tensors sinks F32 1,1 0 | send PUT /v1/parameters >&4
+exec 4>&-
+expect 'its sinks show' 0 "$(eventually has_sinks; echo $?)"
+call /v1/sequences '{"id":2}' >/dev/null
+expect 'and halve the only value' '[[[0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]]]' \
+    "$(call /v1/attend "{\"sequences\":[2],$one,\"q\":[[[0,0,0,0,0,0,0,0]]]}" | jq -c .o)"
+exec 3>&-
+stop_daemon
+expect 'it ends cleanly' 0 $?
 finish
