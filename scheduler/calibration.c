@@ -116,6 +116,7 @@ static struct planner *make_planner(const struct trial *t, bool share)
                                             .kv_heads = g->kv_heads,
                                             .group = geometry_group(g),
                                             .block_size = g->block_size,
+                                            .first_loose_table = t->rows,
                                             .share = share};
     struct planner *planner;
     return planner_create(&options, &planner) == 0 ? planner : NULL;

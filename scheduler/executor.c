@@ -391,6 +391,7 @@ static int make_planners(struct executor *x, uint32_t partials_max)
                                                 .group = geometry_group(g),
                                                 .block_size = g->block_size,
                                                 .window = g->window[layer],
+                                                .first_loose_table = x->config->limits.sequences,
                                                 .share = x->config->sharing != SHARING_OFF,
                                                 .costs = x->costs};
         for (int slot = 0; slot < PLAN_SLOTS; slot++) {

@@ -26,6 +26,7 @@
 
 enum {
     PIECES_PER_ROW = 8,  /* room; beyond it pieces become larger for a step */
+    COMPARED_IDS = 64,   /* entries of loose tables compared at a time */
     SIZE_CLASSES = 32,   /* items are handed out largest class first */
     NARROW_COLUMNS = 32, /* items of more packed columns lie within a segment, */
     RUN_COLUMNS = 64     /* and of up to so many within a run: attend_wide.cu folds no further */
@@ -99,14 +100,28 @@ static uint32_t end_chunk_of(uint32_t keys)
     return ceiling(keys, CHUNK_TOKENS);
 }
 
+/* Leading entries that x[n] and y[n] have in common, looked at one after the other. */
+static uint32_t common_from_front(const uint32_t *x, const uint32_t *y, uint32_t n)
+{
+    uint32_t at = 0;
+    while (n - at >= COMPARED_IDS && memcmp(x + at, y + at, COMPARED_IDS * sizeof *x) == 0)
+        at += COMPARED_IDS;
+    while (at < n && x[at] == y[at])
+        at++;
+    return at;
+}
+
 /* Leading blocks that two tables have in common, of the first `n`. Sequences share from the front only,
- * so equality at a place implies equality before it, and a bisection finds the end. */
+ * so equality at an index implies equality before it, and a bisection finds the end. A caller's own
+ * tables may agree after they differ: a pair with one of those is compared from the front. */
 static uint32_t common_blocks(const struct planner *p, uint32_t a, uint32_t b, uint32_t n)
 {
     const uint32_t *x = p->tables + (uint64_t)a * p->stride, *y = p->tables + (uint64_t)b * p->stride;
     uint32_t low = 0, high = n; /* equal below low, different from high on */
     if (a == b)
         return n;
+    if (larger(a, b) >= p->o.first_loose_table)
+        return common_from_front(x, y, n);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (x[middle] == y[middle])

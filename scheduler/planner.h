@@ -7,8 +7,8 @@
  * (kernels/plan.h), so the planner is free to choose.
  *
  * Between steps it keeps the order of the rows: as long as the same tables come again, with the same
- * versions, a step costs O(rows + items), whatever the contexts. Engine thread only; nothing allocates
- * after create. */
+ * versions, a step costs O(rows + items), whatever the contexts. Loose tables are compared entry by
+ * entry when they are new. Engine thread only; nothing allocates after create. */
 #ifndef SCHEDULER_PLANNER_H
 #define SCHEDULER_PLANNER_H
 
@@ -33,6 +33,8 @@ struct planner_options {
     uint32_t tasks;        /* pieces of work to aim for, of all KV heads together */
     uint32_t kv_heads, group, block_size;
     uint32_t window; /* of the layers that the plans are for */
+    uint32_t first_loose_table; /* tables below it are sequences', which agree at an index only if they
+                                   agree before it; those from it on may hold anything */
     bool share;      /* false: never group rows (for tests and measurements) */
     struct planner_costs costs;
 };

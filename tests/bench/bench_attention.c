@@ -123,6 +123,7 @@ static void plan(struct world *w, bool share)
                                             .kv_heads = KV_HEADS,
                                             .group = s->group,
                                             .block_size = BLOCK_SIZE,
+                                            .first_loose_table = s->sequences,
                                             .share = share};
     planner_destroy(w->planner);
     if (planner_create(&options, &w->planner) != 0)

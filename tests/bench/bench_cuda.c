@@ -248,6 +248,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
                                              .kv_heads = w->kv_heads,
                                              .group = geometry_group(&x->g),
                                              .block_size = w->block_size,
+                                             .first_loose_table = w->sequences,
                                              .share = true};
     struct planner_row *rows = make_array(w->sequences, sizeof *rows);
     for (uint32_t s = 0; s < w->sequences; s++)

@@ -23,6 +23,7 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
                                       .kv_heads = 8,
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
+                                      .first_loose_table = sequences,
                                       .share = true};
     struct planner *p;
     double seconds[ROUNDS];

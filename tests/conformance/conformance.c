@@ -596,6 +596,7 @@ static bool run_planner(struct instance *x)
                                             .group = geometry_group(&w->g),
                                             .block_size = w->g.block_size,
                                             .window = w->g.window[LAYER],
+                                            .first_loose_table = w->shape->count,
                                             .share = true};
     struct planner_row rows[ROWS_MAX];
     struct planner *planner;

@@ -43,6 +43,12 @@ expect 'the same in dense tables' "$all" \
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$qqq,\"lse\":true,\"block_tables\":[[8,5,9],[7,-1,-1],[-1,-1,-1]],\"context_lens\":[10,3,0]}" | jq -c '[.o, .lse]')"
 expect 'a sequence without rows' "$(jq -c '[[.[0][0]],[.[1][0]]]' <<<"$all")" \
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$q,\"indptr\":[0,1,1],\"lse\":true,\"block_tables\":[[8,5,9],[7,-1,-1]],\"context_lens\":[10,3]}" | jq -c '[.o, .lse]')"
+# paged TABLES LENGTHS [Q]: what the last token of each table gives.
+paged() { call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":${3:-$q},\"lse\":true,\"block_tables\":$1,\"context_lens\":$2}" | jq -c '[.o, .lse]'; }
+qq="[${q:1:-1},${q:1:-1}]"
+expect 'tables that agree after they differ: the bits of each alone' "$(jq -sc 'transpose | map(add)' <<<"$(paged '[[8,9]]' '[6]')$(paged '[[5,9]]' '[6]')")" \
+    "$(paged '[[8,9],[5,9]]' '[6,6]' "$qq")"
+expect 'those two differ' true "$(jq -sc '.[0] != .[1]' <<<"$(paged '[[8,9]]' '[6]')$(paged '[[5,9]]' '[6]')")"
 call /v1/sequences '{"id":6}' >/dev/null
 for _ in 1 2; do call /v1/append "{\"layer\":1,\"sequences\":[6],\"indptr\":[0,4],\"k\":$(rows 5 4),\"v\":$(rows 30 4)}" >/dev/null; done
 expect 'a block that a table names twice' "$(call /v1/attend "{\"layer\":1,\"sequences\":[6],\"q\":$q,\"lse\":true}" | jq -c '[.o, .lse]')" \

@@ -2,19 +2,24 @@
  * their arrays.
  *
  * Random families of tables: each sequence forks from an earlier one at a random block, or starts
- * afresh. */
+ * afresh. The loose tables of mixed families are no tree: they agree again after they differ. */
 #include "scheduler/planner.h"
 #include "tests/unit/suites.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLES = 24, STRIDE = 600, BLOCK_SIZE = 16 };
+enum {
+    TABLES = 24,
+    FIRST_LOOSE = 10, /* of a mixed family */
+    STRIDE = 600,
+    BLOCK_SIZE = 16
+};
 
 struct family {
     uint32_t tables[TABLES][STRIDE];
     uint32_t length[TABLES]; /* tokens */
-    uint32_t random, next_id;
+    uint32_t seed, random, next_id;
 };
 
 static uint32_t random_below(struct family *f, uint32_t n)
@@ -37,7 +42,7 @@ static struct family *make_family(uint32_t seed, uint32_t longest)
     struct family *f = calloc(1, sizeof *f);
     ck_assert_ptr_nonnull(f);
     memset(f->tables, 0xff, sizeof f->tables);
-    f->random = seed;
+    f->seed = f->random = seed;
     for (uint32_t t = 0; t < TABLES; t++) {
         uint32_t parent = t ? random_below(f, t) : 0;
         if (t && random_below(f, 3)) {
@@ -47,6 +52,22 @@ static struct family *make_family(uint32_t seed, uint32_t longest)
         }
         if (t == 0 || random_below(f, 4)) /* else a fork without tokens of its own so far */
             lengthen(f, t, f->length[t] + random_below(f, longest));
+    }
+    return f;
+}
+
+/* The same, but from FIRST_LOOSE on each table is an earlier one, perhaps shorter, in which some
+ * entries are any others. */
+static struct family *make_mixed_family(uint32_t seed, uint32_t longest)
+{
+    struct family *f = make_family(seed, longest);
+    for (uint32_t t = FIRST_LOOSE; t < TABLES; t++) {
+        uint32_t other = random_below(f, t), entries;
+        memcpy(f->tables[t], f->tables[other], sizeof f->tables[t]);
+        f->length[t] = random_below(f, 2) ? f->length[other] : random_below(f, f->length[other] + 1);
+        entries = (f->length[t] + BLOCK_SIZE - 1) / BLOCK_SIZE;
+        for (uint32_t n = entries ? random_below(f, 4) : 0; n > 0; n--)
+            f->tables[t][random_below(f, entries)] = random_below(f, f->next_id);
     }
     return f;
 }
@@ -68,6 +89,7 @@ static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
                                       .window = window,
+                                      .first_loose_table = TABLES,
                                       .share = share};
     return create(&o);
 }
@@ -89,7 +111,11 @@ static void check_blocks(const struct family *f, const struct plan *plan)
             uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
             end = end < row->keys ? end : row->keys;
             for (uint32_t b = item->first_chunk * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++)
-                ck_assert_uint_eq(f->tables[item->table][b], f->tables[row->table][b]);
+                ck_assert_msg(
+                    f->tables[item->table][b] == f->tables[row->table][b],
+                    "seed %u: entry %u is block %u in table %u, and %u in table %u, read for it",
+                    f->seed, b, f->tables[row->table][b], row->table, f->tables[item->table][b],
+                    item->table);
         }
     }
 }
@@ -100,15 +126,15 @@ static uint32_t visible_end(const struct family *f, uint32_t t, uint32_t c)
     return f->length[t] < (c + 1) * CHUNK_TOKENS ? f->length[t] : (c + 1) * CHUNK_TOKENS;
 }
 
-/* Whether reading chunk `c` of table `other` serves table `t` as well: the same blocks, and at least as
- * many keys. */
+/* Whether reading chunk `c` of table `other` serves table `t` as well: the same blocks up to there, and
+ * at least as many keys. */
 static bool serves(const struct family *f, uint32_t other, uint32_t t, uint32_t c)
 {
     uint32_t end = visible_end(f, t, c),
              more = f->length[other] <= c * CHUNK_TOKENS ? 0 : visible_end(f, other, c);
     if (more < end || (more == end && other > t))
         return false;
-    for (uint32_t b = c * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++) {
+    for (uint32_t b = 0; b * BLOCK_SIZE < end; b++) {
         if (f->tables[t][b] != f->tables[other][b])
             return false;
     }
@@ -170,6 +196,38 @@ START_TEST(plans_are_sound_and_share_all_that_is_shared)
         planner_destroy(p);
         planner_destroy(alone);
         planner_destroy(windowed);
+        free(f);
+    }
+}
+END_TEST
+
+/* Found in review: caller's own tables that agree at an index after differing before it. A bisection
+ * for their common prefix ended behind that index, and one read the other's blocks. */
+START_TEST(bug_tables_that_agree_again_read_another_table)
+{
+    static const uint32_t longest[] = {400, 2000, 6000};
+    for (uint32_t seed = 1; seed <= 300; seed++) {
+        struct planner_row rows[TABLES];
+        struct family *f = make_mixed_family(seed, longest[seed % 3]);
+        for (uint32_t window = 0; window <= 300; window += 300) {
+            const struct planner_options o = {.rows_max = TABLES,
+                                              .partials_max = 1 << 16,
+                                              .tasks = 8 + 8 * (seed % 5),
+                                              .kv_heads = 1 + seed % 4,
+                                              .group = 4,
+                                              .block_size = BLOCK_SIZE,
+                                              .window = window,
+                                              .first_loose_table = FIRST_LOOSE,
+                                              .share = true};
+            struct planner *p = create(&o);
+            const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
+            const char *fault = plan_fault(plan, window);
+            ck_assert_msg(!fault, "seed %u, window %u: %s", seed, window, fault);
+            check_blocks(f, plan);
+            if (window == 0)
+                ck_assert_uint_eq(chunks_read(plan), distinct_chunks(f));
+            planner_destroy(p);
+        }
         free(f);
     }
 }
@@ -361,6 +419,7 @@ START_TEST(bug_whole_rows_of_large_groups_were_cut)
                                       .kv_heads = 1,
                                       .group = 64,
                                       .block_size = BLOCK_SIZE,
+                                      .first_loose_table = TABLES,
                                       .share = true};
     plan_without_room(create(&o));
 }
@@ -390,6 +449,7 @@ static uint64_t read_at_cost(uint32_t n, double cost)
                                       .kv_heads = 2,
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
+                                      .first_loose_table = TABLES,
                                       .share = true,
                                       .costs = {2, cost}};
     struct planner *p = create(&o);
@@ -415,6 +475,7 @@ TCase *planner_case(void)
     TCase *tc = tcase_create("planner");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, plans_are_sound_and_share_all_that_is_shared);
+    tcase_add_test(tc, bug_tables_that_agree_again_read_another_table);
     tcase_add_test(tc, bug_unequal_growth_read_another_table);
     tcase_add_test(tc, a_new_version_is_looked_at_again);
     tcase_add_test(tc, rows_of_one_sequence_share_its_chunks);
