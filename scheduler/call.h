@@ -6,7 +6,7 @@
 #define SCHEDULER_CALL_H
 
 #include "allocator/prefix_index.h"
-#include "scheduler/executor.h"
+#include "scheduler/step.h"
 #include "scheduler/sequences.h"
 
 #include <stdatomic.h>
@@ -89,7 +89,7 @@ struct call_stats {
     uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
-    struct executor_stats steps;
+    struct step_stats steps;
     double gb_per_s;
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */
     uint32_t leases, leased_blocks;

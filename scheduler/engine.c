@@ -2,8 +2,8 @@
  *
  *   loop thread                          engine thread
  *   acquire -> submit ==== ring ====>    run at once: create, fork, truncate, delete, questions
- *                                        queue: append, attend -> call_steps.c -> complete
- *                                        workloads             -> driver.c     -> complete
+ *                                        queue: append, attend -> client_queue.c -> complete
+ *                                        workloads             -> workload_run.c     -> complete
  *   take    <- notify <=== ring =====
  *
  * Between two looks at the ring the queue of calls is run empty (once its rows have waited for company
@@ -16,9 +16,9 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/model_constants.h"
-#include "scheduler/call_steps.h"
-#include "scheduler/declared.h"
-#include "scheduler/driver.h"
+#include "scheduler/client_queue.h"
+#include "scheduler/reservation.h"
+#include "scheduler/workload_run.h"
 #include "scheduler/paged_calls.h"
 #include "scheduler/ring.h"
 
@@ -44,11 +44,11 @@ static const double REAP_S = 0.5; /* between two looks for sequences that nobody
 
 struct engine {
     struct engine_options o;
-    struct inspected all;
+    struct engine_state state;
     double reaped_s;   /* when it was last looked for them, */
     uint32_t reap_row; /* and where the next look begins */
-    struct call_steps *call_steps;
-    struct driver *driver;
+    struct client_queue *clients;
+    struct workload_run *workloads;
 
     struct call *calls; /* [limits.calls] */
     uint8_t *arenas;
@@ -76,7 +76,7 @@ static bool computes(enum call_kind kind)
 static void complete(struct call *call, void *cookie)
 {
     struct engine *e = cookie;
-    const char *failure = executor_failure(e->all.executor);
+    const char *failure = step_failure(e->state.steps);
     if (failure && computes(call->kind)) { /* whatever else it seems to be */
         call_fail(call, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
@@ -90,21 +90,21 @@ static void complete(struct call *call, void *cookie)
 static uint32_t promised(void *cookie)
 {
     struct engine *e = cookie;
-    return driver_promised(e->driver);
+    return workload_run_promised(e->workloads);
 }
 
 static struct block_tables *tables_of(const struct engine *e)
 {
-    return executor_tables(e->all.executor);
+    return step_tables(e->state.steps);
 }
 
 /* The row of a sequence that clients may change, or NO_ROW with the call failed. */
 static uint32_t find_own(struct engine *e, struct call *call)
 {
-    uint32_t row = inspect_find(&e->all, call, call->id);
+    uint32_t row = inspect_find(&e->state, call, call->id);
     if (row == NO_ROW)
         return NO_ROW;
-    uint64_t workload = sequences_at(e->all.sequences, row)->workload;
+    uint64_t workload = sequences_at(e->state.sequences, row)->workload;
     if (!workload)
         return row;
     call_fail(call, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu",
@@ -127,7 +127,7 @@ static int add_row(struct engine *e, const struct call *call, uint32_t tokens, u
 static uint64_t unpromised(struct engine *e)
 {
     uint64_t available = block_pool_available(block_tables_pool(tables_of(e))),
-             taken = driver_promised(e->driver) + e->all.declared;
+             taken = workload_run_promised(e->workloads) + e->state.declared;
     return available > taken ? available - taken : 0;
 }
 
@@ -135,7 +135,7 @@ static uint64_t unpromised(struct engine *e)
 static bool can_promise(struct engine *e, uint64_t need)
 {
     if (need > unpromised(e))
-        declared_note_all(&e->all); /* somebody may have stopped sharing meanwhile */
+        reservation_note_all(&e->state); /* somebody may have stopped sharing meanwhile */
     return need <= unpromised(e);
 }
 
@@ -146,7 +146,7 @@ static bool may_declare(struct engine *e, struct call *call, uint32_t max_tokens
 {
     const struct config *c = e->o.config;
     bool forks = call->kind == CALL_FORK;
-    uint64_t need = (uint64_t)declared_need(&e->all, max_tokens, tokens, forks) * children;
+    uint64_t need = (uint64_t)reservation_need(&e->state, max_tokens, tokens, forks) * children;
     need += forks && need; /* the parent may have to copy its last block too */
     uint64_t whole = ((uint64_t)max_tokens + c->geometry.block_size - 1) / c->geometry.block_size;
     if (max_tokens && (whole > c->pool_blocks || max_tokens > c->limits.sequence_tokens)) {
@@ -182,13 +182,13 @@ static uint32_t findable(struct engine *e, const struct call *call)
 /* Whether an id can be given to something new; else the call has failed. */
 static bool id_is_free(struct engine *e, struct call *call, unsigned long long id)
 {
-    uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(e->all.sequences, id);
+    uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(e->state.sequences, id);
     if (id >> SEQUENCE_NODE_SHIFT)
         call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
                   id >> SEQUENCE_NODE_SHIFT);
     else if (id && row != NO_ROW)
         call_fail(call, ATTND_EXISTS, "there is a %s %llu already",
-                  sequences_at(e->all.sequences, row)->lease ? "lease" : "sequence", id);
+                  sequences_at(e->state.sequences, row)->lease ? "lease" : "sequence", id);
     return call->status == 0;
 }
 
@@ -210,17 +210,17 @@ static void run_create(struct engine *e, struct call *call)
                   e->o.config->limits.sequences);
         return;
     }
-    if (prompts_set(e->all.prompts, row, call->tokens, call->token_count) != 0) {
+    if (prompts_set(e->state.prompts, row, call->tokens, call->token_count) != 0) {
         block_tables_remove(tables_of(e), row);
         call_fail(call, ATTND_NO_SEQUENCES,
                   "tokens: the prompts of all sequences together have as many ids as the pool has "
                   "tokens");
         return;
     }
-    sequences_add(e->all.sequences, row, call->id, 0, clock_s());
-    sequences_at(e->all.sequences, row)->options = options;
-    declared_note(&e->all, row);
-    inspect_show_one(&e->all, call, row);
+    sequences_add(e->state.sequences, row, call->id, 0, clock_s());
+    sequences_at(e->state.sequences, row)->options = options;
+    reservation_note(&e->state, row);
+    inspect_show_one(&e->state, call, row);
 }
 
 /* Whether `children` sequences more can be had, and their tables of `tokens` be shown in one answer; else
@@ -258,11 +258,11 @@ static bool ids_are_free(struct engine *e, struct call *call)
 
 static void remove_row(struct engine *e, uint32_t row)
 {
-    if (sequences_at(e->all.sequences, row)->lease)
-        leases_remove(&e->all, row);
-    declared_drop(&e->all, row);
-    prompts_cut(e->all.prompts, row, 0);
-    sequences_remove(e->all.sequences, row);
+    if (sequences_at(e->state.sequences, row)->lease)
+        leases_remove(&e->state, row);
+    reservation_drop(&e->state, row);
+    prompts_cut(e->state.prompts, row, 0);
+    sequences_remove(e->state.sequences, row);
     block_tables_remove(tables_of(e), row);
 }
 
@@ -272,7 +272,7 @@ static void run_fork(struct engine *e, struct call *call)
     if (parent == NO_ROW)
         return;
     uint32_t length = block_tables_view(tables_of(e), parent).length;
-    struct sequence *from = sequences_at(e->all.sequences, parent);
+    struct sequence *from = sequences_at(e->state.sequences, parent);
     if (call->length == UINT32_MAX)
         call->length = length;
     if (call->length > length) {
@@ -281,28 +281,28 @@ static void run_fork(struct engine *e, struct call *call)
     }
     if (!ids_are_free(e, call) || !has_room_for_forks(e, call, call->length) ||
         !may_declare(e, call, from->options.max_tokens, call->length, call->count) ||
-        call_steps_bring_in(e->call_steps, call, parent) != 0)
+        client_queue_bring_in(e->clients, call, parent) != 0)
         return;
     call->views = call_alloc(call, call->count, sizeof *call->views);
     uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
     while (call->views && rows && made < call->count &&
            block_tables_fork(tables_of(e), parent, call->length, &row) == 0) {
-        sequences_add(e->all.sequences, row, call->ids ? call->ids[made] : 0, call->id, clock_s());
-        sequences_at(e->all.sequences, row)->options = from->options;
+        sequences_add(e->state.sequences, row, call->ids ? call->ids[made] : 0, call->id, clock_s());
+        sequences_at(e->state.sequences, row)->options = from->options;
         rows[made++] = row;
     }
     bool all = rows && made == call->count;
     for (uint32_t i = 0; i < made; i++) {
-        declared_note(&e->all, rows[i]);
-        all = all && inspect_show(&e->all, call, rows[i]);
+        reservation_note(&e->state, rows[i]);
+        all = all && inspect_show(&e->state, call, rows[i]);
     }
-    declared_note(&e->all, parent);
+    reservation_note(&e->state, parent);
     from->used_s = clock_s();
     if (all)
         return;
     for (uint32_t i = 0; i < made; i++) /* all or none */
         remove_row(e, rows[i]);
-    declared_note(&e->all, parent);
+    reservation_note(&e->state, parent);
     call->view_count = 0;
     if (made < call->count)
         call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
@@ -317,7 +317,7 @@ static void run_truncate(struct engine *e, struct call *call)
     uint32_t row = find_own(e, call);
     if (row == NO_ROW)
         return;
-    uint32_t need = declared_truncation(&e->all, row, call->length);
+    uint32_t need = reservation_truncation(&e->state, row, call->length);
     if (!can_promise(e, need)) {
         call_fail(
             call, ATTND_NO_BLOCKS,
@@ -327,11 +327,11 @@ static void run_truncate(struct engine *e, struct call *call)
         return;
     }
     if (call->length < block_tables_view(tables_of(e), row).cursor_max)
-        prompts_cut(e->all.prompts, row, call->length); /* what is written anew may be something else */
+        prompts_cut(e->state.prompts, row, call->length); /* what is written anew may be something else */
     block_tables_truncate(tables_of(e), row, call->length);
-    declared_note(&e->all, row);
-    sequences_at(e->all.sequences, row)->used_s = clock_s();
-    inspect_show_one(&e->all, call, row);
+    reservation_note(&e->state, row);
+    sequences_at(e->state.sequences, row)->used_s = clock_s();
+    inspect_show_one(&e->state, call, row);
 }
 
 static void run_delete(struct engine *e, struct call *call)
@@ -359,12 +359,12 @@ static void run_lease(struct engine *e, struct call *call)
         return;
     }
     call->priority = call->options.priority;
-    if (call_steps_take_blocks(e->call_steps, call, row, call->count) != 0) {
+    if (client_queue_take_blocks(e->clients, call, row, call->count) != 0) {
         block_tables_remove(tables_of(e), row);
         return;
     }
-    leases_add(&e->all, row, call->id, call->options);
-    inspect_show_one(&e->all, call, row);
+    leases_add(&e->state, row, call->id, call->options);
+    inspect_show_one(&e->state, call, row);
 }
 
 /* Remove clients' sequences that were not used for as long as they may be, some thousands a look. */
@@ -375,18 +375,18 @@ static void reap(struct engine *e)
     if (now - e->reaped_s < REAP_S)
         return;
     e->reaped_s = now;
-    declared_note_all(&e->all);
+    reservation_note_all(&e->state);
     for (uint32_t n = 0; n < REAP_ROWS && n < rows; n++) {
         uint32_t row = e->reap_row++ % rows;
-        const struct sequence *s = sequences_at(e->all.sequences, row);
+        const struct sequence *s = sequences_at(e->state.sequences, row);
         if (s->id == 0 || s->workload || s->queued || s->options.idle_timeout_s == 0 ||
             now - s->used_s < s->options.idle_timeout_s)
             continue;
         log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed",
                  s->lease ? "lease" : "sequence", (unsigned long long)s->id, now - s->used_s);
-        sequences_note_reaped(e->all.sequences, row, now);
+        sequences_note_reaped(e->state.sequences, row, now);
         remove_row(e, row);
-        e->all.epoch++;
+        e->state.epoch++;
     }
 }
 
@@ -406,7 +406,7 @@ static void run_merge(struct engine *e, struct call *call)
     m.merged_o = call->o = call_alloc(call, heads, g->head_dim * dtype_bytes(g->dtype));
     m.merged_lse = call->lse = call_alloc(call, heads, sizeof *call->lse);
     if (call->o && call->lse)
-        executor_merge_states(e->all.executor, &m);
+        step_merge_states(e->state.steps, &m);
     else
         call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
 }
@@ -416,7 +416,7 @@ static void run_merge(struct engine *e, struct call *call)
 /* Replace those of the model's constants that `with` has. After a failure some are. */
 static int replace_constants(struct engine *e, const struct model_constants *with)
 {
-    struct model_constants *c = &e->all.constants;
+    struct model_constants *c = &e->state.constants;
     int rc = model_constants_replace(c, &e->o.config->geometry, with);
     atomic_store(&e->has_sinks, c->sinks != NULL);
     atomic_store(&e->has_alibi, c->alibi != NULL);
@@ -425,7 +425,7 @@ static int replace_constants(struct engine *e, const struct model_constants *wit
 
 static void run_parameters(struct engine *e, struct call *call)
 {
-    if (executor_has_appended(e->all.executor))
+    if (step_has_appended(e->state.steps))
         call_fail(call, ATTND_FIXED, "something was appended already; they are fixed from then on");
     else if (replace_constants(e, &call->parameters) != 0)
         call_fail(call, ATTND_NO_MEMORY, "no memory for the parameters");
@@ -448,12 +448,12 @@ static void check_invariants(struct engine *e)
 /* Run what is queued until nothing is. */
 static void run_queue(struct engine *e)
 {
-    if (call_steps_wait_s(e->call_steps) >= 0) /* else nothing is queued */
-        driver_settle(e->driver);
+    if (client_queue_wait_s(e->clients) >= 0) /* else nothing is queued */
+        workload_run_settle(e->workloads);
     do {
         atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         check_invariants(e);
-    } while (call_steps_run(e->call_steps));
+    } while (client_queue_run(e->clients));
 }
 
 /* ---- the thread ---------------------------------------------------------------------------------- */
@@ -462,7 +462,7 @@ static void run_queue(struct engine *e)
 static void run_change(struct engine *e, struct call *call)
 {
     if (call->kind == CALL_DELETE && find_own(e, call) != NO_ROW)
-        call_steps_drop(e->call_steps, call->id);
+        client_queue_drop(e->clients, call->id);
     run_queue(e);
     switch (call->kind) {
     case CALL_CREATE:
@@ -487,7 +487,7 @@ static void run_change(struct engine *e, struct call *call)
         call->count = block_tables_trim(tables_of(e));
         break;
     }
-    e->all.epoch++;
+    e->state.epoch++;
     complete(call, e);
 }
 
@@ -497,7 +497,7 @@ static void handle(struct engine *e, struct call *call)
     case CALL_APPEND:
     case CALL_ATTEND:
     case CALL_PAGED:
-        call_steps_add(e->call_steps, call);
+        client_queue_add(e->clients, call);
         return;
     case CALL_CREATE:
     case CALL_LEASE:
@@ -512,34 +512,34 @@ static void handle(struct engine *e, struct call *call)
         run_merge(e, call);
         break;
     case CALL_WORKLOAD_START:
-        driver_start(e->driver, call);
+        workload_run_start(e->workloads, call);
         return;
     case CALL_WORKLOAD:
-        driver_look(e->driver, call);
+        workload_run_look(e->workloads, call);
         return;
     case CALL_WORKLOAD_CANCEL:
-        driver_cancel(e->driver, call);
+        workload_run_cancel(e->workloads, call);
         return;
     case CALL_SEQUENCE:
-        inspect_sequence(&e->all, call);
+        inspect_sequence(&e->state, call);
         break;
     case CALL_BLOCKS:
-        inspect_blocks(&e->all, call);
+        inspect_blocks(&e->state, call);
         break;
     case CALL_STATS:
-        inspect_stats(&e->all, call);
+        inspect_stats(&e->state, call);
         break;
     case CALL_LIST:
-        inspect_list(&e->all, call);
+        inspect_list(&e->state, call);
         break;
     case CALL_POOL:
-        inspect_pool(&e->all, call);
+        inspect_pool(&e->state, call);
         break;
     case CALL_AUDIT:
         call->fault = block_tables_fault(tables_of(e));
         break;
     case CALL_SELF_TEST:
-        if (!executor_self_test(e->all.executor))
+        if (!step_self_test(e->state.steps))
             call->fault = "the kernels differ from the reference";
         break;
     }
@@ -555,7 +555,7 @@ static double sooner(double a, double b)
 /* Until a call comes, or there is something to do without one. */
 static void wait_for_work(struct engine *e)
 {
-    double idle = sooner(driver_idle_s(e->driver), call_steps_wait_s(e->call_steps));
+    double idle = sooner(workload_run_idle_s(e->workloads), client_queue_wait_s(e->clients));
     if (block_tables_counts(tables_of(e)).rows)
         idle = sooner(idle, 2 * REAP_S);
     struct timespec wait = {(time_t)idle, (long)((idle - floor(idle)) * 1e9)};
@@ -568,12 +568,12 @@ static void wait_for_work(struct engine *e)
 /* Whether the backend has failed. The first time, what runs is cancelled and the loop is told. */
 static bool note_failure(struct engine *e)
 {
-    const char *failure = executor_failure(e->all.executor);
+    const char *failure = step_failure(e->state.steps);
     if (!failure || e->failure_noted)
         return failure != NULL;
     e->failure_noted = true;
     log_line(LOG_ERROR, "the backend has failed: %s", failure);
-    driver_fail(e->driver);
+    workload_run_fail(e->workloads);
     atomic_store(&e->failure, failure);
     e->o.notify(e->o.cookie);
     return true;
@@ -586,18 +586,18 @@ static void *engine_main(void *cookie)
         struct call *call;
         atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
         while ((call = ring_take(&e->to_engine))) {
-            driver_settle(e->driver);
+            workload_run_settle(e->workloads);
             handle(e, call);
             check_invariants(e);
         }
         bool stop = atomic_load(&e->stop);
-        if (stop || call_steps_wait_s(e->call_steps) <= 0)
+        if (stop || client_queue_wait_s(e->clients) <= 0)
             run_queue(e);
         reap(e);
-        bool worked = !note_failure(e) && !stop && driver_turn(e->driver);
+        bool worked = !note_failure(e) && !stop && workload_run_turn(e->workloads);
         atomic_store(&e->busy_since_us, 0);
         if (stop) {
-            driver_settle(e->driver);
+            workload_run_settle(e->workloads);
             return NULL;
         }
         if (!worked)
@@ -658,17 +658,17 @@ void engine_release(struct engine *e, struct call *call)
 
 const struct attention_info *engine_backend(const struct engine *e)
 {
-    return executor_backend(e->all.executor);
+    return step_backend(e->state.steps);
 }
 
 double engine_roof_gb_per_s(const struct engine *e)
 {
-    return executor_roof_gb_per_s(e->all.executor);
+    return step_roof_gb_per_s(e->state.steps);
 }
 
 double engine_grouping_us(const struct engine *e)
 {
-    return executor_grouping_us(e->all.executor);
+    return step_grouping_us(e->state.steps);
 }
 
 bool engine_has_sinks(const struct engine *e)
@@ -713,26 +713,26 @@ static int make_calls(struct engine *e)
 static int make_lease_table(struct engine *e)
 {
     uint64_t blocks = e->o.config->pool_blocks;
-    e->all.lease_of = malloc(blocks * sizeof *e->all.lease_of);
-    for (uint64_t i = 0; e->all.lease_of && i < blocks; i++)
-        e->all.lease_of[i] = NO_ROW;
-    return e->all.lease_of ? 0 : ATTND_NO_MEMORY;
+    e->state.lease_of = malloc(blocks * sizeof *e->state.lease_of);
+    for (uint64_t i = 0; e->state.lease_of && i < blocks; i++)
+        e->state.lease_of[i] = NO_ROW;
+    return e->state.lease_of ? 0 : ATTND_NO_MEMORY;
 }
 
 static int make_parts(struct engine *e)
 {
-    const struct call_steps_options calls = {
-        .all = &e->all, .promised = promised, .complete = complete, .cookie = e};
-    const struct driver_options driver = {.all = &e->all, .complete = complete, .cookie = e};
+    const struct client_queue_options calls = {
+        .state = &e->state, .promised = promised, .complete = complete, .cookie = e};
+    const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
-    int rc = sequences_create(c->limits.sequences, &e->all.sequences);
+    int rc = sequences_create(c->limits.sequences, &e->state.sequences);
     if (rc == 0)
         rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size,
-                            &e->all.prompts);
+                            &e->state.prompts);
     if (rc == 0)
-        rc = call_steps_create(&calls, &e->call_steps);
+        rc = client_queue_create(&calls, &e->clients);
     if (rc == 0)
-        rc = driver_create(&driver, &e->driver);
+        rc = workload_run_create(&workloads, &e->workloads);
     return rc == 0 ? make_calls(e) : rc;
 }
 
@@ -740,8 +740,8 @@ int engine_create(const struct engine_options *options, struct engine **result,
                   char error[ATTENTION_ERROR_BYTES])
 {
     struct engine *e = aligned_alloc(ALIGNMENT, (sizeof *e + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-    const struct executor_options executor = {.config = options->config,
-                                              .constants = &e->all.constants,
+    const struct steps_options steps = {.config = options->config,
+                                              .constants = &e->state.constants,
                                               .partials_max = options->partials_max,
                                               .progress = options->progress,
                                               .cookie = options->cookie};
@@ -750,11 +750,11 @@ int engine_create(const struct engine_options *options, struct engine **result,
         return ATTND_NO_MEMORY;
     memset(e, 0, sizeof *e);
     e->o = *options;
-    e->all.config = options->config;
+    e->state.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
     int rc = replace_constants(e, &options->config->constants);
     if (rc == 0)
-        rc = executor_create(&executor, &e->all.executor, error); /* refuses a pool that does not fit */
+        rc = steps_create(&steps, &e->state.steps, error); /* refuses a pool that does not fit */
     if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0 ||
                     pthread_create(&e->thread, NULL, engine_main, e) != 0))
         rc = ATTND_NO_MEMORY;
@@ -776,13 +776,13 @@ void engine_destroy(struct engine *e)
         wake_engine(e);
         pthread_join(e->thread, NULL);
     }
-    driver_destroy(e->driver);
-    call_steps_destroy(e->call_steps);
-    sequences_destroy(e->all.sequences);
-    prompts_destroy(e->all.prompts);
-    executor_destroy(e->all.executor);
-    model_constants_deinit(&e->all.constants);
-    free(e->all.lease_of);
+    workload_run_destroy(e->workloads);
+    client_queue_destroy(e->clients);
+    sequences_destroy(e->state.sequences);
+    prompts_destroy(e->state.prompts);
+    steps_destroy(e->state.steps);
+    model_constants_deinit(&e->state.constants);
+    free(e->state.lease_of);
     free(e->free_calls);
     if (e->arenas)
         munmap(e->arenas, (size_t)e->o.config->limits.calls * CALL_ARENA_BYTES);

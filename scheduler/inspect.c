@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The row of a sequence, or NO_ROW with the call failed. */
-uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t id)
+uint32_t inspect_find(const struct engine_state *state, struct call *call, uint64_t id)
 {
     const char *what = call->of_leases ? "lease" : "sequence";
     if (id >> SEQUENCE_NODE_SHIFT) {
@@ -14,10 +14,10 @@ uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t i
                   (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT));
         return NO_ROW;
     }
-    uint32_t row = sequences_find(all->sequences, id);
-    if (row != NO_ROW && sequences_at(all->sequences, row)->lease == call->of_leases)
+    uint32_t row = sequences_find(state->sequences, id);
+    if (row != NO_ROW && sequences_at(state->sequences, row)->lease == call->of_leases)
         return row;
-    struct sequence_departure gone = sequences_departure(all->sequences, id);
+    struct sequence_departure gone = sequences_departure(state->sequences, id);
     if (gone.id && gone.lease == call->of_leases)
         call_fail(call, ATTND_GONE,
                   "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
@@ -28,31 +28,31 @@ uint32_t inspect_find(const struct inspected *all, struct call *call, uint64_t i
 }
 
 /* As it is between two steps, which is when it is looked at: the daemon's own sequences run. */
-static enum sequence_state state_of(const struct inspected *all, uint32_t row)
+static enum sequence_state state_of(const struct engine_state *state, uint32_t row)
 {
-    const struct sequence *s = sequences_at(all->sequences, row);
+    const struct sequence *s = sequences_at(state->sequences, row);
     if (s->workload)
         return SEQUENCE_RUNNING;
     if (s->queued)
         return SEQUENCE_QUEUED;
-    return block_tables_view(executor_tables(all->executor), row).swapped ? SEQUENCE_SWAPPED
+    return block_tables_view(step_tables(state->steps), row).swapped ? SEQUENCE_SWAPPED
                                                                           : SEQUENCE_IDLE;
 }
 
-void inspect_view(const struct inspected *all, uint32_t row, struct sequence_view *view)
+void inspect_view(const struct engine_state *state, uint32_t row, struct sequence_view *view)
 {
-    const struct sequence *s = sequences_at(all->sequences, row);
-    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    const struct sequence *s = sequences_at(state->sequences, row);
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     double now = clock_s();
     *view = (struct sequence_view){.id = s->id,
                                    .parent = s->parent,
                                    .length = table.length,
                                    .blocks = table.entries,
                                    .shared_blocks =
-                                       block_tables_shared(executor_tables(all->executor), row),
+                                       block_tables_shared(step_tables(state->steps), row),
                                    .age_s = now - s->created_s,
                                    .idle_s = now - s->used_s,
-                                   .state = state_of(all, row),
+                                   .state = state_of(state, row),
                                    .swapped = table.swapped,
                                    .priority = s->options.priority,
                                    .max_tokens = s->options.max_tokens,
@@ -60,9 +60,9 @@ void inspect_view(const struct inspected *all, uint32_t row, struct sequence_vie
 }
 
 /* Append one sequence and its block ids to the call's answer; false when it is full. */
-bool inspect_show(const struct inspected *all, struct call *call, uint32_t row)
+bool inspect_show(const struct engine_state *state, struct call *call, uint32_t row)
 {
-    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (table.entries > CALL_IDS_MAX - call->list_count)
         return false;
     uint32_t *list = call_alloc(call, table.entries, sizeof *list);
@@ -73,44 +73,44 @@ bool inspect_show(const struct inspected *all, struct call *call, uint32_t row)
     /* lists follow each other without the gaps that alignment leaves */
     memmove(call->list + call->list_count, table.ids, table.entries * sizeof *list);
     call->list_count += table.entries;
-    inspect_view(all, row, &call->views[call->view_count++]);
+    inspect_view(state, row, &call->views[call->view_count++]);
     return true;
 }
 
-int inspect_show_one(const struct inspected *all, struct call *call, uint32_t row)
+int inspect_show_one(const struct engine_state *state, struct call *call, uint32_t row)
 {
     call->views = call_alloc(call, 1, sizeof *call->views);
-    if (!call->views || !inspect_show(all, call, row))
+    if (!call->views || !inspect_show(state, call, row))
         return call_fail(call, ATTND_INVALID, "it has more blocks than one answer shows (%d)",
                          CALL_IDS_MAX);
     return 0;
 }
 
-static void show_block(const struct inspected *all, uint32_t block, struct block_view *view)
+static void show_block(const struct engine_state *state, uint32_t block, struct block_view *view)
 {
-    const struct block_pool *pool = block_tables_pool(executor_tables(all->executor));
+    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     uint32_t refs = block_pool_refs(pool, block);
-    enum block_state state = block_pool_state(pool, block);
-    *view = (struct block_view){.block = block, .refs = refs, .state = state};
-    view->fill = state == BLOCK_FREE ? 0 : block_pool_fill(pool, block);
+    *view = (struct block_view){
+        .block = block, .refs = refs, .state = block_pool_state(pool, block)};
+    view->fill = view->state == BLOCK_FREE ? 0 : block_pool_fill(pool, block);
 }
 
-void inspect_sequence(const struct inspected *all, struct call *call)
+void inspect_sequence(const struct engine_state *state, struct call *call)
 {
-    uint32_t row = inspect_find(all, call, call->id);
-    if (row == NO_ROW || inspect_show_one(all, call, row) != 0)
+    uint32_t row = inspect_find(state, call, call->id);
+    if (row == NO_ROW || inspect_show_one(state, call, row) != 0)
         return;
-    call->lengths = call_alloc(call, all->config->geometry.layers, sizeof *call->lengths);
-    for (uint32_t layer = 0; call->lengths && layer < all->config->geometry.layers; layer++)
-        call->lengths[layer] = block_tables_cursor(executor_tables(all->executor), row, layer);
+    call->lengths = call_alloc(call, state->config->geometry.layers, sizeof *call->lengths);
+    for (uint32_t layer = 0; call->lengths && layer < state->config->geometry.layers; layer++)
+        call->lengths[layer] = block_tables_cursor(step_tables(state->steps), row, layer);
 }
 
-void inspect_blocks(const struct inspected *all, struct call *call)
+void inspect_blocks(const struct engine_state *state, struct call *call)
 {
-    uint32_t row = inspect_find(all, call, call->id);
+    uint32_t row = inspect_find(state, call, call->id);
     if (row == NO_ROW)
         return;
-    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (table.entries <= CALL_TABLE_MAX)
         call->blocks = call_alloc(call, table.entries, sizeof *call->blocks);
     if (!call->blocks) {
@@ -119,64 +119,64 @@ void inspect_blocks(const struct inspected *all, struct call *call)
         return;
     }
     for (uint32_t i = 0; i < table.entries; i++) {
-        uint32_t start = i * all->config->geometry.block_size,
+        uint32_t start = i * state->config->geometry.block_size,
                  left = table.cursor_max > start ? table.cursor_max - start : 0;
         if (table.swapped)
             call->blocks[i] = (struct block_view){.block = table.ids[i], .on_host = true};
         else
-            show_block(all, table.ids[i], &call->blocks[i]);
-        call->blocks[i].fill = left < all->config->geometry.block_size
+            show_block(state, table.ids[i], &call->blocks[i]);
+        call->blocks[i].fill = left < state->config->geometry.block_size
                                    ? left
-                                   : all->config->geometry.block_size; /* as this sequence sees it */
+                                   : state->config->geometry.block_size; /* as this sequence sees it */
     }
     call->block_count = table.entries;
 }
 
 /* One page of sequences, by row. */
-void inspect_list(const struct inspected *all, struct call *call)
+void inspect_list(const struct engine_state *state, struct call *call)
 {
     call->views = call_alloc(call, call->limit, sizeof *call->views);
-    for (uint32_t row = (uint32_t)call->cursor; call->views && row < all->config->limits.sequences;
+    for (uint32_t row = (uint32_t)call->cursor; call->views && row < state->config->limits.sequences;
          row++) {
-        const struct sequence *s = sequences_at(all->sequences, row);
+        const struct sequence *s = sequences_at(state->sequences, row);
         if (s->id == 0 || s->lease != call->of_leases ||
-            (call->filter.on && state_of(all, row) != call->filter.state))
+            (call->filter.on && state_of(state, row) != call->filter.state))
             continue;
-        if (call->view_count == call->limit || !inspect_show(all, call, row)) {
+        if (call->view_count == call->limit || !inspect_show(state, call, row)) {
             if (call->view_count == 0)
                 call_fail(call, ATTND_INVALID, "%s %llu has more blocks than one answer shows (%d)",
                           call->of_leases ? "lease" : "sequence",
-                          (unsigned long long)sequences_at(all->sequences, row)->id, CALL_IDS_MAX);
+                          (unsigned long long)sequences_at(state->sequences, row)->id, CALL_IDS_MAX);
             call->next = row;
             return;
         }
     }
 }
 
-void inspect_stats(const struct inspected *all, struct call *call)
+void inspect_stats(const struct engine_state *state, struct call *call)
 {
-    struct executor_stats steps = executor_stats(all->executor);
+    struct step_stats steps = step_stats(state->steps);
     call->stats = (struct call_stats){
-        .epoch = all->epoch,
-        .preemptions = all->preemptions,
-        .pool = block_pool_counts(block_tables_pool(executor_tables(all->executor))),
-        .tables = block_tables_counts(executor_tables(all->executor)),
+        .epoch = state->epoch,
+        .preemptions = state->preemptions,
+        .pool = block_pool_counts(block_tables_pool(step_tables(state->steps))),
+        .tables = block_tables_counts(step_tables(state->steps)),
         .steps = steps,
-        .leases = all->leases,
-        .leased_blocks = all->leased_blocks,
+        .leases = state->leases,
+        .leased_blocks = state->leased_blocks,
         .gb_per_s = steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
-    for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
-        const struct sequence *s = sequences_at(all->sequences, row);
+    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
+        const struct sequence *s = sequences_at(state->sequences, row);
         if (s->id && !s->lease)
-            call->stats.states[state_of(all, row)]++;
+            call->stats.states[state_of(state, row)]++;
     }
-    inspect_list(all, call);
+    inspect_list(state, call);
 }
 
-void inspect_pool(const struct inspected *all, struct call *call)
+void inspect_pool(const struct engine_state *state, struct call *call)
 {
-    uint32_t blocks = (uint32_t)all->config->pool_blocks, first = (uint32_t)call->cursor;
-    const struct block_pool *pool = block_tables_pool(executor_tables(all->executor));
+    uint32_t blocks = (uint32_t)state->config->pool_blocks, first = (uint32_t)call->cursor;
+    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     call->blocks = call_alloc(call, call->limit, sizeof *call->blocks);
     uint32_t *place = call_alloc(call, CALL_SCAN_MAX, sizeof *place); /* on the page, of each block */
     if (!call->blocks || !place) {
@@ -188,19 +188,19 @@ void inspect_pool(const struct inspected *all, struct call *call)
         bool wanted = !call->filter.on || block_pool_state(pool, first + n) == call->filter.state;
         place[n] = wanted ? call->block_count : UINT32_MAX;
         if (wanted)
-            show_block(all, first + n, &call->blocks[call->block_count++]);
+            show_block(state, first + n, &call->blocks[call->block_count++]);
     }
-    for (uint32_t row = 0; row < all->config->limits.sequences; row++) {
-        uint64_t id = sequences_at(all->sequences, row)->id;
+    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
+        uint64_t id = sequences_at(state->sequences, row)->id;
         struct block_table_view table = {0};
         if (id)
-            table = block_tables_view(executor_tables(all->executor), row);
+            table = block_tables_view(step_tables(state->steps), row);
         for (uint32_t i = 0; !table.swapped && i < table.entries; i++) {
             uint32_t at = table.ids[i] - first;
             if (at < n && place[at] != UINT32_MAX && call->blocks[place[at]].owner == 0)
                 call->blocks[place[at]].owner = id;
         }
     }
-    call->stats.epoch = all->epoch;
+    call->stats.epoch = state->epoch;
     call->next = first + n < blocks ? first + n : 0;
 }

@@ -11,35 +11,35 @@
 
 #include "config/clock.h"
 
-uint64_t leases_add(struct inspected *all, uint32_t row, uint64_t id, struct sequence_options options)
+uint64_t leases_add(struct engine_state *state, uint32_t row, uint64_t id, struct sequence_options options)
 {
-    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
-    id = sequences_add(all->sequences, row, id, 0, clock_s());
-    struct sequence *s = sequences_at(all->sequences, row);
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    id = sequences_add(state->sequences, row, id, 0, clock_s());
+    struct sequence *s = sequences_at(state->sequences, row);
     s->options = options;
     s->lease = true;
     for (uint32_t i = 0; i < table.entries; i++)
-        all->lease_of[table.ids[i]] = row;
-    all->leases++;
-    all->leased_blocks += table.entries;
+        state->lease_of[table.ids[i]] = row;
+    state->leases++;
+    state->leased_blocks += table.entries;
     return id;
 }
 
-void leases_remove(struct inspected *all, uint32_t row)
+void leases_remove(struct engine_state *state, uint32_t row)
 {
-    struct block_table_view table = block_tables_view(executor_tables(all->executor), row);
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     for (uint32_t i = 0; i < table.entries; i++)
-        all->lease_of[table.ids[i]] = NO_ROW;
-    all->leases--;
-    all->leased_blocks -= table.entries;
+        state->lease_of[table.ids[i]] = NO_ROW;
+    state->leases--;
+    state->leased_blocks -= table.entries;
 }
 
-int paged_check(const struct inspected *all, struct call *call)
+int paged_check(const struct engine_state *state, struct call *call)
 {
     const struct call_paged *p = call->paged;
-    uint32_t size = all->config->geometry.block_size;
+    uint32_t size = state->config->geometry.block_size;
     unsigned long long id = call->sequences[0].id;
-    uint32_t row = inspect_find(all, call, id), room = executor_table_blocks(all->executor);
+    uint32_t row = inspect_find(state, call, id), room = step_table_blocks(state->steps);
     if (row == NO_ROW)
         return call->status;
     if (p->sequences + (p->tokens + room - 1) / room > LOOSE_TABLES)
@@ -50,7 +50,7 @@ int paged_check(const struct inspected *all, struct call *call)
             return call_fail(call, ATTND_INVALID, "sequence %u has %u blocks; a table has room for %u",
                              s, p->first[s + 1] - p->first[s], room);
         for (uint32_t i = p->first[s]; i < p->first[s + 1]; i++) {
-            if (all->lease_of[p->ids[i]] != row)
+            if (state->lease_of[p->ids[i]] != row)
                 return call_fail(call, ATTND_INVALID,
                                  "block_tables: sequence %u, entry %u: block %u is not in lease %llu",
                                  s, i - p->first[s], p->ids[i], id);
@@ -58,7 +58,7 @@ int paged_check(const struct inspected *all, struct call *call)
     }
     for (uint32_t i = 0; i < p->tokens; i++) {
         int64_t slot = p->slots[i];
-        if (slot >= 0 && all->lease_of[slot / size] != row)
+        if (slot >= 0 && state->lease_of[slot / size] != row)
             return call_fail(
                 call, ATTND_INVALID,
                 "slot_mapping: token %u: slot %lld is in block %lld, which is not in lease "
@@ -70,17 +70,17 @@ int paged_check(const struct inspected *all, struct call *call)
 
 /* The appends, in runs of consecutive slots of a block; each run takes an entry of a table, and tables
  * begin at loose table `loose`. Returns the next one. */
-static uint32_t fill_appends(const struct inspected *all, const struct call_paged *p, uint32_t loose,
+static uint32_t fill_appends(const struct engine_state *state, const struct call_paged *p, uint32_t loose,
                              struct paged_pass *pass)
 {
-    struct executor *x = all->executor;
-    uint32_t size = all->config->geometry.block_size, room = executor_table_blocks(x);
+    struct steps *x = state->steps;
+    uint32_t size = state->config->geometry.block_size, room = step_table_blocks(x);
     uint32_t first_append = 0, n = 0;                /* of the table being made; its entries */
     uint32_t *ids = p->ids + p->first[p->sequences]; /* there is room behind the ids for them */
     for (uint32_t i = 0, count; i <= p->tokens; i += count) {
         count = 1;
         if (i == p->tokens || n == room) { /* the table is complete */
-            uint32_t table = n ? executor_set_table(x, loose++, ids, n) : 0;
+            uint32_t table = n ? step_set_table(x, loose++, ids, n) : 0;
             for (; first_append < pass->append_count; first_append++)
                 pass->appends[first_append].table = table;
             n = 0;
@@ -98,19 +98,19 @@ static uint32_t fill_appends(const struct inspected *all, const struct call_page
     return loose;
 }
 
-void paged_fill(const struct inspected *all, const struct call *call, struct paged_pass *pass)
+void paged_fill(const struct engine_state *state, const struct call *call, struct paged_pass *pass)
 {
     const struct call_paged *p = call->paged;
     uint32_t loose = 0;
     pass->row_count = pass->append_count = 0;
     for (uint32_t s = 0; call->q && s < p->sequences; s++, loose++) {
         uint32_t n = p->indptr[s + 1] - p->indptr[s];
-        uint32_t table = executor_set_table(all->executor, loose, p->ids + p->first[s],
+        uint32_t table = step_set_table(state->steps, loose, p->ids + p->first[s],
                                             p->first[s + 1] - p->first[s]);
         for (uint32_t r = 0; r < n; r++)
             pass->rows[pass->row_count++] =
                 (struct planner_row){table, p->context[s] ? p->context[s] - n + r + 1 : 0,
-                                     executor_table_version(all->executor, loose)};
+                                     step_table_version(state->steps, loose)};
     }
-    (void)fill_appends(all, p, loose, pass);
+    (void)fill_appends(state, p, loose, pass);
 }

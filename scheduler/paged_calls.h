@@ -2,21 +2,21 @@
  *
  * A lease is a row of the block tables that belongs to no sequence: nothing is ever shared, swapped or
  * published of it, and what its blocks hold is the caller's affair. A paged call names one; the block
- * ids and slots of the call are checked to be the lease's, then become loose tables (executor.h) of its
+ * ids and slots of the call are checked to be the lease's, then become loose tables (step.h) of its
  * step. Engine thread. */
 #ifndef SCHEDULER_PAGED_CALLS_H
 #define SCHEDULER_PAGED_CALLS_H
 
 #include "scheduler/inspect.h"
 
-/* leases_add(all, row, id, options): a row whose blocks have been taken is a lease from now on; returns
+/* leases_add(state, row, id, options): a row whose blocks have been taken is a lease from now on; returns
  * its id. leases_remove: its blocks are about to be given back. */
-uint64_t leases_add(struct inspected *all, uint32_t row, uint64_t id, struct sequence_options options);
-void leases_remove(struct inspected *all, uint32_t row);
+uint64_t leases_add(struct engine_state *state, uint32_t row, uint64_t id, struct sequence_options options);
+void leases_remove(struct engine_state *state, uint32_t row);
 
 /* paged_check: whether the lease is there, and all blocks of the call are its own; 0, or the call has
  * failed. O(block ids). */
-int paged_check(const struct inspected *all, struct call *call);
+int paged_check(const struct engine_state *state, struct call *call);
 
 /* What a paged call is made of in its step; room for as many as it has rows, and tokens. */
 struct paged_pass {
@@ -26,6 +26,6 @@ struct paged_pass {
 };
 
 /* paged_fill: write the loose tables; then the rows and appends name them. */
-void paged_fill(const struct inspected *all, const struct call *call, struct paged_pass *pass);
+void paged_fill(const struct engine_state *state, const struct call *call, struct paged_pass *pass);
 
 #endif

@@ -20,7 +20,7 @@ struct sequence {
     uint64_t id; /* 0: the row is vacant */
     uint64_t parent;
     struct sequence_options options;
-    uint32_t declared; /* blocks that it may still take of those kept for it, see declared.h */
+    uint32_t declared; /* blocks that it may still take of those kept for it, see reservation.h */
     double created_s, used_s;
     uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a call of it */
     uint64_t seen;     /* number of the call that named it last */

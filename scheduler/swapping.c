@@ -13,14 +13,14 @@ struct candidate {
 };
 
 struct swapping {
-    struct inspected *all;
+    struct engine_state *state;
     struct candidate *candidates; /* [limits.sequences] */
     uint32_t *rows;               /* likewise, chosen */
 };
 
 static const struct sequence *sequence_at(const struct swapping *w, uint32_t row)
 {
-    return sequences_at(w->all->sequences, row);
+    return sequences_at(w->state->sequences, row);
 }
 
 static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_request *request)
@@ -29,16 +29,16 @@ static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_
     if (s->id == 0 || s->workload || s->lease || s->options.max_tokens ||
         s->forming == request->forming || s->options.priority > request->priority)
         return false;
-    struct block_table_view table = block_tables_view(executor_tables(w->all->executor), row);
+    struct block_table_view table = block_tables_view(step_tables(w->state->steps), row);
     return !table.swapped && table.entries > 0;
 }
 
 /* Who may leave; returns how many. */
 static uint32_t find_candidates(struct swapping *w, const struct swap_request *request)
 {
-    struct block_tables *tables = executor_tables(w->all->executor);
+    struct block_tables *tables = step_tables(w->state->steps);
     uint32_t n = 0;
-    for (uint32_t row = 0; row < w->all->config->limits.sequences; row++) {
+    for (uint32_t row = 0; row < w->state->config->limits.sequences; row++) {
         if (may_leave(w, row, request))
             w->candidates[n++] = (struct candidate){row, block_tables_reclaimable(tables, &row, 1),
                                                     block_tables_host_need(tables, row)};
@@ -77,7 +77,7 @@ static uint32_t best_of(const struct swapping *w, uint32_t n, uint32_t need)
  * them are not enough. What several of them share is counted now and then only. */
 static uint32_t choose(struct swapping *w, uint32_t n, uint32_t need)
 {
-    struct block_tables *tables = executor_tables(w->all->executor);
+    struct block_tables *tables = step_tables(w->state->steps);
     uint32_t chosen = 0, alone = 0, room = block_tables_counts(tables).host_free;
     while (n > 0) {
         uint32_t i = best_of(w, n, need - alone);
@@ -97,10 +97,10 @@ static uint32_t choose(struct swapping *w, uint32_t n, uint32_t need)
 
 bool swapping_out(struct swapping *w, const struct swap_request *request, struct copy_list *copies)
 {
-    struct block_tables *tables = executor_tables(w->all->executor);
-    uint64_t step = executor_step(w->all->executor);
+    struct block_tables *tables = step_tables(w->state->steps);
+    uint64_t step = step_number(w->state->steps);
     uint32_t stranded = block_tables_stranded(tables), chosen = 0;
-    if (w->all->config->host_blocks == 0)
+    if (w->state->config->host_blocks == 0)
         return false;
     if (stranded < request->blocks) {
         chosen = choose(w, find_candidates(w, request), request->blocks - stranded);
@@ -118,14 +118,14 @@ bool swapping_out(struct swapping *w, const struct swap_request *request, struct
     return true;
 }
 
-int swapping_create(struct inspected *all, struct swapping **result)
+int swapping_create(struct engine_state *state, struct swapping **result)
 {
     struct swapping *w = calloc(1, sizeof *w);
     if (!w)
         return ATTND_NO_MEMORY;
-    w->all = all;
-    w->candidates = calloc(all->config->limits.sequences, sizeof *w->candidates);
-    w->rows = calloc(all->config->limits.sequences, sizeof *w->rows);
+    w->state = state;
+    w->candidates = calloc(state->config->limits.sequences, sizeof *w->candidates);
+    w->rows = calloc(state->config->limits.sequences, sizeof *w->rows);
     if (!w->candidates || !w->rows) {
         swapping_destroy(w);
         return ATTND_NO_MEMORY;

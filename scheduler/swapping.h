@@ -25,7 +25,7 @@ struct copy_list {
     uint32_t count;
 };
 
-MUST_USE int swapping_create(struct inspected *all, struct swapping **swapping);
+MUST_USE int swapping_create(struct engine_state *state, struct swapping **swapping);
 void swapping_destroy(struct swapping *swapping);
 
 /* swapping_out(swapping, request, copies): swap out as many as it takes. False when they are not

@@ -116,7 +116,7 @@ struct workload {
     bool unordered;     /* requests did not arrive in order */
     double latest_s;    /* arrival so far */
 
-    /* the driver's own */
+    /* workload_run.c's own */
     uint32_t *waiting; /* heap of ordinals */
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */

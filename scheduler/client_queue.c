@@ -1,4 +1,4 @@
-/* call_steps.c - see call_steps.h.
+/* client_queue.c - see client_queue.h.
  *
  * A step takes the queued calls oldest first, as long as they fit. Calls of one layer become one pass,
  * and a step has up to PLAN_SLOTS_OF_CALLS of them. A sequence has at most one call in a step; a call
@@ -20,10 +20,10 @@
  * A call on a sequence that is swapped out has it swapped in beside the step being formed and runs in
  * the next one. When blocks run out, idle sequences are swapped out in the same way (swapping.h); the
  * call waits, and so does every later one that needs blocks. */
-#include "scheduler/call_steps.h"
+#include "scheduler/client_queue.h"
 
 #include "config/clock.h"
-#include "scheduler/declared.h"
+#include "scheduler/reservation.h"
 #include "scheduler/paged_calls.h"
 #include "scheduler/swapping.h"
 
@@ -42,8 +42,8 @@ struct pass_work {
     struct call *first, **last; /* its calls */
 };
 
-struct call_steps {
-    struct call_steps_options o;
+struct client_queue {
+    struct client_queue_options o;
     const struct geometry *g;
     uint32_t rows_max;
     struct call *queue, **queue_end;
@@ -69,27 +69,27 @@ struct call_steps {
     float *lse;                  /* [rows_max][query_heads] */
 };
 
-static size_t q_row_bytes(const struct call_steps *c)
+static size_t q_row_bytes(const struct client_queue *c)
 {
     return (size_t)c->g->query_heads * c->g->head_dim * dtype_bytes(c->g->dtype);
 }
 
-static size_t kv_row_bytes(const struct call_steps *c, enum dtype dtype)
+static size_t kv_row_bytes(const struct client_queue *c, enum dtype dtype)
 {
     return (size_t)c->g->kv_heads * c->g->head_dim * dtype_bytes(dtype);
 }
 
 /* Room for one token's K or V in the staging buffers, whichever format it comes in. */
-static size_t kv_row_room(const struct call_steps *c)
+static size_t kv_row_room(const struct client_queue *c)
 {
     size_t given = kv_row_bytes(c, c->g->dtype), stored = kv_row_bytes(c, c->g->kv_dtype);
     return given > stored ? given : stored;
 }
 
-static struct sequence *sequence_of(const struct call_steps *c, uint64_t id)
+static struct sequence *sequence_of(const struct client_queue *c, uint64_t id)
 {
-    uint32_t row = sequences_find(c->o.all->sequences, id);
-    return row == NO_ROW ? NULL : sequences_at(c->o.all->sequences, row);
+    uint32_t row = sequences_find(c->o.state->sequences, id);
+    return row == NO_ROW ? NULL : sequences_at(c->o.state->sequences, row);
 }
 
 /* Whether a call is a step by itself. */
@@ -102,30 +102,30 @@ static bool takes_whole_step(const struct call *call)
 
 /* Compare the token ids that a call gives for the rows of one sequence, its rows `first` and on, with the
  * prompt's; 0, or the call failed. */
-static int check_tokens(struct call_steps *c, struct call *call, uint32_t i, uint32_t first)
+static int check_tokens(struct client_queue *c, struct call *call, uint32_t i, uint32_t first)
 {
     const struct call_sequence *s = &call->sequences[i];
     const uint32_t *ids = call->tokens + first;
     uint32_t row = call->requests[i].row, prompt;
-    uint32_t agree = prompts_agree(c->o.all->prompts, row, s->position, ids, s->rows);
+    uint32_t agree = prompts_agree(c->o.state->prompts, row, s->position, ids, s->rows);
     if (agree == s->rows)
         return 0;
-    prompts_read(c->o.all->prompts, row, s->position + agree, 1, &prompt);
+    prompts_read(c->o.state->prompts, row, s->position + agree, 1, &prompt);
     return call_fail(call, ATTND_INVALID,
                      "token_ids: sequence %llu, position %u: %u, but the prompt says %u",
                      (unsigned long long)s->id, s->position + agree, ids[agree], prompt);
 }
 
 /* Where the rows of one sequence go, into its request; 0, or the call failed. */
-static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i)
+static int resolve_sequence(struct client_queue *c, struct call *call, uint32_t i)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     struct call_sequence *named = &call->sequences[i];
-    uint32_t tokens_max = c->o.all->config->limits.sequence_tokens, rows = named->rows;
-    uint32_t row = inspect_find(c->o.all, call, named->id);
+    uint32_t tokens_max = c->o.state->config->limits.sequence_tokens, rows = named->rows;
+    uint32_t row = inspect_find(c->o.state, call, named->id);
     if (row == NO_ROW)
         return call->status;
-    const struct sequence *s = sequences_at(c->o.all->sequences, row);
+    const struct sequence *s = sequences_at(c->o.state->sequences, row);
     unsigned long long id = s->id;
     if (s->workload)
         return call_fail(call, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu", id,
@@ -164,7 +164,7 @@ static int resolve_sequence(struct call_steps *c, struct call *call, uint32_t i)
 }
 
 /* The rows of the block tables of a call, into its requests; 0, or the call failed. */
-static int resolve(struct call_steps *c, struct call *call)
+static int resolve(struct client_queue *c, struct call *call)
 {
     uint32_t first = 0;
     c->call_number++;
@@ -178,7 +178,7 @@ static int resolve(struct call_steps *c, struct call *call)
             rc = check_tokens(c, call, i, first);
         if (rc != 0)
             return rc;
-        struct sequence *s = sequences_at(c->o.all->sequences, call->requests[i].row);
+        struct sequence *s = sequences_at(c->o.state->sequences, call->requests[i].row);
         if (s->seen == c->call_number)
             return call_fail(call, ATTND_INVALID, "sequence %llu is named twice in one call",
                              (unsigned long long)s->id);
@@ -190,14 +190,14 @@ static int resolve(struct call_steps *c, struct call *call)
 
 /* Compare the first `stands` rows of one sequence, rows `first` and on of the call's tensors, with what
  * stands; 0, or the call failed. */
-static int compare_sequence(struct call_steps *c, struct call *call, uint32_t i, uint32_t first,
+static int compare_sequence(struct client_queue *c, struct call *call, uint32_t i, uint32_t first,
                             uint32_t stands)
 {
     const struct call_sequence *s = &call->sequences[i];
     uint32_t row = call->requests[i].row;
     uint32_t stride, layers = call->all_layers ? c->g->layers : 1;
     size_t row_bytes = kv_row_bytes(c, call->kv_source);
-    const uint32_t *ids = block_tables_ids(executor_tables(c->o.all->executor), &stride);
+    const uint32_t *ids = block_tables_ids(step_tables(c->o.state->steps), &stride);
     for (uint32_t layer = 0; layer < layers; layer++) {
         size_t at = ((size_t)layer * call->rows + first) * row_bytes;
         struct kv_rows rows = {.layer = call->all_layers ? layer : call->layer,
@@ -206,7 +206,7 @@ static int compare_sequence(struct call_steps *c, struct call *call, uint32_t i,
                                .dtype = call->kv_source,
                                .k = (const uint8_t *)call->k + at,
                                .v = (const uint8_t *)call->v + at};
-        uint32_t equal = executor_compare_kv(c->o.all->executor, &rows, ids + (uint64_t)row * stride);
+        uint32_t equal = step_compare_kv(c->o.state->steps, &rows, ids + (uint64_t)row * stride);
         if (equal < stands)
             return call_fail(call, ATTND_CONFLICT,
                              "sequence %llu, position %u, layer %u: other k or v stand there",
@@ -216,7 +216,7 @@ static int compare_sequence(struct call_steps *c, struct call *call, uint32_t i,
 }
 
 /* Compare all rows of a call that stand already; 0, or the call failed. Its sequences are resident. */
-static int compare(struct call_steps *c, struct call *call)
+static int compare(struct client_queue *c, struct call *call)
 {
     uint32_t first = 0;
     int rc = 0;
@@ -232,7 +232,7 @@ static int compare(struct call_steps *c, struct call *call)
 
 
 /* Room for the call's outputs in its own arena. */
-static int make_outputs(struct call_steps *c, struct call *call)
+static int make_outputs(struct client_queue *c, struct call *call)
 {
     bool ok = true;
     if (call->q) {
@@ -250,12 +250,12 @@ static int make_outputs(struct call_steps *c, struct call *call)
 
 /* Blocks that the rows of a call take out of what is kept for their own sequences: each as many as it
  * takes, and none for another one. */
-static uint64_t drawn_from_promises(struct call_steps *c, const struct call *call)
+static uint64_t drawn_from_promises(struct client_queue *c, const struct call *call)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     uint64_t drawn = 0;
     for (uint32_t i = 0; call->requests && i < call->sequence_count; i++) {
-        uint32_t kept = sequences_at(c->o.all->sequences, call->requests[i].row)->declared;
+        uint32_t kept = sequences_at(c->o.state->sequences, call->requests[i].row)->declared;
         uint32_t need = kept ? block_tables_need(tables, &call->requests[i], 1) : 0;
         drawn += need < kept ? need : kept;
     }
@@ -263,22 +263,22 @@ static uint64_t drawn_from_promises(struct call_steps *c, const struct call *cal
 }
 
 /* Blocks that are kept for workloads and sequences, without those that the call may draw. */
-static uint64_t promised_to_others(struct call_steps *c, const struct call *call)
+static uint64_t promised_to_others(struct client_queue *c, const struct call *call)
 {
-    return c->o.promised(c->o.cookie) + c->o.all->declared - drawn_from_promises(c, call);
+    return c->o.promised(c->o.cookie) + c->o.state->declared - drawn_from_promises(c, call);
 }
 
 /* `need` blocks were not to be had. */
-static int fail_for_blocks(struct call_steps *c, struct call *call, uint32_t need, uint64_t promised)
+static int fail_for_blocks(struct client_queue *c, struct call *call, uint32_t need, uint64_t promised)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
     char kept[96] = "", swaps[80] = "";
     if (promised)
         snprintf(kept, sizeof kept,
                  ", of which %llu are promised to workloads and to sequences with max_tokens",
                  (unsigned long long)promised);
-    if (c->o.all->config->host_blocks)
+    if (c->o.state->config->host_blocks)
         snprintf(swaps, sizeof swaps,
                  "; too few idle sequences can be swapped out (%u host blocks free)",
                  block_tables_counts(tables).host_free);
@@ -287,17 +287,17 @@ static int fail_for_blocks(struct call_steps *c, struct call *call, uint32_t nee
 }
 
 /* Whether the step being formed does nothing; blocks that it gives back have to wait for its end. */
-static bool is_empty(const struct call_steps *c)
+static bool is_empty(const struct client_queue *c)
 {
-    const struct block_pool *pool = block_tables_pool(executor_tables(c->o.all->executor));
+    const struct block_pool *pool = block_tables_pool(step_tables(c->o.state->steps));
     return c->sequence_count == 0 && c->copies.count == 0 && block_pool_counts(pool).fenced == 0;
 }
 
 /* Whether a call may take `need` blocks now: 0; WAIT when the step being formed gives some back; else
  * the call has failed. What was promised to others is not touched. */
-static int make_room(struct call_steps *c, struct call *call, uint32_t need)
+static int make_room(struct client_queue *c, struct call *call, uint32_t need)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables));
     uint64_t available = (uint64_t)counts.free + counts.cached;
     if (need == 0)
@@ -306,7 +306,7 @@ static int make_room(struct call_steps *c, struct call *call, uint32_t need)
         return WAIT; /* behind the one that is */
     uint64_t promised = promised_to_others(c, call);
     if (promised && need + promised > available) {
-        declared_note_all(c->o.all); /* somebody may have stopped sharing meanwhile */
+        reservation_note_all(c->o.state); /* somebody may have stopped sharing meanwhile */
         promised = promised_to_others(c, call);
     }
     if (need > counts.blocks)
@@ -325,15 +325,15 @@ static int make_room(struct call_steps *c, struct call *call, uint32_t need)
 
 /* Swap in the sequences of a call that are on the host, for which there is room: 0, or WAIT when some
  * are on their way. */
-static int bring_in(struct call_steps *c, const struct call *call)
+static int bring_in(struct client_queue *c, const struct call *call)
 {
-    struct executor *x = c->o.all->executor;
+    struct steps *x = c->o.state->steps;
     int result = 0;
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         uint32_t row = call->requests[i].row;
-        if (!block_tables_view(executor_tables(x), row).swapped)
+        if (!block_tables_view(step_tables(x), row).swapped)
             continue;
-        int rc = block_tables_swap_in(executor_tables(x), row, executor_step(x), c->copies.list,
+        int rc = block_tables_swap_in(step_tables(x), row, step_number(x), c->copies.list,
                                       &c->copies.count);
         assert(rc == 0); /* make_room() has seen to it */
         (void)rc;
@@ -343,24 +343,24 @@ static int bring_in(struct call_steps *c, const struct call *call)
 }
 
 /* Blocks for what the call appends; there is room for them. 0, or the call failed. */
-static int reserve(struct call_steps *c, struct call *call)
+static int reserve(struct client_queue *c, struct call *call)
 {
-    struct executor *x = c->o.all->executor;
+    struct steps *x = c->o.state->steps;
     if (!call->k)
         return 0;
-    int rc = block_tables_reserve(executor_tables(x), executor_step(x), call->requests,
+    int rc = block_tables_reserve(step_tables(x), step_number(x), call->requests,
                                   call->sequence_count, c->copies.list, &c->copies.count);
     if (rc != 0)
         return call_fail(call, rc, "a sequence would be longer than its table");
     for (uint32_t i = 0; i < call->sequence_count; i++)
-        declared_note(c->o.all, call->requests[i].row); /* the next call of this step must see it */
+        reservation_note(c->o.state, call->requests[i].row); /* the next call of this step must see it */
     return 0;
 }
 
 /* Whether the kernel that a call names can compute it; else it has failed. */
-static int check_kernel(struct call_steps *c, struct call *call)
+static int check_kernel(struct client_queue *c, struct call *call)
 {
-    uint32_t limit = executor_backend(c->o.all->executor)->paged_v1_tokens, longest = 0;
+    uint32_t limit = step_backend(c->o.state->steps)->paged_v1_tokens, longest = 0;
     if (call->kernel == ATTENTION_AUTO)
         return 0;
     if (limit == 0)
@@ -384,7 +384,7 @@ static int check_kernel(struct call_steps *c, struct call *call)
 
 /* Give a call on sequences what it takes to be in the step: 0, WAIT, or the call failed. Whatever can be
  * refused without looking at K and V is refused before anything is moved. */
-static int admit_to_sequences(struct call_steps *c, struct call *call)
+static int admit_to_sequences(struct client_queue *c, struct call *call)
 {
     int rc = resolve(c, call);
     if (rc == 0)
@@ -393,7 +393,7 @@ static int admit_to_sequences(struct call_steps *c, struct call *call)
         rc = make_outputs(c, call);
     if (rc == 0)
         rc = make_room(c, call,
-                       block_tables_need(executor_tables(c->o.all->executor), call->requests,
+                       block_tables_need(step_tables(c->o.state->steps), call->requests,
                                          call->sequence_count));
     if (rc == 0)
         rc = bring_in(c, call);
@@ -403,9 +403,9 @@ static int admit_to_sequences(struct call_steps *c, struct call *call)
 }
 
 /* The same for a call on the caller's own tables, which takes no blocks. */
-static int admit_paged(struct call_steps *c, struct call *call)
+static int admit_paged(struct client_queue *c, struct call *call)
 {
-    int rc = paged_check(c->o.all, call);
+    int rc = paged_check(c->o.state, call);
     if (rc == 0)
         rc = check_kernel(c, call);
     return rc == 0 ? make_outputs(c, call) : rc;
@@ -413,7 +413,7 @@ static int admit_paged(struct call_steps *c, struct call *call)
 
 /* Everything that a call needs to be in the step: 0, WAIT (and it is as if nothing had been asked), or
  * it has failed. */
-static int admit(struct call_steps *c, struct call *call)
+static int admit(struct client_queue *c, struct call *call)
 {
     size_t used = call->arena_used;
     int rc = call->kind == CALL_PAGED ? admit_paged(c, call) : admit_to_sequences(c, call);
@@ -423,7 +423,7 @@ static int admit(struct call_steps *c, struct call *call)
 }
 
 /* A pass of the call's layer and format, a new one if it is the first; NULL when all are taken. */
-static struct pass_work *pass_for(struct call_steps *c, const struct call *call)
+static struct pass_work *pass_for(struct client_queue *c, const struct call *call)
 {
     for (uint32_t i = 0; i < c->pass_count; i++) {
         struct pass_work *pass = &c->passes[i];
@@ -440,13 +440,13 @@ static struct pass_work *pass_for(struct call_steps *c, const struct call *call)
 }
 
 /* K and V that the attention of a call reads, at most. */
-static uint64_t bytes_of(const struct call_steps *c, const struct call *call)
+static uint64_t bytes_of(const struct client_queue *c, const struct call *call)
 {
     uint64_t tokens = 0;
     for (uint32_t i = 0; call->q && i < call->sequence_count; i++) {
-        uint32_t row = sequences_find(c->o.all->sequences, call->sequences[i].id);
+        uint32_t row = sequences_find(c->o.state->sequences, call->sequences[i].id);
         if (row != NO_ROW)
-            tokens += block_tables_cursor(executor_tables(c->o.all->executor), row, call->layer) +
+            tokens += block_tables_cursor(step_tables(c->o.state->steps), row, call->layer) +
                       call->sequences[i].rows;
     }
     return tokens * geometry_token_bytes(c->g);
@@ -454,9 +454,9 @@ static uint64_t bytes_of(const struct call_steps *c, const struct call *call)
 
 /* Whether a call must wait for another step: it does not fit, or one of its sequences is in this one or
  * waits itself. Its sequences are marked. */
-static bool has_to_wait(struct call_steps *c, const struct call *call)
+static bool has_to_wait(struct client_queue *c, const struct call *call)
 {
-    uint64_t bytes_max = c->o.all->config->step_bytes_max;
+    uint64_t bytes_max = c->o.state->config->step_bytes_max;
     bool waits = c->rows + call->rows > c->rows_max || c->tokens + call->rows > c->rows_max ||
                  c->sequence_count + call->sequence_count > c->rows_max || c->whole ||
                  (takes_whole_step(call) && c->sequence_count) ||
@@ -473,7 +473,7 @@ static bool has_to_wait(struct call_steps *c, const struct call *call)
     return waits;
 }
 
-static void count_queued(struct call_steps *c, const struct call *call, int32_t by)
+static void count_queued(struct client_queue *c, const struct call *call, int32_t by)
 {
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         struct sequence *s = sequence_of(c, call->sequences[i].id);
@@ -493,7 +493,7 @@ static bool is_too_late(struct call *call, double now)
     return call->status != 0;
 }
 
-static void begin_forming(struct call_steps *c)
+static void begin_forming(struct client_queue *c)
 {
     c->forming++;
     c->whole = NULL;
@@ -503,7 +503,7 @@ static void begin_forming(struct call_steps *c)
 }
 
 /* Take what fits, oldest first; the rest stays queued. Calls that fail are completed on the way. */
-static void take_calls(struct call_steps *c)
+static void take_calls(struct client_queue *c)
 {
     struct call *call = c->queue, *next;
     double now = clock_s();
@@ -532,7 +532,7 @@ static void take_calls(struct call_steps *c)
             c->o.complete(call, c->o.cookie);
             continue;
         }
-        if (c->o.all->config->step_bytes_max)
+        if (c->o.state->config->step_bytes_max)
             c->bytes += bytes_of(c, call);
         c->rows += call->q ? call->rows : 0;
         c->tokens += call->k ? call->rows : 0;
@@ -555,26 +555,26 @@ static void take_calls(struct call_steps *c)
 
 /* Tell what tokens [at.first, at.end) of a row are: those that the call names from its row `first` on,
  * or those of the prompt, as far as it goes. */
-static void note_tokens(struct call_steps *c, const struct call *call, struct reserve_request at,
+static void note_tokens(struct client_queue *c, const struct call *call, struct reserve_request at,
                         uint32_t first)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
-    uint32_t prompt = prompts_length(c->o.all->prompts, at.row);
+    struct block_tables *tables = step_tables(c->o.state->steps);
+    uint32_t prompt = prompts_length(c->o.state->prompts, at.row);
     if (call->tokens) {
         block_tables_note_tokens(tables, at.row, at.first, call->tokens + first, at.end - at.first);
     } else if (prompt > at.first) {
         uint32_t n = (prompt < at.end ? prompt : at.end) - at.first;
-        prompts_read(c->o.all->prompts, at.row, at.first, n, c->tokens_read);
+        prompts_read(c->o.state->prompts, at.row, at.first, n, c->tokens_read);
         block_tables_note_tokens(tables, at.row, at.first, c->tokens_read, n);
     }
 }
 
 /* The new tokens of sequence `i` of a call, whose rows begin at `first` in its tensors and at `source`
  * in those of the pass: an append, and the cursors move. */
-static void append_rows(struct call_steps *c, struct call *call, uint32_t i, uint32_t first,
+static void append_rows(struct client_queue *c, struct call *call, uint32_t i, uint32_t first,
                         uint32_t source)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     struct reserve_request at = call->requests[i];
     uint32_t n = at.end - at.first, stands = call->sequences[i].rows - n;
     if (!call->k || n == 0)
@@ -590,9 +590,9 @@ static void append_rows(struct call_steps *c, struct call *call, uint32_t i, uin
 }
 
 /* Every sequence of a call takes part; its tokens begin at `source` in the tensors of the pass. */
-static void enter(struct call_steps *c, struct call *call, uint32_t source)
+static void enter(struct client_queue *c, struct call *call, uint32_t source)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     uint32_t first = 0;
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         uint32_t row = call->requests[i].row, rows = call->sequences[i].rows;
@@ -601,15 +601,15 @@ static void enter(struct call_steps *c, struct call *call, uint32_t source)
         for (uint32_t r = 0; call->q && r < rows; r++)
             c->planner_rows[c->rows++] = (struct planner_row){
                 row, sees ? call->sequences[i].position + r + 1 : 0, block_tables_version(tables, row)};
-        block_tables_submit(tables, row, executor_step(c->o.all->executor));
+        block_tables_submit(tables, row, step_number(c->o.state->steps));
         c->table_rows[c->sequence_count++] = row;
-        sequences_at(c->o.all->sequences, row)->used_s = clock_s();
+        sequences_at(c->o.state->sequences, row)->used_s = clock_s();
         first += rows;
     }
 }
 
 /* Put the rows of a call behind those of the pass that are there. */
-static void gather(struct call_steps *c, struct call *call, const struct pass_work *pass)
+static void gather(struct client_queue *c, struct call *call, const struct pass_work *pass)
 {
     uint32_t source = c->tokens - pass->first_token;
     size_t row_bytes = kv_row_bytes(c, pass->source);
@@ -625,7 +625,7 @@ static void gather(struct call_steps *c, struct call *call, const struct pass_wo
     enter(c, call, source);
 }
 
-static void fill_passes(struct call_steps *c, struct attention_pass *passes)
+static void fill_passes(struct client_queue *c, struct attention_pass *passes)
 {
     for (uint32_t i = 0; i < c->pass_count; i++) {
         struct pass_work *p = &c->passes[i];
@@ -646,7 +646,7 @@ static void fill_passes(struct call_steps *c, struct attention_pass *passes)
                                     .k = c->k + p->first_token * kv_row_room(c),
                                     .v = c->v + p->first_token * kv_row_room(c),
                                     .source_dtype = p->source,
-                                    .plan = executor_plan(c->o.all->executor, i, p->layer,
+                                    .plan = step_plan(c->o.state->steps, i, p->layer,
                                                           c->planner_rows + p->first_row, p->rows),
                                     .q = c->q + p->first_row * q_row_bytes(c),
                                     .o = c->o_rows + p->first_row * q_row_bytes(c),
@@ -656,16 +656,16 @@ static void fill_passes(struct call_steps *c, struct attention_pass *passes)
 }
 
 /* On the caller's own tables. */
-static void fill_paged(struct call_steps *c)
+static void fill_paged(struct client_queue *c)
 {
     const struct call *call = c->whole;
     struct paged_pass filled = {.rows = c->planner_rows, .appends = c->appends};
-    uint32_t lease = sequences_find(c->o.all->sequences, call->sequences[0].id);
-    paged_fill(c->o.all, call, &filled);
+    uint32_t lease = sequences_find(c->o.state->sequences, call->sequences[0].id);
+    paged_fill(c->o.state, call, &filled);
     c->rows = filled.row_count;
     c->table_rows[c->sequence_count++] = lease;
-    block_tables_submit(executor_tables(c->o.all->executor), lease, executor_step(c->o.all->executor));
-    sequences_at(c->o.all->sequences, lease)->used_s = clock_s();
+    block_tables_submit(step_tables(c->o.state->steps), lease, step_number(c->o.state->steps));
+    sequences_at(c->o.state->sequences, lease)->used_s = clock_s();
     c->whole_passes[0] = (struct attention_pass){
         .layer = call->layer,
         .appends = filled.appends,
@@ -673,7 +673,7 @@ static void fill_paged(struct call_steps *c)
         .k = call->k,
         .v = call->v,
         .source_dtype = call->kv_source,
-        .plan = executor_plan(c->o.all->executor, 0, call->layer, filled.rows, filled.row_count),
+        .plan = step_plan(c->o.state->steps, 0, call->layer, filled.rows, filled.row_count),
         .q = call->q,
         .o = call->o,
         .lse = call->lse,
@@ -682,7 +682,7 @@ static void fill_paged(struct call_steps *c)
 }
 
 /* An append to all layers: a pass a layer, each reading its part of the call's tensors. */
-static void fill_whole(struct call_steps *c)
+static void fill_whole(struct client_queue *c)
 {
     const struct call *call = c->whole;
     size_t layer_bytes = call->rows * kv_row_bytes(c, call->kv_source);
@@ -700,9 +700,9 @@ static void fill_whole(struct call_steps *c)
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-static void answer(struct call_steps *c, struct call *call, double start, struct step_cost cost)
+static void answer(struct client_queue *c, struct call *call, double start, struct step_cost cost)
 {
-    const struct block_tables *tables = executor_tables(c->o.all->executor);
+    const struct block_tables *tables = step_tables(c->o.state->steps);
     if (call->kind == CALL_ATTEND) {
         memcpy(call->o, c->o_rows + call->first_row * q_row_bytes(c), call->rows * q_row_bytes(c));
         memcpy(call->lse, c->lse + (size_t)call->first_row * c->g->query_heads,
@@ -710,7 +710,7 @@ static void answer(struct call_steps *c, struct call *call, double start, struct
     }
     for (uint32_t i = 0; call->views && i < call->sequence_count; i++) {
         uint32_t row = call->requests[i].row;
-        inspect_view(c->o.all, row, &call->views[call->view_count++]);
+        inspect_view(c->o.state, row, &call->views[call->view_count++]);
         for (uint32_t layer = 0; layer < c->g->layers; layer++)
             call->lengths[(size_t)i * c->g->layers + layer] = block_tables_cursor(tables, row, layer);
     }
@@ -722,18 +722,18 @@ static void answer(struct call_steps *c, struct call *call, double start, struct
 }
 
 /* Run the step that was formed. */
-static struct step_cost run_step(struct call_steps *c, const struct attention_pass *passes, uint32_t n)
+static struct step_cost run_step(struct client_queue *c, const struct attention_pass *passes, uint32_t n)
 {
-    struct executor *x = c->o.all->executor;
-    struct step_cost cost = executor_run(x, c->copies.list, c->copies.count, passes, n);
-    uint64_t step = executor_step(x);
-    executor_submitted(x);
-    executor_retire(x, step, c->table_rows, c->sequence_count, c->rows, cost);
-    c->o.all->epoch++;
+    struct steps *x = c->o.state->steps;
+    struct step_cost cost = step_run(x, c->copies.list, c->copies.count, passes, n);
+    uint64_t step = step_number(x);
+    step_submitted(x);
+    step_retire(x, step, c->table_rows, c->sequence_count, c->rows, cost);
+    c->o.state->epoch++;
     return cost;
 }
 
-bool call_steps_run(struct call_steps *c)
+bool client_queue_run(struct client_queue *c)
 {
     struct attention_pass passes[PLAN_SLOTS_OF_CALLS];
     if (!c->queue)
@@ -763,10 +763,10 @@ bool call_steps_run(struct call_steps *c)
     return true;
 }
 
-int call_steps_bring_in(struct call_steps *c, struct call *call, uint32_t row)
+int client_queue_bring_in(struct client_queue *c, struct call *call, uint32_t row)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
-    struct sequence *s = sequences_at(c->o.all->sequences, row);
+    struct block_tables *tables = step_tables(c->o.state->steps);
+    struct sequence *s = sequences_at(c->o.state->sequences, row);
     struct reserve_request nothing = {row, 0, 0};
     struct call_sequence named = {.id = s->id};
     int rc = WAIT;
@@ -790,14 +790,14 @@ int call_steps_bring_in(struct call_steps *c, struct call *call, uint32_t row)
 }
 
 /* Blocks for a row without any, filled with zeros. */
-static int take_blocks(struct call_steps *c, struct call *call, uint32_t row, uint32_t n)
+static int take_blocks(struct client_queue *c, struct call *call, uint32_t row, uint32_t n)
 {
-    struct block_tables *tables = executor_tables(c->o.all->executor);
+    struct block_tables *tables = step_tables(c->o.state->steps);
     const struct reserve_request request = {row, 0, n * c->g->block_size};
     int rc = make_room(c, call, n);
     if (rc != 0)
         return rc;
-    rc = block_tables_reserve(tables, executor_step(c->o.all->executor), &request, 1, c->copies.list,
+    rc = block_tables_reserve(tables, step_number(c->o.state->steps), &request, 1, c->copies.list,
                               &c->copies.count);
     const uint32_t *ids = block_tables_view(tables, row).ids;
     for (uint32_t i = 0; rc == 0 && i < n; i++)
@@ -806,7 +806,7 @@ static int take_blocks(struct call_steps *c, struct call *call, uint32_t row, ui
     return rc == 0 ? 0 : call_fail(call, rc, "a lease has at most limits.sequence_tokens tokens");
 }
 
-int call_steps_take_blocks(struct call_steps *c, struct call *call, uint32_t row, uint32_t n)
+int client_queue_take_blocks(struct client_queue *c, struct call *call, uint32_t row, uint32_t n)
 {
     int rc = WAIT;
     while (rc == WAIT) {
@@ -818,9 +818,9 @@ int call_steps_take_blocks(struct call_steps *c, struct call *call, uint32_t row
     return rc;
 }
 
-double call_steps_wait_s(const struct call_steps *c)
+double client_queue_wait_s(const struct client_queue *c)
 {
-    double window = c->o.all->config->batch_window_us * 1e-6, longest = 0;
+    double window = c->o.state->config->batch_window_us * 1e-6, longest = 0;
     if (!c->queue)
         return -1;
     if (window == 0)
@@ -831,7 +831,7 @@ double call_steps_wait_s(const struct call_steps *c)
     return longest < window ? window - longest : 0;
 }
 
-void call_steps_drop(struct call_steps *c, uint64_t id)
+void client_queue_drop(struct client_queue *c, uint64_t id)
 {
     struct call *call = c->queue, *next;
     c->queue = NULL;
@@ -856,7 +856,7 @@ void call_steps_drop(struct call_steps *c, uint64_t id)
 
 /* Put a call into the queue: behind those of its priority and above, and behind every earlier one on
  * one of its sequences. */
-static void enqueue(struct call_steps *c, struct call *call)
+static void enqueue(struct client_queue *c, struct call *call)
 {
     struct call **at = &c->queue;
     c->forming++; /* marks the call's sequences */
@@ -879,7 +879,7 @@ static void enqueue(struct call_steps *c, struct call *call)
         c->queue_end = &call->next_ready;
 }
 
-void call_steps_add(struct call_steps *c, struct call *call)
+void client_queue_add(struct client_queue *c, struct call *call)
 {
     uint32_t tokens = call->paged ? call->paged->tokens : call->rows;
     if (call->rows > c->rows_max || tokens > c->rows_max || call->sequence_count > c->rows_max) {
@@ -908,28 +908,28 @@ void call_steps_add(struct call_steps *c, struct call *call)
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
 /* Memory for [rows_max] rows, which the backend reads and writes fast. */
-static void *tensors(struct call_steps *c, size_t row_bytes)
+static void *tensors(struct client_queue *c, size_t row_bytes)
 {
-    return executor_host_memory(c->o.all->executor, c->rows_max * row_bytes);
+    return step_host_memory(c->o.state->steps, c->rows_max * row_bytes);
 }
 
-static void free_tensors(struct call_steps *c, void *memory, size_t row_bytes)
+static void free_tensors(struct client_queue *c, void *memory, size_t row_bytes)
 {
-    executor_free_host_memory(c->o.all->executor, memory, c->rows_max * row_bytes);
+    step_free_host_memory(c->o.state->steps, memory, c->rows_max * row_bytes);
 }
 
-int call_steps_create(const struct call_steps_options *options, struct call_steps **result)
+int client_queue_create(const struct client_queue_options *options, struct client_queue **result)
 {
-    struct call_steps *c = calloc(1, sizeof *c);
+    struct client_queue *c = calloc(1, sizeof *c);
     if (!c)
         return ATTND_NO_MEMORY;
     c->o = *options;
-    c->g = &options->all->config->geometry;
+    c->g = &options->state->config->geometry;
     c->queue_end = &c->queue;
-    uint32_t n = c->rows_max = options->all->config->step_rows_max;
+    uint32_t n = c->rows_max = options->state->config->step_rows_max;
     c->planner_rows = calloc(n, sizeof *c->planner_rows);
     c->appends = calloc(n, sizeof *c->appends);
-    c->copies.list = calloc(n + options->all->config->pool_blocks, sizeof *c->copies.list);
+    c->copies.list = calloc(n + options->state->config->pool_blocks, sizeof *c->copies.list);
     c->table_rows = calloc(n, sizeof *c->table_rows);
     c->tokens_read = calloc(n, sizeof *c->tokens_read);
     c->q = tensors(c, q_row_bytes(c));
@@ -940,15 +940,15 @@ int call_steps_create(const struct call_steps_options *options, struct call_step
     c->whole_passes = calloc(c->g->layers, sizeof *c->whole_passes);
     if (!c->planner_rows || !c->appends || !c->copies.list || !c->table_rows || !c->tokens_read || !c->q || !c->o_rows ||
         !c->k || !c->v || !c->lse || !c->whole_passes ||
-        swapping_create(options->all, &c->swapping) != 0) {
-        call_steps_destroy(c);
+        swapping_create(options->state, &c->swapping) != 0) {
+        client_queue_destroy(c);
         return ATTND_NO_MEMORY;
     }
     *result = c;
     return 0;
 }
 
-void call_steps_destroy(struct call_steps *c)
+void client_queue_destroy(struct client_queue *c)
 {
     if (!c)
         return;

@@ -1,4 +1,4 @@
-/* driver.c - workloads, step by step.
+/* workload_run.c - workloads, step by step.
  *
  *   arrives        waits             runs: fills, then decodes                    ends
  *   ------> [heap of its workload] -----> [runners, in order of admission] -----> verified, reported
@@ -17,7 +17,7 @@
  *
  * A request whose beginning is just being appended by a runner waits for it, a step or two, and then
  * finds it in the cache. */
-#include "scheduler/driver.h"
+#include "scheduler/workload_run.h"
 
 #include "allocator/prefix_index.h"
 #include "config/clock.h"
@@ -80,8 +80,8 @@ struct outlook {
     uint32_t end, now;
 };
 
-struct driver {
-    struct driver_options o;
+struct workload_run {
+    struct workload_run_options o;
     const struct config *config;
     const struct geometry *g;
     struct block_tables *tables;
@@ -131,7 +131,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-static uint32_t blocks_of(const struct driver *d, uint32_t tokens)
+static uint32_t blocks_of(const struct workload_run *d, uint32_t tokens)
 {
     return tokens / d->g->block_size + (tokens % d->g->block_size != 0);
 }
@@ -146,13 +146,13 @@ static const struct workload_request *request_of(const struct workload *w, uint3
     return &w->requests[w->sequences[ordinal].request];
 }
 
-static uint32_t length_of(const struct driver *d, const struct runner *r)
+static uint32_t length_of(const struct workload_run *d, const struct runner *r)
 {
     return block_tables_cursor(d->tables, r->row, 0);
 }
 
 /* The same without what is in flight, which the cache does not have yet. */
-static uint32_t landed_length(const struct driver *d, const struct runner *r)
+static uint32_t landed_length(const struct workload_run *d, const struct runner *r)
 {
     uint32_t length = length_of(d, r);
     for (int i = 0; i < FLIGHTS; i++)
@@ -208,7 +208,7 @@ static void pop_waiting(struct workload *w)
     w->waiting[at] = last;
 }
 
-static void note_arrivals(struct driver *d, double now)
+static void note_arrivals(struct workload_run *d, double now)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
@@ -225,7 +225,7 @@ static void note_arrivals(struct driver *d, double now)
 }
 
 /* The workload whose waiting sequence is next, NULL when none waits. */
-static struct workload *next_in_line(const struct driver *d)
+static struct workload *next_in_line(const struct workload_run *d)
 {
     struct workload *first = NULL;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
@@ -247,7 +247,7 @@ static int by_end(const void *a, const void *b)
 
 /* The most blocks that `n` sequences will hold privately at a time. Where they do not all advance a
  * token a step, each counts at its largest for ever. */
-static uint64_t peak_of(const struct driver *d, struct outlook *list, uint32_t n)
+static uint64_t peak_of(const struct workload_run *d, struct outlook *list, uint32_t n)
 {
     uint64_t peak = 0, now = 0, largest = 0;
     qsort(list, n, sizeof *list, by_end);
@@ -262,7 +262,7 @@ static uint64_t peak_of(const struct driver *d, struct outlook *list, uint32_t n
 
 /* Add the outlook of a sequence of `length` tokens in all, `fill` of them appended at once and `own` of
  * its blocks then private, and of `forks` children that leave it at `fork_at`. */
-static uint32_t add_outlook(const struct driver *d, uint32_t n, uint32_t length, uint32_t fill,
+static uint32_t add_outlook(const struct workload_run *d, uint32_t n, uint32_t length, uint32_t fill,
                             uint32_t own, uint32_t fill_steps, uint32_t fork_at, uint32_t forks)
 {
     uint32_t end = length - fill + fill_steps;
@@ -282,7 +282,7 @@ static bool goes_in_step(const struct workload *w, const struct workload_request
 }
 
 /* Outlooks of all runners. *private: blocks that only they hold now. */
-static uint32_t look_ahead(struct driver *d, uint32_t fill_steps, uint64_t *private)
+static uint32_t look_ahead(struct workload_run *d, uint32_t fill_steps, uint64_t *private)
 {
     uint32_t n = 0;
     *private = 0;
@@ -304,7 +304,7 @@ static uint32_t look_ahead(struct driver *d, uint32_t fill_steps, uint64_t *priv
 }
 
 /* Steps within which all that fill now, and `more` tokens, are filled. */
-static uint32_t fill_steps(const struct driver *d, uint64_t more)
+static uint32_t fill_steps(const struct workload_run *d, uint64_t more)
 {
     uint32_t room = d->rows_max > d->runner_count ? d->rows_max - d->runner_count : 1;
     for (uint32_t i = 0; i < d->runner_count; i++) {
@@ -314,9 +314,9 @@ static uint32_t fill_steps(const struct driver *d, uint64_t more)
     return (uint32_t)(more / room) + 1;
 }
 
-uint32_t driver_promised(struct driver *d)
+uint32_t workload_run_promised(struct workload_run *d)
 {
-    uint64_t private, step = executor_step(d->o.all->executor);
+    uint64_t private, step = step_number(d->o.state->steps);
     if (d->promised_step == step)
         return d->promised;
     uint32_t n = look_ahead(d, fill_steps(d, 0), &private);
@@ -355,7 +355,7 @@ static uint32_t common_tokens(const struct workload *w, uint32_t a, uint32_t b, 
 
 /* Whether a runner is about to append, and so to publish, more of a sequence's beginning than the `hit`
  * blocks that the cache has of it. */
-static bool is_being_filled(const struct driver *d, const struct workload *w, uint32_t ordinal,
+static bool is_being_filled(const struct workload_run *d, const struct workload *w, uint32_t ordinal,
                             uint32_t fill, uint32_t hit)
 {
     for (uint32_t i = 0; i < d->runner_count; i++) {
@@ -372,7 +372,7 @@ static bool is_being_filled(const struct driver *d, const struct workload *w, ui
 }
 
 /* Whether a sequence may start now, with `held` of its first blocks held by others already. */
-static bool may_start(struct driver *d, const struct workload *w, uint32_t ordinal, uint32_t fill,
+static bool may_start(struct workload_run *d, const struct workload *w, uint32_t ordinal, uint32_t fill,
                       uint32_t held)
 {
     const struct workload_request *r = request_of(w, ordinal);
@@ -386,7 +386,7 @@ static bool may_start(struct driver *d, const struct workload *w, uint32_t ordin
     if (counts.rows + rows > d->sequences_max || d->runner_count + rows > d->rows_max)
         return false;
     uint32_t own = blocks_of(d, fill) - held;
-    uint64_t declared = d->o.all->declared; /* kept for clients */
+    uint64_t declared = d->o.state->declared; /* kept for clients */
     if (d->config->admission == ADMISSION_OPTIMISTIC) {
         uint64_t claimed = d->runner_count; /* a block each to grow into, and what they still fill */
         for (uint32_t i = 0; i < d->runner_count; i++) {
@@ -408,13 +408,13 @@ static bool may_start(struct driver *d, const struct workload *w, uint32_t ordin
     return others + peak_of(d, d->outlooks, n) + declared <= pool.blocks;
 }
 
-static void add_runner(struct driver *d, struct workload *w, uint32_t ordinal, uint32_t row,
+static void add_runner(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
                        uint32_t parent_row, double now)
 {
     struct workload_sequence *s = &w->sequences[ordinal];
-    uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.all->sequences, parent_row)->id;
-    sequences_add(d->o.all->sequences, row, 0, parent, now);
-    sequences_at(d->o.all->sequences, row)->workload = w->report.id;
+    uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.state->sequences, parent_row)->id;
+    sequences_add(d->o.state->sequences, row, 0, parent, now);
+    sequences_at(d->o.state->sequences, row)->workload = w->report.id;
     if (s->admitted_s < 0) {
         s->admitted_s = (float)(now - s->arrived_s);
         quantiles_add(&w->queue_us, (double)s->admitted_s * 1e6);
@@ -429,7 +429,7 @@ static void add_runner(struct driver *d, struct workload *w, uint32_t ordinal, u
 }
 
 /* Start the sequence that is next in line, if it may; false when it has to wait. */
-static bool admit_next(struct driver *d, struct workload *w, double now)
+static bool admit_next(struct workload_run *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row, held;
     uint32_t fill = larger(request_of(w, ordinal)->prompt, w->sequences[ordinal].done);
@@ -447,10 +447,10 @@ static bool admit_next(struct driver *d, struct workload *w, double now)
     return true;
 }
 
-static void admit(struct driver *d, double now)
+static void admit(struct workload_run *d, double now)
 {
     struct workload *w;
-    uint64_t step = executor_step(d->o.all->executor);
+    uint64_t step = step_number(d->o.state->steps);
     if (!d->changed && d->runner_count && step < d->retry_step)
         return;
     d->changed = false;
@@ -468,11 +468,11 @@ static void admit(struct driver *d, double now)
 }
 
 /* Take a runner out; the others keep their order. */
-static void drop_runner(struct driver *d, uint32_t i)
+static void drop_runner(struct workload_run *d, uint32_t i)
 {
     struct runner *r = &d->runners[i];
     r->w->report.running--;
-    sequences_remove(d->o.all->sequences, r->row);
+    sequences_remove(d->o.state->sequences, r->row);
     block_tables_remove(d->tables, r->row);
     d->runner_count--;
     memmove(r, r + 1, (d->runner_count - i) * sizeof *r);
@@ -482,7 +482,7 @@ static void drop_runner(struct driver *d, uint32_t i)
 
 /* Make room: the runner of the lowest priority that came last goes back to wait. False when only one
  * is left. */
-static bool preempt(struct driver *d)
+static bool preempt(struct workload_run *d)
 {
     uint32_t victim = 0;
     if (d->runner_count < 2)
@@ -494,7 +494,7 @@ static bool preempt(struct driver *d)
     }
     struct runner r = d->runners[victim];
     r.w->report.preemptions++;
-    d->o.all->preemptions++;
+    d->o.state->preemptions++;
     drop_runner(d, victim);
     push_waiting(r.w, r.ordinal);
     return true;
@@ -503,7 +503,7 @@ static bool preempt(struct driver *d)
 /* ---- forming a step ------------------------------------------------------------------------------ */
 
 /* Add `n` tokens from `at` on to the appends, cut where their content changes. */
-static void add_appends(struct driver *d, const struct runner *r, uint32_t at, uint32_t n)
+static void add_appends(struct workload_run *d, const struct runner *r, uint32_t at, uint32_t n)
 {
     for (uint32_t end = at + n; at < end;) {
         struct workload_span span = workload_span_at(r->w, r->ordinal, at);
@@ -527,7 +527,7 @@ static uint32_t count_spans(const struct runner *r, uint32_t at, uint32_t n)
 }
 
 /* Let runner `i` take part, as far as there is room. */
-static void take_runner(struct driver *d, uint32_t i)
+static void take_runner(struct workload_run *d, uint32_t i)
 {
     struct runner *r = &d->runners[i];
     uint32_t length = length_of(d, r), first_row = workload_first_row(r->w, r->ordinal);
@@ -571,7 +571,7 @@ static bool has_come_to_its_end(const struct runner *r)
 }
 
 /* Who takes part: those that decode first, then those that fill. */
-static void take_runners(struct driver *d)
+static void take_runners(struct workload_run *d)
 {
     uint64_t bytes = 0, bytes_max = d->config->step_bytes_max;
     uint64_t token_bytes = geometry_token_bytes(d->g) * d->g->layers;
@@ -596,10 +596,10 @@ static void take_runners(struct driver *d)
 }
 
 /* Take part for good: blocks are reserved. */
-static void enter_step(struct driver *d)
+static void enter_step(struct workload_run *d)
 {
     struct flight *f = &d->flights[d->now];
-    uint64_t step = executor_step(d->o.all->executor);
+    uint64_t step = step_number(d->o.state->steps);
     for (uint32_t i = 0, row = 0; i < f->member_count; i++) {
         struct runner *r = &d->runners[d->members[i]];
         struct workload_report *report = &r->w->report;
@@ -630,17 +630,17 @@ static void enter_step(struct driver *d)
 }
 
 /* Whether the step being formed leaves alone what is kept for clients' sequences. */
-static bool leaves_declared(struct driver *d)
+static bool leaves_declared(struct workload_run *d)
 {
-    uint64_t declared = d->o.all->declared;
+    uint64_t declared = d->o.state->declared;
     return !declared || block_tables_need(d->tables, d->requests, d->request_count) + declared <=
                             block_pool_available(block_tables_pool(d->tables));
 }
 
-static void land_flight(struct driver *d, unsigned flight);
+static void land_flight(struct workload_run *d, unsigned flight);
 
 /* Land the flight that is under way; false if there is none. While a step is formed, one is at most. */
-static bool land(struct driver *d)
+static bool land(struct workload_run *d)
 {
     bool under_way = d->flights[!d->now].under_way;
     if (under_way)
@@ -649,7 +649,7 @@ static bool land(struct driver *d)
 }
 
 /* Form a step of what can run; false when there is nothing, or no room for anything. */
-static bool form_step(struct driver *d)
+static bool form_step(struct workload_run *d)
 {
     for (;;) {
         take_runners(d);
@@ -657,7 +657,7 @@ static bool form_step(struct driver *d)
             return false;
         d->copy_count = 0;
         if (leaves_declared(d) &&
-            block_tables_reserve(d->tables, executor_step(d->o.all->executor), d->requests,
+            block_tables_reserve(d->tables, step_number(d->o.state->steps), d->requests,
                                  d->request_count, d->copies, &d->copy_count) == 0)
             break;
         if (land(d)) /* what has ended in the step before gives its blocks back */
@@ -676,7 +676,7 @@ static bool form_step(struct driver *d)
 
 /* Outputs whose hashes are being computed: of `layers` layers from `first` on. */
 struct hashing {
-    struct driver *d;
+    struct workload_run *d;
     const struct flight *f;
     uint32_t first, layers;
 };
@@ -685,7 +685,7 @@ struct hashing {
 static void hash_rows(uint32_t worker, void *cookie)
 {
     const struct hashing *h = cookie;
-    const struct driver *d = h->d;
+    const struct workload_run *d = h->d;
     const struct flight *f = h->f;
     uint32_t pieces = (f->row_count + HASHED_ROWS - 1) / HASHED_ROWS, next = 0;
     (void)worker;
@@ -705,7 +705,7 @@ static void hash_rows(uint32_t worker, void *cookie)
 
 /* Outputs of layers from `first` on, which are all that the flight's buffer holds: into the digests,
  * and aside where they will be verified. */
-static void collect(struct driver *d, const struct flight *f, uint32_t first, uint32_t layers)
+static void collect(struct workload_run *d, const struct flight *f, uint32_t first, uint32_t layers)
 {
     struct hashing h = {d, f, first, layers};
     if (d->helpers)
@@ -731,7 +731,7 @@ static void collect(struct driver *d, const struct flight *f, uint32_t first, ui
 }
 
 /* The passes of the step that is being formed; `together` layers have room for their outputs. */
-static void fill_passes(struct driver *d, uint32_t together)
+static void fill_passes(struct workload_run *d, uint32_t together)
 {
     struct flight *f = &d->flights[d->now];
     for (uint32_t layer = 0; layer < d->g->layers; layer++) {
@@ -739,7 +739,7 @@ static void fill_passes(struct driver *d, uint32_t together)
         for (uint32_t other = 0; other < layer && !plan; other++)
             plan = d->g->window[other] == d->g->window[layer] ? d->passes[other].plan : NULL;
         if (!plan)
-            plan = executor_plan(d->o.all->executor, PLAN_SLOT_DRIVEN, layer, d->planner_rows,
+            plan = step_plan(d->o.state->steps, PLAN_SLOT_DRIVEN, layer, d->planner_rows,
                                  f->row_count);
         d->passes[layer] = (struct attention_pass){.layer = layer,
                                                    .appends = d->appends,
@@ -753,18 +753,18 @@ static void fill_passes(struct driver *d, uint32_t together)
 
 /* Submit the step that is being formed. When its outputs have no room at once, it is run here in parts.
  */
-static void take_off(struct driver *d)
+static void take_off(struct workload_run *d)
 {
     struct flight *f = &d->flights[d->now];
-    struct executor *x = d->o.all->executor;
+    struct steps *x = d->o.state->steps;
     uint32_t layers = d->g->layers;
     uint32_t together =
         f->row_count ? (uint32_t)(d->outputs_bytes / (f->row_count * d->row_bytes)) : layers;
     fill_passes(d, smaller(together, layers));
     f->under_way = true;
     if (together >= layers) {
-        f->run = executor_submit(x, d->copies, d->copy_count, d->passes, layers);
-        executor_submitted(x);
+        f->run = step_submit(x, d->copies, d->copy_count, d->passes, layers);
+        step_submitted(x);
         return;
     }
     land(d);
@@ -772,17 +772,17 @@ static void take_off(struct driver *d)
     for (uint32_t first = 0; first < layers; first += together) {
         uint32_t n = smaller(together, layers - first);
         struct step_cost cost =
-            executor_run(x, d->copies, first == 0 ? d->copy_count : 0, d->passes + first, n);
+            step_run(x, d->copies, first == 0 ? d->copy_count : 0, d->passes + first, n);
         sum.seconds += cost.seconds;
         sum.bytes += cost.bytes;
         collect(d, f, first, n);
     }
     f->run = (struct step_run){.done = true, .cost = sum};
-    executor_submitted(x);
+    step_submitted(x);
 }
 
 /* Make the children of a runner that has come to its fork. */
-static void fork_runner(struct driver *d, uint32_t i, double now)
+static void fork_runner(struct workload_run *d, uint32_t i, double now)
 {
     struct workload *w = d->runners[i].w;
     uint32_t parent = d->runners[i].ordinal, row;
@@ -802,7 +802,7 @@ static void fork_runner(struct driver *d, uint32_t i, double now)
     d->promised_step = 0;
 }
 
-static void finish_workload(struct driver *d, struct workload *w, enum workload_state state)
+static void finish_workload(struct workload_run *d, struct workload *w, enum workload_state state)
 {
     block_tables_trim_root(d->tables, w->root);
     block_tables_close_root(d->tables, w->root);
@@ -815,7 +815,7 @@ static void finish_workload(struct driver *d, struct workload *w, enum workload_
 }
 
 /* What a flight did to runner `i`; true when that was its end. */
-static bool note_progress(struct driver *d, uint32_t i, unsigned flight, double now)
+static bool note_progress(struct workload_run *d, uint32_t i, unsigned flight, double now)
 {
     const struct runner *r = &d->runners[i];
     struct workload *w = r->w;
@@ -842,7 +842,7 @@ static bool note_progress(struct driver *d, uint32_t i, unsigned flight, double 
 }
 
 /* The figures of a step go to every workload that took part. */
-static void note_step(struct driver *d, const struct flight *f, struct step_cost cost)
+static void note_step(struct workload_run *d, const struct flight *f, struct step_cost cost)
 {
     struct block_pool_counts pool = block_pool_counts(block_tables_pool(d->tables));
     struct block_tables_counts counts = block_tables_counts(d->tables);
@@ -864,19 +864,19 @@ static void note_step(struct driver *d, const struct flight *f, struct step_cost
 }
 
 /* Wait for a flight, take its outputs, and account for it. */
-static void land_flight(struct driver *d, unsigned flight)
+static void land_flight(struct workload_run *d, unsigned flight)
 {
     struct flight *f = &d->flights[flight];
-    struct executor *x = d->o.all->executor;
+    struct steps *x = d->o.state->steps;
     bool collected = f->run.done;
-    struct step_cost cost = executor_wait(x, &f->run);
+    struct step_cost cost = step_wait(x, &f->run);
     double now = clock_s();
     if (!collected)
         collect(d, f, 0, d->g->layers);
     f->under_way = false;
     note_step(d, f, cost);
-    executor_retire(x, f->step, f->table_rows, f->member_count, f->row_count, cost);
-    d->o.all->epoch++;
+    step_retire(x, f->step, f->table_rows, f->member_count, f->row_count, cost);
+    d->o.state->epoch++;
     for (uint32_t i = d->runner_count; i-- > 0;) {
         struct runner *r = &d->runners[i];
         struct workload *w = r->w;
@@ -898,12 +898,12 @@ static void land_flight(struct driver *d, unsigned flight)
 /* ---- verification -------------------------------------------------------------------------------- */
 
 /* One KV head of one sample; the workload is finished with the last. */
-static void verify_part(struct driver *d, struct workload *w)
+static void verify_part(struct workload_run *d, struct workload *w)
 {
     struct workload_report *report = &w->report;
     double error;
     if (!w->samples[w->verify_next].taken ||
-        verify_head(w, d->g, &d->o.all->constants, w->verify_next, w->verify_head, &error) != 0)
+        verify_head(w, d->g, &d->o.state->constants, w->verify_next, w->verify_head, &error) != 0)
         error = (double)NAN;
     if (!isnan(report->verify_error) && !(error <= report->verify_error))
         report->verify_error = error; /* a NaN too, and it stays */
@@ -920,7 +920,7 @@ static void verify_part(struct driver *d, struct workload *w)
 
 /* ---- calls --------------------------------------------------------------------------------------- */
 
-static void tell(struct driver *d, struct workload *w, struct call *call)
+static void tell(struct workload_run *d, struct workload *w, struct call *call)
 {
     struct workload_report *report = call_alloc(call, 1, sizeof *report);
     *report = w->report;
@@ -942,7 +942,7 @@ static bool has_ended(const struct workload *w)
     return w->report.state == WORKLOAD_FINISHED || w->report.state == WORKLOAD_CANCELLED;
 }
 
-static void tell_watchers(struct driver *d, double now)
+static void tell_watchers(struct workload_run *d, double now)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
@@ -959,7 +959,7 @@ static void tell_watchers(struct driver *d, double now)
 }
 
 /* A place for one more workload: a free one, or that of the one that ended first; NULL when all run. */
-static struct workload **find_place(struct driver *d)
+static struct workload **find_place(struct workload_run *d)
 {
     struct workload **oldest = NULL;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
@@ -972,7 +972,7 @@ static struct workload **find_place(struct driver *d)
     return oldest;
 }
 
-void driver_start(struct driver *d, struct call *call)
+void workload_run_start(struct workload_run *d, struct call *call)
 {
     struct workload **place = find_place(d), *w = call->workload;
     if (!place) {
@@ -985,14 +985,14 @@ void driver_start(struct driver *d, struct call *call)
     *place = w;
     w->report.id = d->next_id++;
     w->report.verify_tolerance =
-        verify_tolerance(d->g, executor_backend(d->o.all->executor)->p_rounded);
+        verify_tolerance(d->g, step_backend(d->o.state->steps)->p_rounded);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
     w->started_s = w->watched_s = clock_s();
     d->changed = true;
     tell(d, w, call);
 }
 
-static struct workload *find_workload(struct driver *d, struct call *call)
+static struct workload *find_workload(struct workload_run *d, struct call *call)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i] && d->workloads[i]->report.id == call->id)
@@ -1007,7 +1007,7 @@ static struct workload *find_workload(struct driver *d, struct call *call)
     return NULL;
 }
 
-void driver_look(struct driver *d, struct call *call)
+void workload_run_look(struct workload_run *d, struct call *call)
 {
     struct workload *w = find_workload(d, call);
     if (w && call->waits && !has_ended(w)) {
@@ -1018,7 +1018,7 @@ void driver_look(struct driver *d, struct call *call)
     }
 }
 
-static void cancel_workload(struct driver *d, struct workload *w)
+static void cancel_workload(struct workload_run *d, struct workload *w)
 {
     if (has_ended(w))
         return;
@@ -1030,7 +1030,7 @@ static void cancel_workload(struct driver *d, struct workload *w)
     finish_workload(d, w, WORKLOAD_CANCELLED);
 }
 
-void driver_cancel(struct driver *d, struct call *call)
+void workload_run_cancel(struct workload_run *d, struct call *call)
 {
     struct workload *w = find_workload(d, call);
     if (!w)
@@ -1039,9 +1039,9 @@ void driver_cancel(struct driver *d, struct call *call)
     tell(d, w, call);
 }
 
-void driver_fail(struct driver *d)
+void workload_run_fail(struct workload_run *d)
 {
-    driver_settle(d);
+    workload_run_settle(d);
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i])
             cancel_workload(d, d->workloads[i]);
@@ -1051,12 +1051,12 @@ void driver_fail(struct driver *d)
 
 /* ---- the turn ------------------------------------------------------------------------------------ */
 
-void driver_settle(struct driver *d)
+void workload_run_settle(struct workload_run *d)
 {
     (void)land(d);
 }
 
-bool driver_turn(struct driver *d)
+bool workload_run_turn(struct workload_run *d)
 {
     double now = clock_s();
     bool worked = false;
@@ -1069,7 +1069,7 @@ bool driver_turn(struct driver *d)
         worked = true;
         if (d->flights[d->now].under_way)
             land_flight(d, d->now);
-        if (executor_is_done(d->o.all->executor, &d->flights[formed].run))
+        if (step_is_done(d->o.state->steps, &d->flights[formed].run))
             land_flight(d, formed); /* backends that compute in submit */
     } else {
         worked = land(d);
@@ -1086,7 +1086,7 @@ bool driver_turn(struct driver *d)
     return worked;
 }
 
-double driver_idle_s(const struct driver *d)
+double workload_run_idle_s(const struct workload_run *d)
 {
     double now = clock_s(), idle = -1;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
@@ -1108,15 +1108,15 @@ double driver_idle_s(const struct driver *d)
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
-int driver_create(const struct driver_options *options, struct driver **result)
+int workload_run_create(const struct workload_run_options *options, struct workload_run **result)
 {
-    struct driver *d = calloc(1, sizeof *d);
+    struct workload_run *d = calloc(1, sizeof *d);
     if (!d)
         return ATTND_NO_MEMORY;
     d->o = *options;
-    d->config = options->all->config;
+    d->config = options->state->config;
     d->g = &d->config->geometry;
-    d->tables = executor_tables(options->all->executor);
+    d->tables = step_tables(options->state->steps);
     d->rows_max = d->config->step_rows_max;
     d->sequences_max = d->config->limits.sequences;
     d->row_bytes = (size_t)d->g->query_heads * d->g->head_dim * dtype_bytes(d->g->dtype);
@@ -1137,26 +1137,26 @@ int driver_create(const struct driver_options *options, struct driver **result)
     d->outputs_bytes = layer_bytes > OUTPUT_BYTES ? layer_bytes : OUTPUT_BYTES;
     d->hashes = calloc(d->outputs_bytes / d->row_bytes, sizeof *d->hashes);
     uint32_t helpers = smaller(thread_pool_default_threads(), HELPERS_MAX);
-    bool flights = d->hashes && (!executor_backend(options->all->executor)->on_device ||
+    bool flights = d->hashes && (!step_backend(options->state->steps)->on_device ||
                                  thread_pool_create(helpers, &d->helpers) == 0);
     for (int i = 0; i < FLIGHTS; i++) {
         struct flight *f = &d->flights[i];
         f->rows = calloc(d->rows_max, sizeof *f->rows);
         f->members = calloc(n, sizeof *f->members);
         f->table_rows = calloc(n, sizeof *f->table_rows);
-        f->outputs = executor_host_memory(options->all->executor, d->outputs_bytes);
+        f->outputs = step_host_memory(options->state->steps, d->outputs_bytes);
         flights &= f->rows && f->members && f->table_rows && f->outputs;
     }
     if (!flights || !d->runners || !d->outlooks || !d->members || !d->requests || !d->copies ||
         !d->appends || !d->planner_rows || !d->q_source || !d->passes || !d->tokens) {
-        driver_destroy(d);
+        workload_run_destroy(d);
         return ATTND_NO_MEMORY;
     }
     *result = d;
     return 0;
 }
 
-void driver_destroy(struct driver *d)
+void workload_run_destroy(struct workload_run *d)
 {
     if (!d)
         return;
@@ -1172,7 +1172,7 @@ void driver_destroy(struct driver *d)
         free(d->flights[i].rows);
         free(d->flights[i].members);
         free(d->flights[i].table_rows);
-        executor_free_host_memory(d->o.all->executor, d->flights[i].outputs, d->outputs_bytes);
+        step_free_host_memory(d->o.state->steps, d->flights[i].outputs, d->outputs_bytes);
     }
     free(d);
 }

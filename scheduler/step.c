@@ -1,5 +1,5 @@
-/* executor.c - see executor.h. */
-#include "scheduler/executor.h"
+/* step.c - see step.h. */
+#include "scheduler/step.h"
 
 #include "config/clock.h"
 #include "config/fault.h"
@@ -17,7 +17,7 @@ struct window_planners {
     struct planner *slots[PLAN_SLOTS];
 };
 
-struct executor {
+struct steps {
     const struct config *config;
     const struct geometry *g;
     struct attention *attention;
@@ -36,7 +36,7 @@ struct executor {
     bool appended;       /* anything, ever */
     double slow_noted_s; /* when a slow step was last logged */
 
-    struct executor_stats totals; /* steps, bytes_read, busy_s, rows_max */
+    struct step_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES], idle_us[SAMPLES];
     uint32_t step_rows[SAMPLES];
     uint64_t step_bytes[SAMPLES];
@@ -44,7 +44,7 @@ struct executor {
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-const struct plan *executor_plan(struct executor *x, unsigned slot, uint32_t layer,
+const struct plan *step_plan(struct steps *x, unsigned slot, uint32_t layer,
                                  const struct planner_row *rows, uint32_t n)
 {
     uint32_t stride, i = 0;
@@ -56,7 +56,7 @@ const struct plan *executor_plan(struct executor *x, unsigned slot, uint32_t lay
     return planner_make(x->windows[i].slots[slot], rows, n, ids, stride);
 }
 
-uint32_t executor_set_table(struct executor *x, uint32_t i, const uint32_t *ids, uint32_t n)
+uint32_t step_set_table(struct steps *x, uint32_t i, const uint32_t *ids, uint32_t n)
 {
     uint32_t row = x->config->limits.sequences + i;
     memcpy(block_tables_loose(x->tables, i), ids, n * sizeof *ids);
@@ -64,12 +64,12 @@ uint32_t executor_set_table(struct executor *x, uint32_t i, const uint32_t *ids,
     return row;
 }
 
-uint64_t executor_table_version(const struct executor *x, uint32_t i)
+uint64_t step_table_version(const struct steps *x, uint32_t i)
 {
     return x->loose[i].version;
 }
 
-uint32_t executor_table_blocks(const struct executor *x)
+uint32_t step_table_blocks(const struct steps *x)
 {
     uint32_t stride;
     (void)block_tables_ids(x->tables, &stride);
@@ -91,7 +91,7 @@ static uint32_t tokens_of(const struct plan *plan, const struct plan_item *item,
     return (end < stop ? end : stop) - begin;
 }
 
-static uint64_t bytes_of(const struct executor *x, const struct attention_pass *pass)
+static uint64_t bytes_of(const struct steps *x, const struct attention_pass *pass)
 {
     uint64_t tokens = 0;
     for (uint32_t i = 0; pass->plan && i < pass->plan->item_count; i++)
@@ -100,7 +100,7 @@ static uint64_t bytes_of(const struct executor *x, const struct attention_pass *
 }
 
 /* Name a row of the tables, once a run. */
-static uint32_t add_use(struct executor *x, uint32_t row, uint32_t n)
+static uint32_t add_use(struct steps *x, uint32_t row, uint32_t n)
 {
     if (x->used_in[row] == x->runs)
         return n;
@@ -115,7 +115,7 @@ static uint32_t add_use(struct executor *x, uint32_t row, uint32_t n)
 }
 
 /* The rows that the passes name; layers mostly have the same ones as the layer before. */
-static uint32_t find_uses(struct executor *x, const struct attention_pass *passes, uint32_t pass_count)
+static uint32_t find_uses(struct steps *x, const struct attention_pass *passes, uint32_t pass_count)
 {
     uint32_t n = 0;
     x->runs++;
@@ -142,7 +142,7 @@ static struct kv_copy copy_of(const struct block_copy *copy)
     return (struct kv_copy){kinds[copy->kind], copy->from, copy->to, copy->slots};
 }
 
-struct step_run executor_submit(struct executor *x, const struct block_copy *copies, uint32_t n,
+struct step_run step_submit(struct steps *x, const struct block_copy *copies, uint32_t n,
                                 const struct attention_pass *passes, uint32_t pass_count)
 {
     struct step_run run = {0};
@@ -168,12 +168,12 @@ struct step_run executor_submit(struct executor *x, const struct block_copy *cop
     return run;
 }
 
-bool executor_is_done(struct executor *x, const struct step_run *run)
+bool step_is_done(struct steps *x, const struct step_run *run)
 {
     return run->done || attention_poll(x->attention, run->ticket);
 }
 
-struct step_cost executor_wait(struct executor *x, struct step_run *run)
+struct step_cost step_wait(struct steps *x, struct step_run *run)
 {
     if (run->done)
         return run->cost;
@@ -186,30 +186,30 @@ struct step_cost executor_wait(struct executor *x, struct step_run *run)
     return run->cost;
 }
 
-struct step_cost executor_run(struct executor *x, const struct block_copy *copies, uint32_t n,
+struct step_cost step_run(struct steps *x, const struct block_copy *copies, uint32_t n,
                               const struct attention_pass *passes, uint32_t pass_count)
 {
-    struct step_run run = executor_submit(x, copies, n, passes, pass_count);
-    return executor_wait(x, &run);
+    struct step_run run = step_submit(x, copies, n, passes, pass_count);
+    return step_wait(x, &run);
 }
 
-void executor_submitted(struct executor *x)
+void step_submitted(struct steps *x)
 {
     x->number++;
 }
 
-void *executor_host_memory(struct executor *x, size_t bytes)
+void *step_host_memory(struct steps *x, size_t bytes)
 {
     return attention_host_memory(x->attention, bytes);
 }
 
-void executor_free_host_memory(struct executor *x, void *memory, size_t bytes)
+void step_free_host_memory(struct steps *x, void *memory, size_t bytes)
 {
     attention_free_host_memory(x->attention, memory, bytes);
 }
 
 /* One line for a step that took long. */
-static void note_slow(struct executor *x, uint64_t step, uint32_t sequences, uint32_t rows,
+static void note_slow(struct steps *x, uint64_t step, uint32_t sequences, uint32_t rows,
                       struct step_cost cost)
 {
     double now = clock_s(), limit = x->config->slow_step_ms * 1e-3;
@@ -224,7 +224,7 @@ static void note_slow(struct executor *x, uint64_t step, uint32_t sequences, uin
         (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
 }
 
-void executor_retire(struct executor *x, uint64_t step, const uint32_t *table_rows, uint32_t n,
+void step_retire(struct steps *x, uint64_t step, const uint32_t *table_rows, uint32_t n,
                      uint32_t rows, struct step_cost cost)
 {
     note_slow(x, step, n, rows, cost);
@@ -252,9 +252,9 @@ static int by_u32(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-struct executor_stats executor_stats(const struct executor *x)
+struct step_stats step_stats(const struct steps *x)
 {
-    struct executor_stats stats = x->totals;
+    struct step_stats stats = x->totals;
     uint32_t n = stats.steps < SAMPLES ? (uint32_t)stats.steps : SAMPLES, rows[SAMPLES];
     float times[SAMPLES], idle[SAMPLES];
     if (n == 0)
@@ -276,52 +276,52 @@ struct executor_stats executor_stats(const struct executor *x)
     return stats;
 }
 
-struct block_tables *executor_tables(const struct executor *x)
+struct block_tables *step_tables(const struct steps *x)
 {
     return x->tables;
 }
 
-const struct attention_info *executor_backend(const struct executor *x)
+const struct attention_info *step_backend(const struct steps *x)
 {
     return attention_info(x->attention);
 }
 
-void executor_merge_states(struct executor *x, const struct merge_states *m)
+void step_merge_states(struct steps *x, const struct merge_states *m)
 {
     attention_merge_states(x->attention, m);
 }
 
-const char *executor_failure(const struct executor *x)
+const char *step_failure(const struct steps *x)
 {
     return attention_failure(x->attention);
 }
 
-uint32_t executor_compare_kv(struct executor *x, const struct kv_rows *rows, const uint32_t *ids)
+uint32_t step_compare_kv(struct steps *x, const struct kv_rows *rows, const uint32_t *ids)
 {
     return attention_compare_kv(x->attention, rows, ids);
 }
 
-bool executor_self_test(struct executor *x)
+bool step_self_test(struct steps *x)
 {
     return attention_self_test(x->attention);
 }
 
-bool executor_has_appended(const struct executor *x)
+bool step_has_appended(const struct steps *x)
 {
     return x->appended;
 }
 
-double executor_roof_gb_per_s(const struct executor *x)
+double step_roof_gb_per_s(const struct steps *x)
 {
     return x->roof_gb_per_s;
 }
 
-double executor_grouping_us(const struct executor *x)
+double step_grouping_us(const struct steps *x)
 {
     return x->costs.grouping_us;
 }
 
-uint64_t executor_step(const struct executor *x)
+uint64_t step_number(const struct steps *x)
 {
     return x->number;
 }
@@ -335,7 +335,7 @@ static uint32_t row_blocks(const struct config *c)
     return (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1;
 }
 
-static int open_attention(struct executor *x, const struct executor_options *o,
+static int open_attention(struct steps *x, const struct steps_options *o,
                           char error[ATTENTION_ERROR_BYTES])
 {
     const struct config *c = x->config;
@@ -373,7 +373,7 @@ static int open_attention(struct executor *x, const struct executor_options *o,
     return 0;
 }
 
-static int make_planners(struct executor *x, uint32_t partials_max)
+static int make_planners(struct steps *x, uint32_t partials_max)
 {
     const struct geometry *g = x->g;
     x->windows = calloc(g->layers, sizeof *x->windows);
@@ -402,7 +402,7 @@ static int make_planners(struct executor *x, uint32_t partials_max)
     return x->windows ? 0 : ATTND_NO_MEMORY;
 }
 
-static int make_tables(struct executor *x)
+static int make_tables(struct steps *x)
 {
     const struct config *c = x->config;
     const struct block_tables_options options = {
@@ -417,10 +417,10 @@ static int make_tables(struct executor *x)
     return block_tables_create(&options, &x->tables);
 }
 
-int executor_create(const struct executor_options *options, struct executor **result,
+int steps_create(const struct steps_options *options, struct steps **result,
                     char error[ATTENTION_ERROR_BYTES])
 {
-    struct executor *x = calloc(1, sizeof *x);
+    struct steps *x = calloc(1, sizeof *x);
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!x)
         return ATTND_NO_MEMORY;
@@ -438,14 +438,14 @@ int executor_create(const struct executor_options *options, struct executor **re
             rc = ATTND_NO_MEMORY;
     }
     if (rc != 0) {
-        executor_destroy(x);
+        steps_destroy(x);
         return rc;
     }
     *result = x;
     return 0;
 }
 
-void executor_destroy(struct executor *x)
+void steps_destroy(struct steps *x)
 {
     if (!x)
         return;
