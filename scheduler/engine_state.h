@@ -9,8 +9,13 @@
 #include "scheduler/sequences.h"
 #include "scheduler/step.h"
 
+struct client_queue;
+struct workload_run;
+
 struct engine_state {
     const struct config *config;
+    struct client_queue *clients;
+    struct workload_run *workloads;
     struct steps *steps;              /* step.c: backend, tables, steps in flight */
     struct sequences *sequences;      /* sequence_ops.c, workload_run.c */
     struct prompts *prompts;          /* sequence_ops.c */
@@ -19,7 +24,9 @@ struct engine_state {
     struct model_constants constants; /* engine.c */
     uint64_t declared;                /* blocks kept for sequences with max_tokens; reservation.c */
     uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
-    uint32_t leases, leased_blocks;
+    uint32_t leases, leased_blocks;   /* sequence_ops.c, like the next two */
+    double reaped_s;                  /* when it was last looked for sequences that nobody uses, */
+    uint32_t reap_row;                /* and where the next look begins */
 };
 
 #endif

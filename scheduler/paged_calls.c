@@ -11,29 +11,6 @@
 
 #include "config/clock.h"
 
-uint64_t leases_add(struct engine_state *state, uint32_t row, uint64_t id, struct sequence_options options)
-{
-    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    id = sequences_add(state->sequences, row, id, 0, clock_s());
-    struct sequence *s = sequences_at(state->sequences, row);
-    s->options = options;
-    s->lease = true;
-    for (uint32_t i = 0; i < table.entries; i++)
-        state->lease_of[table.ids[i]] = row;
-    state->leases++;
-    state->leased_blocks += table.entries;
-    return id;
-}
-
-void leases_remove(struct engine_state *state, uint32_t row)
-{
-    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    for (uint32_t i = 0; i < table.entries; i++)
-        state->lease_of[table.ids[i]] = NO_ROW;
-    state->leases--;
-    state->leased_blocks -= table.entries;
-}
-
 int paged_check(const struct engine_state *state, struct call *call)
 {
     const struct call_paged *p = call->paged;

@@ -9,11 +9,6 @@
 
 #include "scheduler/inspect.h"
 
-/* leases_add(state, row, id, options): a row whose blocks have been taken is a lease from now on; returns
- * its id. leases_remove: its blocks are about to be given back. */
-uint64_t leases_add(struct engine_state *state, uint32_t row, uint64_t id, struct sequence_options options);
-void leases_remove(struct engine_state *state, uint32_t row);
-
 /* paged_check: whether the lease is there, and all blocks of the call are its own; 0, or the call has
  * failed. O(block ids). */
 int paged_check(const struct engine_state *state, struct call *call);

@@ -1,0 +1,332 @@
+/* sequence_ops.c - see sequence_ops.h. */
+#include "scheduler/sequence_ops.h"
+
+#include "allocator/prefix_index.h"
+#include "config/clock.h"
+#include "config/log.h"
+#include "scheduler/client_queue.h"
+#include "scheduler/inspect.h"
+#include "scheduler/reservation.h"
+#include "scheduler/workload_run.h"
+
+enum {
+    REAP_ROWS = 8192, /* looked at in one go */
+    OWNER_CLIENTS = 0 /* of prefix roots: there are no keys yet */
+};
+
+static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
+
+/* The row of a sequence that clients may change, or NO_ROW with the call failed. */
+uint32_t sequence_ops_find(struct engine_state *state, struct call *call)
+{
+    uint32_t row = inspect_find(state, call, call->id);
+    if (row == NO_ROW)
+        return NO_ROW;
+    uint64_t workload = sequences_at(state->sequences, row)->workload;
+    if (!workload)
+        return row;
+    call_fail(call, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu",
+              (unsigned long long)call->id, (unsigned long long)workload);
+    return NO_ROW;
+}
+
+/* ---- what changes sequences ---------------------------------------------------------------------- */
+
+/* A row that shares what is cached of the call's first `tokens` tokens, under its salt. */
+static int add_row(struct engine_state *state, const struct call *call, uint32_t tokens, uint32_t *row)
+{
+    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
+    int rc = block_tables_add(step_tables(state->steps), root, call->tokens, tokens, row);
+    block_tables_close_root(step_tables(state->steps), root); /* the row keeps its own reference */
+    return rc;
+}
+
+/* Blocks that can be had and are promised to nobody. */
+static uint64_t unpromised(struct engine_state *state)
+{
+    uint64_t available = block_pool_available(block_tables_pool(step_tables(state->steps))),
+             taken = workload_run_promised(state->workloads) + state->declared;
+    return available > taken ? available - taken : 0;
+}
+
+/* Whether `need` blocks can be promised. */
+static bool can_promise(struct engine_state *state, uint64_t need)
+{
+    if (need > unpromised(state))
+        reservation_note_all(state); /* somebody may have stopped sharing meanwhile */
+    return need <= unpromised(state);
+}
+
+/* Whether `children` sequences that declare max_tokens may be made, forks at `tokens`, or a new one;
+ * else the call has failed. */
+static bool may_declare(struct engine_state *state, struct call *call, uint32_t max_tokens, uint32_t tokens,
+                        uint32_t children)
+{
+    const struct config *c = state->config;
+    bool forks = call->kind == CALL_FORK;
+    uint64_t need = (uint64_t)reservation_need(state, max_tokens, tokens, forks) * children;
+    need += forks && need; /* the parent may have to copy its last block too */
+    uint64_t whole = ((uint64_t)max_tokens + c->geometry.block_size - 1) / c->geometry.block_size;
+    if (max_tokens && (whole > c->pool_blocks || max_tokens > c->limits.sequence_tokens)) {
+        call_fail(call, ATTND_INVALID,
+                  "max_tokens %u are %llu blocks of %u tokens; the pool has %llu, and "
+                  "limits.sequence_tokens is %u",
+                  max_tokens, (unsigned long long)whole, c->geometry.block_size,
+                  (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
+        return false;
+    }
+    if (can_promise(state, need))
+        return true;
+    call_fail(
+        call, ATTND_NO_BLOCKS,
+        "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
+        (unsigned long long)need, (unsigned long long)unpromised(state));
+    return false;
+}
+
+/* How many of the call's tokens may be looked for in the cache: a cached block that nobody holds is one
+ * that others could have had. */
+static uint32_t findable(struct engine_state *state, const struct call *call)
+{
+    uint32_t held,
+        root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
+    uint32_t hit = block_tables_match(step_tables(state->steps), root, call->tokens, call->token_count, &held);
+    uint64_t room = unpromised(state);
+    block_tables_close_root(step_tables(state->steps), root);
+    return hit - held > room ? (held + (uint32_t)room) * state->config->geometry.block_size
+                             : call->token_count;
+}
+
+/* Whether an id can be given to something new; else the call has failed. */
+static bool id_is_free(struct engine_state *state, struct call *call, unsigned long long id)
+{
+    uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(state->sequences, id);
+    if (id >> SEQUENCE_NODE_SHIFT)
+        call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
+                  id >> SEQUENCE_NODE_SHIFT);
+    else if (id && row != NO_ROW)
+        call_fail(call, ATTND_EXISTS, "there is a %s %llu already",
+                  sequences_at(state->sequences, row)->lease ? "lease" : "sequence", id);
+    return call->status == 0;
+}
+
+void sequence_ops_create(struct engine_state *state, struct call *call)
+{
+    uint32_t row;
+    struct sequence_options options = call->options;
+    if (!id_is_free(state, call, call->id))
+        return;
+    if (call->token_count > state->config->limits.sequence_tokens) {
+        call_fail(call, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
+                  call->token_count, state->config->limits.sequence_tokens);
+        return;
+    }
+    if (!may_declare(state, call, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
+        return;
+    if (add_row(state, call, findable(state, call), &row) != 0) {
+        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
+                  state->config->limits.sequences);
+        return;
+    }
+    if (prompts_set(state->prompts, row, call->tokens, call->token_count) != 0) {
+        block_tables_remove(step_tables(state->steps), row);
+        call_fail(call, ATTND_NO_SEQUENCES,
+                  "tokens: the prompts of all sequences together have as many ids as the pool has "
+                  "tokens");
+        return;
+    }
+    sequences_add(state->sequences, row, call->id, 0, clock_s());
+    sequences_at(state->sequences, row)->options = options;
+    reservation_note(state, row);
+    inspect_show_one(state, call, row);
+}
+
+/* Whether `children` sequences more can be had, and their tables of `tokens` be shown in one answer; else
+ * the call has failed. */
+static bool has_room_for_forks(struct engine_state *state, struct call *call, uint32_t tokens)
+{
+    const struct config *c = state->config;
+    uint64_t blocks = (tokens + c->geometry.block_size - 1) / c->geometry.block_size;
+    uint32_t left = c->limits.sequences - block_tables_counts(step_tables(state->steps)).rows;
+    if (call->count > left)
+        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
+                  c->limits.sequences, left, call->count);
+    else if (blocks * call->count > CALL_IDS_MAX)
+        call_fail(call, ATTND_INVALID, "the block tables of %u forks do not fit one answer (%d ids)",
+                  call->count, CALL_IDS_MAX);
+    return call->status == 0;
+}
+
+/* Whether the ids that a fork asks for can be given; else the call has failed. */
+static bool ids_are_free(struct engine_state *state, struct call *call)
+{
+    for (uint32_t i = 0; call->ids && i < call->count; i++) {
+        if (!id_is_free(state, call, call->ids[i]))
+            return false;
+        for (uint32_t other = 0; other < i; other++) {
+            if (call->ids[other] != call->ids[i])
+                continue;
+            call_fail(call, ATTND_EXISTS, "there is a sequence %llu already",
+                      (unsigned long long)call->ids[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint64_t add_lease(struct engine_state *state, uint32_t row, uint64_t id, struct sequence_options options)
+{
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    id = sequences_add(state->sequences, row, id, 0, clock_s());
+    struct sequence *s = sequences_at(state->sequences, row);
+    s->options = options;
+    s->lease = true;
+    for (uint32_t i = 0; i < table.entries; i++)
+        state->lease_of[table.ids[i]] = row;
+    state->leases++;
+    state->leased_blocks += table.entries;
+    return id;
+}
+
+static void remove_lease(struct engine_state *state, uint32_t row)
+{
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    for (uint32_t i = 0; i < table.entries; i++)
+        state->lease_of[table.ids[i]] = NO_ROW;
+    state->leases--;
+    state->leased_blocks -= table.entries;
+}
+
+static void remove_row(struct engine_state *state, uint32_t row)
+{
+    if (sequences_at(state->sequences, row)->lease)
+        remove_lease(state, row);
+    reservation_drop(state, row);
+    prompts_cut(state->prompts, row, 0);
+    sequences_remove(state->sequences, row);
+    block_tables_remove(step_tables(state->steps), row);
+}
+
+void sequence_ops_fork(struct engine_state *state, struct call *call)
+{
+    uint32_t parent = sequence_ops_find(state, call), row, made = 0;
+    if (parent == NO_ROW)
+        return;
+    uint32_t length = block_tables_view(step_tables(state->steps), parent).length;
+    struct sequence *from = sequences_at(state->sequences, parent);
+    if (call->length == UINT32_MAX)
+        call->length = length;
+    if (call->length > length) {
+        call_fail(call, ATTND_INVALID, "length is %u, and the sequence has %u", call->length, length);
+        return;
+    }
+    if (!ids_are_free(state, call) || !has_room_for_forks(state, call, call->length) ||
+        !may_declare(state, call, from->options.max_tokens, call->length, call->count) ||
+        client_queue_bring_in(state->clients, call, parent) != 0)
+        return;
+    call->views = call_alloc(call, call->count, sizeof *call->views);
+    uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
+    while (call->views && rows && made < call->count &&
+           block_tables_fork(step_tables(state->steps), parent, call->length, &row) == 0) {
+        sequences_add(state->sequences, row, call->ids ? call->ids[made] : 0, call->id, clock_s());
+        sequences_at(state->sequences, row)->options = from->options;
+        rows[made++] = row;
+    }
+    bool all = rows && made == call->count;
+    for (uint32_t i = 0; i < made; i++) {
+        reservation_note(state, rows[i]);
+        all = all && inspect_show(state, call, rows[i]);
+    }
+    reservation_note(state, parent);
+    from->used_s = clock_s();
+    if (all)
+        return;
+    for (uint32_t i = 0; i < made; i++) /* all or none */
+        remove_row(state, rows[i]);
+    reservation_note(state, parent);
+    call->view_count = 0;
+    if (made < call->count)
+        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
+                  state->config->limits.sequences, made, call->count);
+    else
+        call_fail(call, ATTND_INVALID, "the block tables of %u forks do not fit one answer",
+                  call->count);
+}
+
+void sequence_ops_truncate(struct engine_state *state, struct call *call)
+{
+    uint32_t row = sequence_ops_find(state, call);
+    if (row == NO_ROW)
+        return;
+    uint32_t need = reservation_truncation(state, row, call->length);
+    if (!can_promise(state, need)) {
+        call_fail(
+            call, ATTND_NO_BLOCKS,
+            "it shares %u of the blocks that it would give back, max_tokens says that it will need "
+            "others for them, and %llu are free or reclaimable and promised to nobody",
+            need, (unsigned long long)unpromised(state));
+        return;
+    }
+    if (call->length < block_tables_view(step_tables(state->steps), row).cursor_max)
+        prompts_cut(state->prompts, row, call->length); /* what is written anew may be something else */
+    block_tables_truncate(step_tables(state->steps), row, call->length);
+    reservation_note(state, row);
+    sequences_at(state->sequences, row)->used_s = clock_s();
+    inspect_show_one(state, call, row);
+}
+
+void sequence_ops_delete(struct engine_state *state, struct call *call)
+{
+    uint32_t row = sequence_ops_find(state, call);
+    if (row != NO_ROW)
+        remove_row(state, row);
+}
+
+void sequence_ops_lease(struct engine_state *state, struct call *call)
+{
+    const struct config *c = state->config;
+    uint32_t row;
+    if (!id_is_free(state, call, call->id))
+        return;
+    if ((uint64_t)call->count * c->geometry.block_size > c->limits.sequence_tokens) {
+        call_fail(call, ATTND_INVALID,
+                  "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
+                  call->count, (unsigned long long)call->count * c->geometry.block_size,
+                  c->limits.sequence_tokens);
+        return;
+    }
+    if (block_tables_add(step_tables(state->steps), NO_ROOT, NULL, 0, &row) != 0) {
+        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use", c->limits.sequences);
+        return;
+    }
+    call->priority = call->options.priority;
+    if (client_queue_take_blocks(state->clients, call, row, call->count) != 0) {
+        block_tables_remove(step_tables(state->steps), row);
+        return;
+    }
+    add_lease(state, row, call->id, call->options);
+    inspect_show_one(state, call, row);
+}
+
+/* Remove clients' sequences that were not used for as long as they may be, some thousands a look. */
+void sequence_ops_reap(struct engine_state *state)
+{
+    double now = clock_s();
+    uint32_t rows = state->config->limits.sequences;
+    if (now - state->reaped_s < REAP_S)
+        return;
+    state->reaped_s = now;
+    reservation_note_all(state);
+    for (uint32_t n = 0; n < REAP_ROWS && n < rows; n++) {
+        uint32_t row = state->reap_row++ % rows;
+        const struct sequence *s = sequences_at(state->sequences, row);
+        if (s->id == 0 || s->workload || s->queued || s->options.idle_timeout_s == 0 ||
+            now - s->used_s < s->options.idle_timeout_s)
+            continue;
+        log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed",
+                 s->lease ? "lease" : "sequence", (unsigned long long)s->id, now - s->used_s);
+        sequences_note_reaped(state->sequences, row, now);
+        remove_row(state, row);
+        state->epoch++;
+    }
+}
