@@ -1,21 +1,22 @@
-/* engine.c - the engine thread.
+/* engine.c - the engine thread, and what a turn of it does.
  *
- *   loop thread                          engine thread
- *   acquire -> submit ==== ring ====>    run at once: create, fork, truncate, delete, questions
- *                                        queue: append, attend -> client_queue.c -> complete
- *                                        workloads             -> workload_run.c     -> complete
- *   take    <- notify <=== ring =====
+ *   loop thread                       engine thread
+ *   acquire -> submit === ring ===>   sequence_ops.c, inspect.c       at once
+ *                                     client_queue.c  \
+ *                                     workload_run.c   > step.c -> planner -> backend
+ *   take   <- notify  <=== ring ===   completed when their step retires
  *
- * Between two looks at the ring the queue of calls is run empty (once its rows have waited for company
- * as long as they may), then a workload makes one step. Before anything that changes a sequence's
- * blocks the queue is run empty too, so calls on one sequence keep their order; only a delete ends the
- * queued calls on its sequence instead. */
+ * A turn retires the steps that the backend has done, takes as many calls from the ring as were there
+ * when it began, forms a step of what clients and workloads have to compute, and submits it. While steps
+ * are in flight turns follow each other, so a question never waits for the device. Calls on one sequence
+ * keep their order; only a delete ends the queued calls on its sequence instead. */
 #include "scheduler/engine.h"
 
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/model_constants.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/inspect.h"
 #include "scheduler/workload_run.h"
 #include "scheduler/ring.h"
 #include "scheduler/sequence_ops.h"
@@ -39,6 +40,8 @@ static const double LOOK_S = 1; /* between two looks for sequences that nobody u
 struct engine {
     struct engine_options o;
     struct engine_state state;
+
+    struct call *alone, **alone_end; /* calls that wait until no step is in flight */
 
     struct call *calls; /* [limits.calls] */
     uint8_t *arenas;
@@ -75,12 +78,6 @@ static void complete(struct call *call, void *cookie)
     assert(put);
     (void)put;
     e->o.notify(e->o.cookie);
-}
-
-static uint32_t promised(void *cookie)
-{
-    struct engine *e = cookie;
-    return workload_run_promised(e->state.workloads);
 }
 
 static struct block_tables *tables_of(const struct engine *e)
@@ -143,106 +140,181 @@ static void check_invariants(struct engine *e)
 #endif
 }
 
-/* Run what is queued until nothing is. */
-static void run_queue(struct engine *e)
+/* ---- calls --------------------------------------------------------------------------------------- */
+
+/* A call that needs the backend to itself: it waits until no step is in flight. */
+static void run_alone(struct engine *e, struct call *call)
 {
-    if (client_queue_wait_s(e->state.clients) >= 0) /* else nothing is queued */
-        workload_run_settle(e->state.workloads);
-    do {
-        atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
-        check_invariants(e);
-    } while (client_queue_run(e->state.clients));
+    if (call->kind == CALL_MERGE)
+        run_merge(e, call);
+    else if (call->kind == CALL_PARAMETERS)
+        run_parameters(e, call);
+    else if (!step_self_test(e->state.steps))
+        call->fault = "the kernels differ from the reference";
+    complete(call, e);
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------- */
-
-/* A call that changes blocks: after everything that came before it. */
-static void run_change(struct engine *e, struct call *call)
+static void queue_alone(struct engine *e, struct call *call)
 {
-    if (call->kind == CALL_DELETE && sequence_ops_find(&e->state, call) != NO_ROW)
-        client_queue_drop(e->state.clients, call->id);
-    run_queue(e);
-    switch (call->kind) {
-    case CALL_CREATE:
-        sequence_ops_create(&e->state, call);
-        break;
-    case CALL_LEASE:
-        sequence_ops_lease(&e->state, call);
-        break;
-    case CALL_FORK:
-        sequence_ops_fork(&e->state, call);
-        break;
-    case CALL_TRUNCATE:
-        sequence_ops_truncate(&e->state, call);
-        break;
-    case CALL_DELETE:
-        sequence_ops_delete(&e->state, call);
-        break;
-    case CALL_PARAMETERS:
-        run_parameters(e, call);
-        break;
-    default:
-        call->count = block_tables_trim(tables_of(e));
-        break;
-    }
-    e->state.epoch++;
-    complete(call, e);
+    *e->alone_end = call;
+    call->next_ready = NULL;
+    e->alone_end = &call->next_ready;
+}
+
+/* Run one call that waits for that, if no step is in flight. */
+static bool run_next_alone(struct engine *e)
+{
+    struct call *call = e->alone;
+    if (!call || steps_in_flight(e->state.steps))
+        return false;
+    e->alone = call->next_ready;
+    if (!e->alone)
+        e->alone_end = &e->alone;
+    run_alone(e, call);
+    return true;
 }
 
 static void handle(struct engine *e, struct call *call)
 {
+    struct engine_state *state = &e->state;
     switch (call->kind) {
     case CALL_APPEND:
     case CALL_ATTEND:
     case CALL_PAGED:
-        client_queue_add(e->state.clients, call);
-        return;
-    case CALL_CREATE:
     case CALL_LEASE:
     case CALL_FORK:
     case CALL_TRUNCATE:
-    case CALL_DELETE:
-    case CALL_PARAMETERS:
-    case CALL_TRIM:
-        run_change(e, call);
+        client_queue_add(state->clients, call);
         return;
     case CALL_MERGE:
-        run_merge(e, call);
-        break;
+    case CALL_PARAMETERS:
+    case CALL_SELF_TEST:
+        queue_alone(e, call);
+        return;
     case CALL_WORKLOAD_START:
-        workload_run_start(e->state.workloads, call);
+        workload_run_start(state->workloads, call);
         return;
     case CALL_WORKLOAD:
-        workload_run_look(e->state.workloads, call);
+        workload_run_look(state->workloads, call);
         return;
     case CALL_WORKLOAD_CANCEL:
-        workload_run_cancel(e->state.workloads, call);
+        workload_run_cancel(state->workloads, call);
         return;
+    case CALL_CREATE:
+        sequence_ops_create(state, call);
+        state->epoch++;
+        break;
+    case CALL_DELETE:
+        if (sequence_ops_find(state, call) != NO_ROW) {
+            client_queue_drop(state->clients, call->id);
+            sequence_ops_delete(state, call);
+            state->epoch++;
+        }
+        break;
+    case CALL_TRIM:
+        call->count = block_tables_trim(tables_of(e));
+        state->epoch++;
+        break;
     case CALL_SEQUENCE:
-        inspect_sequence(&e->state, call);
+        inspect_sequence(state, call);
         break;
     case CALL_BLOCKS:
-        inspect_blocks(&e->state, call);
+        inspect_blocks(state, call);
         break;
     case CALL_STATS:
-        inspect_stats(&e->state, call);
+        inspect_stats(state, call);
         break;
     case CALL_LIST:
-        inspect_list(&e->state, call);
+        inspect_list(state, call);
         break;
     case CALL_POOL:
-        inspect_pool(&e->state, call);
+        inspect_pool(state, call);
         break;
     case CALL_AUDIT:
         call->fault = block_tables_fault(tables_of(e));
         break;
-    case CALL_SELF_TEST:
-        if (!step_self_test(e->state.steps))
-            call->fault = "the kernels differ from the reference";
-        break;
     }
     complete(call, e);
 }
+
+/* Handle the calls that are in the ring now; those that come meanwhile have their turn later, so that
+ * steps are formed however many come. */
+static bool take_calls(struct engine *e)
+{
+    uint32_t n = ring_count(&e->to_engine);
+    for (uint32_t i = 0; i < n; i++) {
+        handle(e, ring_take(&e->to_engine));
+        check_invariants(e);
+    }
+    return n > 0;
+}
+
+/* ---- a turn -------------------------------------------------------------------------------------- */
+
+/* Retire the steps that are done. */
+static bool retire_steps(struct engine *e)
+{
+    struct step *step;
+    bool worked = false;
+    while ((step = steps_poll(e->state.steps))) {
+        step_retire(step);
+        e->state.epoch++;
+        client_queue_retire(e->state.clients, step);
+        workload_run_retire(e->state.workloads, step);
+        check_invariants(e);
+        worked = true;
+    }
+    return worked;
+}
+
+/* Form a step and submit it; false when there is nothing to compute, or no place for a step. */
+static bool form_step(struct engine *e)
+{
+    struct step *step;
+    bool alone = e->alone || client_queue_needs_idle(e->state.clients);
+    if ((alone && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
+        return false;
+    client_queue_fill(e->state.clients, step);
+    workload_run_fill(e->state.workloads, step);
+    check_invariants(e);
+    if (step_is_empty(step))
+        return false;
+    step_submit(step);
+    return true;
+}
+
+/* Once the backend has failed and nothing is in flight any more, end what runs and tell the loop. */
+static void note_failure(struct engine *e)
+{
+    const char *failure = step_failure(e->state.steps);
+    e->state.failed = failure != NULL;
+    if (!failure || e->failure_noted || steps_in_flight(e->state.steps))
+        return;
+    e->failure_noted = true;
+    log_line(LOG_ERROR, "the backend has failed: %s", failure);
+    workload_run_fail(e->state.workloads);
+    atomic_store(&e->failure, failure);
+    e->o.notify(e->o.cookie);
+}
+
+/* Returns whether anything was done. */
+static bool engine_turn(struct engine *e, double now_s)
+{
+    e->state.now_s = now_s;
+    bool worked = retire_steps(e);
+    note_failure(e);
+    worked |= take_calls(e);
+    worked |= run_next_alone(e);
+    sequence_ops_reap(&e->state);
+    bool formed = form_step(e);
+    worked |= formed;
+    if (formed || (!worked && steps_in_flight(e->state.steps) == 0))
+        worked |= workload_run_verify(e->state.workloads, !worked);
+    workload_run_report(e->state.workloads);
+    return worked;
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------- */
 
 /* The earlier of two times to wait, of which negative ones mean for ever. */
 static double sooner(double a, double b)
@@ -263,43 +335,20 @@ static void wait_for_work(struct engine *e)
         log_line(LOG_ERROR, "the engine's wake-up failed");
 }
 
-/* Whether the backend has failed. The first time, what runs is cancelled and the loop is told. */
-static bool note_failure(struct engine *e)
-{
-    const char *failure = step_failure(e->state.steps);
-    if (!failure || e->failure_noted)
-        return failure != NULL;
-    e->failure_noted = true;
-    log_line(LOG_ERROR, "the backend has failed: %s", failure);
-    workload_run_fail(e->state.workloads);
-    atomic_store(&e->failure, failure);
-    e->o.notify(e->o.cookie);
-    return true;
-}
-
 static void *engine_main(void *cookie)
 {
     struct engine *e = cookie;
     for (;;) {
-        struct call *call;
-        atomic_store(&e->busy_since_us, (uint64_t)(clock_s() * 1e6));
-        while ((call = ring_take(&e->to_engine))) {
-            workload_run_settle(e->state.workloads);
-            handle(e, call);
-            check_invariants(e);
-        }
-        bool stop = atomic_load(&e->stop);
-        if (stop || client_queue_wait_s(e->state.clients) <= 0)
-            run_queue(e);
-        sequence_ops_reap(&e->state);
-        bool worked = !note_failure(e) && !stop && workload_run_turn(e->state.workloads);
-        atomic_store(&e->busy_since_us, 0);
-        if (stop) {
-            workload_run_settle(e->state.workloads);
+        double now = clock_s();
+        atomic_store(&e->busy_since_us, (uint64_t)(now * 1e6));
+        e->state.stopping = atomic_load(&e->stop);
+        bool worked = engine_turn(e, now);
+        if (worked || steps_in_flight(e->state.steps))
+            continue;
+        if (e->state.stopping)
             return NULL;
-        }
-        if (!worked)
-            wait_for_work(e);
+        atomic_store(&e->busy_since_us, 0);
+        wait_for_work(e);
     }
 }
 
@@ -420,7 +469,7 @@ static int make_lease_table(struct engine *e)
 static int make_parts(struct engine *e)
 {
     const struct client_queue_options calls = {
-        .state = &e->state, .promised = promised, .complete = complete, .cookie = e};
+        .state = &e->state, .complete = complete, .cookie = e};
     const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
     int rc = sequences_create(c->limits.sequences, &e->state.sequences);
@@ -450,6 +499,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->state.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
+    e->alone_end = &e->alone;
     int rc = replace_constants(e, &options->config->constants);
     if (rc == 0)
         rc = steps_create(&steps, &e->state.steps, error); /* refuses a pool that does not fit */

@@ -9,11 +9,16 @@
 #include "scheduler/sequences.h"
 #include "scheduler/step.h"
 
+#include <stdbool.h>
+
 struct client_queue;
 struct workload_run;
 
 struct engine_state {
     const struct config *config;
+    double now_s;  /* of this turn (clock.h) */
+    bool stopping; /* only what was queued is computed, and waits for no company */
+    bool failed;   /* the backend has */
     struct client_queue *clients;
     struct workload_run *workloads;
     struct steps *steps;              /* step.c: backend, tables, steps in flight */

@@ -1,8 +1,6 @@
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
 
-#include "config/clock.h"
-
 #include <string.h>
 
 /* The row of a sequence, or NO_ROW with the call failed. */
@@ -21,7 +19,7 @@ uint32_t inspect_find(const struct engine_state *state, struct call *call, uint6
     if (gone.id && gone.lease == call->of_leases)
         call_fail(call, ATTND_GONE,
                   "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
-                  what, (unsigned long long)id, gone.idle_s, clock_s() - gone.at_s);
+                  what, (unsigned long long)id, gone.idle_s, state->now_s - gone.at_s);
     else
         call_fail(call, ATTND_NOT_FOUND, "there is no %s %llu", what, (unsigned long long)id);
     return NO_ROW;
@@ -43,7 +41,7 @@ void inspect_view(const struct engine_state *state, uint32_t row, struct sequenc
 {
     const struct sequence *s = sequences_at(state->sequences, row);
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    double now = clock_s();
+    double now = state->now_s;
     *view = (struct sequence_view){.id = s->id,
                                    .parent = s->parent,
                                    .length = table.length,

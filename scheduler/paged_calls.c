@@ -9,7 +9,7 @@
  * so that an append through it puts each token where its slot says. */
 #include "scheduler/paged_calls.h"
 
-#include "config/clock.h"
+#include "scheduler/inspect.h"
 
 int paged_check(const struct engine_state *state, struct call *call)
 {
@@ -19,7 +19,7 @@ int paged_check(const struct engine_state *state, struct call *call)
     uint32_t row = inspect_find(state, call, id), room = step_table_blocks(state->steps);
     if (row == NO_ROW)
         return call->status;
-    if (p->sequences + (p->tokens + room - 1) / room > LOOSE_TABLES)
+    if (p->sequences + (p->tokens + room - 1) / room > STEP_LOOSE_TABLES)
         return call_fail(call, ATTND_INVALID, "%u sequences and %u tokens are too many for one call",
                          p->sequences, p->tokens);
     for (uint32_t s = 0; s < p->sequences; s++) {
@@ -45,21 +45,19 @@ int paged_check(const struct engine_state *state, struct call *call)
     return 0;
 }
 
-/* The appends, in runs of consecutive slots of a block; each run takes an entry of a table, and tables
- * begin at loose table `loose`. Returns the next one. */
-static uint32_t fill_appends(const struct engine_state *state, const struct call_paged *p, uint32_t loose,
-                             struct paged_pass *pass)
+/* The appends, in runs of consecutive slots of a block; each run takes an entry of a table. */
+static void fill_appends(const struct engine_state *state, const struct call_paged *p, struct step *step,
+                         struct paged_part *part)
 {
-    struct steps *x = state->steps;
-    uint32_t size = state->config->geometry.block_size, room = step_table_blocks(x);
+    uint32_t size = state->config->geometry.block_size, room = step_table_blocks(state->steps);
     uint32_t first_append = 0, n = 0;                /* of the table being made; its entries */
     uint32_t *ids = p->ids + p->first[p->sequences]; /* there is room behind the ids for them */
     for (uint32_t i = 0, count; i <= p->tokens; i += count) {
         count = 1;
         if (i == p->tokens || n == room) { /* the table is complete */
-            uint32_t table = n ? step_set_table(x, loose++, ids, n) : 0;
-            for (; first_append < pass->append_count; first_append++)
-                pass->appends[first_append].table = table;
+            uint32_t table = n ? step_set_table(step, ids, n).row : 0;
+            for (; first_append < part->append_count; first_append++)
+                part->appends[first_append].table = table;
             n = 0;
         }
         if (i == p->tokens || p->slots[i] < 0)
@@ -68,26 +66,24 @@ static uint32_t fill_appends(const struct engine_state *state, const struct call
         while (i + count < p->tokens && offset + count < size &&
                p->slots[i + count] == p->slots[i] + count)
             count++;
-        pass->appends[pass->append_count++] =
+        part->appends[part->append_count++] =
             (struct kv_append){.position = n * size + offset, .count = count, .source = i};
         ids[n++] = (uint32_t)(p->slots[i] / size);
     }
-    return loose;
 }
 
-void paged_fill(const struct engine_state *state, const struct call *call, struct paged_pass *pass)
+void paged_fill(const struct engine_state *state, const struct call *call, struct step *step,
+                struct paged_part *part)
 {
     const struct call_paged *p = call->paged;
-    uint32_t loose = 0;
-    pass->row_count = pass->append_count = 0;
-    for (uint32_t s = 0; call->q && s < p->sequences; s++, loose++) {
+    part->row_count = part->append_count = 0;
+    for (uint32_t s = 0; call->q && s < p->sequences; s++) {
         uint32_t n = p->indptr[s + 1] - p->indptr[s];
-        uint32_t table = step_set_table(state->steps, loose, p->ids + p->first[s],
-                                            p->first[s + 1] - p->first[s]);
+        struct step_table table =
+            step_set_table(step, p->ids + p->first[s], p->first[s + 1] - p->first[s]);
         for (uint32_t r = 0; r < n; r++)
-            pass->rows[pass->row_count++] =
-                (struct planner_row){table, p->context[s] ? p->context[s] - n + r + 1 : 0,
-                                     step_table_version(state->steps, loose)};
+            part->rows[part->row_count++] = (struct planner_row){
+                table.row, p->context[s] ? p->context[s] - n + r + 1 : 0, table.version};
     }
-    (void)fill_appends(state, p, loose, pass);
+    fill_appends(state, p, step, part);
 }

@@ -1,6 +1,8 @@
 /* reservation.c - see reservation.h. */
 #include "scheduler/reservation.h"
 
+#include "scheduler/workload_run.h"
+
 static uint32_t blocks_of(const struct engine_state *state, uint32_t tokens)
 {
     uint32_t size = state->config->geometry.block_size;
@@ -67,4 +69,23 @@ uint32_t reservation_truncation(const struct engine_state *state, uint32_t row, 
 void reservation_drop(struct engine_state *state, uint32_t row)
 {
     set(state, sequences_at(state->sequences, row), 0);
+}
+
+uint64_t reservation_promised(const struct engine_state *state)
+{
+    return workload_run_promised(state->workloads) + state->declared;
+}
+
+uint64_t reservation_unpromised(const struct engine_state *state)
+{
+    uint64_t available = block_pool_available(block_tables_pool(step_tables(state->steps))),
+             promised = reservation_promised(state);
+    return available > promised ? available - promised : 0;
+}
+
+bool reservation_can_promise(struct engine_state *state, uint64_t need)
+{
+    if (need > reservation_unpromised(state))
+        reservation_note_all(state); /* somebody may have stopped sharing meanwhile */
+    return need <= reservation_unpromised(state);
 }

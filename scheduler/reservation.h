@@ -6,7 +6,17 @@
 #ifndef SCHEDULER_RESERVATION_H
 #define SCHEDULER_RESERVATION_H
 
-#include "scheduler/inspect.h"
+#include "scheduler/call.h"
+#include "scheduler/engine_state.h"
+
+/* reservation_promised: blocks that are kept for sequences of clients and of workloads. */
+uint64_t reservation_promised(const struct engine_state *state);
+
+/* reservation_unpromised: blocks that can be had and are promised to nobody. */
+uint64_t reservation_unpromised(const struct engine_state *state);
+
+/* reservation_can_promise: whether `need` blocks can be promised. */
+bool reservation_can_promise(struct engine_state *state, uint64_t need);
 
 /* reservation_note: a row's table or its sharing has changed: count again. Rows that declare nothing cost
  * nothing. */

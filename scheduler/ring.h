@@ -60,4 +60,11 @@ static inline void *ring_take(struct ring *ring)
     return item;
 }
 
+/* Consumer: how many items can be taken now, at least. */
+static inline uint32_t ring_count(const struct ring *ring)
+{
+    return atomic_load_explicit(&ring->tail, memory_order_acquire) -
+           atomic_load_explicit(&ring->head, memory_order_relaxed);
+}
+
 #endif

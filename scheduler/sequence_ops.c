@@ -2,12 +2,9 @@
 #include "scheduler/sequence_ops.h"
 
 #include "allocator/prefix_index.h"
-#include "config/clock.h"
 #include "config/log.h"
-#include "scheduler/client_queue.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
-#include "scheduler/workload_run.h"
 
 enum {
     REAP_ROWS = 8192, /* looked at in one go */
@@ -16,7 +13,6 @@ enum {
 
 static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
 
-/* The row of a sequence that clients may change, or NO_ROW with the call failed. */
 uint32_t sequence_ops_find(struct engine_state *state, struct call *call)
 {
     uint32_t row = inspect_find(state, call, call->id);
@@ -41,22 +37,6 @@ static int add_row(struct engine_state *state, const struct call *call, uint32_t
     return rc;
 }
 
-/* Blocks that can be had and are promised to nobody. */
-static uint64_t unpromised(struct engine_state *state)
-{
-    uint64_t available = block_pool_available(block_tables_pool(step_tables(state->steps))),
-             taken = workload_run_promised(state->workloads) + state->declared;
-    return available > taken ? available - taken : 0;
-}
-
-/* Whether `need` blocks can be promised. */
-static bool can_promise(struct engine_state *state, uint64_t need)
-{
-    if (need > unpromised(state))
-        reservation_note_all(state); /* somebody may have stopped sharing meanwhile */
-    return need <= unpromised(state);
-}
-
 /* Whether `children` sequences that declare max_tokens may be made, forks at `tokens`, or a new one;
  * else the call has failed. */
 static bool may_declare(struct engine_state *state, struct call *call, uint32_t max_tokens, uint32_t tokens,
@@ -75,12 +55,12 @@ static bool may_declare(struct engine_state *state, struct call *call, uint32_t 
                   (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
         return false;
     }
-    if (can_promise(state, need))
+    if (reservation_can_promise(state, need))
         return true;
     call_fail(
         call, ATTND_NO_BLOCKS,
         "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
-        (unsigned long long)need, (unsigned long long)unpromised(state));
+        (unsigned long long)need, (unsigned long long)reservation_unpromised(state));
     return false;
 }
 
@@ -91,7 +71,7 @@ static uint32_t findable(struct engine_state *state, const struct call *call)
     uint32_t held,
         root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
     uint32_t hit = block_tables_match(step_tables(state->steps), root, call->tokens, call->token_count, &held);
-    uint64_t room = unpromised(state);
+    uint64_t room = reservation_unpromised(state);
     block_tables_close_root(step_tables(state->steps), root);
     return hit - held > room ? (held + (uint32_t)room) * state->config->geometry.block_size
                              : call->token_count;
@@ -135,7 +115,7 @@ void sequence_ops_create(struct engine_state *state, struct call *call)
                   "tokens");
         return;
     }
-    sequences_add(state->sequences, row, call->id, 0, clock_s());
+    sequences_add(state->sequences, row, call->id, 0, state->now_s);
     sequences_at(state->sequences, row)->options = options;
     reservation_note(state, row);
     inspect_show_one(state, call, row);
@@ -174,20 +154,6 @@ static bool ids_are_free(struct engine_state *state, struct call *call)
     return true;
 }
 
-static uint64_t add_lease(struct engine_state *state, uint32_t row, uint64_t id, struct sequence_options options)
-{
-    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    id = sequences_add(state->sequences, row, id, 0, clock_s());
-    struct sequence *s = sequences_at(state->sequences, row);
-    s->options = options;
-    s->lease = true;
-    for (uint32_t i = 0; i < table.entries; i++)
-        state->lease_of[table.ids[i]] = row;
-    state->leases++;
-    state->leased_blocks += table.entries;
-    return id;
-}
-
 static void remove_lease(struct engine_state *state, uint32_t row)
 {
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
@@ -207,28 +173,32 @@ static void remove_row(struct engine_state *state, uint32_t row)
     block_tables_remove(step_tables(state->steps), row);
 }
 
+uint32_t sequence_ops_check_fork(struct engine_state *state, struct call *call)
+{
+    uint32_t parent = sequence_ops_find(state, call);
+    if (parent == NO_ROW)
+        return NO_ROW;
+    uint32_t length = block_tables_view(step_tables(state->steps), parent).length;
+    uint32_t max_tokens = sequences_at(state->sequences, parent)->options.max_tokens;
+    if (call->length == UINT32_MAX)
+        call->length = length;
+    if (call->length > length)
+        call_fail(call, ATTND_INVALID, "length is %u, and the sequence has %u", call->length, length);
+    bool may = call->status == 0 && ids_are_free(state, call) &&
+               has_room_for_forks(state, call, call->length) &&
+               may_declare(state, call, max_tokens, call->length, call->count);
+    return may ? parent : NO_ROW;
+}
+
 void sequence_ops_fork(struct engine_state *state, struct call *call)
 {
     uint32_t parent = sequence_ops_find(state, call), row, made = 0;
-    if (parent == NO_ROW)
-        return;
-    uint32_t length = block_tables_view(step_tables(state->steps), parent).length;
     struct sequence *from = sequences_at(state->sequences, parent);
-    if (call->length == UINT32_MAX)
-        call->length = length;
-    if (call->length > length) {
-        call_fail(call, ATTND_INVALID, "length is %u, and the sequence has %u", call->length, length);
-        return;
-    }
-    if (!ids_are_free(state, call) || !has_room_for_forks(state, call, call->length) ||
-        !may_declare(state, call, from->options.max_tokens, call->length, call->count) ||
-        client_queue_bring_in(state->clients, call, parent) != 0)
-        return;
     call->views = call_alloc(call, call->count, sizeof *call->views);
     uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
     while (call->views && rows && made < call->count &&
            block_tables_fork(step_tables(state->steps), parent, call->length, &row) == 0) {
-        sequences_add(state->sequences, row, call->ids ? call->ids[made] : 0, call->id, clock_s());
+        sequences_add(state->sequences, row, call->ids ? call->ids[made] : 0, call->id, state->now_s);
         sequences_at(state->sequences, row)->options = from->options;
         rows[made++] = row;
     }
@@ -238,19 +208,15 @@ void sequence_ops_fork(struct engine_state *state, struct call *call)
         all = all && inspect_show(state, call, rows[i]);
     }
     reservation_note(state, parent);
-    from->used_s = clock_s();
+    from->used_s = state->now_s;
     if (all)
         return;
     for (uint32_t i = 0; i < made; i++) /* all or none */
         remove_row(state, rows[i]);
     reservation_note(state, parent);
     call->view_count = 0;
-    if (made < call->count)
-        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
-                  state->config->limits.sequences, made, call->count);
-    else
-        call_fail(call, ATTND_INVALID, "the block tables of %u forks do not fit one answer",
-                  call->count);
+    call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks now",
+              state->config->limits.sequences, made, call->count);
 }
 
 void sequence_ops_truncate(struct engine_state *state, struct call *call)
@@ -259,19 +225,19 @@ void sequence_ops_truncate(struct engine_state *state, struct call *call)
     if (row == NO_ROW)
         return;
     uint32_t need = reservation_truncation(state, row, call->length);
-    if (!can_promise(state, need)) {
+    if (!reservation_can_promise(state, need)) {
         call_fail(
             call, ATTND_NO_BLOCKS,
             "it shares %u of the blocks that it would give back, max_tokens says that it will need "
             "others for them, and %llu are free or reclaimable and promised to nobody",
-            need, (unsigned long long)unpromised(state));
+            need, (unsigned long long)reservation_unpromised(state));
         return;
     }
     if (call->length < block_tables_view(step_tables(state->steps), row).cursor_max)
         prompts_cut(state->prompts, row, call->length); /* what is written anew may be something else */
     block_tables_truncate(step_tables(state->steps), row, call->length);
     reservation_note(state, row);
-    sequences_at(state->sequences, row)->used_s = clock_s();
+    sequences_at(state->sequences, row)->used_s = state->now_s;
     inspect_show_one(state, call, row);
 }
 
@@ -282,36 +248,34 @@ void sequence_ops_delete(struct engine_state *state, struct call *call)
         remove_row(state, row);
 }
 
-void sequence_ops_lease(struct engine_state *state, struct call *call)
+int sequence_ops_check_lease(struct engine_state *state, struct call *call)
 {
     const struct config *c = state->config;
-    uint32_t row;
-    if (!id_is_free(state, call, call->id))
-        return;
-    if ((uint64_t)call->count * c->geometry.block_size > c->limits.sequence_tokens) {
+    uint64_t tokens = (uint64_t)call->count * c->geometry.block_size;
+    if (id_is_free(state, call, call->id) && tokens > c->limits.sequence_tokens)
         call_fail(call, ATTND_INVALID,
                   "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
-                  call->count, (unsigned long long)call->count * c->geometry.block_size,
-                  c->limits.sequence_tokens);
-        return;
-    }
-    if (block_tables_add(step_tables(state->steps), NO_ROOT, NULL, 0, &row) != 0) {
-        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use", c->limits.sequences);
-        return;
-    }
-    call->priority = call->options.priority;
-    if (client_queue_take_blocks(state->clients, call, row, call->count) != 0) {
-        block_tables_remove(step_tables(state->steps), row);
-        return;
-    }
-    add_lease(state, row, call->id, call->options);
+                  call->count, (unsigned long long)tokens, c->limits.sequence_tokens);
+    return call->status;
+}
+
+void sequence_ops_add_lease(struct engine_state *state, struct call *call, uint32_t row)
+{
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    (void)sequences_add(state->sequences, row, call->id, 0, state->now_s);
+    struct sequence *s = sequences_at(state->sequences, row);
+    s->options = call->options;
+    s->lease = true;
+    for (uint32_t i = 0; i < table.entries; i++)
+        state->lease_of[table.ids[i]] = row;
+    state->leases++;
+    state->leased_blocks += table.entries;
     inspect_show_one(state, call, row);
 }
 
-/* Remove clients' sequences that were not used for as long as they may be, some thousands a look. */
 void sequence_ops_reap(struct engine_state *state)
 {
-    double now = clock_s();
+    double now = state->now_s;
     uint32_t rows = state->config->limits.sequences;
     if (now - state->reaped_s < REAP_S)
         return;

@@ -14,10 +14,18 @@
 uint32_t sequence_ops_find(struct engine_state *state, struct call *call);
 
 void sequence_ops_create(struct engine_state *state, struct call *call);   /* CALL_CREATE */
-void sequence_ops_fork(struct engine_state *state, struct call *call);     /* CALL_FORK */
 void sequence_ops_truncate(struct engine_state *state, struct call *call); /* CALL_TRUNCATE */
 void sequence_ops_delete(struct engine_state *state, struct call *call);   /* CALL_DELETE */
-void sequence_ops_lease(struct engine_state *state, struct call *call);    /* CALL_LEASE */
+
+/* sequence_ops_check_fork: whether CALL_FORK can be done once its parent is resident; the parent's row, or
+ * NO_ROW with the call failed. sequence_ops_fork: do it. */
+uint32_t sequence_ops_check_fork(struct engine_state *state, struct call *call);
+void sequence_ops_fork(struct engine_state *state, struct call *call);
+
+/* sequence_ops_check_lease: 0, or CALL_LEASE has failed. sequence_ops_add_lease: a new row that has the
+ * lease's blocks becomes the lease. */
+int sequence_ops_check_lease(struct engine_state *state, struct call *call);
+void sequence_ops_add_lease(struct engine_state *state, struct call *call, uint32_t row);
 
 /* sequence_ops_reap: remove clients' sequences and leases that were not used for as long as they may
  * be. To be called often; it looks at some thousands of rows twice a second. */

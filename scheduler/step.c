@@ -1,4 +1,13 @@
-/* step.c - see step.h. */
+/* step.c - see step.h.
+ *
+ * A step is laid out when it is submitted. Parts that share a pass lie side by side in staging memory:
+ *
+ *     pass of layer 3    q  [ call 7: 2 rows | call 9: 1 row | call 12: 1 row ]    o, lse likewise
+ *                      k, v [ call 7: 2      |               | call 12: 1     ]
+ *
+ * so the planner sees all their rows at once and rows of different clients share work tiles. When the
+ * step retires, outputs are copied from there to where each part wants them. Parts in place are passes
+ * by themselves and are copied nowhere. */
 #include "scheduler/step.h"
 
 #include "config/clock.h"
@@ -6,15 +15,64 @@
 #include "config/log.h"
 #include "scheduler/calibration.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLES = 1024 }; /* steps remembered for the percentiles of /stats */
+enum {
+    SAMPLES = 1024,       /* steps remembered for the percentiles of /stats */
+    PASSES_PER_LAYER = 4, /* room in a step */
+    PRODUCERS = STEP_OF_WORKLOADS + 1
+};
 
-/* Planners for the layers of one window, a planner a slot. */
+#define NO_PART UINT32_MAX
+
+/* Planners for the layers of one window, a planner a plan of a step. */
 struct window_planners {
     uint32_t window;
-    struct planner *slots[PLAN_SLOTS];
+    struct planner *plans[STEP_PLANS];
+};
+
+/* A part as the step keeps it. */
+struct kept_part {
+    struct step_part is;
+    uint32_t next;      /* of its pass; NO_PART: the last */
+    uint32_t first_row; /* in its pass */
+};
+
+struct pass {
+    uint32_t layer;
+    enum attention_kernel kernel;
+    enum dtype kv_dtype; /* if it appends given k and v */
+    bool in_place, appends_given;
+    enum step_producer producer;
+    uint32_t first, last; /* parts */
+    uint32_t rows, tokens;
+    size_t first_row; /* of its rows among all of the staging memory */
+};
+
+/* Memory in which the parts of a step lie side by side. */
+struct staging {
+    uint8_t *q, *o, *k, *v; /* [rows_max][heads][head_dim] */
+    float *lse;             /* [rows_max][query_heads] */
+};
+
+struct step {
+    struct steps *of;
+    unsigned slot;
+    uint64_t number, ticket;
+    struct pass *passes;     /* [passes_max] */
+    struct kept_part *parts; /* [parts_max] */
+    uint32_t pass_count, part_count, client_plans;
+    uint32_t staged_rows, staged_tokens; /* of parts that are not in place */
+    uint32_t rows[PRODUCERS];
+    uint64_t bytes[PRODUCERS];
+    struct copy_list copies;
+    uint32_t *table_rows; /* [limits.sequences] that take part */
+    uint32_t table_row_count;
+    uint32_t loose_count; /* tables of its own */
+    struct staging staging;
+    struct step_cost cost;
 };
 
 struct steps {
@@ -26,47 +84,180 @@ struct steps {
     struct block_tables *tables;
     struct window_planners *windows; /* [window_count] */
     uint32_t window_count;
-    struct kv_copy *copies;               /* [rows_max + pool_blocks] */
-    struct table_use loose[LOOSE_TABLES]; /* what they hold */
+    uint32_t rows_max, passes_max, parts_max, copies_max;
+
+    struct step slots[STEPS_IN_FLIGHT];
+    unsigned oldest, in_flight; /* slots[oldest], and those behind it */
+    uint64_t number;            /* of the step being formed */
+
+    /* of the step being formed */
+    struct planner_row *row_room, *rows;  /* [rows_max] given out; as laid out */
+    struct kv_append *append_room, *appends; /* [rows_max] likewise */
+    uint32_t rows_given, appends_given;
+    struct attention_pass *submitted; /* [passes_max] */
+    struct kv_copy *kv_copies;        /* [copies_max] */
+    struct table_use *loose;          /* [STEPS_IN_FLIGHT * STEP_LOOSE_TABLES] what they hold */
     uint64_t loose_version;
-    struct table_use *uses; /* [table rows] of the passes being run */
-    uint64_t *used_in;      /* [table rows] the run that a row was last named in */
-    uint64_t runs;
-    uint64_t number;     /* of the step being formed */
+    struct table_use *uses; /* [table rows] */
+    uint64_t *used_in;      /* [table rows] the step that named a row last */
+
     bool appended;       /* anything, ever */
     double slow_noted_s; /* when a slow step was last logged */
-
     struct step_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES], idle_us[SAMPLES];
-    uint32_t step_rows[SAMPLES];
-    uint64_t step_bytes[SAMPLES];
+    uint32_t step_rows_of[SAMPLES];
+    uint64_t step_bytes_of[SAMPLES];
 };
 
-/* ---- running ------------------------------------------------------------------------------------- */
+/* ---- sizes --------------------------------------------------------------------------------------- */
 
-const struct plan *step_plan(struct steps *x, unsigned slot, uint32_t layer,
-                                 const struct planner_row *rows, uint32_t n)
+static size_t q_row_bytes(const struct steps *x)
 {
-    uint32_t stride, i = 0;
-    const uint32_t *ids = block_tables_ids(x->tables, &stride);
-    if (n == 0)
-        return NULL;
-    while (x->windows[i].window != x->g->window[layer])
-        i++;
-    return planner_make(x->windows[i].slots[slot], rows, n, ids, stride);
+    return (size_t)x->g->query_heads * x->g->head_dim * dtype_bytes(x->g->dtype);
 }
 
-uint32_t step_set_table(struct steps *x, uint32_t i, const uint32_t *ids, uint32_t n)
+static size_t kv_row_bytes(const struct steps *x, enum dtype dtype)
 {
-    uint32_t row = x->config->limits.sequences + i;
+    return (size_t)x->g->kv_heads * x->g->head_dim * dtype_bytes(dtype);
+}
+
+/* Room for one token's K or V, whichever format it comes in. */
+static size_t kv_row_room(const struct steps *x)
+{
+    size_t given = kv_row_bytes(x, x->g->dtype), stored = kv_row_bytes(x, x->g->kv_dtype);
+    return given > stored ? given : stored;
+}
+
+/* ---- forming ------------------------------------------------------------------------------------- */
+
+struct step *step_begin(struct steps *x)
+{
+    if (x->in_flight == STEPS_IN_FLIGHT)
+        return NULL;
+    struct step *s = &x->slots[(x->oldest + x->in_flight) % STEPS_IN_FLIGHT];
+    s->number = x->number;
+    s->pass_count = s->part_count = s->client_plans = s->staged_rows = s->staged_tokens = 0;
+    s->copies.count = s->table_row_count = s->loose_count = 0;
+    memset(s->rows, 0, sizeof s->rows);
+    memset(s->bytes, 0, sizeof s->bytes);
+    x->rows_given = x->appends_given = 0;
+    return s;
+}
+
+uint64_t step_number(const struct steps *x)
+{
+    return x->number;
+}
+
+unsigned step_slot(const struct step *s)
+{
+    return s->slot;
+}
+
+struct planner_row *step_rows(struct step *s, uint32_t n)
+{
+    struct steps *x = s->of;
+    if (n > x->rows_max - x->rows_given)
+        return NULL;
+    x->rows_given += n;
+    return x->row_room + x->rows_given - n;
+}
+
+struct kv_append *step_appends(struct step *s, uint32_t n)
+{
+    struct steps *x = s->of;
+    if (n > x->rows_max - x->appends_given)
+        return NULL;
+    x->appends_given += n;
+    return x->append_room + x->appends_given - n;
+}
+
+/* The pass that a part can share, or NULL. */
+static struct pass *find_pass(const struct step *s, const struct step_part *part)
+{
+    for (uint32_t i = 0; !part->in_place && i < s->pass_count; i++) {
+        struct pass *pass = &s->passes[i];
+        if (!pass->in_place && pass->layer == part->layer && pass->kernel == part->kernel &&
+            (!part->k || !pass->appends_given || pass->kv_dtype == part->kv_dtype))
+            return pass;
+    }
+    return NULL;
+}
+
+/* Whether a pass that has no queries yet, or a new one (NULL), will need a plan for those of a part. */
+static bool needs_plan(const struct pass *pass, const struct step_part *part)
+{
+    return part->producer == STEP_OF_CLIENTS && part->row_count && !(pass && pass->rows);
+}
+
+bool step_fits(const struct step *s, const struct step_part *part, uint32_t n)
+{
+    const struct steps *x = s->of;
+    const struct pass *pass = find_pass(s, part);
+    bool staged = part->in_place || (part->row_count <= x->rows_max - s->staged_rows &&
+                                     part->tokens <= x->rows_max - s->staged_tokens);
+    uint32_t kept = part->producer == STEP_OF_CLIENTS ? x->g->layers : 0; /* for workloads, that come last */
+    return staged && n + kept <= x->parts_max - s->part_count &&
+           (pass || n + kept <= x->passes_max - s->pass_count) &&
+           !(needs_plan(pass, part) && s->client_plans == STEP_CLIENT_PLANS);
+}
+
+void step_add(struct step *s, const struct step_part *part)
+{
+    struct pass *pass = find_pass(s, part);
+    assert(step_fits(s, part, 1));
+    s->client_plans += needs_plan(pass, part);
+    uint32_t at = s->part_count++;
+    if (!pass) {
+        pass = &s->passes[s->pass_count++];
+        *pass = (struct pass){.layer = part->layer,
+                              .kernel = part->kernel,
+                              .in_place = part->in_place,
+                              .producer = part->producer,
+                              .first = at};
+    } else {
+        s->parts[pass->last].next = at;
+    }
+    pass->last = at;
+    s->parts[at] = (struct kept_part){.is = *part, .next = NO_PART, .first_row = pass->rows};
+    if (part->k) {
+        pass->appends_given = true;
+        pass->kv_dtype = part->kv_dtype;
+    }
+    pass->rows += part->row_count;
+    pass->tokens += part->tokens;
+    s->staged_rows += part->in_place ? 0 : part->row_count;
+    s->staged_tokens += part->in_place ? 0 : part->tokens;
+    if (part->producer == STEP_OF_CLIENTS)
+        s->rows[STEP_OF_CLIENTS] += part->row_count;
+    else if (part->row_count > s->rows[STEP_OF_WORKLOADS]) /* layer after layer the same rows */
+        s->rows[STEP_OF_WORKLOADS] = part->row_count;
+}
+
+struct copy_list *step_copies(struct step *s)
+{
+    return &s->copies;
+}
+
+void step_take_part(struct step *s, uint32_t row)
+{
+    block_tables_submit(s->of->tables, row, s->number);
+    s->table_rows[s->table_row_count++] = row;
+}
+
+struct step_table step_set_table(struct step *s, const uint32_t *ids, uint32_t n)
+{
+    struct steps *x = s->of;
+    uint32_t i = s->slot * STEP_LOOSE_TABLES + s->loose_count++,
+             row = x->config->limits.sequences + i;
     memcpy(block_tables_loose(x->tables, i), ids, n * sizeof *ids);
     x->loose[i] = (struct table_use){row, n, ++x->loose_version};
-    return row;
+    return (struct step_table){row, x->loose_version};
 }
 
-uint64_t step_table_version(const struct steps *x, uint32_t i)
+uint32_t step_tables_left(const struct step *s)
 {
-    return x->loose[i].version;
+    return STEP_LOOSE_TABLES - s->loose_count;
 }
 
 uint32_t step_table_blocks(const struct steps *x)
@@ -75,6 +266,133 @@ uint32_t step_table_blocks(const struct steps *x)
     (void)block_tables_ids(x->tables, &stride);
     return stride;
 }
+
+bool step_is_empty(const struct step *s)
+{
+    return s->part_count == 0 && s->copies.count == 0 && s->table_row_count == 0;
+}
+
+uint32_t step_row_count(const struct step *s)
+{
+    return s->rows[STEP_OF_CLIENTS] + s->rows[STEP_OF_WORKLOADS];
+}
+
+/* ---- laying out ---------------------------------------------------------------------------------- */
+
+/* Put the tensors of a pass's parts side by side, from row `row` and token `token` of the staging memory
+ * on. */
+static void gather(struct step *s, struct pass *pass, uint32_t row, uint32_t token,
+                   struct attention_pass *to)
+{
+    struct steps *x = s->of;
+    size_t q_bytes = q_row_bytes(x), kv_bytes = kv_row_bytes(x, pass->kv_dtype);
+    uint8_t *q = s->staging.q + row * q_bytes, *k = s->staging.k + token * kv_row_room(x),
+            *v = s->staging.v + token * kv_row_room(x);
+    pass->first_row = row;
+    *to = (struct attention_pass){.layer = pass->layer,
+                                  .appends = x->appends + x->appends_given,
+                                  .k = k,
+                                  .v = v,
+                                  .source_dtype = pass->kv_dtype,
+                                  .q = q,
+                                  .o = s->staging.o + row * q_bytes,
+                                  .lse = s->staging.lse + (size_t)row * x->g->query_heads,
+                                  .kernel = pass->kernel};
+    uint32_t source = 0;
+    for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
+        const struct step_part *part = &s->parts[i].is;
+        if (part->row_count) {
+            memcpy(x->rows + row, part->rows, part->row_count * sizeof *part->rows);
+            memcpy(q, part->q, part->row_count * q_bytes);
+        }
+        row += part->row_count;
+        q += part->row_count * q_bytes;
+        for (uint32_t a = 0; a < part->append_count; a++) {
+            x->appends[x->appends_given] = part->appends[a];
+            x->appends[x->appends_given++].source += source;
+        }
+        if (part->tokens) {
+            memcpy(k, part->k, part->tokens * kv_bytes);
+            memcpy(v, part->v, part->tokens * kv_bytes);
+        }
+        k += part->tokens * kv_bytes;
+        v += part->tokens * kv_bytes;
+        source += part->tokens;
+        to->append_count += part->append_count;
+    }
+}
+
+/* A part in place, as it is. */
+static struct attention_pass as_it_is(const struct step_part *part)
+{
+    return (struct attention_pass){.layer = part->layer,
+                                   .appends = part->appends,
+                                   .append_count = part->append_count,
+                                   .k = part->k,
+                                   .v = part->v,
+                                   .source_dtype = part->kv_dtype,
+                                   .q = part->q,
+                                   .q_source = part->q_source,
+                                   .o = part->o,
+                                   .lse = part->lse,
+                                   .kernel = part->kernel};
+}
+
+/* A plan of these rows for the layers with the window of `layer`. */
+static const struct plan *make_plan(struct steps *x, unsigned plan, uint32_t layer,
+                                    const struct planner_row *rows, uint32_t n)
+{
+    uint32_t stride, i = 0;
+    const uint32_t *ids = block_tables_ids(x->tables, &stride);
+    while (x->windows[i].window != x->g->window[layer])
+        i++;
+    return planner_make(x->windows[i].plans[plan], rows, n, ids, stride);
+}
+
+/* Plan the queries of every pass. Those of workloads are the same rows at every layer, so layers of one
+ * window have the same plan. */
+static void make_plans(struct step *s, struct attention_pass *passes)
+{
+    struct steps *x = s->of;
+    unsigned clients = 0;
+    for (uint32_t i = 0; i < s->pass_count; i++) {
+        const struct pass *pass = &s->passes[i];
+        const struct step_part *part = &s->parts[pass->first].is;
+        if (pass->rows == 0)
+            continue;
+        const struct planner_row *rows = pass->in_place ? part->rows : x->rows + pass->first_row;
+        if (pass->producer == STEP_OF_CLIENTS) {
+            passes[i].plan = make_plan(x, clients++, pass->layer, rows, pass->rows);
+            continue;
+        }
+        for (uint32_t other = 0; other < i && !passes[i].plan; other++) {
+            if (s->passes[other].producer == STEP_OF_WORKLOADS &&
+                x->g->window[s->passes[other].layer] == x->g->window[pass->layer])
+                passes[i].plan = passes[other].plan;
+        }
+        if (!passes[i].plan)
+            passes[i].plan = make_plan(x, STEP_CLIENT_PLANS, pass->layer, rows, pass->rows);
+    }
+}
+
+static void lay_out(struct step *s, struct attention_pass *passes)
+{
+    uint32_t row = 0, token = 0;
+    s->of->appends_given = 0; /* given out; from now on laid out */
+    for (uint32_t i = 0; i < s->pass_count; i++) {
+        struct pass *pass = &s->passes[i];
+        if (pass->in_place) {
+            passes[i] = as_it_is(&s->parts[pass->first].is);
+            continue;
+        }
+        gather(s, pass, row, token, &passes[i]);
+        row += pass->rows;
+        token += pass->tokens;
+    }
+    make_plans(s, passes);
+}
+
+/* ---- submitting ---------------------------------------------------------------------------------- */
 
 /* Tokens whose K and V an item reads. */
 static uint32_t tokens_of(const struct plan *plan, const struct plan_item *item, uint32_t window)
@@ -99,12 +417,23 @@ static uint64_t bytes_of(const struct steps *x, const struct attention_pass *pas
     return tokens * geometry_token_bytes(x->g);
 }
 
-/* Name a row of the tables, once a run. */
+/* Bytes that the plans read, by producer. Passes of one plan read the same. */
+static void count_bytes(struct step *s, const struct attention_pass *passes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->pass_count; i++) {
+        if (i == 0 || passes[i].plan != passes[i - 1].plan)
+            bytes = bytes_of(s->of, &passes[i]);
+        s->bytes[s->passes[i].producer] += bytes;
+    }
+}
+
+/* Name a row of the tables, once a step. */
 static uint32_t add_use(struct steps *x, uint32_t row, uint32_t n)
 {
-    if (x->used_in[row] == x->runs)
+    if (x->used_in[row] == x->number)
         return n;
-    x->used_in[row] = x->runs;
+    x->used_in[row] = x->number;
     if (row >= x->config->limits.sequences) {
         x->uses[n] = x->loose[row - x->config->limits.sequences];
         return n + 1;
@@ -118,7 +447,6 @@ static uint32_t add_use(struct steps *x, uint32_t row, uint32_t n)
 static uint32_t find_uses(struct steps *x, const struct attention_pass *passes, uint32_t pass_count)
 {
     uint32_t n = 0;
-    x->runs++;
     for (uint32_t p = 0; p < pass_count; p++) {
         const struct attention_pass *pass = &passes[p];
         bool same_plan = p > 0 && pass->plan == passes[p - 1].plan;
@@ -132,7 +460,7 @@ static uint32_t find_uses(struct steps *x, const struct attention_pass *passes, 
     return n;
 }
 
-/* Whatever the tables count, the backend moves. */
+/* Translate an allocator copy for the backend. */
 static struct kv_copy copy_of(const struct block_copy *copy)
 {
     static const enum kv_copy_kind kinds[] = {[COPY_ON_WRITE] = KV_COPY,
@@ -142,76 +470,65 @@ static struct kv_copy copy_of(const struct block_copy *copy)
     return (struct kv_copy){kinds[copy->kind], copy->from, copy->to, copy->slots};
 }
 
-struct step_run step_submit(struct steps *x, const struct block_copy *copies, uint32_t n,
-                                const struct attention_pass *passes, uint32_t pass_count)
+void step_submit(struct step *s)
 {
-    struct step_run run = {0};
-    n = FAULTY(FAULT_COPY_SKIPPED) ? 0 : n;
-    for (uint32_t i = 0; i < n; i++)
-        x->copies[i] = copy_of(&copies[i]);
-    uint64_t bytes = 0; /* of a pass; those of one plan read the same */
-    for (uint32_t i = 0; i < pass_count; i++) {
-        if (i == 0 || passes[i].plan != passes[i - 1].plan)
-            bytes = bytes_of(x, &passes[i]);
-        run.bytes += bytes;
-    }
-    for (uint32_t i = 0; i < pass_count; i++)
-        x->appended |= passes[i].append_count > 0;
+    struct steps *x = s->of;
+    uint32_t copies = FAULTY(FAULT_COPY_SKIPPED) ? 0 : s->copies.count;
+    assert(s->number == x->number && x->in_flight < STEPS_IN_FLIGHT && copies <= x->copies_max);
+    for (uint32_t i = 0; i < copies; i++)
+        x->kv_copies[i] = copy_of(&s->copies.list[i]);
+    lay_out(s, x->submitted);
+    count_bytes(s, x->submitted);
+    for (uint32_t i = 0; i < s->pass_count; i++)
+        x->appended |= x->submitted[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,
-                                  .use_count = find_uses(x, passes, pass_count),
-                                  .copies = x->copies,
-                                  .copy_count = n,
-                                  .passes = passes,
-                                  .pass_count = pass_count};
+                                  .use_count = find_uses(x, x->submitted, s->pass_count),
+                                  .copies = x->kv_copies,
+                                  .copy_count = copies,
+                                  .passes = x->submitted,
+                                  .pass_count = s->pass_count};
     step.tables = block_tables_ids(x->tables, &step.stride);
-    run.ticket = attention_submit(x->attention, &step);
-    return run;
-}
-
-bool step_is_done(struct steps *x, const struct step_run *run)
-{
-    return run->done || attention_poll(x->attention, run->ticket);
-}
-
-struct step_cost step_wait(struct steps *x, struct step_run *run)
-{
-    if (run->done)
-        return run->cost;
-    while (!attention_poll(x->attention, run->ticket)) {
-    }
-    struct attention_times times = attention_times(x->attention, run->ticket);
-    run->done = true;
-    run->cost = (struct step_cost){times.busy_s, run->bytes};
-    x->idle_us[x->totals.steps % SAMPLES] = (float)(times.idle_s * 1e6);
-    return run->cost;
-}
-
-struct step_cost step_run(struct steps *x, const struct block_copy *copies, uint32_t n,
-                              const struct attention_pass *passes, uint32_t pass_count)
-{
-    struct step_run run = step_submit(x, copies, n, passes, pass_count);
-    return step_wait(x, &run);
-}
-
-void step_submitted(struct steps *x)
-{
+    s->ticket = attention_submit(x->attention, &step);
+    x->in_flight++;
     x->number++;
 }
 
-void *step_host_memory(struct steps *x, size_t bytes)
+/* ---- retiring ------------------------------------------------------------------------------------ */
+
+unsigned steps_in_flight(const struct steps *x)
 {
-    return attention_host_memory(x->attention, bytes);
+    return x->in_flight;
 }
 
-void step_free_host_memory(struct steps *x, void *memory, size_t bytes)
+struct step *steps_poll(struct steps *x)
 {
-    attention_free_host_memory(x->attention, memory, bytes);
+    struct step *s = &x->slots[x->oldest];
+    return x->in_flight && attention_poll(x->attention, s->ticket) ? s : NULL;
+}
+
+/* Copy the outputs of the parts that lie side by side to where they belong. */
+static void scatter(struct step *s)
+{
+    const struct steps *x = s->of;
+    size_t bytes = q_row_bytes(x), heads = x->g->query_heads;
+    for (uint32_t p = 0; p < s->pass_count; p++) {
+        const struct pass *pass = &s->passes[p];
+        for (uint32_t i = pass->in_place ? NO_PART : pass->first; i != NO_PART; i = s->parts[i].next) {
+            const struct step_part *part = &s->parts[i].is;
+            size_t row = pass->first_row + s->parts[i].first_row;
+            if (part->row_count)
+                memcpy(part->o, s->staging.o + row * bytes, part->row_count * bytes);
+            if (part->lse)
+                memcpy(part->lse, s->staging.lse + row * heads,
+                       part->row_count * heads * sizeof *part->lse);
+        }
+    }
 }
 
 /* One line for a step that took long. */
-static void note_slow(struct steps *x, uint64_t step, uint32_t sequences, uint32_t rows,
-                      struct step_cost cost)
+static void note_slow(struct steps *x, const struct step *s)
 {
+    const struct step_cost cost = s->cost;
     double now = clock_s(), limit = x->config->slow_step_ms * 1e-3;
     if (limit == 0 || cost.seconds < limit || now - x->slow_noted_s < 1)
         return;
@@ -220,22 +537,44 @@ static void note_slow(struct steps *x, uint64_t step, uint32_t sequences, uint32
         LOG_WARNING,
         "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
         "GB/s (roof %.1f)",
-        (unsigned long long)step, cost.seconds * 1e3, rows, sequences, (double)cost.bytes * 1e-6,
+        (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count, (double)cost.bytes * 1e-6,
         (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
 }
 
-void step_retire(struct steps *x, uint64_t step, const uint32_t *table_rows, uint32_t n,
-                     uint32_t rows, struct step_cost cost)
+static void note_figures(struct steps *x, const struct step *s, double idle_s)
 {
-    note_slow(x, step, n, rows, cost);
-    block_tables_retire_step(x->tables, step, table_rows, n);
-    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES);
-    x->step_us[at] = (float)(cost.seconds * 1e6);
-    x->step_rows[at] = rows;
-    x->step_bytes[at] = cost.bytes;
+    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES), rows = step_row_count(s);
+    x->idle_us[at] = (float)(idle_s * 1e6);
+    x->step_us[at] = (float)(s->cost.seconds * 1e6);
+    x->step_rows_of[at] = rows;
+    x->step_bytes_of[at] = s->cost.bytes;
     x->totals.rows_max = rows > x->totals.rows_max ? rows : x->totals.rows_max;
-    x->totals.busy_s += cost.seconds;
-    x->totals.bytes_read += cost.bytes;
+    x->totals.busy_s += s->cost.seconds;
+    x->totals.bytes_read += s->cost.bytes;
+}
+
+void step_retire(struct step *s)
+{
+    struct steps *x = s->of;
+    assert(x->in_flight && s == &x->slots[x->oldest]);
+    struct attention_times times = attention_times(x->attention, s->ticket);
+    s->cost = (struct step_cost){times.busy_s, s->bytes[STEP_OF_CLIENTS] + s->bytes[STEP_OF_WORKLOADS]};
+    scatter(s);
+    note_slow(x, s);
+    block_tables_retire_step(x->tables, s->number, s->table_rows, s->table_row_count);
+    note_figures(x, s, times.idle_s);
+    x->oldest = (x->oldest + 1) % STEPS_IN_FLIGHT;
+    x->in_flight--;
+}
+
+struct step_cost step_cost(const struct step *s)
+{
+    return s->cost;
+}
+
+uint64_t step_bytes(const struct step *s, enum step_producer producer)
+{
+    return s->bytes[producer];
 }
 
 /* ---- looking ------------------------------------------------------------------------------------- */
@@ -261,10 +600,10 @@ struct step_stats step_stats(const struct steps *x)
         return stats;
     for (uint32_t i = 0; i < n; i++) {
         stats.latest.seconds += (double)x->step_us[i] * 1e-6;
-        stats.latest.bytes += x->step_bytes[i];
+        stats.latest.bytes += x->step_bytes_of[i];
     }
     memcpy(times, x->step_us, n * sizeof *times);
-    memcpy(rows, x->step_rows, n * sizeof *rows);
+    memcpy(rows, x->step_rows_of, n * sizeof *rows);
     qsort(times, n, sizeof *times, by_float);
     memcpy(idle, x->idle_us, n * sizeof *idle);
     qsort(idle, n, sizeof *idle, by_float);
@@ -286,31 +625,6 @@ const struct attention_info *step_backend(const struct steps *x)
     return attention_info(x->attention);
 }
 
-void step_merge_states(struct steps *x, const struct merge_states *m)
-{
-    attention_merge_states(x->attention, m);
-}
-
-const char *step_failure(const struct steps *x)
-{
-    return attention_failure(x->attention);
-}
-
-uint32_t step_compare_kv(struct steps *x, const struct kv_rows *rows, const uint32_t *ids)
-{
-    return attention_compare_kv(x->attention, rows, ids);
-}
-
-bool step_self_test(struct steps *x)
-{
-    return attention_self_test(x->attention);
-}
-
-bool step_has_appended(const struct steps *x)
-{
-    return x->appended;
-}
-
 double step_roof_gb_per_s(const struct steps *x)
 {
     return x->roof_gb_per_s;
@@ -321,9 +635,42 @@ double step_grouping_us(const struct steps *x)
     return x->costs.grouping_us;
 }
 
-uint64_t step_number(const struct steps *x)
+const char *step_failure(const struct steps *x)
 {
-    return x->number;
+    return attention_failure(x->attention);
+}
+
+void step_merge_states(struct steps *x, const struct merge_states *m)
+{
+    assert(x->in_flight == 0);
+    attention_merge_states(x->attention, m);
+}
+
+uint32_t step_compare_kv(struct steps *x, const struct kv_rows *rows, const uint32_t *ids)
+{
+    assert(x->in_flight == 0);
+    return attention_compare_kv(x->attention, rows, ids);
+}
+
+bool step_self_test(struct steps *x)
+{
+    assert(x->in_flight == 0);
+    return attention_self_test(x->attention);
+}
+
+bool step_has_appended(const struct steps *x)
+{
+    return x->appended;
+}
+
+void *step_host_memory(struct steps *x, size_t bytes)
+{
+    return attention_host_memory(x->attention, bytes);
+}
+
+void step_free_host_memory(struct steps *x, void *memory, size_t bytes)
+{
+    attention_free_host_memory(x->attention, memory, bytes);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
@@ -333,6 +680,11 @@ static uint32_t row_blocks(const struct config *c)
 {
     uint64_t tokens = c->limits.sequence_tokens, pool = c->pool_blocks * c->geometry.block_size;
     return (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1;
+}
+
+static uint32_t table_rows(const struct config *c)
+{
+    return c->limits.sequences + STEPS_IN_FLIGHT * STEP_LOOSE_TABLES;
 }
 
 static int open_attention(struct steps *x, const struct steps_options *o,
@@ -352,7 +704,7 @@ static int open_attention(struct steps *x, const struct steps_options *o,
         .host_blocks = (uint32_t)c->host_blocks,
         .rows_max = c->step_rows_max,
         .partials_max = o->partials_max,
-        .table_rows = c->limits.sequences + LOOSE_TABLES,
+        .table_rows = table_rows(c),
         .table_stride = row_blocks(c),
         .progress = o->progress,
         .cookie = o->cookie,
@@ -394,8 +746,8 @@ static int make_planners(struct steps *x, uint32_t partials_max)
                                                 .first_loose_table = x->config->limits.sequences,
                                                 .share = x->config->sharing != SHARING_OFF,
                                                 .costs = x->costs};
-        for (int slot = 0; slot < PLAN_SLOTS; slot++) {
-            if (planner_create(&options, &x->windows[i].slots[slot]) != 0)
+        for (int plan = 0; plan < STEP_PLANS; plan++) {
+            if (planner_create(&options, &x->windows[i].plans[plan]) != 0)
                 return ATTND_NO_MEMORY;
         }
     }
@@ -410,33 +762,85 @@ static int make_tables(struct steps *x)
         .block_size = c->geometry.block_size,
         .layers = c->geometry.layers,
         .rows = c->limits.sequences,
-        .loose_rows = LOOSE_TABLES,
+        .loose_rows = STEPS_IN_FLIGHT * STEP_LOOSE_TABLES,
         .host_blocks = (uint32_t)c->host_blocks,
         .row_blocks = row_blocks(c),
     };
     return block_tables_create(&options, &x->tables);
 }
 
+/* What a step in flight keeps. */
+static bool make_slot(struct steps *x, unsigned slot)
+{
+    struct step *s = &x->slots[slot];
+    size_t rows = x->rows_max, q_bytes = rows * q_row_bytes(x), kv_bytes = rows * kv_row_room(x);
+    s->of = x;
+    s->slot = slot;
+    s->passes = calloc(x->passes_max, sizeof *s->passes);
+    s->parts = calloc(x->parts_max, sizeof *s->parts);
+    s->copies.list = calloc(x->copies_max, sizeof *s->copies.list);
+    s->table_rows = calloc(x->config->limits.sequences, sizeof *s->table_rows);
+    s->staging = (struct staging){
+        .q = step_host_memory(x, q_bytes),
+        .o = step_host_memory(x, q_bytes),
+        .k = step_host_memory(x, kv_bytes),
+        .v = step_host_memory(x, kv_bytes),
+        .lse = step_host_memory(x, rows * x->g->query_heads * sizeof *s->staging.lse)};
+    return s->passes && s->parts && s->copies.list && s->table_rows && s->staging.q && s->staging.o &&
+           s->staging.k && s->staging.v && s->staging.lse;
+}
+
+static void free_slot(struct steps *x, struct step *s)
+{
+    size_t rows = x->rows_max;
+    free(s->passes);
+    free(s->parts);
+    free(s->copies.list);
+    free(s->table_rows);
+    step_free_host_memory(x, s->staging.q, rows * q_row_bytes(x));
+    step_free_host_memory(x, s->staging.o, rows * q_row_bytes(x));
+    step_free_host_memory(x, s->staging.k, rows * kv_row_room(x));
+    step_free_host_memory(x, s->staging.v, rows * kv_row_room(x));
+    step_free_host_memory(x, s->staging.lse, rows * x->g->query_heads * sizeof *s->staging.lse);
+}
+
+static bool make_lists(struct steps *x)
+{
+    uint32_t tables = table_rows(x->config), rows = x->rows_max;
+    bool made = true;
+    x->row_room = calloc(rows, sizeof *x->row_room);
+    x->rows = calloc(rows, sizeof *x->rows);
+    x->append_room = calloc(rows, sizeof *x->append_room);
+    x->appends = calloc(rows, sizeof *x->appends);
+    x->submitted = calloc(x->passes_max, sizeof *x->submitted);
+    x->kv_copies = calloc(x->copies_max, sizeof *x->kv_copies);
+    x->loose = calloc((size_t)STEPS_IN_FLIGHT * STEP_LOOSE_TABLES, sizeof *x->loose);
+    x->uses = calloc(tables, sizeof *x->uses);
+    x->used_in = calloc(tables, sizeof *x->used_in);
+    for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
+        made &= make_slot(x, slot);
+    return made && x->row_room && x->rows && x->append_room && x->appends && x->submitted &&
+           x->kv_copies && x->loose && x->uses && x->used_in;
+}
+
 int steps_create(const struct steps_options *options, struct steps **result,
-                    char error[ATTENTION_ERROR_BYTES])
+                 char error[ATTENTION_ERROR_BYTES])
 {
     struct steps *x = calloc(1, sizeof *x);
+    const struct config *c = options->config;
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!x)
         return ATTND_NO_MEMORY;
-    x->config = options->config;
-    x->g = &options->config->geometry;
+    x->config = c;
+    x->g = &c->geometry;
     x->number = 1;
+    x->rows_max = c->step_rows_max;
+    x->passes_max = PASSES_PER_LAYER * c->geometry.layers + STEP_CLIENT_PLANS;
+    x->parts_max = x->rows_max + x->passes_max;
+    x->copies_max = x->rows_max + (uint32_t)c->pool_blocks + c->limits.sequences;
     int rc = open_attention(x, options, error);
-    if (rc == 0) {
-        x->copies = calloc(x->config->step_rows_max + x->config->pool_blocks, sizeof *x->copies);
-        uint32_t table_rows = x->config->limits.sequences + LOOSE_TABLES;
-        x->uses = calloc(table_rows, sizeof *x->uses);
-        x->used_in = calloc(table_rows, sizeof *x->used_in);
-        if (!x->copies || !x->uses || !x->used_in || make_tables(x) != 0 ||
-            make_planners(x, options->partials_max) != 0)
-            rc = ATTND_NO_MEMORY;
-    }
+    if (rc == 0 && (!make_lists(x) || make_tables(x) != 0 || make_planners(x, options->partials_max)))
+        rc = ATTND_NO_MEMORY;
     if (rc != 0) {
         steps_destroy(x);
         return rc;
@@ -450,14 +854,17 @@ void steps_destroy(struct steps *x)
     if (!x)
         return;
     for (uint32_t i = 0; i < x->window_count; i++) {
-        for (int slot = 0; slot < PLAN_SLOTS; slot++)
-            planner_destroy(x->windows[i].slots[slot]);
+        for (int plan = 0; plan < STEP_PLANS; plan++)
+            planner_destroy(x->windows[i].plans[plan]);
     }
-    free(x->windows);
-    free(x->copies);
-    free(x->uses);
-    free(x->used_in);
+    for (unsigned slot = 0; x->attention && slot < STEPS_IN_FLIGHT; slot++)
+        free_slot(x, &x->slots[slot]);
+    void *const lists[] = {x->windows,   x->row_room,  x->rows, x->append_room, x->appends,
+                           x->submitted, x->kv_copies, x->uses, x->used_in,     x->loose};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        free(lists[i]);
     block_tables_destroy(x->tables);
-    attention_close(x->attention);
+    if (x->attention)
+        attention_close(x->attention);
     free(x);
 }

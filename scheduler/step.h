@@ -1,10 +1,14 @@
-/* step.h - what steps run on: the backend, the block tables, a planner for every pass of a step,
- * and the record of the steps that were run.
+/* step.h - a step: copies, appends and attention that the backend makes together, whoever they are for.
  *
- * Whoever forms a step reserves its blocks with step_tables() under the number step_number(),
- * plans its passes, submits them, and retires the step when they are done. One step is formed at a time
- * while the one before may still be computed; steps are retired in their order. Engine thread only;
- * nothing allocates after create. */
+ *     begin -> add, copies, take_part, ... -> submit -> the backend computes -> retire
+ *
+ * One step is formed at a time. Up to STEPS_IN_FLIGHT are submitted and not retired; they retire in
+ * their order. Producers (client_queue.c, workload_run.c) add parts to the step being formed: parts of
+ * clients at one layer, of one format and for one kernel share a pass, and with it what their sequences
+ * share. Only this file submits to a backend.
+ *
+ * It also owns what steps run on: the backend, the block tables, and a planner for every plan of a
+ * step. Engine thread only; nothing allocates after create. */
 #ifndef SCHEDULER_STEP_H
 #define SCHEDULER_STEP_H
 
@@ -13,35 +17,30 @@
 #include "kernels/attention.h"
 #include "scheduler/planner.h"
 
-/* Plans that can be alive at a time, each with a planner that remembers the rows it had: one for each
- * pass of a step of client calls, and one for the sequences that the daemon drives itself. */
-enum { PLAN_SLOTS_OF_CALLS = 4, PLAN_SLOT_DRIVEN = PLAN_SLOTS_OF_CALLS, PLAN_SLOTS };
-
-/* Block tables of a step that belong to no sequence. */
-enum { LOOSE_TABLES = 1024 };
+enum {
+    STEPS_IN_FLIGHT = ATTENTION_STEPS_IN_FLIGHT,
+    /* Plans of a step, each made by a planner that remembers the rows that it had: one for each pass of
+       clients, and one for the sequences of workloads. */
+    STEP_CLIENT_PLANS = 4,
+    STEP_PLANS,
+    STEP_LOOSE_TABLES = 1024 /* block tables of a step that belong to no sequence */
+};
 
 struct steps;
+struct step;
 
 struct steps_options {
     const struct config *config;             /* borrowed */
-    const struct model_constants *constants; /* likewise; may change between steps */
+    const struct model_constants *constants; /* borrowed; may change while no step is in flight */
     uint32_t partials_max;
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
     void *cookie;
 };
 
-/* What running passes took. */
+/* What a step took. */
 struct step_cost {
     double seconds;
-    uint64_t bytes; /* of K and V that the plans read */
-};
-
-/* Passes that were submitted. */
-struct step_run {
-    uint64_t ticket; /* of the backend */
-    uint64_t bytes;
-    bool done; /* and this is what they took: */
-    struct step_cost cost;
+    uint64_t bytes; /* of K and V that its plans read */
 };
 
 /* Of the latest steps, and since start. */
@@ -51,75 +50,128 @@ struct step_stats {
     uint32_t rows_p50, rows_max;
     double step_us_p50, step_us_p99;
     struct step_cost latest; /* of the latest steps together */
-    double
-        idle_us_p50; /* between the end of a step and the begin of the next that waited for nothing */
+    double idle_us_p50;      /* between the end of a step and the begin of the next */
+};
+
+/* Who adds a part. */
+enum step_producer { STEP_OF_CLIENTS, STEP_OF_WORKLOADS };
+
+/* What one producer has computed at one layer: appends, then attention. The arrays of appends and rows
+ * stay as they are until the step is submitted, tensors until it is retired. */
+struct step_part {
+    enum step_producer producer;
+    uint32_t layer;
+    enum attention_kernel kernel;
+    const struct kv_append *appends; /* [append_count]; their sources are rows of k and v */
+    uint32_t append_count;
+    const void *k, *v;   /* [tokens][kv_heads][head_dim] of kv_dtype; NULL: generated */
+    uint32_t tokens;
+    enum dtype kv_dtype;
+    const struct planner_row *rows; /* [row_count] */
+    uint32_t row_count;
+    const void *q;                       /* [row_count][query_heads][head_dim]; NULL: generated */
+    const struct value_source *q_source; /* [row_count] */
+    void *o;                             /* [row_count][query_heads][head_dim] */
+    float *lse;                          /* [row_count][query_heads]; NULL: not wanted */
+    /* The backend uses these tensors where they lie, and the part is a pass by itself: for parts so
+       large that copying them costs more than a pass, and for generated ones. */
+    bool in_place;
 };
 
 /* steps_create: open the backend, measure the roof, make the tables. Returns 0, ATTND_INVALID or
  * ATTND_NO_MEMORY with a sentence in `error`. */
 MUST_USE int steps_create(const struct steps_options *options, struct steps **steps,
-                             char error[ATTENTION_ERROR_BYTES]);
+                          char error[ATTENTION_ERROR_BYTES]);
 void steps_destroy(struct steps *steps);
+
+/* ---- forming ---- */
+
+/* step_begin: a new, empty step; NULL while STEPS_IN_FLIGHT are in flight. One that was begun and not
+ * submitted is dropped; it must be empty. */
+struct step *step_begin(struct steps *steps);
+
+/* The number of the step that is being formed, for the allocator. */
+uint64_t step_number(const struct steps *steps);
+
+/* 0..STEPS_IN_FLIGHT-1: two steps that are alive have different ones. */
+unsigned step_slot(const struct step *step);
+
+/* Room that a part may use for its lists until the step is submitted; NULL when there is none. */
+struct planner_row *step_rows(struct step *step, uint32_t n);
+struct kv_append *step_appends(struct step *step, uint32_t n);
+
+/* step_fits: whether `n` parts like this one, at as many layers, can be added. step_add: add one that
+ * can. */
+bool step_fits(const struct step *step, const struct step_part *part, uint32_t n);
+void step_add(struct step *step, const struct step_part *part);
+
+/* The copies of the step, made in this order before all else. Room for every block of the pool and one
+ * for every sequence. */
+struct copy_list {
+    struct block_copy *list;
+    uint32_t count;
+};
+struct copy_list *step_copies(struct step *step);
+
+/* step_take_part: a row of the block tables is read or written by the step. Its cursors have moved as
+ * the step moves them. Once a step. */
+void step_take_part(struct step *step, uint32_t row);
+
+/* step_set_table(step, ids, n): a block table of the step's own, of at most step_table_blocks() ids.
+ * Returns its number and its version, for planner rows and appends. step_tables_left: how many more. */
+struct step_table {
+    uint32_t row;
+    uint64_t version;
+};
+struct step_table step_set_table(struct step *step, const uint32_t *ids, uint32_t n);
+uint32_t step_tables_left(const struct step *step);
+uint32_t step_table_blocks(const struct steps *steps);
+
+/* Nothing was added, and nothing has to be copied. */
+bool step_is_empty(const struct step *step);
+
+/* Queries so far. */
+uint32_t step_row_count(const struct step *step);
+
+/* step_submit: hand the step to the backend. */
+void step_submit(struct step *step);
+
+/* ---- in flight ---- */
+
+unsigned steps_in_flight(const struct steps *steps);
+
+/* steps_poll: the oldest step in flight, if the backend has done it; else NULL. */
+struct step *steps_poll(struct steps *steps);
+
+/* step_retire: a step that is done: outputs are put where they belong, full blocks published, fences
+ * lifted, figures noted. What it took can be asked for until the next step_begin(). */
+void step_retire(struct step *step);
+struct step_cost step_cost(const struct step *step);
+
+/* Bytes of K and V that the parts of a producer read. */
+uint64_t step_bytes(const struct step *step, enum step_producer producer);
+
+/* ---- what steps run on ---- */
 
 struct block_tables *step_tables(const struct steps *steps);
 const struct attention_info *step_backend(const struct steps *steps);
 double step_roof_gb_per_s(const struct steps *steps);
 double step_grouping_us(const struct steps *steps);
-
-/* See attention_merge_states(). */
-void step_merge_states(struct steps *steps, const struct merge_states *m);
+struct step_stats step_stats(const struct steps *steps);
 
 /* See attention_failure(). */
 const char *step_failure(const struct steps *steps);
 
-/* See attention_compare_kv(), attention_self_test(). */
-uint32_t step_compare_kv(struct steps *steps, const struct kv_rows *rows,
-                             const uint32_t *ids);
+/* No step is in flight: see attention_merge_states(), attention_compare_kv(), attention_self_test(). */
+void step_merge_states(struct steps *steps, const struct merge_states *m);
+uint32_t step_compare_kv(struct steps *steps, const struct kv_rows *rows, const uint32_t *ids);
 bool step_self_test(struct steps *steps);
 
 /* Whether anything was ever appended. */
 bool step_has_appended(const struct steps *steps);
 
-/* The number of the step that is being formed. */
-uint64_t step_number(const struct steps *steps);
-
-/* step_plan(steps, slot, layer, rows, n): the plan of these rows for layers with the window of
- * `layer`; valid until the slot's next plan for such a layer. NULL for no rows. */
-const struct plan *step_plan(struct steps *steps, unsigned slot, uint32_t layer,
-                                 const struct planner_row *rows, uint32_t n);
-
-/* step_set_table(steps, i, ids, n): what loose table i <= LOOSE_TABLES holds from now on; no
- * step is in flight. Returns its number, for planner rows and appends. Its version, likewise, is new
- * each time. */
-uint32_t step_set_table(struct steps *steps, uint32_t i, const uint32_t *ids, uint32_t n);
-uint64_t step_table_version(const struct steps *steps, uint32_t i);
-
-/* Blocks that a table has room for. */
-uint32_t step_table_blocks(const struct steps *steps);
-
-/* step_submit: the copies (n of them, in order), then the passes. What is handed over may be used
- * again at once but for the tensors of the passes, which stay untouched until step_wait(). */
-struct step_run step_submit(struct steps *steps, const struct block_copy *copies, uint32_t n,
-                                const struct attention_pass *passes, uint32_t pass_count);
-bool step_is_done(struct steps *steps, const struct step_run *run);
-struct step_cost step_wait(struct steps *steps, struct step_run *run);
-
-/* step_run: submit, and wait. */
-struct step_cost step_run(struct steps *steps, const struct block_copy *copies, uint32_t n,
-                              const struct attention_pass *passes, uint32_t pass_count);
-
-/* step_submitted: all of the step being formed is submitted; the next one begins. */
-void step_submitted(struct steps *steps);
-
-/* step_retire(steps, step, table_rows, n, rows, cost): a step has run, with these rows of the
- * block tables, `rows` query rows and this cost in all. */
-void step_retire(struct steps *steps, uint64_t step, const uint32_t *table_rows, uint32_t n,
-                     uint32_t rows, struct step_cost cost);
-
 /* Memory for tensors that the backend reads and writes fast; NULL when there is none. */
 void *step_host_memory(struct steps *steps, size_t bytes);
 void step_free_host_memory(struct steps *steps, void *memory, size_t bytes);
-
-struct step_stats step_stats(const struct steps *steps);
 
 #endif

@@ -8,7 +8,7 @@
 #ifndef SCHEDULER_SWAPPING_H
 #define SCHEDULER_SWAPPING_H
 
-#include "scheduler/inspect.h"
+#include "scheduler/engine_state.h"
 
 struct swapping;
 
@@ -17,12 +17,6 @@ struct swap_request {
     uint32_t blocks;  /* that must become free when the step being formed retires */
     int32_t priority; /* of the one who asks */
     uint64_t forming; /* sequences with this number (sequence.forming) stay */
-};
-
-/* The copies of a step that is being formed; there is room for every block of the pool. */
-struct copy_list {
-    struct block_copy *list;
-    uint32_t count;
 };
 
 MUST_USE int swapping_create(struct engine_state *state, struct swapping **swapping);

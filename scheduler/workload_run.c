@@ -1,21 +1,23 @@
-/* workload_run.c - workloads, step by step.
+/* workload_run.c - workloads, round by round.
  *
  *   arrives        waits             runs: fills, then decodes                    ends
- *   ------> [heap of its workload] -----> [runners, in order of admission] -----> verified, reported
+ *   ------> [heap of its workload] -----> [running, in order of admission] -----> verified, reported
  *                    ^   admission by forecast        |
  *                    +---- preempted: its blocks go, its tokens are appended again when it is back
  *
- * A step is one token of every runner that decodes, and as many tokens of those that fill (append their
- * prompt, or what they had before a preemption) as the step has room for, through all layers.
+ * A round is one token of every running sequence that decodes, and as many tokens of those that fill
+ * (append their prompt, or what they had before a preemption) as there is room for, through all layers.
+ * A step has all layers of a round, or as many as there is room for their outputs; the others go into
+ * the next steps. The next round is formed while the one before is computed.
  *
- * Admission looks at the peak of blocks over all future steps. A runner that decodes grows by at most
- * ceil(t / block_size) blocks in t steps and gives its private blocks back at its end, so with the ends
+ * Admission looks at the peak of blocks over all future rounds. A sequence that decodes grows by at most
+ * ceil(t / block_size) blocks in t rounds and gives its private blocks back at its end, so with the ends
  * in descending order the peak before each end is a running sum: O(n log n). Blocks that it shares are
  * counted as held for ever, which errs on the safe side. What was admitted so is never preempted; under
- * scheduler.admission "optimistic" a request is admitted when its prompt fits, and the latest runner of
- * the lowest priority is preempted when the pool runs out. The head of the queue is never overtaken.
+ * scheduler.admission "optimistic" a request is admitted when its prompt fits, and the latest sequence
+ * of the lowest priority is preempted when the pool runs out. The head of the queue is never overtaken.
  *
- * A request whose beginning is just being appended by a runner waits for it, a step or two, and then
+ * A request whose beginning is just being appended by another one waits for it, a round or two, and then
  * finds it in the cache. */
 #include "scheduler/workload_run.h"
 
@@ -32,10 +34,10 @@
 enum {
     HASHED_ROWS = 16, /* by a helper at a time */
     HELPERS_MAX = 8,
-    FLIGHTS = 2,             /* steps: one is formed while the one before is computed */
-    OUTPUT_BYTES = 64 << 20, /* of a step's outputs that are waited for together, at least a layer's */
+    ROUNDS = 2,              /* one is formed while the one before is computed */
+    OUTPUT_BYTES = 64 << 20, /* of the outputs of a step, at least a layer's */
     RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
-    ADMISSIONS_MAX = 64,     /* of one turn: each looks at all runners */
+    ADMISSIONS_MAX = 64,     /* of one turn: each looks at all that run */
     VERIFY_TURNS = 4,        /* while others run, every so many a part of a row is verified */
     OWNER_WORKLOADS = 1      /* of prefix roots; clients without a key are 0 */
 };
@@ -44,35 +46,41 @@ static const double WATCH_S = 0.25;   /* between two reports to a watcher */
 static const double BLOCKED_S = 0.02; /* between two tries when clients hold all blocks */
 
 /* A sequence that has blocks. */
-struct runner {
+struct running {
     struct workload *w;
     uint32_t ordinal, row;
     uint32_t fill; /* tokens to append before it decodes */
     uint32_t done; /* how far it has come with what is submitted */
     struct {
-        bool taken;        /* it takes part in this flight, */
+        bool taken;        /* it takes part in this round, */
         uint32_t appended; /* with so many new tokens, */
         uint32_t done;     /* and has then come so far */
-    } in[FLIGHTS];
+    } in[ROUNDS];
 };
 
-/* A row of a step. */
+/* A query of a round. */
 struct output_row {
     struct workload *w;
     uint32_t ordinal, position;
 };
 
-/* A step that is being formed, or has been submitted and not retired. */
-struct flight {
-    bool under_way;
-    uint64_t step;
-    struct step_run run;
+/* What was begun and has not ended: of which not all layers are submitted, or not all retired. */
+struct round {
+    bool begun;
+    uint32_t next_layer; /* that is not submitted */
+    uint32_t in_flight;  /* steps with some of its layers */
     uint32_t row_count, member_count;
     uint64_t copies;
     struct output_row *rows;   /* [rows_max] */
-    struct workload **members; /* [sequences_max] of the runners that take part */
+    struct workload **members; /* [sequences_max] of the sequences that take part */
     uint32_t *table_rows;      /* [sequences_max] theirs, of the block tables */
-    uint8_t *outputs;          /* [outputs_bytes], all layers of all rows */
+};
+
+/* The layers of a round that a step computes. */
+struct slice {
+    struct round *round; /* NULL: none */
+    uint32_t first_layer, layers;
+    uint8_t *outputs; /* [layers][round's rows][query_heads][head_dim], in outputs_bytes */
 };
 
 /* For the forecast: blocks of its own now, and steps until it gives them back. */
@@ -90,31 +98,33 @@ struct workload_run {
 
     struct workload *workloads[WORKLOADS_MAX];
     uint64_t next_id;
-    struct runner *runners; /* [sequences_max] */
-    uint32_t runner_count;
-    uint32_t rotation; /* runner that a step bounded in bytes begins with */
+    struct running *running; /* [sequences_max] */
+    uint32_t running_count;
+    uint32_t rotation; /* sequence that a round bounded in bytes begins with */
     bool blocked;      /* clients hold what the next step needs */
     bool in_step;      /* of the forecast being made: everybody advances a token a step */
     uint32_t turns;
+    uint64_t steps_noted; /* with layers of a round */
     bool changed; /* something has ended since admission was last tried */
     uint64_t retry_step, promised_step;
     uint32_t promised;
     struct outlook *outlooks; /* [sequences_max + WORKLOAD_FORKS_MAX + 1] */
 
-    /* the step being formed */
-    struct flight flights[FLIGHTS];
-    unsigned now; /* flight that is being formed */
-    uint32_t token_count, request_count, append_count, copy_count;
-    uint32_t *members;                /* [sequences_max] runners that take part */
+    struct round rounds[ROUNDS];
+    struct slice slices[STEPS_IN_FLIGHT]; /* by step_slot() */
+    struct call *cancels;                 /* calls that wait for the end of all rounds */
+
+    /* the round that was begun last */
+    unsigned now;
+    uint32_t token_count, request_count, append_count;
+    uint32_t *members;                /* [sequences_max] of running, that take part */
     struct reserve_request *requests; /* [sequences_max] */
-    struct block_copy *copies;        /* [sequences_max] */
     struct kv_append *appends;        /* [appends_max] */
     uint32_t appends_max;
     struct planner_row *planner_rows; /* [rows_max] */
     struct value_source *q_source;    /* [rows_max] */
-    struct attention_pass *passes;    /* [layers] */
     uint32_t *tokens;                 /* [sequence_tokens] scratch for the prefix index */
-    size_t outputs_bytes;             /* of a flight */
+    size_t outputs_bytes;             /* of a step */
     struct workload_hash *hashes;     /* [rows of outputs_bytes] */
     struct thread_pool *helpers;      /* NULL: the backend needs the processors itself */
 };
@@ -136,7 +146,7 @@ static uint32_t blocks_of(const struct workload_run *d, uint32_t tokens)
     return tokens / d->g->block_size + (tokens % d->g->block_size != 0);
 }
 
-static struct workload_sequence *state_of(const struct runner *r)
+static struct workload_sequence *state_of(const struct running *r)
 {
     return &r->w->sequences[r->ordinal];
 }
@@ -146,22 +156,22 @@ static const struct workload_request *request_of(const struct workload *w, uint3
     return &w->requests[w->sequences[ordinal].request];
 }
 
-static uint32_t length_of(const struct workload_run *d, const struct runner *r)
+static uint32_t length_of(const struct workload_run *d, const struct running *r)
 {
     return block_tables_cursor(d->tables, r->row, 0);
 }
 
 /* The same without what is in flight, which the cache does not have yet. */
-static uint32_t landed_length(const struct workload_run *d, const struct runner *r)
+static uint32_t retired_length(const struct workload_run *d, const struct running *r)
 {
     uint32_t length = length_of(d, r);
-    for (int i = 0; i < FLIGHTS; i++)
-        length -= d->flights[i].under_way && r->in[i].taken ? r->in[i].appended : 0;
+    for (int i = 0; i < ROUNDS; i++)
+        length -= d->rounds[i].begun && r->in[i].taken ? r->in[i].appended : 0;
     return length;
 }
 
-/* Children that a runner has yet to make. */
-static uint32_t forks_due(const struct runner *r)
+/* Children that a running sequence has yet to make. */
+static uint32_t forks_due(const struct running *r)
 {
     bool due = state_of(r)->child == 0 && !state_of(r)->forked;
     return due ? request_of(r->w, r->ordinal)->forks : 0;
@@ -281,14 +291,14 @@ static bool goes_in_step(const struct workload *w, const struct workload_request
     return !w->attend_prompt && (r->forks == 0 || r->fork_at >= r->prompt);
 }
 
-/* Outlooks of all runners. *private: blocks that only they hold now. */
+/* Outlooks of all running sequences. *private: blocks that only they hold now. */
 static uint32_t look_ahead(struct workload_run *d, uint32_t fill_steps, uint64_t *private)
 {
     uint32_t n = 0;
     *private = 0;
     d->in_step = d->config->step_bytes_max == 0;
-    for (uint32_t i = 0; i < d->runner_count; i++) {
-        const struct runner *r = &d->runners[i];
+    for (uint32_t i = 0; i < d->running_count; i++) {
+        const struct running *r = &d->running[i];
         const struct workload_request *request = request_of(r->w, r->ordinal);
         d->in_step &= goes_in_step(r->w, request);
         struct block_table_view view = block_tables_view(d->tables, r->row);
@@ -306,10 +316,10 @@ static uint32_t look_ahead(struct workload_run *d, uint32_t fill_steps, uint64_t
 /* Steps within which all that fill now, and `more` tokens, are filled. */
 static uint32_t fill_steps(const struct workload_run *d, uint64_t more)
 {
-    uint32_t room = d->rows_max > d->runner_count ? d->rows_max - d->runner_count : 1;
-    for (uint32_t i = 0; i < d->runner_count; i++) {
-        uint32_t length = length_of(d, &d->runners[i]);
-        more += d->runners[i].fill > length ? d->runners[i].fill - length : 0;
+    uint32_t room = d->rows_max > d->running_count ? d->rows_max - d->running_count : 1;
+    for (uint32_t i = 0; i < d->running_count; i++) {
+        uint32_t length = length_of(d, &d->running[i]);
+        more += d->running[i].fill > length ? d->running[i].fill - length : 0;
     }
     return (uint32_t)(more / room) + 1;
 }
@@ -353,14 +363,14 @@ static uint32_t common_tokens(const struct workload *w, uint32_t a, uint32_t b, 
     return smaller(at, max);
 }
 
-/* Whether a runner is about to append, and so to publish, more of a sequence's beginning than the `hit`
+/* Whether a running sequence is about to append, and so to publish, more of a sequence's beginning than the `hit`
  * blocks that the cache has of it. */
 static bool is_being_filled(const struct workload_run *d, const struct workload *w, uint32_t ordinal,
                             uint32_t fill, uint32_t hit)
 {
-    for (uint32_t i = 0; i < d->runner_count; i++) {
-        const struct runner *r = &d->runners[i];
-        uint32_t length = landed_length(d, r);
+    for (uint32_t i = 0; i < d->running_count; i++) {
+        const struct running *r = &d->running[i];
+        uint32_t length = retired_length(d, r);
         if (r->w != w || length >= r->fill)
             continue;
         uint32_t blocks =
@@ -380,18 +390,18 @@ static bool may_start(struct workload_run *d, const struct workload *w, uint32_t
     struct block_tables_counts counts = block_tables_counts(d->tables);
     uint32_t length = workload_length(w, ordinal), due = 0;
     uint32_t forks = w->sequences[ordinal].child == 0 && !w->sequences[ordinal].forked ? r->forks : 0;
-    for (uint32_t i = 0; i < d->runner_count; i++)
-        due += forks_due(&d->runners[i]);
+    for (uint32_t i = 0; i < d->running_count; i++)
+        due += forks_due(&d->running[i]);
     uint64_t rows = (uint64_t)due + 1 + forks;
-    if (counts.rows + rows > d->sequences_max || d->runner_count + rows > d->rows_max)
+    if (counts.rows + rows > d->sequences_max || d->running_count + rows > d->rows_max)
         return false;
     uint32_t own = blocks_of(d, fill) - held;
     uint64_t declared = d->o.state->declared; /* kept for clients */
     if (d->config->admission == ADMISSION_OPTIMISTIC) {
-        uint64_t claimed = d->runner_count; /* a block each to grow into, and what they still fill */
-        for (uint32_t i = 0; i < d->runner_count; i++) {
-            uint32_t has = length_of(d, &d->runners[i]);
-            claimed += blocks_of(d, larger(has, d->runners[i].fill)) - blocks_of(d, has);
+        uint64_t claimed = d->running_count; /* a block each to grow into, and what they still fill */
+        for (uint32_t i = 0; i < d->running_count; i++) {
+            uint32_t has = length_of(d, &d->running[i]);
+            claimed += blocks_of(d, larger(has, d->running[i].fill)) - blocks_of(d, has);
         }
         return own + claimed + declared <= pool.free + pool.cached;
     }
@@ -408,7 +418,7 @@ static bool may_start(struct workload_run *d, const struct workload *w, uint32_t
     return others + peak_of(d, d->outlooks, n) + declared <= pool.blocks;
 }
 
-static void add_runner(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
+static void add_running(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
                        uint32_t parent_row, double now)
 {
     struct workload_sequence *s = &w->sequences[ordinal];
@@ -419,8 +429,8 @@ static void add_runner(struct workload_run *d, struct workload *w, uint32_t ordi
         s->admitted_s = (float)(now - s->arrived_s);
         quantiles_add(&w->queue_us, (double)s->admitted_s * 1e6);
     }
-    d->runners[d->runner_count++] =
-        (struct runner){.w = w,
+    d->running[d->running_count++] =
+        (struct running){.w = w,
                         .ordinal = ordinal,
                         .row = row,
                         .fill = larger(request_of(w, ordinal)->prompt, s->done),
@@ -443,7 +453,7 @@ static bool admit_next(struct workload_run *d, struct workload *w, double now)
     pop_waiting(w);
     if (w->sequences[ordinal].admitted_s < 0)
         w->report.cached_tokens += (uint64_t)hit * d->g->block_size;
-    add_runner(d, w, ordinal, row, NO_ROW, now);
+    add_running(d, w, ordinal, row, NO_ROW, now);
     return true;
 }
 
@@ -451,7 +461,7 @@ static void admit(struct workload_run *d, double now)
 {
     struct workload *w;
     uint64_t step = step_number(d->o.state->steps);
-    if (!d->changed && d->runner_count && step < d->retry_step)
+    if (!d->changed && d->running_count && step < d->retry_step)
         return;
     d->changed = false;
     for (uint32_t n = 0; (w = next_in_line(d)) && admit_next(d, w, now); n++) {
@@ -462,48 +472,48 @@ static void admit(struct workload_run *d, double now)
         }
     }
     bool filling = false; /* then what is waited for may be a step away */
-    for (uint32_t i = 0; i < d->runner_count; i++)
-        filling |= landed_length(d, &d->runners[i]) < d->runners[i].fill;
-    d->retry_step = step + (filling || d->runner_count == 0 ? 1 : RETRY_STEPS);
+    for (uint32_t i = 0; i < d->running_count; i++)
+        filling |= retired_length(d, &d->running[i]) < d->running[i].fill;
+    d->retry_step = step + (filling || d->running_count == 0 ? 1 : RETRY_STEPS);
 }
 
-/* Take a runner out; the others keep their order. */
-static void drop_runner(struct workload_run *d, uint32_t i)
+/* Take a sequence out; the others keep their order. */
+static void drop_running(struct workload_run *d, uint32_t i)
 {
-    struct runner *r = &d->runners[i];
+    struct running *r = &d->running[i];
     r->w->report.running--;
     sequences_remove(d->o.state->sequences, r->row);
     block_tables_remove(d->tables, r->row);
-    d->runner_count--;
-    memmove(r, r + 1, (d->runner_count - i) * sizeof *r);
+    d->running_count--;
+    memmove(r, r + 1, (d->running_count - i) * sizeof *r);
     d->changed = true;
     d->promised_step = 0;
 }
 
-/* Make room: the runner of the lowest priority that came last goes back to wait. False when only one
+/* Make room: the sequence of the lowest priority that came last goes back to wait. False when only one
  * is left. */
 static bool preempt(struct workload_run *d)
 {
     uint32_t victim = 0;
-    if (d->runner_count < 2)
+    if (d->running_count < 2)
         return false;
-    for (uint32_t i = 1; i < d->runner_count; i++) {
-        const struct runner *v = &d->runners[victim], *r = &d->runners[i];
+    for (uint32_t i = 1; i < d->running_count; i++) {
+        const struct running *v = &d->running[victim], *r = &d->running[i];
         if (goes_before(v->w, v->ordinal, r->w, r->ordinal))
             victim = i;
     }
-    struct runner r = d->runners[victim];
+    struct running r = d->running[victim];
     r.w->report.preemptions++;
     d->o.state->preemptions++;
-    drop_runner(d, victim);
+    drop_running(d, victim);
     push_waiting(r.w, r.ordinal);
     return true;
 }
 
-/* ---- forming a step ------------------------------------------------------------------------------ */
+/* ---- forming a round ----------------------------------------------------------------------------- */
 
 /* Add `n` tokens from `at` on to the appends, cut where their content changes. */
-static void add_appends(struct workload_run *d, const struct runner *r, uint32_t at, uint32_t n)
+static void add_appends(struct workload_run *d, const struct running *r, uint32_t at, uint32_t n)
 {
     for (uint32_t end = at + n; at < end;) {
         struct workload_span span = workload_span_at(r->w, r->ordinal, at);
@@ -518,7 +528,7 @@ static void add_appends(struct workload_run *d, const struct runner *r, uint32_t
 }
 
 /* Spans that [at, at + n) of a sequence touches. */
-static uint32_t count_spans(const struct runner *r, uint32_t at, uint32_t n)
+static uint32_t count_spans(const struct running *r, uint32_t at, uint32_t n)
 {
     uint32_t count = 0;
     for (uint32_t end = at + n; at < end; count++)
@@ -526,12 +536,12 @@ static uint32_t count_spans(const struct runner *r, uint32_t at, uint32_t n)
     return count;
 }
 
-/* Let runner `i` take part, as far as there is room. */
-static void take_runner(struct workload_run *d, uint32_t i)
+/* Let sequence `i` take part, as far as there is room. */
+static void take_one(struct workload_run *d, uint32_t i)
 {
-    struct runner *r = &d->runners[i];
+    struct running *r = &d->running[i];
     uint32_t length = length_of(d, r), first_row = workload_first_row(r->w, r->ordinal);
-    struct flight *f = &d->flights[d->now];
+    struct round *f = &d->rounds[d->now];
     uint32_t row = larger(r->done, first_row), n = 0, appended = 0;
     if (row < length) { /* outputs of tokens that the cache had */
         n = smaller(length - row, d->rows_max - f->row_count);
@@ -564,44 +574,43 @@ static void take_runner(struct workload_run *d, uint32_t i)
         f->rows[f->row_count++] = (struct output_row){r->w, r->ordinal, row};
 }
 
-/* Whether all that a runner has to do is submitted. */
-static bool has_come_to_its_end(const struct runner *r)
+/* Whether all that a sequence has to do is submitted. */
+static bool has_come_to_its_end(const struct running *r)
 {
     return r->done >= workload_length(r->w, r->ordinal);
 }
 
 /* Who takes part: those that decode first, then those that fill. */
-static void take_runners(struct workload_run *d)
+static void take_all(struct workload_run *d)
 {
     uint64_t bytes = 0, bytes_max = d->config->step_bytes_max;
     uint64_t token_bytes = geometry_token_bytes(d->g) * d->g->layers;
-    struct flight *f = &d->flights[d->now];
+    struct round *f = &d->rounds[d->now];
     f->row_count = f->member_count = d->token_count = d->request_count = d->append_count = 0;
-    uint32_t begin = bytes_max && d->runner_count ? d->rotation % d->runner_count : 0;
-    for (uint32_t n = 0; n < d->runner_count; n++) {
-        uint32_t i = (begin + n) % d->runner_count, length = length_of(d, &d->runners[i]);
-        d->runners[i].in[d->now].taken = false;
-        if (length < d->runners[i].fill || has_come_to_its_end(&d->runners[i]))
+    uint32_t begin = bytes_max && d->running_count ? d->rotation % d->running_count : 0;
+    for (uint32_t n = 0; n < d->running_count; n++) {
+        uint32_t i = (begin + n) % d->running_count, length = length_of(d, &d->running[i]);
+        d->running[i].in[d->now].taken = false;
+        if (length < d->running[i].fill || has_come_to_its_end(&d->running[i]))
             continue;
         bytes += length * token_bytes;
         if (bytes_max && bytes > bytes_max && f->member_count)
             continue;
-        take_runner(d, i);
+        take_one(d, i);
         d->rotation = i + 1;
     }
-    for (uint32_t i = 0; i < d->runner_count; i++) {
-        if (length_of(d, &d->runners[i]) < d->runners[i].fill && !has_come_to_its_end(&d->runners[i]))
-            take_runner(d, i);
+    for (uint32_t i = 0; i < d->running_count; i++) {
+        if (length_of(d, &d->running[i]) < d->running[i].fill && !has_come_to_its_end(&d->running[i]))
+            take_one(d, i);
     }
 }
 
 /* Take part for good: blocks are reserved. */
-static void enter_step(struct workload_run *d)
+static void enter_round(struct workload_run *d)
 {
-    struct flight *f = &d->flights[d->now];
-    uint64_t step = step_number(d->o.state->steps);
+    struct round *f = &d->rounds[d->now];
     for (uint32_t i = 0, row = 0; i < f->member_count; i++) {
-        struct runner *r = &d->runners[d->members[i]];
+        struct running *r = &d->running[d->members[i]];
         struct workload_report *report = &r->w->report;
         uint32_t appended = r->in[d->now].appended, first = length_of(d, r), end = first + appended;
         uint32_t again = smaller(state_of(r)->done, end),
@@ -609,8 +618,6 @@ static void enter_step(struct workload_run *d)
         if (appended) {
             spell(r->w, r->ordinal, first, end, d->tokens);
             block_tables_note_tokens(d->tables, r->row, first, d->tokens, appended);
-        } else {
-            block_tables_submit(d->tables, r->row, step);
         }
         report->recomputed_tokens += again > first ? again - first : 0;
         uint32_t fresh = larger(first, state_of(r)->done);
@@ -624,9 +631,8 @@ static void enter_step(struct workload_run *d)
             d->q_source[row] = workload_query_source(r->w, r->ordinal);
         }
     }
-    block_tables_submit_all(d->tables, step, d->requests, d->request_count);
-    f->step = step;
-    f->copies = d->copy_count;
+    f->begun = true;
+    f->next_layer = f->in_flight = 0;
 }
 
 /* Whether the step being formed leaves alone what is kept for clients' sequences. */
@@ -637,48 +643,105 @@ static bool leaves_declared(struct workload_run *d)
                             block_pool_available(block_tables_pool(d->tables));
 }
 
-static void land_flight(struct workload_run *d, unsigned flight);
-
-/* Land the flight that is under way; false if there is none. While a step is formed, one is at most. */
-static bool land(struct workload_run *d)
+/* Begin a round of what can run, in the step being formed; false when there is nothing, or no room for
+ * anything. */
+static bool begin_round(struct workload_run *d, struct step *step)
 {
-    bool under_way = d->flights[!d->now].under_way;
-    if (under_way)
-        land_flight(d, !d->now);
-    return under_way;
-}
-
-/* Form a step of what can run; false when there is nothing, or no room for anything. */
-static bool form_step(struct workload_run *d)
-{
+    struct copy_list *copies = step_copies(step);
+    uint32_t before = copies->count;
     for (;;) {
-        take_runners(d);
-        if (d->flights[d->now].member_count == 0)
+        take_all(d);
+        if (d->rounds[d->now].member_count == 0)
             return false;
-        d->copy_count = 0;
         if (leaves_declared(d) &&
             block_tables_reserve(d->tables, step_number(d->o.state->steps), d->requests,
-                                 d->request_count, d->copies, &d->copy_count) == 0)
+                                 d->request_count, copies->list, &copies->count) == 0)
             break;
-        if (land(d)) /* what has ended in the step before gives its blocks back */
-            continue;
+        if (d->rounds[!d->now].begun) /* what ends in the round before gives its blocks back */
+            return false;
         if (!preempt(d)) {
             d->blocked = true;
             return false;
         }
     }
     d->blocked = false;
-    enter_step(d);
+    d->rounds[d->now].copies = copies->count - before;
+    enter_round(d);
     return true;
+}
+
+/* The cursors of the slice's layers move, and its sequences take part in the step. */
+static void enter_step(struct workload_run *d, const struct slice *slice, struct step *step)
+{
+    const struct round *f = slice->round;
+    if (slice->layers == d->g->layers)
+        block_tables_submit_all(d->tables, step_number(d->o.state->steps), d->requests,
+                                d->request_count);
+    for (uint32_t i = 0; slice->layers < d->g->layers && i < d->request_count; i++) {
+        for (uint32_t layer = slice->first_layer; layer < slice->first_layer + slice->layers; layer++)
+            block_tables_advance(d->tables, d->requests[i].row, layer,
+                                 d->requests[i].end - d->requests[i].first);
+    }
+    for (uint32_t i = 0; i < f->member_count; i++)
+        step_take_part(step, f->table_rows[i]);
+}
+
+/* Add the next layers of the round to the step being formed, as many as there is room for outputs. */
+static void add_slice(struct workload_run *d, struct step *step)
+{
+    struct slice *slice = &d->slices[step_slot(step)];
+    struct round *f = &d->rounds[d->now];
+    size_t layer_bytes = f->row_count * d->row_bytes;
+    slice->round = f;
+    slice->first_layer = f->next_layer;
+    slice->layers = d->g->layers - f->next_layer;
+    if (f->row_count)
+        slice->layers = smaller(slice->layers, (uint32_t)(d->outputs_bytes / layer_bytes));
+    enter_step(d, slice, step);
+    for (uint32_t i = 0; i < slice->layers; i++) {
+        const struct step_part part = {.producer = STEP_OF_WORKLOADS,
+                                       .layer = slice->first_layer + i,
+                                       .appends = d->appends,
+                                       .append_count = d->append_count,
+                                       .rows = d->planner_rows,
+                                       .row_count = f->row_count,
+                                       .q_source = d->q_source,
+                                       .o = slice->outputs + i * layer_bytes,
+                                       .in_place = true};
+        step_add(step, &part);
+    }
+    f->next_layer += slice->layers;
+    f->in_flight++;
+}
+
+void workload_run_fill(struct workload_run *d, struct step *step)
+{
+    double now = d->o.state->now_s;
+    const struct round *last = &d->rounds[d->now];
+    d->slices[step_slot(step)].round = NULL;
+    if (d->o.state->failed)
+        return;
+    note_arrivals(d, now);
+    if (last->begun && last->next_layer < d->g->layers) {
+        add_slice(d, step);
+        return;
+    }
+    if (d->cancels || d->o.state->stopping || d->rounds[!d->now].begun) /* or it has no place yet */
+        return;
+    d->now = !d->now;
+    admit(d, now);
+    if (begin_round(d, step))
+        add_slice(d, step);
+    else
+        d->now = !d->now;
 }
 
 /* ---- running it ---------------------------------------------------------------------------------- */
 
-/* Outputs whose hashes are being computed: of `layers` layers from `first` on. */
+/* Outputs whose hashes are being computed. */
 struct hashing {
     struct workload_run *d;
-    const struct flight *f;
-    uint32_t first, layers;
+    const struct slice *slice;
 };
 
 /* A worker takes some rows of a layer at a time. */
@@ -686,16 +749,16 @@ static void hash_rows(uint32_t worker, void *cookie)
 {
     const struct hashing *h = cookie;
     const struct workload_run *d = h->d;
-    const struct flight *f = h->f;
+    const struct round *f = h->slice->round;
     uint32_t pieces = (f->row_count + HASHED_ROWS - 1) / HASHED_ROWS, next = 0;
     (void)worker;
-    while ((next = d->helpers ? thread_pool_take(d->helpers) : next) < h->layers * pieces) {
+    while ((next = d->helpers ? thread_pool_take(d->helpers) : next) < h->slice->layers * pieces) {
         uint32_t layer = next / pieces, row = next % pieces * HASHED_ROWS;
         for (uint32_t end = smaller(row + HASHED_ROWS, f->row_count); row < end; row++) {
             size_t at = (size_t)layer * f->row_count + row;
-            d->hashes[at] =
-                workload_hash_row(f->rows[row].ordinal, f->rows[row].position, h->first + layer,
-                                  f->outputs + at * d->row_bytes, d->row_bytes);
+            d->hashes[at] = workload_hash_row(f->rows[row].ordinal, f->rows[row].position,
+                                              h->slice->first_layer + layer,
+                                              h->slice->outputs + at * d->row_bytes, d->row_bytes);
         }
         next++;
     }
@@ -703,19 +766,19 @@ static void hash_rows(uint32_t worker, void *cookie)
         thread_pool_barrier(d->helpers);
 }
 
-/* Outputs of layers from `first` on, which are all that the flight's buffer holds: into the digests,
- * and aside where they will be verified. */
-static void collect(struct workload_run *d, const struct flight *f, uint32_t first, uint32_t layers)
+/* The outputs of a step go into the digests, and aside where they will be verified. */
+static void collect(struct workload_run *d, const struct slice *slice)
 {
-    struct hashing h = {d, f, first, layers};
+    struct hashing h = {d, slice};
+    const struct round *f = slice->round;
     if (d->helpers)
         thread_pool_run(d->helpers, hash_rows, &h);
     else
         hash_rows(0, &h);
-    for (size_t at = 0; at < (size_t)layers * f->row_count; at++) {
+    for (size_t at = 0; at < (size_t)slice->layers * f->row_count; at++) {
         const struct output_row *row = &f->rows[at % f->row_count];
         struct workload *w = row->w;
-        uint32_t layer = first + (uint32_t)(at / f->row_count);
+        uint32_t layer = slice->first_layer + (uint32_t)(at / f->row_count);
         workload_digest(w, d->hashes[at]);
         w->report.rows++;
         for (uint32_t s = w->sequences[row->ordinal].next_sample;
@@ -724,78 +787,27 @@ static void collect(struct workload_run *d, const struct flight *f, uint32_t fir
              s++) {
             if (w->samples[s].position != row->position || w->samples[s].layer != layer)
                 continue;
-            memcpy(w->outputs + s * d->row_bytes, f->outputs + at * d->row_bytes, d->row_bytes);
+            memcpy(w->outputs + s * d->row_bytes, slice->outputs + at * d->row_bytes, d->row_bytes);
             w->samples[s].taken = true;
         }
     }
 }
 
-/* The passes of the step that is being formed; `together` layers have room for their outputs. */
-static void fill_passes(struct workload_run *d, uint32_t together)
+/* Make the children of a sequence that has come to its fork. */
+static void fork_running(struct workload_run *d, uint32_t i, double now)
 {
-    struct flight *f = &d->flights[d->now];
-    for (uint32_t layer = 0; layer < d->g->layers; layer++) {
-        const struct plan *plan = NULL;
-        for (uint32_t other = 0; other < layer && !plan; other++)
-            plan = d->g->window[other] == d->g->window[layer] ? d->passes[other].plan : NULL;
-        if (!plan)
-            plan = step_plan(d->o.state->steps, PLAN_SLOT_DRIVEN, layer, d->planner_rows,
-                                 f->row_count);
-        d->passes[layer] = (struct attention_pass){.layer = layer,
-                                                   .appends = d->appends,
-                                                   .append_count = d->append_count,
-                                                   .plan = plan,
-                                                   .q_source = d->q_source,
-                                                   .o = f->outputs + (size_t)(layer % together) *
-                                                                         f->row_count * d->row_bytes};
-    }
-}
-
-/* Submit the step that is being formed. When its outputs have no room at once, it is run here in parts.
- */
-static void take_off(struct workload_run *d)
-{
-    struct flight *f = &d->flights[d->now];
-    struct steps *x = d->o.state->steps;
-    uint32_t layers = d->g->layers;
-    uint32_t together =
-        f->row_count ? (uint32_t)(d->outputs_bytes / (f->row_count * d->row_bytes)) : layers;
-    fill_passes(d, smaller(together, layers));
-    f->under_way = true;
-    if (together >= layers) {
-        f->run = step_submit(x, d->copies, d->copy_count, d->passes, layers);
-        step_submitted(x);
-        return;
-    }
-    land(d);
-    struct step_cost sum = {0};
-    for (uint32_t first = 0; first < layers; first += together) {
-        uint32_t n = smaller(together, layers - first);
-        struct step_cost cost =
-            step_run(x, d->copies, first == 0 ? d->copy_count : 0, d->passes + first, n);
-        sum.seconds += cost.seconds;
-        sum.bytes += cost.bytes;
-        collect(d, f, first, n);
-    }
-    f->run = (struct step_run){.done = true, .cost = sum};
-    step_submitted(x);
-}
-
-/* Make the children of a runner that has come to its fork. */
-static void fork_runner(struct workload_run *d, uint32_t i, double now)
-{
-    struct workload *w = d->runners[i].w;
-    uint32_t parent = d->runners[i].ordinal, row;
+    struct workload *w = d->running[i].w;
+    uint32_t parent = d->running[i].ordinal, row;
     const struct workload_request *request = request_of(w, parent);
-    state_of(&d->runners[i])->forked = true;
+    state_of(&d->running[i])->forked = true;
     for (uint32_t child = parent + 1; child <= parent + request->forks; child++) {
         w->sequences[child].arrived_s = now;
         w->sequences[child].done = request->fork_at;
         w->report.arrived++;
         w->report.forks++;
-        if (d->runner_count < smaller(d->sequences_max, d->rows_max) &&
-            block_tables_fork(d->tables, d->runners[i].row, request->fork_at, &row) == 0)
-            add_runner(d, w, child, row, d->runners[i].row, now);
+        if (d->running_count < smaller(d->sequences_max, d->rows_max) &&
+            block_tables_fork(d->tables, d->running[i].row, request->fork_at, &row) == 0)
+            add_running(d, w, child, row, d->running[i].row, now);
         else
             push_waiting(w, child); /* it will append its beginning itself */
     }
@@ -808,22 +820,22 @@ static void finish_workload(struct workload_run *d, struct workload *w, enum wor
     block_tables_close_root(d->tables, w->root);
     w->root = NO_ROOT;
     if (w->report.state == WORKLOAD_RUNNING)
-        w->report.wall_s = clock_s() - w->started_s;
+        w->report.wall_s = d->o.state->now_s - w->started_s;
     w->report.state = state;
     if (state != WORKLOAD_VERIFYING)
         workload_release(w);
 }
 
-/* What a flight did to runner `i`; true when that was its end. */
-static bool note_progress(struct workload_run *d, uint32_t i, unsigned flight, double now)
+/* What a round did to sequence `i`; true when that was its end. */
+static bool note_progress(struct workload_run *d, uint32_t i, unsigned round, double now)
 {
-    const struct runner *r = &d->runners[i];
+    const struct running *r = &d->running[i];
     struct workload *w = r->w;
     struct workload_sequence *s = state_of(r);
     const struct workload_request *request = request_of(w, r->ordinal);
     uint32_t first_row = workload_first_row(w, r->ordinal), total = workload_length(w, r->ordinal);
     uint32_t before = s->done;
-    s->done = r->in[flight].done;
+    s->done = r->in[round].done;
     while (s->next_sample < w->report.verify_rows && w->samples[s->next_sample].ordinal == r->ordinal &&
            w->samples[s->next_sample].position < s->done)
         s->next_sample++;
@@ -842,57 +854,67 @@ static bool note_progress(struct workload_run *d, uint32_t i, unsigned flight, d
 }
 
 /* The figures of a step go to every workload that took part. */
-static void note_step(struct workload_run *d, const struct flight *f, struct step_cost cost)
+static void note_step(struct workload_run *d, struct round *f, const struct step *step)
 {
     struct block_pool_counts pool = block_pool_counts(block_tables_pool(d->tables));
     struct block_tables_counts counts = block_tables_counts(d->tables);
     uint64_t saved = counts.tokens_logical - counts.tokens_physical;
+    double seconds = step_cost(step).seconds;
+    d->steps_noted++;
     for (uint32_t i = 0; i < f->member_count; i++) {
         struct workload *w = f->members[i];
-        if (w->noted_step == f->step)
+        if (w->noted_step == d->steps_noted)
             continue;
-        w->noted_step = f->step;
+        w->noted_step = d->steps_noted;
         w->report.steps++;
-        w->report.busy_s += cost.seconds;
-        w->report.bytes_read += cost.bytes;
+        w->report.busy_s += seconds;
+        w->report.bytes_read += step_bytes(step, STEP_OF_WORKLOADS);
         w->report.copies += f->copies;
         w->report.blocks_peak = larger(w->report.blocks_peak, pool.held);
         w->report.saved_tokens_peak =
             saved > w->report.saved_tokens_peak ? saved : w->report.saved_tokens_peak;
-        quantiles_add(&w->step_us, cost.seconds * 1e6);
+        quantiles_add(&w->step_us, seconds * 1e6);
     }
+    f->copies = 0; /* were made with the first layers */
 }
 
-/* Wait for a flight, take its outputs, and account for it. */
-static void land_flight(struct workload_run *d, unsigned flight)
+/* All layers of a round are computed. */
+static void end_round(struct workload_run *d, unsigned round)
 {
-    struct flight *f = &d->flights[flight];
-    struct steps *x = d->o.state->steps;
-    bool collected = f->run.done;
-    struct step_cost cost = step_wait(x, &f->run);
-    double now = clock_s();
-    if (!collected)
-        collect(d, f, 0, d->g->layers);
-    f->under_way = false;
-    note_step(d, f, cost);
-    step_retire(x, f->step, f->table_rows, f->member_count, f->row_count, cost);
-    d->o.state->epoch++;
-    for (uint32_t i = d->runner_count; i-- > 0;) {
-        struct runner *r = &d->runners[i];
+    double now = d->o.state->now_s;
+    d->rounds[round].begun = false;
+    for (uint32_t i = d->running_count; i-- > 0;) {
+        struct running *r = &d->running[i];
         struct workload *w = r->w;
-        if (!r->in[flight].taken)
+        if (!r->in[round].taken)
             continue;
-        r->in[flight].taken = false;
-        bool ended = note_progress(d, i, flight, now);
+        r->in[round].taken = false;
+        bool ended = note_progress(d, i, round, now);
         if (forks_due(r) && length_of(d, r) >= request_of(w, r->ordinal)->fork_at)
-            fork_runner(d, i, now);
+            fork_running(d, i, now);
         if (!ended)
             continue;
         w->report.finished++;
-        drop_runner(d, i);
+        drop_running(d, i);
         if (w->report.finished == w->report.sequences)
             finish_workload(d, w, w->report.verify_rows ? WORKLOAD_VERIFYING : WORKLOAD_FINISHED);
     }
+}
+
+static void make_cancels(struct workload_run *d);
+
+void workload_run_retire(struct workload_run *d, const struct step *step)
+{
+    const struct slice *slice = &d->slices[step_slot(step)];
+    struct round *f = slice->round;
+    if (!f)
+        return;
+    collect(d, slice);
+    note_step(d, f, step);
+    d->o.state->epoch++;
+    if (--f->in_flight == 0 && f->next_layer == d->g->layers)
+        end_round(d, (unsigned)(f - d->rounds));
+    make_cancels(d);
 }
 
 /* ---- verification -------------------------------------------------------------------------------- */
@@ -928,7 +950,7 @@ static void tell(struct workload_run *d, struct workload *w, struct call *call)
     report->blocks = (uint32_t)d->config->pool_blocks;
     report->blocks_held = block_pool_counts(block_tables_pool(d->tables)).held;
     if (report->state == WORKLOAD_RUNNING)
-        report->wall_s = clock_s() - w->started_s;
+        report->wall_s = d->o.state->now_s - w->started_s;
     report->step_us = quantiles_percentiles(&w->step_us);
     report->queue_us = quantiles_percentiles(&w->queue_us);
     report->first_token_us = quantiles_percentiles(&w->first_token_us);
@@ -987,7 +1009,7 @@ void workload_run_start(struct workload_run *d, struct call *call)
     w->report.verify_tolerance =
         verify_tolerance(d->g, step_backend(d->o.state->steps)->p_rounded);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
-    w->started_s = w->watched_s = clock_s();
+    w->started_s = w->watched_s = d->o.state->now_s;
     d->changed = true;
     tell(d, w, call);
 }
@@ -1022,73 +1044,77 @@ static void cancel_workload(struct workload_run *d, struct workload *w)
 {
     if (has_ended(w))
         return;
-    for (uint32_t i = d->runner_count; i-- > 0;) {
-        if (d->runners[i].w == w)
-            drop_runner(d, i);
+    for (uint32_t i = d->running_count; i-- > 0;) {
+        if (d->running[i].w == w)
+            drop_running(d, i);
     }
     w->waiting_count = 0;
     finish_workload(d, w, WORKLOAD_CANCELLED);
 }
 
+static bool is_between_rounds(const struct workload_run *d)
+{
+    return !d->rounds[0].begun && !d->rounds[1].begun;
+}
+
+/* Cancel what was waiting for the end of all rounds, if they have ended. */
+static void make_cancels(struct workload_run *d)
+{
+    struct call *call = is_between_rounds(d) ? d->cancels : NULL, *next;
+    if (call)
+        d->cancels = NULL;
+    for (; call; call = next) {
+        next = call->next_ready;
+        struct workload *w = find_workload(d, call);
+        if (!w)
+            continue;
+        cancel_workload(d, w);
+        tell(d, w, call);
+    }
+}
+
 void workload_run_cancel(struct workload_run *d, struct call *call)
 {
-    struct workload *w = find_workload(d, call);
-    if (!w)
+    if (!find_workload(d, call))
         return;
-    cancel_workload(d, w);
-    tell(d, w, call);
+    call->next_ready = d->cancels;
+    d->cancels = call;
+    make_cancels(d);
 }
 
 void workload_run_fail(struct workload_run *d)
 {
-    workload_run_settle(d);
+    d->rounds[0].begun = d->rounds[1].begun = false;
+    make_cancels(d);
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i])
             cancel_workload(d, d->workloads[i]);
     }
-    tell_watchers(d, clock_s());
+    tell_watchers(d, d->o.state->now_s);
 }
 
 /* ---- the turn ------------------------------------------------------------------------------------ */
 
-void workload_run_settle(struct workload_run *d)
+bool workload_run_verify(struct workload_run *d, bool idle)
 {
-    (void)land(d);
-}
-
-bool workload_run_turn(struct workload_run *d)
-{
-    double now = clock_s();
-    bool worked = false;
-    note_arrivals(d, now);
-    admit(d, now);
-    if (form_step(d)) {
-        unsigned formed = d->now;
-        take_off(d);
-        d->now = !d->now;
-        worked = true;
-        if (d->flights[d->now].under_way)
-            land_flight(d, d->now);
-        if (step_is_done(d->o.state->steps, &d->flights[formed].run))
-            land_flight(d, formed); /* backends that compute in submit */
-    } else {
-        worked = land(d);
-    }
-    bool verify = !worked || ++d->turns % VERIFY_TURNS == 0;
+    bool verify = idle || ++d->turns % VERIFY_TURNS == 0;
     for (int i = 0; i < WORKLOADS_MAX && verify; i++) {
         if (d->workloads[i] && d->workloads[i]->report.state == WORKLOAD_VERIFYING) {
             verify_part(d, d->workloads[i]);
-            worked = true;
-            verify = false;
+            return true;
         }
     }
-    tell_watchers(d, clock_s());
-    return worked;
+    return false;
+}
+
+void workload_run_report(struct workload_run *d)
+{
+    tell_watchers(d, d->o.state->now_s);
 }
 
 double workload_run_idle_s(const struct workload_run *d)
 {
-    double now = clock_s(), idle = -1;
+    double now = d->o.state->now_s, idle = -1;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         const struct workload *w = d->workloads[i];
         if (!w || has_ended(w))
@@ -1123,32 +1149,33 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->next_id = 1;
     uint32_t n = d->sequences_max;
     d->appends_max = n + d->rows_max;
-    d->runners = calloc(n, sizeof *d->runners);
+    d->running = calloc(n, sizeof *d->running);
     d->outlooks = calloc((size_t)n + WORKLOAD_FORKS_MAX + 1, sizeof *d->outlooks);
     d->members = calloc(n, sizeof *d->members);
     d->requests = calloc(n, sizeof *d->requests);
-    d->copies = calloc(n, sizeof *d->copies);
     d->appends = calloc(d->appends_max, sizeof *d->appends);
     d->planner_rows = calloc(d->rows_max, sizeof *d->planner_rows);
     d->q_source = calloc(d->rows_max, sizeof *d->q_source);
-    d->passes = calloc(d->g->layers, sizeof *d->passes);
     d->tokens = calloc(d->config->limits.sequence_tokens, sizeof *d->tokens);
     size_t layer_bytes = d->rows_max * d->row_bytes;
     d->outputs_bytes = layer_bytes > OUTPUT_BYTES ? layer_bytes : OUTPUT_BYTES;
     d->hashes = calloc(d->outputs_bytes / d->row_bytes, sizeof *d->hashes);
     uint32_t helpers = smaller(thread_pool_default_threads(), HELPERS_MAX);
-    bool flights = d->hashes && (!step_backend(options->state->steps)->on_device ||
-                                 thread_pool_create(helpers, &d->helpers) == 0);
-    for (int i = 0; i < FLIGHTS; i++) {
-        struct flight *f = &d->flights[i];
+    bool made = d->hashes && (!step_backend(options->state->steps)->on_device ||
+                              thread_pool_create(helpers, &d->helpers) == 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct round *f = &d->rounds[i];
         f->rows = calloc(d->rows_max, sizeof *f->rows);
         f->members = calloc(n, sizeof *f->members);
         f->table_rows = calloc(n, sizeof *f->table_rows);
-        f->outputs = step_host_memory(options->state->steps, d->outputs_bytes);
-        flights &= f->rows && f->members && f->table_rows && f->outputs;
+        made &= f->rows && f->members && f->table_rows;
     }
-    if (!flights || !d->runners || !d->outlooks || !d->members || !d->requests || !d->copies ||
-        !d->appends || !d->planner_rows || !d->q_source || !d->passes || !d->tokens) {
+    for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++) {
+        d->slices[slot].outputs = step_host_memory(options->state->steps, d->outputs_bytes);
+        made &= d->slices[slot].outputs != NULL;
+    }
+    if (!made || !d->running || !d->outlooks || !d->members || !d->requests || !d->appends ||
+        !d->planner_rows || !d->q_source || !d->tokens) {
         workload_run_destroy(d);
         return ATTND_NO_MEMORY;
     }
@@ -1162,17 +1189,18 @@ void workload_run_destroy(struct workload_run *d)
         return;
     for (int i = 0; i < WORKLOADS_MAX; i++)
         workload_destroy(d->workloads[i]);
-    void *const arrays[] = {d->runners, d->outlooks,     d->members,  d->requests, d->copies,
-                            d->appends, d->planner_rows, d->q_source, d->passes,   d->tokens};
+    void *const arrays[] = {d->running, d->outlooks,     d->members,  d->requests,
+                            d->appends, d->planner_rows, d->q_source, d->tokens};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     thread_pool_destroy(d->helpers);
     free(d->hashes);
-    for (int i = 0; i < FLIGHTS; i++) {
-        free(d->flights[i].rows);
-        free(d->flights[i].members);
-        free(d->flights[i].table_rows);
-        step_free_host_memory(d->o.state->steps, d->flights[i].outputs, d->outputs_bytes);
+    for (int i = 0; i < ROUNDS; i++) {
+        free(d->rounds[i].rows);
+        free(d->rounds[i].members);
+        free(d->rounds[i].table_rows);
     }
+    for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
+        step_free_host_memory(d->o.state->steps, d->slices[slot].outputs, d->outputs_bytes);
     free(d);
 }

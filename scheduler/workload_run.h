@@ -1,9 +1,10 @@
-/* workload_run.h - runs workloads: admits their sequences, forms a step of one token of each, and tells how
- * it goes. Engine thread only. */
+/* workload_run.h - runs workloads: admits their sequences, decodes a token of each a round, and tells how
+ * it goes. A producer of step.h. Engine thread only. */
 #ifndef SCHEDULER_WORKLOAD_RUN_H
 #define SCHEDULER_WORKLOAD_RUN_H
 
-#include "scheduler/inspect.h"
+#include "scheduler/call.h"
+#include "scheduler/engine_state.h"
 #include "scheduler/workload.h"
 
 enum { WORKLOADS_MAX = 16 }; /* running, or ended and still told about */
@@ -32,17 +33,22 @@ void workload_run_cancel(struct workload_run *run, struct call *call); /* CALL_W
 /* workload_run_promised: free or cached blocks that admitted sequences may still need. */
 uint32_t workload_run_promised(struct workload_run *run);
 
-/* workload_run_turn: run one step, or verify one row's part. False when there is nothing to do now. */
-bool workload_run_turn(struct workload_run *run);
+/* workload_run_fill: add to the step being formed the next layers of the round, or of a new one, as much
+ * as can run. workload_run_retire: a step has retired: take its outputs and go on. */
+void workload_run_fill(struct workload_run *run, struct step *step);
+void workload_run_retire(struct workload_run *run, const struct step *step);
 
-/* workload_run_fail: the backend has failed: every workload that runs is cancelled. */
+/* workload_run_verify: verify a part of a row, now and then, or at once when the engine is `idle`. False
+ * when there was nothing to do. */
+bool workload_run_verify(struct workload_run *run, bool idle);
+
+/* workload_run_report: answer the calls that wait for news. */
+void workload_run_report(struct workload_run *run);
+
+/* workload_run_fail: the backend has failed and no step is in flight: cancel every workload. */
 void workload_run_fail(struct workload_run *run);
 
-/* workload_run_settle: wait for the step that is being computed, if there is one. Before anything else than
- * workload_run_turn() looks at sequences or runs a step. */
-void workload_run_settle(struct workload_run *run);
-
-/* workload_run_idle_s: seconds until workload_run_turn() has something to do if no call comes; negative: never. */
+/* workload_run_idle_s: seconds until there is something to do if no call comes; negative: never. */
 double workload_run_idle_s(const struct workload_run *run);
 
 #endif

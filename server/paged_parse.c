@@ -56,9 +56,9 @@ static int count_sequences(const struct build *b, bool has_q)
                                               : "kv_last_page_len",
                       "is missing");
     uint64_t n = dense ? l->context_lens.n : l->kv_last_page_len.n;
-    if (n < 1 || n > LOOSE_TABLES)
+    if (n < 1 || n > STEP_LOOSE_TABLES)
         return refuse(b, dense ? "context_lens" : "kv_last_page_len", "wants 1..%d sequences",
-                      LOOSE_TABLES);
+                      STEP_LOOSE_TABLES);
     if (dense && l->block_tables.n != n * l->block_tables.columns)
         return refuse(b, "block_tables", "wants a row of the same length for each of %u sequences",
                       (uint32_t)n);
