@@ -6,7 +6,7 @@
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
-#   check-full     the kernels over the whole grid
+#   check-full     the kernels over the whole grid, and compiled for every GPU and every preset
 #   bench          benchmarks, with the machine they ran on
 #   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results
 #   asan ubsan tsan   `check` under a sanitizer
@@ -181,10 +181,11 @@ bench-cuda: $(B)/bench/bench_cuda
 check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps
 	@MODE=$(MODE) bash tests/run.sh
 
-# Every triple of the grid's values instead of every pair; about a quarter of an hour.
+# Every triple of the grid's values instead of every pair, about a quarter of an hour; every preset for every GPU, some minutes.
 .PHONY: check-full
-check-full: $(B)/tests/conformance
+check-full: $(B)/attnd $(B)/tests/conformance
 	$(Q)$(B)/tests/conformance --full
+	$(Q)FULL=1 ATTND=$(CURDIR)/$(B)/attnd bash tests/integration/15-compile-kernels.sh
 
 # A build with one of the defects of config/fault.h: MODE=fault-1 and on.
 .PHONY: check-faults
