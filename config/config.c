@@ -125,7 +125,7 @@ static const struct key keys[] = {
      "query rows, and appended tokens, of one step and so of one call"},
     {"scheduler.step_bytes_max", KIND_BYTES, AT(step_bytes_max), 0, (double)POOL_BYTES_MAX, "0", NULL,
      "K and V that one step reads, about; 0: no bound"},
-    {"scheduler.batch_window_us", KIND_U32, AT(batch_window_us), 0, 1000000, "0", NULL,
+    {"scheduler.batch_window_us", KIND_U32, AT(batch_window_us), 0, 600000000, "0", NULL,
      "that the rows of a client wait for others to share their step"},
     {"scheduler.slow_step_ms", KIND_U32, AT(slow_step_ms), 0, 3600000, "1000", NULL,
      "a step that takes longer is logged, one a second at most; 0: none is"},

@@ -36,18 +36,18 @@ done <<<"$(sed -n 's/^#define FAULT_\([A-Z_]*\) *\([0-9]*\) .*/\2 \1/p' config/f
 
 # A device that is lost in the middle of a workload: the client is told, the daemon turns unready and ends with 1.
 loses_device() {
-    local daemon url='' code
-    ./build/fault-8/attnd --set listen=127.0.0.1:0 2>"$log" &
+    local daemon url code
+    : >"$log"
+    ./build/fault-8/attnd --set listen=127.0.0.1:0 --set limits.header_timeout_s=3600 2>"$log" &
     daemon=$!
-    for _ in $(seq 100); do
-        url=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$log")
-        [ -z "$url" ] || break
+    until grep -q 'listening on' "$log"; do
+        kill -0 $daemon 2>/dev/null || return 1
         sleep 0.05
     done
+    url=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$log")
     exec 3<>"/dev/tcp/127.0.0.1/${url##*:}" # a request that is not finished keeps the daemon there to be asked
     printf 'GET /livez HTTP/1.1\r\nHost: localhost\r\n' >&3
-    sleep 0.1
-    curl -sN -m 20 -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":4,"prompt":8,"decode":500}]}' \
+    curl -sN -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":4,"prompt":8,"decode":500}]}' \
         "$url/v1/workloads" >"$log.answer"
     wait $daemon
     code=$?

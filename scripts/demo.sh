@@ -14,13 +14,11 @@ trap '[ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null; rm -f "$log"' EXIT
 
 "$build/attnd" --config config/demo.jsonc --set listen=127.0.0.1:0 "$@" 2>"$log" &
 daemon=$!
-url=
-for _ in $(seq 600); do
-    url=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$log")
-    [ -z "$url" ] || break
+until grep -q 'listening on' "$log"; do # however long that takes: a large pool is touched, kernels are compiled
     kill -0 "$daemon" 2>/dev/null || break
     sleep 0.05
 done
+url=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$log")
 if [ -z "$url" ]; then
     echo "demo: the daemon did not start:" >&2
     cat "$log" >&2

@@ -10,7 +10,7 @@ run() {
     local name=$1 workload=$2
     shift 2
     start_daemon --set backend.name="${BACKEND:-cuda}" "$@"
-    command curl -sN -m 300 -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1 >"$WORK/$name"
+    curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1 >"$WORK/$name"
     curl -s -X POST "$URL/v1/audit" >"$WORK/$name.audit"
     curl -s "$URL/stats" >"$WORK/$name.stats"
     stop_daemon || echo "not ok $name: the daemon ends with $?"

@@ -5,7 +5,7 @@
 post() { curl -s --json "$2" "$URL$1"; }
 status() { jq -r '"\(.status) \(.code)"'; }
 # Run a workload to its end; prints the report.
-run() { curl -sN -m 60 -H 'Accept: application/x-ndjson' --json "$1" "$URL/v1/workloads" | tail -n 1; }
+run() { curl -sN -H 'Accept: application/x-ndjson' --json "$1" "$URL/v1/workloads" | tail -n 1; }
 geometry=(--set geometry.layers=2 --set geometry.query_heads=4 --set geometry.kv_heads=2 --set geometry.head_dim=16
     --set geometry.block_size=4 --set 'geometry.window=[0,20]')
 start_daemon "${geometry[@]}" --set pool.blocks=40000
@@ -61,22 +61,21 @@ shape='{"seed":3,"shape":"azure-conv","count":40,"length_scale":0.1,"prefix_shar
 report=$(run "$shape")
 digest=$(jq -r .digest <<<"$report") steps=$(jq .steps <<<"$report")
 expect 'a shape' 'finished true' "$(jq -r '"\(.state) \(.verify.ok)"' <<<"$report")"
-slow=$(run "$(jq -c '.arrival = {rate: 200, cv: 1.1}' <<<"$shape")")
+slow=$(run "$(jq -c '.arrival = {rate: 20, cv: 1.1}' <<<"$shape")")
 expect 'spread over time: other steps' true "$(jq --argjson s "$(jq .steps <<<"$report")" '.steps > $s' <<<"$slow")"
 expect 'percentiles rise' true "$(jq '[.step_us, .queue_ms, .first_token_ms, .per_token_ms][] | .p50 <= .p90 and .p90 <= .p99' <<<"$slow" | jq -s all)"
 
-# 202 and a look now and then; cancelling; a stream of events.
-long='{"sequences":[{"count":8,"prompt":64,"decode":16000}]}'
+# 202 and a look now and then; cancelling; a stream of events. It runs until it is cancelled, since its last request never arrives.
+long=$(jq -nc '{trace: [(range(8) | {arrival_s: 0, prompt: 64, decode: 16000}), {arrival_s: 1e6, prompt: 1, decode: 1}]}')
 expect '202 without Accept' '202 /v1/workloads/' "$(curl -s -o "$WORK/body" -D - --json "$long" "$URL/v1/workloads" | tr -d '\r' |
     awk '/^HTTP/ { s = $2 } /^Location/ { sub(/[0-9]+$/, "", $2); l = $2 } END { print s, l }')"
 id=$(jq .id "$WORK/body")
-sleep 0.3
-look=$(curl -s "$URL/v1/workloads/$id")
-expect 'it runs' 'running 8' "$(jq -r '"\(.state) \(.sequences.running)"' <<<"$look")"
+all_run() { [ "$(curl -s "$URL/v1/workloads/$id" | jq -r '"\(.state) \(.sequences.running)"')" = 'running 8' ]; }
+expect 'it runs, eight sequences at a time' 0 "$(eventually all_run; echo $?)"
 expect 'its sequences are listed' 8 "$(curl -s "$URL/stats" | jq '[.sequences.items[] | select(.state == "running")] | length')"
 driven=$(curl -s "$URL/stats" | jq '.sequences.items[0].id')
 expect 'clients keep their hands off them' '409 in_workload' "$(curl -s -X DELETE "$URL/v1/sequences/$driven" | status)"
-expect 'events are lines' 3 "$(curl -sN -m 5 "$URL/v1/workloads/$id/events" 2>/dev/null | head -n 3 | grep -c '"state":"running"')"
+expect 'events are lines' 3 "$(curl -sN "$URL/v1/workloads/$id/events" 2>/dev/null | head -n 3 | grep -c '"state":"running"')"
 expect 'looking at events does not end it' running "$(curl -s "$URL/v1/workloads/$id" | jq -r .state)"
 expect 'the books balance in the middle of it' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
 expect 'DELETE cancels' cancelled "$(curl -s -X DELETE "$URL/v1/workloads/$id" | jq -r .state)"
@@ -84,18 +83,20 @@ expect 'and again: the same' cancelled "$(curl -s -X DELETE "$URL/v1/workloads/$
 expect 'every block is back' 40000 "$(curl -s "$URL/stats" | jq .pool.free)"
 
 # A streamed workload ends with its client.
-command curl -sN --json "$long" -H 'Accept: application/x-ndjson' "$URL/v1/workloads" >"$WORK/stream" &
-client=$!
-sleep 0.6
+start_stream() { # sets client; returns when its first report has come
+    : >"$WORK/stream"
+    command curl -sN --json "$long" -H 'Accept: application/x-ndjson' "$URL/v1/workloads" >"$WORK/stream" &
+    client=$!
+    eventually has_report
+}
+has_report() { [ "$(wc -l <"$WORK/stream")" -gt 0 ]; }
+has_stopped() { [ "$(curl -s "$URL/v1/workloads/$id" | jq -r .state)" != running ]; }
+start_stream
 kill -9 $client
 wait $client 2>/dev/null
 id=$(head -n 1 "$WORK/stream" | jq .id)
-for _ in $(seq 40); do
-    state=$(curl -s "$URL/v1/workloads/$id" | jq -r .state)
-    [ "$state" = running ] || break
-    sleep 0.1
-done
-expect 'its client was killed: cancelled' cancelled "$state"
+eventually has_stopped
+expect 'its client was killed: cancelled' cancelled "$(curl -s "$URL/v1/workloads/$id" | jq -r .state)"
 expect 'its blocks are back' 40000 "$(curl -s "$URL/stats" | jq .pool.free)"
 
 # Traces as they are, read as a stream.
@@ -110,7 +111,7 @@ cat >"$WORK/mooncake.jsonl" <<'LINES'
 {"timestamp": 50, "input_length": 1600, "output_length": 5, "hash_ids": [0, 1, 2, 9]}
 {"timestamp": 80, "input_length": 900, "output_length": 9, "hash_ids": [0, 4]}
 LINES
-trace() { curl -s -m 60 -H 'Accept: application/x-ndjson' -H "Content-Type: $1" --data-binary "@$2" "$URL/v1/workloads?$3" | tail -n 1; }
+trace() { curl -s -H 'Accept: application/x-ndjson' -H "Content-Type: $1" --data-binary "@$2" "$URL/v1/workloads?$3" | tail -n 1; }
 report=$(trace text/csv "$WORK/azure.csv" 'length_scale=0.1&time_scale=0.01&verify=20')
 expect 'Azure: 4 + 11 + 6 tokens' '3 21 true' "$(jq -r '"\(.requests) \(.tokens.done) \(.verify.ok)"' <<<"$report")"
 report=$(trace application/x-ndjson "$WORK/mooncake.jsonl" 'length_scale=0.0625&time_scale=1&verify=20')
@@ -143,9 +144,7 @@ expect 'a parameter that is none' 422 "$(trace text/csv "$WORK/azure.csv" 'lengt
 expect 'an unknown workload' '404 not_found' "$(curl -s "$URL/v1/workloads/99" | status)"
 expect 'server-sent events are not built yet' 406 "$(curl -s -H 'Accept: text/event-stream' --json "$one" "$URL/v1/workloads" | jq .status)"
 # SIGTERM with a stream open: the workload that belongs to it is cancelled, the client gets the last report, the daemon ends.
-command curl -sN --json "$long" -H 'Accept: application/x-ndjson' "$URL/v1/workloads" >"$WORK/stream" &
-client=$!
-sleep 0.6
+start_stream
 stop_daemon
 expect 'it ends cleanly, with a stream open' 0 $?
 wait $client

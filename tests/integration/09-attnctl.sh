@@ -4,7 +4,7 @@
 ATTNCTL=$(dirname "$ATTND")/attnctl
 start_daemon --set pool.blocks=300
 export ATTNCTL_URL=$URL
-ctl() { timeout 60 "$ATTNCTL" "$@" 2>"$WORK/err"; }
+ctl() { timeout $HANG_S "$ATTNCTL" "$@" 2>"$WORK/err"; }
 
 expect 'a new sequence' 1 "$(ctl --json seq new | jq .id)"
 expect 'two forks of it' 2 "$(ctl seq fork 1 2 | wc -l)"

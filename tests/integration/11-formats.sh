@@ -8,23 +8,19 @@ verified() { # NAME ARG...
     local name=$1
     shift
     start_daemon --set limits.sequences=32 "$@"
-    report=$(curl -sN -m 100 -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1)
+    report=$(curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1)
     digest=$(jq -r .digest <<<"$report")
     expect "$name" 'finished true' "$(jq -r '"\(.state) \(.verify.ok)"' <<<"$report")"
     stop_daemon
 }
 # Whether the daemon starts with these kernels; one that cannot says so and ends.
 supported() {
+    : >"$WORK/log"
     "$ATTND" --set backend.isa="$1" --set listen=127.0.0.1:0 2>"$WORK/log" &
-    local probe=$!
-    for _ in $(seq 100); do
-        kill -0 $probe 2>/dev/null || break
-        grep -q listening "$WORK/log" && break
-        sleep 0.05
-    done
-    kill -TERM $probe 2>/dev/null
-    wait $probe
-    grep -q listening "$WORK/log"
+    DAEMON=$!
+    eventually listens_or_ended
+    has_ended || stop_daemon
+    has_logged listening
 }
 for model in llama-3-70b-tp8 gemma-2-9b gpt-oss-20b; do
     verified "$model: heads, windows, softcap, sinks" --config "config/$model.jsonc" --set pool.blocks=200 --set geometry.layers=2

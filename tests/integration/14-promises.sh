@@ -105,64 +105,85 @@ expect 'the kernels are what they were at the start' true "$(curl -s -X POST "$U
 stop_daemon
 expect 'it ends cleanly' 0 $?
 
-# Rows wait for company for half a second, so there is a queue to look at.
-start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set limits.idle_timeout_s=2
+# Rows wait for company until something is to change blocks, so there is a queue to look at.
+start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=600000000 --set limits.idle_timeout_s=2 \
+    --set limits.header_timeout_s=3600
 one='"k":[[[1,1,1,1,1,1,1,1]]],"v":[[[1,1,1,1,1,1,1,1]]]'
 for id in 1 2 3 4; do call /v1/sequences "{\"id\":$id,\"idle_timeout_s\":0}" >/dev/null; done
 call /v1/sequences '{"id":5}' >/dev/null
-expect 'a deadline passes in the queue' '504 deadline' \
-    "$(curl -s -H 'X-Request-Timeout-Ms: 100' --json "{\"sequences\":[1],$one}" "$URL/v1/append" | problem)"
+curl -s -H 'X-Request-Timeout-Ms: 100' --json "{\"sequences\":[1],$one}" "$URL/v1/append" >"$WORK/late" &
+late=$!
+eventually are_queued '[1]'
+sleep 0.2 # at least: its deadline has passed then
+flush
+wait $late
+expect 'a deadline passes in the queue' '504 deadline' "$(problem <"$WORK/late")"
 expect 'a deadline that is none' 400 "$(curl -s -H 'X-Request-Timeout-Ms: soon' "$URL/livez" | jq .status)"
-command curl -s -m 0.1 --json "{\"sequences\":[1],$one}" "$URL/v1/append" >/dev/null
-expect 'a client goes away while its call waits' 28 $?
+command curl -s --json "{\"sequences\":[1],$one}" "$URL/v1/append" >/dev/null &
+leaving=$!
+eventually are_queued '[1]'
+kill -9 $leaving
+wait $leaving 2>/dev/null
+caught_up
+flush
+expect 'a client goes away while its call waits: it is dropped' 0 "$(eventually are_queued '[]'; echo $?)"
 call /v1/append "{\"sequences\":[2],$one}" >"$WORK/deleted" &
 waiting=$!
-sleep 0.2
-expect 'it waits' true "$(curl -s "$URL/v1/sequences?state=queued" | jq 'any(.items[]; .id == 2)')"
+expect 'it waits' 0 "$(eventually are_queued '[2]'; echo $?)"
 curl -s -X DELETE "$URL/v1/sequences/2"
 wait $waiting
 expect 'a delete ends the calls that wait' '410 gone sequence 2 was deleted before the call ran' \
     "$(jq -r '"\(.status) \(.code) \(.detail)"' "$WORK/deleted")"
 for id in 3 4; do call /v1/attend "{\"sequences\":[$id],$one,\"q\":[[[0,0,0,0,0,0,0,0]]]}" >"$WORK/step.$id" & pids[id]=$!; done
+eventually are_queued '[3,4]'
+flush
 wait "${pids[@]}"
 expect 'two calls keep each other company' '2 2' "$(cat "$WORK"/step.* | jq .rows_in_step | paste -sd' ')"
 expect 'neither the late call nor the abandoned one was run' 0 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
-for _ in $(seq 60); do
-    gone=$(curl -s "$URL/v1/sequences/5")
-    [ "$(jq .status <<<"$gone")" = 410 ] && break
-    sleep 0.1
-done
-expect 'an unused sequence is removed' '410 gone' "$(problem <<<"$gone")"
-expect 'its id is not given to somebody else' false \
-    "$(for _ in $(seq 2); do call /v1/sequences '{"idle_timeout_s":2}' | jq .id; done | jq -s 'any(. == 5)')"
-sleep 4 # both are removed too
+is_removed() { [ "$(curl -s "$URL/v1/sequences/$1" | jq .status)" != null ]; }
+eventually is_removed 5
+expect 'an unused sequence is removed' '410 gone' "$(curl -s "$URL/v1/sequences/5" | problem)"
+for _ in 1 2; do call /v1/sequences '{"idle_timeout_s":2}' | jq .id; done >"$WORK/ids"
+expect 'its id is not given to somebody else' false "$(jq -s 'any(. == 5)' "$WORK/ids")"
+while read -r id; do eventually is_removed "$id"; done <"$WORK/ids"
 expect 'those that are to stay do' '[1,3,4]' "$(curl -s "$URL/v1/sequences" | jq -c '[.items[].id] | sort')"
 expect 'its id can be used again' 201 "$(curl -s -o /dev/null -w '%{http_code}' --json '{"id":5}' "$URL/v1/sequences")"
 
 # What is asked with a higher priority goes first, but never before an earlier call on the same sequence.
 call /v1/sequences '{"id":21,"priority":1,"idle_timeout_s":0}' >/dev/null
 call /v1/append "{\"sequences\":[3],\"positions\":[1],$one}" >"$WORK/earlier" &
-earlier=$!
-sleep 0.1
-expect 'the later one of the same sequence waits' '3 1' \
-    "$(call /v1/append "{\"sequences\":[3,21],\"positions\":[2,0],\"k\":$(zeros 2),\"v\":$(zeros 2)}" | jq -r '[.sequences[].length] | "\(.[0]) \(.[1])"')"
-wait $earlier
+pids[1]=$!
+eventually are_queued '[3]'
+call /v1/append "{\"sequences\":[3,21],\"positions\":[2,0],\"k\":$(zeros 2),\"v\":$(zeros 2)}" >"$WORK/later" &
+pids[2]=$!
+eventually are_queued '[3,21]'
+flush
+wait "${pids[1]}" "${pids[2]}"
+expect 'the later one of the same sequence waits' '3 1' "$(jq -r '[.sequences[].length] | "\(.[0]) \(.[1])"' "$WORK/later")"
 expect 'a drain that is refused is one line' '1 422' \
     "$(call /v1/drain '{"deadline_s":0}' >"$WORK/drain"; echo "$(wc -l <"$WORK/drain") $(jq .status "$WORK/drain")")"
-expect 'drain: what is under way is finished' '202 draining' \
-    "$(call /v1/append "{\"sequences\":[3],$one}" >"$WORK/last" &
-       sleep 0.2
-       curl -s -w '%{http_code}' --json '{"deadline_s":5}' "$URL/v1/drain" | tr -d '\n' | sed 's/\(.*\)\(...\)$/\2 \1/' | sed 's/{"status":"\([a-z]*\)".*/\1/'
-       wait)"
+call /v1/append "{\"sequences\":[3],$one}" >"$WORK/last" &
+last=$!
+eventually are_queued '[3]'
+exec 3<>"/dev/tcp/127.0.0.1/$PORT" # begun before the drain, and finished after it: what was queued is run for it
+printf 'POST /v1/trim HTTP/1.1\r\nHost: localhost\r\n' >&3
+caught_up
+expect 'drain: what is under way is finished' '202 draining 3600' \
+    "$(curl -s -o "$WORK/drain" -w '%{http_code}' --json '{"deadline_s":3600}' "$URL/v1/drain") $(jq -r '"\(.status) \(.deadline_s)"' "$WORK/drain")"
+printf 'Content-Length: 0\r\n\r\n' >&3
+wait $last
 expect 'the call that waited has its answer' 4 "$(jq '.sequences[0].length' "$WORK/last")"
 wait "$DAEMON"
 expect 'then it ends' 0 $?
 DAEMON=
+exec 3>&-
 
 # Two sequences that declared what they take, in one step.
-start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set pool.blocks=10 --set geometry.layers=256
+start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=600000000 --set pool.blocks=10 --set geometry.layers=256
 for id in 1 2; do call /v1/sequences "{\"id\":$id,\"max_tokens\":20}" >/dev/null; done
 for id in 1 2; do append $id 20 >"$WORK/both.$id" & pids[id]=$!; done
+eventually are_queued '[1,2]'
+flush
 wait "${pids[1]}" "${pids[2]}"
 expect 'both get it' '20 20' "$(cat "$WORK"/both.* | jq '.sequences[0].lengths[0]' | paste -sd' ')"
 n=1000
@@ -175,15 +196,18 @@ stop_daemon
 expect 'it ends cleanly' 0 $?
 
 # One block is left, and two calls want it.
-start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=500000 --set pool.blocks=1
+start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=600000000 --set pool.blocks=1
 call /v1/sequences '{"id":1}' >/dev/null
 call /v1/sequences '{"id":2,"priority":7}' >/dev/null
 call /v1/append "{\"sequences\":[1],$one}" >"$WORK/first" &
-first=$!
-sleep 0.1
-expect 'the one of higher priority gets it, though it came later' 1 \
-    "$(call /v1/append "{\"sequences\":[2],$one}" | jq '.sequences[0].length')"
-wait $first
+pids[1]=$!
+eventually are_queued '[1]'
+call /v1/append "{\"sequences\":[2],$one}" >"$WORK/second" &
+pids[2]=$!
+eventually are_queued '[1,2]'
+flush
+wait "${pids[1]}" "${pids[2]}"
+expect 'the one of higher priority gets it, though it came later' 1 "$(jq '.sequences[0].length' "$WORK/second")"
 expect 'the other one does not' '503 blocks_exhausted' "$(problem <"$WORK/first")"
 stop_daemon
 expect 'it ends cleanly' 0 $?

@@ -100,16 +100,25 @@ stop_daemon
 expect 'it ends cleanly' 0 $?
 
 # Two that do not fit together, called at the same time: the second one runs in the next step.
-start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=12 --set scheduler.batch_window_us=200000
+start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=12 --set scheduler.batch_window_us=600000000
 for id in 1 2; do call /v1/sequences "{\"id\":$id}" >/dev/null; done
-append 1 1 24 >/dev/null
-append 2 30 24 >/dev/null
+for id in 1 2; do
+    for layer in 0 1; do
+        call /v1/append "{\"layer\":$layer,\"sequences\":[$id],\"indptr\":[0,24],\"k\":$(rows 1 24),\"v\":$(rows $id 24)}" >/dev/null &
+        appends=$!
+        eventually are_queued "[$id]"
+        flush
+        wait $appends
+    done
+done
 for _ in 1 2 3; do
     look 1 >"$WORK/one" &
-    other=$!
-    sleep 0.05
-    look 2 >"$WORK/two"
-    wait $other
+    looks[1]=$!
+    look 2 >"$WORK/two" &
+    looks[2]=$!
+    eventually are_queued '[1,2]'
+    flush
+    wait "${looks[@]}"
     jq -r type "$WORK/one" "$WORK/two"
 done >"$WORK/types"
 expect 'both are answered' 'array array array array array array' "$(tr '\n' ' ' <"$WORK/types" | sed 's/ $//')"

@@ -5,6 +5,8 @@
 #   expect NAME WANT GOT    print ok or not ok
 #   eventually COMMAND...   wait until it succeeds
 #   caught_up               wait until the daemon has read what was sent to it before
+#   are_queued [ID,...]     whether calls on these sequences, and no others, wait for company
+#   flush                   run what is queued, as everything does that changes blocks
 #   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
 set -u
@@ -15,7 +17,7 @@ DAEMON=
 trap 'status=$?; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"; exit $status' EXIT
 
 # Tests wait for events and never measure time, so that a slow machine passes them too. This bound only ends what hangs.
-HANG_S=600
+HANG_S=1800
 curl() { command curl -m $HANG_S "$@"; }
 eventually() {
     local end=$((SECONDS + HANG_S))
@@ -26,6 +28,8 @@ eventually() {
 }
 # The loop takes connections in the order in which they become ready, so those before this one have had their turn.
 caught_up() { curl -s -o /dev/null "$URL/livez"; }
+are_queued() { [ "$(curl -s "$URL/v1/sequences?state=queued" | jq -c '[.items[].id] | sort')" = "$1" ]; }
+flush() { curl -s -o /dev/null -X POST "$URL/v1/trim"; }
 
 has_ended() { ! kill -0 "$DAEMON" 2>/dev/null; }
 has_logged() { grep -q "$1" "$WORK/log"; }

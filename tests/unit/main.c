@@ -3,10 +3,18 @@
 
 #include <stdlib.h>
 
+enum { HANG_S = 1800 }; /* far beyond what any test takes, also on a slow machine; Check's own are 4 */
+
+static void add_case(Suite *suite, TCase *tc)
+{
+    tcase_set_timeout(tc, HANG_S);
+    suite_add_tcase(suite, tc);
+}
+
 int main(void)
 {
     Suite *suite = suite_create("attnd");
-#define XX(name) suite_add_tcase(suite, name##_case());
+#define XX(name) add_case(suite, name##_case());
     SUITES(XX)
 #undef XX
     SRunner *runner = srunner_create(suite);

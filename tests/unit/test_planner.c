@@ -473,7 +473,6 @@ END_TEST
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
-    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, plans_are_sound_and_share_all_that_is_shared);
     tcase_add_test(tc, bug_tables_that_agree_again_read_another_table);
     tcase_add_test(tc, bug_unequal_growth_read_another_table);

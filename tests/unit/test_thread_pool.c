@@ -61,7 +61,6 @@ END_TEST
 TCase *thread_pool_case(void)
 {
     TCase *tc = tcase_create("thread_pool");
-    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, phases_and_tasks);
     tcase_add_test(tc, one_thread_is_enough);
     return tc;
