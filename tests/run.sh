@@ -2,7 +2,8 @@
 # run.sh - run every test and count.
 #
 # C tests are built by make and print Check's summary; integration scripts print "ok NAME", "not ok NAME" or
-# "skip NAME: reason". The last line is the sum: N passed, N failed, N skipped. One test alone:
+# "skip NAME: reason". What C tests say on stderr, which is how far they are, is shown as it comes. The last line is the sum:
+# N passed, N failed, N skipped. One test alone:
 #
 #   CK_RUN_CASE=allocator build/release/tests/unit
 #   bash tests/integration/01-start.sh
@@ -35,14 +36,15 @@ count() {
     fi
 }
 
+# run NAME COMMAND... - show its stderr, keep all it says in a log, and count.
 run() {
     local name=$1 log started
     shift
     log=$(mktemp)
     started=$EPOCHREALTIME
-    timeout $HANG_S "$@" >"$log" 2>&1 </dev/null
-    local status=$?
-    count "$name" "$log" $status "$(awk "BEGIN { print $EPOCHREALTIME - $started }")"
+    timeout $HANG_S "$@" 2>&1 >>"$log" </dev/null | tee -a "$log" >&2
+    local status=${PIPESTATUS[0]}
+    count "$name" "$log" "$status" "$(awk "BEGIN { print $EPOCHREALTIME - $started }")"
     rm -f "$log"
 }
 
@@ -65,7 +67,7 @@ done >"${bench_log:=$(mktemp)}" 2>&1 </dev/null
 count 'benchmarks, one short round' "$bench_log" 0 0
 rm -f "$bench_log"
 for script in tests/integration/[0-9]*.sh; do
-    run "${script#tests/}" bash "$script"
+    run "${script#tests/}" bash -c 'bash "$1" 2>&1' _ "$script"
 done
 
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -22,7 +22,9 @@
  * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend. --every
  * takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by
  * side). With --digests the bits of all outputs must be those that FILE has for a path, in a line
- * "NAME conformance DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it alone. */
+ * "NAME conformance DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is
+ * and how to run it alone. Every few seconds a line on stderr says how far it is. */
+#include "config/clock.h"
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
 #include "kernels/reference/reference.h"
@@ -37,7 +39,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 enum {
@@ -949,39 +950,66 @@ static bool same_digest(const char *path, const struct selection *chosen)
                                      (unsigned long long)digest, chosen->digests, known);
 }
 
-/* All cases (or the one that is asked for) on one path; prints the verdict. */
+static const double PROGRESS_S = 5; /* between two lines that say how far it is */
+
+static bool is_chosen(const struct selection *chosen, size_t i)
+{
+    if (chosen->only >= 0)
+        return (size_t)chosen->only == i;
+    return i % chosen->every == 0 && i / chosen->every % chosen->parts == chosen->part;
+}
+
+/* How far a path is. */
+struct progress {
+    size_t done, count; /* cases */
+    double worst;       /* error so far, of a plain loop's */
+    double start_s, shown_s;
+};
+
+static void show_progress(const struct path *path, struct progress *p)
+{
+    double now = clock_s();
+    if (now - p->shown_s < PROGRESS_S)
+        return;
+    p->shown_s = now;
+    fprintf(stderr, "  %s: %zu of %zu cases\n", path->name, p->done, p->count);
+}
+
+/* Case `i` on one path; prints what is wrong. */
+static bool run_case(const struct path *path, const struct selection *chosen,
+                     const struct cover_case *k, size_t i, struct progress *p)
+{
+    double ratio = 0;
+    const struct setting t = path->setting(k);
+    struct world *w = make_world(&t);
+    bool ok = path->check(w, path->name, &ratio);
+    free_world(w);
+    p->worst = fmax(p->worst, ratio);
+    p->done++;
+    show_progress(path, p);
+    if (ok)
+        return true;
+    describe(&t, i);
+    printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
+           path->name, chosen->full ? "--full " : "", path->name, i);
+    return false;
+}
+
+/* All cases that are chosen on one path; prints the verdict. */
 static bool run_cases(const struct path *path, const struct selection *chosen)
 {
-    double worst = 0, ratio = 0;
-    size_t done = 0, count;
-    struct timespec start, end;
     struct cover_case *cases;
-    unsigned strength = chosen->full ? 3 : 2;
+    struct progress p = {.start_s = clock_s()};
+    size_t count = cover_make(path->sizes, path->axes, chosen->full ? 3 : 2, &cases);
     bool ok = true;
     digest = 0;
-    count = cover_make(path->sizes, path->axes, strength, &cases);
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    p.shown_s = p.start_s;
+    for (size_t i = 0; i < count; i++)
+        p.count += is_chosen(chosen, i);
     for (size_t i = 0; ok && i < count; i++) {
-        if (chosen->only >= 0
-                ? (size_t)chosen->only != i
-                : i % chosen->every != 0 || i / chosen->every % chosen->parts != chosen->part)
-            continue;
-        done++;
-        const struct setting t = path->setting(&cases[i]);
-        struct world *w = make_world(&t);
-        ok = path->check(w, path->name, &ratio);
-        free_world(w);
-        worst = fmax(worst, ratio);
-        if (!ok) {
-            describe(&t, i);
-            printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
-                   path->name, chosen->full ? "--full " : "", path->name, i);
-        } else if (chosen->full && i % 100 == 99) {
-            fprintf(stderr, "%s: %zu of %zu cases, worst error %.2f of a plain loop's\n", path->name,
-                    i + 1, count, worst);
-        }
+        if (is_chosen(chosen, i))
+            ok = run_case(path, chosen, &cases[i], i, &p);
     }
-    clock_gettime(CLOCK_MONOTONIC, &end);
     free(cases);
     if (ok && !same_digest(path->name, chosen)) {
         printf("%s\nnot ok %s has the bits that it always had\n", fault, path->name);
@@ -989,8 +1017,7 @@ static bool run_cases(const struct path *path, const struct selection *chosen)
     }
     if (ok)
         printf("ok %s conforms: %zu cases, digest %016llx, worst error %.2f of a plain loop's, %.1f s\n",
-               path->name, done, (unsigned long long)digest, worst,
-               (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9);
+               path->name, p.done, (unsigned long long)digest, p.worst, clock_s() - p.start_s);
     return ok;
 }
 

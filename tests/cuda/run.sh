@@ -19,11 +19,12 @@ conformance() {
     local i
     for i in $(seq 0 $((jobs - 1))); do
         {
+            [ "$i" -eq 0 ] || exec 2>&1 # one of them says how far it is
             build/release/tests/conformance --isa cuda --part "$i/$jobs"
             build/release/tests/conformance --isa cuda-flashinfer --part "$i/$jobs"
             build/release/tests/conformance --isa cuda-columns --part "$i/$jobs"
             build/release/tests/conformance --isa cuda-vllm --part "$i/$jobs"
-        } >"$log.$i" 2>&1 &
+        } >"$log.$i" &
     done
     wait
     cat "$log".[0-9]*
