@@ -297,8 +297,7 @@ static void note_failure(struct engine *e)
     e->o.notify(e->o.cookie);
 }
 
-/* Returns whether anything was done. */
-static bool engine_turn(struct engine *e, double now_s)
+bool engine_turn(struct engine *e, double now_s)
 {
     e->state.now_s = now_s;
     bool worked = retire_steps(e);
@@ -314,20 +313,29 @@ static bool engine_turn(struct engine *e, double now_s)
     return worked;
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------- */
-
 /* The earlier of two times to wait, of which negative ones mean for ever. */
 static double sooner(double a, double b)
 {
     return a < 0 || (b >= 0 && b < a) ? b : a;
 }
 
+double engine_idle_s(const struct engine *e)
+{
+    double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_wait_s(e->state.clients));
+    return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;
+}
+
+bool engine_in_flight(const struct engine *e)
+{
+    return steps_in_flight(e->state.steps) > 0;
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------- */
+
 /* Until a call comes, or there is something to do without one. */
 static void wait_for_work(struct engine *e)
 {
-    double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_wait_s(e->state.clients));
-    if (block_tables_counts(tables_of(e)).rows)
-        idle = sooner(idle, LOOK_S);
+    double idle = engine_idle_s(e);
     struct timespec wait = {(time_t)idle, (long)((idle - floor(idle)) * 1e9)};
     struct pollfd wake = {.fd = e->wake, .events = POLLIN};
     uint64_t woken;
@@ -339,7 +347,7 @@ static void *engine_main(void *cookie)
 {
     struct engine *e = cookie;
     for (;;) {
-        double now = clock_s();
+        double now = e->o.clock(e->o.cookie);
         atomic_store(&e->busy_since_us, (uint64_t)(now * 1e6));
         e->state.stopping = atomic_load(&e->stop);
         bool worked = engine_turn(e, now);
@@ -386,7 +394,7 @@ void engine_reuse(struct call *call, enum call_kind kind)
 
 void engine_submit(struct engine *e, struct call *call)
 {
-    call->submitted_s = clock_s();
+    call->submitted_s = e->o.clock(e->o.cookie);
     bool put = ring_put(&e->to_engine, call); /* it has room for every call */
     assert(put);
     (void)put;
@@ -436,10 +444,16 @@ const char *engine_failure(const struct engine *e)
 double engine_stall_s(const struct engine *e)
 {
     uint64_t since = atomic_load(&e->busy_since_us);
-    return since ? clock_s() - (double)since * 1e-6 : 0;
+    return since ? e->o.clock(e->o.cookie) - (double)since * 1e-6 : 0;
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
+
+static double real_clock(void *cookie)
+{
+    (void)cookie;
+    return clock_s();
+}
 
 static int make_calls(struct engine *e)
 {
@@ -487,32 +501,39 @@ int engine_create(const struct engine_options *options, struct engine **result,
                   char error[ATTENTION_ERROR_BYTES])
 {
     struct engine *e = aligned_alloc(ALIGNMENT, (sizeof *e + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-    const struct steps_options steps = {.config = options->config,
-                                              .constants = &e->state.constants,
-                                              .partials_max = options->partials_max,
-                                              .progress = options->progress,
-                                              .cookie = options->cookie};
+    const struct steps_options steps = {
+        .config = options->config,
+        .constants = &e->state.constants,
+        .partials_max = options->partials_max,
+        .open_backend = options->open_backend ? options->open_backend : attention_open,
+        .progress = options->progress,
+        .cookie = options->cookie};
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!e)
         return ATTND_NO_MEMORY;
     memset(e, 0, sizeof *e);
     e->o = *options;
+    e->o.clock = options->clock ? options->clock : real_clock;
     e->state.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
     e->alone_end = &e->alone;
     int rc = replace_constants(e, &options->config->constants);
     if (rc == 0)
         rc = steps_create(&steps, &e->state.steps, error); /* refuses a pool that does not fit */
-    if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0 ||
-                    pthread_create(&e->thread, NULL, engine_main, e) != 0))
+    if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0))
         rc = ATTND_NO_MEMORY;
-    e->started = rc == 0;
     if (rc != 0) {
         engine_destroy(e);
         return rc;
     }
     *result = e;
     return 0;
+}
+
+int engine_start(struct engine *e)
+{
+    e->started = pthread_create(&e->thread, NULL, engine_main, e) == 0;
+    return e->started ? 0 : ATTND_NO_MEMORY;
 }
 
 void engine_destroy(struct engine *e)

@@ -21,12 +21,29 @@ struct engine_options {
     /* Called on the thread that creates the engine, while the pool is being touched. */
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
     void *cookie;
+    /* For tests: another backend than attention_open() opens, and another clock than clock_s(). */
+    int (*open_backend)(const struct attention_options *options, struct attention **attention,
+                        char error[ATTENTION_ERROR_BYTES]);
+    double (*clock)(void *cookie);
 };
 
-/* engine_create(options, engine, error): open the backend, take all memory, start the thread. Returns
- * 0, ATTND_INVALID or ATTND_NO_MEMORY with a sentence in `error`. */
+/* engine_create(options, engine, error): open the backend, take all memory. Returns 0, ATTND_INVALID or
+ * ATTND_NO_MEMORY with a sentence in `error`. */
 MUST_USE int engine_create(const struct engine_options *options, struct engine **engine,
                            char error[ATTENTION_ERROR_BYTES]);
+
+/* engine_start: begin the thread, which makes turn after turn. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int engine_start(struct engine *engine);
+
+/* engine_turn(engine, now_s): retire the steps that are done, take the calls that are there, form and
+ * submit a step. For the engine's own thread, or, if it was not started, for whoever simulates it. Returns
+ * whether anything was done. */
+bool engine_turn(struct engine *engine, double now_s);
+
+/* engine_in_flight: whether a step is; then turns follow each other. engine_idle_s: otherwise, seconds
+ * until a turn has something to do if no call comes; negative: never. The engine's thread. */
+bool engine_in_flight(const struct engine *engine);
+double engine_idle_s(const struct engine *engine);
 
 /* engine_destroy: finish what has been submitted, end the thread. Calls not taken are dropped. NULL is
  * fine. */

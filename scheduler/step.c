@@ -709,7 +709,7 @@ static int open_attention(struct steps *x, const struct steps_options *o,
         .progress = o->progress,
         .cookie = o->cookie,
     };
-    int rc = attention_open(&options, &x->attention, error);
+    int rc = o->open_backend(&options, &x->attention, error);
     if (rc != 0)
         return rc;
     x->roof_gb_per_s = attention_measure_roof(x->attention);

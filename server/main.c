@@ -287,6 +287,12 @@ static void create_engine(void *cookie)
                                            .progress = log_progress,
                                            .cookie = d};
     int rc = engine_create(&options, &d->engine, error);
+    if (rc == 0 && engine_start(d->engine) != 0) {
+        snprintf(error, sizeof error, "no memory for the engine's thread");
+        engine_destroy(d->engine);
+        d->engine = NULL;
+        rc = ATTND_NO_MEMORY;
+    }
     if (rc == 0)
         log_backend(d->engine, d->state.config);
     else
