@@ -1,9 +1,10 @@
 /* block_pool.c - a fixed pool of KV blocks, named by 32-bit id.
  *
  *   id:        0        1        2        3   ...   blocks-1
- *   block:  [ refs, generation, last step, fill, state ]      16 bytes: one cache line serves an
- * operation refs:      1        0        2        0 free:      0        1        0        1 bitmap,
- * lowest id first (id_bitmap.h)
+ *   block:  [ refs, generation, last step, fill, state, ... ]     32 bytes, two a cache line: an
+ *                                                                 operation on a block touches one line
+ *   refs:      1        0        2        0
+ *   free:      0        1        0        1                       bitmap, lowest id first (id_bitmap.h)
  *
  *   ring:   [ - | 7,3 | - | 5,1 | 9,8 | - ... ]      cached blocks, oldest at the head, as (id, stamp)
  *                ^head                  ^tail

@@ -5,8 +5,9 @@
  *   FREE     refs 0, in the free bitmap
  *   HELD     refs >= 1
  *   CACHED   refs 0, kept because its content is published for reuse; evicted oldest first when FREE
- * runs out FENCED   refs 0, but a step in flight may still touch it; becomes FREE or CACHED when that
- * step retires
+ *            runs out
+ *   FENCED   refs 0, but a step in flight may still touch it; becomes FREE or CACHED when that step
+ *            retires
  *
  * Beside its references a block has a fill: how many of its token slots its holders have written.
  *

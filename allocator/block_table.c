@@ -18,9 +18,11 @@
  *
  *   I2  refs of a block == entries of resident rows that name it + entries of swapped rows parked on it
  *   I4  entries below `entries` are valid ids of the generation they had when they were stored; the
- * rest are -1 I5  a block that a row writes has one reference and is not published: reserve() sees to
- * it I6  the first `published` blocks of a row are published, each the child of the one before I9  of a
- * cached chain the child is evicted before its parent, because rows release their last block first
+ *       rest are -1
+ *   I5  a block that a row writes has one reference and is not published: reserve() sees to it
+ *   I6  the first `published` blocks of a row are published, each the child of the one before
+ *   I9  of a cached chain the child is evicted before its parent, because rows release their last
+ *       block first
  *
  * The first design had truncate() unpublish the block it cuts into. Here reserve() does, when a write
  * is really coming: a fork can leave a sole holder inside a published block just as well, so reserve()

@@ -5,8 +5,7 @@
  * layer that says how many tokens that layer has written. The smallest cursor is the sequence's length.
  *
  *     cursors    layer 0: 21   layer 1: 20   length 20
- *     row        [ 17 | 4 | - | - ... ]                    block_size 16: slots 0..15 in block 17, the
- * rest in 4
+ *     row        [ 17 | 4 | - | - ... ]        block_size 16: tokens 0..15 in block 17, the rest in 4
  *
  * The life of a step, seen from here:
  *

@@ -4,10 +4,11 @@
  * where its bytes are: on the device (some resident sequence still holds the device block), in host
  * memory, or both.
  *
- *   park(d)      an entry that named device block d now names host block h        device d, bytes on
- * the device detach(h)    the bytes have been copied out and d given back                  no device,
- * bytes on the host attach(h,d)  the bytes have been copied in for one of the entries device d, bytes
- * in both unpark(h)    an entry goes back to the device block, or its sequence is freed
+ *                                                                           device   bytes on
+ *   park(d)      an entry that named device block d now names host block h     d       device
+ *   detach(h)    the bytes have been copied out and d given back               none    host
+ *   attach(h,d)  the bytes have been copied in for one of the entries          d       both
+ *   unpark(h)    an entry goes back to the device block, or its sequence is freed
  *
  * Ids and counts only, as in the block pool. A host block that is given back may be handed out at once:
  * copies run in the order in which they were asked for, so a later copy cannot overtake the one that
