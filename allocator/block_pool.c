@@ -14,7 +14,8 @@
  * full the tombstones are squeezed out, which the pushes since the last time have paid for. Fenced
  * blocks hang in one doubly linked list per step in flight, so a hit can take one out of the middle.
  *
- *   I1  free + cached + held + fenced == blocks, each counted from the states
+ *   I1  free + cached + held + fenced == blocks, each counted from the states; the slots filled are
+ *       the sum over held blocks
  *   I3  a block is in the free bitmap, in the ring or in a fence list exactly when its state says so
  *   I7  a fenced block's step has not retired
  *
@@ -37,11 +38,16 @@ struct block {
     uint32_t refs;
     uint32_t generation; /* counts acquisitions */
     uint64_t last_step;  /* newest step in which a former holder took part */
-    uint16_t fill;       /* slots written */
+    uint16_t fill;       /* slots, of a held block */
     uint8_t state;       /* enum block_state */
     uint8_t published;
-    uint32_t stamp;                  /* the ring entry of a cached block carries this stamp */
-    uint32_t fence_next, fence_prev; /* of a fenced block */
+    uint32_t stamp; /* the ring entry of a cached block carries this stamp */
+    union {
+        struct {
+            uint32_t fence_next, fence_prev; /* of a fenced block */
+        };
+        struct block_partials partials; /* of any other; empty unless it is held */
+    };
 };
 
 _Static_assert(sizeof(struct block) == 32, "two blocks a cache line");
@@ -69,6 +75,8 @@ struct block_pool {
     struct ring_entry *ring; /* [ring_mask + 1] */
     uint64_t ring_mask, ring_head, ring_tail;
     struct fence_list fences[STEPS_IN_FLIGHT_MAX]; /* by step modulo their number */
+    block_pool_fill_fn on_fill;
+    uint32_t block_size; /* token slots */
 };
 
 /* ---- the ring of cached blocks ------------------------------------------------------------------- */
@@ -175,8 +183,8 @@ static void evict(struct block_pool *pool)
 
 /* ---- public -------------------------------------------------------------------------------------- */
 
-int block_pool_create(uint32_t blocks, block_pool_evict_fn on_evict, void *cookie,
-                      struct block_pool **result)
+int block_pool_create(uint32_t blocks, uint32_t block_size, block_pool_evict_fn on_evict,
+                      block_pool_fill_fn on_fill, void *cookie, struct block_pool **result)
 {
     struct block_pool *pool = calloc(1, sizeof *pool);
     if (!pool)
@@ -185,7 +193,9 @@ int block_pool_create(uint32_t blocks, block_pool_evict_fn on_evict, void *cooki
     while (ring < 2 * (uint64_t)blocks)
         ring *= 2;
     pool->blocks = blocks;
+    pool->block_size = block_size;
     pool->on_evict = on_evict;
+    pool->on_fill = on_fill;
     pool->cookie = cookie;
     pool->ring_mask = ring - 1;
     for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
@@ -243,9 +253,11 @@ static void revive(struct block_pool *pool, uint32_t id)
         leave_cache(pool, id);
     } else {
         fence_remove(pool, id);
+        block->partials.count = 0;
         pool->fenced--;
     }
     block->state = BLOCK_HELD;
+    block->fill = (uint16_t)pool->block_size;
     pool->held++;
     pool->filled += block->fill;
 }
@@ -277,20 +289,35 @@ static void retire_block(struct block_pool *pool, uint32_t id)
     }
 }
 
+/* All holders of a block are partial, and one of them or another has fewer slots than before. */
+static void lower_fill(struct block_pool *pool, uint32_t id)
+{
+    assert(pool->block[id].state == BLOCK_HELD &&
+           pool->block[id].refs == pool->block[id].partials.count);
+    block_pool_set_fill(pool, id, pool->on_fill(id, pool->cookie));
+}
+
 void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step)
 {
+    struct block *blocks = pool->block;
     uint32_t no_more_shared = 0;
     assert(step <= pool->retired + STEPS_IN_FLIGHT_MAX);
     for (uint32_t i = n; i-- > 0;) {
-        struct block *block = &pool->block[ids[i]];
+        struct block *block = &blocks[ids[i]];
         if (i >= PREFETCH_AHEAD)
-            __builtin_prefetch(&pool->block[ids[i - PREFETCH_AHEAD]], 1);
-        assert(block->refs > 0);
+            __builtin_prefetch(&blocks[ids[i - PREFETCH_AHEAD]], 1);
         if (step > block->last_step)
             block->last_step = step;
         no_more_shared += block->refs == 2;
-        if (--block->refs == 0)
+        /* one comparison finds the last reference, a block with only partial holders left, and a
+         * reference too many: -1, for which lower_fill() aborts */
+        int32_t left = (int32_t)--block->refs;
+        if (left > (int32_t)block->partials.count)
+            continue;
+        if (left == 0)
             retire_block(pool, ids[i]);
+        else
+            lower_fill(pool, ids[i]);
     }
     pool->shared -= no_more_shared;
 }
@@ -308,6 +335,18 @@ void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
     if (slots > pool->block[id].fill)
         block_pool_set_fill(pool, id, slots);
+}
+
+void block_pool_lower_fill(struct block_pool *pool, uint32_t id)
+{
+    if (pool->block[id].refs == pool->block[id].partials.count)
+        lower_fill(pool, id);
+}
+
+struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
+{
+    assert(pool->block[id].state == BLOCK_HELD);
+    return &pool->block[id].partials;
 }
 
 void block_pool_publish(struct block_pool *pool, uint32_t id)
@@ -334,6 +373,7 @@ void block_pool_retire(struct block_pool *pool, uint64_t step)
         uint32_t next;
         for (uint32_t id = list->first; id != NO_BLOCK; id = next) {
             next = pool->block[id].fence_next;
+            pool->block[id].partials.count = 0;
             pool->fenced--;
             settle(pool, id);
         }
@@ -353,7 +393,8 @@ uint32_t block_pool_refs(const struct block_pool *pool, uint32_t id)
 
 uint32_t block_pool_fill(const struct block_pool *pool, uint32_t id)
 {
-    return pool->block[id].fill;
+    const struct block *block = &pool->block[id];
+    return block->refs == 0 && block->published ? pool->block_size : block->fill;
 }
 
 uint32_t block_pool_generation(const struct block_pool *pool, uint32_t id)
@@ -450,7 +491,7 @@ const char *block_pool_fault(const struct block_pool *pool)
     }
     if (counts[BLOCK_FREE] != pool->free.count || counts[BLOCK_HELD] != pool->held ||
         counts[BLOCK_CACHED] != pool->cached || counts[BLOCK_FENCED] != pool->fenced ||
-        shared != pool->shared)
+        shared != pool->shared || filled != pool->filled)
         return "I1: a counter differs from the states";
     const char *fault = membership_fault(pool);
     return fault ? fault : id_bitmap_fault(&pool->free);

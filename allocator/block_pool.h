@@ -9,7 +9,11 @@
  *   FENCED   refs 0, but a step in flight may still touch it; becomes FREE or CACHED when that step
  *            retires
  *
- * Beside its references a block has a fill: how many of its token slots its holders have written.
+ * Beside its references a block has a fill: while it is HELD, the largest number of its token slots
+ * that one of its holders has; while nobody holds it and it is published, block_size. A holder that has
+ * some slots of a block and not all is a partial holder. The caller lists and counts those of each
+ * block (block_pool_partials). Once only partial holders are left, the pool asks the caller for the
+ * fill.
  *
  * Steps are numbered from 1 in the order of their submission and retire in that order. The pool hands
  * out ids and sees no bytes. Engine thread only; nothing allocates after create. */
@@ -40,9 +44,20 @@ struct block_pool_counts {
 /* Called when a cached block is about to be reused: its content must be forgotten. */
 typedef void (*block_pool_evict_fn)(uint32_t id, void *cookie);
 
-/* block_pool_create(blocks, on_evict, cookie, pool): all blocks free. Returns 0 or ATTND_NO_MEMORY. */
-MUST_USE int block_pool_create(uint32_t blocks, block_pool_evict_fn on_evict, void *cookie,
-                               struct block_pool **pool);
+/* Called when all holders of a HELD block are partial and its fill may have fallen: returns the largest
+ * number of slots that one of them has, at most the old fill. */
+typedef uint32_t (*block_pool_fill_fn)(uint32_t id, void *cookie);
+
+/* The list of a block's partial holders; `first` means nothing while `count` is 0. */
+struct block_partials {
+    uint32_t first, count;
+};
+
+/* block_pool_create(blocks, block_size, on_evict, on_fill, cookie, pool): all blocks free. on_evict may
+ * be NULL if nothing is ever published, on_fill if there are never partial holders. Returns 0 or
+ * ATTND_NO_MEMORY. */
+MUST_USE int block_pool_create(uint32_t blocks, uint32_t block_size, block_pool_evict_fn on_evict,
+                               block_pool_fill_fn on_fill, void *cookie, struct block_pool **pool);
 void block_pool_destroy(struct block_pool *pool);
 
 /* block_pool_acquire(pool, n, ids): take `n` blocks, lowest free id first, then the oldest cached ones.
@@ -55,13 +70,19 @@ MUST_USE int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *i
 void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n);
 
 /* block_pool_release(pool, ids, n, step): drop a reference to each, from the last to the first, whose
- * owner takes part in steps up to `step` (0: in none). The last reference frees, caches or fences the
- * block. O(n). */
+ * owner takes part in steps up to `step` (0: in none) and is no longer listed as a partial holder. The
+ * last reference frees, caches or fences the block. O(n), plus the partial holders of those of which
+ * only partial holders are left. */
 void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step);
 
-/* block_pool_set_fill(pool, id, slots): of a HELD block; _raise_fill: to at least so many. */
+/* block_pool_set_fill(pool, id, slots): of a HELD block; _raise_fill: to at least so many; _lower_fill:
+ * a partial holder has fewer slots than before, O(partial holders). */
 void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots);
 void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots);
+void block_pool_lower_fill(struct block_pool *pool, uint32_t id);
+
+/* block_pool_partials: of a HELD block, for the caller to change; valid while it is HELD. O(1). */
+struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id);
 
 /* block_pool_publish, _unpublish: whether the content of a HELD (for unpublish: any but FREE) block is
  * worth keeping once nobody holds it. Unpublishing a CACHED block frees it. O(1). */

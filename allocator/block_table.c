@@ -16,6 +16,24 @@
  * blocks). A truncate lowers all three and what the steps in flight noted, so a later retire cannot
  * raise them over slots that are being rewritten.
  *
+ * Fill: a row has all slots of the blocks before its longest cursor, none of those that are only
+ * reserved, and some of at most one block: the one in which the longest cursor ends. It is a partial
+ * holder of that block, and is in its list:
+ *
+ *            block 4             row 5 and row 8 hold it (refs 2)
+ *            partial holders     first -> row 8 (4 slots)       count 1
+ *
+ * While a block has more references than partial holders, one of its holders has all of it (or it is
+ * reserved, and has one reference). When only partial holders are left, its fill is the most slots that
+ * a row of the list has. A row changes lists when its longest cursor enters another block, not with
+ * every token: most steps of a decode do no list work. The list belongs to the device block; it moves
+ * to the host block when the last resident row has left, and back with the bytes.
+ *
+ * Rejected: a count of holders for each length would take block_size counters a block; fills found when
+ * somebody asks would take a walk over all tables with every step of a workload, which reports them.
+ *
+ *   I1  the fill of a held block, and of a host block without a device block, is the largest number of
+ *       its slots that one of its holders has
  *   I2  refs of a block == entries of resident rows that name it + entries of swapped rows parked on it
  *   I4  entries below `entries` are valid ids of the generation they had when they were stored; the
  *       rest are -1
@@ -61,6 +79,11 @@ struct row {
 
 _Static_assert(sizeof(struct row) == 64, "a row is one cache line");
 
+/* Neighbours of a row in the list of partial holders that it is in; NO_ROW at the ends. */
+struct partial_link {
+    uint32_t next, prev;
+};
+
 struct block_tables {
     struct block_tables_options o;
     struct block_pool *pool;
@@ -77,11 +100,13 @@ struct block_tables {
     uint32_t *cursors; /* [rows][layers], see above */
     uint32_t
         *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
-    uint16_t *host_fill; /* [host_blocks] */
-    uint32_t *claims;    /* [blocks] writers counted while a reserve is planned; zero otherwise */
-    uint32_t *marks;     /* [rows] requests that need more than a look, while a reserve runs */
-    uint32_t *recount;   /* [blocks + host_blocks] for block_tables_fault() */
-    uint32_t *order;     /* [blocks] scratch of whoever lists blocks */
+    struct partial_link *partial_links;   /* [rows] */
+    struct block_partials *host_partials; /* [host_blocks] empty while there is a device block */
+    uint16_t *host_fill;                  /* [host_blocks] slots with good bytes */
+    uint32_t *claims;  /* [blocks] writers counted while a reserve is planned; zero otherwise */
+    uint32_t *marks;   /* [rows] requests that need more than a look, while a reserve runs */
+    uint32_t *recount; /* [blocks + host_blocks] for block_tables_fault() */
+    uint32_t *order;   /* [blocks] scratch of whoever lists blocks */
     uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
     struct block_tables_counts counts;
 };
@@ -163,6 +188,106 @@ static void unpublish_tree(struct block_tables *t, uint32_t id)
     }
 }
 
+/* Where the bytes of a row's entry `i` are: a device block, or number blocks + h for host block h. */
+static uint32_t place_of(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t id = *entry(t, row, i);
+    if (!t->rows[row].swapped)
+        return id;
+    uint32_t device = swap_ledger_device_of(t->ledger, id);
+    return device != NO_BLOCK ? device : t->o.blocks + id;
+}
+
+/* ---- partial holders ----------------------------------------------------------------------------- */
+
+/* The list of a block, by place_of(). */
+static struct block_partials *partials_at(const struct block_tables *t, uint32_t place)
+{
+    return place < t->o.blocks ? block_pool_partials(t->pool, place)
+                               : &t->host_partials[place - t->o.blocks];
+}
+
+static void link_partial(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    struct block_partials *list = partials_at(t, place_of(t, row, i));
+    uint32_t next = list->count++ ? list->first : NO_ROW;
+    t->partial_links[row] = (struct partial_link){.next = next, .prev = NO_ROW};
+    if (next != NO_ROW)
+        t->partial_links[next].prev = row;
+    list->first = row;
+}
+
+static void unlink_partial(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    struct block_partials *list = partials_at(t, place_of(t, row, i));
+    struct partial_link link = t->partial_links[row];
+    if (link.next != NO_ROW)
+        t->partial_links[link.next].prev = link.prev;
+    if (link.prev != NO_ROW)
+        t->partial_links[link.prev].next = link.next;
+    else
+        list->first = link.next;
+    list->count--;
+}
+
+/* The longest cursor of a row moves, within its entries, and takes the row from list to list. */
+static void move_partial(struct block_tables *t, uint32_t row, uint32_t from, uint32_t to)
+{
+    uint32_t n = t->o.block_size;
+    if (from % n && to % n && from / n == to / n)
+        return;
+    if (from % n)
+        unlink_partial(t, row, from / n);
+    if (to % n)
+        link_partial(t, row, to / n);
+}
+
+/* The most slots that a row of the list has; none has more than `most`, which ends the search. */
+static uint32_t largest_part(const struct block_tables *t, const struct block_partials *list,
+                             uint32_t most)
+{
+    uint32_t largest = 0, row = list->first;
+    for (uint32_t n = list->count; n > 0 && largest < most; n--) {
+        uint32_t slots = t->rows[row].cursor_max % t->o.block_size;
+        largest = slots > largest ? slots : largest;
+        row = t->partial_links[row].next;
+    }
+    return largest;
+}
+
+static uint32_t fill_of_partials(uint32_t id, void *cookie)
+{
+    struct block_tables *t = cookie;
+    return largest_part(t, block_pool_partials(t->pool, id), block_pool_fill(t->pool, id));
+}
+
+/* A row has left a host block that has no device block, or has fewer slots of it. */
+static void lower_host_fill(struct block_tables *t, uint32_t host)
+{
+    struct block_partials *list = &t->host_partials[host];
+    if (swap_ledger_refs(t->ledger, host) == list->count)
+        t->host_fill[host] = (uint16_t)largest_part(t, list, t->host_fill[host]);
+}
+
+/* A row has become a partial holder of its entry `i`, or has fewer slots of it. */
+static void lower_fill(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t place = place_of(t, row, i);
+    if (place < t->o.blocks)
+        block_pool_lower_fill(t->pool, place);
+    else
+        lower_host_fill(t, place - t->o.blocks);
+}
+
+/* The partial holders of one block become those of another. */
+static void hand_over_partials(struct block_partials *from, struct block_partials *to)
+{
+    *to = *from;
+    from->count = 0;
+}
+
+/* ---- giving back --------------------------------------------------------------------------------- */
+
 /* Give back entry `i` of a row that is swapped out. */
 static void unpark(struct block_tables *t, uint32_t row, uint32_t i)
 {
@@ -170,9 +295,12 @@ static void unpark(struct block_tables *t, uint32_t row, uint32_t i)
     if (device != NO_BLOCK)
         block_pool_release(t->pool, &device, 1, t->rows[row].last_step);
     swap_ledger_unpark(t->ledger, host);
+    if (device == NO_BLOCK)
+        lower_host_fill(t, host);
 }
 
-/* Give back the entries of a row from the last one down to entry `keep`. */
+/* Give back the entries of a row from the last one down to entry `keep`. The row is a partial holder of
+ * none of them. */
 static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
 {
     struct row *r = &t->rows[row];
@@ -226,15 +354,19 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->generation = mapping_create(table_bytes(t), 0);
     t->tokens = mapping_create(token_bytes(t), 0);
     t->cursors = calloc((size_t)options->rows * options->layers, sizeof *t->cursors);
+    t->partial_links = calloc(options->rows, sizeof *t->partial_links);
+    t->host_partials = calloc((size_t)options->host_blocks + 1, sizeof *t->host_partials);
     t->host_fill = calloc((size_t)options->host_blocks + 1, sizeof *t->host_fill);
     t->claims = calloc(options->blocks, sizeof *t->claims);
     t->marks = calloc(options->rows, sizeof *t->marks);
     t->recount = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->recount);
     t->order = calloc(options->blocks, sizeof *t->order);
     if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation ||
-        !t->tokens || !t->cursors || !t->host_fill || !t->claims || !t->marks || !t->recount ||
-        !t->order || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
-        block_pool_create(options->blocks, forget_evicted, t, &t->pool) != 0 ||
+        !t->tokens || !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill ||
+        !t->claims || !t->marks || !t->recount || !t->order ||
+        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+        block_pool_create(options->blocks, options->block_size, forget_evicted, fill_of_partials, t,
+                          &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) !=
             0 ||
         swap_ledger_create(options->blocks, options->host_blocks, &t->ledger) != 0) {
@@ -261,6 +393,8 @@ void block_tables_destroy(struct block_tables *t)
     free(t->next_leaving);
     free(t->version);
     free(t->cursors);
+    free(t->partial_links);
+    free(t->host_partials);
     free(t->host_fill);
     free(t->claims);
     free(t->marks);
@@ -309,6 +443,8 @@ static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32
     block_pool_retain(t->pool, entry(t, row, 0), n);
     r->entries = n;
     r->cursor_min = r->cursor_max = tokens;
+    if (tokens % t->o.block_size)
+        link_partial(t, row, n - 1);
     note_high(t, row);
     t->counts.tokens_logical += tokens;
 }
@@ -323,8 +459,10 @@ int block_tables_add(struct block_tables *t, uint32_t root, const uint32_t *toke
     uint32_t *ids = entry(t, row, 0);
     uint32_t hit = prefix_index_match(t->index, root, tokens, asked, ids);
     share_front(t, row, hit, hit * t->o.block_size);
-    for (uint32_t i = 0; i < hit; i++)
+    for (uint32_t i = 0; i < hit; i++) {
         *entry_generation(t, row, i) = block_pool_generation(t->pool, ids[i]);
+        block_pool_raise_fill(t->pool, ids[i], t->o.block_size); /* others may have had a part only */
+    }
     struct row *r = &t->rows[row];
     r->published = hit;
     r->retired = r->known = hit * t->o.block_size;
@@ -375,6 +513,8 @@ static void make_vacant(struct block_tables *t, uint32_t row)
 void block_tables_remove(struct block_tables *t, uint32_t row)
 {
     struct row *r = live_row(t, row);
+    if (r->cursor_max % t->o.block_size)
+        unlink_partial(t, row, r->cursor_max / t->o.block_size);
     pop_entries(t, row, 0);
     prefix_index_close_root(t->index, r->root);
     t->counts.tokens_logical -= r->cursor_max;
@@ -390,36 +530,28 @@ void block_tables_remove(struct block_tables *t, uint32_t row)
     }
 }
 
-/* A row that is swapped out has only so many slots of its last block left; so has the block, if nobody
- * else looks at it. */
-static void lower_host_fill(struct block_tables *t, uint32_t host, uint32_t slots)
+/* No cursor of a row stays above `length`, which is less than the longest one. */
+static void lower_cursors(struct block_tables *t, uint32_t row, uint32_t length)
 {
-    bool alone =
-        swap_ledger_refs(t->ledger, host) == 1 && swap_ledger_device_of(t->ledger, host) == NO_BLOCK;
-    if (alone && t->host_fill[host] > slots)
-        t->host_fill[host] = (uint16_t)slots;
+    struct row *r = &t->rows[row];
+    uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
+    for (uint32_t layer = 0; r->cursor_min != r->cursor_max && layer < t->o.layers; layer++)
+        cursors[layer] = smaller(cursors[layer], length);
+    t->counts.tokens_logical -= r->cursor_max - length;
+    move_partial(t, row, r->cursor_max, length);
+    r->cursor_max = length;
+    r->cursor_min = smaller(r->cursor_min, length);
+    if (length % t->o.block_size)
+        lower_fill(t, row, length / t->o.block_size);
 }
 
 void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length)
 {
     struct row *r = live_row(t, row);
-    if (length < r->cursor_max) {
-        uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
-        for (uint32_t layer = 0; r->cursor_min != r->cursor_max && layer < t->o.layers; layer++)
-            cursors[layer] = smaller(cursors[layer], length);
-        t->counts.tokens_logical -= r->cursor_max - length;
-        r->cursor_max = length;
-        r->cursor_min = smaller(r->cursor_min, length);
-    }
+    if (length < r->cursor_max)
+        lower_cursors(t, row, length);
     pop_entries(t, row, blocks_for(t, r->cursor_max));
     r->plain_end = 0;
-    uint32_t partial = r->cursor_max % t->o.block_size;
-    uint32_t last = partial && !r->swapped ? *entry(t, row, r->entries - 1) : NO_BLOCK;
-    if (last != NO_BLOCK && block_pool_refs(t->pool, last) == 1 &&
-        !block_pool_is_published(t->pool, last))
-        block_pool_set_fill(t->pool, last, partial);
-    if (partial && r->swapped)
-        lower_host_fill(t, *entry(t, row, r->entries - 1), partial);
     r->published = smaller(r->published, length / t->o.block_size);
     r->publish_stopped = false;
     r->retired = smaller(r->retired, length);
@@ -507,23 +639,18 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     struct row *r = &t->rows[row];
     uint32_t from = *entry(t, row, i), to = take_block(t);
     uint32_t slots = smaller(r->cursor_max - i * t->o.block_size, t->o.block_size);
+    bool partial = slots < t->o.block_size;
     copies[(*copy_count)++] = (struct block_copy){COPY_ON_WRITE, from, to, slots};
     copy_tokens(t, from, to);
     block_pool_set_fill(t->pool, to, slots);
+    if (partial)
+        unlink_partial(t, row, i);
     set_entry(t, row, i, to);
+    if (partial)
+        link_partial(t, row, i);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
     t->counts.copies++;
     t->version[row]++;
-}
-
-/* Entry `i` of `row` is published and held by nobody else: make it a plain block again, filled as the
- * row sees it. */
-static void reclaim(struct block_tables *t, uint32_t row, uint32_t i)
-{
-    uint32_t id = *entry(t, row, i);
-    unpublish_tree(t, id);
-    block_pool_set_fill(t->pool, id,
-                        smaller(t->rows[row].cursor_max - i * t->o.block_size, t->o.block_size));
 }
 
 static void commit_request(struct block_tables *t, uint64_t step, const struct reserve_request *q,
@@ -536,7 +663,7 @@ static void commit_request(struct block_tables *t, uint64_t step, const struct r
         if (block_pool_refs(t->pool, id) > 1)
             copy_on_write(t, step, q->row, i, copies, copy_count);
         else if (block_pool_is_published(t->pool, id))
-            reclaim(t, q->row, i);
+            unpublish_tree(t, id); /* held by nobody else: a plain block again */
         else
             continue;
         r->published = smaller(r->published, i);
@@ -598,12 +725,19 @@ static void note_fill(struct block_tables *t, uint32_t row, uint32_t first, uint
 static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)
 {
     struct row *r = &t->rows[row];
-    if (to <= r->cursor_max)
+    uint32_t from = r->cursor_max;
+    if (to <= from)
         return;
     assert(to <= r->entries * t->o.block_size);
-    note_fill(t, row, r->cursor_max, to);
-    t->counts.tokens_logical += to - r->cursor_max;
+    t->counts.tokens_logical += to - from;
     r->cursor_max = to;
+    uint32_t last = r->entries - 1, start = last * t->o.block_size;
+    if (from > start && to - start < t->o.block_size) { /* most steps of a decode: no division */
+        block_pool_raise_fill(t->pool, *entry(t, row, last), to - start);
+        return;
+    }
+    note_fill(t, row, from, to);
+    move_partial(t, row, from, to);
 }
 
 void block_tables_advance_all(struct block_tables *t, uint32_t row, uint32_t n)
@@ -720,17 +854,20 @@ static bool has_held_child(const struct block_tables *t, uint32_t id)
 static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struct block_copy *copies,
                      uint32_t *copy_count)
 {
-    uint32_t id = swap_ledger_device_of(t->ledger, host);
+    uint32_t id = swap_ledger_device_of(t->ledger, host), slots = block_pool_fill(t->pool, id);
     if (!swap_ledger_has_bytes(t->ledger, host)) {
-        t->host_fill[host] = (uint16_t)block_pool_fill(t->pool, id);
         copy_tokens(t, id, t->o.blocks + host);
-        if (t->host_fill[host])
-            copies[(*copy_count)++] = (struct block_copy){COPY_OUT, id, host, t->host_fill[host]};
+        if (slots)
+            copies[(*copy_count)++] = (struct block_copy){COPY_OUT, id, host, slots};
+    } else {
+        assert(slots <= t->host_fill[host]); /* the block was not written: a swapped row held it, too */
     }
-    if (has_held_child(
-            t, id)) /* by sequences that are swapped out themselves: the child must not outlive it */
+    t->host_fill[host] = (uint16_t)slots;
+    /* held by sequences that are swapped out themselves: the child must not outlive it */
+    if (has_held_child(t, id))
         unpublish_tree(t, id);
     swap_ledger_detach(t->ledger, host);
+    hand_over_partials(block_pool_partials(t->pool, id), &t->host_partials[host]);
     for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 0; n--)
         block_pool_release(t->pool, &id, 1, step);
 }
@@ -769,6 +906,7 @@ static void bring_back(struct block_tables *t, uint32_t host, struct block_copy 
     for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 1; n--)
         block_pool_retain(t->pool, &id, 1);
     block_pool_set_fill(t->pool, id, t->host_fill[host]);
+    hand_over_partials(&t->host_partials[host], block_pool_partials(t->pool, id));
     copy_tokens(t, t->o.blocks + host, id);
     if (t->host_fill[host])
         copies[(*copy_count)++] = (struct block_copy){COPY_IN, host, id, t->host_fill[host]};
@@ -1019,6 +1157,64 @@ static const char *references_fault(struct block_tables *t)
     return NULL;
 }
 
+/* Find every fill from the tables and the cursors. */
+static const char *fills_fault(struct block_tables *t)
+{
+    uint32_t *slots = t->recount, n = t->o.block_size;
+    memset(slots, 0, ((size_t)t->o.blocks + t->o.host_blocks) * sizeof *slots);
+    for (uint32_t row = 0; row < t->o.rows; row++) {
+        uint32_t tokens = t->rows[row].state == ROW_LIVE ? t->rows[row].cursor_max : 0;
+        for (uint32_t i = 0; i < tokens / n; i++)
+            slots[place_of(t, row, i)] = n;
+        if (tokens % n) {
+            uint32_t *last = &slots[place_of(t, row, tokens / n)];
+            *last = tokens % n > *last ? tokens % n : *last;
+        }
+    }
+    for (uint32_t id = 0; id < t->o.blocks; id++) {
+        if (block_pool_refs(t->pool, id) > 0 && slots[id] != block_pool_fill(t->pool, id))
+            return "I1: a block's fill differs from what its holders have";
+    }
+    for (uint32_t h = 0; h < t->o.host_blocks; h++) {
+        if (swap_ledger_refs(t->ledger, h) > 0 && swap_ledger_device_of(t->ledger, h) == NO_BLOCK &&
+            slots[t->o.blocks + h] != t->host_fill[h])
+            return "I1: a host block's fill differs from what its holders have";
+    }
+    return NULL;
+}
+
+/* Whether the rows of a list are partial holders of `place`, and linked both ways. */
+static bool partials_are_linked(const struct block_tables *t, uint32_t place)
+{
+    const struct block_partials *list = partials_at(t, place);
+    uint32_t row = list->first, prev = NO_ROW;
+    for (uint32_t n = list->count; n > 0; n--) {
+        if (row >= t->o.rows || t->rows[row].state != ROW_LIVE || t->partial_links[row].prev != prev ||
+            t->rows[row].cursor_max % t->o.block_size == 0 ||
+            place_of(t, row, t->rows[row].cursor_max / t->o.block_size) != place)
+            return false;
+        prev = row;
+        row = t->partial_links[row].next;
+    }
+    return list->count == 0 || row == NO_ROW;
+}
+
+/* Every partial holder is in the list of its block, and nobody else is in any. */
+static const char *partials_fault(const struct block_tables *t)
+{
+    uint32_t partial = 0, listed = 0;
+    for (uint32_t row = 0; row < t->o.rows; row++)
+        partial += t->rows[row].state == ROW_LIVE && t->rows[row].cursor_max % t->o.block_size;
+    for (uint32_t place = 0; place < t->o.blocks + t->o.host_blocks; place++) {
+        if (place < t->o.blocks && block_pool_refs(t->pool, place) == 0)
+            continue; /* no list */
+        listed += partials_at(t, place)->count;
+        if (!partials_are_linked(t, place))
+            return "I1: a list of partial holders has a row whose longest cursor ends elsewhere";
+    }
+    return listed == partial ? NULL : "I1: a partial holder of a block is not in its list";
+}
+
 /* I9, and what it rests on: a published block's parent outlives it. */
 static const char *eviction_order_fault(struct block_tables *t)
 {
@@ -1068,6 +1264,10 @@ const char *block_tables_fault(struct block_tables *t)
         fault = row_fault(t, row);
     if (!fault)
         fault = references_fault(t);
+    if (!fault)
+        fault = fills_fault(t);
+    if (!fault)
+        fault = partials_fault(t);
     if (!fault)
         fault = prefix_index_fault(t->index, t->pool);
     if (!fault)

@@ -52,7 +52,7 @@ struct block_copy {
 struct block_tables_counts {
     uint32_t rows, swapped;            /* live sequences */
     uint64_t tokens_logical;           /* sum of all rows' longest cursors */
-    uint64_t tokens_physical;          /* slots filled in held blocks, each counted once */
+    uint64_t tokens_physical;          /* slots of held blocks that some row has, each counted once */
     uint64_t copies, forks;            /* since start */
     uint64_t swaps_out, swaps_in;      /* sequences, since start */
     uint64_t blocks_hit, blocks_asked; /* of the prefix index, since start */

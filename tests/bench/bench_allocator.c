@@ -67,7 +67,7 @@ static void bench_pool(void)
     double seconds[ROUNDS];
     uint32_t held = MILLION / 8 * 7, *ids = malloc(MILLION * sizeof *ids);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        if (!ids || block_pool_create(MILLION, NULL, NULL, &pool) != 0 ||
+        if (!ids || block_pool_create(MILLION, 16, NULL, NULL, NULL, &pool) != 0 ||
             block_pool_acquire(pool, held, ids) != 0)
             abort();
         for (int r = 0; r < rounds; r++)

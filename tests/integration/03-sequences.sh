@@ -78,6 +78,18 @@ expect 'it is gone' '404 not_found' "$(curl -s "$URL/v1/sequences/7" | status)"
 curl -s -X DELETE "$URL/v1/sequences/3"
 expect 'the pool is whole' '8 0' "$(stat '"\(.pool.free) \(.pool.held)"')"
 
+# What a parent has beyond its fork goes with the parent (bug: its slots were counted on, 1 token logical and 4 physical).
+tokens() { stat '.pool | "\(.tokens_logical) \(.tokens_physical) \(.sharing_ratio)"'; }
+parent=$(post /v1/sequences '{}' | jq .id)
+for token in 0 1 2 3; do extend "$parent" $token >/dev/null; done
+child=$(post "/v1/sequences/$parent/fork" '{"length":1}' | jq '.sequences[0].id')
+expect 'a fork at 1 shares a slot' '5 4 1.25' "$(tokens)"
+curl -s -X DELETE "$URL/v1/sequences/$parent"
+expect 'its parent is gone: one token in one slot' '1 1 1' "$(tokens)"
+expect 'the block has a fill of 1' "{\"fill\":1,\"owner\":$child}" \
+    "$(curl -s "$URL/v1/blocks" | jq -c '.blocks[] | select(.state == "held") | {fill, owner}')"
+curl -s -X DELETE "$URL/v1/sequences/$child"
+
 # Child first.
 for token in 0 1 2; do extend 1 $token >/dev/null; done
 post /v1/sequences/1/fork '{"count":2,"length":2}' >/dev/null

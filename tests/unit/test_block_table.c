@@ -254,7 +254,7 @@ START_TEST(ids_beyond_65536_work)
     enum { MANY = 200000 };
     struct block_pool *pool;
     static uint32_t ids[MANY];
-    ck_assert_int_eq(block_pool_create(MANY, NULL, NULL, &pool), 0);
+    ck_assert_int_eq(block_pool_create(MANY, BS, NULL, NULL, NULL, &pool), 0);
     ck_assert_int_eq(block_pool_acquire(pool, MANY, ids), 0);
     ck_assert_int_eq(block_pool_acquire(pool, 1, ids), ATTND_NO_BLOCKS);
     for (uint32_t i = 0; i < MANY; i++)
@@ -291,6 +291,100 @@ START_TEST(bug_swap_lost_the_token_ids)
 }
 END_TEST
 
+/* The token counts of /stats, and the fill of the block in which all these tests look. */
+static void assert_tokens(struct block_tables *t, uint64_t logical, uint64_t physical, uint32_t block,
+                          uint32_t fill)
+{
+    struct block_tables_counts counts = block_tables_counts(t);
+    ck_assert_uint_eq(counts.tokens_logical, logical);
+    ck_assert_uint_eq(counts.tokens_physical, physical);
+    ck_assert_uint_eq(block_pool_fill(block_tables_pool(t), block), fill);
+    ck_assert_ptr_null(block_tables_fault(t));
+}
+
+/* A fork at 1 whose parent of 4 tokens was removed: 1 token logical, 4 physical. */
+START_TEST(bug_fill_counted_slots_that_nobody_holds)
+{
+    struct block_tables *t = tables_of(8, 8);
+    next_step = 1;
+    uint32_t parent = add(t, NO_ROOT, NULL, 0);
+    append(t, parent, 4, NULL);
+    uint32_t one = fork_row(t, parent, 1), block = block_tables_view(t, one).ids[0];
+    assert_tokens(t, 5, 4, block, 4);
+    block_tables_remove(t, parent);
+    assert_tokens(t, 1, 1, block, 1);
+
+    ck_assert_int_eq(append(t, one, BS - 1, NULL), 0); /* in place, and full */
+    uint32_t three = fork_row(t, one, 3), two = fork_row(t, one, 2);
+    assert_tokens(t, BS + 5, BS, block, BS);
+    ck_assert_int_eq(append(t, three, 1, NULL), 1); /* to a copy; the others keep the block */
+    assert_tokens(t, BS + 6, BS + 4, block, BS);
+    block_tables_truncate(t, one, 5);
+    assert_tokens(t, 11, 9, block, 5);
+    ck_assert_int_eq(append(t, one, BS, NULL), 1);
+    assert_tokens(t, 19, 19, block, 2);
+    block_tables_truncate(t, two, 0);
+    assert_tokens(t, 17, 17, block_tables_view(t, three).ids[0], 4);
+    block_tables_destroy(t);
+}
+END_TEST
+
+/* Held, it has what its holders have; cached, or shared by a prefix hit, all of it. */
+START_TEST(bug_fill_of_a_published_block)
+{
+    struct block_tables *t = tables_of(8, 4);
+    uint32_t tokens[BS];
+    next_step = 1;
+    fill_tokens(tokens, BS, 0);
+    uint32_t root = block_tables_open_root(t, 1, "", 0), a = add(t, root, NULL, 0);
+    append(t, a, BS, tokens);
+    uint32_t block = block_tables_view(t, a).ids[0];
+    block_tables_truncate(t, a, 3);
+    assert_tokens(t, 3, 3, block, 3);
+    uint32_t b = add(t, root, tokens, BS);
+    assert_tokens(t, BS + 3, BS, block, BS);
+    block_tables_remove(t, b);
+    assert_tokens(t, 3, 3, block, 3);
+    block_tables_submit(t, a, next_step);
+    block_tables_remove(t, a);
+    ck_assert_int_eq(block_pool_state(block_tables_pool(t), block), BLOCK_FENCED);
+    assert_tokens(t, 0, 0, block, BS);
+    block_tables_retire_step(t, next_step, NULL, 0);
+    ck_assert_int_eq(block_pool_state(block_tables_pool(t), block), BLOCK_CACHED);
+    assert_tokens(t, 0, 0, block, BS);
+    b = add(t, root, tokens, BS);
+    assert_tokens(t, BS, BS, block, BS);
+    block_tables_destroy(t);
+}
+END_TEST
+
+/* Rows that are swapped out hold a block as well, on the device or in host memory. */
+START_TEST(bug_fill_of_a_block_of_swapped_rows)
+{
+    struct block_tables *t = tables_of(8, 4);
+    struct block_copy copies[4];
+    uint32_t count = 0;
+    next_step = 1;
+    uint32_t a = add(t, NO_ROOT, NULL, 0);
+    append(t, a, 5, NULL);
+    uint32_t b = fork_row(t, a, 2), c = fork_row(t, a, 3), block = block_tables_view(t, c).ids[0];
+    ck_assert_int_eq(block_tables_swap_out(t, a, next_step, copies, &count), 0);
+    ck_assert_int_eq(block_tables_swap_out(t, b, next_step, copies, &count), 0);
+    assert_tokens(t, 10, 5, block, 5);
+    block_tables_remove(t, a);
+    assert_tokens(t, 5, 3, block, 3);
+    ck_assert_int_eq(block_tables_swap_out(t, c, next_step, copies, &count), 0);
+    ck_assert_uint_eq(count, 1);
+    ck_assert_uint_eq(copies[0].slots, 3);
+    block_tables_remove(t, c); /* only b is left, in host memory */
+    ck_assert_int_eq(block_tables_swap_in(t, b, next_step, copies, &count), 0);
+    ck_assert_uint_eq(count, 2);
+    ck_assert_uint_eq(copies[1].slots, 2);
+    assert_tokens(t, 2, 2, block_tables_view(t, b).ids[0], 2);
+    block_tables_destroy(t);
+}
+END_TEST
+
 TCase *block_table_case(void)
 {
     TCase *tc = tcase_create("block_table");
@@ -304,5 +398,8 @@ TCase *block_table_case(void)
     tcase_add_test(tc, fences_hold_until_their_step_retires);
     tcase_add_test(tc, ids_beyond_65536_work);
     tcase_add_test(tc, bug_swap_lost_the_token_ids);
+    tcase_add_test(tc, bug_fill_counted_slots_that_nobody_holds);
+    tcase_add_test(tc, bug_fill_of_a_published_block);
+    tcase_add_test(tc, bug_fill_of_a_block_of_swapped_rows);
     return tc;
 }
