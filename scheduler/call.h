@@ -174,9 +174,8 @@ struct call {
     double submitted_s;
     int32_t priority; /* of its sequences' the highest */
     struct call *next_ready;
+    bool passed_over; /* a step was formed without it */
     struct reserve_request *requests; /* [sequence_count] in the arena: what it writes */
-    struct call *next_in_step;
-    uint32_t first_row; /* of its rows in the step */
 
     size_t arena_used, arena_bytes;
     uint8_t *arena;

@@ -22,7 +22,8 @@
 
 #include "config/clock.h"
 #include "scheduler/inspect.h"
-#include "scheduler/paged_calls.h"
+#include "scheduler/client_tables.h"
+#include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/sequence_ops.h"
 #include "scheduler/swapping.h"
@@ -38,8 +39,7 @@ struct client_queue {
     struct client_queue_options o;
     const struct geometry *g;
     uint32_t rows_max;
-    struct call *queue, **queue_end;
-    int32_t lowest;       /* no queued call has a lower priority */
+    struct call *queue, *last; /* the first and the last that is queued; NULL: none */
     uint64_t call_number; /* counts calls that were resolved */
     uint64_t forming;     /* counts attempts to form a step */
     bool needs_idle;      /* a call waits for the pipeline to be empty */
@@ -529,7 +529,7 @@ static void add_to_sequences(struct client_queue *c, struct call *call)
 /* The same two for a call on the caller's own tables, which takes no blocks. */
 static int admit_paged(struct client_queue *c, struct call *call)
 {
-    int rc = paged_check(c->o.state, call);
+    int rc = client_tables_check(c->o.state, call);
     if (rc == 0)
         rc = check_kernel(c, call);
     return rc == 0 ? make_outputs(c, call) : rc;
@@ -538,11 +538,11 @@ static int admit_paged(struct client_queue *c, struct call *call)
 static void add_paged(struct client_queue *c, struct call *call)
 {
     struct step_part part = part_of(c, call, call->layer);
-    struct paged_part made = {.rows = step_rows(c->step, part.row_count),
+    struct client_tables_part made = {.rows = step_rows(c->step, part.row_count),
                               .appends = step_appends(c->step, call->paged->tokens)};
     uint32_t lease = sequences_find(c->o.state->sequences, call->sequences[0].id);
     assert(made.rows && made.appends);
-    paged_fill(c->o.state, call, c->step, &made);
+    client_tables_fill(c->o.state, call, c->step, &made);
     part.in_place = true;
     part.tokens = call->paged->tokens;
     part.appends = made.appends;
@@ -719,23 +719,29 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->in_step[step_slot(step)] = NULL;
 }
 
+/* Put a call at the end of the queue. */
+static void append(struct client_queue *c, struct call *call)
+{
+    call->next_ready = NULL;
+    *(c->last ? &c->last->next_ready : &c->queue) = call;
+    c->last = call;
+}
+
 void client_queue_fill(struct client_queue *c, struct step *step)
 {
     struct call *call = c->queue, *next;
     begin_forming(c, step);
     if (client_queue_wait_s(c) != 0 && !c->o.state->stopping)
         return;
-    c->queue = NULL;
-    c->queue_end = &c->queue;
+    c->queue = c->last = NULL;
     for (; call; call = next) {
-        next = call->next_ready;
-        call->next_ready = NULL;
         int rc = 0;
+        next = call->next_ready;
         if (!is_too_late(call, c->o.state->now_s))
             rc = has_to_wait(c, call) ? WAIT : take(c, call);
         if (rc == WAIT) {
-            *c->queue_end = call;
-            c->queue_end = &call->next_ready;
+            call->passed_over = true;
+            append(c, call);
             continue;
         }
         count_queued(c, call, -1);
@@ -777,28 +783,26 @@ double client_queue_wait_s(const struct client_queue *c)
     double window = c->o.state->config->batch_window_us * 1e-6, longest = 0;
     if (!c->queue)
         return -1;
-    if (window == 0)
-        return 0;
-    double now = c->o.state->now_s;
-    for (const struct call *call = c->queue; call; call = call->next_ready)
-        longest = now - call->submitted_s > longest ? now - call->submitted_s : longest;
+    for (const struct call *call = c->queue; window > 0 && call; call = call->next_ready) {
+        double waited = c->o.state->now_s - call->submitted_s;
+        if (!computes(call) || call->passed_over) /* it waits for no company, nor does what is ahead */
+            return 0;
+        longest = waited > longest ? waited : longest;
+    }
     return longest < window ? window - longest : 0;
 }
 
 void client_queue_drop(struct client_queue *c, uint64_t id)
 {
     struct call *call = c->queue, *next;
-    c->queue = NULL;
-    c->queue_end = &c->queue;
+    c->queue = c->last = NULL;
     for (; call; call = next) {
         bool names = false;
         next = call->next_ready;
-        call->next_ready = NULL;
         for (uint32_t i = 0; i < call->sequence_count; i++)
             names |= call->sequences[i].id == id;
         if (!names) {
-            *c->queue_end = call;
-            c->queue_end = &call->next_ready;
+            append(c, call);
             continue;
         }
         count_queued(c, call, -1);
@@ -808,29 +812,34 @@ void client_queue_drop(struct client_queue *c, uint64_t id)
     }
 }
 
-/* Put a call into the queue: behind those of its priority and above, and behind every earlier one on
- * one of its sequences. */
+static bool goes_before(const struct call *a, const struct call *b)
+{
+    const struct policy_claim first = {a->priority, a->submitted_s, 0, 0},
+                              second = {b->priority, b->submitted_s, 0, 0};
+    return policy_goes_before(&first, &second);
+}
+
+/* Put a call behind all that go before it, and behind every earlier one on one of its sequences. */
 static void enqueue(struct client_queue *c, struct call *call)
 {
-    struct call **at = &c->queue;
+    struct call *after = NULL;
     c->forming++; /* marks the call's sequences */
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         struct sequence *s = sequence_of(c, call->sequences[i].id);
         if (s)
             s->forming = c->forming;
     }
-    for (struct call **next = &c->queue; *next; next = &(*next)->next_ready) {
-        bool behind = (*next)->priority >= call->priority;
-        for (uint32_t i = 0; !behind && i < (*next)->sequence_count; i++) {
-            const struct sequence *s = sequence_of(c, (*next)->sequences[i].id);
+    for (struct call *other = c->queue; other; other = other->next_ready) {
+        bool behind = !goes_before(call, other);
+        for (uint32_t i = 0; !behind && i < other->sequence_count; i++) {
+            const struct sequence *s = sequence_of(c, other->sequences[i].id);
             behind = s && s->forming == c->forming;
         }
-        at = behind ? &(*next)->next_ready : at;
+        after = behind ? other : after;
     }
-    call->next_ready = *at;
-    *at = call;
-    if (!call->next_ready)
-        c->queue_end = &call->next_ready;
+    call->next_ready = after ? after->next_ready : c->queue;
+    *(after ? &after->next_ready : &c->queue) = call;
+    c->last = call->next_ready ? c->last : call;
 }
 
 /* Name the sequence that a fork or truncate is of, so that it keeps its place among the calls on it. */
@@ -857,17 +866,13 @@ void client_queue_add(struct client_queue *c, struct call *call)
     call->priority = call->kind == CALL_LEASE ? call->options.priority : INT32_MIN;
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         const struct sequence *s = sequence_of(c, call->sequences[i].id);
-        if (s && s->options.priority > call->priority)
-            call->priority = s->options.priority;
+        if (s)
+            call->priority = policy_of_both(call->priority, s->options.priority);
     }
-    bool last = !c->queue || call->priority <= c->lowest;
-    c->lowest = last ? call->priority : c->lowest;
-    if (!last) {
+    if (c->last && goes_before(call, c->last))
         enqueue(c, call);
-        return;
-    }
-    *c->queue_end = call;
-    c->queue_end = &call->next_ready;
+    else
+        append(c, call);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
@@ -879,7 +884,6 @@ int client_queue_create(const struct client_queue_options *options, struct clien
         return ATTND_NO_MEMORY;
     c->o = *options;
     c->g = &options->state->config->geometry;
-    c->queue_end = &c->queue;
     c->rows_max = options->state->config->step_rows_max;
     c->tokens_read = calloc(c->rows_max, sizeof *c->tokens_read);
     if (!c->tokens_read || swapping_create(options->state, &c->swapping) != 0) {

@@ -2,6 +2,7 @@
 #include "scheduler/swapping.h"
 
 #include "config/log.h"
+#include "scheduler/policy.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_
 {
     const struct sequence *s = sequence_at(w, row);
     if (s->id == 0 || s->workload || s->lease || s->options.max_tokens ||
-        s->forming == request->forming || s->options.priority > request->priority)
+        s->forming == request->forming ||
+        !policy_may_displace(request->priority, s->options.priority))
         return false;
     struct block_table_view table = block_tables_view(step_tables(w->state->steps), row);
     return !table.swapped && table.entries > 0;
@@ -46,29 +48,22 @@ static uint32_t find_candidates(struct swapping *w, const struct swap_request *r
     return n;
 }
 
-/* Whether `a` should leave before `b` when `need` blocks are wanted. */
-static bool goes_first(const struct swapping *w, const struct candidate *a, const struct candidate *b,
-                       uint32_t need)
+static struct policy_victim victim_of(const struct swapping *w, const struct candidate *c)
 {
-    const struct sequence *sa = sequence_at(w, a->row), *sb = sequence_at(w, b->row);
-    bool enough = a->blocks >= need, other = b->blocks >= need;
-    if (sa->options.priority != sb->options.priority)
-        return sa->options.priority < sb->options.priority;
-    if (!sa->queued != !sb->queued)
-        return !sa->queued;
-    if (enough != other)
-        return enough;
-    if (a->blocks != b->blocks)
-        return enough ? a->blocks < b->blocks : a->blocks > b->blocks;
-    return sa->created_s > sb->created_s;
+    const struct sequence *s = sequence_at(w, c->row);
+    return (struct policy_victim){s->options.priority, s->queued > 0, c->blocks, s->created_s};
 }
 
 static uint32_t best_of(const struct swapping *w, uint32_t n, uint32_t need)
 {
+    struct policy_victim first = victim_of(w, &w->candidates[0]);
     uint32_t best = 0;
     for (uint32_t i = 1; i < n; i++) {
-        if (goes_first(w, &w->candidates[i], &w->candidates[best], need))
-            best = i;
+        const struct policy_victim victim = victim_of(w, &w->candidates[i]);
+        if (!policy_gives_way(&victim, &first, need))
+            continue;
+        first = victim;
+        best = i;
     }
     return best;
 }

@@ -1,10 +1,9 @@
 /* swapping.h - who leaves for host memory when blocks run out.
  *
- *  * Only clients' sequences are swapped, and of these only such as are not in the step being formed,
- * come no earlier in the queue than the one that asks, are of no higher priority, and did not declare
- * max_tokens (whose blocks were promised). The lowest priority goes first, idle ones before those with
- * a call queued, then the one that moves least and is enough, then the latest. Before them go blocks
- * that nobody on the device holds any more. Engine thread. */
+ * Only clients' sequences are swapped, and of these only such as are not in the step being formed, come
+ * no earlier in the queue than the one that asks, and did not declare max_tokens (whose blocks were
+ * promised); policy.h says which of them. Before them go blocks that nobody on the device holds any more.
+ * Engine thread. */
 #ifndef SCHEDULER_SWAPPING_H
 #define SCHEDULER_SWAPPING_H
 

@@ -24,6 +24,7 @@
 #include "allocator/prefix_index.h"
 #include "config/clock.h"
 #include "kernels/cpu/thread_pool.h"
+#include "scheduler/policy.h"
 #include "scheduler/verify.h"
 
 #include <assert.h>
@@ -179,16 +180,17 @@ static uint32_t forks_due(const struct running *r)
 
 /* ---- the waiting sequences of a workload: a heap ------------------------------------------------- */
 
-/* Whether ordinal `a` of workload `v` goes before `b` of `w`: by priority, then by arrival. */
+static struct policy_claim claim_of(const struct workload *w, uint32_t ordinal)
+{
+    return (struct policy_claim){request_of(w, ordinal)->priority, w->sequences[ordinal].arrived_s,
+                                 w->report.id, ordinal};
+}
+
+/* Whether ordinal `a` of workload `v` goes before `b` of `w`. */
 static bool goes_before(const struct workload *v, uint32_t a, const struct workload *w, uint32_t b)
 {
-    int32_t first = request_of(v, a)->priority, second = request_of(w, b)->priority;
-    double arrived = v->sequences[a].arrived_s, other = w->sequences[b].arrived_s;
-    if (first != second)
-        return first > second;
-    if (arrived != other)
-        return arrived < other;
-    return v->report.id != w->report.id ? v->report.id < w->report.id : a < b;
+    const struct policy_claim first = claim_of(v, a), second = claim_of(w, b);
+    return policy_goes_before(&first, &second);
 }
 
 static void push_waiting(struct workload *w, uint32_t ordinal)

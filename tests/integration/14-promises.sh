@@ -115,7 +115,7 @@ curl -s -H 'X-Request-Timeout-Ms: 100' --json "{\"sequences\":[1],$one}" "$URL/v
 late=$!
 eventually are_queued '[1]'
 sleep 0.2 # at least: its deadline has passed then
-flush
+flush 1
 wait $late
 expect 'a deadline passes in the queue' '504 deadline' "$(problem <"$WORK/late")"
 expect 'a deadline that is none' 400 "$(curl -s -H 'X-Request-Timeout-Ms: soon' "$URL/livez" | jq .status)"
@@ -125,7 +125,7 @@ eventually are_queued '[1]'
 kill -9 $leaving
 wait $leaving 2>/dev/null
 caught_up
-flush
+flush 1
 expect 'a client goes away while its call waits: it is dropped' 0 "$(eventually are_queued '[]'; echo $?)"
 call /v1/append "{\"sequences\":[2],$one}" >"$WORK/deleted" &
 waiting=$!
@@ -136,7 +136,7 @@ expect 'a delete ends the calls that wait' '410 gone sequence 2 was deleted befo
     "$(jq -r '"\(.status) \(.code) \(.detail)"' "$WORK/deleted")"
 for id in 3 4; do call /v1/attend "{\"sequences\":[$id],$one,\"q\":[[[0,0,0,0,0,0,0,0]]]}" >"$WORK/step.$id" & pids[id]=$!; done
 eventually are_queued '[3,4]'
-flush
+flush 3
 wait "${pids[@]}"
 expect 'two calls keep each other company' '2 2' "$(cat "$WORK"/step.* | jq .rows_in_step | paste -sd' ')"
 expect 'neither the late call nor the abandoned one was run' 0 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
@@ -157,7 +157,7 @@ eventually are_queued '[3]'
 call /v1/append "{\"sequences\":[3,21],\"positions\":[2,0],\"k\":$(zeros 2),\"v\":$(zeros 2)}" >"$WORK/later" &
 pids[2]=$!
 eventually are_queued '[3,21]'
-flush
+flush 3
 wait "${pids[1]}" "${pids[2]}"
 expect 'the later one of the same sequence waits' '3 1' "$(jq -r '[.sequences[].length] | "\(.[0]) \(.[1])"' "$WORK/later")"
 expect 'a drain that is refused is one line' '1 422' \
@@ -166,11 +166,11 @@ call /v1/append "{\"sequences\":[3],$one}" >"$WORK/last" &
 last=$!
 eventually are_queued '[3]'
 exec 3<>"/dev/tcp/127.0.0.1/$PORT" # begun before the drain, and finished after it: what was queued is run for it
-printf 'POST /v1/trim HTTP/1.1\r\nHost: localhost\r\n' >&3
+printf 'POST /v1/sequences/3/truncate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n' >&3
 caught_up
 expect 'drain: what is under way is finished' '202 draining 3600' \
     "$(curl -s -o "$WORK/drain" -w '%{http_code}' --json '{"deadline_s":3600}' "$URL/v1/drain") $(jq -r '"\(.status) \(.deadline_s)"' "$WORK/drain")"
-printf 'Content-Length: 0\r\n\r\n' >&3
+printf 'Content-Length: 21\r\n\r\n{"length":4000000000}' >&3
 wait $last
 expect 'the call that waited has its answer' 4 "$(jq '.sequences[0].length' "$WORK/last")"
 wait "$DAEMON"
@@ -183,7 +183,7 @@ start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=60000000
 for id in 1 2; do call /v1/sequences "{\"id\":$id,\"max_tokens\":20}" >/dev/null; done
 for id in 1 2; do append $id 20 >"$WORK/both.$id" & pids[id]=$!; done
 eventually are_queued '[1,2]'
-flush
+flush 1
 wait "${pids[1]}" "${pids[2]}"
 expect 'both get it' '20 20' "$(cat "$WORK"/both.* | jq '.sequences[0].lengths[0]' | paste -sd' ')"
 n=1000
@@ -205,7 +205,7 @@ eventually are_queued '[1]'
 call /v1/append "{\"sequences\":[2],$one}" >"$WORK/second" &
 pids[2]=$!
 eventually are_queued '[1,2]'
-flush
+flush 1
 wait "${pids[1]}" "${pids[2]}"
 expect 'the one of higher priority gets it, though it came later' 1 "$(jq '.sequences[0].length' "$WORK/second")"
 expect 'the other one does not' '503 blocks_exhausted' "$(problem <"$WORK/first")"

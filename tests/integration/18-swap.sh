@@ -107,7 +107,7 @@ for id in 1 2; do
         call /v1/append "{\"layer\":$layer,\"sequences\":[$id],\"indptr\":[0,24],\"k\":$(rows 1 24),\"v\":$(rows $id 24)}" >/dev/null &
         appends=$!
         eventually are_queued "[$id]"
-        flush
+        flush "$id"
         wait $appends
     done
 done
@@ -117,7 +117,7 @@ for _ in 1 2 3; do
     look 2 >"$WORK/two" &
     looks[2]=$!
     eventually are_queued '[1,2]'
-    flush
+    flush 1
     wait "${looks[@]}"
     jq -r type "$WORK/one" "$WORK/two"
 done >"$WORK/types"

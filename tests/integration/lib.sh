@@ -6,7 +6,7 @@
 #   eventually COMMAND...   wait until it succeeds
 #   caught_up               wait until the daemon has read what was sent to it before
 #   are_queued [ID,...]     whether calls on these sequences, and no others, wait for company
-#   flush                   run what is queued, as everything does that changes blocks
+#   flush ID                run what is queued on sequence ID and before it: a truncate that cuts nothing waits for no company
 #   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
 set -u
@@ -29,7 +29,7 @@ eventually() {
 # The loop takes connections in the order in which they become ready, so those before this one have had their turn.
 caught_up() { curl -s -o /dev/null "$URL/livez"; }
 are_queued() { [ "$(curl -s "$URL/v1/sequences?state=queued" | jq -c '[.items[].id] | sort')" = "$1" ]; }
-flush() { curl -s -o /dev/null -X POST "$URL/v1/trim"; }
+flush() { curl -s -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$1/truncate"; }
 
 has_ended() { ! kill -0 "$DAEMON" 2>/dev/null; }
 has_logged() { grep -q "$1" "$WORK/log"; }

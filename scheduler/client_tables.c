@@ -1,4 +1,4 @@
-/* paged_calls.c - see paged_calls.h.
+/* client_tables.c - see client_tables.h.
  *
  * A table that names blocks only to be written to is made of the slots: the blocks of consecutive
  * tokens, in the order of the tokens,
@@ -7,11 +7,11 @@
  *     table      [ 9 | 20 | 1 ]                      positions 0..3, 4..5, none, 11
  *
  * so that an append through it puts each token where its slot says. */
-#include "scheduler/paged_calls.h"
+#include "scheduler/client_tables.h"
 
 #include "scheduler/inspect.h"
 
-int paged_check(const struct engine_state *state, struct call *call)
+int client_tables_check(const struct engine_state *state, struct call *call)
 {
     const struct call_paged *p = call->paged;
     uint32_t size = state->config->geometry.block_size;
@@ -47,7 +47,7 @@ int paged_check(const struct engine_state *state, struct call *call)
 
 /* The appends, in runs of consecutive slots of a block; each run takes an entry of a table. */
 static void fill_appends(const struct engine_state *state, const struct call_paged *p, struct step *step,
-                         struct paged_part *part)
+                         struct client_tables_part *part)
 {
     uint32_t size = state->config->geometry.block_size, room = step_table_blocks(state->steps);
     uint32_t first_append = 0, n = 0;                /* of the table being made; its entries */
@@ -72,8 +72,8 @@ static void fill_appends(const struct engine_state *state, const struct call_pag
     }
 }
 
-void paged_fill(const struct engine_state *state, const struct call *call, struct step *step,
-                struct paged_part *part)
+void client_tables_fill(const struct engine_state *state, const struct call *call, struct step *step,
+                struct client_tables_part *part)
 {
     const struct call_paged *p = call->paged;
     part->row_count = part->append_count = 0;
