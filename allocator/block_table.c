@@ -1039,6 +1039,11 @@ uint32_t block_tables_shared(const struct block_tables *t, uint32_t row)
     return shared;
 }
 
+bool block_tables_in_flight(const struct block_tables *t, uint32_t row)
+{
+    return live_row(t, row)->last_step > block_pool_retired(t->pool);
+}
+
 uint32_t block_tables_version(const struct block_tables *t, uint32_t row)
 {
     return t->version[row];

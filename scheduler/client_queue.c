@@ -30,6 +30,7 @@
 #include "scheduler/workload_run.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -780,16 +781,18 @@ bool client_queue_needs_idle(const struct client_queue *c)
 
 double client_queue_wait_s(const struct client_queue *c)
 {
-    double window = c->o.state->config->batch_window_us * 1e-6, longest = 0;
+    double window = c->o.state->config->batch_window_us * 1e-6, shortest = window;
     if (!c->queue)
         return -1;
-    for (const struct call *call = c->queue; window > 0 && call; call = call->next_ready) {
+    for (const struct call *call = c->queue; shortest > 0 && call; call = call->next_ready) {
         double waited = c->o.state->now_s - call->submitted_s;
-        if (!computes(call) || call->passed_over) /* it waits for no company, nor does what is ahead */
+        if (!computes(call) || call->passed_over) /* waits for no company, nor does what is ahead */
             return 0;
-        longest = waited > longest ? waited : longest;
+        shortest = fmin(shortest, window - waited);
+        if (call->deadline_s > 0)
+            shortest = fmin(shortest, call->deadline_s - waited);
     }
-    return longest < window ? window - longest : 0;
+    return fmax(shortest, 0);
 }
 
 void client_queue_drop(struct client_queue *c, uint64_t id)
@@ -842,6 +845,25 @@ static void enqueue(struct client_queue *c, struct call *call)
     c->last = call->next_ready ? c->last : call;
 }
 
+/* Do what a fork or truncate asks if nothing keeps it waiting; false if something does. */
+static bool runs_at_once(struct client_queue *c, struct call *call)
+{
+    struct engine_state *state = c->o.state;
+    uint32_t row = sequences_find(state->sequences, call->id);
+    bool fork = call->kind == CALL_FORK;
+    if ((!fork && call->kind != CALL_TRUNCATE) ||
+        (row != NO_ROW && sequences_at(state->sequences, row)->queued) ||
+        (row != NO_ROW && fork && block_tables_view(tables_of(c), row).swapped))
+        return false;
+    if (!fork)
+        sequence_ops_truncate(state, call);
+    else if (sequence_ops_check_fork(state, call) != NO_ROW)
+        sequence_ops_fork(state, call);
+    state->epoch++;
+    c->o.complete(call, c->o.cookie);
+    return true;
+}
+
 /* Name the sequence that a fork or truncate is of, so that it keeps its place among the calls on it. */
 static void name_sequence(struct call *call)
 {
@@ -854,6 +876,8 @@ static void name_sequence(struct call *call)
 void client_queue_add(struct client_queue *c, struct call *call)
 {
     uint32_t tokens = tokens_of(call);
+    if (runs_at_once(c, call))
+        return;
     if (call->rows > c->rows_max || tokens > c->rows_max || call->sequence_count > c->rows_max) {
         call_fail(call, ATTND_INVALID, "%u rows of %u sequences; scheduler.step_rows_max is %u",
                   tokens > call->rows ? tokens : call->rows, call->sequence_count, c->rows_max);

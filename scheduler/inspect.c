@@ -25,16 +25,18 @@ uint32_t inspect_find(const struct engine_state *state, struct call *call, uint6
     return NO_ROW;
 }
 
-/* As it is between two steps, which is when it is looked at: the daemon's own sequences run. */
+/* A sequence of a workload runs from its admission to its end. */
 static enum sequence_state state_of(const struct engine_state *state, uint32_t row)
 {
     const struct sequence *s = sequences_at(state->sequences, row);
+    const struct block_tables *tables = step_tables(state->steps);
     if (s->workload)
         return SEQUENCE_RUNNING;
     if (s->queued)
         return SEQUENCE_QUEUED;
-    return block_tables_view(step_tables(state->steps), row).swapped ? SEQUENCE_SWAPPED
-                                                                          : SEQUENCE_IDLE;
+    if (block_tables_view(tables, row).swapped)
+        return SEQUENCE_SWAPPED;
+    return block_tables_in_flight(tables, row) ? SEQUENCE_RUNNING : SEQUENCE_IDLE;
 }
 
 void inspect_view(const struct engine_state *state, uint32_t row, struct sequence_view *view)
