@@ -12,6 +12,9 @@
  * fold over the range becomes, per row, a partial state that a merge folds with the others, or, when
  * the range is all that the row sees, the row's output.
  *
+ * So each row of an item has a partial of its own, or is finished: all items together have at most as
+ * many rows as the plan has rows and partials.
+ *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into the row. It may stand for several nodes of its level only if it is the first
  * of them in the node above, since then it is the beginning of the left fold. */

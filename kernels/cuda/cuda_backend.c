@@ -16,7 +16,6 @@
 
 enum {
     CONTROL_BYTES = 32 << 20, /* of a step's control data, at least */
-    ITEMS_PER_ROW = 8,        /* of a plan, on average, at most: planner.c, PIECES_PER_ROW */
     SIMPLE_COLUMNS = 8,       /* attend_simple.cu */
     /* as many thread blocks of 8 columns have a place at once; 3 and 4 measured on an H200: W5 (ragged)
        at 0.89 and 0.93 of the roof, W2, W4 and W10 alike */
@@ -494,13 +493,13 @@ static int take_memory(struct cuda_backend *b)
     return cuda_failed(d) || !b->known || !b->partials || !b->block ? ATTND_NO_MEMORY : 0;
 }
 
-/* What the largest plan takes in the control buffer, as the planner makes them (ITEMS_PER_ROW): items
+/* What the largest plan takes in the control buffer, whatever its cut (plan.h): items
  * of every 8 packed columns, and as many of members that have nothing to do, item rows,
  * parts, merges, rows, sources of q. */
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
-    size_t item_rows = rows * ITEMS_PER_ROW + (size_t)2 * b->base.info.tasks;
+    size_t item_rows = rows + b->options.partials_max;
     return item_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_item) +
                         sizeof(struct cuda_item_row) + sizeof(struct plan_part)) +
            rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +

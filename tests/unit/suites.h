@@ -19,6 +19,7 @@
     XX(thread_pool)                                                                                    \
     XX(plan)                                                                                           \
     XX(planner)                                                                                        \
+    XX(planner_states)                                                                                 \
     XX(safetensors)                                                                                    \
     XX(prompts)                                                                                        \
     XX(sequences)                                                                                      \
