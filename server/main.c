@@ -64,7 +64,8 @@ struct daemon {
 
 enum { FAILURE_DRAIN_S = 5 }; /* for the answers that say so, when the backend has failed */
 
-static const uint32_t PARTIALS_MAX = 16384; /* partial states of a plan */
+/* Partial states of a plan: six a query let it read at most half more than the best cut (planner.c). */
+enum { PARTIALS_LEAST = 16384, PARTIALS_PER_ROW = 6 };
 
 static void print_help(void)
 {
@@ -281,8 +282,10 @@ static void create_engine(void *cookie)
 {
     struct daemon *d = cookie;
     char error[ATTENTION_ERROR_BYTES];
+    uint32_t partials = PARTIALS_PER_ROW * d->state.config->step_rows_max;
     const struct engine_options options = {.config = d->state.config,
-                                           .partials_max = PARTIALS_MAX,
+                                           .partials_max =
+                                               partials > PARTIALS_LEAST ? partials : PARTIALS_LEAST,
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};

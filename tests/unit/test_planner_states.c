@@ -19,7 +19,7 @@ enum {
     BLOCKS = 640, /* of the longest sequence */
     TABLES = 4500,
     ROWS = 4096,      /* scheduler.step_rows_max, by default */
-    STATES = 16384,   /* server/main.c, PARTIALS_MAX */
+    STATES = 16384,   /* server/main.c, PARTIALS_LEAST */
     ENOUGH = 1 << 18, /* states for any of these plans */
     STATES_A_ROW = 6, /* for the bound */
     CHUNKS = BLOCKS * BLOCK_SIZE / CHUNK_TOKENS,
