@@ -2,7 +2,7 @@
 #include "scheduler/verify.h"
 
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 
 #include <math.h>
 #include <stdlib.h>

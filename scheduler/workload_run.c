@@ -22,8 +22,7 @@
 #include "scheduler/workload_run.h"
 
 #include "allocator/prefix_index.h"
-#include "config/clock.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 #include "scheduler/policy.h"
 #include "scheduler/verify.h"
 

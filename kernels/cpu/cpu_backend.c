@@ -27,9 +27,9 @@
 #include "config/log.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/self_test.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_pool.h"
 #include "kernels/numeric.h"
+#include "kernels/thread_pool.h"
 
 #include <assert.h>
 #include <math.h>

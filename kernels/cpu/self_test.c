@@ -7,7 +7,7 @@
 #include "kernels/cpu/self_test.h"
 
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 #include "kernels/values.h"
 
 #include <math.h>

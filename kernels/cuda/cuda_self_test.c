@@ -3,7 +3,7 @@
 #include "kernels/cuda/cuda_self_test.h"
 
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 
 #include <assert.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 
 #include "kernels/kv_pool.h"
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* reference.c - see reference.h. */
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 
 #include <math.h>
 

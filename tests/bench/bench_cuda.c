@@ -18,7 +18,7 @@
 #include "config/status.h"
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 #include "scheduler/planner.h"
 #include "tests/bench/bench.h"
 

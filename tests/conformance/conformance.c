@@ -27,7 +27,7 @@
 #include "config/clock.h"
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 #include "kernels/values.h"
 #include "scheduler/planner.h"
 #include "tests/conformance/cover.h"

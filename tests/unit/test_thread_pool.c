@@ -1,6 +1,6 @@
 /* test_thread_pool.c - every worker runs every function, no task is taken twice, and nobody passes a
  * barrier early. */
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 #include "tests/unit/suites.h"
 
 #include <stdatomic.h>

@@ -5,8 +5,8 @@
  * l = sum_j exp(s_j - m) [+ exp(sink - m)],   m = max s_j [, sink] lse = m + ln l
  *
  * in double precision, two passes, no tiles, no blocks. */
-#ifndef KERNELS_REFERENCE_REFERENCE_H
-#define KERNELS_REFERENCE_REFERENCE_H
+#ifndef KERNELS_REFERENCE_H
+#define KERNELS_REFERENCE_H
 
 #include "kernels/attention.h"
 

@@ -3,8 +3,8 @@
  * The calling thread is worker 0. Workers that wait spin for at most SPIN_US, then sleep, so the rest
  * of the machine gets its turn between steps. Work inside the function is taken from a shared counter,
  * so a worker that the kernel preempts delays one piece and not the whole share. */
-#ifndef KERNELS_CPU_THREAD_POOL_H
-#define KERNELS_CPU_THREAD_POOL_H
+#ifndef KERNELS_THREAD_POOL_H
+#define KERNELS_THREAD_POOL_H
 
 #include "config/status.h"
 

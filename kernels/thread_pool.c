@@ -4,7 +4,7 @@
  * (a barrier has been passed). A waiter remembers the value and waits for another one: first by looking
  * again and again, then in a futex. The last one to arrive at a barrier resets the ticket counter and
  * moves `turns` on. */
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
