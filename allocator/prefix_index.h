@@ -40,8 +40,7 @@ void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
 void prefix_index_close_root(struct prefix_index *index, uint32_t root);
 
 /* prefix_index_match(index, root, tokens, n, ids): the longest chain of published blocks under `root`
- * that spells the first `n` blocks of `tokens`; writes its ids and returns its length in blocks. O(n).
- */
+ * that spells the first `n` blocks of `tokens`; writes its ids and returns its length in blocks. O(n). */
 uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens,
                             uint32_t n, uint32_t *ids);
 

@@ -242,8 +242,7 @@ static int store_window(const struct key *key, const cJSON *item, uint32_t *wind
     return 0;
 }
 
-/* Store `item` in the member of `c` that `key` names; ATTND_INVALID with `reason` when it does not fit.
- */
+/* Store `item` in the member of `c` that `key` names; ATTND_INVALID with `reason` when it does not fit. */
 static int store(struct config *c, const struct key *key, const cJSON *item, char *reason)
 {
     void *member = (char *)c + key->offset;

@@ -254,8 +254,7 @@ static bool scan_text(struct scanner *s)
     return s->at == s->bytes || fail(s, "bytes after the value");
 }
 
-/* The name of a member that occurs twice in one object of `tree`, or NULL. Bounded by JSON_MEMBERS_MAX.
- */
+/* The name of a member that occurs twice in one object of `tree`, or NULL. Bounded by JSON_MEMBERS_MAX. */
 static const char *duplicate_member(const cJSON *tree)
 {
     const cJSON *a, *b;

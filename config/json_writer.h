@@ -19,8 +19,7 @@ struct json_writer {
 
 void json_writer_init(struct json_writer *w, char *buffer, size_t capacity);
 
-/* Containers. `name` is the member name, NULL inside an array and at the top. The same goes for values.
- */
+/* Containers. `name` is the member name, NULL inside an array and at the top. The same goes for values. */
 void json_open(struct json_writer *w, const char *name, char bracket);
 void json_close(struct json_writer *w, char bracket);
 

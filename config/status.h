@@ -47,8 +47,7 @@ enum attnd_status {
         ATTND_STATUS_END
 };
 
-/* The three columns for `status`, which must be one of the codes above. Constant strings; any thread.
- */
+/* The three columns for `status`, which must be one of the codes above. Constant strings; any thread. */
 const char *status_code(int status);
 const char *status_title(int status);
 int status_http(int status);

@@ -26,8 +26,7 @@ struct kv_pool {
 void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks);
 
 /* kv_pool_init(pool, geometry, blocks, key, error): map the memory, untouched; none for 0 blocks.
- * Returns 0, or ATTND_NO_MEMORY with the arithmetic in `error`, which names the configuration's `key`.
- */
+ * Returns 0, or ATTND_NO_MEMORY with the arithmetic in `error`, which names the configuration's `key`. */
 MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry, uint32_t blocks,
                           const char *key, char error[ATTENTION_ERROR_BYTES]);
 void kv_pool_deinit(struct kv_pool *pool);
@@ -40,8 +39,7 @@ static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, u
            kv_head * pool->head_bytes + slot * pool->slot_bytes;
 }
 
-/* kv_pool_load: K (or V) of one token and head, [head_dim] in the stored format, whatever the layout.
- */
+/* kv_pool_load: K (or V) of one token and head, [head_dim] in the stored format, whatever the layout. */
 void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
                   uint32_t kv_head, bool v, void *row);
 

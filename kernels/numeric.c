@@ -45,8 +45,7 @@ static uint32_t encode(const struct format *f, float value)
     (void)frexpf(magnitude, &exponent);
     exponent =
         exponent - 1 < 1 - bias ? 1 - bias : exponent - 1; /* of the leading bit, or of the denormals */
-    /* in units of the last place the value is an integer plus a fraction, exactly; rintf ties to even
-     */
+    /* in units of the last place the value is an integer plus a fraction, exactly; rintf ties to even */
     float units = rintf(ldexpf(magnitude, (int)f->mantissa - exponent));
     uint32_t bits = (uint32_t)units; /* up to 2^(mantissa + 1) */
     uint32_t hidden = 1U << f->mantissa;

@@ -1,7 +1,6 @@
 /* values.c - see values.h.
  *
- * Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
- */
+ * Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 #include "kernels/values.h"
 
 enum { PHILOX_ROUNDS = 10 };

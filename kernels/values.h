@@ -4,10 +4,11 @@
  * layer, tensor, head, dimension) alone. So a checker can recompute any of them without looking at a
  * block table, and sequences that share a content id share values. The function (docs/WORKLOADS.md):
  *
- *   words   = Philox4x32-10(counter = {content low, content high, position, layer << 20 | tensor << 18
- * | head << 6 | dim / 4}, key = {seed low, seed high}) integer = sum of the four bytes of words[dim %
- * 4], minus 510      in -510 .. 510, nearly normal value   = integer / 128 standard deviation 1.15,
- * exact in f32
+ *   counter = {content low, content high, position, layer << 20 | tensor << 18 | head << 6 | dim / 4}
+ *   key     = {seed low, seed high}
+ *   words   = Philox4x32-10(counter, key)
+ *   integer = sum of the four bytes of words[dim % 4], minus 510      in -510 .. 510, nearly normal
+ *   value   = integer / 128                                           standard deviation 1.15, exact in f32
  *
  * and one rounding to the tensor's format at the end (numeric.h). Integers until the last conversion,
  * so every backend gives the same bits. */

@@ -454,8 +454,7 @@ static int read_rows(struct body *b, struct call *call, const struct geometry *g
     return rc;
 }
 
-/* ---- append and attend ----------------------------------------------------------------------------
- */
+/* ---- append and attend ---------------------------------------------------------------------------- */
 
 /* An answer in JSON has at most JSON_NUMBERS_MAX numbers. */
 static int limit_json(struct http_exchange *x, const struct call *call, const struct geometry *g)
@@ -517,8 +516,7 @@ int call_parse_attend(struct http_exchange *x, struct call *call, const struct c
     return rc == 0 ? limit_json(x, call, g) : rc;
 }
 
-/* ---- leases, and tables of the caller's own -------------------------------------------------------
- */
+/* ---- leases, and tables of the caller's own ------------------------------------------------------- */
 
 int call_parse_lease(struct http_exchange *x, struct call *call, const struct config *config)
 {

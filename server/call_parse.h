@@ -12,8 +12,7 @@
 
 enum { CALL_BLOCK_FIELDS = 5 };
 
-/* Words of the wire: members of a block, in the order of their bits in call.fields; states, by number.
- */
+/* Words of the wire: members of a block, in the order of their bits in call.fields; states, by number. */
 extern const char *const call_block_fields[CALL_BLOCK_FIELDS];
 extern const char *const call_block_states[], *const call_sequence_states[];
 

@@ -10,8 +10,7 @@
 #include <stddef.h>
 
 /* http_head_length(bytes, n): length of the head at the start of `bytes`, its empty line included; 0 if
- * that line is not there yet. Empty lines before the request line belong to the head (RFC 9112, 2.2).
- */
+ * that line is not there yet. Empty lines before the request line belong to the head (RFC 9112, 2.2). */
 size_t http_head_length(const char *bytes, size_t n);
 
 /* http_head_fault(head, n): why a complete head must be refused, as a constant sentence; NULL if

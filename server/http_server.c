@@ -422,8 +422,7 @@ refuse(struct connection *c, int status, const char *format, ...)
     end_with_problem(c);
 }
 
-/* ---- llhttp's callbacks: note where things are ----------------------------------------------------
- */
+/* ---- llhttp's callbacks: note where things are ---------------------------------------------------- */
 
 /* The head is contiguous, so pieces of one span are too. */
 static void extend(struct http_text *span, const char *at, size_t n)

@@ -1,8 +1,9 @@
 /* safetensors.h - tensors as an HTTP body, in both directions.
  *
  *   u64 N little-endian | N bytes of JSON | data
- *   {"name": {"dtype": "F32", "shape": [2, 8], "data_offsets": [begin, end]}, ..., "__metadata__":
- * {"key": "text"}}
+ *
+ *   {"name": {"dtype": "F32", "shape": [2, 8], "data_offsets": [begin, end]}, ...,
+ *    "__metadata__": {"key": "text"}}
  *
  * Read strictly: the tensors fill the data without holes or overlaps, sizes follow from shapes, nothing
  * follows the last one. All sizes are checked in 64 bits before anything is read. */

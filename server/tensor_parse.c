@@ -352,8 +352,7 @@ int tensor_parse_create(struct http_exchange *x, struct call *call, const struct
     return rc == 0 ? read_tokens(&b, "tokens", UINT64_MAX, "wants I32 or I64 [N]") : rc;
 }
 
-/* An optional F32 tensor [rows][columns] (rows 0: [columns]) of finite numbers, `positive` ones if so.
- */
+/* An optional F32 tensor [rows][columns] (rows 0: [columns]) of finite numbers, `positive` ones if so. */
 static int read_constants(struct tensor_body *b, const char *name, uint32_t rows, uint32_t columns,
                           bool positive, float **to)
 {

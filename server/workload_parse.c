@@ -374,8 +374,7 @@ static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
     return 0;
 }
 
-/* The number behind "name=" in one parameter; false when it is another one or no number in the range.
- */
+/* The number behind "name=" in one parameter; false when it is another one or no number in the range. */
 static bool read_parameter(struct http_text text, const char *name, double min, double max,
                            double *value)
 {

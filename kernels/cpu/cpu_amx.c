@@ -416,8 +416,7 @@ INLINE void add_values(struct amx_work *a, uint32_t row, const float *p, const f
 
 /* The tile. The values are paired first: what that stores is on its way when the tile loads want it.
  * Meanwhile the next tile is fetched: of bf16 half of it while the values are paired and a quarter with
- * each product; of fp8, whose conversion takes longer, a sixth, a third with the keys, and a quarter.
- */
+ * each product; of fp8, whose conversion takes longer, a sixth, a third with the keys, and a quarter. */
 INLINE void run_amx(const enum dtype dtype, struct amx_work *a)
 {
     const struct cpu_tile *t = a->w.t;

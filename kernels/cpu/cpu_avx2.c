@@ -111,8 +111,7 @@ INLINE float vec_sum(vec x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* Lane i of the result is the sum of all lanes of x[i]: lanes 2 apart inside 4, then 1 apart, then 4.
- */
+/* Lane i of the result is the sum of all lanes of x[i]: lanes 2 apart inside 4, then 1 apart, then 4. */
 INLINE vec reduce_lanes(const vec x[8])
 {
     vec pairs[4], quads[2];

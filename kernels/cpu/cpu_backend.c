@@ -1,8 +1,10 @@
 /* cpu_backend.c - the CPU backend: executes plans on a team of threads.
  *
- *   step:   copies (a task a layer)
- *           for each pass:  appends -> items (a task per item and KV head) -> merges (a task per merge
- * and KV head)
+ *   step:   copies                                   a task a layer
+ *           for each pass, one after the other:
+ *               appends                              a task per APPEND_TASK_TOKENS tokens of one
+ *               items                                a task per item and KV head
+ *               merges                               a task per merge and KV head
  *
  * Phases are separated by a barrier; inside a phase a worker takes the next task when it has finished
  * one. A task of the item phase walks its chunks tile by tile and hands each tile, with all rows of the
@@ -18,8 +20,9 @@
  * does not reach cost nothing.
  *
  * A packed row is one query head of one row: packed row r * group + g is row r of the item, query head
- * kv_head * group + g. A partial is stored as [kv_heads] times { m [group], l [group], o
- * [group][head_dim] }. */
+ * kv_head * group + g. A partial is stored as
+ *
+ *   [kv_heads] times { m [group], l [group], o [group][head_dim] } */
 #include "kernels/backend.h"
 
 #include "config/clock.h"
@@ -180,8 +183,7 @@ static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s,
     return packed;
 }
 
-/* The readable keys [position, end) of one head as spans, one per block touched. Returns their number.
- */
+/* The readable keys [position, end) of one head as spans, one per block touched. Returns their number. */
 static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint32_t layer,
                            uint32_t kv_head, uint32_t position, uint32_t end, struct cpu_span *spans)
 {

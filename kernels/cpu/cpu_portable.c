@@ -5,10 +5,10 @@
  * tanh, loops over contiguous f32. No fused multiply-add, since without hardware for it that is a
  * library call an element.
  *
- *   s_j   = softcap(scale * q.k_j) + slope * (j - i), -inf where the row does not see key j
- *   m'    = max(m, max_j s_j)          a = exp(m - m')      p_j = exp(s_j - m')
- *   l'    = l a + sum_j p_j            the sum as a tree over the 64 places of the tile, 32 apart, then
- * 16, ... 1 o'    = (o a + sum_j p_j v_j) + 0  in order of j, one after the other
+ *   s_j = softcap(scale * q.k_j) + slope * (j - i)     -inf where the row does not see key j
+ *   m'  = max(m, max_j s_j)   a = exp(m - m')   p_j = exp(s_j - m')
+ *   l'  = l a + sum_j p_j               the sum as a tree over the 64 places of the tile: 32 apart, 16, ... 1
+ *   o'  = (o a + sum_j p_j v_j) + 0     in order of j, one after the other
  *
  * The "+ 0" turns a -0 (an underflow) into +0. A row that sees fewer keys of a tile than another one
  * then has the same bits whether the keys it does not see are left out or added as p_j = 0. */
@@ -51,8 +51,7 @@ static inline float exp_nonpositive(float x)
     return x > EXP_LOWEST ? y : 0.0F;
 }
 
-/* tanh(y): Cephes' tanhf, an odd polynomial near 0 and (1 - e) / (1 + e), e = exp(-2 |y|), elsewhere.
- */
+/* tanh(y): Cephes' tanhf, an odd polynomial near 0 and (1 - e) / (1 + e), e = exp(-2 |y|), elsewhere. */
 static inline float tanh_any(float y)
 {
     float magnitude = fabsf(y), z = y * y;

@@ -3,7 +3,7 @@
  *
  *   s_j = softcap(scale * q.k_j) + slope * (j - i)     one fused multiply-add after the other over d
  *   m'  = max(m, max_j s_j)   a = exp(m - m')   p_j = exp(s_j - m')
- *   l'  = l a + sum_j p_j     the sum as a tree over the 64 places of the tile
+ *   l'  = l a + sum_j p_j               the sum as a tree over the 64 places of the tile
  *   o'  = (o a + sum_j p_j v_j) + 0     one fused multiply-add after the other over j
  *
  * A dot product is LANES chains of fused multiply-adds over d, summed by a fixed tree; LANES products
@@ -13,8 +13,8 @@
  *   packed rows   |0 1 2 3|4 5 6 7|8 ...     R at a time: R x (LANES / R) products, R x N vectors of o
  *
  * Every chain of additions belongs to one row, so a row's bits are the same in whatever block of rows
- * it is computed. Keys that a row does not see, but another one of its block does, have p_j = 0; the "+
- * 0" at the end makes a -0 that they might keep a +0 (see cpu_portable.c).
+ * it is computed. Keys that a row does not see, but another one of its block does, have p_j = 0;
+ * the "+ 0" at the end makes a -0 that they might keep a +0 (see cpu_portable.c).
  *
  * Memory: tokens are read in their order, row after row, as the hardware expects, and while a tile is
  * computed the next one is prefetched into L2, a few lines at a time. Tried: keys transposed into a

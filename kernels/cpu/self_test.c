@@ -2,8 +2,7 @@
  *
  * For two sizes of a head, of which one is not a multiple of 16 (the kernels' remainders) and the other
  * one suits tile registers: two chunks of generated keys, three rows (the last one sees only part of
- * them), softcap, slopes, a window: tile by tile, merged, finished, and compared with reference_row().
- */
+ * them), softcap, slopes, a window: tile by tile, merged, finished, and compared with reference_row(). */
 #include "kernels/cpu/self_test.h"
 
 #include "kernels/numeric.h"

@@ -49,8 +49,7 @@ struct cuda_cubin {
 /* cuda_compile(g, target, cache, report, cubin, error): `cache` is a folder, made if need
  * be; "": attnd under $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. `report`, if not NULL, gets
  * a line a kernel: registers, shared memory, spills. Returns 0, ATTND_NOT_FOUND (no NVRTC here) or
- * ATTND_INTERNAL (it would not compile), with a sentence in `error`. Seconds; milliseconds when cached.
- */
+ * ATTND_INTERNAL (it would not compile), with a sentence in `error`. Seconds; milliseconds when cached. */
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                           FILE *report, struct cuda_cubin *cubin,
                           char error[CUDA_COMPILER_ERROR_BYTES]);

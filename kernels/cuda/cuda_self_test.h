@@ -10,8 +10,7 @@ enum {
 };
 
 /* cuda_self_test_passes(a, o): run a step over CUDA_TEST_KEYS tokens in blocks from o->blocks on, under
- * row o->table_rows of the tables, both of which are nobody else's, and compare with double precision.
- */
+ * row o->table_rows of the tables, both of which are nobody else's, and compare with double precision. */
 bool cuda_self_test_passes(struct attention *attention, const struct attention_options *options);
 
 #endif

@@ -538,8 +538,7 @@ static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cud
                                .map_first = 2 * layer * b->layout.blocks};
 }
 
-/* The items by width and number of members, and the merges. `next`: the pass behind this one, or NULL.
- */
+/* The items by width and number of members, and the merges. `next`: the pass behind this one, or NULL. */
 static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_plan *prepared,
                              const struct cuda_attend_pass *p, const struct attention_pass *next)
 {

@@ -13,8 +13,7 @@
  *
  * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N], or
  * bench_cuda --short to show that it works. The CSV file gets a line a workload, and the columns' names
- * if it is new. --tasks: how many the planner aims for.
- */
+ * if it is new. --tasks: how many the planner aims for. */
 #include "config/status.h"
 #include "kernels/attention.h"
 #include "kernels/numeric.h"

@@ -135,8 +135,7 @@ static const struct shape paged_shapes[] = {
     {"forks and several rows", 3, 3, {{-1, 0, 700}, {0, 300, 310}, {0, 699, 1100}}},
 };
 
-/* What FlashInfer's tests of its paged kernels go over: batch decode, batch attention, shared prefixes.
- */
+/* What FlashInfer's tests of its paged kernels go over: batch decode, batch attention, shared prefixes. */
 enum flashinfer_axis {
     FLASHINFER_DTYPE,
     FLASHINFER_KV,

@@ -1,5 +1,4 @@
-/* test_listen_address.c - what may be listened on, and which Host headers are this machine's loopback.
- */
+/* test_listen_address.c - what may be listened on, and which Host headers are this machine's loopback. */
 #include "server/listen_address.h"
 #include "tests/unit/suites.h"
 

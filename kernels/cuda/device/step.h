@@ -100,8 +100,7 @@ struct cuda_append_pass {
 };
 
 /* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own: of
- * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of first_key on.
- */
+ * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of first_key on. */
 struct cuda_ahead {
     DEVICE(const struct cuda_item) items;
     uint32_t places, step, tokens; /* places 0: nothing */
