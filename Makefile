@@ -38,7 +38,7 @@ MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-poi
 MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
-FAULTS := 1 2 3 4 5 6 7 8
+FAULTS := 1 2 3 4 5 6 7 8 9 10
 $(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DATTND_FAULT=$(f)))
 
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \
@@ -213,7 +213,7 @@ lint: compile_commands.json
 
 format:
 	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
-		$(SIMULATION_SOURCES) $(wildcard tests/emulation/*)
+		$(SIMULATION_SOURCES) $(wildcard tests/emulation/* tests/cuda/*.c)
 
 compile_commands.json: FORCE
 	@{ echo '['; first=1; for f in $(SOURCES) $(CLIENT_SOURCES) server/main.c; do \

@@ -69,6 +69,8 @@ static const struct key keys[] = {
      "of the CUDA backend with the layout vllm: paged_v1, paged_v2, or auto: by length and batch"},
     {"backend.cache", KIND_STRING, AT(cache), 0, 0, "\"\"", NULL,
      "of the CUDA backend: folder for compiled kernels; empty: attnd under $XDG_CACHE_HOME or ~/.cache; none: not kept"},
+    {"backend.step_timeout_s", KIND_U32, AT(step_timeout_s), 1, 86400, "60", NULL,
+     "of the CUDA backend: a step, or a call of the driver, that takes longer is a failure of the GPU, which ends the daemon"},
     {"geometry.layers", KIND_U32, AT(geometry.layers), 1, LAYERS_MAX, "4", NULL, "attention layers"},
     {"geometry.query_heads", KIND_U32, AT(geometry.query_heads), 1, QUERY_HEADS_MAX, "8", NULL,
      "query heads; a multiple of kv_heads"},

@@ -54,6 +54,7 @@ struct config {
     uint32_t device;                 /* of the CUDA backend */
     int kernel;                      /* likewise: enum attention_kernel, by name */
     char cache[CONFIG_STRING_BYTES]; /* likewise: see backend.cache */
+    uint32_t step_timeout_s;         /* of a backend with a device: what takes longer is a failure */
     struct geometry geometry;
     struct model_constants constants; /* owned; config_deinit() frees them */
     uint64_t pool_blocks;             /* resolved from whichever of the two keys was set */

@@ -14,8 +14,10 @@
 
 #define FAULT_NOT_A_NUMBER 7 /* one row of every pass is NaN */
 
-/* Not a defect of ours, but one that the daemon has to live through. */
-#define LOST_DEVICE 8 /* the backend fails for good after some steps */
+/* Not defects of ours, but what the daemon has to live through: after some steps the device */
+#define LOST_DEVICE    8  /* fails for good; */
+#define HANGING_DEVICE 9  /* never finishes a step again; */
+#define STUCK_DEVICE   10 /* does not return from a submit */
 
 #ifndef ATTND_FAULT
 #define ATTND_FAULT 0

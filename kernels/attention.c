@@ -7,11 +7,13 @@
 #include "config/log.h"
 #include "kernels/backend.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-enum { LOST_AT = 100 }; /* step at which a build for that loses its device */
+enum { LOST_AT = 100 }; /* step at which a build for that loses its device, or from which on it hangs */
 
 static bool is_isa(const char *name)
 {
@@ -48,9 +50,61 @@ int attention_open(const struct attention_options *options, struct attention **a
     return ATTND_INVALID;
 }
 
+/* ---- a device that hangs ------------------------------------------------------------------------- */
+
+/* Begin and end a call of the backend. */
+static void enter(struct attention *a)
+{
+    atomic_fetch_add(&a->beats, 1);
+    atomic_fetch_add(&a->depth, 1);
+}
+
+static void leave(struct attention *a)
+{
+    atomic_fetch_sub(&a->depth, 1);
+}
+
+uint64_t attention_call(const struct attention *a)
+{
+    bool can_hang = a->info.on_device || FAULTY(STUCK_DEVICE);
+    return can_hang && atomic_load(&a->depth) ? atomic_load(&a->beats) : 0;
+}
+
+const char *attention_failure(const struct attention *attention)
+{
+    return attention->failure[0] ? attention->failure : NULL;
+}
+
+void attention_fail(struct attention *a, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!a->failure[0])
+        vsnprintf(a->failure, sizeof a->failure, format, args);
+    va_end(args);
+    a->hangs = true;
+}
+
+bool backend_await(struct attention *a, bool (*is_done)(void *cookie), void *cookie, const char *doing)
+{
+    uint32_t limit_s = a->step_timeout_s ? a->step_timeout_s : ATTENTION_STEP_TIMEOUT_S;
+    double end = clock_s() + limit_s;
+    while (!a->failure[0]) {
+        double now = clock_s(); /* ahead of the look, for a process that was stopped */
+        atomic_fetch_add(&a->beats, 1);
+        if (is_done(cookie))
+            break;
+        if (now > end)
+            attention_fail(a, "the device hangs: %s is not finished after %u s", doing, limit_s);
+    }
+    return !a->failure[0];
+}
+
+/* ---- calling the backend ------------------------------------------------------------------------- */
+
 void attention_close(struct attention *attention)
 {
-    if (attention)
+    if (attention && !attention->hangs)
         attention->ops->close(attention);
 }
 
@@ -64,8 +118,14 @@ uint64_t attention_submit(struct attention *a, const struct attention_step *step
     uint64_t ticket = ++a->submitted;
     if (FAULTY(LOST_DEVICE) && ticket == LOST_AT)
         snprintf(a->failure, sizeof a->failure, "the device was lost on purpose");
+    if (a->hangs)
+        return ticket;
     double start = clock_s();
+    enter(a);
+    while (FAULTY(STUCK_DEVICE) && ticket == LOST_AT)
+        pause();
     a->ops->submit(a, step, ticket);
+    leave(a);
     double end = clock_s();
     a->times[ticket % ATTENTION_STEPS_IN_FLIGHT] =
         (struct attention_times){end - start, a->ended_s > 0 ? start - a->ended_s : 0};
@@ -73,21 +133,55 @@ uint64_t attention_submit(struct attention *a, const struct attention_step *step
     return ticket;
 }
 
-bool attention_poll(struct attention *attention, uint64_t ticket)
+bool attention_poll(struct attention *a, uint64_t ticket)
 {
-    return !attention->ops->poll || attention->ops->poll(attention, ticket);
+    if (a->hangs)
+        return true;
+    if (FAULTY(HANGING_DEVICE) && ticket >= LOST_AT)
+        return false;
+    if (!a->ops->poll)
+        return true;
+    enter(a);
+    bool done = a->ops->poll(a, ticket);
+    leave(a);
+    return done;
+}
+
+struct awaited {
+    struct attention *attention;
+    uint64_t ticket;
+};
+
+static bool is_done(void *cookie)
+{
+    const struct awaited *x = cookie;
+    return attention_poll(x->attention, x->ticket);
+}
+
+void attention_await(struct attention *attention, uint64_t ticket)
+{
+    struct awaited awaited = {attention, ticket};
+    (void)backend_await(attention, is_done, &awaited, "a step");
 }
 
 struct attention_times attention_times(struct attention *attention, uint64_t ticket)
 {
+    if (attention->hangs)
+        return (struct attention_times){0};
     return attention->ops->times ? attention->ops->times(attention, ticket)
                                  : attention->times[ticket % ATTENTION_STEPS_IN_FLIGHT];
 }
 
 void *attention_host_memory(struct attention *attention, size_t bytes)
 {
-    if (attention->ops->host_memory)
-        return attention->ops->host_memory(attention, bytes);
+    if (attention->hangs)
+        return NULL;
+    if (attention->ops->host_memory) {
+        enter(attention);
+        void *pinned = attention->ops->host_memory(attention, bytes);
+        leave(attention);
+        return pinned;
+    }
     void *memory =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
@@ -95,47 +189,68 @@ void *attention_host_memory(struct attention *attention, size_t bytes)
 
 void attention_free_host_memory(struct attention *attention, void *memory, size_t bytes)
 {
-    if (memory && attention->ops->free_host_memory)
-        attention->ops->free_host_memory(attention, memory, bytes);
-    else if (memory)
+    if (!memory || attention->hangs)
+        return;
+    if (!attention->ops->free_host_memory) {
         munmap(memory, bytes);
-}
-
-const char *attention_failure(const struct attention *attention)
-{
-    return attention->failure[0] ? attention->failure : NULL;
+        return;
+    }
+    enter(attention);
+    attention->ops->free_host_memory(attention, memory, bytes);
+    leave(attention);
 }
 
 void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
                        uint32_t count, void *k, void *v)
 {
+    if (attention->hangs)
+        return;
+    enter(attention);
     attention->ops->read_kv(attention, layer, block, slot, count, k, v);
+    leave(attention);
 }
 
 uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows,
                               const uint32_t *ids)
 {
-    return attention->ops->compare_kv(attention, rows, ids);
+    if (attention->hangs)
+        return 0;
+    enter(attention);
+    uint32_t equal = attention->ops->compare_kv(attention, rows, ids);
+    leave(attention);
+    return equal;
 }
 
 void attention_merge_states(struct attention *attention, const struct merge_states *m)
 {
-    if (attention->ops->merge_states)
-        attention->ops->merge_states(attention, m);
-    else
+    if (!attention->ops->merge_states) {
         merge_states_on_host(m);
+    } else if (!attention->hangs) {
+        enter(attention);
+        attention->ops->merge_states(attention, m);
+        leave(attention);
+    }
 }
 
 bool attention_self_test(struct attention *attention)
 {
-    return attention->ops->self_test(attention);
+    if (attention->hangs)
+        return false;
+    enter(attention);
+    bool passed = attention->ops->self_test(attention);
+    leave(attention);
+    return passed;
 }
 
 bool attention_time_passes(struct attention *attention, const struct attention_step *step,
                            uint32_t replays, bool apart, double *us)
 {
-    return attention->ops->time_passes &&
-           attention->ops->time_passes(attention, step, replays, apart, us);
+    if (attention->hangs || !attention->ops->time_passes)
+        return false;
+    enter(attention);
+    bool timed = attention->ops->time_passes(attention, step, replays, apart, us);
+    leave(attention);
+    return timed;
 }
 
 uint64_t attention_memory_available(const char *backend, uint32_t device)
@@ -147,5 +262,10 @@ uint64_t attention_memory_available(const char *backend, uint32_t device)
 
 double attention_measure_roof(struct attention *attention)
 {
-    return attention->ops->measure_roof(attention);
+    if (attention->hangs)
+        return 0;
+    enter(attention);
+    double gb_per_s = attention->ops->measure_roof(attention);
+    leave(attention);
+    return gb_per_s;
 }

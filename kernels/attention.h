@@ -14,7 +14,7 @@
  * includes it. k and v must be finite in the KV format: masked finite values leave the bits of other
  * rows alone, NaN and infinity would not.
  *
- * All functions belong to the engine thread. */
+ * All functions belong to the engine thread, but for attention_call(). */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
@@ -28,6 +28,7 @@
 enum {
     ATTENTION_ERROR_BYTES = 256,
     ATTENTION_STEPS_IN_FLIGHT = 2, /* submitted and not done; they are done in their order */
+    ATTENTION_STEP_TIMEOUT_S = 60  /* unless the options say otherwise */
 };
 
 struct attention;
@@ -42,6 +43,7 @@ struct attention_options {
     uint32_t device;              /* of the CUDA backend: which GPU */
     enum attention_kernel kernel; /* likewise */
     const char *cache;            /* likewise: folder for compiled kernels, "" or "none" (config.c) */
+    uint32_t step_timeout_s;      /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
     const struct geometry *geometry;         /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
@@ -164,6 +166,9 @@ uint64_t attention_submit(struct attention *attention, const struct attention_st
 /* attention_poll: whether a step is done. */
 bool attention_poll(struct attention *attention, uint64_t ticket);
 
+/* attention_await: wait until a step is done. One that is not after step_timeout_s is a failure. */
+void attention_await(struct attention *attention, uint64_t ticket);
+
 /* attention_times: of one of the two latest steps that are done. */
 struct attention_times attention_times(struct attention *attention, uint64_t ticket);
 
@@ -175,6 +180,18 @@ void attention_free_host_memory(struct attention *attention, void *memory, size_
 /* attention_failure: why this backend has stopped working (a device error that cannot be undone), or
  * NULL. After it nothing is computed any more, and outputs are not to be used. */
 const char *attention_failure(const struct attention *attention);
+
+/* attention_fail(a, format, ...): give up a device that hangs. The sentence becomes the failure, unless
+ * there is one. From then on the backend is not called any more, since a driver may wait for its device
+ * in any call: steps are done, took no time and have computed nothing; memory and backend are not
+ * freed, since the device may still write there. */
+void attention_fail(struct attention *attention, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* attention_call: any thread. Which call of a backend with a device the caller of these functions is
+ * in; another number for every call, and again and again during a wait in it. 0: in none. The same
+ * number for long means that the driver does not return. */
+uint64_t attention_call(const struct attention *attention);
 
 /* attention_read_kv(a, layer, block, slot, count, k, v): slots of one block in the stored format,
  * [count][kv_heads][head_dim] each. No step is in flight. */

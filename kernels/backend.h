@@ -5,6 +5,8 @@
 
 #include "kernels/attention.h"
 
+#include <stdatomic.h>
+
 struct attention_ops {
     void (*close)(struct attention *attention);
     /* `ticket`: 1, 2, ... */
@@ -32,11 +34,21 @@ struct attention {
     const struct attention_ops *ops;
     struct attention_info info;
     char failure[ATTENTION_ERROR_BYTES]; /* see attention_failure(); empty: none */
+    bool hangs;                          /* see attention_fail(): ops are not called any more */
+    uint32_t step_timeout_s;             /* of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
+    _Atomic uint32_t depth;              /* of calls of ops: 0, 1, or 2 where one makes another */
+    _Atomic uint64_t beats;              /* counts their begins, and looks during waits */
     uint64_t submitted;                  /* steps */
     struct attention_times
         times[ATTENTION_STEPS_IN_FLIGHT]; /* by ticket, if the backend has no clock */
     double ended_s;                       /* likewise: when the latest step was done */
 };
+
+/* backend_await(a, is_done, cookie, doing): ask is_done(cookie) until it is true. After step_timeout_s
+ * the device hangs: attention_fail(). This is the only place where anything waits for a device. Returns
+ * whether there is no failure. */
+bool backend_await(struct attention *attention, bool (*is_done)(void *cookie), void *cookie,
+                   const char *doing);
 
 /* In f32, any thread. */
 void merge_states_on_host(const struct merge_states *m);

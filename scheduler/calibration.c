@@ -101,8 +101,7 @@ static double run_step(const struct trial *t, const struct plan *plan)
                                         .passes = passes,
                                         .pass_count = PASSES};
     uint64_t ticket = attention_submit(t->attention, &step);
-    while (!attention_poll(t->attention, ticket)) {
-    }
+    attention_await(t->attention, ticket);
     return attention_times(t->attention, ticket).busy_s;
 }
 

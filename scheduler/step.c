@@ -640,6 +640,16 @@ const char *step_failure(const struct steps *x)
     return attention_failure(x->attention);
 }
 
+void step_fail(struct steps *x, const char *why)
+{
+    attention_fail(x->attention, "%s", why);
+}
+
+uint64_t step_call(const struct steps *x)
+{
+    return attention_call(x->attention);
+}
+
 void step_merge_states(struct steps *x, const struct merge_states *m)
 {
     assert(x->in_flight == 0);
@@ -698,6 +708,7 @@ static int open_attention(struct steps *x, const struct steps_options *o,
         .device = c->device,
         .kernel = (enum attention_kernel)c->kernel,
         .cache = c->cache,
+        .step_timeout_s = c->step_timeout_s,
         .geometry = &c->geometry,
         .constants = o->constants,
         .blocks = (uint32_t)c->pool_blocks,
@@ -722,7 +733,10 @@ static int open_attention(struct steps *x, const struct steps_options *o,
                                             .read_gb_per_s = x->roof_gb_per_s};
     if (c->sharing == SHARING_AUTO)
         x->costs = calibrate(&calibration, x->attention);
-    return 0;
+    const char *failure = attention_failure(x->attention);
+    if (failure)
+        snprintf(error, ATTENTION_ERROR_BYTES, "%s", failure);
+    return failure ? ATTND_DEVICE : 0;
 }
 
 static int make_planners(struct steps *x, uint32_t partials_max)

@@ -161,8 +161,10 @@ double step_roof_gb_per_s(const struct steps *steps);
 double step_grouping_us(const struct steps *steps);
 struct step_stats step_stats(const struct steps *steps);
 
-/* See attention_failure(). */
+/* See attention_failure(), attention_fail(), attention_call(). */
 const char *step_failure(const struct steps *steps);
+void step_fail(struct steps *steps, const char *why);
+uint64_t step_call(const struct steps *steps); /* any thread */
 
 /* No step is in flight: see attention_merge_states(), attention_compare_kv(), attention_self_test(). */
 void step_merge_states(struct steps *steps, const struct merge_states *m);

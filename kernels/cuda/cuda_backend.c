@@ -2,7 +2,7 @@
  * steps, which cuda_step.c writes down.
  *
  * The first error that CUDA reports is kept (attention_failure()); after it nothing is issued any more,
- * since the context is lost. */
+ * since the context is lost. All waits have a bound (device.h). */
 #include "kernels/cuda/cuda_backend.h"
 
 #include "config/config.h"
@@ -77,7 +77,7 @@ static bool fetch_block(struct cuda_backend *b, uint32_t layer, uint32_t block)
     cuda_enter(d);
     return cuda_holds(d, d->cu.cuMemcpyDtoHAsync_v2(b->block, from, b->pool.block_bytes, d->stream),
                       "reading a block") &&
-           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "reading a block");
+           cuda_await_stream(d, d->stream, "reading a block");
 }
 
 /* A host pool in which every block of every layer is the one in b->block. */
@@ -145,8 +145,7 @@ static void merge_some(struct cuda_backend *b, const struct merge_states *m, siz
     cuda_queue_copy_out(q, m->merged_lse + first, b->v, n * sizeof(float));
     cuda_queue_end_copies(q, 0);
     cuda_queue_end(q, ticket);
-    while (!cuda_queue_is_done(q, ticket)) {
-    }
+    cuda_queue_await(q, ticket);
 }
 
 static void cuda_merge_states(struct attention *attention, const struct merge_states *m)
@@ -218,7 +217,12 @@ static void cuda_close(struct attention *attention)
                                b->k,          b->v,           b->sinks,      b->alibi,
                                b->k_scale,    b->v_scale,     b->partial_ml, b->partial_o};
     (void)d->cu.cuCtxSetCurrent(d->context);
-    (void)d->cu.cuStreamSynchronize(d->stream);
+    if (!cuda_failed(d))
+        cuda_await_stream(d, d->stream, "what was issued before the end");
+    if (attention->hangs) {
+        log_line(LOG_ERROR, "the backend has failed: %s", attention->failure);
+        return;
+    }
     cuda_queue_deinit(&b->queue);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
@@ -398,7 +402,7 @@ static bool take_pool(struct cuda_backend *b)
     return !cuda_failed(d) &&
            cuda_holds(d, d->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, d->stream),
                       "clearing the KV pool") &&
-           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "clearing the KV pool");
+           cuda_await_stream(d, d->stream, "clearing the KV pool");
 }
 
 /* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
@@ -443,7 +447,7 @@ static bool make_maps(struct cuda_backend *b)
     return made &&
            cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
                       "uploading tensor maps") &&
-           cuda_holds(d, d->cu.cuStreamSynchronize(d->stream), "uploading tensor maps");
+           cuda_await_stream(d, d->stream, "uploading tensor maps");
 }
 
 /* Pinned memory for the blocks that are swapped to. */
@@ -553,6 +557,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     if (!b)
         return ATTND_NO_MEMORY;
     b->base.ops = &ops;
+    b->base.step_timeout_s = options->step_timeout_s;
     b->options = *options;
     if (b->options.rows_max < CUDA_TEST_ROWS)
         b->options.rows_max = CUDA_TEST_ROWS;
@@ -562,7 +567,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         b->options.partials_max = least;
     int rc = check_kernel(options, error);
     if (rc == 0)
-        rc = cuda_device_open(&b->device, options->device, b->base.failure);
+        rc = cuda_device_open(&b->device, options->device, &b->base);
     if (rc == ATTND_INVALID) {
         free(b);
         return rc;
@@ -586,7 +591,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     if (rc != 0) {
         if (cuda_failed(&b->device))
             snprintf(error, ATTENTION_ERROR_BYTES, "%s", b->base.failure);
-        cuda_close(&b->base);
+        attention_close(&b->base);
         return rc;
     }
     *attention = &b->base;
@@ -598,8 +603,8 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
 uint64_t cuda_memory_available(uint32_t index)
 {
     struct cuda_device d;
-    char failure[ATTENTION_ERROR_BYTES] = "";
-    if (cuda_device_open(&d, index, failure) != 0)
+    struct attention nobody = {0};
+    if (cuda_device_open(&d, index, &nobody) != 0)
         return 0;
     uint64_t bytes = cuda_free_bytes(&d);
     cuda_device_close(&d);

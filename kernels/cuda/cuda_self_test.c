@@ -97,8 +97,7 @@ bool cuda_self_test_passes(struct attention *attention, const struct attention_o
                                         .passes = &pass,
                                         .pass_count = 1};
     uint64_t ticket = attention_submit(attention, &step);
-    while (!attention_poll(attention, ticket)) {
-    }
+    attention_await(attention, ticket);
     bool ok = !attention_failure(attention) && row_agrees(&source, rows[0].keys, o) &&
               row_agrees(&source, rows[1].keys, o + row_bytes);
     free(table);

@@ -1,8 +1,6 @@
 /* device.c - see device.h. */
 #include "kernels/cuda/device.h"
 
-#include "kernels/attention.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +8,7 @@
 /* Drivers from this version on record kernels that begin early into graphs (CUDA 12.3). */
 enum { EARLY_IN_GRAPHS = 12030 };
 
-bool cuda_holds(struct cuda_device *d, CUresult result, const char *doing, ...)
+bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
 {
     char what[128];
     va_list args;
@@ -19,9 +17,41 @@ bool cuda_holds(struct cuda_device *d, CUresult result, const char *doing, ...)
     va_start(args, doing);
     vsnprintf(what, sizeof what, doing, args);
     va_end(args);
-    snprintf(d->failure, ATTENTION_ERROR_BYTES, "CUDA: %s while %s", cuda_driver_error(&d->cu, result),
-             what);
+    snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: %s while %s",
+             cuda_driver_error(&d->cu, result), what);
     return false;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------- */
+
+struct awaited {
+    struct cuda_device *d;
+    CUevent event; /* NULL: */
+    CUstream stream;
+    const char *doing;
+};
+
+static bool is_done(void *cookie)
+{
+    const struct awaited *x = cookie;
+    const struct cuda_driver *cu = &x->d->cu;
+    CUresult result = x->event ? cu->cuEventQuery(x->event) : cu->cuStreamQuery(x->stream);
+    if (result == CUDA_ERROR_NOT_READY)
+        return false;
+    cuda_note(x->d, result, "%s", x->doing);
+    return true;
+}
+
+bool cuda_await_event(struct cuda_device *d, CUevent event, const char *doing)
+{
+    struct awaited awaited = {d, event, NULL, doing};
+    return backend_await(d->owner, is_done, &awaited, doing);
+}
+
+bool cuda_await_stream(struct cuda_device *d, CUstream stream, const char *doing)
+{
+    struct awaited awaited = {d, NULL, stream, doing};
+    return backend_await(d->owner, is_done, &awaited, doing);
 }
 
 void cuda_enter(struct cuda_device *d)
@@ -112,8 +142,8 @@ static bool take(struct cuda_device *d, uint32_t index)
     if (!cuda_holds(d, d->cu.cuDeviceGetCount(&count), "looking for GPUs"))
         return false;
     if (index >= (uint32_t)count) {
-        snprintf(d->failure, ATTENTION_ERROR_BYTES, "CUDA: there is no GPU %u, but %d in all", index,
-                 count);
+        snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: there is no GPU %u, but %d in all",
+                 index, count);
         return false;
     }
     if (!cuda_holds(d, d->cu.cuDeviceGet(&d->device, (int)index), "choosing a GPU") ||
@@ -140,10 +170,10 @@ static bool take(struct cuda_device *d, uint32_t index)
            cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), "making a stream");
 }
 
-int cuda_device_open(struct cuda_device *d, uint32_t index, char *failure)
+int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *owner)
 {
-    *d = (struct cuda_device){.failure = failure};
-    int rc = cuda_driver_load(&d->cu, failure, ATTENTION_ERROR_BYTES);
+    *d = (struct cuda_device){.owner = owner};
+    int rc = cuda_driver_load(&d->cu, owner->failure, ATTENTION_ERROR_BYTES);
     if (rc != 0)
         return rc;
     if (take(d, index))

@@ -1,10 +1,12 @@
 /* device.h - one GPU: its context, three streams, memory, and the first error that CUDA reported.
  *
  * Engine thread only, but for opening. After the first error nothing is of use any more: the context is
- * lost, and functions do nothing. */
+ * lost, and functions do nothing. A GPU that hangs is one that failed: nothing waits for it without a
+ * bound, and no function of the driver is called after that, not even to close it. */
 #ifndef KERNELS_CUDA_DEVICE_H
 #define KERNELS_CUDA_DEVICE_H
 
+#include "kernels/backend.h"
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/driver.h"
 
@@ -27,13 +29,13 @@ struct cuda_device {
     uint32_t l2_bytes;
     bool follows_early; /* whether a kernel may begin while the one before it ends */
     char name[128];     /* for people: product, multiprocessors, memory */
-    char *failure;      /* [ATTENTION_ERROR_BYTES] of the owner; empty: none */
+    struct attention *owner; /* has the failure, and the bound of waits */
     struct cuda_pinned pinned[CUDA_PINNED_MAX];
 };
 
-/* cuda_device_open(d, index, failure): load the driver, take GPU `index`. Returns 0 or ATTND_NOT_FOUND
- * (no driver, no such GPU) with a sentence in `failure` and nothing to close. */
-MUST_USE int cuda_device_open(struct cuda_device *d, uint32_t index, char *failure);
+/* cuda_device_open(d, index, owner): load the driver, take GPU `index`. Returns 0 or ATTND_NOT_FOUND
+ * (no driver, no such GPU) with a sentence in owner->failure and nothing to close. */
+MUST_USE int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *owner);
 void cuda_device_close(struct cuda_device *d);
 
 /* cuda_enter: make the context the calling thread's. */
@@ -41,13 +43,19 @@ void cuda_enter(struct cuda_device *d);
 
 static inline bool cuda_failed(const struct cuda_device *d)
 {
-    return d->failure[0] != '\0';
+    return d->owner->failure[0] != '\0';
 }
 
-/* cuda_holds(d, result, doing, ...): note a result; the first bad one stays, with what was being done.
- * True when everything is well so far. */
-bool cuda_holds(struct cuda_device *d, CUresult result, const char *doing, ...)
+/* cuda_holds(d, call, doing, ...): make a call of the driver, unless something has failed, and note its
+ * result; the first bad one stays, with what was being done. True when everything is well so far. */
+#define cuda_holds(d, call, ...) cuda_note(d, cuda_failed(d) ? CUDA_SUCCESS : (call), __VA_ARGS__)
+bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* cuda_await_event, cuda_await_stream: wait until an event has happened, or all that was issued to a
+ * stream is done. After backend.step_timeout_s the GPU hangs. True when everything is well. */
+bool cuda_await_event(struct cuda_device *d, CUevent event, const char *doing);
+bool cuda_await_stream(struct cuda_device *d, CUstream stream, const char *doing);
 
 /* cuda_allocate: memory of the GPU; 0 for 0 bytes and after a failure. */
 CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *what);

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-/* XX(function) */
+/* XX(function). None that waits for the GPU is among them: see cuda_await_event(). */
 #define CUDA_SYMBOLS(XX)                                                                               \
     XX(cuInit)                                                                                         \
     XX(cuDriverGetVersion)                                                                             \
@@ -36,13 +36,12 @@
     XX(cuMemcpy2DAsync_v2)                                                                             \
     XX(cuStreamCreate)                                                                                 \
     XX(cuStreamDestroy_v2)                                                                             \
-    XX(cuStreamSynchronize)                                                                            \
+    XX(cuStreamQuery)                                                                                  \
     XX(cuStreamWaitEvent)                                                                              \
     XX(cuEventCreate)                                                                                  \
     XX(cuEventDestroy_v2)                                                                              \
     XX(cuEventRecord)                                                                                  \
     XX(cuEventQuery)                                                                                   \
-    XX(cuEventSynchronize)                                                                             \
     XX(cuEventElapsedTime)                                                                             \
     XX(cuModuleLoadData)                                                                               \
     XX(cuModuleUnload)                                                                                 \

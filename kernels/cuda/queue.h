@@ -122,6 +122,7 @@ void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
 void cuda_queue_begin_passes(struct cuda_queue *q);
 void cuda_queue_end(struct cuda_queue *q, uint64_t ticket);
 bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket);
+bool cuda_queue_await(struct cuda_queue *q, uint64_t ticket); /* false after a failure */
 struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket);
 
 /* cuda_queue_reserve(q, bytes, n): see that `bytes` of control data in up to `n` arrays, and as many

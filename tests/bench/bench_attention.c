@@ -192,8 +192,7 @@ static double time_step(struct attention *a, const struct attention_step *step)
 {
     double start = bench_now();
     uint64_t ticket = attention_submit(a, step);
-    while (!attention_poll(a, ticket)) {
-    }
+    attention_await(a, ticket);
     return bench_now() - start;
 }
 

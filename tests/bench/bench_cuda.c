@@ -153,8 +153,7 @@ static void lay_out(struct world *x)
 static bool finish_step(struct world *x)
 {
     uint64_t ticket = attention_submit(x->attention, &x->step);
-    while (!attention_poll(x->attention, ticket)) {
-    }
+    attention_await(x->attention, ticket);
     if (attention_failure(x->attention))
         printf("%s: %s\n", x->w->name, attention_failure(x->attention));
     return !attention_failure(x->attention);
@@ -432,8 +431,7 @@ static double time_step(struct world *x, const struct kv_copy *copies, uint32_t 
     x->step.pass_count = pass_count;
     for (int i = 0; i < REPLAYS; i++) {
         uint64_t ticket = attention_submit(x->attention, &x->step);
-        while (!attention_poll(x->attention, ticket)) {
-        }
+        attention_await(x->attention, ticket);
         us[i] = attention_times(x->attention, ticket).busy_s * 1e6;
     }
     return bench_spread(us, REPLAYS).median * 1e-3;

@@ -396,8 +396,7 @@ static bool run_step(struct instance *x, struct attention_step *step, uint32_t r
     step->uses = uses;
     step->use_count = rows;
     uint64_t ticket = attention_submit(x->attention, step);
-    while (!attention_poll(x->attention, ticket)) {
-    }
+    attention_await(x->attention, ticket);
     return attention_failure(x->attention) ? broken("%s", attention_failure(x->attention)) : true;
 }
 
