@@ -53,6 +53,8 @@ struct engine {
     bool started;
     _Atomic bool stop;
     _Atomic uint64_t busy_since_us; /* 0: waiting for calls */
+    bool awaits;                    /* the oldest step in flight, and */
+    double awaits_since_s;          /* since when: turns that found it not done */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
     bool failure_noted;
     _Atomic bool has_sinks, has_alibi; /* whether all.constants has them, for other threads */
@@ -267,6 +269,22 @@ static bool retire_steps(struct engine *e)
     return worked;
 }
 
+/* A device that takes too long for the oldest step in flight has failed. Time counts from the first
+ * turn that finds this step not done, since its submission may wait itself. */
+static void watch_steps(struct engine *e, bool retired)
+{
+    uint32_t limit_s = e->o.config->step_timeout_s;
+    char why[ATTENTION_ERROR_BYTES];
+    bool in_flight = steps_in_flight(e->state.steps) > 0;
+    if (!in_flight || retired || !e->awaits) {
+        e->awaits = in_flight;
+        e->awaits_since_s = e->state.now_s;
+    } else if (e->state.now_s - e->awaits_since_s > limit_s) {
+        snprintf(why, sizeof why, "the device hangs: a step is not finished after %u s", limit_s);
+        step_fail(e->state.steps, why);
+    }
+}
+
 /* Form a step and submit it; false when there is nothing to compute, or no place for a step. */
 static bool form_step(struct engine *e)
 {
@@ -301,6 +319,7 @@ bool engine_turn(struct engine *e, double now_s)
 {
     e->state.now_s = now_s;
     bool worked = retire_steps(e);
+    watch_steps(e, worked);
     note_failure(e);
     worked |= take_calls(e);
     worked |= run_next_alone(e);
@@ -439,6 +458,22 @@ bool engine_has_alibi(const struct engine *e)
 const char *engine_failure(const struct engine *e)
 {
     return atomic_load(&e->failure);
+}
+
+uint64_t engine_device_call(const struct engine *e)
+{
+    return step_call(e->state.steps);
+}
+
+void engine_give_up(struct engine *e, const char *why)
+{
+    const char *none = NULL;
+    atomic_compare_exchange_strong(&e->failure, &none, why);
+}
+
+struct call *engine_call(const struct engine *e, uint32_t i)
+{
+    return &e->calls[i];
 }
 
 double engine_stall_s(const struct engine *e)

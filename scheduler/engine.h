@@ -71,6 +71,15 @@ bool engine_has_alibi(const struct engine *engine);
  * computes fails with ATTND_DEVICE. */
 const char *engine_failure(const struct engine *engine);
 
+/* engine_device_call: see attention_call(). Any thread. */
+uint64_t engine_device_call(const struct engine *engine);
+
+/* Loop thread, when a driver does not return. engine_give_up: what engine_failure() says from now on, a
+ * string that stays; the engine must not be destroyed any more. engine_call: call `i` of limits.calls,
+ * wherever it is. */
+void engine_give_up(struct engine *engine, const char *why);
+struct call *engine_call(const struct engine *engine, uint32_t i);
+
 /* engine_stall_s: seconds since the engine last showed that it is alive, while it has work; 0 without
  * work. */
 double engine_stall_s(const struct engine *engine);

@@ -53,6 +53,9 @@ struct daemon {
     uv_timer_t drain_deadline;
     bool cut;             /* it passed, with something under way */
     bool failed;          /* the backend has */
+    uv_timer_t watch;     /* on the driver's calls */
+    uint64_t watched;     /* the call that the engine was in; 0: none */
+    uint32_t watches;     /* that found it in the same one */
     uv_async_t completed; /* the engine has calls for routes_deliver() */
 
     bool starting;             /* the start thread runs: what follows is its own until it has ended */
@@ -62,7 +65,11 @@ struct daemon {
     uint64_t progress_ns; /* when the pool's progress was last logged */
 };
 
-enum { FAILURE_DRAIN_S = 5 }; /* for the answers that say so, when the backend has failed */
+enum {
+    FAILURE_DRAIN_S = 5, /* for the answers that say so, when the backend has failed */
+    WATCHES = 20,        /* looks at a call of the driver before it has taken too long */
+    END_TIMEOUTS = 4     /* for the end: two steps in flight, one more, closing the device */
+};
 
 /* Partial states of a plan: six a query let it read at most half more than the best cut (planner.c). */
 enum { PARTIALS_LEAST = 16384, PARTIALS_PER_ROW = 6 };
@@ -228,6 +235,7 @@ static void close_loop(struct daemon *d)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->completed, NULL);
     uv_close((uv_handle_t *)&d->drain_deadline, NULL);
+    uv_close((uv_handle_t *)&d->watch, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     int rc = uv_loop_close(&d->loop);
     assert(rc == 0);
@@ -263,6 +271,51 @@ static void on_completed(uv_async_t *handle)
         log_line(LOG_ERROR, "ending within %d s with exit code %d", FAILURE_DRAIN_S, EXIT_RUNTIME);
         drain(FAILURE_DRAIN_S, d);
     }
+}
+
+/* When the engine stays in one call of the driver, answer in its place and end. Looks are counted, not
+ * seconds, so that a daemon that was stopped for a while is not taken for one that hangs. */
+static void on_watch(uv_timer_t *timer)
+{
+    static const char why[] = "the device hangs: its driver does not return";
+    struct daemon *d = timer->data;
+    uint64_t call = engine_device_call(d->engine);
+    d->watches = call && call == d->watched ? d->watches + 1 : 0;
+    d->watched = call;
+    if (d->watches <= WATCHES || d->state.given_up)
+        return;
+    log_line(LOG_ERROR, "the backend has failed: %s", why);
+    engine_give_up(d->engine, why);
+    routes_give_up(&d->state, why);
+    on_completed(&d->completed);
+}
+
+static void watch_driver(struct daemon *d)
+{
+    uint64_t period_ms = (uint64_t)d->state.config->step_timeout_s * 1000 / WATCHES;
+    uv_timer_start(&d->watch, on_watch, period_ms, period_ms);
+    uv_unref((uv_handle_t *)&d->watch);
+}
+
+static void on_alarm(int number)
+{
+    (void)number;
+    _exit(EXIT_RUNTIME);
+}
+
+/* End the engine. Its driver is not watched any more: what is left, exit() included, has a bound
+ * instead, where there is a driver. */
+static void end_engine(struct daemon *d)
+{
+    if (d->state.given_up) /* its thread never ends */
+        _exit(EXIT_RUNTIME);
+    uv_timer_stop(&d->watch);
+    if (d->state.engine && engine_backend(d->state.engine)->on_device) {
+        signal(SIGALRM, on_alarm);
+        alarm(END_TIMEOUTS * d->state.config->step_timeout_s);
+    }
+    engine_destroy(d->state.engine); /* before the loop that it notifies */
+    d->state.engine = NULL;
 }
 
 static void log_backend(const struct engine *engine, const struct config *config)
@@ -347,6 +400,8 @@ static enum exit_code serve(const struct config *config)
     uv_unref((uv_handle_t *)&d.completed);
     uv_timer_init(&d.loop, &d.drain_deadline);
     d.drain_deadline.data = &d;
+    uv_timer_init(&d.loop, &d.watch);
+    d.watch.data = &d;
     enum exit_code code = start_engine(&d);
     if (code == EXIT_OK && (routes_create(&d.state) != 0 || json_arena_install() != 0)) {
         fprintf(stderr, "attnd: no memory for limits.large_bodies of limits.body_bytes\n");
@@ -365,12 +420,12 @@ static enum exit_code serve(const struct config *config)
     if (code == EXIT_OK) {
         log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
                  http_server_url(d.server));
+        watch_driver(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped");
         code = d.cut || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
     }
-    engine_destroy(d.state.engine); /* before the loop that it notifies */
-    d.state.engine = NULL;
+    end_engine(&d);
     http_server_destroy(d.server);
     routes_destroy(&d.state);
     close_loop(&d);
@@ -446,5 +501,9 @@ int main(int argc, char **argv)
         print_version();
         return EXIT_OK;
     }
-    return run(&options);
+    enum exit_code code = run(&options);
+    if (code != EXIT_RUNTIME && code != EXIT_UNAVAILABLE)
+        return code;
+    fflush(NULL);
+    _exit(code); /* what a driver does at exit() may wait for the device that has failed */
 }

@@ -318,10 +318,19 @@ static void release_call(struct daemon_state *daemon, struct call *call)
     engine_release(daemon->engine, call);
 }
 
+static void refuse_given_up(struct http_exchange *x, const struct daemon_state *daemon)
+{
+    http_problem(x, ATTND_DEVICE, "%s; the daemon ends", daemon->given_up);
+}
+
 /* Read the request into a call and hand it to the engine. */
 static void start_call(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
                        uint64_t id)
 {
+    if (daemon->given_up) {
+        refuse_given_up(x, daemon);
+        return;
+    }
     struct call *call = engine_acquire(daemon->engine);
     if (!call) {
         refuse_busy(x, "limits.calls are under way");
@@ -471,10 +480,25 @@ void routes_finish(struct http_exchange *x, void *cookie)
     release_call(cookie, x->pending);
 }
 
+/* End a deferred exchange in place of the engine. */
+static void fail_given_up(struct http_exchange *x, const struct daemon_state *daemon)
+{
+    x->pending = NULL;
+    x->more = false;
+    refuse_given_up(x, daemon);
+    http_answer(x);
+}
+
 void routes_proceed(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
     struct call *call = x->pending;
+    if (daemon->given_up) {
+        x->deferred = true;
+        fail_given_up(x, daemon);
+        release_call(daemon, call);
+        return;
+    }
     call->id = call->report->id;
     engine_reuse(call, daemon->draining && call->cancels ? CALL_WORKLOAD_CANCEL : CALL_WORKLOAD);
     call->waits = !daemon->draining;
@@ -506,6 +530,19 @@ void routes_deliver(struct daemon_state *daemon)
             release_call(daemon, call);
         }
         http_answer(x);
+    }
+}
+
+void routes_give_up(struct daemon_state *daemon, const char *why)
+{
+    daemon->given_up = why;
+    for (uint32_t i = 0; i < daemon->config->limits.calls; i++) {
+        struct call *call = engine_call(daemon->engine, i);
+        struct http_exchange *x = call->cookie;
+        if (!x || x->pending != call || !x->deferred)
+            continue;
+        call->cookie = NULL; /* the call itself stays the engine's */
+        fail_given_up(x, daemon);
     }
 }
 

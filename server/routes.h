@@ -13,6 +13,7 @@ struct daemon_state {
     struct engine *engine;
     uint64_t started_ns; /* uv_hrtime() */
     bool draining;
+    const char *given_up;                   /* why the engine answers no more calls; NULL: it does */
     uint32_t streams;                       /* calls that streamed answers keep */
     uint32_t uploads;                       /* traces being read */
     struct staging *staging, *free_staging; /* [limits.large_bodies], made by routes_create() */
@@ -35,6 +36,9 @@ void routes_handle(struct http_exchange *x, void *cookie);
 void routes_finish(struct http_exchange *x, void *cookie);
 void routes_proceed(struct http_exchange *x, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
+
+/* routes_give_up: the engine does not answer any more. Calls under way, and later ones, fail. */
+void routes_give_up(struct daemon_state *daemon, const char *why);
 
 /* routes_deliver: answer every exchange whose call the engine has completed. */
 void routes_deliver(struct daemon_state *daemon);
