@@ -1,0 +1,195 @@
+/* stub_driver.c - a libcuda.so.1 for machines without a GPU: memory is the host's, kernels do nothing.
+ *
+ * It hangs on request:
+ *
+ *   stub_hangs_at = N      from the N-th question on whether something is done
+ *   $STUB_HANGS, a file    with "event" in it: from the next question on
+ *                          with "launch" in it: from the next launch on, which does not return
+ *
+ * The answer to questions is then "not yet". Nothing else may be called any more, nor questions asked
+ * once stub_closed is set: it aborts.
+ *
+ * Once it hangs it is not unloaded either: its destructor waits for ever, as a driver's may. */
+#include <cuda.h>
+
+#undef cuEventElapsedTime /* driver.h asks for it under this name, not for a later version */
+CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MULTIPROCESSORS = 4, SM_BYTES = 233472, DRIVER_VERSION = 12040 };
+
+unsigned stub_hangs_at, stub_questions;
+bool stub_hangs, stub_closed;
+
+/* Begin of every function but questions. */
+static void called(const char *name)
+{
+    if (!stub_hangs)
+        return;
+    fprintf(stderr, "the driver hangs, and %s was called\n", name);
+    abort();
+}
+
+static bool file_says(const char *word)
+{
+    char text[16] = "";
+    const char *path = getenv("STUB_HANGS");
+    FILE *f = path ? fopen(path, "r") : NULL;
+    if (!f)
+        return false;
+    (void)!fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    return strstr(text, word) != NULL;
+}
+
+static CUresult question(void)
+{
+    stub_hangs |= ++stub_questions == stub_hangs_at || file_says("event");
+    if (!stub_hangs)
+        return CUDA_SUCCESS;
+    if (stub_closed)
+        called("a question");
+    usleep(1000);
+    return CUDA_ERROR_NOT_READY;
+}
+
+static CUresult launched(void)
+{
+    while (file_says("launch")) {
+        stub_hangs = true;
+        pause();
+    }
+    called("a launch");
+    return CUDA_SUCCESS;
+}
+
+__attribute__((destructor)) static void unload(void)
+{
+    while (stub_hangs)
+        pause();
+}
+
+/* A handle that is not NULL. */
+static void *handle(void)
+{
+    static char any;
+    return &any;
+}
+
+#define SUCCEED(name)                                                                                  \
+    {                                                                                                  \
+        called(#name);                                                                                 \
+        return CUDA_SUCCESS;                                                                           \
+    }
+#define GIVE(name, result, value)                                                                      \
+    {                                                                                                  \
+        called(#name);                                                                                 \
+        *(result) = (value);                                                                           \
+        return CUDA_SUCCESS;                                                                           \
+    }
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+/* clang-format off */
+CUresult cuInit(unsigned flags) SUCCEED(cuInit)
+CUresult cuDriverGetVersion(int *version) GIVE(cuDriverGetVersion, version, DRIVER_VERSION)
+CUresult cuDeviceGetCount(int *count) GIVE(cuDeviceGetCount, count, 1)
+CUresult cuDeviceGet(CUdevice *device, int index) GIVE(cuDeviceGet, device, index)
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) GIVE(cuDeviceTotalMem_v2, bytes, (size_t)1 << 30)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) GIVE(cuDevicePrimaryCtxRetain, context, handle())
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) SUCCEED(cuDevicePrimaryCtxRelease_v2)
+CUresult cuCtxSetCurrent(CUcontext context) SUCCEED(cuCtxSetCurrent)
+CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t n) GIVE(cuMemAlloc_v2, at, (CUdeviceptr)(uintptr_t)calloc(1, n))
+CUresult cuMemHostAlloc(void **at, size_t n, unsigned flags) GIVE(cuMemHostAlloc, at, calloc(1, n))
+CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t n, CUstream stream) SUCCEED(cuMemsetD8Async)
+CUresult cuMemsetD2D8Async(CUdeviceptr at, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream)
+    SUCCEED(cuMemsetD2D8Async)
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) SUCCEED(cuMemcpy2DAsync_v2)
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) GIVE(cuStreamCreate, stream, handle())
+CUresult cuStreamDestroy_v2(CUstream stream) SUCCEED(cuStreamDestroy_v2)
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) SUCCEED(cuStreamWaitEvent)
+CUresult cuEventCreate(CUevent *event, unsigned flags) GIVE(cuEventCreate, event, handle())
+CUresult cuEventDestroy_v2(CUevent event) SUCCEED(cuEventDestroy_v2)
+CUresult cuEventRecord(CUevent event, CUstream stream) SUCCEED(cuEventRecord)
+CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end) GIVE(cuEventElapsedTime, ms, 1)
+CUresult cuModuleLoadData(CUmodule *module, const void *image) GIVE(cuModuleLoadData, module, handle())
+CUresult cuModuleUnload(CUmodule module) SUCCEED(cuModuleUnload)
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+    GIVE(cuModuleGetFunction, function, handle())
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) SUCCEED(cuFuncSetAttribute)
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) SUCCEED(cuStreamBeginCapture_v2)
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) GIVE(cuStreamEndCapture, graph, handle())
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags)
+    GIVE(cuGraphInstantiateWithFlags, made, handle())
+CUresult cuGraphExecUpdate_v2(CUgraphExec made, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+    SUCCEED(cuGraphExecUpdate_v2)
+CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) { return launched(); }
+CUresult cuGraphExecDestroy(CUgraphExec made) SUCCEED(cuGraphExecDestroy)
+CUresult cuGraphDestroy(CUgraph graph) SUCCEED(cuGraphDestroy)
+CUresult cuGetErrorName(CUresult result, const char **name) GIVE(cuGetErrorName, name, "an error of the stub")
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *at,
+                                const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
+                                const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+    SUCCEED(cuTensorMapEncodeTiled)
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra) { return launched(); }
+CUresult cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                        unsigned threads_z, unsigned shared, CUstream stream, void **arguments, void **extra)
+{ return launched(); }
+CUresult cuStreamQuery(CUstream stream) { return question(); }
+CUresult cuEventQuery(CUevent event) { return question(); }
+/* clang-format on */
+
+CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+    snprintf(name, (size_t)bytes, "stub");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
+{
+    *value = which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT                   ? MULTIPROCESSORS
+             : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR             ? 9
+             : which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR ? SM_BYTES
+                                                                                 : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    called("cuMemGetInfo_v2");
+    *available = *total = (size_t)1 << 30;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr at)
+{
+    called("cuMemFree_v2");
+    free((void *)(uintptr_t)at);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeHost(void *at)
+{
+    called("cuMemFreeHost");
+    free(at);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+    called("cuMemcpyHtoDAsync_v2");
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    called("cuMemcpyDtoHAsync_v2");
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}

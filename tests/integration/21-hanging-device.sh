@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# A device that hangs is one that failed: whoever waits is told, and the daemon ends with 1, also when the driver does not
+# return. On the CPU with defects 9 and 10 of config/fault.h; and, where the CUDA headers are, with the CUDA backend on a driver
+# that is a stub (tests/cuda): at each wait in turn, then the daemon.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$(dirname "$0")/../.." || exit 1
+build=$(dirname "$ATTND")
+case $build in
+    */asan | */ubsan | */tsan)
+        echo 'skip a device that hangs: built without sanitizers only'
+        exit 0
+        ;;
+esac
+if [ ! -e "$build/libattnd.a" ]; then
+    echo 'skip a device that hangs: no build here'
+    exit 0
+fi
+cuda=
+for folder in /usr/local/cuda/include /usr/include; do
+    [ -n "$cuda" ] || [ ! -e $folder/cuda.h ] || cuda=$folder
+done
+
+# build NAME ARG... - compile and link with the daemon's library
+build() {
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c11 -O1 -D_GNU_SOURCE -I. ${cuda:+-isystem $cuda} -o "$WORK/$1" "${@:2}" "$build/libattnd.a" -pthread \
+        $(pkg-config --libs libuv libcjson libxxhash) -lm || exit 1
+}
+limit=(--set backend.step_timeout_s=1)
+workload='{"sequences":[{"count":4,"prompt":8,"decode":500}]}'
+told='500 device_failed'
+code_of() { jq -r 'select(.code) | "\(.status) \(.code)"' <<<"$1"; }
+# expect_end NAME WANT - its exit code, and the reason that it has logged
+expect_end() {
+    wait "$DAEMON"
+    local code=$?
+    DAEMON=
+    expect "$1" "$2" "$code $(sed -n 's/.*the backend has failed: //p' "$WORK/log")"
+}
+
+# ---- on the CPU
+while read -r defect reason; do
+    build "faulty-$defect" "-DATTND_FAULT=$defect" kernels/attention.c "$build/obj/server/main.o"
+    ATTND=$WORK/faulty-$defect start_daemon --backend cpu "${limit[@]}"
+    lines=$(curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads")
+    expect "defect $defect: the client is told" "$told" "$(code_of "$(tail -n 1 <<<"$lines")")"
+    expect_end "defect $defect: the daemon ends with 1" "1 $reason"
+done <<'TABLE'
+9 the device hangs: a step is not finished after 1 s
+10 the device hangs: its driver does not return
+TABLE
+
+# ---- on a stub of CUDA's driver
+case $("$ATTND" --version) in
+    *'CUDA: built in'*) ;;
+    *) cuda= ;;
+esac
+if [ -z "$cuda" ]; then
+    echo 'skip the CUDA backend on a stub: no CUDA headers'
+    finish
+fi
+wrap=('-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_passes' tests/cuda/stub_kernels.c)
+build libcuda.so.1 -shared -fPIC tests/cuda/stub_driver.c
+build hang "${wrap[@]}" tests/cuda/hang.c
+build attnd "${wrap[@]}" "$build/obj/server/main.o"
+export LD_LIBRARY_PATH=$WORK STUB_HANGS=$WORK/hangs
+"$WORK/hang" >"$WORK/waits" 2>&1 || FAILED=1
+grep '^ok\|^not ok\|was called' "$WORK/waits"
+waits='a part of a step,a step,clearing the KV pool,reading a block,replaying a graph,uploading tensor maps,what was issued before'
+expect 'all waits are among them' "$waits the end" \
+    "$(sed -n 's/^wait .*: the device hangs: \(.*\) is not finished after 1 s$/\1/p' "$WORK/waits" | sort -u | paste -sd,)"
+
+ATTND=$WORK/attnd
+on_stub() {
+    rm -f "$STUB_HANGS"
+    start_daemon --backend cuda "${limit[@]}"
+}
+
+on_stub
+curl -sN -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":1,"prompt":8,"decode":5}]}' "$URL/v1/workloads" \
+    >"$WORK/answer"
+expect 'the stub serves' finished "$(tail -n 1 "$WORK/answer" | jq -r .state)"
+stop_daemon
+expect 'and ends with 0' 0 $?
+
+on_stub
+echo event >"$STUB_HANGS"
+expect 'a step that never ends: the client is told' "$told" "$(code_of "$(curl -s -X POST "$URL/v1/selftest")")"
+expect_end 'the daemon ends with 1, the driver is left alone' '1 the device hangs: a step is not finished after 1 s'
+
+on_stub
+echo launch >"$STUB_HANGS"
+lines=$(curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads")
+expect 'a launch that never returns: the client is told' "$told" "$(code_of "$(tail -n 1 <<<"$lines")")"
+expect_end 'the daemon ends with 1, its engine in the driver' '1 the device hangs: its driver does not return'
+
+# Nobody waits, and the daemon is asked to end, when the device hangs.
+on_stub
+echo event >"$STUB_HANGS"
+kill -TERM "$DAEMON"
+expect_end 'a device and a driver that hang when the daemon ends: it ends with 1' \
+    '1 the device hangs: what was issued before the end is not finished after 1 s'
+
+# At start.
+echo event >"$STUB_HANGS"
+"$ATTND" --backend cuda --set listen=127.0.0.1:0 "${limit[@]}" 2>"$WORK/log"
+expect 'a device that hangs at start: 69' '69 1' \
+    "$? $(grep -c 'attnd: the device hangs: clearing the KV pool is not finished after 1 s' "$WORK/log")"
+finish
