@@ -58,7 +58,7 @@ CUDA_SOURCES := $(filter-out kernels/cuda/absent.c,$(wildcard kernels/cuda/*.c))
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))) \
            $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c)
-HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/bench,$(wildcard $(f)/*.h))
+HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
@@ -146,12 +146,17 @@ $(B)/tests/allocator_model: $(call object,tests/simulation/allocator_model.c) $(
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
+$(B)/tests/engine_simulation: $(call object,$(filter-out %/allocator_model.c,$(SIMULATION_SOURCES))) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
 $(B)/tests/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(B)/libattnd.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-TESTS := $(B)/tests/unit $(B)/tests/allocator_model $(B)/tests/conformance
+TESTS := $(B)/tests/unit $(B)/tests/allocator_model $(B)/tests/engine_simulation $(B)/tests/conformance
 
 $(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
 	$(say) LD $@

@@ -1,0 +1,796 @@
+/* client_calls.c - see clients.h.
+ *
+ * Every action of every connection draws from a generator of its own, seeded with the connection and the
+ * number of the action. So an action can be left out of a history and the others stay what they were,
+ * which is how a failing history is shortened. */
+#include "tests/simulation/clients.h"
+
+#include "tests/simulation/symbolic_backend.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    ROWS_MOST = 160, /* of one call */
+    CHOSEN_IDS = 60, /* ids that clients choose are among so many */
+    PATIENT = 8      /* one call in so many is one that its client does not wait for */
+};
+
+/* XX(name, largest weight, function) */
+#define ACTION_MAP(XX)                                                                                 \
+    XX(create, 6, create)                                                                              \
+    XX(append, 10, append)                                                                             \
+    XX(attend, 8, attend)                                                                              \
+    XX(append_and_attend, 12, append_and_attend)                                                       \
+    XX(fork, 4, fork)                                                                                  \
+    XX(truncate, 3, truncate)                                                                          \
+    XX(delete, 4, delete)                                                                              \
+    XX(lease, 2, lease)                                                                                \
+    XX(paged, 6, paged)                                                                                \
+    XX(question, 3, question)                                                                          \
+    XX(look_around, 1, look_around)                                                                    \
+    XX(workload, 1, workload)                                                                          \
+    XX(workload_look, 4, workload_look)
+
+struct connection {
+    double next_s;
+    uint64_t actions;
+    struct op *op; /* that it waits for */
+};
+
+static struct {
+    struct connection at[SIM_CONNECTIONS_MOST];
+    struct op ops[SIM_CALLS_MOST];
+    uint32_t count;
+    uint64_t random; /* of the action that is being made */
+    uint32_t weights[32], weight_sum;
+    double think_s;
+    bool stopped;
+} clients;
+
+struct op *clients_ops(void)
+{
+    return clients.ops;
+}
+
+static uint32_t below(uint32_t n)
+{
+    return sim_below(&clients.random, n);
+}
+
+static bool chance(uint32_t n)
+{
+    return sim_chance(&clients.random, n);
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- submitting ---------------------------------------------------------------------------------- */
+
+static struct op *begin_op(enum call_kind kind)
+{
+    struct op *op = clients.ops;
+    while (op < clients.ops + SIM_CALLS_MOST && op->call)
+        op++;
+    if (op == clients.ops + SIM_CALLS_MOST)
+        return NULL;
+    struct call *call = engine_acquire(sim.engine);
+    if (!call) {
+        sim.seen.no_calls++;
+        return NULL;
+    }
+    call->kind = kind;
+    call->kv_source = DTYPE_F32;
+    *op = (struct op){.call = call, .connection = NO_CONNECTION, .alone = true};
+    return op;
+}
+
+static void name(struct op *op, struct model_sequence *s)
+{
+    op->on[op->count++] = s;
+    op->alone &= s->queued == 0;
+    s->queue[s->queued++] = op;
+}
+
+static void note_op(const struct op *op)
+{
+    const struct call *c = op->call;
+    char where[128] = "";
+    int n = 0;
+    for (uint32_t i = 0; i < op->count && n < 100; i++)
+        n += snprintf(where + n, sizeof where - (size_t)n, " %llu@%d+%u",
+                      (unsigned long long)op->on[i]->id, (int)op->position[i], op->rows[i]);
+    sim_note("%llu: kind %d id %llu%s layer %d length %d count %u q%d k%d tokens%u max %u prio %d%s",
+             (unsigned long long)op->action, (int)c->kind, (unsigned long long)c->id, where,
+             c->all_layers ? -1 : (int)c->layer, (int)c->length, c->count, c->q != NULL, c->k != NULL,
+             c->token_count, c->options.max_tokens, c->options.priority,
+             c->deadline_s > 0 ? " deadline" : "");
+}
+
+static void submit(struct op *op)
+{
+    op->action = sim.action_most;
+    op->submitted_s = sim.now_s;
+    op->steps = sim.seen.steps;
+    note_op(op);
+    engine_submit(sim.engine, op->call);
+}
+
+/* ---- choosing ------------------------------------------------------------------------------------ */
+
+/* A sequence (or lease) that somebody may call: a live one, or, now and then, one that was just deleted. */
+static struct model_sequence *pick(bool lease)
+{
+    uint32_t start = below(MODEL_SEQUENCES);
+    bool dead = sim.faults && chance(30);
+    for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
+        struct model_sequence *s = &model.sequences[(start + i) % MODEL_SEQUENCES];
+        if (s->used && s->lease == lease && (s->live || dead) && s->queued < SIM_CALLS_MOST / 2)
+            return s;
+    }
+    return NULL;
+}
+
+/* An id that nothing has, or asks for; 0: none. */
+static uint64_t choose_id(void)
+{
+    uint64_t id = 1000 + below(CHOSEN_IDS);
+    for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
+        if (model.sequences[i].used && model.sequences[i].id == id)
+            return 0;
+    }
+    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
+        for (uint32_t k = 0; clients.ops[i].call && k < FORKS_MOST; k++) {
+            if (clients.ops[i].claimed[k] == id)
+                return 0;
+        }
+    }
+    return id;
+}
+
+static void give_deadline(struct call *call)
+{
+    if (sim.faults && chance(20)) {
+        call->deadline_s = below(1000) * 1e-5 + 1e-9;
+        sim.seen.faults++;
+    }
+}
+
+/* ---- create, fork, truncate, delete -------------------------------------------------------------- */
+
+static struct op *make_create(void)
+{
+    struct op *op = begin_op(CALL_CREATE);
+    uint32_t longest = sim.config.limits.sequence_tokens;
+    if (!op)
+        return NULL;
+    struct call *call = op->call;
+    if (chance(4))
+        call->id = op->claimed[0] = choose_id();
+    if (chance(3))
+        call->options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
+    call->options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
+    op->salt = below(2);
+    call->salt_bytes = op->salt;
+    memset(call->salt, 'x', op->salt);
+    if (chance(2)) {
+        call->token_count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
+        call->tokens = call_alloc(call, call->token_count, sizeof *call->tokens);
+        for (uint32_t i = 0; i < call->token_count; i++) /* few prompts, so that they meet */
+            call->tokens[i] = i % 7 == 0 ? below(2) : 0;
+    }
+    return op;
+}
+
+static struct op *make_fork(void)
+{
+    struct model_sequence *s = pick(false);
+    struct op *op = s ? begin_op(CALL_FORK) : NULL;
+    if (!op)
+        return NULL;
+    struct call *call = op->call;
+    call->id = s->id;
+    call->count = 1 + below(FORKS_MOST - 1);
+    call->length = chance(2) ? UINT32_MAX : below(s->planned_high + 1 + (sim.faults && chance(10)));
+    if (chance(4)) {
+        call->ids = call_alloc(call, call->count, sizeof *call->ids);
+        for (uint32_t i = 0; i < call->count; i++) {
+            op->claimed[i] = call->ids[i] = choose_id();
+            for (uint32_t other = 0; other < i; other++)
+                call->ids[i] = call->ids[other] == call->ids[i] ? 0 : call->ids[i];
+            if (call->ids[i] == 0)
+                call->count = i;
+        }
+        call->ids = call->count ? call->ids : NULL;
+        call->count += call->count == 0;
+    }
+    give_deadline(call);
+    name(op, s);
+    return op;
+}
+
+static struct op *make_truncate(void)
+{
+    struct model_sequence *s = pick(false);
+    struct op *op = s ? begin_op(CALL_TRUNCATE) : NULL;
+    if (!op)
+        return NULL;
+    op->call->id = s->id;
+    op->call->length = chance(3) ? below(s->planned_high + 2) : s->planned_high - smaller(s->planned_high, below(5));
+    for (uint32_t layer = 0; layer < SIM_LAYERS_MOST; layer++)
+        s->planned[layer] = smaller(s->planned[layer], op->call->length);
+    give_deadline(op->call);
+    name(op, s);
+    return op;
+}
+
+static struct op *make_delete(void)
+{
+    bool lease = chance(4);
+    struct model_sequence *s = pick(lease);
+    struct op *op = s ? begin_op(CALL_DELETE) : NULL;
+    if (!op)
+        return NULL;
+    op->call->id = s->id;
+    op->call->of_leases = lease;
+    name(op, s);
+    return op;
+}
+
+/* ---- append and attend --------------------------------------------------------------------------- */
+
+/* What a client knows of the rows that it sends. */
+struct batch {
+    struct op *op;
+    uint32_t layer, total; /* rows */
+    uint32_t first; /* position of the first row */
+    bool all_layers, keys, named, lies;
+    uint64_t base[ROWS_MOST];
+    uint32_t token[ROWS_MOST];
+};
+
+static uint32_t planned_at(const struct model_sequence *s, const struct batch *b)
+{
+    return s->planned[b->layer];
+}
+
+/* Where the rows go: mostly behind what stands, else over what stands, or beyond it. */
+static uint32_t choose_position(const struct model_sequence *s, const struct batch *b, uint32_t rows)
+{
+    uint32_t at = planned_at(s, b);
+    if (!b->keys)
+        return at >= rows ? at - rows - below(chance(3) ? at - rows + 1 : 1) : 0;
+    if (at && chance(6))
+        return at - 1 - below(chance(2) ? at : smaller(at, 4));
+    return sim.faults && chance(60) ? at + 1 + below(3) : at;
+}
+
+/* The position may be left out when the rows are sure to go where the client thinks. */
+static bool may_omit(const struct model_sequence *s, const struct batch *b)
+{
+    return s->queued == 0 || !b->keys || (s->prompt == 0 && s->known == 0 && !b->named);
+}
+
+/* The base of one row to be sent. Whatever is named, or may be, follows from its ids. */
+static uint64_t base_at(struct model_sequence *s, struct batch *b, uint32_t at, uint32_t *known)
+{
+    if (at >= SIM_TOKENS_MOST)
+        return model_unique_base();
+    if (at < s->planned_high || at < s->prompt) {
+        if (at >= *known && at < s->prompt)
+            *known = at + 1;
+        return s->planned_base[at];
+    }
+    s->planned_base[at] = model_unique_base();
+    if (b->named && at == *known) {
+        s->token[at] = at % 7 == 0 ? below(2) : 0;
+        s->planned_base[at] = model_named_base(s, at);
+        *known = at + 1;
+    } else if (b->named) {
+        s->token[at] = below(3);
+    }
+    return s->planned_base[at];
+}
+
+static void lay_rows(struct model_sequence *s, struct batch *b, uint32_t first, uint32_t rows)
+{
+    uint32_t known = s->known;
+    uint64_t end = (uint64_t)first + rows;
+    uint32_t limit = sim.config.limits.sequence_tokens;
+    for (uint32_t r = 0; r < rows; r++) {
+        b->base[b->total + r] = base_at(s, b, first + r, &known);
+        if (b->named)
+            b->token[b->total + r] = first + r < SIM_TOKENS_MOST ? s->token[first + r] : 0;
+        if (first + r == s->planned_high && end <= limit)
+            s->planned_high = first + r + 1;
+    }
+    if (end > limit || (s->options.max_tokens && end > s->options.max_tokens))
+        return;
+    for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
+        if ((b->all_layers || layer == b->layer) && first <= s->planned[layer] && end > s->planned[layer])
+            s->planned[layer] = (uint32_t)end;
+    }
+}
+
+static uint32_t choose_rows(void)
+{
+    uint32_t most = smaller(sim.config.step_rows_max, ROWS_MOST / OP_SEQUENCES_MOST);
+    uint32_t rows = chance(3) ? 1 + below(most) : 1 + below(smaller(most, 3));
+    return sim.faults && chance(200) ? sim.config.step_rows_max + 1 : rows;
+}
+
+static bool is_named_already(const struct op *op, const struct model_sequence *s)
+{
+    for (uint32_t i = 0; i < op->count; i++) {
+        if (op->on[i] == s)
+            return true;
+    }
+    return false;
+}
+
+/* One more sequence of a call; false when it cannot be added. */
+static bool add_sequence(struct batch *b, struct call *call)
+{
+    struct model_sequence *s = pick(false);
+    struct op *op = b->op;
+    uint32_t rows = choose_rows(), i = op->count;
+    if (!s || rows > ROWS_MOST - b->total || is_named_already(op, s) || (b->named && s->queued))
+        return false;
+    uint32_t position = choose_position(s, b, rows);
+    if (!b->keys)
+        rows = smaller(rows, planned_at(s, b) ? planned_at(s, b) : 1);
+    bool omit = may_omit(s, b) && chance(2) && (!b->keys || position == planned_at(s, b));
+    b->first = i ? b->first : position;
+    op->rows[i] = rows;
+    op->position[i] = omit ? CALL_POSITION_ABSENT : position;
+    call->sequences[i] = (struct call_sequence){s->id, rows, op->position[i]};
+    if (b->keys)
+        lay_rows(s, b, position, rows);
+    b->total += rows;
+    name(op, s);
+    return true;
+}
+
+static void fill_keys(const struct batch *b, struct call *call)
+{
+    uint32_t layers = b->all_layers ? sim.config.geometry.layers : 1;
+    struct symbolic_row *k = call_alloc(call, (size_t)layers * b->total, sizeof *k),
+                        *v = call_alloc(call, (size_t)layers * b->total, sizeof *v);
+    for (uint32_t l = 0; l < layers; l++) {
+        for (uint32_t r = 0; r < b->total; r++) {
+            uint64_t tag = model_tag(b->base[r], b->all_layers ? l : b->layer);
+            k[l * b->total + r] = symbolic_k(tag, b->base[r]);
+            v[l * b->total + r] = symbolic_v(tag);
+        }
+    }
+    call->k = k;
+    call->v = v;
+    if (!b->named)
+        return;
+    call->token_count = b->total;
+    call->tokens = call_alloc(call, b->total, sizeof *call->tokens);
+    memcpy(call->tokens, b->token, b->total * sizeof *call->tokens);
+    if (b->lies)
+        call->tokens[0] += 7;
+}
+
+static void fill_queries(struct call *call, uint32_t rows)
+{
+    struct symbolic_row *q = call_alloc(call, rows, sizeof *q);
+    for (uint32_t r = 0; r < rows; r++)
+        q[r] = (struct symbolic_row){{sim_mix(clients.random + r)}};
+    call->q = q;
+}
+
+/* Content other than what stands, at the first row of a sequence that nobody else writes to. */
+static void change_content(struct batch *b)
+{
+    const struct op *op = b->op;
+    const struct model_sequence *s = op->on[0];
+    if (sim.faults && chance(3) && op->alone && s->live && op->position[0] < s->layer[b->layer].cursor &&
+        op->position[0] != CALL_POSITION_ABSENT)
+        b->base[0] = model_unique_base();
+}
+
+static struct op *make_rows(enum call_kind kind, bool keys, bool queries)
+{
+    struct batch b = {.op = begin_op(kind), .keys = keys};
+    if (!b.op)
+        return NULL;
+    struct call *call = b.op->call;
+    uint32_t wanted = chance(3) ? 1 + below(OP_SEQUENCES_MOST) : 1;
+    b.layer = below(sim.config.geometry.layers);
+    b.named = keys && chance(3);
+    b.all_layers = keys && !queries && chance(2);
+    if (b.all_layers)
+        b.layer = 0;
+    call->layer = b.layer;
+    call->all_layers = b.all_layers;
+    call->sequences = call_alloc(call, OP_SEQUENCES_MOST, sizeof *call->sequences);
+    while (wanted-- > 0 && add_sequence(&b, call))
+        continue;
+    if (b.op->count == 0) {
+        engine_release(sim.engine, call);
+        b.op->call = NULL;
+        return NULL;
+    }
+    call->sequence_count = b.op->count;
+    call->rows = b.total;
+    if (keys) {
+        change_content(&b);
+        b.lies = b.named && sim.faults && b.op->alone && b.first < b.op->on[0]->prompt && chance(6);
+        fill_keys(&b, call);
+    }
+    if (queries)
+        fill_queries(call, b.total);
+    give_deadline(call);
+    return b.op;
+}
+
+static struct op *make_append(void)
+{
+    return make_rows(CALL_APPEND, true, false);
+}
+
+static struct op *make_attend(void)
+{
+    return make_rows(CALL_ATTEND, false, true);
+}
+
+static struct op *make_append_and_attend(void)
+{
+    return make_rows(CALL_ATTEND, true, true);
+}
+
+/* ---- leases -------------------------------------------------------------------------------------- */
+
+static struct op *make_lease(void)
+{
+    struct op *op = begin_op(CALL_LEASE);
+    if (!op)
+        return NULL;
+    op->call->of_leases = true;
+    op->call->count = 1 + below(chance(4) ? (uint32_t)sim.config.pool_blocks + 1 : 4);
+    if (op->call->count > MODEL_LEASE_BLOCKS)
+        op->call->count = MODEL_LEASE_BLOCKS;
+    op->call->options.priority = (int32_t)below(3) - 1;
+    if (chance(4))
+        op->call->id = op->claimed[0] = choose_id();
+    give_deadline(op->call);
+    return op;
+}
+
+/* Slots to write, each at most once: `n` from a random one on, with some left out. */
+static void fill_slots(const struct model_sequence *s, struct call *call, struct call_paged *p)
+{
+    uint32_t size = sim.config.geometry.block_size, all = s->blocks * size, at = below(all);
+    uint32_t n = 1 + below(smaller(smaller(all, sim.config.step_rows_max), 40));
+    struct symbolic_row *k = call_alloc(call, n, sizeof *k), *v = call_alloc(call, n, sizeof *v);
+    p->slots = call_alloc(call, n, sizeof *p->slots);
+    p->tokens = n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = (at + i) % all;
+        uint64_t base = model_unique_base(), tag = model_tag(base, call->layer);
+        p->slots[i] = chance(5) ? -1 : (int64_t)s->block[slot / size] * size + slot % size;
+        k[i] = symbolic_k(tag, base);
+        v[i] = symbolic_v(tag);
+    }
+    call->k = k;
+    call->v = v;
+}
+
+/* Tables of some of the lease's blocks, the same one perhaps more than once. */
+static void fill_tables(const struct model_sequence *s, struct call *call, struct call_paged *p)
+{
+    uint32_t size = sim.config.geometry.block_size, room = 0;
+    p->sequences = 1 + below(3);
+    p->context = call_alloc(call, p->sequences, sizeof *p->context);
+    p->indptr = call_alloc(call, p->sequences + 1, sizeof *p->indptr);
+    p->first = call_alloc(call, p->sequences + 1, sizeof *p->first);
+    p->indptr[0] = p->first[0] = 0;
+    for (uint32_t i = 0; i < p->sequences; i++) {
+        p->context[i] = below(s->blocks * size + 1);
+        uint32_t rows = p->context[i] ? 1 + below(smaller(p->context[i], 4)) : below(2);
+        p->indptr[i + 1] = p->indptr[i] + rows;
+        room += p->context[i] / size + (p->context[i] % size != 0);
+        p->first[i + 1] = room;
+    }
+    p->ids = call_alloc(call, room + p->tokens, sizeof *p->ids);
+    for (uint32_t i = 0; i < room; i++)
+        p->ids[i] = s->block[below(s->blocks)];
+    call->rows = p->indptr[p->sequences];
+    if (call->rows == 0) /* then no sequence has tokens */
+        p->indptr[p->sequences] = call->rows = 1;
+}
+
+static struct op *make_paged(void)
+{
+    struct model_sequence *s = pick(true);
+    struct op *op = s && s->blocks ? begin_op(CALL_PAGED) : NULL;
+    if (!op)
+        return NULL;
+    struct call *call = op->call;
+    struct call_paged *p = call->paged = call_alloc(call, 1, sizeof *p);
+    memset(p, 0, sizeof *p);
+    call->id = s->id;
+    call->of_leases = true;
+    call->layer = below(sim.config.geometry.layers);
+    call->sequence_count = 1;
+    call->sequences = call_alloc(call, 1, sizeof *call->sequences);
+    *call->sequences = (struct call_sequence){.id = s->id};
+    bool writes = chance(2);
+    if (writes)
+        fill_slots(s, call, p);
+    if (!writes || chance(2)) {
+        fill_tables(s, call, p);
+        fill_queries(call, call->rows);
+    } else {
+        p->first = call_alloc(call, 1, sizeof *p->first);
+        p->first[0] = 0;
+        p->ids = call_alloc(call, p->tokens, sizeof *p->ids);
+    }
+    give_deadline(call);
+    name(op, s);
+    return op;
+}
+
+/* ---- questions ----------------------------------------------------------------------------------- */
+
+static struct op *make_question(void)
+{
+    bool lease = chance(5);
+    struct model_sequence *s = pick(lease);
+    struct op *op = s ? begin_op(chance(3) ? CALL_BLOCKS : CALL_SEQUENCE) : NULL;
+    if (!op)
+        return NULL;
+    op->call->id = s->id;
+    op->call->of_leases = lease;
+    name(op, s);
+    return op;
+}
+
+static struct op *make_look_around(void)
+{
+    static const enum call_kind kinds[] = {CALL_STATS, CALL_LIST, CALL_POOL,
+                                           CALL_AUDIT, CALL_TRIM, CALL_SELF_TEST};
+    struct op *op = begin_op(kinds[below(sizeof kinds / sizeof kinds[0])]);
+    if (op)
+        op->call->limit = 1 + below(40);
+    return op;
+}
+
+/* ---- workloads ----------------------------------------------------------------------------------- */
+
+static struct op *make_workload(void)
+{
+    struct op *op = begin_op(CALL_WORKLOAD_START);
+    if (!op)
+        return NULL;
+    op->workload = client_workloads_make(&clients.random, op->call);
+    if (op->workload)
+        return op;
+    engine_release(sim.engine, op->call);
+    op->call = NULL;
+    return NULL;
+}
+
+static struct op *make_workload_look(void)
+{
+    struct sim_workload *w = &client_workloads()[below(SIM_WORKLOADS)];
+    struct op *op = w->used && w->running ? begin_op(CALL_WORKLOAD) : NULL;
+    if (!op)
+        return NULL;
+    op->workload = w;
+    op->call->id = w->id;
+    op->call->waits = chance(2);
+    if (sim.faults && chance(5)) {
+        op->call->kind = CALL_WORKLOAD_CANCEL;
+        w->cancelled = true;
+        sim.seen.faults++;
+    }
+    return op;
+}
+
+/* ---- connections --------------------------------------------------------------------------------- */
+
+static struct op *make_op(void)
+{
+    static struct op *(*const makers[])(void) = {
+#define XX(name, weight, function) make_##function,
+        ACTION_MAP(XX)
+#undef XX
+    };
+    uint32_t at = below(clients.weight_sum), i = 0;
+    while (at >= clients.weights[i])
+        at -= clients.weights[i++];
+    return makers[i]();
+}
+
+static void choose_weights(uint64_t *random)
+{
+    static const uint32_t largest[] = {
+#define XX(name, weight, function) weight,
+        ACTION_MAP(XX)
+#undef XX
+    };
+    clients.weight_sum = 0;
+    for (uint32_t i = 0; i < sizeof largest / sizeof largest[0]; i++) {
+        bool some = i < 4 || !sim_chance(random, 3); /* some seeds leave some kinds out */
+        clients.weights[i] = some ? 1 + sim_below(random, largest[i]) : 0;
+        clients.weight_sum += clients.weights[i];
+    }
+}
+
+void clients_begin(uint64_t seed, uint32_t connections)
+{
+    static const double think_s[] = {0, 20e-6, 1e-3};
+    memset(&clients, 0, sizeof clients);
+    memset(&model, 0, sizeof model);
+    clients.count = connections;
+    choose_weights(&seed);
+    clients.think_s = think_s[sim_below(&seed, 3)];
+    for (uint32_t i = 0; i < connections; i++)
+        clients.at[i].next_s = sim.now_s;
+}
+
+static double think(void)
+{
+    return sim.now_s + clients.think_s * below(2000) * 1e-3;
+}
+
+static bool is_left_out(uint64_t action)
+{
+    return sim.skip && action < sim.skip_count && sim.skip[action];
+}
+
+/* The client goes away while its call is under way. */
+static void leave(struct connection *c)
+{
+    sim_note("the client of %llu leaves", (unsigned long long)c->op->action);
+    atomic_store(&c->op->call->cancelled, true);
+    c->op->connection = NO_CONNECTION;
+    c->op = NULL;
+    sim.seen.faults++;
+}
+
+static void act(struct connection *c)
+{
+    uint32_t index = (uint32_t)(c - clients.at);
+    uint64_t action = c->actions++ * clients.count + index;
+    sim.action_most = action > sim.action_most ? action : sim.action_most;
+    clients.random = sim_mix(sim.seed ^ sim_mix(action + 1));
+    if (c->op)
+        leave(c);
+    struct op *op = clients.stopped || is_left_out(action) ? NULL : make_op();
+    c->next_s = think() + 1e-6;
+    if (!op)
+        return;
+    c->op = op;
+    op->connection = (int)index;
+    bool patient = !sim.faults || !chance(PATIENT);
+    c->next_s = patient ? INFINITY : sim.now_s + below(1000) * 4e-6;
+    submit(op);
+    op->action = action;
+}
+
+void clients_act(void)
+{
+    for (uint32_t i = 0; i < clients.count; i++) {
+        if (clients.at[i].next_s <= sim.now_s)
+            act(&clients.at[i]);
+    }
+}
+
+double clients_next_s(void)
+{
+    double next = INFINITY;
+    for (uint32_t i = 0; i < clients.count; i++)
+        next = clients.at[i].next_s < next ? clients.at[i].next_s : next;
+    return next;
+}
+
+void clients_stop(void)
+{
+    clients.stopped = true;
+    for (uint32_t i = 0; i < clients.count; i++)
+        clients.at[i].next_s = INFINITY;
+}
+
+void clients_ask(enum call_kind kind, uint64_t id, bool lease)
+{
+    struct op *op = begin_op(kind);
+    struct model_sequence *s = id && kind == CALL_DELETE ? model_find(id) : NULL;
+    if (!op)
+        sim_fail("all calls are under way, and nobody asks anything any more");
+    op->call->id = id;
+    op->call->of_leases = lease;
+    op->call->limit = 40;
+    for (uint32_t i = 0; i < SIM_WORKLOADS && kind == CALL_WORKLOAD; i++) {
+        if (client_workloads()[i].used && client_workloads()[i].id == id)
+            op->workload = &client_workloads()[i];
+    }
+    op->call->waits = kind == CALL_WORKLOAD;
+    if (s)
+        name(op, s);
+    submit(op);
+}
+
+/* ---- answers ------------------------------------------------------------------------------------- */
+
+uint32_t clients_under_way(void)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++)
+        n += clients.ops[i].call != NULL;
+    return n;
+}
+
+static struct op *op_of(const struct call *call)
+{
+    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
+        if (clients.ops[i].call == call)
+            return &clients.ops[i];
+    }
+    sim_fail("a call is answered that is not under way");
+}
+
+static bool is_next(const struct op *op)
+{
+    bool next = op->call && op->done;
+    for (uint32_t i = 0; next && i < op->count; i++)
+        next = op->on[i]->queue[0] == op;
+    return next;
+}
+
+/* A call is judged: those behind it on its sequences may be, too. */
+static void end_op(struct op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++) {
+        struct model_sequence *s = op->on[i];
+        memmove(s->queue, s->queue + 1, --s->queued * sizeof s->queue[0]);
+        if (s->queued == 0 && s->live)
+            model_settle(s);
+        s->used = s->live || s->queued;
+    }
+    engine_release(sim.engine, op->call);
+    op->call = NULL;
+}
+
+static void judge_all(void)
+{
+    for (bool judged = true; judged;) {
+        judged = false;
+        for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
+            if (!is_next(&clients.ops[i]))
+                continue;
+            client_answers_judge(&clients.ops[i]);
+            end_op(&clients.ops[i]);
+            judged = true;
+        }
+    }
+}
+
+uint32_t clients_take(void)
+{
+    struct call *call;
+    uint32_t n = 0;
+    for (; (call = engine_take(sim.engine)); n++) {
+        struct op *op = op_of(call);
+        sim_note("%llu is answered: %s%s%s", (unsigned long long)op->action,
+                 call->status ? status_code(call->status) : "ok", call->status ? ": " : "",
+                 call->status ? call->detail : "");
+        op->done = true;
+        if (op->connection != NO_CONNECTION) {
+            struct connection *c = &clients.at[op->connection];
+            clients.random = sim_mix(sim.seed ^ sim_mix(op->action) ^ 5);
+            c->op = NULL;
+            c->next_s = clients.stopped ? INFINITY : think();
+            op->connection = NO_CONNECTION;
+        }
+        judge_all();
+    }
+    return n;
+}

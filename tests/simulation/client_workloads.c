@@ -1,0 +1,161 @@
+/* client_workloads.c - workloads whose digest is computed beforehand from their contents alone. */
+#include "tests/simulation/clients.h"
+
+#include "scheduler/workload.h"
+#include "tests/simulation/symbolic_backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct sim_workload workloads[SIM_WORKLOADS];
+
+struct sim_workload *client_workloads(void)
+{
+    return workloads;
+}
+
+void client_workloads_begin(void)
+{
+    memset(workloads, 0, sizeof workloads);
+}
+
+/* ---- the digest ---------------------------------------------------------------------------------- */
+
+/* Every output of a sequence at one layer goes into the digest. */
+static void add_outputs(struct workload *w, uint32_t ordinal, uint32_t layer)
+{
+    uint64_t sum[SIM_TOKENS_MOST + 1] = {0};
+    uint32_t length = workload_length(w, ordinal), first_row = workload_first_row(w, ordinal);
+    uint32_t window = sim.config.geometry.window[layer];
+    for (uint32_t at = 0; at < length; at++) {
+        struct value_source source = {w->seed, workload_span_at(w, ordinal, at).content};
+        sum[at + 1] = sum[at] + symbolic_term(symbolic_generated(source, at, layer, VALUES_K), at);
+        if (at < first_row)
+            continue;
+        uint32_t first = plan_first_key(at + 1, window);
+        uint64_t q = symbolic_generated(workload_query_source(w, ordinal), at, layer, VALUES_Q);
+        struct symbolic_row o = symbolic_output(q, sum[at + 1] - sum[first], at + 1 - first);
+        workload_digest(w, workload_hash_row(ordinal, at, layer, &o, sizeof o));
+    }
+}
+
+/* The digest that a workload must end with; its own is left at 0. */
+static void predict(struct workload *w, struct sim_workload *s)
+{
+    for (uint32_t ordinal = 0; ordinal < w->report.sequences; ordinal++) {
+        for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)
+            add_outputs(w, ordinal, layer);
+    }
+    s->digest_low = w->report.digest_low;
+    s->digest_high = w->report.digest_high;
+    w->report.digest_low = w->report.digest_high = 0;
+}
+
+/* ---- making one ---------------------------------------------------------------------------------- */
+
+static int add_request(struct workload *w, uint64_t *random, double arrival_s)
+{
+    char reason[WORKLOAD_REASON_BYTES];
+    struct workload_request r = {.arrival_s = arrival_s,
+                                 .prompt = sim_below(random, 40),
+                                 .decode = sim_below(random, 16),
+                                 .priority = (int32_t)sim_below(random, 3) - 1};
+    struct workload_span spans[2];
+    uint32_t n = 0;
+    if (r.prompt + r.decode == 0)
+        r.decode = 1;
+    if (r.prompt > 1 && sim_chance(random, 2))
+        spans[n++] = (struct workload_span){.end = 1 + sim_below(random, r.prompt),
+                                            .content = workload_content_id(CONTENT_PREFIX,
+                                                                           sim_below(random, 2))};
+    if (r.prompt + r.decode > 1 && sim_chance(random, 3)) {
+        r.fork_at = 1 + sim_below(random, r.prompt + r.decode - 1);
+        r.forks = 1 + sim_below(random, 3);
+    }
+    return workload_add(w, &r, spans, n, reason);
+}
+
+struct sim_workload *client_workloads_make(uint64_t *random, struct call *call)
+{
+    char reason[WORKLOAD_REASON_BYTES];
+    const struct config *c = &sim.config;
+    struct sim_workload *s = workloads;
+    while (s < workloads + SIM_WORKLOADS && s->used)
+        s++;
+    struct workload *w = s < workloads + SIM_WORKLOADS ? workload_create(sim_mix(*random)) : NULL;
+    if (!w)
+        return NULL;
+    w->attend_prompt = sim_chance(random, 3);
+    w->verify_rows = sim_chance(random, 4) ? 2 : 0;
+    int rc = 0;
+    double arrival_s = 0;
+    for (uint32_t n = 1 + sim_below(random, 5); rc == 0 && n > 0; n--) {
+        rc = add_request(w, random, arrival_s);
+        arrival_s += sim_chance(random, 2) ? sim_below(random, 1000) * 1e-5 : 0;
+    }
+    if (rc != 0 || workload_close(w, &c->geometry, (uint32_t)c->pool_blocks, c->limits.sequences,
+                                  c->limits.sequence_tokens, reason) != 0) {
+        workload_destroy(w);
+        return NULL;
+    }
+    *s = (struct sim_workload){.used = true, .tokens = w->report.tokens, .sequences = w->report.sequences};
+    predict(w, s);
+    call->workload = w;
+    return s;
+}
+
+/* ---- judging ------------------------------------------------------------------------------------- */
+
+static void judge_end(struct sim_workload *s, const struct workload_report *r)
+{
+    s->running = false;
+    s->used = false;
+    sim.seen.preemptions += r->preemptions;
+    if (r->state == WORKLOAD_CANCELLED) {
+        sim.seen.workloads_cancelled++;
+        if (!s->cancelled && !engine_failure(sim.engine))
+            sim_fail("workload %llu was cancelled, and nobody asked for it", (unsigned long long)r->id);
+        return;
+    }
+    sim.seen.workloads++;
+    if (r->finished != s->sequences || r->tokens_done != s->tokens || r->running || r->waiting)
+        sim_fail("workload %llu has ended with %u of %u sequences finished and %llu of %llu tokens",
+                 (unsigned long long)r->id, r->finished, s->sequences,
+                 (unsigned long long)r->tokens_done, (unsigned long long)s->tokens);
+    if (r->digest_low != s->digest_low || r->digest_high != s->digest_high)
+        sim_fail("workload %llu has other outputs than its contents say", (unsigned long long)r->id);
+}
+
+void client_workloads_judge(struct op *op)
+{
+    struct sim_workload *s = op->workload;
+    const struct call *call = op->call;
+    if (call->status == ATTND_DEVICE && engine_failure(sim.engine)) {
+        s->running = false;
+        s->used = s->used && call->kind != CALL_WORKLOAD_START;
+        return;
+    }
+    if (call->kind == CALL_WORKLOAD_START && call->status == ATTND_BUSY) {
+        s->used = false;
+        return;
+    }
+    if (call->status == ATTND_GONE && call->kind != CALL_WORKLOAD_START) {
+        s->used = s->used && s->id != call->id; /* it has ended, and sixteen others since */
+        return;
+    }
+    if (call->status != 0)
+        sim_fail("call on workload %llu: %s", (unsigned long long)call->id, call->detail);
+    const struct workload_report *r = call->report;
+    if (call->kind == CALL_WORKLOAD_START) {
+        s->id = r->id;
+        s->running = true;
+    }
+    if (r->id != s->id)
+        return; /* the place was taken by another one since */
+    sim.seen.workload_tokens += s->running && r->tokens_done > s->tokens_done
+                                    ? r->tokens_done - s->tokens_done
+                                    : 0;
+    s->tokens_done = r->tokens_done > s->tokens_done ? r->tokens_done : s->tokens_done;
+    if (s->used && s->running && (r->state == WORKLOAD_FINISHED || r->state == WORKLOAD_CANCELLED))
+        judge_end(s, r);
+}

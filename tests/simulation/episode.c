@@ -1,0 +1,305 @@
+/* episode.c - see episode.h.
+ *
+ *   act -> turn -> take and judge answers -> let time pass -> act ...
+ *
+ * Time is virtual. After a turn that did something a microsecond or so passes; otherwise time jumps to
+ * whatever comes first: the end of a step, the end of the engine's idle time, the next client. When none
+ * of them ever comes and a call is under way, it waits for ever. */
+#include "tests/simulation/episode.h"
+
+#include "config/log.h"
+#include "tests/simulation/clients.h"
+#include "tests/simulation/symbolic_backend.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
+    WAIT_STEPS_MOST = 20000, /* that a call waits while others are served */
+    WIND_UP_TURNS = 500000,
+    LOOK_TURNS = 64          /* between two looks for calls that wait too long */
+};
+
+static const double WAIT_S_MOST = 600;
+
+static struct {
+    uint64_t random;
+    uint32_t spins;
+} episode;
+
+static uint32_t below(uint32_t n)
+{
+    return sim_below(&episode.random, n);
+}
+
+static uint32_t one_of(const uint32_t *list, uint32_t n)
+{
+    return list[below(n)];
+}
+
+/* ---- the engine ---------------------------------------------------------------------------------- */
+
+enum { SETTINGS = 20, SETTING_BYTES = 64 };
+
+struct settings {
+    char text[SETTINGS][SETTING_BYTES];
+    const char *list[SETTINGS];
+    uint32_t count;
+};
+
+static void set(struct settings *s, const char *key, uint32_t value)
+{
+    snprintf(s->text[s->count], SETTING_BYTES, "%s=%u", key, value);
+    s->list[s->count] = s->text[s->count];
+    s->count++;
+    sim_note("%s", s->list[s->count - 1]);
+}
+
+static void choose_geometry(struct settings *s)
+{
+    static const uint32_t sizes[] = {1, 2, 4, 16}, windows[] = {0, 0, 1, 5, 70, 300};
+    set(s, "geometry.layers", 1 + below(SIM_LAYERS_MOST));
+    set(s, "geometry.query_heads", 1);
+    set(s, "geometry.kv_heads", 1);
+    set(s, "geometry.head_dim", SYMBOLIC_HEAD_DIM);
+    set(s, "geometry.block_size", one_of(sizes, 4));
+    set(s, "geometry.window", one_of(windows, 6));
+    s->list[s->count++] = "geometry.dtype=f32";
+    s->list[s->count++] = "geometry.kv_dtype=f32";
+}
+
+static void choose_limits(struct settings *s)
+{
+    static const uint32_t tokens[] = {64, 200, 1024}, windows[] = {0, 0, 100, 2000};
+    set(s, "pool.blocks", 2 + below(below(2) ? 63 : 20));
+    set(s, "pool.host_blocks", below(2) ? 1 + below(40) : 0);
+    set(s, "limits.sequences", 4 + below(24));
+    set(s, "limits.sequence_tokens", one_of(tokens, 3));
+    set(s, "limits.calls", 4 + below(SIM_CALLS_MOST - 8));
+    set(s, "scheduler.step_rows_max", 8 + below(below(2) ? 24 : 120));
+    set(s, "scheduler.step_bytes_max", below(3) ? 0 : 1000 + below(20000));
+    set(s, "scheduler.batch_window_us", one_of(windows, 4));
+    set(s, "scheduler.slow_step_ms", 0);
+    s->list[s->count++] = below(2) ? "scheduler.admission=optimistic" : "scheduler.admission=forecast";
+    s->list[s->count++] = below(2) ? "scheduler.sharing=on" : "scheduler.sharing=off";
+}
+
+static void make_config(void)
+{
+    struct settings settings = {.count = 0};
+    char error[CONFIG_ERROR_BYTES];
+    choose_geometry(&settings);
+    choose_limits(&settings);
+    const struct config_inputs inputs = {.sets = settings.list, .set_count = settings.count};
+    if (config_load(&sim.config, &inputs, error) != 0) {
+        fprintf(stderr, "the simulator's configuration is refused: %s\n", error);
+        exit(2);
+    }
+}
+
+static void choose_conduct(uint64_t actions)
+{
+    static const uint32_t latency_us[] = {5, 100, 5000};
+    symbolic_backend_conduct = (struct symbolic_conduct){.seed = sim_mix(episode.random),
+                                                         .at_once = below(4) == 0,
+                                                         .latency_s = one_of(latency_us, 3) * 1e-6};
+    if (below(20) == 0)
+        symbolic_backend_conduct.fail_at = 1 + below((uint32_t)actions / 2 + 1);
+    if (below(10) == 0)
+        symbolic_backend_conduct.hang_at = 1 + below((uint32_t)actions / 2 + 1);
+}
+
+static void nothing(void *cookie)
+{
+    (void)cookie;
+}
+
+static double virtual_clock(void *cookie)
+{
+    (void)cookie;
+    return sim.now_s;
+}
+
+static void make_engine(void)
+{
+    char error[ATTENTION_ERROR_BYTES];
+    static const uint32_t partials[] = {2, 64, 4096};
+    const struct engine_options options = {.config = &sim.config,
+                                           .partials_max = one_of(partials, 3),
+                                           .notify = nothing,
+                                           .open_backend = symbolic_backend_open,
+                                           .clock = virtual_clock};
+    if (engine_create(&options, &sim.engine, error) != 0) {
+        fprintf(stderr, "the engine cannot be made: %s\n", error);
+        exit(2);
+    }
+}
+
+/* ---- time ---------------------------------------------------------------------------------------- */
+
+static void check_waits(void)
+{
+    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
+        const struct op *op = &clients_ops()[i];
+        if (op->call && !op->done &&
+            (sim.now_s - op->submitted_s > WAIT_S_MOST || sim.seen.steps - op->steps > WAIT_STEPS_MOST))
+            sim_fail("call %llu (kind %d) has waited for %.1f s and %llu steps",
+                     (unsigned long long)op->action, (int)op->call->kind, sim.now_s - op->submitted_s,
+                     (unsigned long long)(sim.seen.steps - op->steps));
+    }
+}
+
+static double earlier(double a, double b)
+{
+    return b >= 0 && b < a ? b : a;
+}
+
+static _Noreturn void fail_waiting(void)
+{
+    const struct op *op = clients_ops();
+    while (!op->call || op->done)
+        op++;
+    sim_fail("call %llu (kind %d) waits for ever", (unsigned long long)op->action, (int)op->call->kind);
+}
+
+/* After a turn that did nothing: whatever comes first. False: nothing ever comes, and nobody waits. */
+static bool jump(void)
+{
+    double idle = engine_idle_s(sim.engine), next = clients_next_s();
+    bool in_flight = engine_in_flight(sim.engine);
+    if (in_flight)
+        next = earlier(next, symbolic_backend_done_s());
+    if (idle > 0 || !in_flight)
+        next = earlier(next, idle < 0 ? idle : sim.now_s + idle);
+    if (isinf(next) && clients_under_way())
+        fail_waiting();
+    episode.spins = next > sim.now_s ? 0 : episode.spins + 1;
+    if (episode.spins > SPINS_MOST)
+        sim_fail("I10: nothing is in flight, the engine has something to do and does nothing");
+    sim.now_s = isinf(next) ? sim.now_s : next > sim.now_s ? next : sim.now_s + 1e-7;
+    return !isinf(next);
+}
+
+/* One turn; false: nothing is to be done any more. */
+static bool turn(void)
+{
+    clients_act();
+    bool worked = engine_turn(sim.engine, sim.now_s);
+    worked |= clients_take() > 0;
+    if (++sim.seen.turns % LOOK_TURNS == 0)
+        check_waits();
+    if (!worked)
+        return jump();
+    episode.spins = 0;
+    sim.now_s += 1e-7 * (1 + below(30));
+    return true;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------- */
+
+static void wait_for_answers(void)
+{
+    for (uint32_t n = 0; clients_under_way(); n++) {
+        (void)turn();
+        check_waits();
+        if (n > WIND_UP_TURNS)
+            fail_waiting();
+    }
+}
+
+static void ask(enum call_kind kind, uint64_t id, bool lease)
+{
+    clients_ask(kind, id, lease);
+    wait_for_answers();
+}
+
+static void delete_all(void)
+{
+    for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
+        const struct model_sequence *s = &model.sequences[i];
+        if (s->used && s->live)
+            ask(CALL_DELETE, s->id, s->lease);
+    }
+}
+
+static void end_workloads(void)
+{
+    for (uint32_t i = 0; i < SIM_WORKLOADS; i++) {
+        const struct sim_workload *w = &client_workloads()[i];
+        uint64_t id = w->id;
+        double began = sim.now_s;
+        while (w->used && w->running && w->id == id) {
+            ask(CALL_WORKLOAD, id, false);
+            if (sim.now_s - began > WAIT_S_MOST)
+                sim_fail("workload %llu never ends: %llu tokens of %llu", (unsigned long long)id,
+                         (unsigned long long)w->tokens_done, (unsigned long long)w->tokens);
+        }
+    }
+}
+
+/* Nothing is left of all that was there. */
+static void check_empty(void)
+{
+    const struct call_stats *s = &sim.stats;
+    if (s->pool.free != s->pool.blocks)
+        sim_fail("%u of %u blocks are free after everything was deleted (%u cached, %u held, %u fenced)",
+                 s->pool.free, s->pool.blocks, s->pool.cached, s->pool.held, s->pool.fenced);
+    if (s->tables.host_free != s->tables.host_blocks)
+        sim_fail("%u of %u host blocks are free after everything was deleted", s->tables.host_free,
+                 s->tables.host_blocks);
+    if (s->tables.rows || s->leases || s->leased_blocks || s->tables.tokens_physical)
+        sim_fail("%u sequences, %u leases of %u blocks, %llu tokens are left after everything was deleted",
+                 s->tables.rows, s->leases, s->leased_blocks,
+                 (unsigned long long)s->tables.tokens_physical);
+}
+
+static void wind_up(void)
+{
+    bool workloads_first = sim.seed % 4 == 0;
+    sim_note("no more faults");
+    sim.faults = false;
+    clients_stop();
+    wait_for_answers();
+    if (!workloads_first) /* else clients' sequences may keep workloads from starting */
+        delete_all();
+    if (!engine_failure(sim.engine))
+        end_workloads();
+    delete_all();
+    ask(CALL_AUDIT, 0, false);
+    ask(CALL_TRIM, 0, false);
+    ask(CALL_STATS, 0, false);
+    check_empty();
+}
+
+/* ---- all ----------------------------------------------------------------------------------------- */
+
+bool episode_run(uint64_t seed, uint64_t actions)
+{
+    const struct simulation kept = sim;
+    memset(&sim, 0, offsetof(struct simulation, keep_history));
+    sim.keep_history = kept.keep_history;
+    sim.seed = seed;
+    sim.now_s = 1;
+    sim.history_count = sim.action_most = 0;
+    sim.fault[0] = '\0';
+    episode.random = sim_mix(seed);
+    episode.spins = 0;
+    log_init((enum log_level)-1); /* the history says more */
+    if (setjmp(sim.failed))
+        return false;
+    make_config();
+    choose_conduct(actions);
+    make_engine();
+    sim.faults = below(4) != 0;
+    clients_begin(episode.random, 1 + below(SIM_CONNECTIONS_MOST));
+    client_workloads_begin();
+    while (sim.action_most < actions && turn())
+        continue;
+    wind_up();
+    engine_destroy(sim.engine);
+    config_deinit(&sim.config);
+    return true;
+}

@@ -1,0 +1,13 @@
+/* episode.h - one simulation from beginning to end, in this process. */
+#ifndef TESTS_SIMULATION_EPISODE_H
+#define TESTS_SIMULATION_EPISODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* episode_run(seed, actions): an engine, its clients and their faults as the seed says, up to that many
+ * actions of clients; then they stop, and everything must end. False: sim.fault says why not. A failed
+ * simulation leaves its engine as it is. */
+bool episode_run(uint64_t seed, uint64_t actions);
+
+#endif

@@ -1,0 +1,96 @@
+/* simulation.h - what the parts of the engine's simulator share: the seed's randomness, virtual time, the
+ * history, coverage, and how a fault is reported.
+ *
+ * One simulation runs at a time in a process, so its state is one variable. */
+#ifndef TESTS_SIMULATION_SIMULATION_H
+#define TESTS_SIMULATION_SIMULATION_H
+
+#include "config/config.h"
+#include "scheduler/engine.h"
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    SIM_LAYERS_MOST = 3,
+    SIM_TOKENS_MOST = 1100, /* of one sequence */
+    SIM_CONNECTIONS_MOST = 16,
+    SIM_CALLS_MOST = 48,
+    SIM_HISTORY_LINES = 400,
+    SIM_LINE_BYTES = 200,
+    SIM_FAULT_BYTES = 512
+};
+
+/* XX(name, what is counted) */
+#define COVERAGE_MAP(XX)                                                                               \
+    XX(requests, "requests accepted")                                                                  \
+    XX(refused, "requests refused")                                                                    \
+    XX(workload_tokens, "tokens of workloads")                                                         \
+    XX(faults, "faults")                                                                               \
+    XX(turns, "turns")                                                                                 \
+    XX(steps, "steps")                                                                                 \
+    XX(appended, "rows appended")                                                                      \
+    XX(attended, "outputs compared with the model")                                                    \
+    XX(retries, "rows compared with what stands")                                                      \
+    XX(conflicts, "retries with other content")                                                        \
+    XX(gaps, "gaps")                                                                                   \
+    XX(hits, "prompts found in the cache")                                                             \
+    XX(forks, "forks")                                                                                 \
+    XX(truncates, "truncates")                                                                         \
+    XX(deletes, "deletes")                                                                             \
+    XX(leases, "leases")                                                                               \
+    XX(paged, "paged calls")                                                                           \
+    XX(questions, "questions")                                                                         \
+    XX(cancelled, "calls whose client has gone before they ran")                                       \
+    XX(too_late, "calls whose client has gone after they ran")                                         \
+    XX(deadlines, "deadlines")                                                                         \
+    XX(dropped, "calls ended by a delete")                                                             \
+    XX(no_blocks, "calls refused for want of blocks")                                                  \
+    XX(declared, "rows appended under max_tokens")                                                     \
+    XX(no_calls, "times that all calls were under way")                                                \
+    XX(copies, "copies on write")                                                                      \
+    XX(swaps_out, "blocks swapped out")                                                                \
+    XX(swaps_in, "blocks swapped in")                                                                  \
+    XX(workloads, "workloads finished")                                                                \
+    XX(workloads_cancelled, "workloads cancelled")                                                     \
+    XX(preemptions, "preemptions")                                                                     \
+    XX(device_failures, "device failures")                                                             \
+    XX(hangs, "steps that hung")                                                                       \
+    XX(audits, "audits")
+
+struct coverage {
+#define XX(name, text) uint64_t name;
+    COVERAGE_MAP(XX)
+#undef XX
+};
+
+struct simulation {
+    uint64_t seed;
+    double now_s;
+    struct config config;
+    struct engine *engine;
+    struct coverage seen;
+    struct call_stats stats; /* the latest answer */
+    bool faults; /* clients leave, cancel, ask too much */
+    bool keep_history;
+    char history[SIM_HISTORY_LINES][SIM_LINE_BYTES];
+    uint64_t history_count;
+    const uint8_t *skip; /* [skip_count] actions that are left out; NULL: none */
+    uint64_t skip_count, action_most; /* the latest action */
+    char fault[SIM_FAULT_BYTES];
+    jmp_buf failed;
+};
+
+extern struct simulation sim;
+
+/* sim_mix: SplitMix64's output function. sim_below: 0..n-1; n > 0. sim_chance: once in n times. */
+uint64_t sim_mix(uint64_t x);
+uint32_t sim_below(uint64_t *random, uint32_t n);
+bool sim_chance(uint64_t *random, uint32_t n);
+
+/* sim_note: a line of the history, if it is kept. sim_fail: end the simulation with a fault. */
+void sim_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void sim_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

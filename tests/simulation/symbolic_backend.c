@@ -1,0 +1,577 @@
+/* symbolic_backend.c - see symbolic_backend.h.
+ *
+ *   submit     what may change before the step is done is copied: plans, appends, and the rows of the
+ *              block tables, through a copy that knows of changes only what table_use tells it (I8)
+ *   computed   at the very end of its time, swaps before the rest or after it, as the seed says:
+ *              copies, then pass by pass appends and attention, item by item as the plan has them
+ *
+ * Every slot is UNWRITTEN until something is put there, and reading it is a fault. */
+#include "tests/simulation/symbolic_backend.h"
+
+#include "kernels/backend.h"
+#include "tests/simulation/simulation.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROOM_BYTES = 4 << 20, /* of what is copied of a step */
+    PLANS_CHECKED = 16    /* one plan in so many is checked by plan_fault() too */
+};
+
+#define UNWRITTEN UINT64_MAX
+#define CLEARED   0
+
+static const double HANG_S = 30;
+
+/* A step that was submitted and not computed. */
+struct pending {
+    uint64_t ticket;
+    double done_s, busy_s;
+    bool swaps_last;
+    struct kv_copy *copies;
+    uint32_t copy_count, pass_count;
+    struct attention_pass *passes;
+    struct table_use *uses;
+    uint32_t use_count;
+    const uint32_t **tables; /* [use_count] */
+    uint8_t *room;
+    size_t used;
+};
+
+struct symbolic_backend {
+    struct attention base;
+    struct attention_options o;
+    struct symbolic_conduct conduct;
+    uint64_t random;
+    uint64_t *pool, *host;     /* [layers][blocks][block_size] */
+    uint32_t *tables;          /* [table_rows][table_stride] as the backend knows them */
+    struct table_use *known;   /* [table_rows] */
+    uint32_t *use_of;          /* [table_rows] index of the row among the uses of the step being run */
+    struct pending pending[ATTENTION_STEPS_IN_FLIGHT];
+    uint64_t done; /* tickets up to this one */
+    double free_s; /* when the latest step is done */
+    uint64_t *partials;
+    uint32_t *partial_keys;
+};
+
+struct symbolic_conduct symbolic_backend_conduct;
+static struct symbolic_backend *current;
+
+/* ---- tags ---------------------------------------------------------------------------------------- */
+
+uint64_t symbolic_term(uint64_t tag, uint32_t position)
+{
+    uint64_t x = (tag ^ (uint64_t)position * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xbf58476d1ce4e5b9);
+    return x ^ (x >> 29);
+}
+
+struct symbolic_row symbolic_k(uint64_t tag, uint64_t base)
+{
+    return (struct symbolic_row){{tag, base}};
+}
+
+struct symbolic_row symbolic_v(uint64_t tag)
+{
+    return (struct symbolic_row){{sim_mix(tag)}};
+}
+
+uint64_t symbolic_generated(struct value_source source, uint32_t position, uint32_t layer,
+                            enum values_tensor tensor)
+{
+    uint64_t place = (uint64_t)position << 16 | (uint64_t)layer << 4 | (uint64_t)tensor;
+    return sim_mix(sim_mix(source.seed ^ sim_mix(source.content)) ^ place) | 1;
+}
+
+struct symbolic_row symbolic_output(uint64_t q, uint64_t sum, uint32_t keys)
+{
+    uint64_t word = sim_mix(q + sum);
+    return (struct symbolic_row){{word, word * 3, keys, q}};
+}
+
+/* ---- the pool ------------------------------------------------------------------------------------ */
+
+static uint64_t *slots_of(const struct symbolic_backend *b, bool host, uint32_t layer, uint32_t block)
+{
+    uint32_t blocks = host ? b->o.host_blocks : b->o.blocks;
+    if (block >= blocks)
+        sim_fail("a step names %s block %u of %u", host ? "host" : "device", block, blocks);
+    return (host ? b->host : b->pool) + ((size_t)layer * blocks + block) * b->o.geometry->block_size;
+}
+
+static bool is_swap(const struct kv_copy *copy)
+{
+    return copy->kind == KV_SWAP_OUT || copy->kind == KV_SWAP_IN;
+}
+
+/* What stands behind the slots that are copied is not to be read. */
+static void run_copy(struct symbolic_backend *b, const struct kv_copy *copy)
+{
+    uint32_t size = b->o.geometry->block_size;
+    if (copy->slots > size)
+        sim_fail("a copy of %u slots of %u", copy->slots, size);
+    for (uint32_t layer = 0; layer < b->o.geometry->layers; layer++) {
+        uint64_t *to = slots_of(b, copy->kind == KV_SWAP_OUT, layer, copy->to);
+        const uint64_t *from =
+            copy->kind == KV_CLEAR ? NULL : slots_of(b, copy->kind == KV_SWAP_IN, layer, copy->from);
+        for (uint32_t i = 0; i < size; i++)
+            to[i] = i >= copy->slots ? UNWRITTEN : from ? from[i] : CLEARED;
+    }
+    sim.seen.copies += copy->kind == KV_COPY;
+    sim.seen.swaps_out += copy->kind == KV_SWAP_OUT;
+    sim.seen.swaps_in += copy->kind == KV_SWAP_IN;
+}
+
+static void run_copies(struct symbolic_backend *b, const struct pending *p, bool swaps)
+{
+    for (uint32_t i = 0; i < p->copy_count; i++) {
+        if (is_swap(&p->copies[i]) == swaps)
+            run_copy(b, &p->copies[i]);
+    }
+}
+
+/* The block table of a row, as it was when the step was submitted. */
+static const uint32_t *table_of(const struct symbolic_backend *b, const struct pending *p, uint32_t row,
+                                uint32_t *entries)
+{
+    uint32_t use = row < b->o.table_rows ? b->use_of[row] : UINT32_MAX;
+    if (use >= p->use_count || p->uses[use].row != row)
+        sim_fail("step %llu reads row %u of the tables, which is not among its uses",
+                 (unsigned long long)p->ticket, row);
+    *entries = p->uses[use].entries;
+    return p->tables[use];
+}
+
+static uint64_t *slot_at(const struct symbolic_backend *b, const struct pending *p, uint32_t row,
+                         uint32_t layer, uint32_t position)
+{
+    uint32_t entries, size = b->o.geometry->block_size;
+    const uint32_t *table = table_of(b, p, row, &entries);
+    if (position / size >= entries)
+        sim_fail("step %llu wants position %u of row %u, which has %u blocks",
+                 (unsigned long long)p->ticket, position, row, entries);
+    return slots_of(b, false, layer, table[position / size]) + position % size;
+}
+
+/* ---- a pass -------------------------------------------------------------------------------------- */
+
+static void run_append(struct symbolic_backend *b, const struct pending *p,
+                       const struct attention_pass *pass, const struct kv_append *a)
+{
+    const struct symbolic_row *k = pass->k, *v = pass->v;
+    for (uint32_t i = 0; i < a->count; i++) {
+        uint64_t tag;
+        if (k) {
+            tag = k[a->source + i].word[0];
+            if (v[a->source + i].word[0] != sim_mix(tag))
+                sim_fail("step %llu, row %u, position %u: k and v are of different tokens",
+                         (unsigned long long)p->ticket, a->table, a->position + i);
+        } else {
+            tag = symbolic_generated(a->generated, a->position + i, pass->layer, VALUES_K);
+        }
+        *slot_at(b, p, a->table, pass->layer, a->position + i) = tag;
+    }
+}
+
+/* The sum over the keys of one row that lie in an item. */
+static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32_t layer,
+                     const struct plan_item *item, const struct plan_row *row, uint32_t *keys)
+{
+    uint32_t at = item->first_chunk * CHUNK_TOKENS, end = at + item->chunks * CHUNK_TOKENS;
+    uint32_t first = plan_first_key(row->keys, b->o.geometry->window[layer]);
+    uint32_t entries, size = b->o.geometry->block_size;
+    uint64_t sum = 0;
+    at = first > at ? first : at;
+    end = row->keys < end ? row->keys : end;
+    const uint32_t *table = table_of(b, p, item->table, &entries);
+    if (at < end && (end - 1) / size >= entries)
+        sim_fail("step %llu reads %u tokens of row %u, which has %u blocks",
+                 (unsigned long long)p->ticket, end, item->table, entries);
+    for (*keys = at < end ? end - at : 0; at < end;) {
+        const uint64_t *slots = slots_of(b, false, layer, table[at / size]);
+        for (uint32_t i = at % size; i < size && at < end; i++, at++) {
+            if (slots[i] == UNWRITTEN)
+                sim_fail("step %llu, layer %u: position %u of row %u (block %u) is read before it is written",
+                         (unsigned long long)p->ticket, layer, at, item->table, table[at / size]);
+            sum += symbolic_term(slots[i], at);
+        }
+    }
+    return sum;
+}
+
+static void finish_row(const struct attention_pass *pass, uint32_t row, uint64_t sum, uint32_t keys)
+{
+    const struct symbolic_row *q = pass->q;
+    uint32_t position = pass->plan->rows[row].keys - 1;
+    uint64_t tag = q ? q[row].word[0]
+                     : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
+    ((struct symbolic_row *)pass->o)[row] = symbolic_output(tag, sum, keys);
+    if (pass->lse)
+        pass->lse[row] = (float)keys;
+}
+
+static void run_items(struct symbolic_backend *b, const struct pending *p,
+                      const struct attention_pass *pass)
+{
+    const struct plan *plan = pass->plan;
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        for (uint32_t r = 0; r < item->rows; r++) {
+            uint32_t row = plan->item_rows[item->first_row + r], keys;
+            uint64_t sum = fold(b, p, pass->layer, item, &plan->rows[row], &keys);
+            if (item->partial == PLAN_NO_PARTIAL) {
+                finish_row(pass, row, sum, keys);
+                continue;
+            }
+            b->partials[item->partial + r] = sum;
+            b->partial_keys[item->partial + r] = keys;
+        }
+    }
+}
+
+static void run_merges(struct symbolic_backend *b, const struct attention_pass *pass)
+{
+    const struct plan *plan = pass->plan;
+    for (uint32_t i = 0; i < plan->merge_count; i++) {
+        const struct plan_merge *merge = &plan->merges[i];
+        uint64_t sum = 0;
+        uint32_t keys = 0;
+        for (uint32_t part = merge->first; part < merge->first + merge->count; part++) {
+            sum += b->partials[plan->merge_parts[part].partial];
+            keys += b->partial_keys[plan->merge_parts[part].partial];
+        }
+        finish_row(pass, merge->row, sum, keys);
+    }
+}
+
+static void run_pass(struct symbolic_backend *b, const struct pending *p,
+                     const struct attention_pass *pass)
+{
+    for (uint32_t i = 0; i < pass->append_count; i++)
+        run_append(b, p, pass, &pass->appends[i]);
+    if (!pass->plan)
+        return;
+    if (pass->plan->row_count)
+        memset(pass->o, 0xee, pass->plan->row_count * sizeof(struct symbolic_row));
+    if (sim_chance(&b->random, PLANS_CHECKED)) {
+        const char *fault = plan_fault(pass->plan, b->o.geometry->window[pass->layer]);
+        if (fault)
+            sim_fail("step %llu: %s", (unsigned long long)p->ticket, fault);
+    }
+    run_items(b, p, pass);
+    run_merges(b, pass);
+}
+
+static void run_step(struct symbolic_backend *b, const struct pending *p)
+{
+    for (uint32_t i = 0; i < p->use_count; i++)
+        b->use_of[p->uses[i].row] = i;
+    if (!p->swaps_last)
+        run_copies(b, p, true);
+    run_copies(b, p, false);
+    for (uint32_t i = 0; i < p->pass_count; i++)
+        run_pass(b, p, &p->passes[i]);
+    if (p->swaps_last)
+        run_copies(b, p, true);
+}
+
+/* ---- submitting ---------------------------------------------------------------------------------- */
+
+static void *keep(struct pending *p, const void *bytes, size_t n, size_t size)
+{
+    void *to = p->room + p->used;
+    p->used += (n * size + 15) / 16 * 16;
+    if (p->used > ROOM_BYTES)
+        sim_fail("a step does not fit the simulator's room");
+    if (bytes && n)
+        memcpy(to, bytes, n * size);
+    return to;
+}
+
+static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
+{
+    uint32_t item_rows = 0, parts = 0;
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        uint32_t end = plan->items[i].first_row + plan->items[i].rows;
+        item_rows = end > item_rows ? end : item_rows;
+    }
+    for (uint32_t i = 0; i < plan->merge_count; i++) {
+        uint32_t end = plan->merges[i].first + plan->merges[i].count;
+        parts = end > parts ? end : parts;
+    }
+    struct plan *kept = keep(p, plan, 1, sizeof *plan);
+    kept->rows = keep(p, plan->rows, plan->row_count, sizeof *plan->rows);
+    kept->items = keep(p, plan->items, plan->item_count, sizeof *plan->items);
+    kept->item_rows = keep(p, plan->item_rows, item_rows, sizeof *plan->item_rows);
+    kept->merges = keep(p, plan->merges, plan->merge_count, sizeof *plan->merges);
+    kept->merge_parts = keep(p, plan->merge_parts, parts, sizeof *plan->merge_parts);
+    return kept;
+}
+
+static void keep_passes(struct symbolic_backend *b, struct pending *p, const struct attention_step *step)
+{
+    p->pass_count = step->pass_count;
+    p->passes = keep(p, step->passes, step->pass_count, sizeof *p->passes);
+    for (uint32_t i = 0; i < p->pass_count; i++) {
+        struct attention_pass *pass = &p->passes[i];
+        pass->appends = keep(p, pass->appends, pass->append_count, sizeof *pass->appends);
+        if (!pass->plan)
+            continue;
+        if (pass->plan->partial_count > b->o.partials_max || pass->plan->row_count > b->o.rows_max)
+            sim_fail("a plan has %u rows and %u partials", pass->plan->row_count,
+                     pass->plan->partial_count);
+        pass->plan = keep_plan(p, pass->plan);
+        if (!pass->q)
+            pass->q_source = keep(p, pass->q_source, pass->plan->row_count, sizeof *pass->q_source);
+    }
+}
+
+/* Bring the backend's copy of a row up to date by what the use says, as a device does; it must then be
+ * what the scheduler has. */
+static const uint32_t *update_table(struct symbolic_backend *b, struct pending *p,
+                                    const struct attention_step *step, const struct table_use *use)
+{
+    if (use->row >= b->o.table_rows || use->entries > b->o.table_stride)
+        sim_fail("a use of row %u with %u entries", use->row, use->entries);
+    struct table_use *known = &b->known[use->row];
+    uint32_t *mine = b->tables + (size_t)use->row * b->o.table_stride;
+    const uint32_t *theirs = step->tables + (size_t)use->row * step->stride;
+    uint32_t from = known->version != use->version   ? 0
+                    : known->entries < use->entries ? known->entries
+                                                    : use->entries;
+    memcpy(mine + from, theirs + from, (use->entries - from) * sizeof *mine);
+    if (memcmp(mine, theirs, use->entries * sizeof *mine) != 0)
+        sim_fail("I8: row %u of the tables has changed, and its version %llu has not", use->row,
+                 (unsigned long long)use->version);
+    *known = *use;
+    return keep(p, mine, use->entries, sizeof *mine);
+}
+
+static void keep_tables(struct symbolic_backend *b, struct pending *p, const struct attention_step *step)
+{
+    p->use_count = step->use_count;
+    p->uses = keep(p, step->uses, step->use_count, sizeof *p->uses);
+    p->tables = keep(p, NULL, step->use_count, sizeof *p->tables);
+    for (uint32_t i = 0; i < step->use_count; i++)
+        p->tables[i] = update_table(b, p, step, &step->uses[i]);
+}
+
+static bool touches(const struct pending *p, uint32_t block)
+{
+    for (uint32_t i = 0; i < p->copy_count; i++) {
+        const struct kv_copy *c = &p->copies[i];
+        if ((c->kind != KV_SWAP_IN && c->kind != KV_CLEAR && c->from == block) ||
+            (c->kind != KV_SWAP_OUT && c->to == block))
+            return true;
+    }
+    for (uint32_t use = 0; use < p->use_count; use++) {
+        for (uint32_t i = 0; i < p->uses[use].entries; i++) {
+            if (p->tables[use][i] == block)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A block that a copy fills was just handed out: no step in flight may touch it. */
+static void check_fences(const struct symbolic_backend *b, const struct pending *p)
+{
+    for (uint64_t ticket = b->done + 1; ticket < p->ticket; ticket++) {
+        const struct pending *other = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
+        for (uint32_t i = 0; i < p->copy_count; i++) {
+            if (p->copies[i].kind != KV_SWAP_OUT && touches(other, p->copies[i].to))
+                sim_fail("block %u was handed out while step %llu, which touches it, is in flight",
+                         p->copies[i].to, (unsigned long long)ticket);
+        }
+    }
+}
+
+static void note_pending(const struct pending *p)
+{
+    uint32_t appends = 0, rows = 0;
+    for (uint32_t i = 0; i < p->pass_count; i++) {
+        appends += p->passes[i].append_count;
+        rows += p->passes[i].plan ? p->passes[i].plan->row_count : 0;
+    }
+    sim_note("  step %llu: %u copies, %u passes, %u appends, %u rows", (unsigned long long)p->ticket,
+             p->copy_count, p->pass_count, appends, rows);
+    for (uint32_t i = 0; i < p->copy_count; i++)
+        sim_note("    copy kind %d from %u to %u, %u slots", (int)p->copies[i].kind, p->copies[i].from,
+                 p->copies[i].to, p->copies[i].slots);
+}
+
+static void symbolic_submit(struct attention *attention, const struct attention_step *step,
+                            uint64_t ticket)
+{
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    struct pending *p = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
+    if (ticket - b->done > ATTENTION_STEPS_IN_FLIGHT)
+        sim_fail("more than %d steps are in flight", ATTENTION_STEPS_IN_FLIGHT);
+    p->used = 0;
+    p->ticket = ticket;
+    p->swaps_last = sim_chance(&b->random, 2);
+    p->copy_count = step->copy_count;
+    p->copies = keep(p, step->copies, step->copy_count, sizeof *p->copies);
+    keep_tables(b, p, step);
+    keep_passes(b, p, step);
+    note_pending(p);
+    check_fences(b, p);
+    p->busy_s = b->conduct.latency_s * (0.25 + sim_below(&b->random, 1000) * 0.0015);
+    if (ticket == b->conduct.hang_at) {
+        p->busy_s = HANG_S;
+        sim.seen.hangs++;
+    }
+    b->free_s = (b->free_s > sim.now_s ? b->free_s : sim.now_s) + p->busy_s;
+    p->done_s = b->conduct.at_once ? sim.now_s : b->free_s;
+    sim.seen.steps++;
+}
+
+static bool symbolic_poll(struct attention *attention, uint64_t ticket)
+{
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    const struct pending *p = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
+    if (ticket <= b->done)
+        return true;
+    if (p->done_s > sim.now_s && !b->base.failure[0])
+        return false;
+    if (b->conduct.fail_at && ticket >= b->conduct.fail_at && !b->base.failure[0]) {
+        strcpy(b->base.failure, "the device was lost on purpose");
+        sim.seen.device_failures++;
+        sim.seen.faults++;
+    }
+    if (!b->base.failure[0])
+        run_step(b, p);
+    b->done = ticket;
+    return true;
+}
+
+double symbolic_backend_done_s(void)
+{
+    const struct symbolic_backend *b = current;
+    return b->done == b->base.submitted
+               ? -1
+               : b->pending[(b->done + 1) % ATTENTION_STEPS_IN_FLIGHT].done_s;
+}
+
+static struct attention_times symbolic_times(struct attention *attention, uint64_t ticket)
+{
+    const struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    return (struct attention_times){b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT].busy_s, 0};
+}
+
+/* ---- the rest of a backend ----------------------------------------------------------------------- */
+
+static void require_idle(const struct symbolic_backend *b, const char *what)
+{
+    if (b->done != b->base.submitted)
+        sim_fail("%s while a step is in flight", what);
+}
+
+static void symbolic_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
+                             uint32_t count, void *k, void *v)
+{
+    const struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    require_idle(b, "K and V are read");
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t tag = slots_of(b, false, layer, block)[slot + i];
+        ((struct symbolic_row *)k)[i] = symbolic_k(tag, 0);
+        ((struct symbolic_row *)v)[i] = symbolic_v(tag);
+    }
+}
+
+static uint32_t symbolic_compare_kv(struct attention *attention, const struct kv_rows *rows,
+                                    const uint32_t *ids)
+{
+    const struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    const struct symbolic_row *k = rows->k;
+    uint32_t size = b->o.geometry->block_size, i = 0;
+    require_idle(b, "K and V are compared");
+    for (; i < rows->count; i++) {
+        uint32_t at = rows->position + i;
+        uint64_t stands = slots_of(b, false, rows->layer, ids[at / size])[at % size];
+        if (stands == UNWRITTEN)
+            sim_fail("position %u is compared and was never written (block %u)", at, ids[at / size]);
+        if (stands != k[i].word[0])
+            break;
+    }
+    return i;
+}
+
+static bool symbolic_self_test(struct attention *attention)
+{
+    require_idle((struct symbolic_backend *)attention, "the self-test runs");
+    return true;
+}
+
+static double symbolic_measure_roof(struct attention *attention)
+{
+    (void)attention;
+    return 0;
+}
+
+static void symbolic_close(struct attention *attention)
+{
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++)
+        free(b->pending[i].room);
+    free(b->pool);
+    free(b->host);
+    free(b->tables);
+    free(b->known);
+    free(b->use_of);
+    free(b->partials);
+    free(b->partial_keys);
+    free(b);
+}
+
+static const struct attention_ops ops = {
+    .close = symbolic_close,
+    .submit = symbolic_submit,
+    .poll = symbolic_poll,
+    .times = symbolic_times,
+    .read_kv = symbolic_read_kv,
+    .compare_kv = symbolic_compare_kv,
+    .self_test = symbolic_self_test,
+    .measure_roof = symbolic_measure_roof,
+};
+
+static void *make(size_t n, size_t size, int byte)
+{
+    void *memory = malloc((n + 1) * size);
+    if (!memory)
+        abort();
+    memset(memory, byte, (n + 1) * size);
+    return memory;
+}
+
+int symbolic_backend_open(const struct attention_options *options, struct attention **attention,
+                          char error[ATTENTION_ERROR_BYTES])
+{
+    struct symbolic_backend *b = make(1, sizeof *b, 0);
+    const struct geometry *g = options->geometry;
+    size_t slots = (size_t)g->layers * g->block_size;
+    (void)error;
+    b->o = *options;
+    b->conduct = symbolic_backend_conduct;
+    b->random = b->conduct.seed;
+    b->pool = make(slots * options->blocks, sizeof *b->pool, 0xff);
+    b->host = make(slots * options->host_blocks, sizeof *b->host, 0xff);
+    b->tables = make((size_t)options->table_rows * options->table_stride, sizeof *b->tables, 0xff);
+    b->known = make(options->table_rows, sizeof *b->known, 0);
+    b->use_of = make(options->table_rows, sizeof *b->use_of, 0xff);
+    b->partials = make(options->partials_max, sizeof *b->partials, 0);
+    b->partial_keys = make(options->partials_max, sizeof *b->partial_keys, 0);
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++)
+        b->pending[i].room = malloc(ROOM_BYTES); /* touched as far as it is used */
+    b->base.ops = &ops;
+    b->base.info = (struct attention_info){.name = "symbolic",
+                                           .isa = "none",
+                                           .kernel = "symbolic",
+                                           .threads = 1,
+                                           .tasks = 1 + (uint32_t)(b->conduct.seed % 16),
+                                           .bit_stable = true};
+    current = b;
+    *attention = &b->base;
+    return 0;
+}

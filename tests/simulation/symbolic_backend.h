@@ -1,0 +1,50 @@
+/* symbolic_backend.h - a backend that computes with tags instead of numbers.
+ *
+ * A row of k carries a tag, a row of v its hash, and a row of q a tag of its own. The pool keeps a tag
+ * for every slot of every layer. "Attention" of a row is the sum of a hash of every tag that it sees and
+ * of where it sees it, so a wrong block, a missed copy or a key too many gives another output, and
+ * whoever knows the tokens can predict it. */
+#ifndef TESTS_SIMULATION_SYMBOLIC_BACKEND_H
+#define TESTS_SIMULATION_SYMBOLIC_BACKEND_H
+
+#include "kernels/attention.h"
+
+enum { SYMBOLIC_HEAD_DIM = 8, SYMBOLIC_WORDS = 4 }; /* of f32: a row is four words of 64 bits */
+
+/* A row of q, k, v or o. */
+struct symbolic_row {
+    uint64_t word[SYMBOLIC_WORDS];
+};
+
+/* How the backend of the next open behaves. */
+struct symbolic_conduct {
+    uint64_t seed;
+    bool at_once;           /* a step is done when submit returns */
+    double latency_s;       /* else about so long after it was submitted, or after the one before */
+    uint64_t fail_at;       /* the step that loses the device; 0: none */
+    uint64_t hang_at;       /* the step that takes HANG_S */
+};
+
+/* symbolic_backend_open: for engine_options.open_backend; behaves as symbolic_backend_conduct says. */
+extern struct symbolic_conduct symbolic_backend_conduct;
+int symbolic_backend_open(const struct attention_options *options, struct attention **attention,
+                          char error[ATTENTION_ERROR_BYTES]);
+
+/* When the oldest step in flight is done; negative: none is. */
+double symbolic_backend_done_s(void);
+
+/* What a row of tag `tag` at `position` adds to an output. */
+uint64_t symbolic_term(uint64_t tag, uint32_t position);
+
+/* k and v of a token: `base` is carried along for whoever wants to know. */
+struct symbolic_row symbolic_k(uint64_t tag, uint64_t base);
+struct symbolic_row symbolic_v(uint64_t tag);
+
+/* The tag of a generated row. */
+uint64_t symbolic_generated(struct value_source source, uint32_t position, uint32_t layer,
+                            enum values_tensor tensor);
+
+/* The output of a row: `sum` of the terms of the `keys` tokens that it sees. */
+struct symbolic_row symbolic_output(uint64_t q, uint64_t sum, uint32_t keys);
+
+#endif
