@@ -816,6 +816,14 @@ static void publish_full_blocks(struct block_tables *t, uint32_t row)
     }
 }
 
+bool block_tables_awaits_step(const struct block_tables *t)
+{
+    bool awaits = block_pool_counts(t->pool).fenced > 0;
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        awaits |= t->leaving[i] != NO_ROW;
+    return awaits;
+}
+
 void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint32_t *rows, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

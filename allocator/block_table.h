@@ -134,6 +134,9 @@ void block_tables_submit_all(struct block_tables *tables, uint64_t step,
 void block_tables_retire_step(struct block_tables *tables, uint64_t step, const uint32_t *rows,
                               uint32_t n);
 
+/* block_tables_awaits_step: whether blocks or rows that were given up wait for the end of a step. */
+bool block_tables_awaits_step(const struct block_tables *tables);
+
 /* block_tables_truncate(tables, row, length): no cursor stays above `length`; blocks and reservations
  * beyond are given back. */
 void block_tables_truncate(struct block_tables *tables, uint32_t row, uint32_t length);
