@@ -74,6 +74,7 @@ struct call_sequence {
     uint64_t id;
     uint32_t rows;
     uint32_t position; /* CALL_POSITION_ABSENT: where the sequence ends; the engine fills it in */
+    bool placed;       /* by the engine, and anew if the call has to wait */
 };
 
 #define CALL_POSITION_ABSENT UINT32_MAX

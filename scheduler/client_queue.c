@@ -117,13 +117,14 @@ static int resolve_sequence(struct client_queue *c, struct call *call, uint32_t 
                          "layer by layer",
                          id, table.length, table.cursor_max);
     uint32_t at = block_tables_cursor(tables, row, call->layer), grows = call->k ? rows : 0;
-    bool given = named->position != CALL_POSITION_ABSENT;
+    bool given = named->position != CALL_POSITION_ABSENT && !named->placed;
     if (!given && !call->k && at > 0 && rows > at)
         return call_fail(call, ATTND_INVALID,
                          "sequence %llu has %u tokens at layer %u, and %u rows ask for them", id, at,
                          call->layer, rows);
     if (!given)
         named->position = call->k || at == 0 ? at : at - rows;
+    named->placed = !given;
     uint64_t end = (uint64_t)named->position + rows;
     if (given && (call->k ? named->position > at : end > at))
         return call_fail(call, ATTND_GAP,
