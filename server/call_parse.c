@@ -291,7 +291,8 @@ static int read_sequences(struct body *b, struct call *call)
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "sequences", "wants a list of sequence ids");
         call->sequences[call->sequence_count++] =
-            (struct call_sequence){(uint64_t)id, 1, CALL_POSITION_ABSENT};
+            (struct call_sequence){
+                .id = (uint64_t)id, .rows = 1, .position = CALL_POSITION_ABSENT};
     }
     call->rows = call->sequence_count;
     uint32_t given = 0;

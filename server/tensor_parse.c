@@ -90,7 +90,8 @@ static int read_sequences(struct tensor_body *b)
         if (positions &&
             (!integer_at(positions, call->sequence_count, &position) || position > INT32_MAX))
             return refuse(b, "positions", "has one that is not in 0..2^31-1");
-        call->sequences[call->sequence_count] = (struct call_sequence){id, 1, (uint32_t)position};
+        call->sequences[call->sequence_count] =
+            (struct call_sequence){.id = id, .rows = 1, .position = (uint32_t)position};
     }
     call->rows = call->sequence_count;
     if (!indptr)
