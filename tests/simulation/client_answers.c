@@ -404,7 +404,8 @@ static void judge_paged(struct op *op)
     const struct call *call = op->call;
     const struct call_paged *p = call->paged;
     uint32_t size = sim.config.geometry.block_size;
-    if (!has_run(op, missing(op->on[0]), 0))
+    int expected = call->rows > sim.config.step_rows_max ? ATTND_INVALID : missing(op->on[0]);
+    if (!has_run(op, expected, 0))
         return;
     for (uint32_t i = 0; i < p->tokens; i++) {
         if (p->slots[i] >= 0)

@@ -346,7 +346,8 @@ static bool add_sequence(struct batch *b, struct call *call)
     b->first = i ? b->first : position;
     op->rows[i] = rows;
     op->position[i] = omit ? CALL_POSITION_ABSENT : position;
-    call->sequences[i] = (struct call_sequence){s->id, rows, op->position[i]};
+    call->sequences[i] = (struct call_sequence){
+        .id = s->id, .rows = rows, .position = op->position[i]};
     if (b->keys)
         lay_rows(s, b, position, rows);
     b->total += rows;
@@ -708,7 +709,7 @@ void clients_ask(enum call_kind kind, uint64_t id, bool lease)
     op->call->id = id;
     op->call->of_leases = lease;
     op->call->limit = 40;
-    for (uint32_t i = 0; i < SIM_WORKLOADS && kind == CALL_WORKLOAD; i++) {
+    for (uint32_t i = 0; i < SIM_WORKLOADS && (kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL); i++) {
         if (client_workloads()[i].used && client_workloads()[i].id == id)
             op->workload = &client_workloads()[i];
     }

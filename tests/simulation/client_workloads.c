@@ -98,6 +98,11 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct call *call)
         workload_destroy(w);
         return NULL;
     }
+    for (uint32_t i = 0; i < w->request_count; i++)
+        sim_note("request: at %.6f prompt %u decode %u fork at %u of %u priority %d%s",
+                 w->requests[i].arrival_s, w->requests[i].prompt, w->requests[i].decode,
+                 w->requests[i].fork_at, w->requests[i].forks, w->requests[i].priority,
+                 w->attend_prompt ? " attended" : "");
     *s = (struct sim_workload){.used = true, .tokens = w->report.tokens, .sequences = w->report.sequences};
     predict(w, s);
     call->workload = w;
@@ -146,6 +151,9 @@ void client_workloads_judge(struct op *op)
     if (call->status != 0)
         sim_fail("call on workload %llu: %s", (unsigned long long)call->id, call->detail);
     const struct workload_report *r = call->report;
+    sim_note("workload %llu: state %d, arrived %u waiting %u running %u finished %u of %u, tokens %llu",
+             (unsigned long long)r->id, (int)r->state, r->arrived, r->waiting, r->running, r->finished,
+             r->sequences, (unsigned long long)r->tokens_done);
     if (call->kind == CALL_WORKLOAD_START) {
         s->id = r->id;
         s->running = true;

@@ -59,9 +59,13 @@ static struct worker *me;
 
 static void print_history(void)
 {
-    uint64_t first = sim.history_count > SIM_HISTORY_LINES ? sim.history_count - SIM_HISTORY_LINES : 0;
-    for (uint64_t i = first; sim.keep_history && i < sim.history_count; i++)
-        printf("%s\n", sim.history[i % SIM_HISTORY_LINES]);
+    uint64_t n = sim.keep_history ? sim.history_count : 0, most = SIM_HISTORY_LINES;
+    for (uint64_t i = 0; i < n && i < most; i++)
+        printf("%s\n", sim.history[i]);
+    if (n > 2 * most)
+        printf("    ... %llu lines ...\n", (unsigned long long)(n - 2 * most));
+    for (uint64_t i = n > 2 * most ? n - most : most; i < n; i++)
+        printf("%s\n", sim.history[most + i % most]);
     fflush(stdout);
 }
 

@@ -30,7 +30,8 @@ void sim_note(const char *format, ...)
     va_list args;
     if (!sim.keep_history)
         return;
-    char *line = sim.history[sim.history_count++ % SIM_HISTORY_LINES];
+    uint64_t at = sim.history_count++; /* the beginning is kept, and the end */
+    char *line = sim.history[at < SIM_HISTORY_LINES ? at : SIM_HISTORY_LINES + at % SIM_HISTORY_LINES];
     int n = snprintf(line, SIM_LINE_BYTES, "%12.6f ", sim.now_s);
     va_start(args, format);
     vsnprintf(line + n, SIM_LINE_BYTES - (size_t)n, format, args);

@@ -17,7 +17,7 @@ enum {
     SIM_TOKENS_MOST = 1100, /* of one sequence */
     SIM_CONNECTIONS_MOST = 16,
     SIM_CALLS_MOST = 48,
-    SIM_HISTORY_LINES = 400,
+    SIM_HISTORY_LINES = 300,
     SIM_LINE_BYTES = 200,
     SIM_FAULT_BYTES = 512
 };
@@ -74,7 +74,7 @@ struct simulation {
     struct call_stats stats; /* the latest answer */
     bool faults; /* clients leave, cancel, ask too much */
     bool keep_history;
-    char history[SIM_HISTORY_LINES][SIM_LINE_BYTES];
+    char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];
     uint64_t history_count;
     const uint8_t *skip; /* [skip_count] actions that are left out; NULL: none */
     uint64_t skip_count, action_most; /* the latest action */
