@@ -230,8 +230,10 @@ static bool may_lack_blocks(const struct op *op)
 static bool exceeds_pool(const struct op *op, const struct placed *p)
 {
     uint64_t blocks = 0;
-    for (uint32_t i = 0; i < op->count; i++)
-        blocks += p[i].end / sim.config.geometry.block_size + 2;
+    for (uint32_t i = 0; i < op->count; i++) {
+        uint32_t longest = model_longest(op->on[i]), end = p[i].end > longest ? p[i].end : longest;
+        blocks += end / sim.config.geometry.block_size + 2;
+    }
     return blocks > sim.config.pool_blocks;
 }
 

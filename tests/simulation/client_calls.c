@@ -42,7 +42,7 @@ static struct {
     struct connection at[SIM_CONNECTIONS_MOST];
     struct op ops[SIM_CALLS_MOST];
     uint32_t count;
-    uint64_t random; /* of the action that is being made */
+    uint64_t random, action; /* that is being made */
     uint32_t weights[32], weight_sum;
     double think_s;
     bool stopped;
@@ -112,7 +112,7 @@ static void note_op(const struct op *op)
 
 static void submit(struct op *op)
 {
-    op->action = sim.action_most;
+    op->action = clients.action;
     op->submitted_s = sim.now_s;
     op->steps = sim.seen.steps;
     note_op(op);
@@ -662,6 +662,7 @@ static void act(struct connection *c)
     uint32_t index = (uint32_t)(c - clients.at);
     uint64_t action = c->actions++ * clients.count + index;
     sim.action_most = action > sim.action_most ? action : sim.action_most;
+    clients.action = action;
     clients.random = sim_mix(sim.seed ^ sim_mix(action + 1));
     if (c->op)
         leave(c);
@@ -674,7 +675,6 @@ static void act(struct connection *c)
     bool patient = !sim.faults || !chance(PATIENT);
     c->next_s = patient ? INFINITY : sim.now_s + below(1000) * 4e-6;
     submit(op);
-    op->action = action;
 }
 
 void clients_act(void)
