@@ -739,7 +739,9 @@ void client_queue_fill(struct client_queue *c, struct step *step)
     for (; call; call = next) {
         int rc = 0;
         next = call->next_ready;
-        if (!is_too_late(call, c->o.state->now_s))
+        if (c->o.state->failed)
+            call_fail(call, ATTND_DEVICE, "the device has failed");
+        else if (!is_too_late(call, c->o.state->now_s))
             rc = has_to_wait(c, call) ? WAIT : take(c, call);
         if (rc == WAIT) {
             call->passed_over = true;

@@ -147,6 +147,10 @@ static void check_invariants(struct engine *e)
 /* A call that needs the backend to itself: it waits until no step is in flight. */
 static void run_alone(struct engine *e, struct call *call)
 {
+    if (e->state.failed) {
+        complete(call, e);
+        return;
+    }
     if (call->kind == CALL_MERGE)
         run_merge(e, call);
     else if (call->kind == CALL_PARAMETERS)
