@@ -61,7 +61,9 @@ static bool has_run(const struct op *op, int expected, int other)
 {
     int status = op->call->status;
     if (status == ATTND_DEVICE && engine_failure(sim.engine))
-        return false;
+        sim.lost = true;
+    if (sim.lost)
+        return status == 0;
     if (status != 0 && may_be_given_up(op)) {
         count_given_up(op);
         return false;
@@ -254,6 +256,7 @@ static void judge_rows(struct op *op)
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
     if (!has_run(op, expected, other))
         return;
+    require(op, !sim.lost, "a failure, since the device is lost");
     first = 0;
     for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
         if (call->k)
@@ -326,9 +329,9 @@ static void judge_fork(struct op *op)
         return;
     require(op, call->view_count == call->count, "every child");
     for (uint32_t i = 0; i < call->count; i++) {
-        require(op, call->views[i].length == length, "children of that length");
+        require(op, sim.lost || call->views[i].length == length, "children of that length");
         require(op, !call->ids || call->views[i].id == op->claimed[i], "the ids that were asked for");
-        model_fork(new_sequence(op, call->views[i].id, false), parent, length);
+        model_fork(new_sequence(op, call->views[i].id, false), parent, sim.lost ? 0 : length);
         sim.seen.forks++;
     }
 }
@@ -337,7 +340,7 @@ static void judge_truncate(struct op *op)
 {
     struct model_sequence *s = op->on[0];
     int other = s->live && s->options.max_tokens ? ATTND_NO_BLOCKS : 0;
-    if (!has_run(op, missing(s), other))
+    if (!has_run(op, missing(s), other) || sim.lost)
         return;
     model_truncate(s, op->call->length);
     require(op, op->call->views[0].length == model_length(s), "the length after the truncate");
@@ -434,7 +437,7 @@ static void judge_question(struct op *op)
     if (!has_run(op, missing(s), 0))
         return;
     sim.seen.questions++;
-    if (!op->alone || s->queued > 1 || s->lease || call->kind != CALL_SEQUENCE)
+    if (sim.lost || !op->alone || s->queued > 1 || s->lease || call->kind != CALL_SEQUENCE)
         return;
     require(op, call->views[0].length == model_length(s), "the length of the sequence");
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)

@@ -202,10 +202,10 @@ static bool turn(void)
 
 static void wait_for_answers(void)
 {
-    for (uint32_t n = 0; clients_under_way(); n++) {
+    for (uint32_t n = 0; clients_under_way() || engine_in_flight(sim.engine); n++) {
         (void)turn();
         check_waits();
-        if (n > WIND_UP_TURNS)
+        if (n > WIND_UP_TURNS && clients_under_way())
             fail_waiting();
     }
 }

@@ -72,6 +72,7 @@ struct simulation {
     struct engine *engine;
     struct coverage seen;
     struct call_stats stats; /* the latest answer */
+    bool lost;   /* the device has failed, so nobody knows how far calls have come */
     bool faults; /* clients leave, cancel, ask too much */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];
