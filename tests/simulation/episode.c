@@ -273,7 +273,8 @@ static void wind_up(void)
     ask(CALL_AUDIT, 0, false);
     ask(CALL_TRIM, 0, false);
     ask(CALL_STATS, 0, false);
-    check_empty();
+    if (!sim.lost)
+        check_empty();
 }
 
 /* ---- all ----------------------------------------------------------------------------------------- */

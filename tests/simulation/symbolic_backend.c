@@ -487,6 +487,8 @@ static uint32_t symbolic_compare_kv(struct attention *attention, const struct kv
     const struct symbolic_row *k = rows->k;
     uint32_t size = b->o.geometry->block_size, i = 0;
     require_idle(b, "K and V are compared");
+    if (b->base.failure[0])
+        return 0;
     for (; i < rows->count; i++) {
         uint32_t at = rows->position + i;
         uint64_t stands = slots_of(b, false, rows->layer, ids[at / size])[at % size];
