@@ -336,6 +336,8 @@ static int make_room(struct client_queue *c, struct call *call, uint32_t need)
         return call_fail(call, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
     if (need + promised <= available)
         return 0;
+    if (need <= drawn_from_promises(c, call) && need <= available)
+        return 0; /* it was kept for these sequences; what is forecast for workloads may be too much */
     const struct swap_request request = {(uint32_t)(need + promised - available), call->priority,
                                          c->forming};
     bool comes = need + promised <= available + counts.fenced ||
