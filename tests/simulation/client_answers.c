@@ -180,6 +180,9 @@ static void put_rows(const struct op *op, uint32_t i, uint32_t first, const stru
         if (is_at_layer(call, layer))
             s->layer[layer].cursor = p->end;
     }
+    sim_note("  sequence %llu has rows %u to %u, the first based on %llx, salt %u, token %u",
+             (unsigned long long)s->id, p->at, p->end,
+             p->end > p->at ? (unsigned long long)s->base[p->at] : 0, s->salt, s->token[p->at]);
     sim.seen.appended += p->end - p->at;
     sim.seen.declared += s->options.max_tokens ? p->end - p->at : 0;
 }
@@ -294,6 +297,9 @@ static void set_prompt(struct model_sequence *s, const struct op *op, uint32_t h
         s->layer[layer].cursor = hit;
     }
     s->known = hit;
+    sim_note("  sequence %llu has %u tokens of the cache, salt %u, the first %u is based on %llx",
+             (unsigned long long)s->id, hit, s->salt, hit ? s->token[0] : 0,
+             hit ? (unsigned long long)s->base[0] : 0);
     sim.seen.hits += hit > 0;
 }
 

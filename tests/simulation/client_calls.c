@@ -271,7 +271,10 @@ static uint32_t choose_position(const struct model_sequence *s, const struct bat
 /* The position may be left out when the rows are sure to go where the client thinks. */
 static bool may_omit(const struct model_sequence *s, const struct batch *b)
 {
-    return s->queued == 0 || !b->keys || (s->prompt == 0 && s->known == 0 && !b->named);
+    bool named = b->named || s->prompt || s->known; /* then content and position belong together */
+    for (uint32_t i = 0; i < s->queued; i++)
+        named |= s->queue[i]->call->tokens != NULL;
+    return s->queued == 0 || !b->keys || !named;
 }
 
 /* The base of one row to be sent. Whatever is named, or may be, follows from its ids. */
