@@ -717,8 +717,31 @@ void clients_ask(enum call_kind kind, uint64_t id, bool lease)
             op->workload = &client_workloads()[i];
     }
     op->call->waits = kind == CALL_WORKLOAD;
+    if (kind == CALL_CREATE)
+        op->call->options.max_tokens =
+            smaller((uint32_t)sim.config.pool_blocks * sim.config.geometry.block_size,
+                    sim.config.limits.sequence_tokens);
     if (s)
         name(op, s);
+    submit(op);
+}
+
+void clients_read(struct model_sequence *s, uint32_t layer)
+{
+    struct op *op = begin_op(CALL_ATTEND);
+    if (!op)
+        sim_fail("all calls are under way, and nobody asks anything any more");
+    struct call *call = op->call;
+    uint32_t rows = smaller(s->layer[layer].cursor, smaller(sim.config.step_rows_max, ROWS_MOST));
+    call->layer = layer;
+    call->rows = op->rows[0] = rows;
+    op->position[0] = CALL_POSITION_ABSENT;
+    call->sequence_count = 1;
+    call->sequences = call_alloc(call, 1, sizeof *call->sequences);
+    *call->sequences =
+        (struct call_sequence){.id = s->id, .rows = rows, .position = CALL_POSITION_ABSENT};
+    fill_queries(call, rows);
+    name(op, s);
     submit(op);
 }
 

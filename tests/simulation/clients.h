@@ -46,8 +46,10 @@ void clients_stop(void);
 uint32_t clients_take(void);
 uint32_t clients_under_way(void);
 
-/* clients_ask: make a call of a kind on an id, outside all connections. */
+/* clients_ask: make a call of a kind on an id, outside all connections. A create declares all that the
+ * pool has. clients_read: attend the last rows of a sequence at a layer. */
 void clients_ask(enum call_kind kind, uint64_t id, bool lease);
+void clients_read(struct model_sequence *s, uint32_t layer);
 
 /* client_answers.c: judge a call whose turn it is. */
 void client_answers_judge(struct op *op);

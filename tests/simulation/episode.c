@@ -216,6 +216,20 @@ static void ask(enum call_kind kind, uint64_t id, bool lease)
     wait_for_answers();
 }
 
+/* Whatever happened, every sequence holds what it should. */
+static void read_all(void)
+{
+    for (uint32_t i = 0; i < MODEL_SEQUENCES && !sim.lost; i++) {
+        struct model_sequence *s = &model.sequences[i];
+        for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
+            if (!s->used || !s->live || s->lease || s->layer[layer].cursor == 0)
+                continue;
+            clients_read(s, layer);
+            wait_for_answers();
+        }
+    }
+}
+
 static void delete_all(void)
 {
     for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
@@ -265,6 +279,7 @@ static void wind_up(void)
     sim.faults = false;
     clients_stop();
     wait_for_answers();
+    read_all();
     if (!cancel)
         delete_all();
     if (!engine_failure(sim.engine))
@@ -273,8 +288,13 @@ static void wind_up(void)
     ask(CALL_AUDIT, 0, false);
     ask(CALL_TRIM, 0, false);
     ask(CALL_STATS, 0, false);
-    if (!sim.lost)
-        check_empty();
+    if (sim.lost)
+        return;
+    check_empty();
+    uint64_t refused = sim.seen.refused;
+    ask(CALL_CREATE, 0, false);
+    if (sim.seen.refused != refused)
+        sim_fail("blocks are still promised to somebody after everything was deleted");
 }
 
 /* ---- all ----------------------------------------------------------------------------------------- */
