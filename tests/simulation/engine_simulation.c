@@ -9,8 +9,8 @@
  * lists of tokens (token_model.h, clients.h). One seed is one simulation: its configuration, its clients,
  * its latencies and its faults, and it is the same each time (episode.h).
  *
- * Usage: engine_simulation [--operations N] [--seeds N] [--actions N] [--jobs N] [SEED]
- * By default random seeds until N operations are done; with a SEED, that one. An operation is an accepted
+ * Usage: engine_simulation [--operations N] [--seeds N] [--actions N] [--jobs N] [--random | SEED]
+ * By default seeds 1, 2, ... until N operations are done; --random: from a random seed on; with a SEED, that one. An operation is an accepted
  * request, a fault, or a token of a workload. A failing history is shortened by leaving out actions. */
 #include "tests/simulation/clients.h"
 #include "tests/simulation/episode.h"
@@ -287,9 +287,20 @@ static int run_workers(const struct timespec *start)
     return failed;
 }
 
+static uint64_t random_seed(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return sim_mix((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20) % 1000000000;
+}
+
 static bool parse(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--random") == 0) {
+            run.first = random_seed();
+            continue;
+        }
         uint64_t *value = strcmp(argv[i], "--operations") == 0 ? &run.operations
                           : strcmp(argv[i], "--seeds") == 0    ? &run.seeds
                           : strcmp(argv[i], "--actions") == 0  ? &run.actions
@@ -317,14 +328,13 @@ int main(int argc, char **argv)
 {
     struct timespec start;
     bool sanitized = ATTND_CHECK >= 3;
-    clock_gettime(CLOCK_REALTIME, &start);
-    run.first = sim_mix((uint64_t)start.tv_nsec ^ (uint64_t)start.tv_sec << 20) % 1000000000;
-    run.operations = sanitized ? 100000 : 2000000;
+    run.first = 1;
+    run.operations = sanitized ? 100000 : 10000000;
     run.seeds = UINT64_MAX / 2;
     run.actions = ACTIONS;
     run.jobs = 2;
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [SEED]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--random | SEED]\n", argv[0]);
         return 2;
     }
     if (run.one && run.seeds == UINT64_MAX / 2)
