@@ -1,8 +1,22 @@
-/* plan.c - whether a plan computes every row exactly once. */
+/* plan.c - what an item reads, and whether a plan computes every row exactly once. */
 #include "kernels/plan.h"
 
 #include <stddef.h>
 #include <stdlib.h>
+
+uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window)
+{
+    uint32_t begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
+    uint32_t end = 0, first = UINT32_MAX;
+    for (uint32_t r = 0; r < item->rows; r++) {
+        uint32_t keys = plan->rows[plan->item_rows[item->first_row + r]].keys;
+        uint32_t seen = plan_first_key(keys, window) / TILE_TOKENS * TILE_TOKENS;
+        end = keys > end ? keys : end;
+        first = seen < first ? seen : first;
+    }
+    begin = first > begin ? first : begin;
+    return (end < stop ? end : stop) - begin;
+}
 
 /* Chunks [first, end) that a row sees. */
 static uint32_t first_chunk_of(const struct plan_row *row, uint32_t window)

@@ -78,6 +78,10 @@ struct plan {
  * window, as a constant sentence; NULL if it does. For tests and the reference backend; allocates. */
 const char *plan_fault(const struct plan *plan, uint32_t window);
 
+/* plan_item_tokens(plan, item, window): tokens whose K and V the item reads in layers of this window, from
+ * the beginning of a tile. Any thread; O(rows of the item). */
+uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window);
+
 /* The first position that a row with `keys` sees under `window` (0: all). */
 static inline uint32_t plan_first_key(uint32_t keys, uint32_t window)
 {

@@ -394,26 +394,11 @@ static void lay_out(struct step *s, struct attention_pass *passes)
 
 /* ---- submitting ---------------------------------------------------------------------------------- */
 
-/* Tokens whose K and V an item reads. */
-static uint32_t tokens_of(const struct plan *plan, const struct plan_item *item, uint32_t window)
-{
-    uint32_t begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
-    uint32_t end = 0, first = UINT32_MAX;
-    for (uint32_t r = 0; r < item->rows; r++) {
-        uint32_t keys = plan->rows[plan->item_rows[item->first_row + r]].keys;
-        uint32_t seen = plan_first_key(keys, window) / TILE_TOKENS * TILE_TOKENS;
-        end = keys > end ? keys : end;
-        first = seen < first ? seen : first;
-    }
-    begin = first > begin ? first : begin;
-    return (end < stop ? end : stop) - begin;
-}
-
 static uint64_t bytes_of(const struct steps *x, const struct attention_pass *pass)
 {
     uint64_t tokens = 0;
     for (uint32_t i = 0; pass->plan && i < pass->plan->item_count; i++)
-        tokens += tokens_of(pass->plan, &pass->plan->items[i], x->g->window[pass->layer]);
+        tokens += plan_item_tokens(pass->plan, &pass->plan->items[i], x->g->window[pass->layer]);
     return tokens * geometry_token_bytes(x->g);
 }
 
