@@ -61,5 +61,9 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
 uint64_t cuda_memory_available(uint32_t device);
 int cpu_backend_open(const struct attention_options *options, struct attention **attention,
                      char error[ATTENTION_ERROR_BYTES]);
+/* For tests. How often the CPU backend has woken its other threads; and from which estimate on a step does,
+ * 0: every step. */
+uint64_t cpu_backend_wakes(const struct attention *attention);
+void cpu_backend_wake_from(struct attention *attention, double us);
 
 #endif

@@ -3,7 +3,10 @@
  * Two words are waited on, each a counter that only grows: `calls` (a new function to run) and `turns`
  * (a barrier has been passed). A waiter remembers the value and waits for another one: first by looking
  * again and again, then in a futex. The last one to arrive at a barrier resets the ticket counter and
- * moves `turns` on. */
+ * moves `turns` on.
+ *
+ * `alone` is written between calls and read by a worker before it arrives at a barrier, so nobody reads it
+ * while it changes: the call ends only when all have arrived. */
 #include "kernels/thread_pool.h"
 
 #include <linux/futex.h>
@@ -26,6 +29,8 @@ struct thread_pool {
     _Atomic uint32_t arrived;  /* at the barrier */
     _Atomic uint32_t ticket;
     bool stop;
+    bool alone; /* only the caller runs the function */
+    uint64_t wakes;
     thread_pool_fn fn;
     void *cookie;
     struct worker *workers; /* [threads - 1], workers 1 and on */
@@ -129,9 +134,18 @@ void thread_pool_run(struct thread_pool *pool, thread_pool_fn fn, void *cookie)
 {
     pool->fn = fn;
     pool->cookie = cookie;
+    pool->wakes += pool->threads > 1;
     change(pool, &pool->calls);
     fn(0, cookie);
     thread_pool_barrier(pool);
+}
+
+void thread_pool_run_alone(struct thread_pool *pool, thread_pool_fn fn, void *cookie)
+{
+    pool->alone = true;
+    fn(0, cookie);
+    thread_pool_barrier(pool);
+    pool->alone = false;
 }
 
 uint32_t thread_pool_take(struct thread_pool *pool)
@@ -141,6 +155,10 @@ uint32_t thread_pool_take(struct thread_pool *pool)
 
 void thread_pool_barrier(struct thread_pool *pool)
 {
+    if (pool->alone) {
+        atomic_store_explicit(&pool->ticket, 0, memory_order_relaxed);
+        return;
+    }
     uint32_t turn = atomic_load(&pool->turns);
     if (atomic_fetch_add(&pool->arrived, 1) + 1 < pool->threads) {
         wait_change(pool, &pool->turns, turn);
@@ -154,6 +172,11 @@ void thread_pool_barrier(struct thread_pool *pool)
 uint32_t thread_pool_threads(const struct thread_pool *pool)
 {
     return pool->threads;
+}
+
+uint64_t thread_pool_wakes(const struct thread_pool *pool)
+{
+    return pool->wakes;
 }
 
 /* Processors that the cgroup's quota pays for, rounded up; UINT32_MAX when there is no limit. */

@@ -23,6 +23,10 @@ void thread_pool_destroy(struct thread_pool *pool);
  * Worker 0 is the caller. */
 void thread_pool_run(struct thread_pool *pool, thread_pool_fn fn, void *cookie);
 
+/* thread_pool_run_alone(pool, fn, cookie): the caller alone calls fn(0, cookie); no worker is woken and a
+ * barrier returns at once. For work that ends sooner than the workers would be awake. */
+void thread_pool_run_alone(struct thread_pool *pool, thread_pool_fn fn, void *cookie);
+
 /* Inside a running function. thread_pool_take: the next number from 0 on, a different one for every
  * caller, until thread_pool_barrier() sets it back to 0. The barrier returns when all workers have
  * reached it. */
@@ -30,6 +34,9 @@ uint32_t thread_pool_take(struct thread_pool *pool);
 void thread_pool_barrier(struct thread_pool *pool);
 
 uint32_t thread_pool_threads(const struct thread_pool *pool);
+
+/* thread_pool_wakes: how often thread_pool_run() has had workers to wake. The caller's thread only. */
+uint64_t thread_pool_wakes(const struct thread_pool *pool);
 
 /* thread_pool_default_threads: processors that this process may use: its affinity mask, and its
  * cgroup's quota rounded up. */

@@ -26,6 +26,7 @@
  * and how to run it alone. Every few seconds a line on stderr says how far it is. */
 #include "config/clock.h"
 #include "kernels/attention.h"
+#include "kernels/backend.h"
 #include "kernels/numeric.h"
 #include "kernels/reference.h"
 #include "kernels/values.h"
@@ -530,6 +531,8 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
     *x = (struct instance){.w = w};
     if (attention_open(&options, &x->attention, error) != 0)
         return broken("cannot open %s (%s): %s", backend, isa, error);
+    if (threads > 1 && strcmp(backend, "cpu") == 0)
+        cpu_backend_wake_from(x->attention, 0); /* also for steps as small as these */
     x->o_bytes = (size_t)w->row_count * w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
     x->lse_bytes = (size_t)w->row_count * w->g.query_heads * sizeof *x->lse;
     x->buffer = make_array(x->o_bytes + x->lse_bytes + 4 * GUARD_BYTES, 1);

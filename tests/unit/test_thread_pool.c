@@ -58,10 +58,28 @@ START_TEST(one_thread_is_enough)
 }
 END_TEST
 
+START_TEST(alone_nobody_is_woken)
+{
+    static struct work w;
+    ck_assert_int_eq(thread_pool_create(THREADS, &w.pool), 0);
+    for (uint32_t run = 1; run <= 200; run++) { /* in turn with the team, whose members still spin */
+        thread_pool_run_alone(w.pool, do_work, &w);
+        ck_assert_uint_eq(thread_pool_wakes(w.pool), run - 1);
+        thread_pool_run(w.pool, do_work, &w);
+        ck_assert_uint_eq(thread_pool_wakes(w.pool), run);
+        for (int task = 0; task < TASKS; task++)
+            ck_assert_uint_eq(atomic_load(&w.taken[PHASES - 1][task]), 2 * run);
+    }
+    ck_assert_uint_eq(atomic_load(&w.early), 0);
+    thread_pool_destroy(w.pool);
+}
+END_TEST
+
 TCase *thread_pool_case(void)
 {
     TCase *tc = tcase_create("thread_pool");
     tcase_add_test(tc, phases_and_tasks);
     tcase_add_test(tc, one_thread_is_enough);
+    tcase_add_test(tc, alone_nobody_is_woken);
     return tc;
 }

@@ -1,0 +1,202 @@
+/* step_cost.c - see step_cost.h.
+ *
+ * Three steps over zeroed blocks give three equations:
+ *
+ *   a row over a chunk    long_ns   =  keys * (KV heads * key_ns + heads * column_ns)  +  heads * head_ns
+ *   a row over one key    short_ns  =         KV heads * key_ns + heads * column_ns   +  heads * head_ns
+ *   rows over a tile      many_ns   =  keys * (KV heads * key_ns + rows * heads * column_ns)
+ *                                                                              +  rows * heads * head_ns
+ *
+ * Each is repeated over other blocks, so that K and V come from memory as they mostly do, and the fastest
+ * counts, since others may use the machine. The solution is kept between bounds, so that noise in the two
+ * other steps never makes a long one look much shorter than it was. Rates that the steps themselves correct
+ * were rejected: one step that is preempted would make all small ones look large, and what the whole team
+ * takes says little about one thread. */
+#include "kernels/cpu/step_cost.h"
+
+#include "config/clock.h"
+#include "kernels/numeric.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    TRIAL_COLUMNS = 64, /* several times as many as any kernel takes at once */
+    REPEATS = 5,
+    VALUE_ROWS = 16
+};
+
+static const double LEAST_SHARE = 1.0 / 16; /* of reading, and of weighing, in what a key takes */
+static const double LONG_S = 0.05;          /* a trial that has taken so long is not repeated */
+
+/* Where there is no memory to measure with: a core of a server with AVX2, group 4 of 128 in bf16. */
+static const struct step_rates fallback = {
+    .key_ns = 50, .column_ns = 10, .head_ns = 500, .value_ns = 5};
+
+/* ---- estimate ------------------------------------------------------------------------------------ */
+
+static double generated_ns(const struct step_rates *r, const struct geometry *g, uint64_t heads)
+{
+    return (double)heads * g->head_dim * r->value_ns;
+}
+
+static double appends_ns(const struct step_rates *r, const struct geometry *g,
+                         const struct attention_pass *pass, double enough)
+{
+    bool as_it_is = pass->k && pass->source_dtype == g->kv_dtype;
+    double ns = 0;
+    for (uint32_t i = 0; i < pass->append_count && ns < enough; i++) {
+        uint64_t heads = 2 * (uint64_t)pass->appends[i].count * g->kv_heads;
+        ns += as_it_is ? (double)heads * r->key_ns : generated_ns(r, g, heads);
+    }
+    return ns;
+}
+
+static double item_ns(const struct step_rates *r, const struct geometry *g,
+                      const struct attention_pass *pass, const struct plan_item *item)
+{
+    uint64_t keys = plan_item_tokens(pass->plan, item, g->window[pass->layer]);
+    uint64_t columns = (uint64_t)item->rows * g->query_heads;
+    return (double)(keys * g->kv_heads) * r->key_ns + (double)(keys * columns) * r->column_ns +
+           (double)columns * r->head_ns + (pass->q ? 0 : generated_ns(r, g, columns));
+}
+
+static double pass_ns(const struct step_rates *r, const struct geometry *g,
+                      const struct attention_pass *pass, double enough)
+{
+    double ns = appends_ns(r, g, pass, enough);
+    for (uint32_t i = 0; pass->plan && i < pass->plan->item_count && ns < enough; i++)
+        ns += item_ns(r, g, pass, &pass->plan->items[i]);
+    for (uint32_t i = 0; pass->plan && i < pass->plan->merge_count && ns < enough; i++)
+        ns += g->query_heads * r->head_ns;
+    return ns;
+}
+
+static double copies_ns(const struct step_rates *r, const struct geometry *g,
+                        const struct attention_step *step, double enough)
+{
+    double ns = 0;
+    for (uint32_t i = 0; i < step->copy_count && ns < enough; i++) {
+        const struct kv_copy *copy = &step->copies[i];
+        uint64_t slots = copy->kind == KV_CLEAR ? g->block_size : copy->slots;
+        ns += 2 * (double)(slots * g->kv_heads * g->layers) * r->key_ns;
+    }
+    return ns;
+}
+
+double step_cost_us(const struct step_rates *r, const struct geometry *g,
+                    const struct attention_step *step, double enough)
+{
+    double ns = copies_ns(r, g, step, enough * 1e3);
+    for (uint32_t p = 0; p < step->pass_count && ns < enough * 1e3; p++)
+        ns += pass_ns(r, g, &step->passes[p], enough * 1e3 - ns);
+    return ns * 1e-3;
+}
+
+/* ---- measurement --------------------------------------------------------------------------------- */
+
+/* Rows of the same keys, in one item. */
+struct trial {
+    const struct geometry *g;
+    uint32_t blocks, keys, rows;
+    uint32_t *table;
+    void *q, *o;
+    step_run_fn run;
+    void *cookie;
+};
+
+/* Nanoseconds of the fastest of REPEATS steps. `read`: how many keys it reads. */
+static double time_trial(const struct trial *t, double *read)
+{
+    const struct geometry *g = t->g;
+    uint32_t entries = (t->keys + g->block_size - 1) / g->block_size;
+    struct plan_row rows[TRIAL_COLUMNS];
+    uint32_t item_rows[TRIAL_COLUMNS];
+    for (uint32_t i = 0; i < t->rows; i++) {
+        rows[i] = (struct plan_row){0, t->keys};
+        item_rows[i] = i;
+    }
+    const struct plan_item item = {.chunks = 1, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
+    const struct plan plan = {.rows = rows,
+                              .items = &item,
+                              .item_rows = item_rows,
+                              .row_count = t->rows,
+                              .item_count = 1};
+    const struct attention_pass pass = {.plan = &plan, .q = t->q, .o = t->o};
+    const struct attention_step step = {
+        .tables = t->table, .stride = entries, .passes = &pass, .pass_count = 1};
+    double best = INFINITY, begin = clock_s();
+    for (uint32_t repeat = 0; repeat < REPEATS && clock_s() - begin < LONG_S; repeat++) {
+        for (uint32_t i = 0; i < entries; i++)
+            t->table[i] = (repeat * entries + i) % t->blocks;
+        double start = clock_s();
+        t->run(t->cookie, &step);
+        best = fmin(best, clock_s() - start);
+    }
+    *read = plan_item_tokens(&plan, &item, g->window[0]);
+    return fmax(best * 1e9, 1);
+}
+
+static double time_value(const struct geometry *g)
+{
+    float row[HEAD_DIM_MAX];
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    double best = INFINITY;
+    for (uint32_t repeat = 0; repeat < REPEATS; repeat++) {
+        double start = clock_s();
+        for (uint32_t i = 0; i < VALUE_ROWS; i++) {
+            values_row((struct value_source){1, 1}, i, 0, VALUES_K, 0, g->head_dim, row);
+            numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
+        }
+        best = fmin(best, clock_s() - start);
+    }
+    return fmax(best * 1e9, 1) / (VALUE_ROWS * g->head_dim);
+}
+
+static double between(double least, double x, double most)
+{
+    return x >= least ? fmin(x, most) : least; /* NaN: least */
+}
+
+/* From two trials with one row, and one with `many`. */
+static struct step_rates solve(struct trial *t, uint32_t many)
+{
+    const struct geometry *g = t->g;
+    double read_long, read_short, read_many, heads = g->query_heads;
+    double long_ns = time_trial(t, &read_long);
+    t->keys = 1;
+    double short_ns = time_trial(t, &read_short);
+    t->keys = read_long < TILE_TOKENS ? (uint32_t)read_long : TILE_TOKENS;
+    t->rows = many;
+    double many_ns = time_trial(t, &read_many);
+
+    double key = long_ns / read_long; /* for all heads of one row */
+    key = between(key / 2, (long_ns - short_ns) / (read_long - read_short), key);
+    struct step_rates r = {.head_ns = fmax(long_ns - key * read_long, 1) / heads};
+    double column = INFINITY; /* large groups: all is weighing */
+    if (many > 1)
+        column = (many_ns - key * read_many - r.head_ns * heads * many) / (read_many * (many - 1.0));
+    r.column_ns = between(LEAST_SHARE * key, column, (1 - LEAST_SHARE) * key) / heads;
+    r.key_ns = (key - heads * r.column_ns) / g->kv_heads;
+    return r;
+}
+
+struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, step_run_fn run,
+                                     void *cookie)
+{
+    struct step_rates rates = fallback;
+    uint32_t keys = blocks > CHUNK_TOKENS / g->block_size ? CHUNK_TOKENS : blocks * g->block_size;
+    uint32_t group = geometry_group(g), many = group < TRIAL_COLUMNS ? TRIAL_COLUMNS / group : 1;
+    size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    struct trial t = {.g = g, .blocks = blocks, .keys = keys, .rows = 1, .run = run, .cookie = cookie};
+    t.table = calloc(CHUNK_TOKENS, sizeof *t.table);
+    t.q = calloc(many, row_bytes);
+    t.o = calloc(many, row_bytes);
+    if (blocks && t.table && t.q && t.o)
+        rates = solve(&t, many);
+    rates.value_ns = time_value(g);
+    free(t.table);
+    free(t.q);
+    free(t.o);
+    return rates;
+}

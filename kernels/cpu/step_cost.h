@@ -1,0 +1,37 @@
+/* step_cost.h - how long one thread would take for a step, said before the step is begun.
+ *
+ *   what                                       counted in                       rate
+ *   an item reads K and V                      keys x KV heads                  key_ns
+ *   and weighs them for its rows               keys x query heads of all rows   column_ns
+ *   rows are loaded, folded and written        query heads of all rows          head_ns
+ *   q, k, v are generated or converted         values                           value_ns
+ *   k and v are stored or copied as they are   keys x KV heads, twice           key_ns
+ *
+ * The rates belong to the geometry, the kernels and the machine, and are measured once, at the start. */
+#ifndef KERNELS_CPU_STEP_COST_H
+#define KERNELS_CPU_STEP_COST_H
+
+#include "kernels/attention.h"
+
+/* Nanoseconds of one thread; all above 0. */
+struct step_rates {
+    double key_ns;    /* to read one key and its value, of one KV head */
+    double column_ns; /* to weigh one key for one query head of one row */
+    double head_ns;   /* to load, fold and write one query head of one row */
+    double value_ns;  /* to generate or convert one element */
+};
+
+/* Run a step on the calling thread alone; returns when it is done. */
+typedef void (*step_run_fn)(void *cookie, const struct attention_step *step);
+
+/* step_rates_measure(g, blocks, run, cookie): time small steps over the first `blocks` blocks of the pool,
+ * which are read and not written. What cannot be measured keeps a fall-back. Allocates; milliseconds. */
+struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, step_run_fn run,
+                                     void *cookie);
+
+/* step_cost_us(rates, g, step, enough): microseconds that one thread would take. Ends counting, with what
+ * it has, once that is `enough`. Any thread; a few nanoseconds a row, append and copy. */
+double step_cost_us(const struct step_rates *rates, const struct geometry *g,
+                    const struct attention_step *step, double enough);
+
+#endif
