@@ -303,6 +303,20 @@ static void set_prompt(struct model_sequence *s, const struct op *op, uint32_t h
     sim.seen.hits += hit > 0;
 }
 
+/* What the cache had has been written by steps that are done (I6). */
+static void check_hit(const struct op *op, const struct model_sequence *s, uint32_t hit)
+{
+    uint32_t size = sim.config.geometry.block_size;
+    for (uint32_t at = 0; at < hit && !sim.lost; at++) {
+        for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
+            uint32_t block = op->call->list[at / size];
+            if (symbolic_backend_tag(layer, block, at % size) != s->layer[layer].tag[at])
+                sim_fail("I6: block %u, position %u of sequence %llu, was in the cache before it was written",
+                         block, at, (unsigned long long)s->id);
+        }
+    }
+}
+
 static void judge_create(struct op *op)
 {
     const struct call *call = op->call;
@@ -319,6 +333,7 @@ static void judge_create(struct op *op)
     struct model_sequence *s = new_sequence(op, call->views[0].id, false);
     s->options = call->options;
     set_prompt(s, op, hit);
+    check_hit(op, s, hit);
     model_settle(s);
 }
 

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { JOBS_MOST = 16, ACTIONS = 3000, REPORT_S = 10, SHORTEN_RUNS = 400 };
+enum { JOBS_MOST = 16, ACTIONS = 3000, REPORT_S = 10, SHORTEN_RUNS = 400, HANG_S = 120 };
 
 /* What the processes share. */
 struct worker {
@@ -87,7 +87,9 @@ static void watch_signals(void)
 
 static bool simulate(uint64_t seed)
 {
+    alarm(HANG_S); /* a simulation takes milliseconds, so this is a turn that never ends */
     bool ok = episode_run(seed, run.actions);
+    alarm(0);
     me->seeds++;
     add_coverage(&me->seen, &sim.seen);
     if (ok)

@@ -454,6 +454,11 @@ double symbolic_backend_done_s(void)
                : b->pending[(b->done + 1) % ATTENTION_STEPS_IN_FLIGHT].done_s;
 }
 
+uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot)
+{
+    return slots_of(current, false, layer, block)[slot];
+}
+
 static struct attention_times symbolic_times(struct attention *attention, uint64_t ticket)
 {
     const struct symbolic_backend *b = (struct symbolic_backend *)attention;

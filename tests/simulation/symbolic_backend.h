@@ -33,6 +33,9 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
 /* When the oldest step in flight is done; negative: none is. */
 double symbolic_backend_done_s(void);
 
+/* The tag that stands in a slot of the pool now. */
+uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot);
+
 /* What a row of tag `tag` at `position` adds to an output. */
 uint64_t symbolic_term(uint64_t tag, uint32_t position);
 
