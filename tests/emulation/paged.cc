@@ -8,7 +8,7 @@
 extern "C" {
 #include "kernels/kv_pool.h"
 #include "kernels/numeric.h"
-#include "kernels/reference/reference.h"
+#include "kernels/reference.h"
 #include "kernels/values.h"
 }
 

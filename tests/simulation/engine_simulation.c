@@ -329,7 +329,11 @@ static bool parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct timespec start;
+#ifdef __SANITIZE_THREAD__
+    bool sanitized = true;
+#else
     bool sanitized = ATTND_CHECK >= 3;
+#endif
     run.first = 1;
     run.operations = sanitized ? 100000 : 10000000;
     run.seeds = UINT64_MAX / 2;
