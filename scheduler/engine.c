@@ -17,9 +17,9 @@
 #include "config/model_constants.h"
 #include "scheduler/client_queue.h"
 #include "scheduler/inspect.h"
-#include "scheduler/workload_run.h"
 #include "scheduler/ring.h"
 #include "scheduler/sequence_ops.h"
+#include "scheduler/workload_run.h"
 
 #include <assert.h>
 #include <math.h>
@@ -61,18 +61,18 @@ struct engine {
 };
 
 /* Whether calls of that kind have results that only a sound backend gives. */
-static bool computes(enum call_kind kind)
+static bool needs_backend(enum call_kind kind)
 {
     return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_PAGED || kind == CALL_LEASE ||
-           kind == CALL_MERGE || kind == CALL_SELF_TEST || kind == CALL_WORKLOAD_START ||
-           kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
+           kind == CALL_MERGE || kind == CALL_PARAMETERS || kind == CALL_SELF_TEST ||
+           kind == CALL_WORKLOAD_START || kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
 }
 
 static void complete(struct call *call, void *cookie)
 {
     struct engine *e = cookie;
     const char *failure = step_failure(e->state.steps);
-    if (failure && computes(call->kind)) { /* whatever else it seems to be */
+    if (failure && needs_backend(call->kind)) { /* whatever else it seems to be */
         call_fail(call, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
     }
@@ -148,7 +148,7 @@ static void check_invariants(struct engine *e)
 static void run_alone(struct engine *e, struct call *call)
 {
     if (e->state.failed) {
-        complete(call, e);
+        complete(call, e); /* which says that it has */
         return;
     }
     if (call->kind == CALL_MERGE)

@@ -998,8 +998,11 @@ static struct workload **find_place(struct workload_run *d)
 void workload_run_start(struct workload_run *d, struct call *call)
 {
     struct workload **place = find_place(d), *w = call->workload;
-    if (!place || d->o.state->failed) {
-        call_fail(call, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX); /* or the backend has failed */
+    if (d->o.state->failed)
+        call_fail(call, ATTND_DEVICE, "the device has failed");
+    else if (!place)
+        call_fail(call, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
+    if (call->status != 0) {
         workload_destroy(w);
         d->o.complete(call, d->o.cookie);
         return;
