@@ -105,21 +105,6 @@ struct reading {
     uint32_t states;
 };
 
-/* Tokens whose K and V an item reads, as the executor counts them. */
-static uint32_t tokens_of(const struct plan *plan, const struct plan_item *item, uint32_t window)
-{
-    uint32_t begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
-    uint32_t end = 0, first = UINT32_MAX;
-    for (uint32_t r = 0; r < item->rows; r++) {
-        uint32_t keys = plan->rows[plan->item_rows[item->first_row + r]].keys;
-        uint32_t seen = plan_first_key(keys, window) / TILE_TOKENS * TILE_TOKENS;
-        end = keys > end ? keys : end;
-        first = seen < first ? seen : first;
-    }
-    begin = first > begin ? first : begin;
-    return (end < stop ? end : stop) - begin;
-}
-
 /* Whether all rows of an item have the blocks that it reads. */
 static bool reads_its_rows(const struct forest *f, const struct plan *plan,
                            const struct plan_item *item)
@@ -165,7 +150,7 @@ static struct reading read_with(const struct forest *f, uint32_t group, uint32_t
     for (uint32_t i = 0; i < plan->item_count; i++) {
         ck_assert_msg(reads_its_rows(f, plan, &plan->items[i]), "seed %u, group %u: item %u", f->seed,
                       group, i);
-        reading.tokens += tokens_of(plan, &plan->items[i], window);
+        reading.tokens += plan_item_tokens(plan, &plan->items[i], window);
         reading.chunks += plan->items[i].chunks;
     }
     planner_destroy(p);
