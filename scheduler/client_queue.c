@@ -20,14 +20,12 @@
  * are done while the step is formed and compute nothing. */
 #include "scheduler/client_queue.h"
 
-#include "config/clock.h"
-#include "scheduler/inspect.h"
 #include "scheduler/client_tables.h"
+#include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/sequence_ops.h"
 #include "scheduler/swapping.h"
-#include "scheduler/workload_run.h"
 
 #include <assert.h>
 #include <math.h>
@@ -225,7 +223,6 @@ static int compare(struct client_queue *c, struct call *call)
     return rc;
 }
 
-
 /* Room for the call's outputs in its own arena. */
 static int make_outputs(struct client_queue *c, struct call *call)
 {
@@ -284,12 +281,6 @@ static uint64_t drawn_from_promises(struct client_queue *c, const struct call *c
     return drawn;
 }
 
-/* Blocks that are kept for workloads and sequences, without those that the call may draw. */
-static uint64_t promised_to_others(struct client_queue *c, const struct call *call)
-{
-    return reservation_promised(c->o.state) - drawn_from_promises(c, call);
-}
-
 /* `need` blocks were not to be had. */
 static int fail_for_blocks(struct client_queue *c, struct call *call, uint32_t need, uint64_t promised)
 {
@@ -316,8 +307,8 @@ static bool nothing_runs(const struct client_queue *c)
            block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0;
 }
 
-/* Whether a call may take `need` blocks now: 0; WAIT when some step gives some back; else
- * the call has failed. What was promised to others is not touched. */
+/* Whether a call may take `need` blocks now: 0; WAIT when some step gives some back; else the
+ * call has failed. What was promised to others is not touched. */
 static int make_room(struct client_queue *c, struct call *call, uint32_t need)
 {
     struct block_tables *tables = step_tables(c->o.state->steps);
@@ -327,16 +318,17 @@ static int make_room(struct client_queue *c, struct call *call, uint32_t need)
         return 0;
     if (c->short_of_blocks)
         return WAIT; /* behind the one that is */
-    uint64_t promised = promised_to_others(c, call);
+    uint64_t drawn = drawn_from_promises(c, call), promised = reservation_promised(c->o.state) - drawn;
     if (promised && need + promised > available) {
         reservation_note_all(c->o.state); /* somebody may have stopped sharing meanwhile */
-        promised = promised_to_others(c, call);
+        drawn = drawn_from_promises(c, call);
+        promised = reservation_promised(c->o.state) - drawn;
     }
     if (need > counts.blocks)
         return call_fail(call, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
     if (need + promised <= available)
         return 0;
-    if (need <= drawn_from_promises(c, call) && need <= available)
+    if (need <= drawn && need <= available)
         return 0; /* it was kept for these sequences; what is forecast for workloads may be too much */
     const struct swap_request request = {(uint32_t)(need + promised - available), call->priority,
                                          c->forming};
@@ -461,6 +453,12 @@ static void show(struct client_queue *c, struct call *call)
     }
 }
 
+/* Tokens that a call appends. */
+static uint32_t tokens_of(const struct call *call)
+{
+    return call->paged ? call->paged->tokens : call->k ? call->rows : 0;
+}
+
 /* A call's part at its layer; with `all_layers`, at `layer`. */
 static struct step_part part_of(const struct client_queue *c, const struct call *call, uint32_t layer)
 {
@@ -470,11 +468,13 @@ static struct step_part part_of(const struct client_queue *c, const struct call 
                               .kernel = call->kernel,
                               .k = call->k ? (const uint8_t *)call->k + layer * layer_bytes : NULL,
                               .v = call->k ? (const uint8_t *)call->v + layer * layer_bytes : NULL,
-                              .tokens = call->k ? call->rows : 0,
+                              .tokens = tokens_of(call),
                               .kv_dtype = call->kv_source,
                               .row_count = call->q ? call->rows : 0,
                               .q = call->q,
-                              .in_place = call->all_layers};
+                              .o = call->o,
+                              .lse = call->lse,
+                              .in_place = call->all_layers || call->paged};
 }
 
 /* Whether the step has room for the parts of a call. */
@@ -483,7 +483,6 @@ static bool has_room(const struct client_queue *c, const struct call *call)
     struct step_part part = part_of(c, call, call->all_layers ? 0 : call->layer);
     if (call->kind == CALL_PAGED) {
         uint32_t room = step_table_blocks(c->o.state->steps);
-        part.in_place = true;
         if (call->paged->sequences + (call->paged->tokens + room - 1) / room > step_tables_left(c->step))
             return false;
     }
@@ -524,8 +523,6 @@ static void add_to_sequences(struct client_queue *c, struct call *call)
         part.appends = appends;
         part.append_count = append_count;
         part.rows = rows;
-        part.o = call->o;
-        part.lse = call->lse;
         step_add(c->step, &part);
     }
 }
@@ -543,17 +540,13 @@ static void add_paged(struct client_queue *c, struct call *call)
 {
     struct step_part part = part_of(c, call, call->layer);
     struct client_tables_part made = {.rows = step_rows(c->step, part.row_count),
-                              .appends = step_appends(c->step, call->paged->tokens)};
+                                        .appends = step_appends(c->step, part.tokens)};
     uint32_t lease = sequences_find(c->o.state->sequences, call->sequences[0].id);
     assert(made.rows && made.appends);
     client_tables_fill(c->o.state, call, c->step, &made);
-    part.in_place = true;
-    part.tokens = call->paged->tokens;
     part.appends = made.appends;
     part.append_count = made.append_count;
     part.rows = made.rows;
-    part.o = call->o;
-    part.lse = call->lse;
     step_add(c->step, &part);
     step_take_part(c->step, lease);
     sequences_at(c->o.state->sequences, lease)->used_s = c->o.state->now_s;
@@ -642,12 +635,6 @@ static uint64_t bytes_of(const struct client_queue *c, const struct call *call)
     return tokens * geometry_token_bytes(c->g);
 }
 
-/* Tokens that a call appends. */
-static uint32_t tokens_of(const struct call *call)
-{
-    return call->paged ? call->paged->tokens : call->k ? call->rows : 0;
-}
-
 /* Whether a call must wait for another step: it does not fit, or one of its sequences is in this one or
  * waits itself. Its sequences are marked. */
 static bool has_to_wait(struct client_queue *c, const struct call *call)
@@ -689,16 +676,16 @@ static bool is_too_late(struct call *call, double now)
 }
 
 /* Whether a call is answered when its step retires; others are when they are taken. */
-static bool computes(const struct call *call)
+static bool waits_for_step(const struct call *call)
 {
     return call->kind == CALL_APPEND || call->kind == CALL_ATTEND || call->kind == CALL_PAGED;
 }
 
-/* A call has been taken into the step. */
-static void note_taken(struct client_queue *c, struct call *call)
+/* A call has been taken, or has failed: answer it, or keep it until the step retires. */
+static void finish_taking(struct client_queue *c, struct call *call)
 {
-    if (!computes(call)) {
-        c->o.state->epoch++;
+    if (call->status != 0 || !waits_for_step(call)) {
+        c->o.state->epoch += call->status == 0;
         c->o.complete(call, c->o.cookie);
         return;
     }
@@ -751,10 +738,7 @@ void client_queue_fill(struct client_queue *c, struct step *step)
             continue;
         }
         count_queued(c, call, -1);
-        if (call->status != 0)
-            c->o.complete(call, c->o.cookie);
-        else
-            note_taken(c, call);
+        finish_taking(c, call);
     }
 }
 
@@ -791,7 +775,7 @@ double client_queue_wait_s(const struct client_queue *c)
         return -1;
     for (const struct call *call = c->queue; shortest > 0 && call; call = call->next_ready) {
         double waited = c->o.state->now_s - call->submitted_s;
-        if (!computes(call) || call->passed_over) /* waits for no company, nor does what is ahead */
+        if (!waits_for_step(call) || call->passed_over) /* waits for no company, nor does what is ahead */
             return 0;
         shortest = fmin(shortest, window - waited);
         if (call->deadline_s > 0)
@@ -850,23 +834,13 @@ static void enqueue(struct client_queue *c, struct call *call)
     c->last = call->next_ready ? c->last : call;
 }
 
-/* Do what a fork or truncate asks if nothing keeps it waiting; false if something does. */
-static bool runs_at_once(struct client_queue *c, struct call *call)
+/* Whether something keeps a fork or truncate waiting: calls on its sequence, or bytes on the host. */
+static bool is_held_up(const struct client_queue *c, const struct call *call)
 {
-    struct engine_state *state = c->o.state;
-    uint32_t row = sequences_find(state->sequences, call->id);
-    bool fork = call->kind == CALL_FORK;
-    if ((!fork && call->kind != CALL_TRUNCATE) ||
-        (row != NO_ROW && sequences_at(state->sequences, row)->queued) ||
-        (row != NO_ROW && fork && block_tables_view(tables_of(c), row).swapped))
-        return false;
-    if (!fork)
-        sequence_ops_truncate(state, call);
-    else if (sequence_ops_check_fork(state, call) != NO_ROW)
-        sequence_ops_fork(state, call);
-    state->epoch++;
-    c->o.complete(call, c->o.cookie);
-    return true;
+    uint32_t row = sequences_find(c->o.state->sequences, call->id);
+    return row != NO_ROW &&
+           (sequences_at(c->o.state->sequences, row)->queued ||
+            (call->kind == CALL_FORK && block_tables_view(tables_of(c), row).swapped));
 }
 
 /* Name the sequence that a fork or truncate is of, so that it keeps its place among the calls on it. */
@@ -881,15 +855,19 @@ static void name_sequence(struct call *call)
 void client_queue_add(struct client_queue *c, struct call *call)
 {
     uint32_t tokens = tokens_of(call);
-    if (runs_at_once(c, call))
+    bool whole = call->kind == CALL_FORK || call->kind == CALL_TRUNCATE; /* of a sequence */
+    if (whole && !is_held_up(c, call)) {
+        (void)take(c, call);
+        finish_taking(c, call);
         return;
+    }
     if (call->rows > c->rows_max || tokens > c->rows_max || call->sequence_count > c->rows_max) {
         call_fail(call, ATTND_INVALID, "%u rows of %u sequences; scheduler.step_rows_max is %u",
                   tokens > call->rows ? tokens : call->rows, call->sequence_count, c->rows_max);
         c->o.complete(call, c->o.cookie);
         return;
     }
-    if (call->kind == CALL_FORK || call->kind == CALL_TRUNCATE)
+    if (whole)
         name_sequence(call);
     count_queued(c, call, 1);
     call->priority = call->kind == CALL_LEASE ? call->options.priority : INT32_MIN;

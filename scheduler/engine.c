@@ -300,7 +300,7 @@ static bool form_step(struct engine *e)
     workload_run_fill(e->state.workloads, step);
     check_invariants(e);
     if (step_is_empty(step))
-        return step_pass(step);
+        return step_skip(step);
     step_submit(step);
     return true;
 }

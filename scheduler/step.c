@@ -478,7 +478,7 @@ void step_submit(struct step *s)
     x->number++;
 }
 
-bool step_pass(struct step *s)
+bool step_skip(struct step *s)
 {
     struct steps *x = s->of;
     assert(step_is_empty(s));

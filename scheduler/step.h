@@ -135,9 +135,9 @@ bool step_is_empty(const struct step *step);
 /* Queries so far. */
 uint32_t step_row_count(const struct step *step);
 
-/* step_pass: an empty step that is not submitted, while none is in flight: what was given up in it, and
+/* step_skip: an empty step that is not submitted, while none is in flight: what was given up in it, and
  * waits for its end, is lifted. False when there is nothing of the kind. */
-bool step_pass(struct step *step);
+bool step_skip(struct step *step);
 
 /* step_submit: hand the step to the backend. */
 void step_submit(struct step *step);
