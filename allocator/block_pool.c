@@ -292,8 +292,7 @@ static void retire_block(struct block_pool *pool, uint32_t id)
 /* All holders of a block are partial, and one of them or another has fewer slots than before. */
 static void lower_fill(struct block_pool *pool, uint32_t id)
 {
-    assert(pool->block[id].state == BLOCK_HELD &&
-           pool->block[id].refs == pool->block[id].partials.count);
+    assert(pool->block[id].state == BLOCK_HELD && pool->block[id].refs == pool->block[id].partials.count);
     block_pool_set_fill(pool, id, pool->on_fill(id, pool->cookie));
 }
 
@@ -461,8 +460,7 @@ static const char *membership_fault(const struct block_pool *pool)
         return "I3: the ring's live entries are not the cached blocks";
     for (unsigned i = 0; i < STEPS_IN_FLIGHT_MAX; i++) {
         for (uint32_t id = pool->fences[i].first; id != NO_BLOCK; id = pool->block[id].fence_next) {
-            if (pool->block[id].state != BLOCK_FENCED ||
-                pool->block[id].last_step % STEPS_IN_FLIGHT_MAX != i)
+            if (pool->block[id].state != BLOCK_FENCED || pool->block[id].last_step % STEPS_IN_FLIGHT_MAX != i)
                 return "I3: a fence list holds a block that is not fenced by its step";
             if (pool->block[id].last_step <= pool->retired)
                 return "I7: a fence outlives its step";

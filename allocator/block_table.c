@@ -64,10 +64,10 @@ struct row {
     uint32_t entries;                /* blocks */
     uint32_t cursor_min, cursor_max; /* tokens; equal: the per-layer cursors are not kept */
     uint32_t plain_first,
-        plain_end; /* slots known to lie in blocks of our own that are not published: no need to look */
-    uint32_t published;                    /* leading blocks that are published */
-    uint32_t retired;                      /* tokens written by retired steps, at most */
-    uint32_t known;                        /* tokens from 0 on whose ids are known */
+        plain_end;      /* slots known to lie in blocks of our own that are not published: no need to look */
+    uint32_t published; /* leading blocks that are published */
+    uint32_t retired;   /* tokens written by retired steps, at most */
+    uint32_t known;     /* tokens from 0 on whose ids are known */
     uint32_t pending[STEPS_IN_FLIGHT_MAX]; /* length when the step was submitted, by step modulo their
                                               number */
     uint64_t last_step;                    /* newest step that uses the row or its blocks */
@@ -90,16 +90,14 @@ struct block_tables {
     struct prefix_index *index;
     struct swap_ledger *ledger;
     struct id_bitmap free_rows;
-    struct row *rows; /* [rows] */
-    uint32_t *high;   /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
+    struct row *rows;       /* [rows] */
+    uint32_t *high;         /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
     uint32_t *next_leaving; /* [rows] in the list of the row's last step */
     uint32_t *version;      /* [rows] counts changes to entries that the row had */
     uint32_t *ids;          /* [rows + loose_rows][row_blocks] */
-    uint32_t
-        *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
-    uint32_t *cursors; /* [rows][layers], see above */
-    uint32_t
-        *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
+    uint32_t *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
+    uint32_t *cursors;      /* [rows][layers], see above */
+    uint32_t *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
     struct partial_link *partial_links;   /* [rows] */
     struct block_partials *host_partials; /* [host_blocks] empty while there is a device block */
     uint16_t *host_fill;                  /* [host_blocks] slots with good bytes */
@@ -203,8 +201,7 @@ static uint32_t place_of(const struct block_tables *t, uint32_t row, uint32_t i)
 /* The list of a block, by place_of(). */
 static struct block_partials *partials_at(const struct block_tables *t, uint32_t place)
 {
-    return place < t->o.blocks ? block_pool_partials(t->pool, place)
-                               : &t->host_partials[place - t->o.blocks];
+    return place < t->o.blocks ? block_pool_partials(t->pool, place) : &t->host_partials[place - t->o.blocks];
 }
 
 static void link_partial(struct block_tables *t, uint32_t row, uint32_t i)
@@ -243,8 +240,7 @@ static void move_partial(struct block_tables *t, uint32_t row, uint32_t from, ui
 }
 
 /* The most slots that a row of the list has; none has more than `most`, which ends the search. */
-static uint32_t largest_part(const struct block_tables *t, const struct block_partials *list,
-                             uint32_t most)
+static uint32_t largest_part(const struct block_tables *t, const struct block_partials *list, uint32_t most)
 {
     uint32_t largest = 0, row = list->first;
     for (uint32_t n = list->count; n > 0 && largest < most; n--) {
@@ -361,14 +357,12 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->marks = calloc(options->rows, sizeof *t->marks);
     t->recount = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->recount);
     t->order = calloc(options->blocks, sizeof *t->order);
-    if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation ||
-        !t->tokens || !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill ||
-        !t->claims || !t->marks || !t->recount || !t->order ||
-        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+    if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation || !t->tokens ||
+        !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill || !t->claims || !t->marks ||
+        !t->recount || !t->order || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, options->block_size, forget_evicted, fill_of_partials, t,
                           &t->pool) != 0 ||
-        prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) !=
-            0 ||
+        prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) != 0 ||
         swap_ledger_create(options->blocks, options->host_blocks, &t->ledger) != 0) {
         block_tables_destroy(t);
         return ATTND_NO_MEMORY;
@@ -403,8 +397,7 @@ void block_tables_destroy(struct block_tables *t)
     free(t);
 }
 
-uint32_t block_tables_open_root(struct block_tables *t, uint32_t owner, const void *salt,
-                                size_t salt_bytes)
+uint32_t block_tables_open_root(struct block_tables *t, uint32_t owner, const void *salt, size_t salt_bytes)
 {
     return prefix_index_open_root(t->index, owner, salt, salt_bytes);
 }
@@ -571,8 +564,7 @@ static uint32_t need_of_swapped(const struct block_tables *t, const struct reser
     uint32_t end = q->first < q->end ? blocks_for(t, q->end) : 0;
     for (uint32_t i = q->first / t->o.block_size; i < smaller(end, r->entries); i++) {
         uint32_t host = *entry(t, q->row, i);
-        need += swap_ledger_refs(t->ledger, host) > 1 ||
-                swap_ledger_device_of(t->ledger, host) != NO_BLOCK;
+        need += swap_ledger_refs(t->ledger, host) > 1 || swap_ledger_device_of(t->ledger, host) != NO_BLOCK;
     }
     return need + (end > r->entries ? end - r->entries : 0);
 }
@@ -610,8 +602,8 @@ static void unclaim(struct block_tables *t, const struct reserve_request *q)
 }
 
 /* Blocks that all requests take together; indices of those that are not plain go to marks[]. */
-static uint32_t plan_requests(struct block_tables *t, const struct reserve_request *requests,
-                              uint32_t n, uint32_t *marked)
+static uint32_t plan_requests(struct block_tables *t, const struct reserve_request *requests, uint32_t n,
+                              uint32_t *marked)
 {
     uint32_t need = 0;
     *marked = 0;
@@ -695,8 +687,8 @@ int block_tables_reserve(struct block_tables *t, uint64_t step, const struct res
     return 0;
 }
 
-void block_tables_note_tokens(struct block_tables *t, uint32_t row, uint32_t position,
-                              const uint32_t *tokens, uint32_t n)
+void block_tables_note_tokens(struct block_tables *t, uint32_t row, uint32_t position, const uint32_t *tokens,
+                              uint32_t n)
 {
     struct row *r = live_row(t, row);
     assert(!r->swapped && position >= r->cursor_max && position + n <= r->entries * t->o.block_size);
@@ -775,16 +767,14 @@ static void take_part(struct row *r, uint64_t step)
 
 void block_tables_submit(struct block_tables *t, uint32_t row, uint64_t step)
 {
-    assert(step > block_pool_retired(t->pool) &&
-           step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
+    assert(step > block_pool_retired(t->pool) && step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
     take_part(live_row(t, row), step);
 }
 
-void block_tables_submit_all(struct block_tables *t, uint64_t step,
-                             const struct reserve_request *requests, uint32_t n)
+void block_tables_submit_all(struct block_tables *t, uint64_t step, const struct reserve_request *requests,
+                             uint32_t n)
 {
-    assert(step > block_pool_retired(t->pool) &&
-           step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
+    assert(step > block_pool_retired(t->pool) && step <= block_pool_retired(t->pool) + STEPS_IN_FLIGHT_MAX);
     for (uint32_t i = 0; i < n; i++) {
         struct row *r = live_row(t, requests[i].row);
         assert(r->cursor_min == r->cursor_max && !r->swapped && requests[i].first == r->cursor_max);
@@ -851,8 +841,7 @@ void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint3
 
 static bool has_held_child(const struct block_tables *t, uint32_t id)
 {
-    uint32_t child =
-        block_pool_is_published(t->pool, id) ? prefix_index_first_child(t->index, id) : NO_BLOCK;
+    uint32_t child = block_pool_is_published(t->pool, id) ? prefix_index_first_child(t->index, id) : NO_BLOCK;
     while (child != NO_BLOCK && block_pool_state(t->pool, child) != BLOCK_HELD)
         child = prefix_index_next_child(t->index, child);
     return child != NO_BLOCK;
@@ -880,8 +869,8 @@ static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struc
         block_pool_release(t->pool, &id, 1, step);
 }
 
-int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step,
-                          struct block_copy *copies, uint32_t *copy_count)
+int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, struct block_copy *copies,
+                          uint32_t *copy_count)
 {
     struct row *r = live_row(t, row);
     assert(!r->swapped);
@@ -906,8 +895,7 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step,
 }
 
 /* Bring the bytes of `host` back to the device for every entry that is parked on it. */
-static void bring_back(struct block_tables *t, uint32_t host, struct block_copy *copies,
-                       uint32_t *copy_count)
+static void bring_back(struct block_tables *t, uint32_t host, struct block_copy *copies, uint32_t *copy_count)
 {
     uint32_t id = take_block(t);
     swap_ledger_attach(t->ledger, host, id);
@@ -1061,8 +1049,7 @@ uint32_t block_tables_cursor(const struct block_tables *t, uint32_t row, uint32_
 {
     const struct row *r = live_row(t, row);
     assert(layer < t->o.layers);
-    return r->cursor_min == r->cursor_max ? r->cursor_min
-                                          : t->cursors[(uint64_t)row * t->o.layers + layer];
+    return r->cursor_min == r->cursor_max ? r->cursor_min : t->cursors[(uint64_t)row * t->o.layers + layer];
 }
 
 struct block_tables_counts block_tables_counts(const struct block_tables *t)
@@ -1237,12 +1224,10 @@ static const char *eviction_order_fault(struct block_tables *t)
     for (uint32_t i = 0; i < n; i++)
         rank[t->order[i]] = i + 1;
     for (uint32_t id = 0; id < t->o.blocks; id++) {
-        uint32_t parent =
-            block_pool_is_published(t->pool, id) ? prefix_index_parent(t->index, id) : NO_BLOCK;
+        uint32_t parent = block_pool_is_published(t->pool, id) ? prefix_index_parent(t->index, id) : NO_BLOCK;
         if (parent == NO_BLOCK)
             continue;
-        enum block_state state = block_pool_state(t->pool, id),
-                         above = block_pool_state(t->pool, parent);
+        enum block_state state = block_pool_state(t->pool, id), above = block_pool_state(t->pool, parent);
         if (state == BLOCK_HELD && above != BLOCK_HELD)
             return "I9: a held block's parent is not held";
         if (above == BLOCK_CACHED && (state != BLOCK_CACHED || rank[id] > rank[parent]))

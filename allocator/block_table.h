@@ -71,8 +71,7 @@ struct block_table_view {
 
 /* block_tables_create(options, tables): everything is allocated here; tables and token ids are mapped
  * and cost memory only as they fill. Returns 0 or ATTND_NO_MEMORY. */
-MUST_USE int block_tables_create(const struct block_tables_options *options,
-                                 struct block_tables **tables);
+MUST_USE int block_tables_create(const struct block_tables_options *options, struct block_tables **tables);
 void block_tables_destroy(struct block_tables *tables);
 
 /* block_tables_open_root: see prefix_index_open_root(). The caller's reference ends with
@@ -84,19 +83,18 @@ void block_tables_close_root(struct block_tables *tables, uint32_t root);
 /* block_tables_add(tables, root, tokens, n, row): a new sequence that may share under `root` (NO_ROOT:
  * with nobody). The longest chain of published blocks that spells the front of `tokens` [n] becomes its
  * own front: its length. Returns 0 or ATTND_NO_SEQUENCES. O(n). */
-MUST_USE int block_tables_add(struct block_tables *tables, uint32_t root, const uint32_t *tokens,
-                              uint32_t n, uint32_t *row);
+MUST_USE int block_tables_add(struct block_tables *tables, uint32_t root, const uint32_t *tokens, uint32_t n,
+                              uint32_t *row);
 
 /* block_tables_match(tables, root, tokens, n, held): how many blocks block_tables_add() would share,
  * and in *held how many of those a sequence holds already: the others leave the cache. O(n). */
-uint32_t block_tables_match(struct block_tables *tables, uint32_t root, const uint32_t *tokens,
-                            uint32_t n, uint32_t *held);
+uint32_t block_tables_match(struct block_tables *tables, uint32_t root, const uint32_t *tokens, uint32_t n,
+                            uint32_t *held);
 
 /* block_tables_fork(tables, parent, length, row): a new row that shares the parent's blocks up to
  * `length` <= the parent's length; all its cursors are `length`. The parent is resident. Returns 0 or
  * ATTND_NO_SEQUENCES. O(blocks). */
-MUST_USE int block_tables_fork(struct block_tables *tables, uint32_t parent, uint32_t length,
-                               uint32_t *row);
+MUST_USE int block_tables_fork(struct block_tables *tables, uint32_t parent, uint32_t length, uint32_t *row);
 
 /* block_tables_reserve(tables, step, requests, n, copies, copy_count): give every request the blocks it
  * will write in `step`: new ones at the end, a private copy of each shared one, and a published one
@@ -109,8 +107,7 @@ MUST_USE int block_tables_reserve(struct block_tables *tables, uint64_t step,
 
 /* block_tables_need: how many blocks such a reserve would take. Rows may be swapped out: then at most so
  * many, with those that swapping them in takes. */
-uint32_t block_tables_need(struct block_tables *tables, const struct reserve_request *requests,
-                           uint32_t n);
+uint32_t block_tables_need(struct block_tables *tables, const struct reserve_request *requests, uint32_t n);
 
 /* block_tables_note_tokens(tables, row, position, tokens, n): the token ids of positions that are
  * reserved and not yet written. They count only as far as they continue what is known from position 0
@@ -131,8 +128,7 @@ void block_tables_submit_all(struct block_tables *tables, uint64_t step,
 
 /* block_tables_retire_step(tables, step, rows, n): the step, in which these rows took part, is done.
  * Rows that were removed meanwhile are left alone. */
-void block_tables_retire_step(struct block_tables *tables, uint64_t step, const uint32_t *rows,
-                              uint32_t n);
+void block_tables_retire_step(struct block_tables *tables, uint64_t step, const uint32_t *rows, uint32_t n);
 
 /* block_tables_awaits_step: whether blocks or rows that were given up wait for the end of a step. */
 bool block_tables_awaits_step(const struct block_tables *tables);

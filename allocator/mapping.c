@@ -10,8 +10,7 @@ void *mapping_create(uint64_t bytes, int huge)
     if (p == MAP_FAILED)
         return NULL;
     if (huge)
-        (void)madvise(p, bytes,
-                      MADV_HUGEPAGE); /* where the kernel has none, small pages work as well */
+        (void)madvise(p, bytes, MADV_HUGEPAGE); /* where the kernel has none, small pages work as well */
     return p;
 }
 

@@ -102,15 +102,15 @@ static const uint32_t *tokens_of(const struct prefix_index *index, uint32_t id)
 }
 
 /* The published block that is exactly this, or NO_BLOCK. */
-static uint32_t find(const struct prefix_index *index, XXH128_hash_t chain, uint32_t root,
-                     uint32_t parent, const uint32_t *tokens)
+static uint32_t find(const struct prefix_index *index, XXH128_hash_t chain, uint32_t root, uint32_t parent,
+                     const uint32_t *tokens)
 {
     for (uint32_t at = home_of(index, chain); index->slots[at] != NO_BLOCK;
          at = (at + 1) & index->slot_mask) {
         uint32_t id = index->slots[at];
         const struct node *node = &index->nodes[id];
-        if (node->chain.low64 == chain.low64 && node->chain.high64 == chain.high64 &&
-            node->root == root && node->parent == parent &&
+        if (node->chain.low64 == chain.low64 && node->chain.high64 == chain.high64 && node->root == root &&
+            node->parent == parent &&
             memcmp(tokens_of(index, id), tokens, index->block_size * sizeof *tokens) == 0)
             return id;
     }
@@ -175,8 +175,8 @@ static bool draw_secret(uint8_t *secret)
     return true;
 }
 
-int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens,
-                        unsigned hash_bits, struct prefix_index **result)
+int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens, unsigned hash_bits,
+                        struct prefix_index **result)
 {
     assert(block_size <= BLOCK_TOKENS_MAX && hash_bits <= PREFIX_HASH_BITS);
     struct prefix_index *index = calloc(1, sizeof *index);
@@ -210,8 +210,8 @@ void prefix_index_destroy(struct prefix_index *index)
     free(index);
 }
 
-uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens,
-                            uint32_t n, uint32_t *ids)
+uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens, uint32_t n,
+                            uint32_t *ids)
 {
     XXH128_hash_t chains[MATCH_BATCH];
     if (root == NO_ROOT)
@@ -226,8 +226,8 @@ uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uin
             __builtin_prefetch(&index->slots[home_of(index, chain)]);
         }
         for (uint32_t i = 0; i < count; i++) {
-            uint32_t id = find(index, chains[i], root, parent,
-                               tokens + (uint64_t)(start + i) * index->block_size);
+            uint32_t id =
+                find(index, chains[i], root, parent, tokens + (uint64_t)(start + i) * index->block_size);
             if (id == NO_BLOCK)
                 return start + i;
             ids[start + i] = parent = id;
@@ -361,6 +361,5 @@ const char *prefix_index_fault(const struct prefix_index *index, const struct bl
         if (index->roots[i].refs < root_blocks[i])
             return "I6: a root has fewer references than published blocks";
     }
-    return count == index->count ? NULL
-                                 : "I6: the index counts another number of blocks than are published";
+    return count == index->count ? NULL : "I6: the index counts another number of blocks than are published";
 }

@@ -41,14 +41,13 @@ void prefix_index_close_root(struct prefix_index *index, uint32_t root);
 
 /* prefix_index_match(index, root, tokens, n, ids): the longest chain of published blocks under `root`
  * that spells the first `n` blocks of `tokens`; writes its ids and returns its length in blocks. O(n). */
-uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens,
-                            uint32_t n, uint32_t *ids);
+uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens, uint32_t n,
+                            uint32_t *ids);
 
 /* prefix_index_publish(index, root, parent, id): add `id`, whose tokens stand in the arena, after the
  * published block `parent` (NO_BLOCK: at the root). Returns 0, or ATTND_EXISTS if another block already
  * says the same there. */
-MUST_USE int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t parent,
-                                  uint32_t id);
+MUST_USE int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t parent, uint32_t id);
 
 /* prefix_index_remove: take out `id`, which has no children. */
 void prefix_index_remove(struct prefix_index *index, uint32_t id);

@@ -112,8 +112,8 @@ static enum exit_code explain(const struct http_reply *reply)
 
 /* Send and parse. With --json the answer is printed as it is. *tree is NULL after an error, and when
  * nothing is left to show; free it with cJSON_Delete(). */
-static enum exit_code ask(const struct command *c, const char *method, const char *path,
-                          const char *body, cJSON **tree)
+static enum exit_code ask(const struct command *c, const char *method, const char *path, const char *body,
+                          cJSON **tree)
 {
     const struct http_request request = {.method = method, .path = path, .body = body};
     struct http_reply reply = http_client_send(c->client, &request);
@@ -194,8 +194,7 @@ static void __attribute__((format(printf, 2, 3))) row(const char *name, const ch
     va_end(args);
 }
 
-static void row_of_times(const cJSON *r, const char *name, const char *path, double scale,
-                         const char *unit)
+static void row_of_times(const cJSON *r, const char *name, const char *path, double scale, const char *unit)
 {
     char p50[64], p90[64], p99[64];
     snprintf(p50, sizeof p50, "%s.p50", path);
@@ -216,8 +215,8 @@ static void show_report(const cJSON *r)
 {
     char error[32];
     printf("workload %.0f %s in %.2f s\n", number(r, "id"), text(r, "state"), number(r, "wall_s"));
-    row("sequences", "%.0f of %.0f requests, %.0f forks", number(r, "sequences.total"),
-        number(r, "requests"), number(r, "forks"));
+    row("sequences", "%.0f of %.0f requests, %.0f forks", number(r, "sequences.total"), number(r, "requests"),
+        number(r, "forks"));
     row("tokens", "%.0f attended, %.0f appended as prompts, %.0f found in the cache",
         number(r, "tokens.done"), number(r, "tokens.prompt"), number(r, "tokens.cached"));
     row("steps", "%.0f", number(r, "steps"));
@@ -258,8 +257,7 @@ static char *shape_body(const struct options *o)
             cJSON_AddNumberToObject(tree, numbers[i].name, strtod(numbers[i].value, NULL));
     }
     if (o->verify)
-        cJSON_AddNumberToObject(cJSON_AddObjectToObject(tree, "verify"), "rows",
-                                strtod(o->verify, NULL));
+        cJSON_AddNumberToObject(cJSON_AddObjectToObject(tree, "verify"), "rows", strtod(o->verify, NULL));
     if (o->prefill)
         cJSON_AddStringToObject(tree, "prefill", o->prefill);
     if (o->arrival_rate) {
@@ -293,9 +291,8 @@ static bool trace_path(const struct options *o, char path[PATH_BYTES])
 {
     const struct {
         const char *name, *value;
-    } parts[] = {
-        {"count", o->count},           {"seed", o->seed},     {"length_scale", o->length_scale},
-        {"time_scale", o->time_scale}, {"verify", o->verify}, {"prefill", o->prefill}};
+    } parts[] = {{"count", o->count},           {"seed", o->seed},     {"length_scale", o->length_scale},
+                 {"time_scale", o->time_scale}, {"verify", o->verify}, {"prefill", o->prefill}};
     if (o->arrival_rate || o->arrival_cv || o->prefix_share || o->fork_share)
         return false;
     size_t n = (size_t)snprintf(path, PATH_BYTES, "/v1/workloads");
@@ -373,8 +370,8 @@ static int run_stats(const struct command *c)
     printf("up %.1f s, %s (%s) on %.0f threads\n", number(r, "uptime_s"), text(r, "backend.name"),
            text(r, "backend.isa"), number(r, "backend.threads"));
     row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced",
-        number(r, "pool.blocks"), number(r, "pool.free"), number(r, "pool.held"),
-        number(r, "pool.shared"), number(r, "pool.cached"), number(r, "pool.fenced"));
+        number(r, "pool.blocks"), number(r, "pool.free"), number(r, "pool.held"), number(r, "pool.shared"),
+        number(r, "pool.cached"), number(r, "pool.fenced"));
     row("tokens", "%.0f in sequences, %.0f stored: sharing %.2f", number(r, "pool.tokens_logical"),
         number(r, "pool.tokens_physical"), number(r, "pool.sharing_ratio"));
     row("sequences", "%.0f: %.0f idle, %.0f queued, %.0f running", number(r, "sequences.count"),

@@ -155,8 +155,7 @@ static struct config_origin *origin_of(const struct config *c, const struct key 
     return &c->origins[key - keys];
 }
 
-static int __attribute__((format(printf, 2, 3)))
-fail(char error[CONFIG_ERROR_BYTES], const char *format, ...)
+static int __attribute__((format(printf, 2, 3))) fail(char error[CONFIG_ERROR_BYTES], const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -285,8 +284,8 @@ static int store(struct config *c, const struct key *key, const cJSON *item, cha
 }
 
 /* Give `key` the value `item` from `place`; takes ownership of both. */
-static int assign(struct config *c, const struct key *key, enum origin_kind kind, cJSON *item,
-                  char *place, char error[CONFIG_ERROR_BYTES])
+static int assign(struct config *c, const struct key *key, enum origin_kind kind, cJSON *item, char *place,
+                  char error[CONFIG_ERROR_BYTES])
 {
     char reason[CONFIG_ERROR_BYTES];
     struct config_origin *origin = origin_of(c, key);
@@ -310,8 +309,8 @@ static int apply_defaults(struct config *c, char error[CONFIG_ERROR_BYTES])
 }
 
 /* Every member of `tree`, whose path so far is `prefix`: a section is entered, a key assigned. */
-static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const char *file,
-                      const char *text, size_t bytes, char error[CONFIG_ERROR_BYTES])
+static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const char *file, const char *text,
+                      size_t bytes, char error[CONFIG_ERROR_BYTES])
 {
     cJSON *next;
     for (cJSON *item = tree->child; item; item = next) {
@@ -445,8 +444,8 @@ static int apply_sets(struct config *c, const struct config_inputs *in, char err
         const struct key *key = key_find(path);
         if (!key)
             return fail(error, "--set %.200s: %s: no such key (attnd --help lists them)", set, path);
-        int rc = assign(c, key, FROM_FLAG, parse_word(key, equals + 1),
-                        format_text("--set %.200s", set), error);
+        int rc =
+            assign(c, key, FROM_FLAG, parse_word(key, equals + 1), format_text("--set %.200s", set), error);
         if (rc != 0)
             return rc;
     }
@@ -500,8 +499,7 @@ static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
         c->pool_blocks = c->pool_bytes / block_bytes;
         if (c->pool_blocks == 0 || c->pool_blocks > POOL_BLOCKS_MAX) {
             snprintf(reason, sizeof reason, "%llu blocks of %llu bytes fit; wants 1..%u",
-                     (unsigned long long)c->pool_blocks, (unsigned long long)block_bytes,
-                     POOL_BLOCKS_MAX);
+                     (unsigned long long)c->pool_blocks, (unsigned long long)block_bytes, POOL_BLOCKS_MAX);
             return misfit(c, "pool.bytes", reason, error);
         }
     } else if (bytes_from == blocks_from && bytes_from != FROM_DEFAULT) {
@@ -516,8 +514,7 @@ static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
-int config_load(struct config *config, const struct config_inputs *inputs,
-                char error[CONFIG_ERROR_BYTES])
+int config_load(struct config *config, const struct config_inputs *inputs, char error[CONFIG_ERROR_BYTES])
 {
     *config = (struct config){.origins = calloc(KEY_COUNT, sizeof *config->origins)};
     if (!config->origins)
@@ -591,8 +588,8 @@ void config_print(const struct config *config, FILE *out)
         if (section && first)
             fprintf(out, "  \"%.*s\": {\n", (int)section, shown[i]->path);
         fprintf(out, "%s\"%s\": %s%s // %s\n", section ? "    " : "  ",
-                shown[i]->path + section + (section > 0), value ? value : "null",
-                section && last ? "" : ",", origin->place);
+                shown[i]->path + section + (section > 0), value ? value : "null", section && last ? "" : ",",
+                origin->place);
         if (section && last)
             fputs(i + 1 == count ? "  }\n" : "  },\n", out);
         free(value);
@@ -609,11 +606,10 @@ void config_print_memory(const struct config *config, FILE *out)
 {
     const struct geometry *g = &config->geometry;
     uint64_t available = config_memory_available();
-    fprintf(
-        out,
-        "K and V of one token     2 x %u heads x %u dims x %zu bytes (%s) x %u layers = %llu bytes\n",
-        g->kv_heads, g->head_dim, dtype_bytes(g->kv_dtype), dtype_name(g->kv_dtype), g->layers,
-        (unsigned long long)(geometry_token_bytes(g) * g->layers));
+    fprintf(out,
+            "K and V of one token     2 x %u heads x %u dims x %zu bytes (%s) x %u layers = %llu bytes\n",
+            g->kv_heads, g->head_dim, dtype_bytes(g->kv_dtype), dtype_name(g->kv_dtype), g->layers,
+            (unsigned long long)(geometry_token_bytes(g) * g->layers));
     fprintf(out, "one block                %u tokens = %llu bytes\n", g->block_size,
             (unsigned long long)geometry_block_bytes(g));
     fprintf(out, "pool                     %llu blocks = %llu tokens\n",
@@ -639,8 +635,7 @@ static uint64_t read_number(const char *path, const char *label, uint64_t unit)
     if (!f)
         return 0;
     while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, label, strlen(label)) == 0 &&
-            sscanf(line + strlen(label), "%llu", &value) == 1)
+        if (strncmp(line, label, strlen(label)) == 0 && sscanf(line + strlen(label), "%llu", &value) == 1)
             break;
     }
     fclose(f);

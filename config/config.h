@@ -36,7 +36,7 @@ struct config_limits {
 
 /* When a workload's sequence may start. */
 enum admission {
-    ADMISSION_FORECAST, /* when all that run can come to their end without more blocks than there are */
+    ADMISSION_FORECAST,  /* when all that run can come to their end without more blocks than there are */
     ADMISSION_OPTIMISTIC /* when its prompt fits; who came last is preempted when blocks run out */
 };
 

@@ -90,14 +90,13 @@ int geometry_check(const struct geometry *g, const char **field, char reason[GEO
     }
     if (g->head_dim % HEAD_DIM_STEP != 0) {
         *field = "head_dim";
-        snprintf(reason, GEOMETRY_REASON_BYTES, "%u is not a multiple of %d", g->head_dim,
-                 HEAD_DIM_STEP);
+        snprintf(reason, GEOMETRY_REASON_BYTES, "%u is not a multiple of %d", g->head_dim, HEAD_DIM_STEP);
         return ATTND_INVALID;
     }
     if (dtype_is_fp8(g->dtype)) {
         *field = "dtype";
-        snprintf(reason, GEOMETRY_REASON_BYTES,
-                 "q and o can be f32, f16 or bf16, not %s (kv_dtype can)", dtype_name(g->dtype));
+        snprintf(reason, GEOMETRY_REASON_BYTES, "q and o can be f32, f16 or bf16, not %s (kv_dtype can)",
+                 dtype_name(g->dtype));
         return ATTND_INVALID;
     }
     if (g->layout == LAYOUT_VLLM && check_vllm(g, field, reason) != 0)
@@ -114,8 +113,7 @@ int geometry_check(const struct geometry *g, const char **field, char reason[GEO
     }
     if (!(isfinite(g->softcap) && g->softcap >= 0)) {
         *field = "softcap";
-        snprintf(reason, GEOMETRY_REASON_BYTES, "%g is neither 0 nor a positive number",
-                 (double)g->softcap);
+        snprintf(reason, GEOMETRY_REASON_BYTES, "%g is neither 0 nor a positive number", (double)g->softcap);
         return ATTND_INVALID;
     }
     return 0;

@@ -26,11 +26,11 @@ enum {
 #define POOL_BYTES_MAX (UINT64_C(1) << 50)
 
 /* XX(constant, name, bytes of an element) */
-#define DTYPE_MAP(XX)                                                                                  \
-    XX(DTYPE_F32, "f32", 4)                                                                            \
-    XX(DTYPE_F16, "f16", 2)                                                                            \
-    XX(DTYPE_BF16, "bf16", 2)                                                                          \
-    XX(DTYPE_E4M3, "e4m3", 1) /* OCP E4M3FN: largest 448, no infinity */                               \
+#define DTYPE_MAP(XX)                                                                                        \
+    XX(DTYPE_F32, "f32", 4)                                                                                  \
+    XX(DTYPE_F16, "f16", 2)                                                                                  \
+    XX(DTYPE_BF16, "bf16", 2)                                                                                \
+    XX(DTYPE_E4M3, "e4m3", 1) /* OCP E4M3FN: largest 448, no infinity */                                     \
     XX(DTYPE_E5M2, "e5m2", 1) /* OCP E5M2: largest 57344 */
 
 enum dtype {
@@ -88,8 +88,7 @@ extern const char *const layout_names[LAYOUT_COUNT + 1]; /* likewise */
 
 /* geometry_check(g, field, reason): whether `g` can be served. Returns 0, or ATTND_INVALID with the
  * name of the offending field ("query_heads", a constant) in `*field` and a sentence in `reason`. */
-MUST_USE int geometry_check(const struct geometry *g, const char **field,
-                            char reason[GEOMETRY_REASON_BYTES]);
+MUST_USE int geometry_check(const struct geometry *g, const char **field, char reason[GEOMETRY_REASON_BYTES]);
 
 /* Query heads that share one KV head. */
 static inline uint32_t geometry_group(const struct geometry *g)
@@ -99,17 +98,16 @@ static inline uint32_t geometry_group(const struct geometry *g)
 
 /* Whether a query head that sees positions below `keys` sees position `j` of them under block-sparse
  * attention. */
-static inline int geometry_sees(const struct geometry *g, uint32_t query_head, uint32_t keys,
-                                uint32_t j)
+static inline int geometry_sees(const struct geometry *g, uint32_t query_head, uint32_t keys, uint32_t j)
 {
     const struct block_sparse *s = &g->sparse;
     if (s->vert_stride <= 1)
         return 1;
     uint32_t query_block = (keys - 1) / s->block_size, key_block = j / s->block_size;
-    uint32_t first = s->head_sliding_step >= 0
-                         ? (s->tp_rank * g->query_heads + query_head) * (uint32_t)s->head_sliding_step
-                         : (s->tp_rank * g->kv_heads + query_head / geometry_group(g)) *
-                               (uint32_t)-s->head_sliding_step;
+    uint32_t first =
+        s->head_sliding_step >= 0
+            ? (s->tp_rank * g->query_heads + query_head) * (uint32_t)s->head_sliding_step
+            : (s->tp_rank * g->kv_heads + query_head / geometry_group(g)) * (uint32_t)-s->head_sliding_step;
     return key_block + s->local_blocks > query_block || (key_block + first + 1) % s->vert_stride == 0;
 }
 

@@ -35,9 +35,8 @@ void log_line(enum log_level level, const char *format, ...)
     if (wanted > 0)
         n += (size_t)wanted;
     if (n > sizeof line - 1)
-        n = sizeof line - 1; /* a longer line is cut */
-    for (size_t i = 0; i < n;
-         i++) /* what a client sent may be quoted: it must not begin a line of its own */
+        n = sizeof line - 1;       /* a longer line is cut */
+    for (size_t i = 0; i < n; i++) /* what a client sent may be quoted: it must not begin a line of its own */
         line[i] = (unsigned char)line[i] < ' ' ? '?' : line[i];
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, n) < 0)

@@ -50,8 +50,8 @@ static int refuse(const struct target *t, const char **field, char reason[GEOMET
 {
     *field = t->field;
     snprintf(reason, GEOMETRY_REASON_BYTES, "wants %sa %snumber, a list of %u%s, or \"seeded\"",
-             t->constant <= ALIBI ? "false, " : "", t->constant >= K_SCALE ? "positive " : "",
-             t->columns, t->constant == ALIBI ? "" : " (or one such list per layer)");
+             t->constant <= ALIBI ? "false, " : "", t->constant >= K_SCALE ? "positive " : "", t->columns,
+             t->constant == ALIBI ? "" : " (or one such list per layer)");
     return ATTND_INVALID;
 }
 

@@ -45,8 +45,7 @@ int attention_open(const struct attention_options *options, struct attention **a
         return cpu_backend_open(options, attention, error);
     }
     snprintf(error, ATTENTION_ERROR_BYTES,
-             "backend.name: there is no \"%.32s\", only auto, cuda, cpu and reference",
-             options->backend);
+             "backend.name: there is no \"%.32s\", only auto, cuda, cpu and reference", options->backend);
     return ATTND_INVALID;
 }
 
@@ -210,8 +209,7 @@ void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t blo
     leave(attention);
 }
 
-uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows,
-                              const uint32_t *ids)
+uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids)
 {
     if (attention->hangs)
         return 0;
@@ -242,8 +240,8 @@ bool attention_self_test(struct attention *attention)
     return passed;
 }
 
-bool attention_time_passes(struct attention *attention, const struct attention_step *step,
-                           uint32_t replays, bool apart, double *us)
+bool attention_time_passes(struct attention *attention, const struct attention_step *step, uint32_t replays,
+                           bool apart, double *us)
 {
     if (attention->hangs || !attention->ops->time_passes)
         return false;

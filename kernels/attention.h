@@ -37,14 +37,14 @@ struct attention;
 enum attention_kernel { ATTENTION_AUTO, ATTENTION_PAGED_V1, ATTENTION_PAGED_V2 };
 
 struct attention_options {
-    const char *backend;          /* "auto", "cuda", "cpu" or "reference" */
-    const char *isa;              /* of the CPU backend: "auto" or a name of attention_isa_names */
-    uint32_t threads;             /* of the CPU backend; 0: as many as this process may use */
-    uint32_t device;              /* of the CUDA backend: which GPU */
-    enum attention_kernel kernel; /* likewise */
-    const char *cache;            /* likewise: folder for compiled kernels, "" or "none" (config.c) */
-    uint32_t step_timeout_s;      /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
-    const struct geometry *geometry;         /* borrowed for the life of the backend */
+    const char *backend;             /* "auto", "cuda", "cpu" or "reference" */
+    const char *isa;                 /* of the CPU backend: "auto" or a name of attention_isa_names */
+    uint32_t threads;                /* of the CPU backend; 0: as many as this process may use */
+    uint32_t device;                 /* of the CUDA backend: which GPU */
+    enum attention_kernel kernel;    /* likewise */
+    const char *cache;               /* likewise: folder for compiled kernels, "" or "none" (config.c) */
+    uint32_t step_timeout_s;         /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
+    const struct geometry *geometry; /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
     uint32_t host_blocks;              /* in host memory, for swapping */
@@ -63,9 +63,9 @@ struct attention_info {
     uint32_t threads; /* of the host, or multiprocessors */
     uint32_t tasks;   /* pieces of work that keep all of them busy to the end */
     bool bit_stable;
-    bool on_device; /* not on this machine's processors, which are free while a step is computed */
+    bool on_device;           /* not on this machine's processors, which are free while a step is computed */
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
-    bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
+    bool p_rounded;           /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
                        they weigh values */
 };
 
@@ -201,8 +201,7 @@ void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t blo
 /* attention_compare_kv(a, rows, ids): how many of the rows, from the first one on, are what stands in
  * the pool at their positions, once converted as an append converts them; `ids` is their sequence's
  * table. No step is in flight. */
-uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows,
-                              const uint32_t *ids);
+uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids);
 
 /* attention_merge_states: merge on the backend. No step is in flight. */
 void attention_merge_states(struct attention *attention, const struct merge_states *m);
@@ -220,8 +219,8 @@ double attention_measure_roof(struct attention *attention);
  * the other, per pass: `replays` values in us[], unsorted. `apart`: with an empty kernel ahead of each
  * pass, whose own time is subtracted. Only a device has such a clock: returns false
  * for the others. For benchmarks. No step is in flight. */
-bool attention_time_passes(struct attention *attention, const struct attention_step *step,
-                           uint32_t replays, bool apart, double *us);
+bool attention_time_passes(struct attention *attention, const struct attention_step *step, uint32_t replays,
+                           bool apart, double *us);
 
 /* attention_compile_kernels(g, arch, cache, report, error): compile the CUDA kernels for a geometry and
  * a kind of GPU ("sm_90a"), which need not be there, into `cache`. A line a kernel goes to `report`.

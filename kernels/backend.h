@@ -18,15 +18,13 @@ struct attention_ops {
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
     void (*read_kv)(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
                     uint32_t count, void *k, void *v);
-    uint32_t (*compare_kv)(struct attention *attention, const struct kv_rows *rows,
-                           const uint32_t *ids);
-    void (*merge_states)(struct attention *attention,
-                         const struct merge_states *m); /* NULL: the host's */
+    uint32_t (*compare_kv)(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids);
+    void (*merge_states)(struct attention *attention, const struct merge_states *m); /* NULL: the host's */
     bool (*self_test)(struct attention *attention);
     double (*measure_roof)(struct attention *attention);
     /* NULL: no clock of its own */
-    bool (*time_passes)(struct attention *attention, const struct attention_step *step,
-                        uint32_t replays, bool apart, double *us);
+    bool (*time_passes)(struct attention *attention, const struct attention_step *step, uint32_t replays,
+                        bool apart, double *us);
 };
 
 /* The first member of every backend's own structure. */
@@ -39,9 +37,8 @@ struct attention {
     _Atomic uint32_t depth;              /* of calls of ops: 0, 1, or 2 where one makes another */
     _Atomic uint64_t beats;              /* counts their begins, and looks during waits */
     uint64_t submitted;                  /* steps */
-    struct attention_times
-        times[ATTENTION_STEPS_IN_FLIGHT]; /* by ticket, if the backend has no clock */
-    double ended_s;                       /* likewise: when the latest step was done */
+    struct attention_times times[ATTENTION_STEPS_IN_FLIGHT]; /* by ticket, if the backend has no clock */
+    double ended_s;                                          /* likewise: when the latest step was done */
 };
 
 /* backend_await(a, is_done, cookie, doing): ask is_done(cookie) until it is true. After step_timeout_s

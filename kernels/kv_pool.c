@@ -14,8 +14,7 @@ enum { RESERVE_BYTES = 64 << 20 }; /* of memory that the pool leaves to everythi
 void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *g, uint32_t blocks)
 {
     uint64_t row_bytes = g->head_dim * dtype_bytes(g->kv_dtype);
-    *pool =
-        (struct kv_pool){.geometry = g, .blocks = blocks, .element_bytes = dtype_bytes(g->kv_dtype)};
+    *pool = (struct kv_pool){.geometry = g, .blocks = blocks, .element_bytes = dtype_bytes(g->kv_dtype)};
     pool->half_bytes = row_bytes * g->kv_heads * g->block_size;
     pool->block_bytes = 2 * pool->half_bytes;
     pool->layer_bytes = pool->block_bytes * blocks;
@@ -65,15 +64,14 @@ static uint64_t packed_offset(const struct kv_pool *pool, uint32_t slot, uint32_
     const struct geometry *g = pool->geometry;
     uint32_t x = 16 / (uint32_t)pool->element_bytes;
     uint64_t row = (uint64_t)kv_head * g->head_dim + dim;
-    uint64_t element =
-        v ? row * g->block_size + slot
-          : (row / x * g->block_size + slot) * x + dim % x; /* head_dim is a multiple of x */
+    uint64_t element = v ? row * g->block_size + slot
+                         : (row / x * g->block_size + slot) * x + dim % x; /* head_dim is a multiple of x */
     return element * pool->element_bytes;
 }
 
 /* Move one row between its place in the pool and contiguous memory. */
-static void move_packed(const struct kv_pool *pool, uint8_t *half, uint32_t slot, uint32_t kv_head,
-                        bool v, uint8_t *row, bool store)
+static void move_packed(const struct kv_pool *pool, uint8_t *half, uint32_t slot, uint32_t kv_head, bool v,
+                        uint8_t *row, bool store)
 {
     size_t bytes = pool->element_bytes;
     for (uint32_t d = 0; d < pool->geometry->head_dim; d++) {
@@ -87,8 +85,8 @@ static uint8_t *half_of(const struct kv_pool *pool, uint32_t layer, uint32_t blo
     return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + v * pool->half_bytes;
 }
 
-void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
-                  uint32_t kv_head, bool v, void *row)
+void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
+                  bool v, void *row)
 {
     if (pool->geometry->layout == LAYOUT_VLLM)
         move_packed(pool, half_of(pool, layer, block, v), slot, kv_head, v, row, false);
@@ -97,8 +95,8 @@ void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
                pool->geometry->head_dim * pool->element_bytes);
 }
 
-static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
-                  uint32_t kv_head, bool v, uint8_t *row)
+static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
+                  bool v, uint8_t *row)
 {
     if (pool->geometry->layout == LAYOUT_VLLM)
         move_packed(pool, half_of(pool, layer, block, v), slot, kv_head, v, row, true);
@@ -107,8 +105,8 @@ static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
                pool->geometry->head_dim * pool->element_bytes);
 }
 
-static void copy_packed(const struct kv_pool *from, const struct kv_pool *to,
-                        const struct kv_copy *copy, uint32_t layer)
+static void copy_packed(const struct kv_pool *from, const struct kv_pool *to, const struct kv_copy *copy,
+                        uint32_t layer)
 {
     uint8_t row[HEAD_DIM_MAX * sizeof(float)];
     for (uint32_t i = 0; i < 2 * to->geometry->kv_heads * copy->slots; i++) {
@@ -168,26 +166,24 @@ static void convert_row(const struct kv_pool *pool, enum dtype dtype, const uint
 
 /* Store one head of one token of k or v, from the caller's tensor or from the generator. */
 static void store_row(const struct kv_pool *pool, const struct attention_pass *pass,
-                      const struct kv_append *append, uint32_t i, uint32_t head,
-                      enum values_tensor tensor, float scale, uint8_t *to)
+                      const struct kv_append *append, uint32_t i, uint32_t head, enum values_tensor tensor,
+                      float scale, uint8_t *to)
 {
     const struct geometry *g = pool->geometry;
     const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
     float row[HEAD_DIM_MAX];
     if (source) {
         size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
-        convert_row(pool, pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), scale,
-                    to);
+        convert_row(pool, pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), scale, to);
         return;
     }
-    values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer, tensor,
-               head, g->head_dim, row);
+    values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer, tensor, head,
+               g->head_dim, row);
     round_row(pool, row, scale, to);
 }
 
 void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
-                    const struct attention_pass *pass, const struct kv_append *append,
-                    const uint32_t *ids)
+                    const struct attention_pass *pass, const struct kv_append *append, const uint32_t *ids)
 {
     const struct geometry *g = pool->geometry;
     const float *k_scale = constants->k_scale + (size_t)pass->layer * g->kv_heads;
@@ -224,12 +220,10 @@ uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constant
             size_t at = ((size_t)i * g->kv_heads + head) * from_bytes,
                    scale = (size_t)rows->layer * g->kv_heads + head;
             kv_pool_load(pool, rows->layer, block, slot, head, false, stands);
-            convert_row(pool, rows->dtype, (const uint8_t *)rows->k + at, constants->k_scale[scale],
-                        stored);
+            convert_row(pool, rows->dtype, (const uint8_t *)rows->k + at, constants->k_scale[scale], stored);
             bool equal = memcmp(stored, stands, stored_bytes) == 0;
             kv_pool_load(pool, rows->layer, block, slot, head, true, stands);
-            convert_row(pool, rows->dtype, (const uint8_t *)rows->v + at, constants->v_scale[scale],
-                        stored);
+            convert_row(pool, rows->dtype, (const uint8_t *)rows->v + at, constants->v_scale[scale], stored);
             if (!equal || memcmp(stored, stands, stored_bytes) != 0)
                 return i;
         }
@@ -237,8 +231,8 @@ uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constant
     return rows->count;
 }
 
-void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
-                  uint32_t count, void *k, void *v)
+void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t count,
+                  void *k, void *v)
 {
     const struct geometry *g = pool->geometry;
     size_t row_bytes = g->head_dim * pool->element_bytes;
@@ -251,13 +245,12 @@ void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
     }
 }
 
-void kv_pool_load_q(const struct geometry *g, const struct attention_pass *pass, uint32_t row,
-                    uint32_t head, float *q)
+void kv_pool_load_q(const struct geometry *g, const struct attention_pass *pass, uint32_t row, uint32_t head,
+                    float *q)
 {
     if (pass->q) {
         size_t first = ((size_t)row * g->query_heads + head) * g->head_dim;
-        numeric_to_float(g->dtype, (const uint8_t *)pass->q + first * dtype_bytes(g->dtype),
-                         g->head_dim, q);
+        numeric_to_float(g->dtype, (const uint8_t *)pass->q + first * dtype_bytes(g->dtype), g->head_dim, q);
         return;
     }
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)]; /* a generated q is rounded to the geometry's dtype

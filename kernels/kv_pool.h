@@ -32,16 +32,16 @@ MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry,
 void kv_pool_deinit(struct kv_pool *pool);
 
 /* hnd and nhd: the K row of one token and head; its V row lies half_bytes behind. */
-static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, uint32_t block,
-                                   uint32_t slot, uint32_t kv_head)
+static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                                   uint32_t kv_head)
 {
-    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes +
-           kv_head * pool->head_bytes + slot * pool->slot_bytes;
+    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + kv_head * pool->head_bytes +
+           slot * pool->slot_bytes;
 }
 
 /* kv_pool_load: K (or V) of one token and head, [head_dim] in the stored format, whatever the layout. */
-void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
-                  uint32_t kv_head, bool v, void *row);
+void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
+                  bool v, void *row);
 
 /* kv_pool_copy(pool, host, copy, layer): the part of a copy that lies in one layer; `host` has the
  * blocks that are swapped to. */
@@ -51,16 +51,15 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
 /* kv_pool_append(pool, constants, pass, append, ids): store the tokens of one append; `ids` is its
  * sequence's table. */
 void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
-                    const struct attention_pass *pass, const struct kv_append *append,
-                    const uint32_t *ids);
+                    const struct attention_pass *pass, const struct kv_append *append, const uint32_t *ids);
 
 /* kv_pool_compare: see attention_compare_kv(). */
 uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
                          const struct kv_rows *rows, const uint32_t *ids);
 
 /* kv_pool_read: see attention_read_kv(). */
-void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
-                  uint32_t count, void *k, void *v);
+void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t count,
+                  void *k, void *v);
 
 /* kv_pool_load_q(geometry, pass, row, head, q): one head of one query row as f32 [head_dim], generated
  * where the pass says so. */

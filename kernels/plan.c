@@ -41,9 +41,7 @@ static int part_fits(enum plan_level level, uint32_t first, uint32_t end, uint32
                      uint32_t row_end)
 {
     uint32_t node = node_chunks(level);
-    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS
-                      : level == PLAN_RUN ? SEGMENT_CHUNKS
-                                          : UINT32_MAX;
+    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : UINT32_MAX;
     uint32_t parent_start = first / parent * parent;
     int whole = (first % node == 0 || first == row_first) && (end % node == 0 || end == row_end);
     int in_one_parent = (end - 1) / parent == first / parent;

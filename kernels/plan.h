@@ -28,8 +28,7 @@ enum {
     CHUNK_TOKENS = 256,
     RUN_CHUNKS = 4,
     SEGMENT_CHUNKS = 16,
-    PLAN_PACKED_ROWS_MAX =
-        256 /* rows of an item times the group; a single row may have a larger group */
+    PLAN_PACKED_ROWS_MAX = 256 /* rows of an item times the group; a single row may have a larger group */
 };
 
 enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_ROW };
@@ -47,8 +46,7 @@ struct plan_item {
     uint32_t table; /* row of the block tables to read; all rows of the item have these blocks there */
     uint32_t first_chunk, chunks; /* the range; chunk c holds positions [c * 256, c * 256 + 256) */
     uint32_t first_row, rows;     /* in plan.item_rows */
-    uint32_t
-        partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
+    uint32_t partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
 };
 
 /* Fold partials into one row, in order of position. Every row that no item finishes has one merge; with

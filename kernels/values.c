@@ -26,8 +26,8 @@ static float value_of(uint32_t word)
     return (float)((int32_t)sum - 510) * (1.0F / 128);
 }
 
-void values_row(struct value_source source, uint32_t position, uint32_t layer,
-                enum values_tensor tensor, uint32_t head, uint32_t dims, float *row)
+void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                uint32_t head, uint32_t dims, float *row)
 {
     for (uint32_t dim = 0; dim < dims; dim += 4) {
         uint32_t word[4] = {(uint32_t)source.content, (uint32_t)(source.content >> 32), position,

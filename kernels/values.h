@@ -26,7 +26,7 @@ struct value_source {
 
 /* values_row(source, position, layer, tensor, head, dims, row): the first `dims` elements of one
  * head of one token as f32. layer < 4096, head < 4096, dims a multiple of 4 and <= 256. Any thread. */
-void values_row(struct value_source source, uint32_t position, uint32_t layer,
-                enum values_tensor tensor, uint32_t head, uint32_t dims, float *row);
+void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                uint32_t head, uint32_t dims, float *row);
 
 #endif

@@ -70,8 +70,7 @@ static bool make_trial(struct trial *t)
         return false;
     for (uint32_t row = 0; row < t->rows; row++) {
         for (uint32_t i = 0; i < t->stride; i++)
-            t->tables[(size_t)row * t->stride + i] =
-                ((row == 1 && i < shared ? 0 : row) + i) % c->blocks;
+            t->tables[(size_t)row * t->stride + i] = ((row == 1 && i < shared ? 0 : row) + i) % c->blocks;
         t->planned[row] = (struct planner_row){row, ROW_CHUNKS * CHUNK_TOKENS, 1};
         t->uses[row] = (struct table_use){row, t->stride, UINT64_MAX}; /* no sequence's version */
     }
@@ -146,8 +145,7 @@ struct planner_costs calibrate(const struct calibration *c, struct attention *at
     struct planner_costs costs = {0};
     double more;
     if (c->read_gb_per_s > 0 && make_trial(&t) && time_grouping(&t, &more)) {
-        costs.chunk_us =
-            CHUNK_TOKENS * (double)geometry_token_bytes(c->geometry) / c->read_gb_per_s * 1e-3;
+        costs.chunk_us = CHUNK_TOKENS * (double)geometry_token_bytes(c->geometry) / c->read_gb_per_s * 1e-3;
         costs.grouping_us = fmax(more, 0);
     }
     free_trial(&t);

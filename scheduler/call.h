@@ -15,24 +15,24 @@
 #include <stdint.h>
 
 enum call_kind {
-    CALL_CREATE, /* id (0: choose one), tokens, salt, options -> views[0], its length what was cached */
-    CALL_SEQUENCE,       /* id -> views[0], lengths, list: block ids */
-    CALL_BLOCKS,         /* id -> blocks: the sequence's table */
-    CALL_FORK,           /* id, length, count, ids -> views[0..count), list: their block ids in turn */
-    CALL_TRUNCATE,       /* id, length -> views[0] */
-    CALL_DELETE,         /* id */
-    CALL_APPEND,         /* layer or all_layers, sequences, k, v -> views, lengths */
-    CALL_ATTEND,         /* layer, sequences, q [, k, v] -> o, lse */
-    CALL_STATS,          /* cursor, limit -> stats, views and list of one page */
-    CALL_LIST,           /* cursor, limit -> views and list of one page */
-    CALL_POOL,           /* cursor, limit -> blocks: one page of the pool */
-    CALL_AUDIT,          /* -> fault */
-    CALL_TRIM,           /* -> count */
-    CALL_LEASE,          /* id (0: choose one), count blocks, options -> views[0], list: block ids */
-    CALL_PAGED,          /* layer, sequences[0]: a lease, paged, q?, k?, v? -> o, lse */
-    CALL_MERGE,          /* count states of rows: q (their o) and k (their lse) -> o, lse */
-    CALL_PARAMETERS,     /* parameters: those given replace the model constants */
-    CALL_SELF_TEST,      /* -> fault */
+    CALL_CREATE,     /* id (0: choose one), tokens, salt, options -> views[0], its length what was cached */
+    CALL_SEQUENCE,   /* id -> views[0], lengths, list: block ids */
+    CALL_BLOCKS,     /* id -> blocks: the sequence's table */
+    CALL_FORK,       /* id, length, count, ids -> views[0..count), list: their block ids in turn */
+    CALL_TRUNCATE,   /* id, length -> views[0] */
+    CALL_DELETE,     /* id */
+    CALL_APPEND,     /* layer or all_layers, sequences, k, v -> views, lengths */
+    CALL_ATTEND,     /* layer, sequences, q [, k, v] -> o, lse */
+    CALL_STATS,      /* cursor, limit -> stats, views and list of one page */
+    CALL_LIST,       /* cursor, limit -> views and list of one page */
+    CALL_POOL,       /* cursor, limit -> blocks: one page of the pool */
+    CALL_AUDIT,      /* -> fault */
+    CALL_TRIM,       /* -> count */
+    CALL_LEASE,      /* id (0: choose one), count blocks, options -> views[0], list: block ids */
+    CALL_PAGED,      /* layer, sequences[0]: a lease, paged, q?, k?, v? -> o, lse */
+    CALL_MERGE,      /* count states of rows: q (their o) and k (their lse) -> o, lse */
+    CALL_PARAMETERS, /* parameters: those given replace the model constants */
+    CALL_SELF_TEST,  /* -> fault */
     CALL_WORKLOAD_START, /* workload (handed over) -> report */
     CALL_WORKLOAD,       /* id, waits -> report */
     CALL_WORKLOAD_CANCEL /* id -> report */
@@ -127,8 +127,7 @@ struct call {
     const void *q, *k, *v; /* in the arena or before it; NULL: not given. q has geometry.dtype */
     enum dtype kv_source;  /* of k and v: geometry.dtype or geometry.kv_dtype */
     double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
-    uint32_t *
-        tokens; /* in the arena: of a prompt to look up, or [rows] token ids of an append; NULL: none */
+    uint32_t *tokens; /* in the arena: of a prompt to look up, or [rows] token ids of an append; NULL: none */
     uint32_t token_count;
     char salt[PREFIX_SALT_BYTES_MAX]; /* of CALL_CREATE */
     uint32_t salt_bytes;
@@ -175,7 +174,7 @@ struct call {
     double submitted_s;
     int32_t priority; /* of its sequences' the highest */
     struct call *next_ready;
-    bool passed_over; /* a step was formed without it */
+    bool passed_over;                 /* a step was formed without it */
     struct reserve_request *requests; /* [sequence_count] in the arena: what it writes */
 
     size_t arena_used, arena_bytes;
@@ -187,7 +186,6 @@ struct call {
 void *call_alloc(struct call *call, size_t n, size_t size);
 
 /* call_fail: set status and detail; returns the status. */
-int call_fail(struct call *call, int status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+int call_fail(struct call *call, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

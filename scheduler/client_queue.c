@@ -39,9 +39,9 @@ struct client_queue {
     const struct geometry *g;
     uint32_t rows_max;
     struct call *queue, *last; /* the first and the last that is queued; NULL: none */
-    uint64_t call_number; /* counts calls that were resolved */
-    uint64_t forming;     /* counts attempts to form a step */
-    bool needs_idle;      /* a call waits for the pipeline to be empty */
+    uint64_t call_number;      /* counts calls that were resolved */
+    uint64_t forming;          /* counts attempts to form a step */
+    bool needs_idle;           /* a call waits for the pipeline to be empty */
 
     /* the step being formed */
     struct step *step;
@@ -89,8 +89,7 @@ static int check_tokens(struct client_queue *c, struct call *call, uint32_t i, u
     if (agree == s->rows)
         return 0;
     prompts_read(c->o.state->prompts, row, s->position + agree, 1, &prompt);
-    return call_fail(call, ATTND_INVALID,
-                     "token_ids: sequence %llu, position %u: %u, but the prompt says %u",
+    return call_fail(call, ATTND_INVALID, "token_ids: sequence %llu, position %u: %u, but the prompt says %u",
                      (unsigned long long)s->id, s->position + agree, ids[agree], prompt);
 }
 
@@ -149,8 +148,7 @@ static int resolve(struct client_queue *c, struct call *call)
     c->call_number++;
     call->requests = call_alloc(call, call->sequence_count, sizeof *call->requests);
     if (!call->requests)
-        return call_fail(call, ATTND_INVALID, "%u sequences are too many for one call",
-                         call->sequence_count);
+        return call_fail(call, ATTND_INVALID, "%u sequences are too many for one call", call->sequence_count);
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         int rc = resolve_sequence(c, call, i);
         if (rc == 0 && call->tokens)
@@ -233,8 +231,7 @@ static int make_outputs(struct client_queue *c, struct call *call)
         ok = call->o && call->lse;
     } else if (call->kind == CALL_APPEND) {
         call->views = call_alloc(call, call->sequence_count, sizeof *call->views);
-        call->lengths =
-            call_alloc(call, (size_t)call->sequence_count * c->g->layers, sizeof *call->lengths);
+        call->lengths = call_alloc(call, (size_t)call->sequence_count * c->g->layers, sizeof *call->lengths);
         ok = call->views && call->lengths;
     }
     return ok ? 0 : call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
@@ -247,9 +244,8 @@ static int check_kernel(struct client_queue *c, struct call *call)
     if (call->kernel == ATTENTION_AUTO)
         return 0;
     if (limit == 0)
-        return call_fail(
-            call, ATTND_INVALID,
-            "kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda");
+        return call_fail(call, ATTND_INVALID,
+                         "kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda");
     for (uint32_t i = 0; call->paged && i < call->paged->sequences; i++)
         longest = call->paged->context[i] > longest ? call->paged->context[i] : longest;
     for (uint32_t i = 0; !call->paged && i < call->sequence_count; i++) {
@@ -257,11 +253,10 @@ static int check_kernel(struct client_queue *c, struct call *call)
         longest = end > longest ? end : longest;
     }
     if (call->kernel == ATTENTION_PAGED_V1 && longest > limit)
-        return call_fail(
-            call, ATTND_INVALID,
-            "kernel: paged_v1 keeps the logits of %u tokens in shared memory, and a sequence "
-            "has %u: take paged_v2",
-            limit, longest);
+        return call_fail(call, ATTND_INVALID,
+                         "kernel: paged_v1 keeps the logits of %u tokens in shared memory, and a sequence "
+                         "has %u: take paged_v2",
+                         limit, longest);
     return 0;
 }
 
@@ -292,8 +287,7 @@ static int fail_for_blocks(struct client_queue *c, struct call *call, uint32_t n
                  ", of which %llu are promised to workloads and to sequences with max_tokens",
                  (unsigned long long)promised);
     if (c->o.state->config->host_blocks)
-        snprintf(swaps, sizeof swaps,
-                 "; too few idle sequences can be swapped out (%u host blocks free)",
+        snprintf(swaps, sizeof swaps, "; too few idle sequences can be swapped out (%u host blocks free)",
                  block_tables_counts(tables).host_free);
     return call_fail(call, ATTND_NO_BLOCKS, "needs %u blocks of %u; %u free, %u reclaimable%s%s", need,
                      counts.blocks, counts.free, counts.cached, kept, swaps);
@@ -330,8 +324,7 @@ static int make_room(struct client_queue *c, struct call *call, uint32_t need)
         return 0;
     if (need <= drawn && need <= available)
         return 0; /* it was kept for these sequences; what is forecast for workloads may be too much */
-    const struct swap_request request = {(uint32_t)(need + promised - available), call->priority,
-                                         c->forming};
+    const struct swap_request request = {(uint32_t)(need + promised - available), call->priority, c->forming};
     bool comes = need + promised <= available + counts.fenced ||
                  (request.blocks <= counts.blocks && swapping_out(c->swapping, &request, c->copies));
     if (!comes && nothing_runs(c)) /* else those that are in a step may leave after it */
@@ -350,8 +343,8 @@ static int bring_in(struct client_queue *c, const struct call *call)
         uint32_t row = call->requests[i].row;
         if (!block_tables_view(step_tables(x), row).swapped)
             continue;
-        int rc = block_tables_swap_in(step_tables(x), row, step_number(x), c->copies->list,
-                                      &c->copies->count);
+        int rc =
+            block_tables_swap_in(step_tables(x), row, step_number(x), c->copies->list, &c->copies->count);
         assert(rc == 0); /* make_room() has seen to it */
         (void)rc;
         result = WAIT;
@@ -365,8 +358,8 @@ static int reserve(struct client_queue *c, struct call *call)
     struct steps *x = c->o.state->steps;
     if (!call->k)
         return 0;
-    int rc = block_tables_reserve(step_tables(x), step_number(x), call->requests,
-                                  call->sequence_count, c->copies->list, &c->copies->count);
+    int rc = block_tables_reserve(step_tables(x), step_number(x), call->requests, call->sequence_count,
+                                  c->copies->list, &c->copies->count);
     if (rc != 0)
         return call_fail(call, rc, "a sequence would be longer than its table");
     for (uint32_t i = 0; i < call->sequence_count; i++)
@@ -401,10 +394,8 @@ static uint32_t make_appends(struct client_queue *c, const struct call *call, st
         struct reserve_request at = call->requests[i];
         uint32_t rows = call->sequences[i].rows, n = at.end - at.first;
         if (n > 0) {
-            appends[count++] = (struct kv_append){.table = at.row,
-                                                  .position = at.first,
-                                                  .count = n,
-                                                  .source = first + rows - n};
+            appends[count++] = (struct kv_append){
+                .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
             if (at.first >= block_tables_view(tables, at.row).cursor_max) /* the first layer to come */
                 note_tokens(c, call, at, first + rows - n);
         }
@@ -420,8 +411,8 @@ static void make_rows(struct client_queue *c, const struct call *call, struct pl
         uint32_t row = call->requests[i].row, first = call->sequences[i].position;
         bool sees = call->k || call->requests[i].first > 0; /* an empty sequence has no keys */
         for (uint32_t r = 0; r < call->sequences[i].rows; r++)
-            *rows++ = (struct planner_row){row, sees ? first + r + 1 : 0,
-                                           block_tables_version(tables_of(c), row)};
+            *rows++ =
+                (struct planner_row){row, sees ? first + r + 1 : 0, block_tables_version(tables_of(c), row)};
     }
 }
 
@@ -448,8 +439,7 @@ static void show(struct client_queue *c, struct call *call)
         uint32_t row = call->requests[i].row;
         inspect_view(c->o.state, row, &call->views[call->view_count++]);
         for (uint32_t layer = 0; layer < c->g->layers; layer++)
-            call->lengths[(size_t)i * c->g->layers + layer] =
-                block_tables_cursor(tables_of(c), row, layer);
+            call->lengths[(size_t)i * c->g->layers + layer] = block_tables_cursor(tables_of(c), row, layer);
     }
 }
 
@@ -540,7 +530,7 @@ static void add_paged(struct client_queue *c, struct call *call)
 {
     struct step_part part = part_of(c, call, call->layer);
     struct client_tables_part made = {.rows = step_rows(c->step, part.row_count),
-                                        .appends = step_appends(c->step, part.tokens)};
+                                      .appends = step_appends(c->step, part.tokens)};
     uint32_t lease = sequences_find(c->o.state->sequences, call->sequences[0].id);
     assert(made.rows && made.appends);
     client_tables_fill(c->o.state, call, c->step, &made);
@@ -564,16 +554,14 @@ static int make_lease(struct client_queue *c, struct call *call)
         return rc;
     rc = block_tables_add(tables, NO_ROOT, NULL, 0, &row);
     if (rc != 0)
-        return call_fail(call, rc, "limits.sequences (%u) are in use",
-                         c->o.state->config->limits.sequences);
+        return call_fail(call, rc, "limits.sequences (%u) are in use", c->o.state->config->limits.sequences);
     const struct reserve_request request = {row, 0, n * c->g->block_size};
     rc = block_tables_reserve(tables, step_number(c->o.state->steps), &request, 1, c->copies->list,
                               &c->copies->count);
     assert(rc == 0); /* there is room, in the pool and in a table */
     const uint32_t *ids = block_tables_view(tables, row).ids;
     for (uint32_t i = 0; i < n; i++)
-        c->copies->list[c->copies->count++] =
-            (struct block_copy){COPY_CLEAR, 0, ids[i], c->g->block_size};
+        c->copies->list[c->copies->count++] = (struct block_copy){COPY_CLEAR, 0, ids[i], c->g->block_size};
     sequence_ops_add_lease(c->o.state, call, row);
     return 0;
 }
@@ -670,8 +658,7 @@ static bool is_too_late(struct call *call, double now)
     if (atomic_load(&call->cancelled))
         call_fail(call, ATTND_GONE, "the client went away before the call ran");
     else if (call->deadline_s > 0 && now > call->submitted_s + call->deadline_s)
-        call_fail(call, ATTND_DEADLINE, "%.0f ms passed before the call could run",
-                  call->deadline_s * 1e3);
+        call_fail(call, ATTND_DEADLINE, "%.0f ms passed before the call could run", call->deadline_s * 1e3);
     return call->status != 0;
 }
 
@@ -838,9 +825,8 @@ static void enqueue(struct client_queue *c, struct call *call)
 static bool is_held_up(const struct client_queue *c, const struct call *call)
 {
     uint32_t row = sequences_find(c->o.state->sequences, call->id);
-    return row != NO_ROW &&
-           (sequences_at(c->o.state->sequences, row)->queued ||
-            (call->kind == CALL_FORK && block_tables_view(tables_of(c), row).swapped));
+    return row != NO_ROW && (sequences_at(c->o.state->sequences, row)->queued ||
+                             (call->kind == CALL_FORK && block_tables_view(tables_of(c), row).swapped));
 }
 
 /* Name the sequence that a fork or truncate is of, so that it keeps its place among the calls on it. */

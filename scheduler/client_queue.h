@@ -15,8 +15,7 @@ struct client_queue_options {
 };
 
 /* Returns 0 or ATTND_NO_MEMORY. */
-MUST_USE int client_queue_create(const struct client_queue_options *options,
-                                 struct client_queue **queue);
+MUST_USE int client_queue_create(const struct client_queue_options *options, struct client_queue **queue);
 void client_queue_destroy(struct client_queue *queue);
 
 /* client_queue_add: queue a call of kind CALL_APPEND, CALL_ATTEND, CALL_PAGED, CALL_LEASE, CALL_FORK or

@@ -24,23 +24,22 @@ int client_tables_check(const struct engine_state *state, struct call *call)
                          p->sequences, p->tokens);
     for (uint32_t s = 0; s < p->sequences; s++) {
         if (p->first[s + 1] - p->first[s] > room)
-            return call_fail(call, ATTND_INVALID, "sequence %u has %u blocks; a table has room for %u",
-                             s, p->first[s + 1] - p->first[s], room);
+            return call_fail(call, ATTND_INVALID, "sequence %u has %u blocks; a table has room for %u", s,
+                             p->first[s + 1] - p->first[s], room);
         for (uint32_t i = p->first[s]; i < p->first[s + 1]; i++) {
             if (state->lease_of[p->ids[i]] != row)
                 return call_fail(call, ATTND_INVALID,
-                                 "block_tables: sequence %u, entry %u: block %u is not in lease %llu",
-                                 s, i - p->first[s], p->ids[i], id);
+                                 "block_tables: sequence %u, entry %u: block %u is not in lease %llu", s,
+                                 i - p->first[s], p->ids[i], id);
         }
     }
     for (uint32_t i = 0; i < p->tokens; i++) {
         int64_t slot = p->slots[i];
         if (slot >= 0 && state->lease_of[slot / size] != row)
-            return call_fail(
-                call, ATTND_INVALID,
-                "slot_mapping: token %u: slot %lld is in block %lld, which is not in lease "
-                "%llu",
-                i, (long long)slot, (long long)(slot / size), id);
+            return call_fail(call, ATTND_INVALID,
+                             "slot_mapping: token %u: slot %lld is in block %lld, which is not in lease "
+                             "%llu",
+                             i, (long long)slot, (long long)(slot / size), id);
     }
     return 0;
 }
@@ -63,8 +62,7 @@ static void fill_appends(const struct engine_state *state, const struct call_pag
         if (i == p->tokens || p->slots[i] < 0)
             continue;
         uint32_t offset = (uint32_t)(p->slots[i] % size);
-        while (i + count < p->tokens && offset + count < size &&
-               p->slots[i + count] == p->slots[i] + count)
+        while (i + count < p->tokens && offset + count < size && p->slots[i + count] == p->slots[i] + count)
             count++;
         part->appends[part->append_count++] =
             (struct kv_append){.position = n * size + offset, .count = count, .source = i};
@@ -73,17 +71,16 @@ static void fill_appends(const struct engine_state *state, const struct call_pag
 }
 
 void client_tables_fill(const struct engine_state *state, const struct call *call, struct step *step,
-                struct client_tables_part *part)
+                        struct client_tables_part *part)
 {
     const struct call_paged *p = call->paged;
     part->row_count = part->append_count = 0;
     for (uint32_t s = 0; call->q && s < p->sequences; s++) {
         uint32_t n = p->indptr[s + 1] - p->indptr[s];
-        struct step_table table =
-            step_set_table(step, p->ids + p->first[s], p->first[s + 1] - p->first[s]);
+        struct step_table table = step_set_table(step, p->ids + p->first[s], p->first[s + 1] - p->first[s]);
         for (uint32_t r = 0; r < n; r++)
-            part->rows[part->row_count++] = (struct planner_row){
-                table.row, p->context[s] ? p->context[s] - n + r + 1 : 0, table.version};
+            part->rows[part->row_count++] =
+                (struct planner_row){table.row, p->context[s] ? p->context[s] - n + r + 1 : 0, table.version};
     }
     fill_appends(state, p, step, part);
 }

@@ -23,6 +23,6 @@ struct client_tables_part {
 /* client_tables_fill: set the step's tables, of which there are enough left, and name them in rows and
  * appends. */
 void client_tables_fill(const struct engine_state *state, const struct call *call, struct step *step,
-                struct client_tables_part *part);
+                        struct client_tables_part *part);
 
 #endif

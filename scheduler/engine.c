@@ -521,14 +521,12 @@ static int make_lease_table(struct engine *e)
 
 static int make_parts(struct engine *e)
 {
-    const struct client_queue_options calls = {
-        .state = &e->state, .complete = complete, .cookie = e};
+    const struct client_queue_options calls = {.state = &e->state, .complete = complete, .cookie = e};
     const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
     int rc = sequences_create(c->limits.sequences, &e->state.sequences);
     if (rc == 0)
-        rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size,
-                            &e->state.prompts);
+        rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size, &e->state.prompts);
     if (rc == 0)
         rc = client_queue_create(&calls, &e->state.clients);
     if (rc == 0)
@@ -540,13 +538,13 @@ int engine_create(const struct engine_options *options, struct engine **result,
                   char error[ATTENTION_ERROR_BYTES])
 {
     struct engine *e = aligned_alloc(ALIGNMENT, (sizeof *e + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-    const struct steps_options steps = {
-        .config = options->config,
-        .constants = &e->state.constants,
-        .partials_max = options->partials_max,
-        .open_backend = options->open_backend ? options->open_backend : attention_open,
-        .progress = options->progress,
-        .cookie = options->cookie};
+    const struct steps_options steps = {.config = options->config,
+                                        .constants = &e->state.constants,
+                                        .partials_max = options->partials_max,
+                                        .open_backend =
+                                            options->open_backend ? options->open_backend : attention_open,
+                                        .progress = options->progress,
+                                        .cookie = options->cookie};
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!e)
         return ATTND_NO_MEMORY;

@@ -18,8 +18,8 @@ uint32_t inspect_find(const struct engine_state *state, struct call *call, uint6
     struct sequence_departure gone = sequences_departure(state->sequences, id);
     if (gone.id && gone.lease == call->of_leases)
         call_fail(call, ATTND_GONE,
-                  "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
-                  what, (unsigned long long)id, gone.idle_s, state->now_s - gone.at_s);
+                  "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago", what,
+                  (unsigned long long)id, gone.idle_s, state->now_s - gone.at_s);
     else
         call_fail(call, ATTND_NOT_FOUND, "there is no %s %llu", what, (unsigned long long)id);
     return NO_ROW;
@@ -48,8 +48,7 @@ void inspect_view(const struct engine_state *state, uint32_t row, struct sequenc
                                    .parent = s->parent,
                                    .length = table.length,
                                    .blocks = table.entries,
-                                   .shared_blocks =
-                                       block_tables_shared(step_tables(state->steps), row),
+                                   .shared_blocks = block_tables_shared(step_tables(state->steps), row),
                                    .age_s = now - s->created_s,
                                    .idle_s = now - s->used_s,
                                    .state = state_of(state, row),
@@ -81,8 +80,7 @@ int inspect_show_one(const struct engine_state *state, struct call *call, uint32
 {
     call->views = call_alloc(call, 1, sizeof *call->views);
     if (!call->views || !inspect_show(state, call, row))
-        return call_fail(call, ATTND_INVALID, "it has more blocks than one answer shows (%d)",
-                         CALL_IDS_MAX);
+        return call_fail(call, ATTND_INVALID, "it has more blocks than one answer shows (%d)", CALL_IDS_MAX);
     return 0;
 }
 
@@ -90,8 +88,7 @@ static void show_block(const struct engine_state *state, uint32_t block, struct 
 {
     const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     uint32_t refs = block_pool_refs(pool, block);
-    *view = (struct block_view){
-        .block = block, .refs = refs, .state = block_pool_state(pool, block)};
+    *view = (struct block_view){.block = block, .refs = refs, .state = block_pool_state(pool, block)};
     view->fill = view->state == BLOCK_FREE ? 0 : block_pool_fill(pool, block);
 }
 
@@ -114,8 +111,8 @@ void inspect_blocks(const struct engine_state *state, struct call *call)
     if (table.entries <= CALL_TABLE_MAX)
         call->blocks = call_alloc(call, table.entries, sizeof *call->blocks);
     if (!call->blocks) {
-        call_fail(call, ATTND_INVALID, "the table has %u blocks, and one answer shows %d",
-                  table.entries, CALL_TABLE_MAX);
+        call_fail(call, ATTND_INVALID, "the table has %u blocks, and one answer shows %d", table.entries,
+                  CALL_TABLE_MAX);
         return;
     }
     for (uint32_t i = 0; i < table.entries; i++) {
@@ -136,8 +133,7 @@ void inspect_blocks(const struct engine_state *state, struct call *call)
 void inspect_list(const struct engine_state *state, struct call *call)
 {
     call->views = call_alloc(call, call->limit, sizeof *call->views);
-    for (uint32_t row = (uint32_t)call->cursor; call->views && row < state->config->limits.sequences;
-         row++) {
+    for (uint32_t row = (uint32_t)call->cursor; call->views && row < state->config->limits.sequences; row++) {
         const struct sequence *s = sequences_at(state->sequences, row);
         if (s->id == 0 || s->lease != call->of_leases ||
             (call->filter.on && state_of(state, row) != call->filter.state))

@@ -32,7 +32,7 @@ enum {
     RUN_COLUMNS = 64     /* and of up to so many within a run: attend_wide.cu folds no further */
 };
 
-#define NO_PIECE UINT32_MAX
+#define NO_PIECE  UINT32_MAX
 #define NO_PREFIX UINT32_MAX
 
 static const uint64_t CHUNK_PRICE = 4096; /* what it costs to read one, in the unit of planner.price */
@@ -66,7 +66,7 @@ struct prefix {
 struct planner {
     struct planner_options o;
     uint32_t item_rows_max, room; /* item rows that fit; that the plan may have (PIECES_PER_ROW) */
-    const uint32_t *tables; /* of the current call */
+    const uint32_t *tables;       /* of the current call */
     uint32_t stride;
     uint32_t piece_max; /* chunks of a piece, roughly at most */
     bool grouped;       /* rows read together what they share */
@@ -233,8 +233,8 @@ static void order_rows(struct planner *p, const struct planner_row *rows, uint32
         struct entry *e = &p->entries[i];
         p->place[e->row] = i;
         if (i + 1 < n && p->o.share)
-            e->common = common_blocks(p, e->table, e[1].table,
-                                      ceiling(smaller(e->keys, e[1].keys), p->o.block_size));
+            e->common =
+                common_blocks(p, e->table, e[1].table, ceiling(smaller(e->keys, e[1].keys), p->o.block_size));
     }
 }
 
@@ -400,8 +400,7 @@ static uint32_t add_prefix(struct planner *p, uint32_t a, uint32_t b)
     for (uint32_t i = a; i + 1 < b; i++)
         end = smaller(end, common_chunks(p, i));
     uint32_t first = b - a == 1 ? first_chunk_of(p, p->entries[a].keys) : 0; /* 0 where rows share */
-    *v = (struct prefix){
-        .a = a, .b = b, .first = first, .end = end, .child = NO_PREFIX, .next = NO_PREFIX};
+    *v = (struct prefix){.a = a, .b = b, .first = first, .end = end, .child = NO_PREFIX, .next = NO_PREFIX};
     while (leaf_end < b && end_chunk_of(p->entries[leaf_end].keys) == end)
         leaf_end++; /* rows that end there come before longer ones */
     if (leaf_end == b) {
@@ -593,8 +592,8 @@ static uint64_t work_of(const struct planner *p)
     for (uint32_t i = 0; i < p->entry_count; i++) {
         uint32_t keys = p->entries[i].keys, chunks = end_chunk_of(keys) - first_chunk_of(p, keys),
                  shared = i + 1 < p->entry_count ? common_chunks(p, i) : 0;
-        work += (uint64_t)(chunks - shared) * larger(p->o.group, NARROW_COLUMNS) +
-                (uint64_t)shared * p->o.group;
+        work +=
+            (uint64_t)(chunks - shared) * larger(p->o.group, NARROW_COLUMNS) + (uint64_t)shared * p->o.group;
     }
     return work / NARROW_COLUMNS;
 }
@@ -685,9 +684,8 @@ int planner_create(const struct planner_options *options, struct planner **resul
     p->pieces = calloc(options->partials_max + UINT64_C(1), sizeof *p->pieces);
     p->first_piece = calloc(rows + 1, sizeof *p->first_piece);
     p->last_piece = calloc(rows + 1, sizeof *p->last_piece);
-    if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->items ||
-        !p->sorted || !p->item_rows || !p->merges || !p->parts || !p->pieces || !p->first_piece ||
-        !p->last_piece) {
+    if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->items || !p->sorted ||
+        !p->item_rows || !p->merges || !p->parts || !p->pieces || !p->first_piece || !p->last_piece) {
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }

@@ -32,10 +32,10 @@ struct planner_options {
     uint32_t partials_max; /* of a plan; where they do not suffice rows share less */
     uint32_t tasks;        /* pieces of work to aim for, of all KV heads together */
     uint32_t kv_heads, group, block_size;
-    uint32_t window; /* of the layers that the plans are for */
+    uint32_t window;            /* of the layers that the plans are for */
     uint32_t first_loose_table; /* tables below it are sequences', which agree at an index only if they
                                    agree before it; those from it on may hold anything */
-    bool share;      /* false: never group rows (for tests and measurements) */
+    bool share;                 /* false: never group rows (for tests and measurements) */
     struct planner_costs costs;
 };
 

@@ -31,12 +31,11 @@ uint32_t prompts_length(const struct prompts *prompts, uint32_t row);
 
 /* prompts_read(prompts, row, position, n, ids): the ids of [position, position + n), which the prompt
  * names. O(position / 256 + n). */
-void prompts_read(const struct prompts *prompts, uint32_t row, uint32_t position, uint32_t n,
-                  uint32_t *ids);
+void prompts_read(const struct prompts *prompts, uint32_t row, uint32_t position, uint32_t n, uint32_t *ids);
 
 /* prompts_agree(prompts, row, position, ids, n): how many of these n ids, from the first on, are the
  * prompt's, or lie behind its end. */
-uint32_t prompts_agree(const struct prompts *prompts, uint32_t row, uint32_t position,
-                       const uint32_t *ids, uint32_t n);
+uint32_t prompts_agree(const struct prompts *prompts, uint32_t row, uint32_t position, const uint32_t *ids,
+                       uint32_t n);
 
 #endif

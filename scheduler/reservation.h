@@ -36,6 +36,7 @@ void reservation_drop(struct engine_state *state, uint32_t row);
 
 /* reservation_need: blocks that a sequence of `max_tokens` would still need after its first `tokens`, of
  * which the last block is shared when `shared`; 0 for one that declares nothing. */
-uint32_t reservation_need(const struct engine_state *state, uint32_t max_tokens, uint32_t tokens, bool shared);
+uint32_t reservation_need(const struct engine_state *state, uint32_t max_tokens, uint32_t tokens,
+                          bool shared);
 
 #endif

@@ -31,7 +31,8 @@ uint32_t sequence_ops_find(struct engine_state *state, struct call *call)
 /* A row that shares what is cached of the call's first `tokens` tokens, under its salt. */
 static int add_row(struct engine_state *state, const struct call *call, uint32_t tokens, uint32_t *row)
 {
-    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
+    uint32_t root =
+        block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
     int rc = block_tables_add(step_tables(state->steps), root, call->tokens, tokens, row);
     block_tables_close_root(step_tables(state->steps), root); /* the row keeps its own reference */
     return rc;
@@ -57,10 +58,9 @@ static bool may_declare(struct engine_state *state, struct call *call, uint32_t 
     }
     if (reservation_can_promise(state, need))
         return true;
-    call_fail(
-        call, ATTND_NO_BLOCKS,
-        "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
-        (unsigned long long)need, (unsigned long long)reservation_unpromised(state));
+    call_fail(call, ATTND_NO_BLOCKS,
+              "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
+              (unsigned long long)need, (unsigned long long)reservation_unpromised(state));
     return false;
 }
 
@@ -70,7 +70,8 @@ static uint32_t findable(struct engine_state *state, const struct call *call)
 {
     uint32_t held,
         root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
-    uint32_t hit = block_tables_match(step_tables(state->steps), root, call->tokens, call->token_count, &held);
+    uint32_t hit =
+        block_tables_match(step_tables(state->steps), root, call->tokens, call->token_count, &held);
     uint64_t room = reservation_unpromised(state);
     block_tables_close_root(step_tables(state->steps), root);
     return hit - held > room ? (held + (uint32_t)room) * state->config->geometry.block_size
@@ -97,8 +98,8 @@ void sequence_ops_create(struct engine_state *state, struct call *call)
     if (!id_is_free(state, call, call->id))
         return;
     if (call->token_count > state->config->limits.sequence_tokens) {
-        call_fail(call, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
-                  call->token_count, state->config->limits.sequence_tokens);
+        call_fail(call, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u", call->token_count,
+                  state->config->limits.sequence_tokens);
         return;
     }
     if (!may_declare(state, call, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
@@ -226,11 +227,10 @@ void sequence_ops_truncate(struct engine_state *state, struct call *call)
         return;
     uint32_t need = reservation_truncation(state, row, call->length);
     if (!reservation_can_promise(state, need)) {
-        call_fail(
-            call, ATTND_NO_BLOCKS,
-            "it shares %u of the blocks that it would give back, max_tokens says that it will need "
-            "others for them, and %llu are free or reclaimable and promised to nobody",
-            need, (unsigned long long)reservation_unpromised(state));
+        call_fail(call, ATTND_NO_BLOCKS,
+                  "it shares %u of the blocks that it would give back, max_tokens says that it will need "
+                  "others for them, and %llu are free or reclaimable and promised to nobody",
+                  need, (unsigned long long)reservation_unpromised(state));
         return;
     }
     if (call->length < block_tables_view(step_tables(state->steps), row).cursor_max)
@@ -254,8 +254,8 @@ int sequence_ops_check_lease(struct engine_state *state, struct call *call)
     uint64_t tokens = (uint64_t)call->count * c->geometry.block_size;
     if (id_is_free(state, call, call->id) && tokens > c->limits.sequence_tokens)
         call_fail(call, ATTND_INVALID,
-                  "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
-                  call->count, (unsigned long long)tokens, c->limits.sequence_tokens);
+                  "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)", call->count,
+                  (unsigned long long)tokens, c->limits.sequence_tokens);
     return call->status;
 }
 
@@ -287,8 +287,8 @@ void sequence_ops_reap(struct engine_state *state)
         if (s->id == 0 || s->workload || s->queued || s->options.idle_timeout_s == 0 ||
             now - s->used_s < s->options.idle_timeout_s)
             continue;
-        log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed",
-                 s->lease ? "lease" : "sequence", (unsigned long long)s->id, now - s->used_s);
+        log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed", s->lease ? "lease" : "sequence",
+                 (unsigned long long)s->id, now - s->used_s);
         sequences_note_reaped(state->sequences, row, now);
         remove_row(state, row);
         state->epoch++;

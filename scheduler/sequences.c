@@ -84,8 +84,7 @@ static void join_closest_ranges(struct sequences *s)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i + 1 < s->chosen_count; i++) {
-        if (s->chosen[i + 1].first - s->chosen[i].last <
-            s->chosen[best + 1].first - s->chosen[best].last)
+        if (s->chosen[i + 1].first - s->chosen[i].last < s->chosen[best + 1].first - s->chosen[best].last)
             best = i;
     }
     s->chosen[best].last = s->chosen[best + 1].last;

@@ -26,16 +26,10 @@ struct sequence {
     uint64_t seen;     /* number of the call that named it last */
     uint64_t workload; /* that drives it; 0: clients do */
     uint32_t queued;   /* calls on it that wait for a step */
-    bool lease; /* it is none, but blocks that a client writes and reads through tables of its own */
+    bool lease;        /* it is none, but blocks that a client writes and reads through tables of its own */
 };
 
-enum sequence_state {
-    SEQUENCE_IDLE,
-    SEQUENCE_QUEUED,
-    SEQUENCE_RUNNING,
-    SEQUENCE_SWAPPED,
-    SEQUENCE_STATES
-};
+enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE_SWAPPED, SEQUENCE_STATES };
 
 struct sequences;
 
@@ -54,8 +48,7 @@ uint32_t sequences_find(const struct sequences *sequences, uint64_t id);
 
 /* sequences_add(sequences, row, id): `row` now holds `id`, which is not in use; 0: one that was never
  * given out and that no client ever chose. Returns the id. */
-uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent,
-                       double now_s);
+uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent, double now_s);
 
 void sequences_remove(struct sequences *sequences, uint32_t row);
 

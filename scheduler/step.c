@@ -91,7 +91,7 @@ struct steps {
     uint64_t number;            /* of the step being formed */
 
     /* of the step being formed */
-    struct planner_row *row_room, *rows;  /* [rows_max] given out; as laid out */
+    struct planner_row *row_room, *rows;     /* [rows_max] given out; as laid out */
     struct kv_append *append_room, *appends; /* [rows_max] likewise */
     uint32_t rows_given, appends_given;
     struct attention_pass *submitted; /* [passes_max] */
@@ -101,8 +101,8 @@ struct steps {
     struct table_use *uses; /* [table rows] */
     uint64_t *used_in;      /* [table rows] the step that named a row last */
 
-    bool appended;       /* anything, ever */
-    double slow_noted_s; /* when a slow step was last logged */
+    bool appended;            /* anything, ever */
+    double slow_noted_s;      /* when a slow step was last logged */
     struct step_stats totals; /* steps, bytes_read, busy_s, rows_max */
     float step_us[SAMPLES], idle_us[SAMPLES];
     uint32_t step_rows_of[SAMPLES];
@@ -248,8 +248,7 @@ void step_take_part(struct step *s, uint32_t row)
 struct step_table step_set_table(struct step *s, const uint32_t *ids, uint32_t n)
 {
     struct steps *x = s->of;
-    uint32_t i = s->slot * STEP_LOOSE_TABLES + s->loose_count++,
-             row = x->config->limits.sequences + i;
+    uint32_t i = s->slot * STEP_LOOSE_TABLES + s->loose_count++, row = x->config->limits.sequences + i;
     memcpy(block_tables_loose(x->tables, i), ids, n * sizeof *ids);
     x->loose[i] = (struct table_use){row, n, ++x->loose_version};
     return (struct step_table){row, x->loose_version};
@@ -281,8 +280,7 @@ uint32_t step_row_count(const struct step *s)
 
 /* Put the tensors of a pass's parts side by side, from row `row` and token `token` of the staging memory
  * on. */
-static void gather(struct step *s, struct pass *pass, uint32_t row, uint32_t token,
-                   struct attention_pass *to)
+static void gather(struct step *s, struct pass *pass, uint32_t row, uint32_t token, struct attention_pass *to)
 {
     struct steps *x = s->of;
     size_t q_bytes = q_row_bytes(x), kv_bytes = kv_row_bytes(x, pass->kv_dtype);
@@ -448,10 +446,8 @@ static uint32_t find_uses(struct steps *x, const struct attention_pass *passes, 
 /* Translate an allocator copy for the backend. */
 static struct kv_copy copy_of(const struct block_copy *copy)
 {
-    static const enum kv_copy_kind kinds[] = {[COPY_ON_WRITE] = KV_COPY,
-                                              [COPY_OUT] = KV_SWAP_OUT,
-                                              [COPY_IN] = KV_SWAP_IN,
-                                              [COPY_CLEAR] = KV_CLEAR};
+    static const enum kv_copy_kind kinds[] = {
+        [COPY_ON_WRITE] = KV_COPY, [COPY_OUT] = KV_SWAP_OUT, [COPY_IN] = KV_SWAP_IN, [COPY_CLEAR] = KV_CLEAR};
     return (struct kv_copy){kinds[copy->kind], copy->from, copy->to, copy->slots};
 }
 
@@ -514,8 +510,7 @@ static void scatter(struct step *s)
             if (part->row_count)
                 memcpy(part->o, s->staging.o + row * bytes, part->row_count * bytes);
             if (part->lse)
-                memcpy(part->lse, s->staging.lse + row * heads,
-                       part->row_count * heads * sizeof *part->lse);
+                memcpy(part->lse, s->staging.lse + row * heads, part->row_count * heads * sizeof *part->lse);
         }
     }
 }
@@ -528,12 +523,11 @@ static void note_slow(struct steps *x, const struct step *s)
     if (limit == 0 || cost.seconds < limit || now - x->slow_noted_s < 1)
         return;
     x->slow_noted_s = now;
-    log_line(
-        LOG_WARNING,
-        "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
-        "GB/s (roof %.1f)",
-        (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count, (double)cost.bytes * 1e-6,
-        (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
+    log_line(LOG_WARNING,
+             "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
+             "GB/s (roof %.1f)",
+             (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count,
+             (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
 }
 
 static void note_figures(struct steps *x, const struct step *s, double idle_s)
@@ -692,8 +686,7 @@ static uint32_t table_rows(const struct config *c)
     return c->limits.sequences + STEPS_IN_FLIGHT * STEP_LOOSE_TABLES;
 }
 
-static int open_attention(struct steps *x, const struct steps_options *o,
-                          char error[ATTENTION_ERROR_BYTES])
+static int open_attention(struct steps *x, const struct steps_options *o, char error[ATTENTION_ERROR_BYTES])
 {
     const struct config *c = x->config;
     const struct attention_options options = {
@@ -789,12 +782,12 @@ static bool make_slot(struct steps *x, unsigned slot)
     s->parts = calloc(x->parts_max, sizeof *s->parts);
     s->copies.list = calloc(x->copies_max, sizeof *s->copies.list);
     s->table_rows = calloc(x->config->limits.sequences, sizeof *s->table_rows);
-    s->staging = (struct staging){
-        .q = step_host_memory(x, q_bytes),
-        .o = step_host_memory(x, q_bytes),
-        .k = step_host_memory(x, kv_bytes),
-        .v = step_host_memory(x, kv_bytes),
-        .lse = step_host_memory(x, rows * x->g->query_heads * sizeof *s->staging.lse)};
+    s->staging =
+        (struct staging){.q = step_host_memory(x, q_bytes),
+                         .o = step_host_memory(x, q_bytes),
+                         .k = step_host_memory(x, kv_bytes),
+                         .v = step_host_memory(x, kv_bytes),
+                         .lse = step_host_memory(x, rows * x->g->query_heads * sizeof *s->staging.lse)};
     return s->passes && s->parts && s->copies.list && s->table_rows && s->staging.q && s->staging.o &&
            s->staging.k && s->staging.v && s->staging.lse;
 }
@@ -828,8 +821,8 @@ static bool make_lists(struct steps *x)
     x->used_in = calloc(tables, sizeof *x->used_in);
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         made &= make_slot(x, slot);
-    return made && x->row_room && x->rows && x->append_room && x->appends && x->submitted &&
-           x->kv_copies && x->loose && x->uses && x->used_in;
+    return made && x->row_room && x->rows && x->append_room && x->appends && x->submitted && x->kv_copies &&
+           x->loose && x->uses && x->used_in;
 }
 
 int steps_create(const struct steps_options *options, struct steps **result,

@@ -66,7 +66,7 @@ struct step_part {
     enum attention_kernel kernel;
     const struct kv_append *appends; /* [append_count]; their sources are rows of k and v */
     uint32_t append_count;
-    const void *k, *v;   /* [tokens][kv_heads][head_dim] of kv_dtype; NULL: generated */
+    const void *k, *v; /* [tokens][kv_heads][head_dim] of kv_dtype; NULL: generated */
     uint32_t tokens;
     enum dtype kv_dtype;
     const struct planner_row *rows; /* [row_count] */

@@ -24,7 +24,6 @@ void swapping_destroy(struct swapping *swapping);
 /* swapping_out(swapping, request, copies): swap out as many as it takes. False when they are not
  * enough, or host memory has no room for them; then nothing is moved. O(host blocks + their blocks,
  * times log of their number). */
-bool swapping_out(struct swapping *swapping, const struct swap_request *request,
-                  struct copy_list *copies);
+bool swapping_out(struct swapping *swapping, const struct swap_request *request, struct copy_list *copies);
 
 #endif

@@ -16,15 +16,13 @@ struct history {
 
 double verify_tolerance(const struct geometry *g, bool p_rounded)
 {
-    static const double half_ulp[] = {
-        [DTYPE_F32] = 0x1p-24, [DTYPE_F16] = 0x1p-11, [DTYPE_BF16] = 0x1p-8};
+    static const double half_ulp[] = {[DTYPE_F32] = 0x1p-24, [DTYPE_F16] = 0x1p-11, [DTYPE_BF16] = 0x1p-8};
     return half_ulp[g->dtype] * (p_rounded ? 2 : 1) + 0x1p-14;
 }
 
 /* One stored row: the generated value divided by its scale and rounded to the KV format. */
 static void stored_row(const struct geometry *g, struct value_source source, uint32_t position,
-                       uint32_t layer, enum values_tensor tensor, uint32_t head, float scale,
-                       float *row)
+                       uint32_t layer, enum values_tensor tensor, uint32_t head, float scale, float *row)
 {
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     values_row(source, position, layer, tensor, head, g->head_dim, row);
@@ -43,9 +41,8 @@ static void from_history(void *cookie, uint32_t position, uint32_t kv_head, floa
     memcpy(v, h->v + at, h->head_dim * sizeof *v);
 }
 
-static void recompute(const struct workload *w, const struct geometry *g,
-                      const struct model_constants *c, const struct workload_sample *sample,
-                      uint32_t kv_head, struct history *h)
+static void recompute(const struct workload *w, const struct geometry *g, const struct model_constants *c,
+                      const struct workload_sample *sample, uint32_t kv_head, struct history *h)
 {
     size_t head = (size_t)sample->layer * g->kv_heads + kv_head;
     for (uint32_t at = h->first; at <= sample->position; at++) {
@@ -56,9 +53,9 @@ static void recompute(const struct workload *w, const struct geometry *g,
     }
 }
 
-static double compare(const struct workload *w, const struct geometry *g,
-                      const struct model_constants *c, const struct workload_sample *sample,
-                      uint32_t query_head, struct history *h, const uint8_t *output)
+static double compare(const struct workload *w, const struct geometry *g, const struct model_constants *c,
+                      const struct workload_sample *sample, uint32_t query_head, struct history *h,
+                      const uint8_t *output)
 {
     float q[HEAD_DIM_MAX], have[HEAD_DIM_MAX];
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];

@@ -150,8 +150,7 @@ int workload_add(struct workload *w, const struct workload_request *request,
         return refuse(reason, "more sequences than a workload may have (262144)");
     if (n > WORKLOAD_SPANS_MAX - w->span_count)
         return refuse(reason, "more shared parts than a workload may have (2097152)");
-    if (make_room((void **)&w->requests, &w->request_room, w->request_count, 1, sizeof *w->requests) !=
-            0 ||
+    if (make_room((void **)&w->requests, &w->request_room, w->request_count, 1, sizeof *w->requests) != 0 ||
         make_room((void **)&w->spans, &w->span_room, w->span_count, n, sizeof *w->spans) != 0)
         return ATTND_NO_MEMORY;
 
@@ -188,8 +187,7 @@ static uint32_t blocks_of(const struct geometry *g, uint64_t tokens)
 
 /* Whether a request and its forks can run at all, alone. */
 static int check_request(const struct workload_request *r, const struct geometry *g, uint32_t blocks,
-                         uint32_t sequences, uint32_t sequence_tokens,
-                         char reason[WORKLOAD_REASON_BYTES])
+                         uint32_t sequences, uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES])
 {
     uint64_t length = (uint64_t)r->prompt + r->decode;
     uint64_t need = blocks_of(g, length);
@@ -240,10 +238,10 @@ static int draw_samples(struct workload *w, const struct geometry *g)
         uint64_t end = before + rows_of(w, ordinal) * g->layers;
         w->sequences[ordinal].next_sample = i;
         while (i < n && drawn < end) {
-            w->samples[i++] = (struct workload_sample){
-                .ordinal = ordinal,
-                .position = workload_first_row(w, ordinal) + (uint32_t)((drawn - before) / g->layers),
-                .layer = (uint32_t)((drawn - before) % g->layers)};
+            w->samples[i++] = (struct workload_sample){.ordinal = ordinal,
+                                                       .position = workload_first_row(w, ordinal) +
+                                                                   (uint32_t)((drawn - before) / g->layers),
+                                                       .layer = (uint32_t)((drawn - before) % g->layers)};
             drawn = draw_from_stretch(&random, total, n, i);
         }
         before = end;
@@ -271,8 +269,8 @@ int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks
             return rc;
         w->longest = r->prompt + r->decode > w->longest ? r->prompt + r->decode : w->longest;
         for (uint32_t child = 0; child <= r->forks; child++) {
-            w->sequences[r->ordinal + child] = (struct workload_sequence){
-                .request = i, .child = child, .admitted_s = -1, .first_s = -1};
+            w->sequences[r->ordinal + child] =
+                (struct workload_sequence){.request = i, .child = child, .admitted_s = -1, .first_s = -1};
             w->report.tokens += rows_of(w, r->ordinal + child);
         }
     }
@@ -326,9 +324,8 @@ struct workload_span workload_span_at(const struct workload *w, uint32_t ordinal
         span.end = span.end < end ? span.end : end;
         return span;
     }
-    return (struct workload_span){.end = end,
-                                  .token = w->content_count + owner,
-                                  .content = workload_content_id(CONTENT_OWN, owner)};
+    return (struct workload_span){
+        .end = end, .token = w->content_count + owner, .content = workload_content_id(CONTENT_OWN, owner)};
 }
 
 struct value_source workload_query_source(const struct workload *w, uint32_t ordinal)
@@ -336,8 +333,8 @@ struct value_source workload_query_source(const struct workload *w, uint32_t ord
     return (struct value_source){w->seed, workload_content_id(CONTENT_OWN, ordinal)};
 }
 
-struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer,
-                                       const void *o, size_t bytes)
+struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer, const void *o,
+                                       size_t bytes)
 {
     const uint64_t place[3] = {ordinal, position, layer};
     XXH3_state_t state;

@@ -60,8 +60,8 @@ struct workload_request {
 /* What one sequence has come to. */
 struct workload_sequence {
     uint32_t request;
-    uint32_t child; /* 0: the request's own sequence; else its n-th fork */
-    uint32_t done;  /* tokens that are appended, and whose outputs are computed where they are wanted */
+    uint32_t child;       /* 0: the request's own sequence; else its n-th fork */
+    uint32_t done;        /* tokens that are appended, and whose outputs are computed where they are wanted */
     uint32_t next_sample; /* in workload.samples: the first one of this sequence that is not done */
     bool forked;          /* its children have been made */
     float admitted_s, first_s; /* after the arrival; negative: not yet */
@@ -107,7 +107,7 @@ struct workload {
     struct workload_span *spans;
     struct workload_sequence *sequences; /* by ordinal; made by workload_close() */
     struct workload_sample *samples;     /* [report.verify_rows] by ordinal, position and layer */
-    uint8_t *outputs; /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
+    uint8_t *outputs;                    /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
     uint32_t request_count, request_room, span_count, span_room;
     uint32_t longest;                   /* tokens of its longest sequence */
     struct workload_contents *contents; /* the shared ones, while it is built */
@@ -135,15 +135,13 @@ void workload_destroy(struct workload *workload);
 /* workload_add(w, request, spans, n, reason): append a request with `n` spans (their ends rise).
  * Returns 0, ATTND_NO_MEMORY, or ATTND_INVALID (beyond a limit, or no tokens) with a sentence. */
 MUST_USE int workload_add(struct workload *w, const struct workload_request *request,
-                          const struct workload_span *spans, uint32_t n,
-                          char reason[WORKLOAD_REASON_BYTES]);
+                          const struct workload_span *spans, uint32_t n, char reason[WORKLOAD_REASON_BYTES]);
 
 /* workload_close(w, g, blocks, sequences, sequence_tokens, reason): all requests are there. Checks that
  * each can run on a pool of `blocks` with that many sequences of that length; draws the samples.
  * Returns 0, ATTND_NO_MEMORY, or ATTND_INVALID with a sentence. */
-MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks,
-                            uint32_t sequences, uint32_t sequence_tokens,
-                            char reason[WORKLOAD_REASON_BYTES]);
+MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
+                            uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES]);
 
 /* workload_release: free the lists; the report stays. */
 void workload_release(struct workload *w);
@@ -168,8 +166,8 @@ struct workload_hash {
 
 /* workload_hash_row(ordinal, position, layer, o, bytes): of one row of outputs: over the three numbers
  * (each 8 bytes, little-endian) and the bytes. Any thread. */
-struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer,
-                                       const void *o, size_t bytes);
+struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer, const void *o,
+                                       size_t bytes);
 
 /* workload_digest(w, hash): add it to the digest, a sum modulo 2^128, so that order does not matter. */
 void workload_digest(struct workload *w, struct workload_hash hash);

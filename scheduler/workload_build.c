@@ -10,8 +10,7 @@ enum { SHARED_PREFIX = 1 }; /* content number of prefix_share */
 void workload_builder_init(struct workload_builder *b, struct workload *workload,
                            const struct workload_shaping *shaping)
 {
-    *b = (struct workload_builder){
-        .workload = workload, .shaping = *shaping, .random = {workload->seed}};
+    *b = (struct workload_builder){.workload = workload, .shaping = *shaping, .random = {workload->seed}};
 }
 
 void workload_builder_deinit(struct workload_builder *b)
@@ -47,8 +46,8 @@ static uint32_t lay_out_spans(struct workload_builder *b, uint32_t prompt, const
     }
     if (prefix && prompt && b->shaping.prefix_length) {
         uint32_t end = b->shaping.prefix_length < prompt ? b->shaping.prefix_length : prompt;
-        b->spans[0] = (struct workload_span){
-            .end = end, .content = workload_content_id(CONTENT_PREFIX, SHARED_PREFIX)};
+        b->spans[0] =
+            (struct workload_span){.end = end, .content = workload_content_id(CONTENT_PREFIX, SHARED_PREFIX)};
         count = 1;
     }
     return count;

@@ -10,7 +10,7 @@ enum { TRACE_HASH_TOKENS = 512 }; /* that one hash id of a trace stands for, bef
 
 /* What is done to every request of a shape or trace. */
 struct workload_shaping {
-    double length_scale, time_scale; /* of all lengths (hash blocks too), of all arrivals; 1: none */
+    double length_scale, time_scale;       /* of all lengths (hash blocks too), of all arrivals; 1: none */
     double prefix_fraction, fork_fraction; /* of the requests get them */
     uint32_t prefix_length;                /* tokens of the shared prefix, not scaled */
     uint32_t fork_at, fork_count;          /* at 0: at the end of the prompt */
@@ -44,7 +44,7 @@ MUST_USE int workload_builder_add(struct workload_builder *b, double arrival_s, 
 
 /* workload_builder_draw(b, shape, count, reason): `count` requests of a shape; they arrive together
  * unless shaping.rate says otherwise. */
-MUST_USE int workload_builder_draw(struct workload_builder *b, const struct shape *shape,
-                                   uint32_t count, char reason[WORKLOAD_REASON_BYTES]);
+MUST_USE int workload_builder_draw(struct workload_builder *b, const struct shape *shape, uint32_t count,
+                                   char reason[WORKLOAD_REASON_BYTES]);
 
 #endif

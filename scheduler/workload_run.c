@@ -105,7 +105,7 @@ struct workload_run {
     bool in_step;      /* of the forecast being made: everybody advances a token a step */
     uint32_t turns;
     uint64_t steps_noted; /* with layers of a round */
-    bool changed; /* something has ended since admission was last tried */
+    bool changed;         /* something has ended since admission was last tried */
     uint64_t retry_step, promised_step;
     uint32_t promised;
     struct outlook *outlooks; /* [sequences_max + WORKLOAD_FORKS_MAX + 1] */
@@ -241,8 +241,7 @@ static struct workload *next_in_line(const struct workload_run *d)
     struct workload *first = NULL;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
-        if (w && w->waiting_count &&
-            (!first || goes_before(w, w->waiting[0], first, first->waiting[0])))
+        if (w && w->waiting_count && (!first || goes_before(w, w->waiting[0], first, first->waiting[0])))
             first = w;
     }
     return first;
@@ -308,8 +307,8 @@ static uint32_t look_ahead(struct workload_run *d, uint32_t fill_steps, uint64_t
         *private += own;
         bool copies = view.length % d->g->block_size != 0 && shared > 0;
         n = add_outlook(d, n, workload_length(r->w, r->ordinal), fill,
-                        own + blocks_of(d, fill) - view.entries + copies,
-                        view.length < fill ? fill_steps : 0, request->fork_at, forks_due(r));
+                        own + blocks_of(d, fill) - view.entries + copies, view.length < fill ? fill_steps : 0,
+                        request->fork_at, forks_due(r));
     }
     return n;
 }
@@ -341,8 +340,7 @@ uint32_t workload_run_promised(struct workload_run *d)
 /* ---- admission ----------------------------------------------------------------------------------- */
 
 /* Token ids [from, end) of a sequence for the prefix index. */
-static void spell(const struct workload *w, uint32_t ordinal, uint32_t from, uint32_t end,
-                  uint32_t *tokens)
+static void spell(const struct workload *w, uint32_t ordinal, uint32_t from, uint32_t end, uint32_t *tokens)
 {
     while (from < end) {
         struct workload_span span = workload_span_at(w, ordinal, from);
@@ -374,8 +372,7 @@ static bool is_being_filled(const struct workload_run *d, const struct workload 
         uint32_t length = retired_length(d, r);
         if (r->w != w || length >= r->fill)
             continue;
-        uint32_t blocks =
-            common_tokens(w, ordinal, r->ordinal, smaller(fill, r->fill)) / d->g->block_size;
+        uint32_t blocks = common_tokens(w, ordinal, r->ordinal, smaller(fill, r->fill)) / d->g->block_size;
         if (blocks > hit && blocks * d->g->block_size > length)
             return true;
     }
@@ -420,7 +417,7 @@ static bool may_start(struct workload_run *d, const struct workload *w, uint32_t
 }
 
 static void add_running(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
-                       uint32_t parent_row, double now)
+                        uint32_t parent_row, double now)
 {
     struct workload_sequence *s = &w->sequences[ordinal];
     uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.state->sequences, parent_row)->id;
@@ -430,12 +427,11 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
         s->admitted_s = (float)(now - s->arrived_s);
         quantiles_add(&w->queue_us, (double)s->admitted_s * 1e6);
     }
-    d->running[d->running_count++] =
-        (struct running){.w = w,
-                        .ordinal = ordinal,
-                        .row = row,
-                        .fill = larger(request_of(w, ordinal)->prompt, s->done),
-                        .done = s->done};
+    d->running[d->running_count++] = (struct running){.w = w,
+                                                      .ordinal = ordinal,
+                                                      .row = row,
+                                                      .fill = larger(request_of(w, ordinal)->prompt, s->done),
+                                                      .done = s->done};
     w->report.running++;
 }
 
@@ -520,10 +516,8 @@ static void add_appends(struct workload_run *d, const struct running *r, uint32_
         struct workload_span span = workload_span_at(r->w, r->ordinal, at);
         uint32_t stop = smaller(span.end, end);
         assert(d->append_count < d->appends_max);
-        d->appends[d->append_count++] = (struct kv_append){.table = r->row,
-                                                           .position = at,
-                                                           .count = stop - at,
-                                                           .generated = {r->w->seed, span.content}};
+        d->appends[d->append_count++] = (struct kv_append){
+            .table = r->row, .position = at, .count = stop - at, .generated = {r->w->seed, span.content}};
         at = stop;
     }
 }
@@ -625,8 +619,7 @@ static void enter_round(struct workload_run *d)
         report->prompt_tokens += prompt > fresh ? prompt - fresh : 0;
         r->done = r->in[d->now].done;
         f->table_rows[i] = r->row;
-        for (; row < f->row_count && f->rows[row].w == r->w && f->rows[row].ordinal == r->ordinal;
-             row++) {
+        for (; row < f->row_count && f->rows[row].w == r->w && f->rows[row].ordinal == r->ordinal; row++) {
             d->planner_rows[row] = (struct planner_row){r->row, f->rows[row].position + 1,
                                                         block_tables_version(d->tables, r->row)};
             d->q_source[row] = workload_query_source(r->w, r->ordinal);
@@ -654,9 +647,8 @@ static bool begin_round(struct workload_run *d, struct step *step)
         take_all(d);
         if (d->rounds[d->now].member_count == 0)
             return false;
-        if (leaves_declared(d) &&
-            block_tables_reserve(d->tables, step_number(d->o.state->steps), d->requests,
-                                 d->request_count, copies->list, &copies->count) == 0)
+        if (leaves_declared(d) && block_tables_reserve(d->tables, step_number(d->o.state->steps), d->requests,
+                                                       d->request_count, copies->list, &copies->count) == 0)
             break;
         if (d->rounds[!d->now].begun) /* what ends in the round before gives its blocks back */
             return false;
@@ -676,8 +668,7 @@ static void enter_step(struct workload_run *d, const struct slice *slice, struct
 {
     const struct round *f = slice->round;
     if (slice->layers == d->g->layers)
-        block_tables_submit_all(d->tables, step_number(d->o.state->steps), d->requests,
-                                d->request_count);
+        block_tables_submit_all(d->tables, step_number(d->o.state->steps), d->requests, d->request_count);
     for (uint32_t i = 0; slice->layers < d->g->layers && i < d->request_count; i++) {
         for (uint32_t layer = slice->first_layer; layer < slice->first_layer + slice->layers; layer++)
             block_tables_advance(d->tables, d->requests[i].row, layer,
@@ -757,9 +748,9 @@ static void hash_rows(uint32_t worker, void *cookie)
         uint32_t layer = next / pieces, row = next % pieces * HASHED_ROWS;
         for (uint32_t end = smaller(row + HASHED_ROWS, f->row_count); row < end; row++) {
             size_t at = (size_t)layer * f->row_count + row;
-            d->hashes[at] = workload_hash_row(f->rows[row].ordinal, f->rows[row].position,
-                                              h->slice->first_layer + layer,
-                                              h->slice->outputs + at * d->row_bytes, d->row_bytes);
+            d->hashes[at] =
+                workload_hash_row(f->rows[row].ordinal, f->rows[row].position, h->slice->first_layer + layer,
+                                  h->slice->outputs + at * d->row_bytes, d->row_bytes);
         }
         next++;
     }
@@ -849,8 +840,7 @@ static bool note_progress(struct workload_run *d, uint32_t i, unsigned round, do
         return false;
     uint32_t decoded = total - larger(request->prompt, workload_inherited(w, r->ordinal));
     if (decoded > 1)
-        quantiles_add(&w->per_token_us,
-                      (now - s->arrived_s - (double)s->first_s) * 1e6 / (decoded - 1));
+        quantiles_add(&w->per_token_us, (now - s->arrived_s - (double)s->first_s) * 1e6 / (decoded - 1));
     return true;
 }
 
@@ -1010,8 +1000,7 @@ void workload_run_start(struct workload_run *d, struct call *call)
     workload_destroy(*place);
     *place = w;
     w->report.id = d->next_id++;
-    w->report.verify_tolerance =
-        verify_tolerance(d->g, step_backend(d->o.state->steps)->p_rounded);
+    w->report.verify_tolerance = verify_tolerance(d->g, step_backend(d->o.state->steps)->p_rounded);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
     w->started_s = w->watched_s = d->o.state->now_s;
     d->changed = true;

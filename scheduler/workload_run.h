@@ -26,7 +26,7 @@ void workload_run_destroy(struct workload_run *run);
 /* The three calls about workloads; each is completed, at once or, for CALL_WORKLOAD that waits, when
  * there is news. */
 void workload_run_start(struct workload_run *run,
-                  struct call *call); /* CALL_WORKLOAD_START: takes call->workload */
+                        struct call *call); /* CALL_WORKLOAD_START: takes call->workload */
 void workload_run_look(struct workload_run *run, struct call *call);   /* CALL_WORKLOAD */
 void workload_run_cancel(struct workload_run *run, struct call *call); /* CALL_WORKLOAD_CANCEL */
 

@@ -56,8 +56,8 @@ bool query_number(struct http_text text, const char *name, uint64_t *value)
 
 int query_refuse(struct http_exchange *x, struct http_text text, const char *wants)
 {
-    http_problem(x, ATTND_INVALID, "parameter \"%.*s\": %s", (int)(text.n < 100 ? text.n : 100),
-                 text.bytes, wants);
+    http_problem(x, ATTND_INVALID, "parameter \"%.*s\": %s", (int)(text.n < 100 ? text.n : 100), text.bytes,
+                 wants);
     return ATTND_INVALID;
 }
 
@@ -90,8 +90,7 @@ int body_open(struct http_exchange *x, const char *const *names, cJSON **tree)
     if (query_none(x) != 0)
         return ATTND_INVALID;
     if (x->body.n && !body_is_type(x->body_type, "application/json")) {
-        http_problem(x, ATTND_BAD_TYPE,
-                     "Content-Type is \"%.*s\"; send application/json (curl --json does)",
+        http_problem(x, ATTND_BAD_TYPE, "Content-Type is \"%.*s\"; send application/json (curl --json does)",
                      (int)(x->body_type.n < 80 ? x->body_type.n : 80), x->body_type.bytes);
         return ATTND_BAD_TYPE;
     }
@@ -125,8 +124,7 @@ int member_wrong(struct http_exchange *x, const char *where, const char *name, c
     return ATTND_INVALID;
 }
 
-int member_check(struct http_exchange *x, const char *where, const cJSON *object,
-                 const char *const *names)
+int member_check(struct http_exchange *x, const char *where, const cJSON *object, const char *const *names)
 {
     const cJSON *item;
     if (!object)
@@ -140,8 +138,7 @@ int member_check(struct http_exchange *x, const char *where, const cJSON *object
         while (names[i] && strcmp(names[i], item->string) != 0)
             i++;
         if (!names[i])
-            return member_wrong(x, where, item->string,
-                                "there is no such member, or it is not built yet");
+            return member_wrong(x, where, item->string, "there is no such member, or it is not built yet");
     }
     return 0;
 }

@@ -43,9 +43,9 @@ int member_check(struct http_exchange *x, const char *where, const struct cJSON 
 
 /* An optional member that is an integer (within +-2^53), or a number, in [min, max]; left alone when it
  * is absent. */
-int member_integer(struct http_exchange *x, const char *where, const struct cJSON *object,
-                   const char *name, int64_t min, int64_t max, int64_t *value);
-int member_number(struct http_exchange *x, const char *where, const struct cJSON *object,
-                  const char *name, double min, double max, double *value);
+int member_integer(struct http_exchange *x, const char *where, const struct cJSON *object, const char *name,
+                   int64_t min, int64_t max, int64_t *value);
+int member_number(struct http_exchange *x, const char *where, const struct cJSON *object, const char *name,
+                  double min, double max, double *value);
 
 #endif

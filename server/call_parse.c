@@ -291,8 +291,7 @@ static int read_sequences(struct body *b, struct call *call)
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "sequences", "wants a list of sequence ids");
         call->sequences[call->sequence_count++] =
-            (struct call_sequence){
-                .id = (uint64_t)id, .rows = 1, .position = CALL_POSITION_ABSENT};
+            (struct call_sequence){.id = (uint64_t)id, .rows = 1, .position = CALL_POSITION_ABSENT};
     }
     call->rows = call->sequence_count;
     uint32_t given = 0;
@@ -350,8 +349,7 @@ static int read_head(struct body *b, const char *name, uint32_t row, uint32_t he
     cJSON_ArrayForEach (item, list) {
         values[d] = cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
         if (!isfinite(values[d])) {
-            snprintf(where, sizeof where, "row %u, head %u, element %u is no finite number", row, head,
-                     d);
+            snprintf(where, sizeof where, "row %u, head %u, element %u is no finite number", row, head, d);
             return refuse(b, name, where);
         }
         d++;
@@ -361,8 +359,8 @@ static int read_head(struct body *b, const char *name, uint32_t row, uint32_t he
 }
 
 /* `count` rows [heads][head_dim] of a list, stored in geometry.dtype at `to`. */
-static int read_row_list(struct body *b, const char *name, const cJSON *rows, uint32_t count,
-                         uint32_t heads, const struct geometry *g, uint8_t *to)
+static int read_row_list(struct body *b, const char *name, const cJSON *rows, uint32_t count, uint32_t heads,
+                         const struct geometry *g, uint8_t *to)
 {
     const cJSON *row, *head;
     size_t head_bytes = g->head_dim * dtype_bytes(g->dtype);
@@ -403,8 +401,8 @@ static int read_tensor(struct body *b, struct call *call, const char *name, bool
 }
 
 /* k and v of n rows: both or, if they are not `required`, none. */
-static int read_keys_and_values(struct body *b, struct call *call, const struct geometry *g,
-                                bool required, uint32_t n)
+static int read_keys_and_values(struct body *b, struct call *call, const struct geometry *g, bool required,
+                                uint32_t n)
 {
     int rc = read_tensor(b, call, "k", required, n, g->kv_heads, g, &call->k);
     if (rc == 0)
@@ -472,8 +470,7 @@ static int limit_json(struct http_exchange *x, const struct call *call, const st
 static int limit_lengths(struct http_exchange *x, const struct call *call, const struct geometry *g)
 {
     enum { NUMBER_BYTES = 11, SEQUENCE_BYTES = 64 };
-    uint64_t bytes =
-        (uint64_t)call->sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
+    uint64_t bytes = (uint64_t)call->sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
     if (bytes + SEQUENCE_BYTES <= HTTP_REPLY_BYTES_MAX)
         return 0;
     http_problem(x, ATTND_INVALID, "%u sequences of %u layers are too many for one answer",
@@ -596,8 +593,8 @@ static int read_paged(struct body *b, struct call *call, const struct config *co
         rc = read_integer(b, "lease", 1, ID_MAX, &lease);
     call->layer = (uint32_t)layer;
     call->id = (uint64_t)lease;
-#define XX(name)                                                                                       \
-    if (rc == 0)                                                                                       \
+#define XX(name)                                                                                             \
+    if (rc == 0)                                                                                             \
         rc = read_list(b, call, #name, &lists.name == &lists.block_tables, &lists.name);
     PAGED_LISTS(XX)
 #undef XX
@@ -656,9 +653,7 @@ static int read_lse(struct body *b, struct call *call, uint32_t heads, float *to
             if (entries(row) != (int)heads)
                 return wrong_shape(b, "lse", "a row ", entries(row), heads, "heads");
             cJSON_ArrayForEach (item, row) {
-                *to = cJSON_IsNull(item)     ? -INFINITY
-                      : cJSON_IsNumber(item) ? (float)item->valuedouble
-                                             : NAN;
+                *to = cJSON_IsNull(item) ? -INFINITY : cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
                 if (!(*to++ < INFINITY))
                     return refuse(b, "lse", "wants numbers, or null for a state without keys");
             }

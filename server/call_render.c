@@ -98,10 +98,8 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "tokens_logical", t->tokens_logical);
     json_uint(w, "tokens_physical", t->tokens_physical);
     json_float(w, "sharing_ratio",
-               t->tokens_physical ? (float)((double)t->tokens_logical / (double)t->tokens_physical)
-                                  : 1);
-    json_float(w, "internal_fragmentation",
-               slots > 0 ? (float)(1 - (double)t->tokens_physical / slots) : 0);
+               t->tokens_physical ? (float)((double)t->tokens_logical / (double)t->tokens_physical) : 1);
+    json_float(w, "internal_fragmentation", slots > 0 ? (float)(1 - (double)t->tokens_physical / slots) : 0);
     json_uint(w, "bytes_per_block", geometry_block_bytes(&c->config->geometry));
     json_uint(w, "host_blocks", t->host_blocks);
     json_uint(w, "host_free", t->host_free);
@@ -207,8 +205,7 @@ static void write_metric(struct json_writer *w, const char *name, const char *ty
 }
 
 /* Prometheus text format 0.0.4, from the figures of /stats. */
-static void render_metrics(struct http_exchange *x, const struct call *call,
-                           const struct render_context *c)
+static void render_metrics(struct http_exchange *x, const struct call *call, const struct render_context *c)
 {
     const struct call_stats *s = &call->stats;
     const struct block_pool_counts *p = &s->pool;
@@ -229,18 +226,16 @@ static void render_metrics(struct http_exchange *x, const struct call *call,
         write_sample(w, "sequences", label, s->states[i]);
     }
     write_metric(w, "tokens_logical", "gauge", "Tokens of all sequences.", (double)t->tokens_logical);
-    write_metric(w, "tokens_physical", "gauge", "Token slots that hold them.",
-                 (double)t->tokens_physical);
+    write_metric(w, "tokens_physical", "gauge", "Token slots that hold them.", (double)t->tokens_physical);
     write_metric(w, "steps_total", "counter", "Steps run.", (double)s->steps.steps);
     write_metric(w, "step_seconds_total", "counter", "Time spent in steps.", s->steps.busy_s);
     write_metric(w, "kv_read_bytes_total", "counter", "K and V that steps have read.",
                  (double)s->steps.bytes_read);
     write_metric(w, "roof_bytes_per_second", "gauge",
                  "Rate at which the pool can be read, measured at start.", c->roof_gb_per_s * 1e9);
-    write_metric(
-        w, "latest_roof_fraction", "gauge",
-        "Of the latest steps: time to read their K and V at that rate, over the time they took.",
-        latest_fraction(s, c));
+    write_metric(w, "latest_roof_fraction", "gauge",
+                 "Of the latest steps: time to read their K and V at that rate, over the time they took.",
+                 latest_fraction(s, c));
     write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
     write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
     write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
@@ -362,8 +357,7 @@ static const char *kernel_of(const struct call *call, const struct render_contex
     return call->kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[call->kernel];
 }
 
-static void render_attention(struct json_writer *w, const struct call *call,
-                             const struct render_context *c)
+static void render_attention(struct json_writer *w, const struct call *call, const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
     json_open(w, NULL, '{');
@@ -373,9 +367,9 @@ static void render_attention(struct json_writer *w, const struct call *call,
         for (uint32_t head = 0; head < g->query_heads; head++) {
             json_open(w, NULL, '[');
             for (uint32_t d = 0; d < g->head_dim; d++)
-                json_float(w, NULL,
-                           numeric_load(g->dtype, call->o,
-                                        ((size_t)row * g->query_heads + head) * g->head_dim + d));
+                json_float(
+                    w, NULL,
+                    numeric_load(g->dtype, call->o, ((size_t)row * g->query_heads + head) * g->head_dim + d));
             json_close(w, ']');
         }
         json_close(w, ']');
@@ -402,33 +396,29 @@ static void render_attention(struct json_writer *w, const struct call *call,
 
 /* o, and lse if asked for, with the call's timing as metadata. The numbers are sent from where they lie
  * in the call's arena. */
-static void render_tensors(struct http_exchange *x, const struct call *call,
-                           const struct render_context *c)
+static void render_tensors(struct http_exchange *x, const struct call *call, const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
     size_t o_bytes = (size_t)call->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     size_t lse_bytes = (size_t)call->rows * g->query_heads * sizeof *call->lse;
     struct safetensors tensors = {
         .count = call->wants_lse ? 2 : 1,
-        .tensors = {{.name = "o",
-                     .rank = 3,
-                     .shape = {call->rows, g->query_heads, g->head_dim},
-                     .end = o_bytes},
-                    {.name = "lse",
-                     .dtype = "F32",
-                     .rank = 2,
-                     .shape = {call->rows, g->query_heads},
-                     .end = lse_bytes}},
+        .tensors =
+            {{.name = "o", .rank = 3, .shape = {call->rows, g->query_heads, g->head_dim}, .end = o_bytes},
+             {.name = "lse",
+              .dtype = "F32",
+              .rank = 2,
+              .shape = {call->rows, g->query_heads},
+              .end = lse_bytes}},
     };
     char metadata[320];
     snprintf(tensors.tensors[0].dtype, sizeof tensors.tensors[0].dtype, "%s",
              safetensors_dtype_name(g->dtype));
-    snprintf(
-        metadata, sizeof metadata,
-        "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
-        "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
-        call->queue_us, call->step_us, call->rows_in_step, (unsigned long long)call->bytes_read,
-        roof_fraction(call, c), kernel_of(call, c));
+    snprintf(metadata, sizeof metadata,
+             "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
+             "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
+             call->queue_us, call->step_us, call->rows_in_step, (unsigned long long)call->bytes_read,
+             roof_fraction(call, c), kernel_of(call, c));
     x->content_type = "application/x-safetensors";
     x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
@@ -531,8 +521,7 @@ static void render_audit(struct http_exchange *x, const struct call *call)
 }
 
 /* Microseconds shown as such, or as milliseconds (per_unit 1e3). */
-static void write_percentiles(struct json_writer *w, const char *name, struct percentiles p,
-                              double per_unit)
+static void write_percentiles(struct json_writer *w, const char *name, struct percentiles p, double per_unit)
 {
     json_open(w, name, '{');
     json_float(w, "p50", (float)(p.p50 / per_unit));

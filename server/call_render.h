@@ -15,7 +15,6 @@ struct render_context {
 
 /* call_render: write the answer of `call` into `x`: a problem when it failed, else what its kind
  * promises. */
-void call_render(struct http_exchange *x, const struct call *call,
-                 const struct render_context *context);
+void call_render(struct http_exchange *x, const struct call *call, const struct render_context *context);
 
 #endif

@@ -218,9 +218,9 @@ static void reason_phrase(int http_status, char phrase[PHRASE_BYTES])
 {
     const char *name = "Unknown";
     switch (http_status) {
-#define XX(number, constant, text)                                                                     \
-    case number:                                                                                       \
-        name = #constant;                                                                              \
+#define XX(number, constant, text)                                                                           \
+    case number:                                                                                             \
+        name = #constant;                                                                                    \
         break;
         HTTP_STATUS_MAP(XX)
 #undef XX
@@ -301,8 +301,7 @@ static void on_written(uv_write_t *write, int status)
     memmove(c->input, c->input + c->head_bytes, c->input_bytes);
     c->head_bytes = 0;
     c->phase = PHASE_HEAD;
-    set_deadline(c,
-                 c->input_bytes ? c->server->limits.header_timeout_s : c->server->limits.keepalive_s);
+    set_deadline(c, c->input_bytes ? c->server->limits.header_timeout_s : c->server->limits.keepalive_s);
     start_reading(c); /* a pipelining client may have filled the buffer */
     process(c);
 }
@@ -363,8 +362,8 @@ static void send_part(struct connection *c)
             parts[n++] = uv_buf_init(c->chunk_head, (unsigned)bytes);
         parts[n++] = uv_buf_init(x->reply.buffer, (unsigned)x->reply.length);
         if (c->chunked)
-            parts[n++] = x->more ? uv_buf_init(line_end, sizeof line_end - 1)
-                                 : uv_buf_init(last, sizeof last - 1);
+            parts[n++] =
+                x->more ? uv_buf_init(line_end, sizeof line_end - 1) : uv_buf_init(last, sizeof last - 1);
     }
     write_parts(c, parts, n);
 }
@@ -501,8 +500,8 @@ static void choose_request_id(struct connection *c)
     char *id = c->exchange.request_id;
     bool sane = count == 1 && given.n >= 1 && given.n < HTTP_REQUEST_ID_BYTES;
     for (size_t i = 0; sane && i < given.n; i++)
-        sane = given.bytes[i] > ' ' && given.bytes[i] < 0x7f && given.bytes[i] != '"' &&
-               given.bytes[i] != '\\';
+        sane =
+            given.bytes[i] > ' ' && given.bytes[i] < 0x7f && given.bytes[i] != '"' && given.bytes[i] != '\\';
     if (sane) {
         memcpy(id, given.bytes, given.n);
         id[given.n] = '\0';
@@ -531,8 +530,7 @@ static void begin_exchange(struct connection *c)
     const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
     size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
     x->path = (struct http_text){c->url.bytes, path};
-    x->query =
-        (struct http_text){c->url.bytes + path + (mark != NULL), c->url.n - path - (mark != NULL)};
+    x->query = (struct http_text){c->url.bytes + path + (mark != NULL), c->url.n - path - (mark != NULL)};
 }
 
 /* An Origin is foreign unless its authority is a loopback name; "null" is foreign. */
@@ -601,28 +599,24 @@ static bool check_head(struct connection *c)
         refuse(c, ATTND_MALFORMED, "wants exactly one Host header, not %u", hosts);
     } else if (encodings && (c->parser.http_minor == 0 || encodings > 1 || encoding.n != 7 ||
                              strncasecmp(encoding.bytes, "chunked", 7) != 0)) {
-        refuse(c, ATTND_MALFORMED,
-               "of transfer encodings only chunked is served, and only in HTTP/1.1");
+        refuse(c, ATTND_MALFORMED, "of transfer encodings only chunked is served, and only in HTTP/1.1");
     } else if (over_ip && hosts && !listen_address_is_loopback_host(host.bytes, host.n)) {
         refuse(c, ATTND_FORBIDDEN, "Host is \"%.*s\", and only loopback names are served", (int)host.n,
                host.bytes);
     } else if (over_ip && origins && foreign_origin(origin)) {
-        refuse(c, ATTND_FORBIDDEN, "Origin is \"%.*s\", and only loopback origins are served",
-               (int)origin.n, origin.bytes);
+        refuse(c, ATTND_FORBIDDEN, "Origin is \"%.*s\", and only loopback origins are served", (int)origin.n,
+               origin.bytes);
     } else if (expects &&
                (expects > 1 || expect.n != 12 || strncasecmp(expect.bytes, "100-continue", 12) != 0)) {
         refuse(c, ATTND_EXPECTATION, "Expect is \"%.*s\"", (int)expect.n, expect.bytes);
     } else if (!read_timeout(c)) {
-        refuse(c, ATTND_MALFORMED,
-               "X-Request-Timeout-Ms wants a number of milliseconds in 1..86400000");
+        refuse(c, ATTND_MALFORMED, "X-Request-Timeout-Ms wants a number of milliseconds in 1..86400000");
     } else if (!note_method(c)) {
-        snprintf(c->exchange.extra, sizeof c->exchange.extra,
-                 "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
+        snprintf(c->exchange.extra, sizeof c->exchange.extra, "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
         refuse(c, ATTND_BAD_METHOD, "%s is not served", llhttp_method_name(c->parser.method));
     } else if (!c->server->service.begun(&c->exchange, c->server->service.cookie)) {
         end_with_problem(c);
-    } else if (c->parser.content_length > c->exchange.body_max &&
-               (c->parser.flags & F_CONTENT_LENGTH)) {
+    } else if (c->parser.content_length > c->exchange.body_max && (c->parser.flags & F_CONTENT_LENGTH)) {
         refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a body has at most %zu",
                (unsigned long long)c->parser.content_length, c->exchange.body_max);
     } else {
@@ -726,8 +720,7 @@ static void send_continue(struct connection *c)
     uv_buf_t part = uv_buf_init(text, sizeof text - 1);
     unsigned expects;
     find_header(c, "expect", &expects);
-    if (expects && c->parser.http_minor == 1 &&
-        uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
+    if (expects && c->parser.http_minor == 1 && uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
         close_connection(c);
 }
 
@@ -871,8 +864,7 @@ static void on_tick(uv_timer_t *timer)
             start_request(c);
             begin_exchange(c);
         }
-        refuse(c, ATTND_TIMEOUT, "the %s did not arrive in time",
-               c->phase == PHASE_HEAD ? "head" : "body");
+        refuse(c, ATTND_TIMEOUT, "the %s did not arrive in time", c->phase == PHASE_HEAD ? "head" : "body");
     }
 }
 

@@ -24,12 +24,7 @@ enum {
     HTTP_EXTRA_BYTES = 256
 };
 
-enum http_method {
-    HTTP_METHOD_GET = 1,
-    HTTP_METHOD_POST = 2,
-    HTTP_METHOD_PUT = 4,
-    HTTP_METHOD_DELETE = 8
-};
+enum http_method { HTTP_METHOD_GET = 1, HTTP_METHOD_POST = 2, HTTP_METHOD_PUT = 4, HTTP_METHOD_DELETE = 8 };
 
 /* A span of the request's bytes; not NUL-terminated. */
 struct http_text {
@@ -52,13 +47,13 @@ struct http_exchange {
     struct http_text if_none_match;   /* likewise */
     uint64_t body_length;             /* Content-Length; 0 if there is none */
     uint32_t timeout_ms;              /* X-Request-Timeout-Ms; 0 if there is none */
-    http_sink sink;           /* set by begun: takes the body as it comes; else it is collected */
-    char *body_buffer;        /* where it is collected, and */
-    size_t body_max;          /* how much may come: begun may set both */
-    bool wants_length;        /* set by begun: more would be taken if there were a Content-Length */
-    void *upload;             /* the sink's */
-    void *staging;            /* of body_buffer, when begun has set it */
-    struct json_writer reply; /* the handler writes the body here, */
+    http_sink sink;                   /* set by begun: takes the body as it comes; else it is collected */
+    char *body_buffer;                /* where it is collected, and */
+    size_t body_max;                  /* how much may come: begun may set both */
+    bool wants_length;                /* set by begun: more would be taken if there were a Content-Length */
+    void *upload;                     /* the sink's */
+    void *staging;                    /* of body_buffer, when begun has set it */
+    struct json_writer reply;         /* the handler writes the body here, */
     struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it
                                               stays there until finished is called */
     unsigned tail_count;
@@ -67,7 +62,7 @@ struct http_exchange {
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     char request_id[HTTP_REQUEST_ID_BYTES];
     bool deferred; /* the handler will call http_answer() later */
-    bool more; /* what is in `reply` is a part of the answer; http_proceed is called when it is sent */
+    bool more;     /* what is in `reply` is a part of the answer; http_proceed is called when it is sent */
     void *pending; /* the handler's, while deferred or between two parts */
 };
 

@@ -47,8 +47,8 @@ static void give(void *piece)
 int json_arena_install(void)
 {
     cJSON_Hooks hooks = {take, give};
-    void *bytes = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *bytes =
+        mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bytes == MAP_FAILED)
         return ATTND_NO_MEMORY;
     arena.bytes = bytes;

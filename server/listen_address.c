@@ -36,8 +36,7 @@ static bool split(const char *text, char host[64], unsigned *port)
     return true;
 }
 
-int listen_address_parse(const char *text, struct listen_address *address,
-                         char reason[ADDRESS_REASON_BYTES])
+int listen_address_parse(const char *text, struct listen_address *address, char reason[ADDRESS_REASON_BYTES])
 {
     char host[64];
     unsigned port;
@@ -69,8 +68,8 @@ int listen_address_parse(const char *text, struct listen_address *address,
     } else {
         return refuse(reason, "the host is a numeric address or localhost", text);
     }
-    return refuse(
-        reason, "only loopback addresses and unix sockets are served: there are no API keys yet", text);
+    return refuse(reason, "only loopback addresses and unix sockets are served: there are no API keys yet",
+                  text);
 }
 
 bool listen_address_is_loopback_host(const char *host, size_t n)

@@ -325,9 +325,8 @@ static void log_backend(const struct engine *engine, const struct config *config
     if (config->sharing == SHARING_AUTO)
         snprintf(grouping, sizeof grouping, "; grouping rows costs %.1f us a layer",
                  engine_grouping_us(engine));
-    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s%s",
-             backend->name, backend->isa, backend->device, backend->threads,
-             engine_roof_gb_per_s(engine), grouping);
+    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s%s", backend->name,
+             backend->isa, backend->device, backend->threads, engine_roof_gb_per_s(engine), grouping);
 }
 
 /* Start thread: take the pool's memory, open the backend, start the engine. */
@@ -458,9 +457,8 @@ static void size_pool(struct config *config)
     blocks = blocks > POOL_BLOCKS_MAX ? POOL_BLOCKS_MAX : blocks;
     config->pool_blocks = blocks ? blocks : 1;
     config->pool_bytes = config->pool_blocks * block;
-    log_line(LOG_INFO, "pool.memory: %.0f %% of %llu MiB are %llu blocks",
-             (double)config->pool_memory * 100, (unsigned long long)(available >> 20),
-             (unsigned long long)config->pool_blocks);
+    log_line(LOG_INFO, "pool.memory: %.0f %% of %llu MiB are %llu blocks", (double)config->pool_memory * 100,
+             (unsigned long long)(available >> 20), (unsigned long long)config->pool_blocks);
 }
 
 static enum exit_code run(const struct options *options)

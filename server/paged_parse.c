@@ -63,15 +63,13 @@ static int count_sequences(const struct build *b, bool has_q)
         return refuse(b, "block_tables", "wants a row of the same length for each of %u sequences",
                       (uint32_t)n);
     if (sparse && l->kv_indptr.n != n + 1)
-        return refuse(b, "kv_indptr", "wants %u numbers, one more than kv_last_page_len",
-                      (uint32_t)n + 1);
+        return refuse(b, "kv_indptr", "wants %u numbers, one more than kv_last_page_len", (uint32_t)n + 1);
     b->paged->sequences = (uint32_t)n;
     return 0;
 }
 
 /* How many tokens sequence `s` has by block_tables, and where its ids begin and how many they are. */
-static int dense_sequence(const struct build *b, uint32_t s, uint64_t *tokens, uint64_t *at,
-                          uint64_t *blocks)
+static int dense_sequence(const struct build *b, uint32_t s, uint64_t *tokens, uint64_t *at, uint64_t *blocks)
 {
     const struct paged_lists *l = b->lists;
     uint32_t size = b->config->geometry.block_size;
@@ -97,8 +95,7 @@ static int sparse_sequence(const struct build *b, uint32_t s, uint64_t *tokens, 
     int64_t from = l->kv_indptr.values[s], to = l->kv_indptr.values[s + 1],
             last = l->kv_last_page_len.values[s];
     if (from < 0 || to < from || (uint64_t)to > l->kv_indices.n || (s == 0 && from != 0))
-        return refuse(b, "kv_indptr",
-                      "wants numbers that rise from 0 to %llu, the number of kv_indices",
+        return refuse(b, "kv_indptr", "wants numbers that rise from 0 to %llu, the number of kv_indices",
                       (unsigned long long)l->kv_indices.n);
     *at = (uint64_t)from;
     *blocks = (uint64_t)(to - from);
@@ -121,8 +118,7 @@ static int build_tables(const struct build *b)
     const char *name = dense ? "block_tables" : "kv_indices";
     uint64_t tokens = 0, at = 0, blocks = 0;
     if (!dense && p->sequences && (uint64_t)l->kv_indptr.values[p->sequences] != l->kv_indices.n)
-        return refuse(b, "kv_indptr",
-                      "wants numbers that rise from 0 to %llu, the number of kv_indices",
+        return refuse(b, "kv_indptr", "wants numbers that rise from 0 to %llu, the number of kv_indices",
                       (unsigned long long)l->kv_indices.n);
     p->context = call_alloc(b->call, p->sequences, sizeof *p->context);
     p->first = call_alloc(b->call, (size_t)p->sequences + 1, sizeof *p->first);

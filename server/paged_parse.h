@@ -15,13 +15,13 @@
 #include "server/http_server.h"
 
 /* XX(member of struct paged_lists) */
-#define PAGED_LISTS(XX)                                                                                \
-    XX(block_tables)                                                                                   \
-    XX(context_lens)                                                                                   \
-    XX(kv_indptr)                                                                                      \
-    XX(kv_indices)                                                                                     \
-    XX(kv_last_page_len)                                                                               \
-    XX(indptr)                                                                                         \
+#define PAGED_LISTS(XX)                                                                                      \
+    XX(block_tables)                                                                                         \
+    XX(context_lens)                                                                                         \
+    XX(kv_indptr)                                                                                            \
+    XX(kv_indices)                                                                                           \
+    XX(kv_last_page_len)                                                                                     \
+    XX(indptr)                                                                                               \
     XX(slot_mapping)
 
 /* `columns` is of block_tables; n counts all its entries. */

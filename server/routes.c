@@ -179,8 +179,7 @@ static int accepts_lines(struct http_exchange *x, bool *lines)
     static const char type[] = "application/x-ndjson";
     *lines = memmem(x->accept.bytes, x->accept.n, type, sizeof type - 1) != NULL;
     if (!*lines && memmem(x->accept.bytes, x->accept.n, "text/event-stream", 17)) {
-        http_problem(x, ATTND_NOT_ACCEPTABLE, "text/event-stream is not built yet; send Accept: %s",
-                     type);
+        http_problem(x, ATTND_NOT_ACCEPTABLE, "text/event-stream is not built yet; send Accept: %s", type);
         return ATTND_NOT_ACCEPTABLE;
     }
     return 0;
@@ -269,8 +268,7 @@ static bool path_matches(struct http_text path, const char *pattern, uint64_t *i
     size_t front = (size_t)(hole - pattern), at = front;
     if (path.n <= front || memcmp(path.bytes, pattern, front) != 0)
         return false;
-    for (*id = 0; at < path.n && at < front + 16 && path.bytes[at] >= '0' && path.bytes[at] <= '9';
-         at++)
+    for (*id = 0; at < path.n && at < front + 16 && path.bytes[at] >= '0' && path.bytes[at] <= '9'; at++)
         *id = *id * 10 + (uint64_t)(path.bytes[at] - '0');
     struct http_text rest = {path.bytes + at, path.n - at};
     return at > front && http_text_is(rest, hole + 4);
@@ -422,8 +420,8 @@ static bool takes_tensors(const struct http_exchange *x)
     uint64_t id;
     bool takes = false;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++)
-        takes |= routes[i].tensors && routes[i].method == x->method &&
-                 path_matches(x->path, routes[i].path, &id);
+        takes |=
+            routes[i].tensors && routes[i].method == x->method && path_matches(x->path, routes[i].path, &id);
     return takes && tensor_parse_wanted(x);
 }
 
@@ -511,8 +509,7 @@ void routes_deliver(struct daemon_state *daemon)
     const struct render_context context = {.config = daemon->config,
                                            .backend = engine_backend(daemon->engine),
                                            .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
-                                           .uptime_s =
-                                               (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
+                                           .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct call *call;
     while ((call = engine_take(daemon->engine))) {
         struct http_exchange *x = call->cookie;

@@ -77,10 +77,9 @@ static int read_tensor(const cJSON *item, struct safetensor *t, char *reason)
     if (cJSON_GetArraySize(item) != 3 || !cJSON_IsString(dtype) || !cJSON_IsArray(shape) ||
         cJSON_GetArraySize(offsets) != 2 || !json_is_integer(offsets->child, 0, INTEGER_MAX, &begin) ||
         !json_is_integer(offsets->child->next, begin, INTEGER_MAX, &end))
-        return fail(reason, ATTND_MALFORMED,
-                    "tensor \"%s\" wants dtype, shape and two rising data_offsets", t->name);
-    if (strlen(dtype->valuestring) >= sizeof t->dtype ||
-        safetensors_dtype_bytes(dtype->valuestring) == 0)
+        return fail(reason, ATTND_MALFORMED, "tensor \"%s\" wants dtype, shape and two rising data_offsets",
+                    t->name);
+    if (strlen(dtype->valuestring) >= sizeof t->dtype || safetensors_dtype_bytes(dtype->valuestring) == 0)
         return fail(reason, ATTND_INVALID, "tensor \"%s\" has an unknown dtype", t->name);
     strcpy(t->dtype, dtype->valuestring);
     cJSON_ArrayForEach (size, shape) {
@@ -91,9 +90,8 @@ static int read_tensor(const cJSON *item, struct safetensor *t, char *reason)
     t->begin = (uint64_t)begin;
     t->end = (uint64_t)end;
     if (!tensor_bytes(t, &bytes) || bytes != t->end - t->begin)
-        return fail(reason, ATTND_MALFORMED,
-                    "tensor \"%s\" has %llu bytes, which its shape does not make", t->name,
-                    (unsigned long long)(t->end - t->begin));
+        return fail(reason, ATTND_MALFORMED, "tensor \"%s\" has %llu bytes, which its shape does not make",
+                    t->name, (unsigned long long)(t->end - t->begin));
     return 0;
 }
 
@@ -134,8 +132,7 @@ int safetensors_parse(const void *body, size_t n, struct safetensors *tensors,
     for (int i = 7; i >= 0; i--)
         header = header << 8 | bytes[i];
     if (header > SAFETENSORS_HEADER_BYTES_MAX)
-        return fail(reason, ATTND_INVALID, "a header of more than %d bytes",
-                    SAFETENSORS_HEADER_BYTES_MAX);
+        return fail(reason, ATTND_INVALID, "a header of more than %d bytes", SAFETENSORS_HEADER_BYTES_MAX);
     if (header > n - 8)
         return fail(reason, ATTND_MALFORMED, "the header has %llu bytes, the body %zu",
                     (unsigned long long)header, n);
@@ -150,8 +147,7 @@ int safetensors_parse(const void *body, size_t n, struct safetensors *tensors,
     for (unsigned i = 0; i < tensors->count; i++) {
         struct safetensor *t = &tensors->tensors[i];
         if (t->begin != at)
-            return fail(reason, ATTND_MALFORMED, "tensor \"%s\" overlaps another or leaves a hole",
-                        t->name);
+            return fail(reason, ATTND_MALFORMED, "tensor \"%s\" overlaps another or leaves a hole", t->name);
         at = t->end;
         t->data = bytes + 8 + header + t->begin; /* inside the body, by the check below */
     }
@@ -170,8 +166,7 @@ const struct safetensor *safetensors_find(const struct safetensors *tensors, con
     return NULL;
 }
 
-size_t safetensors_write_header(struct safetensors *tensors, const char *metadata, void *out,
-                                size_t capacity)
+size_t safetensors_write_header(struct safetensors *tensors, const char *metadata, void *out, size_t capacity)
 {
     struct json_writer w;
     uint8_t *to = out;

@@ -44,8 +44,7 @@ static int open_tensors(struct tensor_body *b, const char *const *names)
         while (names[n] && strcmp(b->tensors.tensors[i].name, names[n]) != 0)
             n++;
         if (!names[n])
-            rc = refuse(b, b->tensors.tensors[i].name,
-                        "there is no such tensor, or it is not built yet");
+            rc = refuse(b, b->tensors.tensors[i].name, "there is no such tensor, or it is not built yet");
     }
     return rc;
 }
@@ -65,8 +64,7 @@ static bool integer_at(const struct safetensor *t, uint64_t i, uint64_t *value)
 static bool is_integers(const struct safetensor *t, uint64_t n)
 {
     return t && t->rank == 1 && t->shape[0] == n &&
-           (strcmp(t->dtype, "I64") == 0 || strcmp(t->dtype, "I32") == 0 ||
-            strcmp(t->dtype, "U64") == 0);
+           (strcmp(t->dtype, "I64") == 0 || strcmp(t->dtype, "I32") == 0 || strcmp(t->dtype, "U64") == 0);
 }
 
 static int read_sequences(struct tensor_body *b)
@@ -87,8 +85,7 @@ static int read_sequences(struct tensor_body *b)
         uint64_t id, position = CALL_POSITION_ABSENT;
         if (!integer_at(ids, call->sequence_count, &id) || id < 1 || id > CALL_ID_MAX)
             return refuse(b, "sequences", "has an id that is not in 1..2^53-1");
-        if (positions &&
-            (!integer_at(positions, call->sequence_count, &position) || position > INT32_MAX))
+        if (positions && (!integer_at(positions, call->sequence_count, &position) || position > INT32_MAX))
             return refuse(b, "positions", "has one that is not in 0..2^31-1");
         call->sequences[call->sequence_count] =
             (struct call_sequence){.id = id, .rows = 1, .position = (uint32_t)position};
@@ -158,9 +155,8 @@ static int read_rows(struct tensor_body *b, const char *name, bool required, uin
     if (strcmp(t->dtype, safetensors_dtype_name(*dtype)) != 0 || t->rank != 3U + all || shape[0] != n ||
         shape[1] != heads || shape[2] != g->head_dim) {
         snprintf(wants, sizeof wants, "wants %s%s%s [%u, %u, %u]%s", safetensors_dtype_name(g->dtype),
-                 other == g->dtype ? "" : " or ",
-                 other == g->dtype ? "" : safetensors_dtype_name(other), n, heads, g->head_dim,
-                 layered ? ", or with [layers, ...] before" : "");
+                 other == g->dtype ? "" : " or ", other == g->dtype ? "" : safetensors_dtype_name(other), n,
+                 heads, g->head_dim, layered ? ", or with [layers, ...] before" : "");
         return refuse(b, name, wants);
     }
     size_t elements = (size_t)n * heads * g->head_dim * (all ? g->layers : 1);
@@ -182,10 +178,8 @@ static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required
     const struct geometry *g = b->g;
     struct call *call = b->call;
     enum dtype dtype_of_v = call->kv_source;
-    const struct safetensor *k = safetensors_find(&b->tensors, "k"),
-                            *v = safetensors_find(&b->tensors, "v");
-    int rc =
-        read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &call->k, &call->kv_source);
+    const struct safetensor *k = safetensors_find(&b->tensors, "k"), *v = safetensors_find(&b->tensors, "v");
+    int rc = read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &call->k, &call->kv_source);
     if (rc == 0)
         rc = read_rows(b, "v", required, n, g->kv_heads, g->kv_dtype, layered, &call->v, &dtype_of_v);
     if (rc != 0 || (!k && !v))
@@ -236,11 +230,9 @@ static int read_rows_query(struct tensor_body *b, bool attend, bool leased)
     return 0;
 }
 
-int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config,
-                      bool attend)
+int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config, bool attend)
 {
-    static const char *const names[] = {"sequences", "indptr",    "positions", "k",
-                                        "v",         "token_ids", "q",         NULL},
+    static const char *const names[] = {"sequences", "indptr", "positions", "k", "v", "token_ids", "q", NULL},
                              *const append_names[] = {"sequences", "indptr",    "positions", "k",
                                                       "v",         "token_ids", NULL};
     struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
@@ -252,8 +244,7 @@ int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct c
     if (rc == 0)
         rc = read_sequences(&b);
     if (rc == 0 && attend)
-        rc = read_rows(&b, "q", true, call->rows, b.g->query_heads, b.g->dtype, false, &call->q,
-                       &dtype_of_q);
+        rc = read_rows(&b, "q", true, call->rows, b.g->query_heads, b.g->dtype, false, &call->q, &dtype_of_q);
     if (rc == 0)
         rc = read_keys_and_values(&b, call->rows, !attend, !attend);
     if (rc == 0 && !call->k && safetensors_find(&b.tensors, "token_ids"))
@@ -300,8 +291,8 @@ int tensor_parse_paged(struct http_exchange *x, struct call *call, const struct 
     int rc = read_rows_query(&b, true, true);
     if (rc == 0)
         rc = open_tensors(&b, names);
-#define XX(name)                                                                                       \
-    if (rc == 0)                                                                                       \
+#define XX(name)                                                                                             \
+    if (rc == 0)                                                                                             \
         rc = read_list(&b, #name, &lists.name == &lists.block_tables ? 2 : 1, &lists.name);
     PAGED_LISTS(XX)
 #undef XX
@@ -310,8 +301,8 @@ int tensor_parse_paged(struct http_exchange *x, struct call *call, const struct 
     if (rc == 0)
         rc = paged_build(x, call, config, &lists, has_q, has_kv);
     if (rc == 0)
-        rc = read_rows(&b, "q", false, call->rows, b.g->query_heads, b.g->dtype, false, &call->q,
-                       &dtype_of_q);
+        rc =
+            read_rows(&b, "q", false, call->rows, b.g->query_heads, b.g->dtype, false, &call->q, &dtype_of_q);
     return rc == 0 ? read_keys_and_values(&b, call->paged->tokens, false, false) : rc;
 }
 
@@ -425,15 +416,13 @@ int tensor_parse_states(struct http_exchange *x, struct call *call, const struct
                             *lse = safetensors_find(&b.tensors, "lse");
     snprintf(wants, sizeof wants, "wants %s [n, T, %u, %u], n and T at least 1",
              safetensors_dtype_name(g->dtype), g->query_heads, g->head_dim);
-    if (!o || strcmp(o->dtype, safetensors_dtype_name(g->dtype)) != 0 || o->rank != 4 ||
-        o->shape[0] == 0 || o->shape[1] == 0 || o->shape[2] != g->query_heads ||
-        o->shape[3] != g->head_dim)
+    if (!o || strcmp(o->dtype, safetensors_dtype_name(g->dtype)) != 0 || o->rank != 4 || o->shape[0] == 0 ||
+        o->shape[1] == 0 || o->shape[2] != g->query_heads || o->shape[3] != g->head_dim)
         return refuse(&b, "o", wants);
     call->count = (uint32_t)o->shape[0]; /* a body of 64 MiB has fewer than 2^32 of anything */
     call->rows = (uint32_t)o->shape[1];
     call->wants_tensors = true;
-    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", call->count, call->rows,
-             g->query_heads);
+    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", call->count, call->rows, g->query_heads);
     if (!lse || strcmp(lse->dtype, "F32") != 0 || lse->rank != 3 || lse->shape[0] != call->count ||
         lse->shape[1] != call->rows || lse->shape[2] != g->query_heads)
         return refuse(&b, "lse", wants);

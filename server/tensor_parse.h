@@ -14,8 +14,7 @@ bool tensor_parse_wanted(const struct http_exchange *x);
 
 /* Tensors sequences, indptr?, positions?, k, v, token_ids? and for attend q, with k and v optional;
  * ?layer= and for attend &lse=1 &kernel= &accept=json */
-int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config,
-                      bool attend);
+int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config, bool attend);
 
 /* Tensors q?, k?, v? and the lists of paged_parse.h; ?lease= &layer= &lse=1 &kernel= &accept=json */
 int tensor_parse_paged(struct http_exchange *x, struct call *call, const struct config *config);

@@ -105,9 +105,8 @@ static int read_options(struct http_exchange *x, const cJSON *tree, struct optio
 static int read_sequences_entry(struct http_exchange *x, const char *where, const cJSON *entry,
                                 struct workload_builder *b)
 {
-    static const char
-        *const names[] = {"count", "prompt", "decode", "prefix", "fork", "priority", NULL},
-               *const prefix[] = {"id", "length", NULL}, *const fork[] = {"at", "count", NULL};
+    static const char *const names[] = {"count", "prompt", "decode", "prefix", "fork", "priority", NULL},
+                             *const prefix[] = {"id", "length", NULL}, *const fork[] = {"at", "count", NULL};
     const cJSON *p = cJSON_GetObjectItemCaseSensitive(entry, "prefix"),
                 *f = cJSON_GetObjectItemCaseSensitive(entry, "fork");
     int64_t count = 1, prompt = 0, decode = 0, id = 0, length = 0, at = 0, forks = 0, priority = 0;
@@ -158,8 +157,7 @@ static int read_hashes(struct http_exchange *x, const char *where, const cJSON *
         return 0;
     cJSON_ArrayForEach (item, list) {
         if (*n == HASHES_MAX || !json_is_integer(item, 0, (int64_t)CONTENT_ID_MAX, &id))
-            return member_wrong(x, where, "hash_ids",
-                                "wants a list of at most 16384 integers below 2^53");
+            return member_wrong(x, where, "hash_ids", "wants a list of at most 16384 integers below 2^53");
         ids[(*n)++] = (uint64_t)id;
     }
     return cJSON_IsArray(list) ? 0 : member_wrong(x, where, "hash_ids", "wants a list");
@@ -218,8 +216,7 @@ static int read_requests(struct http_exchange *x, const cJSON *tree, struct work
     if (!shape && count)
         return member_wrong(x, "", "count", "belongs to a shape");
     if (sequences) {
-        static const char *const not_here[] = {"length_scale", "time_scale", "prefix_share",
-                                               "fork_share"};
+        static const char *const not_here[] = {"length_scale", "time_scale", "prefix_share", "fork_share"};
         for (size_t i = 0; i < sizeof not_here / sizeof not_here[0]; i++) {
             if (cJSON_GetObjectItemCaseSensitive(tree, not_here[i]))
                 return member_wrong(x, "", not_here[i], "belongs to a shape or trace");
@@ -242,9 +239,9 @@ static int read_requests(struct http_exchange *x, const cJSON *tree, struct work
 
 static int parse_json(struct http_exchange *x, struct workload **workload)
 {
-    static const char *const names[] = {
-        "seed",   "sequences", "shape",        "trace",      "count",        "arrival",    "verify",
-        "return", "prefill",   "length_scale", "time_scale", "prefix_share", "fork_share", NULL};
+    static const char *const names[] = {"seed",       "sequences",    "shape",      "trace",   "count",
+                                        "arrival",    "verify",       "return",     "prefill", "length_scale",
+                                        "time_scale", "prefix_share", "fork_share", NULL};
     cJSON *tree;
     struct options options = default_options;
     struct workload_builder builder;
@@ -303,8 +300,7 @@ static int read_csv_line(struct http_exchange *x, struct trace_reader *t)
         return 0;
     if (!is_date || !(seconds >= 0 && seconds < 61) || prompt > TOKENS_MAX || decode > TOKENS_MAX ||
         date.tm_year < 1970 || date.tm_year > 9999)
-        return bad_line(x, t, ATTND_MALFORMED,
-                        "wants YYYY-MM-DD HH:MM:SS.FFF,ContextTokens,GeneratedTokens");
+        return bad_line(x, t, ATTND_MALFORMED, "wants YYYY-MM-DD HH:MM:SS.FFF,ContextTokens,GeneratedTokens");
     date.tm_year -= 1900;
     date.tm_mon -= 1;
     return add_traced(x, t, (double)timegm(&date) + seconds, prompt, decode, NULL, 0);
@@ -375,8 +371,7 @@ static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
 }
 
 /* The number behind "name=" in one parameter; false when it is another one or no number in the range. */
-static bool read_parameter(struct http_text text, const char *name, double min, double max,
-                           double *value)
+static bool read_parameter(struct http_text text, const char *name, double min, double max, double *value)
 {
     char digits[32], *end;
     size_t n = strlen(name);

@@ -21,9 +21,9 @@
  * from moving those by barrier(). */
 #include "kernels/cpu/cpu_kernels.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
-    defined(__AVX512BF16__) && defined(__AVX512VBMI__) && defined(__GFNI__) &&                         \
-    defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) &&       \
+    defined(__AVX512BF16__) && defined(__AVX512VBMI__) && defined(__GFNI__) && defined(__AMX_TILE__) &&      \
+    defined(__AMX_BF16__)
 
 #include "kernels/cpu/cpu_vec512.h"
 
@@ -152,9 +152,9 @@ static void amx_begin(const struct cpu_tile *t)
 
 /* A matrix for _mm512_gf2p8affine_epi64_epi8(): bit i of the result is the exclusive or of the bits of
  * x that row i selects. */
-#define BITS(r7, r6, r5, r4, r3, r2, r1, r0)                                                           \
-    _mm512_set1_epi64((long long)((uint64_t)(r0) << 56 | (uint64_t)(r1) << 48 | (uint64_t)(r2) << 40 | \
-                                  (uint64_t)(r3) << 32 | (uint64_t)(r4) << 24 | (uint64_t)(r5) << 16 | \
+#define BITS(r7, r6, r5, r4, r3, r2, r1, r0)                                                                 \
+    _mm512_set1_epi64((long long)((uint64_t)(r0) << 56 | (uint64_t)(r1) << 48 | (uint64_t)(r2) << 40 |       \
+                                  (uint64_t)(r3) << 32 | (uint64_t)(r4) << 24 | (uint64_t)(r5) << 16 |       \
                                   (uint64_t)(r6) << 8 | (uint64_t)(r7)))
 
 /* 64 elements, given as bytes whose groups of 8 stand in the order 0 4 1 5 2 6 3 7, as two times 32
@@ -385,8 +385,8 @@ INLINE void add_outputs(const struct amx_work *w, uint32_t r, float a, float *o)
 }
 
 /* o of up to ROWS_OF_P rows from `row` on, whose p begins at `p` and whose factors at `factors`. */
-INLINE void add_values(struct amx_work *a, uint32_t row, const float *p, const float *factors,
-                       uint32_t rows, uint32_t lines)
+INLINE void add_values(struct amx_work *a, uint32_t row, const float *p, const float *factors, uint32_t rows,
+                       uint32_t lines)
 {
     const struct cpu_tile *t = a->w.t;
     uint32_t d = t->head_dim;

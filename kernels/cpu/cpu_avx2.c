@@ -117,13 +117,11 @@ INLINE vec reduce_lanes(const vec x[8])
     vec pairs[4], quads[2];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
-        pairs[i] =
-            _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+        pairs[i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
         __m256d a = _mm256_castps_pd(pairs[2 * i]), b = _mm256_castps_pd(pairs[2 * i + 1]);
-        quads[i] =
-            _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)) + _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        quads[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)) + _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
     }
     return _mm256_permute2f128_ps(quads[0], quads[1], 0x20) +
            _mm256_permute2f128_ps(quads[0], quads[1], 0x31);
@@ -173,8 +171,7 @@ INLINE vec vec_load_tail_as(const enum dtype dtype, const uint8_t *from)
 
 static bool avx2_supported(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
 const struct cpu_kernels cpu_kernels_avx2 = {

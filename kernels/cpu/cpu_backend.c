@@ -109,8 +109,8 @@ static void fold_begin(struct scratch *s, uint32_t rows)
 }
 
 /* Fold in a state of `level` whose last chunk is the one before `end_chunk`. */
-static void fold_push(const struct cpu_backend *b, struct scratch *s, uint32_t rows,
-                      enum plan_level level, uint32_t end_chunk, const struct cpu_states *state)
+static void fold_push(const struct cpu_backend *b, struct scratch *s, uint32_t rows, enum plan_level level,
+                      uint32_t end_chunk, const struct cpu_states *state)
 {
     b->kernels->merge(rows, b->options.geometry->head_dim, &s->fold[level], state);
     if (end_chunk % RUN_CHUNKS == 0)
@@ -138,9 +138,8 @@ static struct cpu_states partial_at(const struct cpu_backend *b, uint32_t partia
 }
 
 /* Write the outputs of one row's group of query heads from packed rows `first` and on of `states`. */
-static void write_outputs(const struct cpu_backend *b, struct scratch *s,
-                          const struct attention_pass *pass, uint32_t row, uint32_t kv_head,
-                          const struct cpu_states *states, uint32_t first)
+static void write_outputs(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
+                          uint32_t row, uint32_t kv_head, const struct cpu_states *states, uint32_t first)
 {
     const struct geometry *g = b->options.geometry;
     const struct model_constants *c = b->options.constants;
@@ -164,9 +163,9 @@ static void write_outputs(const struct cpu_backend *b, struct scratch *s,
 
 /* Set up the packed rows of an item; returns their number and the range of positions that any of them
  * sees. */
-static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s,
-                          const struct attention_pass *pass, const struct plan_item *item,
-                          uint32_t kv_head, uint32_t *first_key, uint32_t *end_key)
+static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
+                          const struct plan_item *item, uint32_t kv_head, uint32_t *first_key,
+                          uint32_t *end_key)
 {
     const struct geometry *g = b->options.geometry;
     uint32_t group = geometry_group(g), packed = 0, window = g->window[pass->layer];
@@ -188,8 +187,8 @@ static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s,
 }
 
 /* The readable keys [position, end) of one head as spans, one per block touched. Returns their number. */
-static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint32_t layer,
-                           uint32_t kv_head, uint32_t position, uint32_t end, struct cpu_span *spans)
+static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint32_t layer, uint32_t kv_head,
+                           uint32_t position, uint32_t end, struct cpu_span *spans)
 {
     uint32_t n = 0, block_size = pool->geometry->block_size;
     while (position < end) {
@@ -220,8 +219,8 @@ static void look_up(const struct cpu_backend *b, struct walk *walk, unsigned whi
     uint32_t end = position + TILE_TOKENS < walk->end_key ? position + TILE_TOKENS : walk->end_key;
     walk->counts[which] = 0;
     if (position < end)
-        walk->counts[which] = find_spans(&b->pool, walk->ids, walk->layer, walk->kv_head, position, end,
-                                         walk->spans[which]);
+        walk->counts[which] =
+            find_spans(&b->pool, walk->ids, walk->layer, walk->kv_head, position, end, walk->spans[which]);
 }
 
 /* All tiles of one chunk, into s->chunk. The tiles of an item come one after the other. */
@@ -289,15 +288,13 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
     const struct cpu_states *result = fold_end(b, s, packed);
     for (uint32_t r = 0; r < item->rows; r++) {
         if (item->partial == PLAN_NO_PARTIAL) {
-            write_outputs(b, s, pass, pass->plan->item_rows[item->first_row + r], kv_head, result,
-                          r * group);
+            write_outputs(b, s, pass, pass->plan->item_rows[item->first_row + r], kv_head, result, r * group);
             continue;
         }
         struct cpu_states to = partial_at(b, item->partial + r, kv_head);
         memcpy(to.m, result->m + (size_t)r * group, group * sizeof *to.m);
         memcpy(to.l, result->l + (size_t)r * group, group * sizeof *to.l);
-        memcpy(to.o, result->o + (size_t)r * group * g->head_dim,
-               (size_t)group * g->head_dim * sizeof *to.o);
+        memcpy(to.o, result->o + (size_t)r * group * g->head_dim, (size_t)group * g->head_dim * sizeof *to.o);
     }
 }
 
@@ -352,8 +349,7 @@ static void appends_phase(const struct cpu_backend *b, const struct attention_pa
     thread_pool_barrier(b->threads);
 }
 
-static void items_phase(const struct cpu_backend *b, const struct attention_pass *pass,
-                        struct scratch *s)
+static void items_phase(const struct cpu_backend *b, const struct attention_pass *pass, struct scratch *s)
 {
     uint32_t heads = b->options.geometry->kv_heads, task;
     while ((task = thread_pool_take(b->threads)) < pass->plan->item_count * heads)
@@ -361,8 +357,7 @@ static void items_phase(const struct cpu_backend *b, const struct attention_pass
     thread_pool_barrier(b->threads);
 }
 
-static void merges_phase(const struct cpu_backend *b, const struct attention_pass *pass,
-                         struct scratch *s)
+static void merges_phase(const struct cpu_backend *b, const struct attention_pass *pass, struct scratch *s)
 {
     uint32_t heads = b->options.geometry->kv_heads, task;
     while ((task = thread_pool_take(b->threads)) < pass->plan->merge_count * heads)
@@ -435,8 +430,7 @@ static void cpu_read_kv(struct attention *attention, uint32_t layer, uint32_t bl
     kv_pool_read(&b->pool, layer, block, slot, count, k, v);
 }
 
-static uint32_t cpu_compare_kv(struct attention *attention, const struct kv_rows *rows,
-                               const uint32_t *ids)
+static uint32_t cpu_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids)
 {
     struct cpu_backend *b = (struct cpu_backend *)attention;
     return kv_pool_compare(&b->pool, b->options.constants, rows, ids);
@@ -538,8 +532,7 @@ static struct cpu_states carve_states(float *arena, size_t *used, uint32_t rows,
 static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
 {
     size_t used = 0;
-    uint32_t group = geometry_group(g),
-             rows = group > PLAN_PACKED_ROWS_MAX ? group : PLAN_PACKED_ROWS_MAX;
+    uint32_t group = geometry_group(g), rows = group > PLAN_PACKED_ROWS_MAX ? group : PLAN_PACKED_ROWS_MAX;
     s->q = carve(arena, &used, (size_t)rows * g->head_dim);
     s->slopes = carve(arena, &used, rows);
     s->keys = (uint32_t *)(void *)carve(arena, &used, rows);
@@ -597,8 +590,7 @@ static void touch(uint32_t worker, void *cookie)
     struct cpu_backend *b = t->backend;
     uint64_t begin;
     while ((begin = (uint64_t)thread_pool_take(b->threads) * TOUCH_BYTES) < b->pool.total_bytes) {
-        uint64_t n =
-            b->pool.total_bytes - begin < TOUCH_BYTES ? b->pool.total_bytes - begin : TOUCH_BYTES;
+        uint64_t n = b->pool.total_bytes - begin < TOUCH_BYTES ? b->pool.total_bytes - begin : TOUCH_BYTES;
         memset(b->pool.bytes + begin, 0, n);
         uint64_t done = atomic_fetch_add(&t->done, n) + n;
         if (worker == 0 && b->options.progress)
@@ -651,14 +643,12 @@ static const struct cpu_kernels *choose_kernels(const char *isa, char error[ATTE
         if (!automatic && strcmp(isa, kernels->isa) != 0)
             continue;
         if (!kernels->supported()) {
-            snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: this processor has no %s",
-                     kernels->isa);
+            snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: this processor has no %s", kernels->isa);
             continue;
         }
         if (self_test(kernels))
             return kernels;
-        log_line(LOG_WARNING,
-                 "the %s kernels differ from the reference on this processor and are not used",
+        log_line(LOG_WARNING, "the %s kernels differ from the reference on this processor and are not used",
                  kernels->isa);
         snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: the %s kernels fail their self-test",
                  kernels->isa);
@@ -705,8 +695,7 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     b->wake_us = WAKE_US;
     uint32_t threads = options->threads ? options->threads : thread_pool_default_threads();
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for %u threads", threads);
-    if (thread_pool_create(threads, &b->threads) != 0 || make_scratch(b) != 0 ||
-        make_partials(b) != 0 ||
+    if (thread_pool_create(threads, &b->threads) != 0 || make_scratch(b) != 0 || make_partials(b) != 0 ||
         kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0) {
         cpu_close(&b->base);
         return ATTND_NO_MEMORY;
@@ -714,8 +703,7 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     struct touching touching = {.backend = b};
     thread_pool_run(b->threads, touch, &touching);
     /* behind the pool, whose memory is taken by now */
-    if (kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) !=
-        0) {
+    if (kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) != 0) {
         cpu_close(&b->base);
         return ATTND_NO_MEMORY;
     }

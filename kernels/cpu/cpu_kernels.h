@@ -33,11 +33,9 @@ struct cpu_tile {
     uint32_t position;  /* of the tile's first key; a multiple of TILE_TOKENS */
     enum dtype q_dtype; /* that q was rounded to */
     enum dtype kv_dtype;
-    const struct cpu_span
-        *spans; /* the readable keys from `position` on, at most TILE_TOKENS of them */
+    const struct cpu_span *spans; /* the readable keys from `position` on, at most TILE_TOKENS of them */
     uint32_t span_count;
-    const struct cpu_span
-        *next_spans; /* of the tile that will be read after this one: worth fetching */
+    const struct cpu_span *next_spans; /* of the tile that will be read after this one: worth fetching */
     uint32_t next_span_count;
     size_t token_stride;  /* bytes from one token's row to the next inside a span */
     size_t row_bytes;     /* of one token's row */
@@ -81,7 +79,6 @@ struct cpu_kernels {
                    float v_scale, float *o, float *lse);
 };
 
-extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,
-    cpu_kernels_amx;
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx;
 
 #endif

@@ -115,8 +115,8 @@ static void begin_ahead(struct work *w)
     }
     if (!together)
         lines = 2 * tokens * (uint32_t)((t->row_bytes + CACHE_LINE - 1) / CACHE_LINE);
-    w->ahead = (struct ahead){
-        .runs = 2 * (together ? t->next_span_count : tokens), .lines = lines, .left = lines};
+    w->ahead =
+        (struct ahead){.runs = 2 * (together ? t->next_span_count : tokens), .lines = lines, .left = lines};
 }
 
 /* ---- functions of a vector ----------------------------------------------------------------------- */
@@ -206,8 +206,7 @@ INLINE void dot_products(const enum dtype dtype, const uint32_t head_dim, const 
 #pragma GCC unroll 4
         for (int t = 0; t < pair; t++) {
             k[t] = key_of(w, token + (uint32_t)(first + t));
-            fetch_row(key_of(w, token + (uint32_t)(first + t) + ROWS_AHEAD),
-                      head_dim * kv_bytes(dtype));
+            fetch_row(key_of(w, token + (uint32_t)(first + t) + ROWS_AHEAD), head_dim * kv_bytes(dtype));
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
                 sum[t][r] = vec_set1(0);
@@ -317,8 +316,7 @@ INLINE void multiply_values(const enum dtype dtype, const uint32_t head_dim, con
         vec x[VALUE_VECS_MAX];
         fetch_ahead(w, lines);
         if (row + ROWS_AHEAD < end)
-            fetch_row(row[ROWS_AHEAD] + (size_t)d * kv_bytes(dtype),
-                      (size_t)N * LANES * kv_bytes(dtype));
+            fetch_row(row[ROWS_AHEAD] + (size_t)d * kv_bytes(dtype), (size_t)N * LANES * kv_bytes(dtype));
 #pragma GCC unroll 8
         for (int i = 0; i < N; i++)
             x[i] = tail ? vec_load_tail_as(dtype, from)
@@ -377,25 +375,25 @@ INLINE void expand(const enum dtype dtype, struct work *w, const uint8_t **rows,
 /* ---- the tile ------------------------------------------------------------------------------------ */
 
 /* Rows [row, row + n) by blocks of 8, 4, 2 and 1: `each` is a statement over R and `at`. */
-#define FOR_BLOCKS_OF_ROWS(n, at, each)                                                                \
-    for (uint32_t at = 0; at < (n);) {                                                                 \
-        if ((n)-at >= 8) {                                                                             \
-            enum { R = 8 };                                                                            \
-            each;                                                                                      \
-            at += R;                                                                                   \
-        } else if ((n)-at >= 4) {                                                                      \
-            enum { R = 4 };                                                                            \
-            each;                                                                                      \
-            at += R;                                                                                   \
-        } else if ((n)-at >= 2) {                                                                      \
-            enum { R = 2 };                                                                            \
-            each;                                                                                      \
-            at += R;                                                                                   \
-        } else {                                                                                       \
-            enum { R = 1 };                                                                            \
-            each;                                                                                      \
-            at += R;                                                                                   \
-        }                                                                                              \
+#define FOR_BLOCKS_OF_ROWS(n, at, each)                                                                      \
+    for (uint32_t at = 0; at < (n);) {                                                                       \
+        if ((n)-at >= 8) {                                                                                   \
+            enum { R = 8 };                                                                                  \
+            each;                                                                                            \
+            at += R;                                                                                         \
+        } else if ((n)-at >= 4) {                                                                            \
+            enum { R = 4 };                                                                                  \
+            each;                                                                                            \
+            at += R;                                                                                         \
+        } else if ((n)-at >= 2) {                                                                            \
+            enum { R = 2 };                                                                                  \
+            each;                                                                                            \
+            at += R;                                                                                         \
+        } else {                                                                                             \
+            enum { R = 1 };                                                                                  \
+            each;                                                                                            \
+            at += R;                                                                                         \
+        }                                                                                                    \
     }
 
 INLINE void run_rows(const enum dtype dtype, const uint32_t head_dim, struct work *w)
@@ -512,8 +510,8 @@ static void simd_merge(uint32_t rows, uint32_t head_dim, const struct cpu_states
     states_merge(exp_one, rows, head_dim, into, from);
 }
 
-static void simd_finish(uint32_t head_dim, const struct cpu_states *states, uint32_t row,
-                        const float *sink, float v_scale, float *o, float *lse)
+static void simd_finish(uint32_t head_dim, const struct cpu_states *states, uint32_t row, const float *sink,
+                        float v_scale, float *o, float *lse)
 {
     states_finish(exp_one, head_dim, states, row, sink, v_scale, o, lse);
 }

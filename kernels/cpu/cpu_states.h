@@ -37,9 +37,10 @@ static inline __attribute__((always_inline)) void states_merge(float (*exp_of)(f
 }
 
 /* See cpu_kernels.finish. */
-static inline __attribute__((always_inline)) void
-states_finish(float (*exp_of)(float), uint32_t head_dim, const struct cpu_states *states, uint32_t row,
-              const float *sink, float v_scale, float *o, float *lse)
+static inline __attribute__((always_inline)) void states_finish(float (*exp_of)(float), uint32_t head_dim,
+                                                                const struct cpu_states *states, uint32_t row,
+                                                                const float *sink, float v_scale, float *o,
+                                                                float *lse)
 {
     const float *from = states->o + (size_t)row * head_dim;
     float m = states->m[row], l = states->l[row], a = 1;

@@ -185,13 +185,11 @@ INLINE vec reduce_lanes(const vec x[16])
     vec pairs[8], quads[4], halves[2];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
-        pairs[i] =
-            _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+        pairs[i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]) + _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
-        quads[i] =
-            _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        quads[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
     }
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++)

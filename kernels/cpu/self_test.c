@@ -31,8 +31,7 @@ struct problem {
 
 static void fill(struct problem *p, enum dtype kv_dtype, uint32_t dim)
 {
-    *p = (struct problem){
-        .k_scale = 1, .v_scale = 0.5F, .keys = {TEST_KEYS, TEST_KEYS, CHUNK_TOKENS + 3}};
+    *p = (struct problem){.k_scale = 1, .v_scale = 0.5F, .keys = {TEST_KEYS, TEST_KEYS, CHUNK_TOKENS + 3}};
     p->g = (struct geometry){.layers = 1,
                              .query_heads = TEST_ROWS,
                              .kv_heads = 1,
@@ -128,8 +127,8 @@ static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, uint3
         float o[TEST_DIM_MAX], lse;
         double expected[TEST_DIM_MAX], expected_lse;
         kernels->finish(dim, &states[0], row, &w->p.sinks[row], w->p.v_scale, o, &lse);
-        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + (size_t)row * dim, load_kv,
-                      &w->p, expected, &expected_lse);
+        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + (size_t)row * dim, load_kv, &w->p,
+                      expected, &expected_lse);
         for (uint32_t d = 0; d < dim; d++) {
             if (!(fabs((double)o[d] - expected[d]) < TOLERANCE))
                 return false;

@@ -30,8 +30,7 @@ static const double LEAST_SHARE = 1.0 / 16; /* of reading, and of weighing, in w
 static const double LONG_S = 0.05;          /* a trial that has taken so long is not repeated */
 
 /* Where there is no memory to measure with: a core of a server with AVX2, group 4 of 128 in bf16. */
-static const struct step_rates fallback = {
-    .key_ns = 50, .column_ns = 10, .head_ns = 500, .value_ns = 5};
+static const struct step_rates fallback = {.key_ns = 50, .column_ns = 10, .head_ns = 500, .value_ns = 5};
 
 /* ---- estimate ------------------------------------------------------------------------------------ */
 
@@ -52,8 +51,8 @@ static double appends_ns(const struct step_rates *r, const struct geometry *g,
     return ns;
 }
 
-static double item_ns(const struct step_rates *r, const struct geometry *g,
-                      const struct attention_pass *pass, const struct plan_item *item)
+static double item_ns(const struct step_rates *r, const struct geometry *g, const struct attention_pass *pass,
+                      const struct plan_item *item)
 {
     uint64_t keys = plan_item_tokens(pass->plan, item, g->window[pass->layer]);
     uint64_t columns = (uint64_t)item->rows * g->query_heads;
@@ -61,8 +60,8 @@ static double item_ns(const struct step_rates *r, const struct geometry *g,
            (double)columns * r->head_ns + (pass->q ? 0 : generated_ns(r, g, columns));
 }
 
-static double pass_ns(const struct step_rates *r, const struct geometry *g,
-                      const struct attention_pass *pass, double enough)
+static double pass_ns(const struct step_rates *r, const struct geometry *g, const struct attention_pass *pass,
+                      double enough)
 {
     double ns = appends_ns(r, g, pass, enough);
     for (uint32_t i = 0; pass->plan && i < pass->plan->item_count && ns < enough; i++)
@@ -84,8 +83,8 @@ static double copies_ns(const struct step_rates *r, const struct geometry *g,
     return ns;
 }
 
-double step_cost_us(const struct step_rates *r, const struct geometry *g,
-                    const struct attention_step *step, double enough)
+double step_cost_us(const struct step_rates *r, const struct geometry *g, const struct attention_step *step,
+                    double enough)
 {
     double ns = copies_ns(r, g, step, enough * 1e3);
     for (uint32_t p = 0; p < step->pass_count && ns < enough * 1e3; p++)
@@ -117,11 +116,8 @@ static double time_trial(const struct trial *t, double *read)
         item_rows[i] = i;
     }
     const struct plan_item item = {.chunks = 1, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
-    const struct plan plan = {.rows = rows,
-                              .items = &item,
-                              .item_rows = item_rows,
-                              .row_count = t->rows,
-                              .item_count = 1};
+    const struct plan plan = {
+        .rows = rows, .items = &item, .item_rows = item_rows, .row_count = t->rows, .item_count = 1};
     const struct attention_pass pass = {.plan = &plan, .q = t->q, .o = t->o};
     const struct attention_step step = {
         .tables = t->table, .stride = entries, .passes = &pass, .pass_count = 1};
@@ -181,8 +177,7 @@ static struct step_rates solve(struct trial *t, uint32_t many)
     return r;
 }
 
-struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, step_run_fn run,
-                                     void *cookie)
+struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, step_run_fn run, void *cookie)
 {
     struct step_rates rates = fallback;
     uint32_t keys = blocks > CHUNK_TOKENS / g->block_size ? CHUNK_TOKENS : blocks * g->block_size;

@@ -38,18 +38,18 @@ enum {
     CUBIN_BYTES_MAX = 64 << 20
 };
 
-static const struct cuda_target known_targets[] = {
-    {"sm_75", 65536},   {"sm_80", 167936},   {"sm_86", 102400}, {"sm_89", 102400},
-    {"sm_90a", 233472}, {"sm_100a", 233472}, {"sm_120", 102400}};
+static const struct cuda_target known_targets[] = {{"sm_75", 65536},  {"sm_80", 167936},  {"sm_86", 102400},
+                                                   {"sm_89", 102400}, {"sm_90a", 233472}, {"sm_100a", 233472},
+                                                   {"sm_120", 102400}};
 
-#define NVRTC_SYMBOLS(XX)                                                                              \
-    XX(nvrtcVersion)                                                                                   \
-    XX(nvrtcCreateProgram)                                                                             \
-    XX(nvrtcDestroyProgram)                                                                            \
-    XX(nvrtcCompileProgram)                                                                            \
-    XX(nvrtcGetProgramLogSize)                                                                         \
-    XX(nvrtcGetProgramLog)                                                                             \
-    XX(nvrtcGetCUBINSize)                                                                              \
+#define NVRTC_SYMBOLS(XX)                                                                                    \
+    XX(nvrtcVersion)                                                                                         \
+    XX(nvrtcCreateProgram)                                                                                   \
+    XX(nvrtcDestroyProgram)                                                                                  \
+    XX(nvrtcCompileProgram)                                                                                  \
+    XX(nvrtcGetProgramLogSize)                                                                               \
+    XX(nvrtcGetProgramLog)                                                                                   \
+    XX(nvrtcGetCUBINSize)                                                                                    \
     XX(nvrtcGetCUBIN)
 
 struct nvrtc {
@@ -116,8 +116,8 @@ uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *ta
     bool instructions = arch_of(target) >= FIRST_TENSOR_CORE_ARCH;
     if (g->layout == LAYOUT_VLLM || !formats || !instructions)
         return 0;
-    uint32_t columns = tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
-                                        target->sm_bytes, cuda_uses_engine(g, target));
+    uint32_t columns = tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), target->sm_bytes,
+                                        cuda_uses_engine(g, target));
     return columns == TILE_GROUP_COLUMNS && cuda_uses_warpgroups(g, target) ? columns / 2 : columns;
 }
 
@@ -140,12 +140,12 @@ bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target
 
 static const char *look_up(struct nvrtc *n)
 {
-#define XX(function)                                                                                   \
-    {                                                                                                  \
-        void *symbol = dlsym(n->library, #function);                                                   \
-        if (!symbol)                                                                                   \
-            return #function;                                                                          \
-        memcpy(&n->function, &symbol, sizeof symbol);                                                  \
+#define XX(function)                                                                                         \
+    {                                                                                                        \
+        void *symbol = dlsym(n->library, #function);                                                         \
+        if (!symbol)                                                                                         \
+            return #function;                                                                                \
+        memcpy(&n->function, &symbol, sizeof symbol);                                                        \
     }
     NVRTC_SYMBOLS(XX)
 #undef XX
@@ -185,8 +185,7 @@ static void __attribute__((format(printf, 2, 3))) add_option(struct request *r, 
 
 static void make_request(struct request *r, const struct geometry *g, const struct cuda_target *target)
 {
-    static const char *const dtypes[] = {"DTYPE_F32", "DTYPE_F16", "DTYPE_BF16", "DTYPE_E4M3",
-                                         "DTYPE_E5M2"};
+    static const char *const dtypes[] = {"DTYPE_F32", "DTYPE_F16", "DTYPE_BF16", "DTYPE_E4M3", "DTYPE_E5M2"};
     static const char *const layouts[] = {"LAYOUT_HND", "LAYOUT_NHD", "LAYOUT_VLLM"};
     *r = (struct request){.g = g, .target = target};
     add_option(r, "--gpu-architecture=%s", target->arch);
@@ -266,8 +265,8 @@ static void read_report(const char *log, FILE *report, struct cuda_cubin *cubin)
     }
 }
 
-static int compile(const struct nvrtc *n, const struct request *r, FILE *report,
-                   struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES])
+static int compile(const struct nvrtc *n, const struct request *r, FILE *report, struct cuda_cubin *cubin,
+                   char error[CUDA_COMPILER_ERROR_BYTES])
 {
     nvrtcProgram program;
     const char *options[OPTIONS_MAX + 1];
@@ -295,8 +294,7 @@ static int compile(const struct nvrtc *n, const struct request *r, FILE *report,
         goto out;
     }
     read_report(log, report, cubin);
-    if (n->nvrtcGetCUBINSize(program, &cubin->size) != NVRTC_SUCCESS ||
-        !(cubin->bytes = malloc(cubin->size)))
+    if (n->nvrtcGetCUBINSize(program, &cubin->size) != NVRTC_SUCCESS || !(cubin->bytes = malloc(cubin->size)))
         goto out;
     if (n->nvrtcGetCUBIN(program, cubin->bytes) == NVRTC_SUCCESS) {
         rc = 0;
@@ -315,8 +313,8 @@ out:
 /* The part of a file's name that does not say which compiler made it. */
 static void stem_of(const struct request *r, char stem[NAME_BYTES])
 {
-    snprintf(stem, NAME_BYTES, "%s-%016llx%016llx-nvrtc", r->target->arch,
-             (unsigned long long)r->hash.high64, (unsigned long long)r->hash.low64);
+    snprintf(stem, NAME_BYTES, "%s-%016llx%016llx-nvrtc", r->target->arch, (unsigned long long)r->hash.high64,
+             (unsigned long long)r->hash.low64);
 }
 
 static bool read_file(const char *path, struct cuda_cubin *cubin)
@@ -353,8 +351,7 @@ static bool find_cached(const struct request *r, const char *cache, const struct
     bool found = false;
     stem_of(r, stem);
     if (n) {
-        snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major,
-                 n->minor);
+        snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major, n->minor);
         return read_file(path, cubin);
     }
     DIR *folder = opendir(cache);
@@ -395,8 +392,7 @@ static void keep(const struct request *r, const char *cache, const struct nvrtc 
     XXH128_canonicalFromHash(&header.hash, XXH3_128bits(cubin->bytes, cubin->size));
     stem_of(r, stem);
     make_folders(cache);
-    snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major,
-             n->minor);
+    snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major, n->minor);
     snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
     FILE *f = fopen(temporary, "wb");
     if (!f)
@@ -423,8 +419,8 @@ static const char *cache_folder(const char *cache, char path[FOLDER_BYTES])
     return path;
 }
 
-int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
-                 FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES])
+int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache, FILE *report,
+                 struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES])
 {
     struct request r;
     struct nvrtc n;

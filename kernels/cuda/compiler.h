@@ -51,7 +51,6 @@ struct cuda_cubin {
  * a line a kernel: registers, shared memory, spills. Returns 0, ATTND_NOT_FOUND (no NVRTC here) or
  * ATTND_INTERNAL (it would not compile), with a sentence in `error`. Seconds; milliseconds when cached. */
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
-                          FILE *report, struct cuda_cubin *cubin,
-                          char error[CUDA_COMPILER_ERROR_BYTES]);
+                          FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES]);
 
 #endif

@@ -98,8 +98,7 @@ static void cuda_read_kv(struct attention *attention, uint32_t layer, uint32_t b
         kv_pool_read(&pool, layer, block, slot, count, k, v);
 }
 
-static uint32_t cuda_compare_kv(struct attention *attention, const struct kv_rows *rows,
-                                const uint32_t *ids)
+static uint32_t cuda_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     const struct geometry *g = b->options.geometry;
@@ -133,13 +132,12 @@ static void merge_some(struct cuda_backend *b, const struct merge_states *m, siz
     for (uint32_t i = 0; i < m->states; i++) {
         cuda_queue_copy_in(q, b->k + i * n * head_bytes,
                            (const uint8_t *)m->o + (i * all + first) * head_bytes, n * head_bytes);
-        cuda_queue_copy_in(q, b->v + i * n * sizeof(float), m->lse + i * all + first,
-                           n * sizeof(float));
+        cuda_queue_copy_in(q, b->v + i * n * sizeof(float), m->lse + i * all + first, n * sizeof(float));
     }
     const struct cuda_merge_states_pass pass = {b->k,      b->v,        b->k,        b->v,
                                                 m->states, (uint32_t)n, m->head_dim, m->dtype};
-    cuda_queue_launch(q, KERNEL_MERGE_STATES, cuda_grid_of((uint32_t)n, (m->head_dim + 31) / 32 * 32),
-                      &pass, sizeof pass);
+    cuda_queue_launch(q, KERNEL_MERGE_STATES, cuda_grid_of((uint32_t)n, (m->head_dim + 31) / 32 * 32), &pass,
+                      sizeof pass);
     cuda_queue_begin_copies(q, 0);
     cuda_queue_copy_out(q, (uint8_t *)m->merged_o + first * head_bytes, b->k, n * head_bytes);
     cuda_queue_copy_out(q, m->merged_lse + first, b->v, n * sizeof(float));
@@ -190,8 +188,8 @@ static double cuda_measure_roof(struct attention *attention)
     return (double)bytes / best * 1e-3;
 }
 
-static bool cuda_time_passes(struct attention *attention, const struct attention_step *step,
-                             uint32_t replays, bool apart, double *us)
+static bool cuda_time_passes(struct attention *attention, const struct attention_step *step, uint32_t replays,
+                             bool apart, double *us)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (cuda_failed(&b->device))
@@ -289,8 +287,7 @@ static void allow_shared_memory(struct cuda_backend *b, enum cuda_kernel kernel,
     struct cuda_device *d = &b->device;
     CUfunction function = b->queue.kernels[kernel];
     cuda_holds(
-        d,
-        d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes),
+        d, d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes),
         "allowing %u bytes of shared memory", bytes);
     cuda_holds(d,
                d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
@@ -333,8 +330,7 @@ static int load_kernels(struct cuda_backend *b)
                  cubin.uses_local_memory);
     for (enum cuda_kernel i = 0; i < KERNEL_COUNT && !cuda_failed(d); i++) {
         if (has_kernel(b, i))
-            cuda_holds(d,
-                       d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
+            cuda_holds(d, d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
                        "looking for the kernel %s", cuda_kernel_names[i]);
     }
     b->members = cuda_uses_engine(g, &d->target) && cuda_columns_max(g, &d->target) > 0;
@@ -346,10 +342,10 @@ static int load_kernels(struct cuda_backend *b)
         *width = all[i];
         if (width->kernel == KERNEL_ATTEND_SIMPLE)
             continue;
-        width->shape =
-            width->node ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
-                        : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
-                                        d->target.sm_bytes, cuda_uses_engine(g, &d->target));
+        width->shape = width->node
+                           ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
+                           : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
+                                           d->target.sm_bytes, cuda_uses_engine(g, &d->target));
         allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
         uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
         b->members &= width->columns * state_bytes <= width->shape.slots * width->shape.slot;
@@ -359,8 +355,7 @@ static int load_kernels(struct cuda_backend *b)
         while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max) >
                d->target.sm_bytes - TILE_BLOCK_BYTES)
             b->merge_together_max /= 2;
-        allow_shared_memory(b, KERNEL_MERGE,
-                            merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max));
+        allow_shared_memory(b, KERNEL_MERGE, merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max));
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
         allow_shared_memory(b, KERNEL_PAGED_V1, paged_shared_max(b));
@@ -379,13 +374,12 @@ static bool take_pool(struct cuda_backend *b)
     uint32_t test_blocks = CUDA_TEST_KEYS / o->geometry->block_size + 1;
     kv_pool_lay_out(&b->layout, o->geometry, o->blocks + test_blocks);
     if (b->layout.total_bytes > cuda_free_bytes(d)) {
-        snprintf(
-            b->base.failure, sizeof b->base.failure,
-            "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %llu MiB of the GPU's "
-            "memory are free (set pool.blocks, pool.bytes or pool.memory)",
-            o->blocks, (unsigned long long)geometry_block_bytes(o->geometry),
-            (unsigned long long)(o->blocks * geometry_block_bytes(o->geometry) >> 20),
-            (unsigned long long)(cuda_free_bytes(d) >> 20));
+        snprintf(b->base.failure, sizeof b->base.failure,
+                 "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %llu MiB of the GPU's "
+                 "memory are free (set pool.blocks, pool.bytes or pool.memory)",
+                 o->blocks, (unsigned long long)geometry_block_bytes(o->geometry),
+                 (unsigned long long)(o->blocks * geometry_block_bytes(o->geometry) >> 20),
+                 (unsigned long long)(cuda_free_bytes(d) >> 20));
         return false;
     }
     b->pool = (struct cuda_pool){
@@ -397,8 +391,8 @@ static bool take_pool(struct cuda_backend *b)
         .stride = o->table_stride > test_blocks ? o->table_stride : test_blocks,
     };
     b->pool.bytes = cuda_allocate(d, b->layout.total_bytes, "the KV pool");
-    b->pool.tables = cuda_allocate(d, (o->table_rows + UINT64_C(1)) * b->pool.stride * sizeof(uint32_t),
-                                   "block tables");
+    b->pool.tables =
+        cuda_allocate(d, (o->table_rows + UINT64_C(1)) * b->pool.stride * sizeof(uint32_t), "block tables");
     return !cuda_failed(d) &&
            cuda_holds(d, d->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, d->stream),
                       "clearing the KV pool") &&
@@ -419,8 +413,7 @@ static bool make_maps(struct cuda_backend *b)
              part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
     const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
                      sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
-                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes,
-                                  b->pool.half_bytes};
+                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes, b->pool.half_bytes};
     const cuuint32_t rows = tile_box_rows(g->block_size, unit),
                      boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
@@ -436,14 +429,14 @@ static bool make_maps(struct cuda_backend *b)
     }
     b->maps = cuda_allocate(d, sizeof maps, "tensor maps");
     for (int i = 0; i < 2 && made; i++)
-        made = cuda_holds(
-            d,
-            d->cu.cuTensorMapEncodeTiled(
-                &maps[i], element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-                5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-            "describing the pool to the copy engine");
+        made = cuda_holds(d,
+                          d->cu.cuTensorMapEncodeTiled(
+                              &maps[i],
+                              element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                              5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                          "describing the pool to the copy engine");
     return made &&
            cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
                       "uploading tensor maps") &&
@@ -504,8 +497,8 @@ static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
     size_t item_rows = rows + b->options.partials_max;
-    return item_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_item) +
-                        sizeof(struct cuda_item_row) + sizeof(struct plan_part)) +
+    return item_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_item) + sizeof(struct cuda_item_row) +
+                        sizeof(struct plan_part)) +
            rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;
 }
@@ -628,8 +621,8 @@ const char *attention_cuda_build(void)
     return "built in; driver and NVRTC are looked for at start";
 }
 
-int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache,
-                              FILE *report, char error[ATTENTION_ERROR_BYTES])
+int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache, FILE *report,
+                              char error[ATTENTION_ERROR_BYTES])
 {
     struct cuda_target target;
     struct cuda_cubin cubin;
@@ -644,8 +637,7 @@ int attention_compile_kernels(const struct geometry *g, const char *arch, const 
         snprintf(error, ATTENTION_ERROR_BYTES, "%.250s", why);
     free(cubin.bytes);
     if (rc == 0 && cubin.uses_local_memory[0]) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "the kernel %s uses local memory",
-                 cubin.uses_local_memory);
+        snprintf(error, ATTENTION_ERROR_BYTES, "the kernel %s uses local memory", cubin.uses_local_memory);
         rc = ATTND_INTERNAL;
     }
     return rc;

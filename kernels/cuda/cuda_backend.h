@@ -21,7 +21,7 @@ enum {
 struct cuda_width {
     enum cuda_kernel kernel;
     uint32_t columns;
-    uint32_t node; /* chunks of the node of the tree that an item must lie within; 0: any item */
+    uint32_t node;           /* chunks of the node of the tree that an item must lie within; 0: any item */
     struct tile_shape shape; /* of those without tiles: threads and blocks */
 };
 
@@ -62,8 +62,8 @@ struct cuda_backend {
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;
-    CUdeviceptr maps; /* the pool as the copy engine sees it, two CUtensorMaps; 0: not used */
-    uint8_t *host;    /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
+    CUdeviceptr maps;             /* the pool as the copy engine sees it, two CUtensorMaps; 0: not used */
+    uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct cuda_known_row *known; /* [table_rows + 1] */
     CUdeviceptr q, k, v, partial_ml, partial_o;
     CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
@@ -71,8 +71,7 @@ struct cuda_backend {
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
 
-    struct cuda_prepared_plan
-        prepared[CUDA_PREPARED_MAX]; /* of the buffer as it was emptied the last time */
+    struct cuda_prepared_plan prepared[CUDA_PREPARED_MAX]; /* of the buffer as it was emptied the last time */
     uint32_t prepared_count;
     uint64_t prepared_since; /* cuda_queue.emptied */
     uint8_t *block;          /* [block_bytes of a layer] to read one back */

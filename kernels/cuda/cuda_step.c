@@ -21,7 +21,7 @@ enum {
     GRID_MAX = 65535,       /* of a grid's second dimension */
     MERGE_FEW = 128,        /* threads a multiprocessor: then a merge's are spread over more of them, */
     MERGE_BESIDE = 4,       /* with so many warps each */
-    AHEAD_PART = 8 /* of the L2 cache, for what the next launch reads first: more displaces itself */
+    AHEAD_PART = 8          /* of the L2 cache, for what the next launch reads first: more displaces itself */
 };
 
 _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
@@ -95,8 +95,7 @@ static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint3
     for (uint32_t i = 0; i < n; i++)
         copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-    const struct cuda_grid grid = {
-        n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
+    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
 }
 
@@ -122,8 +121,7 @@ static void clear_blocks(struct cuda_backend *b, const struct kv_copy *list, uin
 static void swap(struct cuda_backend *b, const struct kv_copy *copy)
 {
     bool out = copy->kind == KV_SWAP_OUT;
-    const struct cuda_block block =
-        block_of(b, out ? copy->from : copy->to, out ? copy->to : copy->from);
+    const struct cuda_block block = block_of(b, out ? copy->from : copy->to, out ? copy->to : copy->from);
     if (out)
         cuda_queue_swap_out(&b->queue, &block);
     else
@@ -243,8 +241,8 @@ static uint32_t width_for(const struct cuda_backend *b, const struct shared_item
 }
 
 /* The positions that a piece's columns see, within the chunks of `item`. */
-static void find_keys(const struct plan *plan, uint32_t window, uint32_t group,
-                      const struct plan_item *item, struct cuda_item *piece)
+static void find_keys(const struct plan *plan, uint32_t window, uint32_t group, const struct plan_item *item,
+                      struct cuda_item *piece)
 {
     uint32_t first = UINT32_MAX, end = 0, begin = item->first_chunk * CHUNK_TOKENS,
              stop = begin + item->chunks * CHUNK_TOKENS;
@@ -271,9 +269,8 @@ static void add_entries(const struct cuda_backend *b, const struct attention_ste
 }
 
 /* Cut an item into pieces, and count or store them by width and number of members. */
-static void cut_item(const struct cuda_backend *b, const struct attention_step *step,
-                     const struct plan *plan, uint32_t window, const struct shared_item *s,
-                     struct cuda_prepared_plan *to)
+static void cut_item(const struct cuda_backend *b, const struct attention_step *step, const struct plan *plan,
+                     uint32_t window, const struct shared_item *s, struct cuda_prepared_plan *to)
 {
     uint32_t group = geometry_group(b->options.geometry), columns = s->members[0]->rows * group;
     for (uint32_t at = 0, n; at < columns; at += n) {
@@ -395,8 +392,7 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
 
 /* The merges of rows that no members compute, and how many partial states they take together: powers
  * of two, so that plans that grow stay the same graph for a while. */
-static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
-                           struct cuda_attend_pass *arrays)
+static void prepare_merges(struct cuda_backend *b, const struct plan *plan, struct cuda_attend_pass *arrays)
 {
     struct cuda_queue *q = &b->queue;
     struct plan_merge *merges = cuda_queue_take(q, plan->merge_count, sizeof *merges);
@@ -491,8 +487,7 @@ static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
  * still run (head_dim 256, 256 of them on 396 places of an H200: 2 % lost); so where it is the only
  * one, each asks for so much shared memory that no more of them than needed find room on a
  * multiprocessor. */
-static void overlap_first(const struct cuda_backend *b, uint32_t places, bool only,
-                          struct cuda_grid *grid)
+static void overlap_first(const struct cuda_backend *b, uint32_t places, bool only, struct cuda_grid *grid)
 {
     uint32_t processors = b->device.multiprocessors, together = (grid->x + processors - 1) / processors,
              least = b->device.target.sm_bytes / (together + 1);
@@ -500,16 +495,14 @@ static void overlap_first(const struct cuda_backend *b, uint32_t places, bool on
         grid->shared_bytes = least > grid->shared_bytes ? least : grid->shared_bytes;
     else
         together = places;
-    grid->overlaps =
-        grid->x <= processors || (uint64_t)grid->x * 10 >= (uint64_t)together * processors * 9;
+    grid->overlaps = grid->x <= processors || (uint64_t)grid->x * 10 >= (uint64_t)together * processors * 9;
 }
 
 /* The list that is launched behind list i, NULL if that is the last one. */
 static const struct cuda_item_list *list_behind(const struct cuda_prepared_plan *prepared, uint32_t i)
 {
     while (i-- > 0) {
-        const struct cuda_item_list *list =
-            &prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES];
+        const struct cuda_item_list *list = &prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES];
         if (list->count > 0)
             return list;
     }
@@ -524,8 +517,7 @@ static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cud
     const struct geometry *g = b->options.geometry;
     /* behind the tile of first_key, which may begin in the midst of a block */
     uint32_t most = (CUDA_ITEM_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
-    uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads,
-             places = (uint64_t)list->count * g->kv_heads,
+    uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads, places = (uint64_t)list->count * g->kv_heads,
              tokens = b->device.l2_bytes / AHEAD_PART / head_bytes, each = tokens / places, step = 1;
     if (each < TILE_TOKENS / 2) {
         each = TILE_TOKENS;
@@ -555,8 +547,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         if (list->count == 0)
             continue;
         uint32_t block_bits = smaller(bits, block_bits_max(b, prepared->plan, width));
-        struct cuda_grid grid =
-            cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
+        struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
         grid.threads_y = 1U << block_bits;
         grid.shared_bytes = width->shape.bytes << block_bits;
         grid.cluster = bits > block_bits ? 1U << (bits - block_bits) : 0;
@@ -586,8 +577,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         uint64_t all = (uint64_t)p->merge_count * of_row,
                  few = (uint64_t)MERGE_FEW * b->device.multiprocessors;
         uint32_t threads = all <= few ? 32 : CUDA_THREADS;
-        struct cuda_grid grid =
-            cuda_grid_of(p->merge_count * ((of_row + threads - 1) / threads), threads);
+        struct cuda_grid grid = cuda_grid_of(p->merge_count * ((of_row + threads - 1) / threads), threads);
         grid.threads_y = all <= few ? MERGE_BESIDE : 1;
         grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_together);
         grid.overlaps = 1;
@@ -602,16 +592,16 @@ static bool takes_paged_v1(const struct cuda_backend *b, enum attention_kernel n
 {
     const struct geometry *g = b->options.geometry;
     enum attention_kernel kernel = named == ATTENTION_AUTO ? b->options.kernel : named;
-    bool by_rule = longest <= PAGED_V1_TOKENS &&
-                   (longest <= PAGED_PARTITION || rows * g->query_heads > PAGED_V1_BLOCKS);
+    bool by_rule =
+        longest <= PAGED_V1_TOKENS && (longest <= PAGED_PARTITION || rows * g->query_heads > PAGED_V1_BLOCKS);
     bool fits = longest <= b->base.info.paged_v1_tokens;
     return fits && (kernel == ATTENTION_PAGED_V1 || (kernel == ATTENTION_AUTO && by_rule));
 }
 
 /* The vllm layout's kernels, which take rows as they are, some at a time if their partial states have
  * no room together. */
-static void launch_paged(struct cuda_backend *b, const struct plan *plan,
-                         const struct cuda_attend_pass *p, enum attention_kernel kernel)
+static void launch_paged(struct cuda_backend *b, const struct plan *plan, const struct cuda_attend_pass *p,
+                         enum attention_kernel kernel)
 {
     const struct geometry *g = b->options.geometry;
     uint32_t longest = 1;
@@ -658,8 +648,7 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
         cuda_queue_copy_in(q, b->q, pass->q, plan->row_count * row_bytes);
     } else {
         p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
-        cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->row_count, CUDA_THREADS), &p,
-                          sizeof p);
+        cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
     }
     if (g->layout == LAYOUT_VLLM)
         launch_paged(b, plan, &p, pass->kernel);
@@ -669,8 +658,7 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     cuda_queue_begin_copies(q, b->side);
     cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
     if (pass->lse)
-        cuda_queue_copy_out(q, pass->lse, p.lse,
-                            (size_t)plan->row_count * g->query_heads * sizeof(float));
+        cuda_queue_copy_out(q, pass->lse, p.lse, (size_t)plan->row_count * g->query_heads * sizeof(float));
     cuda_queue_end_copies(q, b->side);
     b->side = (b->side + 1) % CUDA_SIDES;
 }

@@ -17,8 +17,8 @@ bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
     va_start(args, doing);
     vsnprintf(what, sizeof what, doing, args);
     va_end(args);
-    snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: %s while %s",
-             cuda_driver_error(&d->cu, result), what);
+    snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: %s while %s", cuda_driver_error(&d->cu, result),
+             what);
     return false;
 }
 
@@ -73,9 +73,8 @@ CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *wha
     if (cuda_failed(d) || bytes == 0)
         return 0;
     double available = (double)cuda_free_bytes(d);
-    cuda_holds(d, d->cu.cuMemAlloc_v2(&address, bytes),
-               "allocating %.2f GiB for %s (%.2f GiB are free)", (double)bytes / 0x1p30, what,
-               available / 0x1p30);
+    cuda_holds(d, d->cu.cuMemAlloc_v2(&address, bytes), "allocating %.2f GiB for %s (%.2f GiB are free)",
+               (double)bytes / 0x1p30, what, available / 0x1p30);
     return address;
 }
 
@@ -89,8 +88,7 @@ void *cuda_host_memory(struct cuda_device *d, size_t bytes)
 {
     void *memory = NULL;
     cuda_enter(d);
-    if (cuda_failed(d) ||
-        d->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
+    if (cuda_failed(d) || d->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
         return NULL;
     for (int i = 0; i < CUDA_PINNED_MAX; i++) {
         if (!d->pinned[i].memory) { /* without a place it is memory like any other */
@@ -129,8 +127,7 @@ bool cuda_is_pinned(const struct cuda_device *d, const void *memory, size_t byte
 static int attribute(struct cuda_device *d, CUdevice_attribute which)
 {
     int value = 0;
-    cuda_holds(d, d->cu.cuDeviceGetAttribute(&value, which, d->device),
-               "asking for the GPU's properties");
+    cuda_holds(d, d->cu.cuDeviceGetAttribute(&value, which, d->device), "asking for the GPU's properties");
     return value;
 }
 
@@ -142,13 +139,12 @@ static bool take(struct cuda_device *d, uint32_t index)
     if (!cuda_holds(d, d->cu.cuDeviceGetCount(&count), "looking for GPUs"))
         return false;
     if (index >= (uint32_t)count) {
-        snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: there is no GPU %u, but %d in all",
-                 index, count);
+        snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: there is no GPU %u, but %d in all", index,
+                 count);
         return false;
     }
     if (!cuda_holds(d, d->cu.cuDeviceGet(&d->device, (int)index), "choosing a GPU") ||
-        !cuda_holds(d, d->cu.cuDeviceGetName(product, sizeof product, d->device),
-                    "asking for a name") ||
+        !cuda_holds(d, d->cu.cuDeviceGetName(product, sizeof product, d->device), "asking for a name") ||
         !cuda_holds(d, d->cu.cuDeviceTotalMem_v2(&memory, d->device), "asking for its memory"))
         return false;
     d->multiprocessors = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
@@ -157,9 +153,9 @@ static bool take(struct cuda_device *d, uint32_t index)
     int driver = 0;
     bool recorded = d->cu.cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= EARLY_IN_GRAPHS;
     d->follows_early = (major == 9 || major == 10) && recorded && d->cu.cuLaunchKernelEx;
-    d->target = cuda_target_of(
-        major, attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-        (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
+    d->target =
+        cuda_target_of(major, attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+                       (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
     snprintf(d->name, sizeof d->name, "%s, %u multiprocessors, %.1f GiB", product, d->multiprocessors,
              (double)memory / 0x1p30);
     return !cuda_failed(d) &&

@@ -27,8 +27,8 @@ struct cuda_device {
     struct cuda_target target;
     uint32_t multiprocessors;
     uint32_t l2_bytes;
-    bool follows_early; /* whether a kernel may begin while the one before it ends */
-    char name[128];     /* for people: product, multiprocessors, memory */
+    bool follows_early;      /* whether a kernel may begin while the one before it ends */
+    char name[128];          /* for people: product, multiprocessors, memory */
     struct attention *owner; /* has the failure, and the bound of waits */
     struct cuda_pinned pinned[CUDA_PINNED_MAX];
 };

@@ -17,19 +17,19 @@ const char *cuda_driver_error(const struct cuda_driver *cu, CUresult result)
 static const char *look_up(struct cuda_driver *cu)
 {
     /* POSIX lets dlsym's result be used as a function; ISO C wants it copied */
-#define XX(function)                                                                                   \
-    {                                                                                                  \
-        void *symbol = dlsym(cu->library, #function);                                                  \
-        if (!symbol)                                                                                   \
-            return #function;                                                                          \
-        memcpy(&cu->function, &symbol, sizeof symbol);                                                 \
+#define XX(function)                                                                                         \
+    {                                                                                                        \
+        void *symbol = dlsym(cu->library, #function);                                                        \
+        if (!symbol)                                                                                         \
+            return #function;                                                                                \
+        memcpy(&cu->function, &symbol, sizeof symbol);                                                       \
     }
     CUDA_SYMBOLS(XX)
 #undef XX
-#define XX(function)                                                                                   \
-    {                                                                                                  \
-        void *symbol = dlsym(cu->library, #function);                                                  \
-        memcpy(&cu->function, &symbol, sizeof symbol);                                                 \
+#define XX(function)                                                                                         \
+    {                                                                                                        \
+        void *symbol = dlsym(cu->library, #function);                                                        \
+        memcpy(&cu->function, &symbol, sizeof symbol);                                                       \
     }
     CUDA_OPTIONAL_SYMBOLS(XX)
 #undef XX

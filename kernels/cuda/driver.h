@@ -13,53 +13,53 @@
 #include <stddef.h>
 
 /* XX(function). None that waits for the GPU is among them: see cuda_await_event(). */
-#define CUDA_SYMBOLS(XX)                                                                               \
-    XX(cuInit)                                                                                         \
-    XX(cuDriverGetVersion)                                                                             \
-    XX(cuDeviceGetCount)                                                                               \
-    XX(cuDeviceGet)                                                                                    \
-    XX(cuDeviceGetName)                                                                                \
-    XX(cuDeviceGetAttribute)                                                                           \
-    XX(cuDeviceTotalMem_v2)                                                                            \
-    XX(cuDevicePrimaryCtxRetain)                                                                       \
-    XX(cuDevicePrimaryCtxRelease_v2)                                                                   \
-    XX(cuCtxSetCurrent)                                                                                \
-    XX(cuMemGetInfo_v2)                                                                                \
-    XX(cuMemAlloc_v2)                                                                                  \
-    XX(cuMemFree_v2)                                                                                   \
-    XX(cuMemHostAlloc)                                                                                 \
-    XX(cuMemFreeHost)                                                                                  \
-    XX(cuMemcpyHtoDAsync_v2)                                                                           \
-    XX(cuMemcpyDtoHAsync_v2)                                                                           \
-    XX(cuMemsetD8Async)                                                                                \
-    XX(cuMemsetD2D8Async)                                                                              \
-    XX(cuMemcpy2DAsync_v2)                                                                             \
-    XX(cuStreamCreate)                                                                                 \
-    XX(cuStreamDestroy_v2)                                                                             \
-    XX(cuStreamQuery)                                                                                  \
-    XX(cuStreamWaitEvent)                                                                              \
-    XX(cuEventCreate)                                                                                  \
-    XX(cuEventDestroy_v2)                                                                              \
-    XX(cuEventRecord)                                                                                  \
-    XX(cuEventQuery)                                                                                   \
-    XX(cuEventElapsedTime)                                                                             \
-    XX(cuModuleLoadData)                                                                               \
-    XX(cuModuleUnload)                                                                                 \
-    XX(cuModuleGetFunction)                                                                            \
-    XX(cuFuncSetAttribute)                                                                             \
-    XX(cuLaunchKernel)                                                                                 \
-    XX(cuStreamBeginCapture_v2)                                                                        \
-    XX(cuStreamEndCapture)                                                                             \
-    XX(cuGraphInstantiateWithFlags)                                                                    \
-    XX(cuGraphExecUpdate_v2)                                                                           \
-    XX(cuGraphLaunch)                                                                                  \
-    XX(cuGraphExecDestroy)                                                                             \
-    XX(cuGraphDestroy)                                                                                 \
+#define CUDA_SYMBOLS(XX)                                                                                     \
+    XX(cuInit)                                                                                               \
+    XX(cuDriverGetVersion)                                                                                   \
+    XX(cuDeviceGetCount)                                                                                     \
+    XX(cuDeviceGet)                                                                                          \
+    XX(cuDeviceGetName)                                                                                      \
+    XX(cuDeviceGetAttribute)                                                                                 \
+    XX(cuDeviceTotalMem_v2)                                                                                  \
+    XX(cuDevicePrimaryCtxRetain)                                                                             \
+    XX(cuDevicePrimaryCtxRelease_v2)                                                                         \
+    XX(cuCtxSetCurrent)                                                                                      \
+    XX(cuMemGetInfo_v2)                                                                                      \
+    XX(cuMemAlloc_v2)                                                                                        \
+    XX(cuMemFree_v2)                                                                                         \
+    XX(cuMemHostAlloc)                                                                                       \
+    XX(cuMemFreeHost)                                                                                        \
+    XX(cuMemcpyHtoDAsync_v2)                                                                                 \
+    XX(cuMemcpyDtoHAsync_v2)                                                                                 \
+    XX(cuMemsetD8Async)                                                                                      \
+    XX(cuMemsetD2D8Async)                                                                                    \
+    XX(cuMemcpy2DAsync_v2)                                                                                   \
+    XX(cuStreamCreate)                                                                                       \
+    XX(cuStreamDestroy_v2)                                                                                   \
+    XX(cuStreamQuery)                                                                                        \
+    XX(cuStreamWaitEvent)                                                                                    \
+    XX(cuEventCreate)                                                                                        \
+    XX(cuEventDestroy_v2)                                                                                    \
+    XX(cuEventRecord)                                                                                        \
+    XX(cuEventQuery)                                                                                         \
+    XX(cuEventElapsedTime)                                                                                   \
+    XX(cuModuleLoadData)                                                                                     \
+    XX(cuModuleUnload)                                                                                       \
+    XX(cuModuleGetFunction)                                                                                  \
+    XX(cuFuncSetAttribute)                                                                                   \
+    XX(cuLaunchKernel)                                                                                       \
+    XX(cuStreamBeginCapture_v2)                                                                              \
+    XX(cuStreamEndCapture)                                                                                   \
+    XX(cuGraphInstantiateWithFlags)                                                                          \
+    XX(cuGraphExecUpdate_v2)                                                                                 \
+    XX(cuGraphLaunch)                                                                                        \
+    XX(cuGraphExecDestroy)                                                                                   \
+    XX(cuGraphDestroy)                                                                                       \
     XX(cuGetErrorName)
 
 /* XX(function): may be missing, in older drivers; NULL then */
-#define CUDA_OPTIONAL_SYMBOLS(XX)                                                                      \
-    XX(cuTensorMapEncodeTiled)                                                                         \
+#define CUDA_OPTIONAL_SYMBOLS(XX)                                                                            \
+    XX(cuTensorMapEncodeTiled)                                                                               \
     XX(cuLaunchKernelEx)
 
 struct cuda_driver {

@@ -55,9 +55,8 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
     CUlaunchAttribute attributes[2];
     unsigned count = 0;
     if (x->early)
-        attributes[count++] =
-            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                .value.programmaticStreamSerializationAllowed = 1};
+        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                                  .value.programmaticStreamSerializationAllowed = 1};
     if (g->cluster)
         attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                                                   .value.clusterDim = {g->cluster, 1, 1}};
@@ -126,8 +125,7 @@ static void upload(struct cuda_queue *q)
         cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, d->stream),
                    "uploading %zu bytes of a step", s->used);
     if (behind)
-        cuda_holds(d,
-                   d->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, d->stream),
+        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, d->stream),
                    "uploading %zu bytes of a step", behind);
 }
 
@@ -310,8 +308,7 @@ void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cud
     memcpy(x->arguments, arguments, bytes);
 }
 
-static void add_copy(struct cuda_queue *q, enum kind kind, CUdeviceptr device, const void *host,
-                     size_t bytes)
+static void add_copy(struct cuda_queue *q, enum kind kind, CUdeviceptr device, const void *host, size_t bytes)
 {
     struct cuda_operation *x = add(q, kind);
     x->device = device;
@@ -367,8 +364,7 @@ static void copy_block(struct cuda_queue *q, const struct cuda_block *block, boo
     copy.srcPitch = out ? block->pitch : block->bytes;
     copy.dstPitch = out ? block->bytes : block->pitch;
     if (!cuda_failed(d))
-        cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s",
-                   out ? "out" : "in");
+        cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s", out ? "out" : "in");
 }
 
 static void issue_coming(struct cuda_queue *q)
@@ -483,8 +479,8 @@ static void keep_timed(const struct cuda_queue *q, struct cuda_operations *list,
         x.early = x.grid.overlaps && q->d->follows_early && n > 0 && !(dropped && apart);
         if (keep && dropped && apart) {
             assert(n < i); /* ahead of a pass its q is generated or copied, and that dropped */
-            list->list[n++] = (struct cuda_operation){
-                .kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0, 0}};
+            list->list[n++] =
+                (struct cuda_operation){.kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0, 0}};
         }
         if (keep)
             list->list[n++] = x;
@@ -505,8 +501,7 @@ static void keep_empty(struct cuda_operations *list)
 }
 
 /* Replay a list as a graph. */
-static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, uint32_t replays,
-                      double *us)
+static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, uint32_t replays, double *us)
 {
     struct cuda_device *d = q->d;
     CUgraphExec graph = NULL;

@@ -26,24 +26,24 @@ enum {
 };
 
 /* XX(constant, name of the kernel) */
-#define CUDA_KERNEL_MAP(XX)                                                                            \
-    XX(KERNEL_CHANGE_TABLES, "change_tables")                                                          \
-    XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                \
-    XX(KERNEL_APPEND, "append")                                                                        \
-    XX(KERNEL_GENERATE_Q, "generate_q")                                                                \
-    XX(KERNEL_MERGE_STATES, "merge_states")                                                            \
-    XX(KERNEL_STAMP, "stamp")                                                                          \
-    XX(KERNEL_READ_ALL, "read_all")                                                                    \
-    XX(KERNEL_PAGED_V1, "paged_v1")                                                                    \
-    XX(KERNEL_PAGED_V2, "paged_v2")                                                                    \
-    XX(KERNEL_PAGED_REDUCE, "paged_reduce")                                                            \
-    XX(KERNEL_MERGE, "merge")                                                                          \
-    XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                          \
-    XX(KERNEL_ATTEND_8, "attend_8")                                                                    \
-    XX(KERNEL_ATTEND_16, "attend_16")                                                                  \
-    XX(KERNEL_ATTEND_32, "attend_32")                                                                  \
-    XX(KERNEL_ATTEND_64, "attend_64")                                                                  \
-    XX(KERNEL_ATTEND_WIDE_64, "attend_wide_64")                                                        \
+#define CUDA_KERNEL_MAP(XX)                                                                                  \
+    XX(KERNEL_CHANGE_TABLES, "change_tables")                                                                \
+    XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                      \
+    XX(KERNEL_APPEND, "append")                                                                              \
+    XX(KERNEL_GENERATE_Q, "generate_q")                                                                      \
+    XX(KERNEL_MERGE_STATES, "merge_states")                                                                  \
+    XX(KERNEL_STAMP, "stamp")                                                                                \
+    XX(KERNEL_READ_ALL, "read_all")                                                                          \
+    XX(KERNEL_PAGED_V1, "paged_v1")                                                                          \
+    XX(KERNEL_PAGED_V2, "paged_v2")                                                                          \
+    XX(KERNEL_PAGED_REDUCE, "paged_reduce")                                                                  \
+    XX(KERNEL_MERGE, "merge")                                                                                \
+    XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                                \
+    XX(KERNEL_ATTEND_8, "attend_8")                                                                          \
+    XX(KERNEL_ATTEND_16, "attend_16")                                                                        \
+    XX(KERNEL_ATTEND_32, "attend_32")                                                                        \
+    XX(KERNEL_ATTEND_64, "attend_64")                                                                        \
+    XX(KERNEL_ATTEND_WIDE_64, "attend_wide_64")                                                              \
     XX(KERNEL_ATTEND_WIDE_128, "attend_wide_128")
 
 enum cuda_kernel {
@@ -140,8 +140,7 @@ uint64_t cuda_queue_address(const struct cuda_queue *q, const void *taken);
  * compared byte by byte. */
 struct cuda_grid {
     uint32_t x, y, z, threads, shared_bytes;
-    uint32_t
-        overlaps; /* 1: it awaits the kernel before it by itself, and may begin before that one ends */
+    uint32_t overlaps;  /* 1: it awaits the kernel before it by itself, and may begin before that one ends */
     uint32_t cluster;   /* thread blocks of a cluster; 0: there are none */
     uint32_t threads_y; /* 0: as 1 */
 };

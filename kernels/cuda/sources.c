@@ -5,39 +5,39 @@
 #include <stddef.h>
 
 /* XX(identifier, path) */
-#define SOURCE_FILES(XX)                                                                               \
-    XX(all, "kernels/cuda/device/all.cu")                                                              \
-    XX(pool, "kernels/cuda/device/pool.cu")                                                            \
-    XX(measure, "kernels/cuda/device/measure.cu")                                                      \
-    XX(paged, "kernels/cuda/device/paged.cu")                                                          \
-    XX(merge, "kernels/cuda/device/merge.cu")                                                          \
-    XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                \
-    XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                              \
-    XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                          \
-    XX(copies, "kernels/cuda/device/copies.cuh")                                                       \
-    XX(cluster, "kernels/cuda/device/cluster.cuh")                                                     \
-    XX(columns, "kernels/cuda/device/columns.cuh")                                                     \
-    XX(folds, "kernels/cuda/device/folds.cuh")                                                         \
-    XX(weigh, "kernels/cuda/device/weigh.cuh")                                                         \
-    XX(ring, "kernels/cuda/device/ring.cuh")                                                           \
-    XX(launch, "kernels/cuda/device/launch.cuh")                                                       \
-    XX(fragments, "kernels/cuda/device/fragments.cuh")                                                 \
-    XX(wgmma, "kernels/cuda/device/wgmma.cuh")                                                         \
-    XX(numeric, "kernels/cuda/device/numeric.cuh")                                                     \
-    XX(states, "kernels/cuda/device/states.cuh")                                                       \
-    XX(step, "kernels/cuda/device/step.h")                                                             \
-    XX(tile, "kernels/cuda/device/tile.h")                                                             \
-    XX(plan, "kernels/plan.h")                                                                         \
-    XX(values, "kernels/values.h")                                                                     \
-    XX(geometry, "config/geometry.h")                                                                  \
+#define SOURCE_FILES(XX)                                                                                     \
+    XX(all, "kernels/cuda/device/all.cu")                                                                    \
+    XX(pool, "kernels/cuda/device/pool.cu")                                                                  \
+    XX(measure, "kernels/cuda/device/measure.cu")                                                            \
+    XX(paged, "kernels/cuda/device/paged.cu")                                                                \
+    XX(merge, "kernels/cuda/device/merge.cu")                                                                \
+    XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                      \
+    XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                                    \
+    XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                                \
+    XX(copies, "kernels/cuda/device/copies.cuh")                                                             \
+    XX(cluster, "kernels/cuda/device/cluster.cuh")                                                           \
+    XX(columns, "kernels/cuda/device/columns.cuh")                                                           \
+    XX(folds, "kernels/cuda/device/folds.cuh")                                                               \
+    XX(weigh, "kernels/cuda/device/weigh.cuh")                                                               \
+    XX(ring, "kernels/cuda/device/ring.cuh")                                                                 \
+    XX(launch, "kernels/cuda/device/launch.cuh")                                                             \
+    XX(fragments, "kernels/cuda/device/fragments.cuh")                                                       \
+    XX(wgmma, "kernels/cuda/device/wgmma.cuh")                                                               \
+    XX(numeric, "kernels/cuda/device/numeric.cuh")                                                           \
+    XX(states, "kernels/cuda/device/states.cuh")                                                             \
+    XX(step, "kernels/cuda/device/step.h")                                                                   \
+    XX(tile, "kernels/cuda/device/tile.h")                                                                   \
+    XX(plan, "kernels/plan.h")                                                                               \
+    XX(values, "kernels/values.h")                                                                           \
+    XX(geometry, "config/geometry.h")                                                                        \
     XX(status, "config/status.h")
 
-#define XX(identifier, path)                                                                           \
-    __asm__(".pushsection .rodata\n"                                                                   \
-            "cuda_source_" #identifier ":\n"                                                           \
-            ".incbin \"" path "\"\n"                                                                   \
-            ".byte 0\n"                                                                                \
-            ".popsection\n");                                                                          \
+#define XX(identifier, path)                                                                                 \
+    __asm__(".pushsection .rodata\n"                                                                         \
+            "cuda_source_" #identifier ":\n"                                                                 \
+            ".incbin \"" path "\"\n"                                                                         \
+            ".byte 0\n"                                                                                      \
+            ".popsection\n");                                                                                \
     extern const char cuda_source_##identifier[];
 SOURCE_FILES(XX)
 #undef XX

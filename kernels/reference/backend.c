@@ -42,16 +42,14 @@ static void run_row(const struct reference_backend *b, const struct attention_st
 {
     const struct geometry *g = b->options.geometry;
     const struct plan_row *r = &pass->plan->rows[row];
-    struct row_source source = {&b->pool, step->tables + (uint64_t)r->table * step->stride,
-                                pass->layer};
+    struct row_source source = {&b->pool, step->tables + (uint64_t)r->table * step->stride, pass->layer};
     for (uint32_t head = 0; head < g->query_heads; head++) {
         float q[HEAD_DIM_MAX];
         double o[HEAD_DIM_MAX], lse;
         size_t at = (size_t)row * g->query_heads + head;
         if (r->keys) /* a generated q is that of the row's position, and a row without keys has none */
             kv_pool_load_q(g, pass, row, head, q);
-        reference_row(g, b->options.constants, pass->layer, r->keys, head, q, load_kv, &source, o,
-                      &lse);
+        reference_row(g, b->options.constants, pass->layer, r->keys, head, q, load_kv, &source, o, &lse);
         for (uint32_t d = 0; d < g->head_dim; d++)
             numeric_store(g->dtype, pass->o, at * g->head_dim + d, (float)o[d]);
         if (pass->lse)
@@ -59,8 +57,7 @@ static void run_row(const struct reference_backend *b, const struct attention_st
     }
 }
 
-static void reference_submit(struct attention *attention, const struct attention_step *step,
-                             uint64_t ticket)
+static void reference_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     (void)ticket; /* done when this returns */
     struct reference_backend *b = (struct reference_backend *)attention;
@@ -81,8 +78,8 @@ static void reference_submit(struct attention *attention, const struct attention
     }
 }
 
-static void reference_read_kv(struct attention *attention, uint32_t layer, uint32_t block,
-                              uint32_t slot, uint32_t count, void *k, void *v)
+static void reference_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
+                              uint32_t count, void *k, void *v)
 {
     struct reference_backend *b = (struct reference_backend *)attention;
     kv_pool_read(&b->pool, layer, block, slot, count, k, v);
@@ -130,8 +127,7 @@ int reference_backend_open(const struct attention_options *options, struct atten
     struct reference_backend *b = calloc(1, sizeof *b);
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the reference backend");
     if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0 ||
-        kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) !=
-            0) {
+        kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) != 0) {
         if (b)
             kv_pool_deinit(&b->pool);
         free(b);
@@ -139,12 +135,8 @@ int reference_backend_open(const struct attention_options *options, struct atten
     }
     b->options = *options;
     b->base.ops = &ops;
-    b->base.info = (struct attention_info){.name = "reference",
-                                           .isa = "c",
-                                           .kernel = "reference",
-                                           .threads = 1,
-                                           .tasks = 1,
-                                           .bit_stable = true};
+    b->base.info = (struct attention_info){
+        .name = "reference", .isa = "c", .kernel = "reference", .threads = 1, .tasks = 1, .bit_stable = true};
     strcpy(b->base.info.device, "host, double precision");
     *attention = &b->base;
     return 0;

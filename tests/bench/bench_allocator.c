@@ -31,8 +31,8 @@ enum pool_pattern { SAME_BLOCK, RUNS, RANDOM_BATCH };
 
 /* A pool of a million blocks, seven eighths in use: give `n` blocks back in one call and take `n` in
  * another. Blocks of one sequence (RUNS), or anybody's (RANDOM_BATCH). Seconds per pair. */
-static double time_pool(struct block_pool *pool, uint32_t *ids, uint32_t held,
-                        enum pool_pattern pattern, uint32_t n)
+static double time_pool(struct block_pool *pool, uint32_t *ids, uint32_t held, enum pool_pattern pattern,
+                        uint32_t n)
 {
     uint32_t at[256], chosen[256];
     const uint32_t calls = (rounds == 1 ? 4096 : 4 * MILLION) / n;

@@ -107,8 +107,7 @@ static void fill(struct world *w)
     for (uint32_t i = 0; i < n; i++)
         appends[i] = (struct kv_append){.table = i, .count = w->lengths[i], .generated = {1, i}};
     for (uint32_t layer = 0; layer < s->layers; layer++)
-        w->passes[layer] =
-            (struct attention_pass){.layer = layer, .appends = appends, .append_count = n};
+        w->passes[layer] = (struct attention_pass){.layer = layer, .appends = appends, .append_count = n};
     attention_submit(w->attention, &w->step);
     free(appends);
 }
@@ -222,8 +221,8 @@ static double run(const struct setting *s, int rounds)
         fraction = rate / roof.median;
         printf("%-9s q %-4s kv %-4s group %u: %7.2f ms a layer (%.2f .. %.2f), %5.2f GB/s, roof %5.2f, "
                "fraction %.2f\n",
-               s->isa, dtype_name(s->dtype), dtype_name(s->kv_dtype), s->group, t.median * 1e3,
-               t.min * 1e3, t.max * 1e3, rate, roof.median, fraction);
+               s->isa, dtype_name(s->dtype), dtype_name(s->kv_dtype), s->group, t.median * 1e3, t.min * 1e3,
+               t.max * 1e3, rate, roof.median, fraction);
     }
     close_world(&w);
     return fraction;
@@ -252,8 +251,7 @@ static void run_shared(const struct setting *s, int rounds)
                "sharing all "
                "%.2f (%.2f .. %.2f): 1/%.1f, %s bits\n",
                s->isa, dtype_name(s->kv_dtype), s->group, s->sequences, s->tokens, ta.median * 1e3,
-               ta.min * 1e3, ta.max * 1e3, tt.median * 1e3, tt.min * 1e3, tt.max * 1e3,
-               ta.median / tt.median,
+               ta.min * 1e3, ta.max * 1e3, tt.median * 1e3, tt.min * 1e3, tt.max * 1e3, ta.median / tt.median,
                memcmp(unshared, together.o, together.o_bytes) == 0 ? "same" : "OTHER");
         free(unshared);
         close_world(&together);
@@ -280,9 +278,8 @@ int main(int argc, char **argv)
         if (only && strcmp(name, only) != 0)
             continue;
         for (size_t i = 0; i < (brief ? 1 : sizeof cases / sizeof cases[0]); i++) {
-            const struct setting s = {name,           cases[i].dtype, cases[i].kv_dtype,
-                                      cases[i].group, brief ? 2 : 16, brief ? 300 : 4096,
-                                      brief ? 1 : 8,  UNIFORM};
+            const struct setting s = {name,           cases[i].dtype,     cases[i].kv_dtype, cases[i].group,
+                                      brief ? 2 : 16, brief ? 300 : 4096, brief ? 1 : 8,     UNIFORM};
             run(&s, brief ? 1 : ROUNDS);
         }
         const struct setting ragged = {name,           DTYPE_BF16, DTYPE_BF16,    4,

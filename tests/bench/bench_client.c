@@ -118,8 +118,7 @@ static struct exchange make_request(const char *path, uint64_t first, uint32_t s
     for (int i = 0; i < 3 && all[i].bytes; offset += all[i++].bytes)
         at += snprintf(tensors + at, sizeof tensors - (size_t)at,
                        "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%zu,%u,%d],\"data_offsets\":[%zu,%zu]}",
-                       i ? "," : "", all[i].name, n, all[i].heads, HEAD_DIM, offset,
-                       offset + all[i].bytes);
+                       i ? "," : "", all[i].name, n, all[i].heads, HEAD_DIM, offset, offset + all[i].bytes);
     uint64_t header = (uint64_t)(at + 1 + 7) / 8 * 8; /* data begins at a multiple of 8 */
     memset(tensors + at, ' ', header - (uint64_t)at);
     tensors[at] = '}';
@@ -217,8 +216,7 @@ static void make_sequences(int fd, const struct client *c)
     }
     for (uint32_t done = 0; done < (brief ? 50 : CONTEXT); done += brief ? 50 : FILL_TOKENS) {
         for (uint32_t i = 0; i < c->sequences; i++) {
-            struct exchange x =
-                make_request("/v1/append", c->first + i, 1, brief ? 50 : FILL_TOKENS, false);
+            struct exchange x = make_request("/v1/append", c->first + i, 1, brief ? 50 : FILL_TOKENS, false);
             ask(fd, &x);
             free_exchange(&x);
         }

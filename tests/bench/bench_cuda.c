@@ -241,8 +241,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
     }
     const struct planner_options planning = {.rows_max = w->sequences,
                                              .partials_max = options.partials_max,
-                                             .tasks =
-                                                 tasks ? tasks : attention_info(x->attention)->tasks,
+                                             .tasks = tasks ? tasks : attention_info(x->attention)->tasks,
                                              .kv_heads = w->kv_heads,
                                              .group = geometry_group(&x->g),
                                              .block_size = w->block_size,
@@ -318,12 +317,11 @@ static double l2_error(const struct world *x)
             float q[HEAD_DIM_MAX];
             double o[HEAD_DIM_MAX], lse;
             uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-            values_row(x->sources[s.sequence], x->lengths[s.sequence] - 1, g->layers - 1, VALUES_Q,
-                       head, g->head_dim, q);
+            values_row(x->sources[s.sequence], x->lengths[s.sequence] - 1, g->layers - 1, VALUES_Q, head,
+                       g->head_dim, q);
             numeric_from_float(g->dtype, q, g->head_dim, rounded);
             numeric_to_float(g->dtype, rounded, g->head_dim, q);
-            reference_row(g, &x->c, g->layers - 1, x->lengths[s.sequence], head, q, load_kv, &s, o,
-                          &lse);
+            reference_row(g, &x->c, g->layers - 1, x->lengths[s.sequence], head, q, load_kv, &s, o, &lse);
             for (uint32_t d = 0; d < g->head_dim; d++) {
                 size_t at = ((size_t)s.sequence * g->query_heads + head) * g->head_dim + d;
                 double error = (double)numeric_load(g->dtype, x->o, at) - o[d];
@@ -389,18 +387,17 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
         double alone = bench_spread(apart, REPLAYS).median;
         printf("%-6s %9.2f us (%.2f .. %.2f), isolated %9.2f us  %7.1f GB/s  %.3f of the roof  items "
                "%u, partials %u  l2 %.1e %s\n",
-               w->name, spread.median, spread.min, spread.max, alone, rate, rate / roof,
-               x.plan->item_count, x.plan->partial_count, error, right ? "ok" : "WRONG");
+               w->name, spread.median, spread.min, spread.max, alone, rate, rate / roof, x.plan->item_count,
+               x.plan->partial_count, error, right ? "ok" : "WRONG");
         measured[w - workloads] = spread.median;
         if (ratio_to_native(w, spread.median) > 0)
-            printf("       %.2f times as long as the native kernel\n",
-                   ratio_to_native(w, spread.median));
+            printf("       %.2f times as long as the native kernel\n", ratio_to_native(w, spread.median));
         gmtime_r(&now, &utc);
         strftime(date, sizeof date, "%Y-%m-%d", &utc);
         if (csv)
             fprintf(csv, "%s,%s,\"%s\",%s,%s,%.2f,%.2f,%.1f,%.1f,%.3f,%.2e,%s\n", date, o->commit,
-                    attention_info(x.attention)->device, o->driver, w->name, spread.median, alone, rate,
-                    roof, rate / roof, error, right ? "ok" : "wrong");
+                    attention_info(x.attention)->device, o->driver, w->name, spread.median, alone, rate, roof,
+                    rate / roof, error, right ? "ok" : "wrong");
         ok = right;
     }
     fflush(stdout);
@@ -412,9 +409,8 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
 static double measure_roof(bool toy)
 {
     struct world x;
-    double roof = open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES, 0)
-                      ? attention_measure_roof(x.attention)
-                      : 0;
+    double roof =
+        open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES, 0) ? attention_measure_roof(x.attention) : 0;
     if (roof > 0)
         printf("%s, reads at %.1f GB/s\n", attention_info(x.attention)->device, roof);
     close_world(&x);

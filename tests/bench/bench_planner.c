@@ -51,8 +51,8 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
     struct bench_spread s = bench_spread(seconds, (size_t)rounds);
     printf("%4u x %6u tokens, families of %3u: %7.2f us a step (%.2f .. %.2f), first %7.2f us, %u "
            "items, %u partials\n",
-           sequences, tokens, family, s.median * 1e6, s.min * 1e6, s.max * 1e6, first * 1e6,
-           plan->item_count, plan->partial_count);
+           sequences, tokens, family, s.median * 1e6, s.min * 1e6, s.max * 1e6, first * 1e6, plan->item_count,
+           plan->partial_count);
     planner_destroy(p);
     free(tables);
     free(rows);
@@ -68,7 +68,6 @@ int main(int argc, char **argv)
     run(256, 4096, 8, rounds, steps);
     run(256, 4096, 256, rounds, steps);
     double less = run(16, 4096, 1, rounds, steps), more = run(16, 131072, 1, rounds, steps);
-    printf("16 x 131 072 against 16 x 4 096: %.2f (goal 1.5); goal of 256 x 4 096: 50 us\n",
-           more / less);
+    printf("16 x 131 072 against 16 x 4 096: %.2f (goal 1.5); goal of 256 x 4 096: 50 us\n", more / less);
     return 0;
 }

@@ -147,8 +147,7 @@ static void stored(const struct world *w, uint64_t content, uint32_t at, enum va
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     float scale = tensor == VALUES_K ? w->k_scale[LAYER][head] : w->v_scale[LAYER][head];
     handed_in(w, content, at, LAYER, tensor, head, row);
-    bool as_is =
-        w->source == SOURCE_KV_DTYPE || (w->source == SOURCE_DTYPE && w->g.dtype == w->g.kv_dtype);
+    bool as_is = w->source == SOURCE_KV_DTYPE || (w->source == SOURCE_DTYPE && w->g.dtype == w->g.kv_dtype);
     for (uint32_t d = 0; !as_is && d < w->g.head_dim; d++)
         row[d] /= scale;
     numeric_from_float(w->g.kv_dtype, row, w->g.head_dim, rounded);
@@ -207,8 +206,7 @@ static void make_rows(struct world *w)
         for (uint32_t head = 0; head < w->g.query_heads; head++) {
             float q[HEAD_DIM_MAX];
             size_t at = ((size_t)row * w->g.query_heads + head) * w->g.head_dim;
-            values_row(w->q_source[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head, w->g.head_dim,
-                       q);
+            values_row(w->q_source[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head, w->g.head_dim, q);
             numeric_from_float(w->g.dtype, q, w->g.head_dim, w->q + at * dtype_bytes(w->g.dtype));
         }
     }
@@ -374,10 +372,8 @@ static void make_tables(struct instance *x, uint32_t seed, bool forks, struct kv
     x->tables = make_array((size_t)w->shape->count * w->stride, sizeof *x->tables);
     memset(x->tables, 0xff, (size_t)w->shape->count * w->stride * sizeof *x->tables);
     for (uint32_t s = 0; s < w->shape->count; s++) {
-        uint32_t *table = x->tables + (size_t)s * w->stride,
-                 fork = forks ? w->shape->sequences[s].fork : 0;
-        const uint32_t *above =
-            x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
+        uint32_t *table = x->tables + (size_t)s * w->stride, fork = forks ? w->shape->sequences[s].fork : 0;
+        const uint32_t *above = x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
         for (uint32_t i = 0; i * bs < w->shape->sequences[s].length; i++)
             table[i] = (i + 1) * bs <= fork ? above[i] : ids[next++];
         copies[s] = (struct kv_copy){KV_COPY, 0, 0, fork % bs};
@@ -420,8 +416,7 @@ static bool poison(struct instance *x)
                                                 .k = nan,
                                                 .v = nan,
                                                 .source_dtype = w->g.kv_dtype};
-    struct attention_step step = {
-        .tables = all, .stride = w->blocks, .passes = passes, .pass_count = LAYERS};
+    struct attention_step step = {.tables = all, .stride = w->blocks, .passes = passes, .pass_count = LAYERS};
     bool ok = run_step(x, &step, 1);
     free(nan);
     free(all);
@@ -440,23 +435,20 @@ static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t
     const struct kv_append append = {s, first, n, 0, {SEED, content}};
     struct attention_pass passes[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        uint8_t *tensor[3] = {NULL, data + 2 * layer * tensor_bytes,
-                              data + (2 * layer + 1) * tensor_bytes};
+        uint8_t *tensor[3] = {NULL, data + 2 * layer * tensor_bytes, data + (2 * layer + 1) * tensor_bytes};
         for (size_t i = 0; w->source != SOURCE_GENERATED && i < 2 * (size_t)n * w->g.kv_heads; i++) {
             enum values_tensor which = i % 2 ? VALUES_V : VALUES_K;
-            uint32_t token = (uint32_t)(i / 2 / w->g.kv_heads),
-                     head = (uint32_t)(i / 2 % w->g.kv_heads);
+            uint32_t token = (uint32_t)(i / 2 / w->g.kv_heads), head = (uint32_t)(i / 2 % w->g.kv_heads);
             float row[HEAD_DIM_MAX];
             handed_in(w, content, first + token, layer, which, head, row);
             numeric_from_float(dtype, row, w->g.head_dim, tensor[which] + i / 2 * row_bytes);
         }
-        passes[layer] =
-            (struct attention_pass){.layer = layer,
-                                    .appends = &append,
-                                    .append_count = n > 0,
-                                    .k = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_K],
-                                    .v = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_V],
-                                    .source_dtype = dtype};
+        passes[layer] = (struct attention_pass){.layer = layer,
+                                                .appends = &append,
+                                                .append_count = n > 0,
+                                                .k = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_K],
+                                                .v = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_V],
+                                                .source_dtype = dtype};
     }
     struct attention_step step = {.tables = x->tables,
                                   .stride = w->stride,
@@ -509,8 +501,8 @@ static bool swap_all(struct instance *x, uint32_t seed)
 
 /* A backend that holds the world's sequences, in blocks that `seed` chooses; from a seed of 2 on they
  * have been swapped out and in. Without `forks` they share nothing. */
-static bool open_instance(struct instance *x, const struct world *w, const char *backend,
-                          const char *isa, uint32_t threads, bool forks, uint32_t seed)
+static bool open_instance(struct instance *x, const struct world *w, const char *backend, const char *isa,
+                          uint32_t threads, bool forks, uint32_t seed)
 {
     struct kv_copy copies[SEQUENCES_MAX];
     char error[ATTENTION_ERROR_BYTES] = "";
@@ -526,8 +518,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
                                               .rows_max = ROWS_MAX,
                                               .partials_max = PARTIALS_MAX,
                                               .table_rows = SEQUENCES_MAX,
-                                              .table_stride =
-                                                  w->blocks > w->stride ? w->blocks : w->stride};
+                                              .table_stride = w->blocks > w->stride ? w->blocks : w->stride};
     *x = (struct instance){.w = w};
     if (attention_open(&options, &x->attention, error) != 0)
         return broken("cannot open %s (%s): %s", backend, isa, error);
@@ -568,8 +559,7 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
         .o = x->o + first * row_bytes,
         .lse = x->lse + (size_t)first * w->g.query_heads,
     };
-    struct attention_step step = {
-        .tables = x->tables, .stride = w->stride, .passes = &pass, .pass_count = 1};
+    struct attention_step step = {.tables = x->tables, .stride = w->stride, .passes = &pass, .pass_count = 1};
     if (wrong)
         return broken("a plan with a fault: %s", wrong);
     return run_step(x, &step, w->shape->count);
@@ -730,10 +720,9 @@ static bool errors_hold(const struct instance *x, double *ratio)
         for (uint32_t head = 0; head < x->w->g.query_heads; head++)
             add_errors(x, row, head, &e);
     }
-    double allowed_o = 2 * e.plain_o + unit * e.size_o,
-           allowed_lse = 2 * e.plain_lse + unit * e.size_lse;
-    *ratio = fmax(e.o / (e.plain_o + unit * e.size_o + 1e-30),
-                  e.lse / (e.plain_lse + unit * e.size_lse + 1e-30));
+    double allowed_o = 2 * e.plain_o + unit * e.size_o, allowed_lse = 2 * e.plain_lse + unit * e.size_lse;
+    *ratio =
+        fmax(e.o / (e.plain_o + unit * e.size_o + 1e-30), e.lse / (e.plain_lse + unit * e.size_lse + 1e-30));
     if (!(e.o <= allowed_o))
         return broken("o is off by %g, a plain loop by %g (values up to %g)", e.o, e.plain_o, e.size_o);
     if (!(e.lse <= allowed_lse))
@@ -743,8 +732,8 @@ static bool errors_hold(const struct instance *x, double *ratio)
 }
 
 /* Whether the outputs have the bits of the rows computed one at a time. */
-static bool same_bits(const struct instance *x, const struct instance *alone, const char *what,
-                      enum cut cut, bool share)
+static bool same_bits(const struct instance *x, const struct instance *alone, const char *what, enum cut cut,
+                      bool share)
 {
     const struct world *w = x->w;
     size_t row_bytes = x->o_bytes / w->row_count;
@@ -814,8 +803,7 @@ static bool states_merge(struct instance *x)
                 o += exp((double)lse[at] - largest) / sum * value;
                 size = fmax(size, fabs(value));
             }
-            worst =
-                worse(worst, (double)numeric_load(g->dtype, merged, (size_t)head * g->head_dim + d), o);
+            worst = worse(worst, (double)numeric_load(g->dtype, merged, (size_t)head * g->head_dim + d), o);
         }
         double expected = sum > 0 ? largest + log(sum) : -INFINITY;
         ok = worst <= unit * size &&
@@ -824,14 +812,13 @@ static bool states_merge(struct instance *x)
     m.merged_o = states;
     m.merged_lse = lse;
     attention_merge_states(x->attention, &m);
-    bool same = memcmp(states, merged, o_bytes) == 0 &&
-                memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
+    bool same =
+        memcmp(states, merged, o_bytes) == 0 && memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
     free(lse);
     free(merged_lse);
     free(states);
     free(merged);
-    return !ok ? broken("merged states are wrong")
-               : same || broken("states merged in place are others");
+    return !ok ? broken("merged states are wrong") : same || broken("states merged in place are others");
 }
 
 /* A backend that is one of the CPU's instruction sets, or "cuda". What all is compared with: every row
@@ -870,8 +857,7 @@ static bool check_paged(const struct world *w, double *ratio)
         clear_outputs(&x);
         clear_outputs(&alone);
     }
-    ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) &&
-         errors_hold(&x, ratio);
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) && errors_hold(&x, ratio);
     if (ok)
         note_outputs(&x);
     for (uint32_t row = 0; ok && w->kernel != ATTENTION_AUTO && row < w->row_count; row++)
@@ -888,8 +874,7 @@ static bool check_reference(const struct world *w, double *ratio)
     bool ok = open_instance(&x, w, "reference", "auto", 1, true, 3);
     if (ok)
         clear_outputs(&x);
-    ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) &&
-         errors_hold(&x, ratio);
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) && errors_hold(&x, ratio);
     if (ok)
         note_outputs(&x);
     close_instance(&x);
@@ -902,10 +887,10 @@ static void describe(const struct setting *t, size_t number)
 {
     printf("case %zu: q %s, kv %s, head_dim %u, heads %u/%u, block_size %u, %s, window %u, softcap %d, "
            "sinks %d, alibi %d, kernel %d, sparse %u/%u/%u/%d, source %d, %s\n",
-           number, dtype_name(t->dtype), dtype_name(t->kv_dtype), t->head_dim, t->query_heads,
-           t->kv_heads, t->block_size, layout_names[t->layout], t->window, t->softcap, t->sinks,
-           t->alibi, (int)t->kernel, t->sparse.local_blocks, t->sparse.vert_stride,
-           t->sparse.block_size, (int)t->sparse.head_sliding_step, (int)t->source, t->shape->name);
+           number, dtype_name(t->dtype), dtype_name(t->kv_dtype), t->head_dim, t->query_heads, t->kv_heads,
+           t->block_size, layout_names[t->layout], t->window, t->softcap, t->sinks, t->alibi, (int)t->kernel,
+           t->sparse.local_blocks, t->sparse.vert_stride, t->sparse.block_size,
+           (int)t->sparse.head_sliding_step, (int)t->source, t->shape->name);
 }
 
 /* Which cases to run. */
@@ -982,8 +967,8 @@ static void show_progress(const struct path *path, struct progress *p)
 }
 
 /* Case `i` on one path; prints what is wrong. */
-static bool run_case(const struct path *path, const struct selection *chosen,
-                     const struct cover_case *k, size_t i, struct progress *p)
+static bool run_case(const struct path *path, const struct selection *chosen, const struct cover_case *k,
+                     size_t i, struct progress *p)
 {
     double ratio = 0;
     const struct setting t = path->setting(k);
@@ -996,8 +981,8 @@ static bool run_case(const struct path *path, const struct selection *chosen,
     if (ok)
         return true;
     describe(&t, i);
-    printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
-           path->name, chosen->full ? "--full " : "", path->name, i);
+    printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault, path->name,
+           chosen->full ? "--full " : "", path->name, i);
     return false;
 }
 

@@ -84,11 +84,10 @@ static const struct shape grid_shapes[] = {
       {4, 801, 1100}, /* 0, 2, 4, 6, 7: four deep */
       {6, 1024, 1090}}},
     {"several rows each", 7, 3, {{-1, 0, 5}, {-1, 0, 259}, {1, 256, 300}}},
-    {"264 rows", 11, 24, {{-1, 0, 11}, {-1, 0, 90}, {-1, 0, 12}, {-1, 0, 33}, {-1, 0, 64},
-                          {-1, 0, 65}, {-1, 0, 17}, {-1, 0, 31}, {1, 64, 76}, {1, 64, 77},
-                          {1, 64, 78}, {1, 64, 79}, {1, 64, 80}, {1, 64, 81}, {1, 64, 82},
-                          {1, 64, 83}, {8, 70, 81}, {8, 70, 82}, {8, 70, 83}, {8, 70, 84},
-                          {8, 70, 85}, {8, 70, 86}, {8, 70, 87}, {8, 70, 88}}},
+    {"264 rows", 11, 24, {{-1, 0, 11}, {-1, 0, 90}, {-1, 0, 12}, {-1, 0, 33}, {-1, 0, 64}, {-1, 0, 65},
+                          {-1, 0, 17}, {-1, 0, 31}, {1, 64, 76}, {1, 64, 77}, {1, 64, 78}, {1, 64, 79},
+                          {1, 64, 80}, {1, 64, 81}, {1, 64, 82}, {1, 64, 83}, {8, 70, 81}, {8, 70, 82},
+                          {8, 70, 83}, {8, 70, 84}, {8, 70, 85}, {8, 70, 86}, {8, 70, 87}, {8, 70, 88}}},
     {"many rows on one prefix", 2, 24, {{-1, 0, 520},  {0, 520, 520}, {0, 520, 521}, {0, 519, 522},
                                         {0, 512, 520}, {0, 520, 523}, {0, 300, 301}, {0, 520, 521},
                                         {0, 520, 521}, {0, 520, 521}, {0, 520, 521}, {0, 520, 521},
@@ -128,10 +127,7 @@ static const struct shape paged_shapes[] = {
      7,
      {{-1, 0, 1871}, {-1, 0, 44}, {-1, 0, 2048}, {-1, 0, 513}, {-1, 0, 1}, {-1, 0, 512}, {-1, 0, 907}}},
     {"one token", 1, 1, {{-1, 0, 1}}},
-    {"short and ragged",
-     1,
-     6,
-     {{-1, 0, 0}, {-1, 0, 2}, {-1, 0, 31}, {-1, 0, 32}, {-1, 0, 33}, {-1, 0, 65}}},
+    {"short and ragged", 1, 6, {{-1, 0, 0}, {-1, 0, 2}, {-1, 0, 31}, {-1, 0, 32}, {-1, 0, 33}, {-1, 0, 65}}},
     {"forks and several rows", 3, 3, {{-1, 0, 700}, {0, 300, 310}, {0, 699, 1100}}},
 };
 
@@ -241,14 +237,10 @@ static const unsigned flashinfer_sizes[FLASHINFER_AXIS_COUNT] = {
 };
 
 static const unsigned columns_sizes[COLUMNS_AXIS_COUNT] = {
-    [COLUMNS_DTYPE] = GRID_COUNT(flashinfer_dtypes),
-    [COLUMNS_KV] = GRID_COUNT(flashinfer_kv_dtypes),
-    [COLUMNS_HEAD_DIM] = GRID_COUNT(columns_head_dims),
-    [COLUMNS_HEADS] = GRID_COUNT(columns_heads),
-    [COLUMNS_BLOCK_SIZE] = GRID_COUNT(columns_block_sizes),
-    [COLUMNS_LAYOUT] = LAYOUT_NHD + 1,
-    [COLUMNS_WINDOW] = GRID_COUNT(columns_windows),
-    [COLUMNS_SOFTCAP] = 2,
+    [COLUMNS_DTYPE] = GRID_COUNT(flashinfer_dtypes),        [COLUMNS_KV] = GRID_COUNT(flashinfer_kv_dtypes),
+    [COLUMNS_HEAD_DIM] = GRID_COUNT(columns_head_dims),     [COLUMNS_HEADS] = GRID_COUNT(columns_heads),
+    [COLUMNS_BLOCK_SIZE] = GRID_COUNT(columns_block_sizes), [COLUMNS_LAYOUT] = LAYOUT_NHD + 1,
+    [COLUMNS_WINDOW] = GRID_COUNT(columns_windows),         [COLUMNS_SOFTCAP] = 2,
     [COLUMNS_SHAPE] = GRID_COUNT(columns_shapes),
 };
 

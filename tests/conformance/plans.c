@@ -58,8 +58,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t end,
-                      enum plan_level level)
+static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t end, enum plan_level level)
 {
     m->pieces = grow(m->pieces, m->count, &m->room, sizeof *m->pieces);
     m->pieces[m->count++] = (struct piece){row, first, end, level, UINT32_MAX, 0};
@@ -85,12 +84,10 @@ static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first
 
 /* Sometimes let a piece that begins its parent node go on over more nodes of its level: a left fold
  * that is continued later. */
-static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first,
-                       uint32_t end, uint32_t row_end)
+static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first, uint32_t end,
+                       uint32_t row_end)
 {
-    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS
-                      : level == PLAN_RUN ? SEGMENT_CHUNKS
-                                          : UINT32_MAX;
+    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : UINT32_MAX;
     bool leads = at == first || at % parent == 0;
     while (leads && end < row_end && end / parent == at / parent && random_below(m, 2))
         end = node_end(level, end, row_end);
@@ -103,8 +100,7 @@ static void cut_row(struct maker *m, uint32_t row)
     uint32_t keys = m->q->rows[row].keys, first = plan_first_key(keys, m->q->window) / CHUNK_TOKENS;
     uint32_t row_end = keys / CHUNK_TOKENS + (keys % CHUNK_TOKENS != 0), end;
     for (uint32_t at = keys ? first : row_end; at < row_end; at = end) {
-        enum plan_level level =
-            m->q->cut == CUT_RANDOM ? random_level(m, at, first) : levels[m->q->cut];
+        enum plan_level level = m->q->cut == CUT_RANDOM ? random_level(m, at, first) : levels[m->q->cut];
         end = node_end(level, at, row_end);
         if (m->q->cut == CUT_RANDOM)
             end = extend(m, level, at, first, end, row_end);
@@ -117,8 +113,7 @@ static bool same_blocks(const struct plan_request *q, const struct piece *a, con
 {
     const struct plan_row *x = &q->rows[a->row], *y = &q->rows[b->row];
     uint32_t end = smaller(smaller(x->keys, y->keys), a->end * CHUNK_TOKENS);
-    for (uint32_t block = a->first * CHUNK_TOKENS / q->block_size; block * q->block_size < end;
-         block++) {
+    for (uint32_t block = a->first * CHUNK_TOKENS / q->block_size; block * q->block_size < end; block++) {
         if (q->tables[(size_t)x->table * q->stride + block] !=
             q->tables[(size_t)y->table * q->stride + block])
             return false;

@@ -81,16 +81,16 @@ static void *handle(void)
     return &any;
 }
 
-#define SUCCEED(name)                                                                                  \
-    {                                                                                                  \
-        called(#name);                                                                                 \
-        return CUDA_SUCCESS;                                                                           \
+#define SUCCEED(name)                                                                                        \
+    {                                                                                                        \
+        called(#name);                                                                                       \
+        return CUDA_SUCCESS;                                                                                 \
     }
-#define GIVE(name, result, value)                                                                      \
-    {                                                                                                  \
-        called(#name);                                                                                 \
-        *(result) = (value);                                                                           \
-        return CUDA_SUCCESS;                                                                           \
+#define GIVE(name, result, value)                                                                            \
+    {                                                                                                        \
+        called(#name);                                                                                       \
+        *(result) = (value);                                                                                 \
+        return CUDA_SUCCESS;                                                                                 \
     }
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"

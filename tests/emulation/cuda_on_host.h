@@ -148,7 +148,8 @@ template <class T, class F> static inline auto emulated_exchange(T x, F read)
 
 template <class T> static inline T __shfl_sync(uint32_t, T x, uint32_t lane)
 {
-    return emulated_exchange(x, [=](const uint32_t *lanes) { return bits_as<T>(lanes[lane % EMULATED_LANES]); });
+    return emulated_exchange(x,
+                             [=](const uint32_t *lanes) { return bits_as<T>(lanes[lane % EMULATED_LANES]); });
 }
 
 template <class T> static inline T __shfl_xor_sync(uint32_t all, T x, int apart)

@@ -24,7 +24,8 @@ static uint32_t below(uint32_t n)
 /* The parts of a row of `chunks`: pieces of any level where they may begin, of several nodes where they may be. */
 static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
 {
-    static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS}, parents[] = {RUN_CHUNKS, SEGMENT_CHUNKS, 1 << 20};
+    static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS},
+                          parents[] = {RUN_CHUNKS, SEGMENT_CHUNKS, 1 << 20};
     uint32_t partial = 0, finest = below(3); /* some rows have few parts */
     for (uint32_t at = 0; at < chunks;) {
         uint32_t level = below(3);
@@ -96,8 +97,8 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
         merges.push_back({row, (uint32_t)parts.size(), (uint32_t)rows[row].size()});
         parts.insert(parts.end(), rows[row].begin(), rows[row].end());
     }
-    std::vector<float> ml((size_t)partials * HEADS * 2), o((size_t)partials * HEADS * HEAD_DIM), lse(ROWS * HEADS, NAN),
-        sinks(HEADS), v_scale(KV_HEADS);
+    std::vector<float> ml((size_t)partials * HEADS * 2), o((size_t)partials * HEADS * HEAD_DIM),
+        lse(ROWS * HEADS, NAN), sinks(HEADS), v_scale(KV_HEADS);
     std::vector<float> out((size_t)ROWS * HEADS * HEAD_DIM, NAN);
     for (size_t i = 0; i < ml.size(); i += 2) {
         bool empty = below(8) == 0;
@@ -122,8 +123,9 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
     pass.merge_count = ROWS;
     pass.merge_together = together;
     uint32_t blocks = (HEADS * HEAD_DIM / 4 + threads - 1) / threads;
-    emulate({ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float), [&] { merge(pass); },
-            beside);
+    emulate(
+        {ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float),
+        [&] { merge(pass); }, beside);
     for (uint32_t row = 0; row < ROWS; row++) {
         for (uint32_t head = 0; head < HEADS; head++) {
             const state s = fold(rows[row], [&](uint32_t partial) {
@@ -138,11 +140,13 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
             size_t at = (size_t)row * HEADS + head;
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = f(s.o[d]);
-                if (memcmp(&expected, &out[at * HEAD_DIM + d], sizeof expected) == 0 && memcmp(&f.lse, &lse[at], sizeof f.lse) == 0)
+                if (memcmp(&expected, &out[at * HEAD_DIM + d], sizeof expected) == 0 &&
+                    memcmp(&f.lse, &lse[at], sizeof f.lse) == 0)
                     continue;
-                printf("%u at a time, %u x %u threads, row %u of %zu parts, head %u, element %u: %g, wants %g; lse %g, wants %g\n",
-                       together, threads, beside, row, rows[row].size(), head, d, (double)out[at * HEAD_DIM + d], (double)expected,
-                       (double)lse[at], (double)f.lse);
+                printf("%u at a time, %u x %u threads, row %u of %zu parts, head %u, element %u: %g, wants "
+                       "%g; lse %g, wants %g\n",
+                       together, threads, beside, row, rows[row].size(), head, d,
+                       (double)out[at * HEAD_DIM + d], (double)expected, (double)lse[at], (double)f.lse);
                 return false;
             }
         }
@@ -167,7 +171,8 @@ static state random_state()
 static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, uint32_t columns)
 {
     const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,
-                   apart = (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(item_memory) + 1023) / 1024 * 1024;
+                   apart =
+                       (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(item_memory) + 1023) / 1024 * 1024;
     cuda_item items[2 * CUDA_MEMBERS_MAX] = {};
     cuda_item_row item_rows[2 * CUDA_MEMBERS_MAX] = {};
     std::vector<state> states((size_t)2 * members * HEADS); /* [item][head] */
@@ -220,13 +225,16 @@ static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, u
                 all.add(states[(row * members + i) * HEADS + head]);
             const finished f(all.m, all.l, nullptr, v_scale[head / GROUP]);
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
-                float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d], expected_lse = taken ? f.lse : NAN;
-                bool same = memcmp(&expected, &found, sizeof found) == 0 && memcmp(&expected_lse, &lse[at], sizeof lse[at]) == 0;
+                float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d],
+                      expected_lse = taken ? f.lse : NAN;
+                bool same = memcmp(&expected, &found, sizeof found) == 0 &&
+                            memcmp(&expected_lse, &lse[at], sizeof lse[at]) == 0;
                 if (same || (!taken && std::isnan(found) && std::isnan(lse[at])))
                     continue;
-                printf("%u members, %u a thread block, columns %u to %u, row %u, head %u, element %u: %g, wants %g; lse %g, wants %g\n",
-                       members, 1u << block_bits, column, column + columns, row, head, d, (double)found, (double)expected, (double)lse[at],
-                       (double)expected_lse);
+                printf("%u members, %u a thread block, columns %u to %u, row %u, head %u, element %u: %g, "
+                       "wants %g; lse %g, wants %g\n",
+                       members, 1u << block_bits, column, column + columns, row, head, d, (double)found,
+                       (double)expected, (double)lse[at], (double)expected_lse);
                 return false;
             }
         }
@@ -238,7 +246,8 @@ int main()
 {
     bool ok = true;
     for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
-        ok = merges_agree(together, CUDA_THREADS, 1) && merges_agree(together, 32, together < 4 ? 1 + together : 4) && ok;
+        ok = merges_agree(together, CUDA_THREADS, 1) &&
+             merges_agree(together, 32, together < 4 ? 1 + together : 4) && ok;
     for (uint32_t bits = 1; 1u << bits <= CUDA_MEMBERS_MAX; bits++) {
         for (uint32_t block_bits = bits - 1; block_bits <= bits; block_bits++) {
             ok = members_agree(bits, block_bits, 0, GROUP) && ok;

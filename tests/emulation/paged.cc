@@ -177,8 +177,8 @@ static bool attention_agrees(world &w, bool v2)
     }
     if (worst <= unit * largest && worst_lse <= 1e-5)
         return true;
-    printf("%s: o is off by %g (values up to %g), lse by %g\n", v2 ? "paged_v2" : "paged_v1", worst,
-           largest, worst_lse);
+    printf("%s: o is off by %g (values up to %g), lse by %g\n", v2 ? "paged_v2" : "paged_v1", worst, largest,
+           worst_lse);
     return false;
 }
 

@@ -179,9 +179,8 @@ static void check_read(const struct action *a)
             uint32_t block = a->ids[at / m.o.block_size];
             uint64_t found = m.device[block][layer][at % m.o.block_size];
             if (found != a->seen.tag[at] + layer)
-                fail("row %u, layer %u, token %u reads %llx from block %u, wanted %llx", a->seen.row,
-                     layer, at, (unsigned long long)found, block,
-                     (unsigned long long)(a->seen.tag[at] + layer));
+                fail("row %u, layer %u, token %u reads %llx from block %u, wanted %llx", a->seen.row, layer,
+                     at, (unsigned long long)found, block, (unsigned long long)(a->seen.tag[at] + layer));
         }
     }
 }
@@ -278,8 +277,7 @@ static struct holdings count_holdings(void)
 
 /* A swap or an evacuation copies the slots that holders of a block had `before`, all of them and no
  * more. */
-static void check_copied_slots(const struct holdings *before, const struct block_copy *copies,
-                               uint32_t n)
+static void check_copied_slots(const struct holdings *before, const struct block_copy *copies, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         bool in = copies[i].kind == COPY_IN;
@@ -416,8 +414,7 @@ static uint32_t naive_need(const struct reserve_request *requests, uint32_t n)
         struct block_table_view view = block_tables_view(m.tables, requests[i].row);
         if (requests[i].first == requests[i].end)
             continue;
-        for (uint32_t b = requests[i].first / m.o.block_size; b * m.o.block_size < requests[i].end;
-             b++) {
+        for (uint32_t b = requests[i].first / m.o.block_size; b * m.o.block_size < requests[i].end; b++) {
             if (b < view.entries)
                 writers[view.ids[b]]++;
             else
@@ -515,8 +512,7 @@ static void do_step(void)
     for (uint32_t i = 0; i < n; i++)
         note(" row=%u layer=%d tokens=%u", requests[i].row, all[i] ? -1 : (int)layer[i], tokens[i]);
     note(" -> %d copies=%u", rc, copy_count);
-    require((rc == 0) == (need <= available),
-            "a reserve fails exactly when it needs more than can be had");
+    require((rc == 0) == (need <= available), "a reserve fails exactly when it needs more than can be had");
     if (rc != 0) {
         m.seen_refusals++;
         return;
@@ -573,8 +569,8 @@ static void do_swap(void)
     struct block_pool_counts after = block_pool_counts(block_tables_pool(m.tables));
     uint32_t moved = in ? after.held - before.held : after.fenced - before.fenced;
     if (moved != expected)
-        fail("swapping row %u %s moves %u blocks, and %u were announced", s->row, in ? "in" : "out",
-             moved, expected);
+        fail("swapping row %u %s moves %u blocks, and %u were announced", s->row, in ? "in" : "out", moved,
+             expected);
     s->swapped = !in;
     m.seen_swaps++;
     note_swapped(in ? ids : view.ids, in ? view.ids : ids, view.entries);
@@ -590,8 +586,7 @@ static void do_evacuate(void)
     struct holdings held = count_holdings();
     uint32_t moved = block_tables_evacuate(m.tables, most, m.forming, copies, &n);
     note("evacuate %u of %u -> %u copies=%u", most, stranded, moved, n);
-    if (moved != (stranded < most ? stranded : most) ||
-        block_tables_stranded(m.tables) != stranded - moved)
+    if (moved != (stranded < most ? stranded : most) || block_tables_stranded(m.tables) != stranded - moved)
         fail("%u stranded blocks of %u were evacuated, %u are left", moved, stranded,
              block_tables_stranded(m.tables));
     m.seen_evacuated += moved;
@@ -634,8 +629,7 @@ static void check_published(const struct sequence *s, const struct block_table_v
 {
     for (uint32_t at = 0; at < view->published * m.o.block_size; at++) {
         for (uint32_t layer = 0; layer < m.o.layers; layer++) {
-            if (m.device[view->ids[at / m.o.block_size]][layer][at % m.o.block_size] !=
-                s->tag[at] + layer)
+            if (m.device[view->ids[at / m.o.block_size]][layer][at % m.o.block_size] != s->tag[at] + layer)
                 fail("row %u has published block %u before it was written", s->row,
                      view->ids[at / m.o.block_size]);
         }

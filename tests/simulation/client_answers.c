@@ -120,8 +120,8 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
     uint32_t end = p->position + rows;
     if (given && (call->k ? p->position > at : end > at))
         return ATTND_GAP;
-    if (call->k && (end > sim.config.limits.sequence_tokens ||
-                    (s->options.max_tokens && end > s->options.max_tokens)))
+    if (call->k &&
+        (end > sim.config.limits.sequence_tokens || (s->options.max_tokens && end > s->options.max_tokens)))
         return ATTND_INVALID;
     p->at = at;
     p->end = call->k && end > at ? end : at;
@@ -149,7 +149,8 @@ static bool repeats(const struct op *op, uint32_t i, uint32_t first, const struc
 {
     const struct model_sequence *s = op->on[i];
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
-        for (uint32_t r = 0; is_at_layer(op->call, layer) && r < op->rows[i] && p->position + r < p->at; r++) {
+        for (uint32_t r = 0; is_at_layer(op->call, layer) && r < op->rows[i] && p->position + r < p->at;
+             r++) {
             sim.seen.retries++;
             if (s->layer[layer].tag[p->position + r] != tag_given(op->call, layer, first + r))
                 return false;
@@ -202,8 +203,8 @@ static void check_outputs(const struct op *op, uint32_t i, uint32_t first, const
         if (memcmp(&wanted, &o[first + r], sizeof wanted) != 0 || call->lse[first + r] != (float)seen)
             sim_fail("call %llu: sequence %llu, position %u, layer %u has another output than its tokens "
                      "say (%llu keys of %u)",
-                     (unsigned long long)op->action, (unsigned long long)op->on[i]->id,
-                     p->position + r, call->layer, (unsigned long long)o[first + r].word[2], seen);
+                     (unsigned long long)op->action, (unsigned long long)op->on[i]->id, p->position + r,
+                     call->layer, (unsigned long long)o[first + r].word[2], seen);
     }
 }
 
@@ -213,8 +214,9 @@ static void check_views(const struct op *op, uint32_t i)
     uint32_t layers = sim.config.geometry.layers;
     if (call->kind != CALL_APPEND)
         return;
-    require(op, call->view_count == op->count && call->views[i].id == op->on[i]->id &&
-                    call->views[i].length == model_length(op->on[i]),
+    require(op,
+            call->view_count == op->count && call->views[i].id == op->on[i]->id &&
+                call->views[i].length == model_length(op->on[i]),
             "the sequences with their lengths");
     for (uint32_t layer = 0; layer < layers; layer++)
         require(op, call->lengths[i * layers + layer] == op->on[i]->layer[layer].cursor,
@@ -250,10 +252,10 @@ static void judge_rows(struct op *op)
     int expected = call->rows > sim.config.step_rows_max ? ATTND_INVALID : 0;
     for (uint32_t i = 0; expected == 0 && i < op->count; first += op->rows[i++])
         expected = place(op, i, first, &placed[i]);
-    int other = expected == 0 && may_lack_blocks(op)
-                    ? (call->status == ATTND_INVALID && exceeds_pool(op, placed) ? ATTND_INVALID
-                                                                                : ATTND_NO_BLOCKS)
-                    : 0;
+    int other =
+        expected == 0 && may_lack_blocks(op)
+            ? (call->status == ATTND_INVALID && exceeds_pool(op, placed) ? ATTND_INVALID : ATTND_NO_BLOCKS)
+            : 0;
     first = 0;
     for (uint32_t i = 0; expected == 0 && call->k && i < op->count; first += op->rows[i++])
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
@@ -383,8 +385,8 @@ static void judge_lease(struct op *op)
 {
     const struct call *call = op->call;
     uint32_t size = sim.config.geometry.block_size;
-    bool too_much = call->count * size > sim.config.limits.sequence_tokens ||
-                    call->count > sim.config.pool_blocks;
+    bool too_much =
+        call->count * size > sim.config.limits.sequence_tokens || call->count > sim.config.pool_blocks;
     int other = call->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
     if (!has_run(op, too_much ? ATTND_INVALID : 0, too_much ? 0 : other))
         return;
@@ -435,8 +437,8 @@ static void judge_paged(struct op *op)
         return;
     for (uint32_t i = 0; i < p->tokens; i++) {
         if (p->slots[i] >= 0)
-            *lease_slot(op->on[0], call->layer, (uint32_t)p->slots[i] / size,
-                        (uint32_t)p->slots[i] % size) = ((const struct symbolic_row *)call->k)[i].word[0];
+            *lease_slot(op->on[0], call->layer, (uint32_t)p->slots[i] / size, (uint32_t)p->slots[i] % size) =
+                ((const struct symbolic_row *)call->k)[i].word[0];
     }
     for (uint32_t table = 0; call->q && table < p->sequences; table++) {
         uint32_t rows = p->indptr[table + 1] - p->indptr[table];

@@ -17,19 +17,19 @@ enum {
 };
 
 /* XX(name, largest weight, function) */
-#define ACTION_MAP(XX)                                                                                 \
-    XX(create, 6, create)                                                                              \
-    XX(append, 10, append)                                                                             \
-    XX(attend, 8, attend)                                                                              \
-    XX(append_and_attend, 12, append_and_attend)                                                       \
-    XX(fork, 4, fork)                                                                                  \
-    XX(truncate, 3, truncate)                                                                          \
-    XX(delete, 4, delete)                                                                              \
-    XX(lease, 2, lease)                                                                                \
-    XX(paged, 6, paged)                                                                                \
-    XX(question, 3, question)                                                                          \
-    XX(look_around, 1, look_around)                                                                    \
-    XX(workload, 1, workload)                                                                          \
+#define ACTION_MAP(XX)                                                                                       \
+    XX(create, 6, create)                                                                                    \
+    XX(append, 10, append)                                                                                   \
+    XX(attend, 8, attend)                                                                                    \
+    XX(append_and_attend, 12, append_and_attend)                                                             \
+    XX(fork, 4, fork)                                                                                        \
+    XX(truncate, 3, truncate)                                                                                \
+    XX(delete, 4, delete)                                                                                    \
+    XX(lease, 2, lease)                                                                                      \
+    XX(paged, 6, paged)                                                                                      \
+    XX(question, 3, question)                                                                                \
+    XX(look_around, 1, look_around)                                                                          \
+    XX(workload, 1, workload)                                                                                \
     XX(workload_look, 4, workload_look)
 
 struct connection {
@@ -101,8 +101,8 @@ static void note_op(const struct op *op)
     char where[128] = "";
     int n = 0;
     for (uint32_t i = 0; i < op->count && n < 100; i++)
-        n += snprintf(where + n, sizeof where - (size_t)n, " %llu@%d+%u",
-                      (unsigned long long)op->on[i]->id, (int)op->position[i], op->rows[i]);
+        n += snprintf(where + n, sizeof where - (size_t)n, " %llu@%d+%u", (unsigned long long)op->on[i]->id,
+                      (int)op->position[i], op->rows[i]);
     sim_note("%llu: kind %d id %llu%s layer %d length %d count %u q%d k%d tokens%u max %u prio %d%s",
              (unsigned long long)op->action, (int)c->kind, (unsigned long long)c->id, where,
              c->all_layers ? -1 : (int)c->layer, (int)c->length, c->count, c->q != NULL, c->k != NULL,
@@ -219,7 +219,8 @@ static struct op *make_truncate(void)
     if (!op)
         return NULL;
     op->call->id = s->id;
-    op->call->length = chance(3) ? below(s->planned_high + 2) : s->planned_high - smaller(s->planned_high, below(5));
+    op->call->length =
+        chance(3) ? below(s->planned_high + 2) : s->planned_high - smaller(s->planned_high, below(5));
     for (uint32_t layer = 0; layer < SIM_LAYERS_MOST; layer++)
         s->planned[layer] = smaller(s->planned[layer], op->call->length);
     give_deadline(op->call);
@@ -246,7 +247,7 @@ static struct op *make_delete(void)
 struct batch {
     struct op *op;
     uint32_t layer, total; /* rows */
-    uint32_t first; /* position of the first row */
+    uint32_t first;        /* position of the first row */
     bool all_layers, keys, named, lies;
     uint64_t base[ROWS_MOST];
     uint32_t token[ROWS_MOST];
@@ -349,8 +350,7 @@ static bool add_sequence(struct batch *b, struct call *call)
     b->first = i ? b->first : position;
     op->rows[i] = rows;
     op->position[i] = omit ? CALL_POSITION_ABSENT : position;
-    call->sequences[i] = (struct call_sequence){
-        .id = s->id, .rows = rows, .position = op->position[i]};
+    call->sequences[i] = (struct call_sequence){.id = s->id, .rows = rows, .position = op->position[i]};
     if (b->keys)
         lay_rows(s, b, position, rows);
     b->total += rows;
@@ -738,8 +738,7 @@ void clients_read(struct model_sequence *s, uint32_t layer)
     op->position[0] = CALL_POSITION_ABSENT;
     call->sequence_count = 1;
     call->sequences = call_alloc(call, 1, sizeof *call->sequences);
-    *call->sequences =
-        (struct call_sequence){.id = s->id, .rows = rows, .position = CALL_POSITION_ABSENT};
+    *call->sequences = (struct call_sequence){.id = s->id, .rows = rows, .position = CALL_POSITION_ABSENT};
     fill_queries(call, rows);
     name(op, s);
     submit(op);

@@ -65,9 +65,9 @@ static int add_request(struct workload *w, uint64_t *random, double arrival_s)
     if (r.prompt + r.decode == 0)
         r.decode = 1;
     if (r.prompt > 1 && sim_chance(random, 2))
-        spans[n++] = (struct workload_span){.end = 1 + sim_below(random, r.prompt),
-                                            .content = workload_content_id(CONTENT_PREFIX,
-                                                                           sim_below(random, 2))};
+        spans[n++] =
+            (struct workload_span){.end = 1 + sim_below(random, r.prompt),
+                                   .content = workload_content_id(CONTENT_PREFIX, sim_below(random, 2))};
     if (r.prompt + r.decode > 1 && sim_chance(random, 3)) {
         r.fork_at = 1 + sim_below(random, r.prompt + r.decode - 1);
         r.forks = 1 + sim_below(random, 3);
@@ -125,8 +125,8 @@ static void judge_end(struct sim_workload *s, const struct workload_report *r)
     sim.seen.workloads++;
     if (r->finished != s->sequences || r->tokens_done != s->tokens || r->running || r->waiting)
         sim_fail("workload %llu has ended with %u of %u sequences finished and %llu of %llu tokens",
-                 (unsigned long long)r->id, r->finished, s->sequences,
-                 (unsigned long long)r->tokens_done, (unsigned long long)s->tokens);
+                 (unsigned long long)r->id, r->finished, s->sequences, (unsigned long long)r->tokens_done,
+                 (unsigned long long)s->tokens);
     if (r->digest_low != s->digest_low || r->digest_high != s->digest_high)
         sim_fail("workload %llu has other outputs than its contents say", (unsigned long long)r->id);
 }
@@ -160,9 +160,8 @@ void client_workloads_judge(struct op *op)
     }
     if (r->id != s->id)
         return; /* the place was taken by another one since */
-    sim.seen.workload_tokens += s->running && r->tokens_done > s->tokens_done
-                                    ? r->tokens_done - s->tokens_done
-                                    : 0;
+    sim.seen.workload_tokens +=
+        s->running && r->tokens_done > s->tokens_done ? r->tokens_done - s->tokens_done : 0;
     s->tokens_done = r->tokens_done > s->tokens_done ? r->tokens_done : s->tokens_done;
     if (s->used && s->running && (r->state == WORKLOAD_FINISHED || r->state == WORKLOAD_CANCELLED))
         judge_end(s, r);

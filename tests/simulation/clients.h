@@ -16,8 +16,8 @@ enum { OP_SEQUENCES_MOST = 4, NO_CONNECTION = -1, FORKS_MOST = 4 };
 
 /* A call under way. */
 struct op {
-    struct call *call; /* NULL: the place is free */
-    int connection;    /* that waits for it; NO_CONNECTION: it has gone */
+    struct call *call;      /* NULL: the place is free */
+    int connection;         /* that waits for it; NO_CONNECTION: it has gone */
     uint64_t action, steps; /* which action made it; steps when it was submitted */
     double submitted_s;
     bool done;

@@ -37,7 +37,7 @@ struct worker {
 static struct {
     uint64_t operations, seeds, actions, first;
     uint32_t jobs;
-    bool one; /* a seed was given */
+    bool one;               /* a seed was given */
     struct worker *workers; /* [JOBS_MOST + 1] shared; the last one is for looking again */
 } run;
 
@@ -227,8 +227,8 @@ static void report(const struct timespec *start, FILE *out)
     struct coverage all = sum_up(&seeds);
     double seconds = seconds_since(start);
     fprintf(out, "%llu operations in %.1f s (%.0f a second), %llu seeds\n",
-            (unsigned long long)operations_of(&all), seconds,
-            (double)operations_of(&all) / seconds, (unsigned long long)seeds);
+            (unsigned long long)operations_of(&all), seconds, (double)operations_of(&all) / seconds,
+            (unsigned long long)seeds);
 }
 
 static void print_coverage(void)
@@ -246,10 +246,10 @@ static bool is_covered(void)
     uint64_t seeds;
     struct coverage all = sum_up(&seeds);
     bool covered = true;
-#define XX(name, text)                                                                                 \
-    if (!all.name) {                                                                                   \
-        printf("never met: %s\n", text);                                                               \
-        covered = false;                                                                               \
+#define XX(name, text)                                                                                       \
+    if (!all.name) {                                                                                         \
+        printf("never met: %s\n", text);                                                                     \
+        covered = false;                                                                                     \
     }
     COVERAGE_MAP(XX)
 #undef XX
@@ -340,7 +340,8 @@ int main(int argc, char **argv)
     run.actions = ACTIONS;
     run.jobs = 2;
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--random | SEED]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--random | SEED]\n",
+                argv[0]);
         return 2;
     }
     if (run.one && run.seeds == UINT64_MAX / 2)

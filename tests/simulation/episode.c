@@ -20,7 +20,7 @@ enum {
     SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
     WAIT_STEPS_MOST = 20000, /* that a call waits while others are served */
     WIND_UP_TURNS = 500000,
-    LOOK_TURNS = 64          /* between two looks for calls that wait too long */
+    LOOK_TURNS = 64 /* between two looks for calls that wait too long */
 };
 
 static const double WAIT_S_MOST = 120;
@@ -103,9 +103,8 @@ static void make_config(void)
 static void choose_conduct(uint64_t actions)
 {
     static const uint32_t latency_us[] = {5, 100, 5000};
-    symbolic_backend_conduct = (struct symbolic_conduct){.seed = sim_mix(episode.random),
-                                                         .at_once = below(4) == 0,
-                                                         .latency_s = one_of(latency_us, 3) * 1e-6};
+    symbolic_backend_conduct = (struct symbolic_conduct){
+        .seed = sim_mix(episode.random), .at_once = below(4) == 0, .latency_s = one_of(latency_us, 3) * 1e-6};
     if (below(20) == 0)
         symbolic_backend_conduct.fail_at = 1 + below((uint32_t)actions / 2 + 1);
     if (below(10) == 0)
@@ -268,8 +267,7 @@ static void check_empty(void)
                  s->tables.host_blocks);
     if (s->tables.rows || s->leases || s->leased_blocks || s->tables.tokens_physical)
         sim_fail("%u sequences, %u leases of %u blocks, %llu tokens are left after everything was deleted",
-                 s->tables.rows, s->leases, s->leased_blocks,
-                 (unsigned long long)s->tables.tokens_physical);
+                 s->tables.rows, s->leases, s->leased_blocks, (unsigned long long)s->tables.tokens_physical);
 }
 
 static void wind_up(void)

@@ -23,40 +23,40 @@ enum {
 };
 
 /* XX(name, what is counted) */
-#define COVERAGE_MAP(XX)                                                                               \
-    XX(requests, "requests accepted")                                                                  \
-    XX(refused, "requests refused")                                                                    \
-    XX(workload_tokens, "tokens of workloads")                                                         \
-    XX(faults, "faults")                                                                               \
-    XX(turns, "turns")                                                                                 \
-    XX(steps, "steps")                                                                                 \
-    XX(appended, "rows appended")                                                                      \
-    XX(attended, "outputs compared with the model")                                                    \
-    XX(retries, "rows compared with what stands")                                                      \
-    XX(conflicts, "retries with other content")                                                        \
-    XX(gaps, "gaps")                                                                                   \
-    XX(hits, "prompts found in the cache")                                                             \
-    XX(forks, "forks")                                                                                 \
-    XX(truncates, "truncates")                                                                         \
-    XX(deletes, "deletes")                                                                             \
-    XX(leases, "leases")                                                                               \
-    XX(paged, "paged calls")                                                                           \
-    XX(questions, "questions")                                                                         \
-    XX(cancelled, "calls whose client has gone before they ran")                                       \
-    XX(too_late, "calls whose client has gone after they ran")                                         \
-    XX(deadlines, "deadlines")                                                                         \
-    XX(dropped, "calls ended by a delete")                                                             \
-    XX(no_blocks, "calls refused for want of blocks")                                                  \
-    XX(declared, "rows appended under max_tokens")                                                     \
-    XX(no_calls, "times that all calls were under way")                                                \
-    XX(copies, "copies on write")                                                                      \
-    XX(swaps_out, "blocks swapped out")                                                                \
-    XX(swaps_in, "blocks swapped in")                                                                  \
-    XX(workloads, "workloads finished")                                                                \
-    XX(workloads_cancelled, "workloads cancelled")                                                     \
-    XX(preemptions, "preemptions")                                                                     \
-    XX(device_failures, "device failures")                                                             \
-    XX(hangs, "steps that hung")                                                                       \
+#define COVERAGE_MAP(XX)                                                                                     \
+    XX(requests, "requests accepted")                                                                        \
+    XX(refused, "requests refused")                                                                          \
+    XX(workload_tokens, "tokens of workloads")                                                               \
+    XX(faults, "faults")                                                                                     \
+    XX(turns, "turns")                                                                                       \
+    XX(steps, "steps")                                                                                       \
+    XX(appended, "rows appended")                                                                            \
+    XX(attended, "outputs compared with the model")                                                          \
+    XX(retries, "rows compared with what stands")                                                            \
+    XX(conflicts, "retries with other content")                                                              \
+    XX(gaps, "gaps")                                                                                         \
+    XX(hits, "prompts found in the cache")                                                                   \
+    XX(forks, "forks")                                                                                       \
+    XX(truncates, "truncates")                                                                               \
+    XX(deletes, "deletes")                                                                                   \
+    XX(leases, "leases")                                                                                     \
+    XX(paged, "paged calls")                                                                                 \
+    XX(questions, "questions")                                                                               \
+    XX(cancelled, "calls whose client has gone before they ran")                                             \
+    XX(too_late, "calls whose client has gone after they ran")                                               \
+    XX(deadlines, "deadlines")                                                                               \
+    XX(dropped, "calls ended by a delete")                                                                   \
+    XX(no_blocks, "calls refused for want of blocks")                                                        \
+    XX(declared, "rows appended under max_tokens")                                                           \
+    XX(no_calls, "times that all calls were under way")                                                      \
+    XX(copies, "copies on write")                                                                            \
+    XX(swaps_out, "blocks swapped out")                                                                      \
+    XX(swaps_in, "blocks swapped in")                                                                        \
+    XX(workloads, "workloads finished")                                                                      \
+    XX(workloads_cancelled, "workloads cancelled")                                                           \
+    XX(preemptions, "preemptions")                                                                           \
+    XX(device_failures, "device failures")                                                                   \
+    XX(hangs, "steps that hung")                                                                             \
     XX(audits, "audits")
 
 struct coverage {
@@ -72,12 +72,12 @@ struct simulation {
     struct engine *engine;
     struct coverage seen;
     struct call_stats stats; /* the latest answer */
-    bool lost;   /* the device has failed, so nobody knows how far calls have come */
-    bool faults; /* clients leave, cancel, ask too much */
+    bool lost;               /* the device has failed, so nobody knows how far calls have come */
+    bool faults;             /* clients leave, cancel, ask too much */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];
     uint64_t history_count;
-    const uint8_t *skip; /* [skip_count] actions that are left out; NULL: none */
+    const uint8_t *skip;              /* [skip_count] actions that are left out; NULL: none */
     uint64_t skip_count, action_most; /* the latest action */
     char fault[SIM_FAULT_BYTES];
     jmp_buf failed;

@@ -45,10 +45,10 @@ struct symbolic_backend {
     struct attention_options o;
     struct symbolic_conduct conduct;
     uint64_t random;
-    uint64_t *pool, *host;     /* [layers][blocks][block_size] */
-    uint32_t *tables;          /* [table_rows][table_stride] as the backend knows them */
-    struct table_use *known;   /* [table_rows] */
-    uint32_t *use_of;          /* [table_rows] index of the row among the uses of the step being run */
+    uint64_t *pool, *host;   /* [layers][blocks][block_size] */
+    uint32_t *tables;        /* [table_rows][table_stride] as the backend knows them */
+    struct table_use *known; /* [table_rows] */
+    uint32_t *use_of;        /* [table_rows] index of the row among the uses of the step being run */
     struct pending pending[ATTENTION_STEPS_IN_FLIGHT];
     uint64_t done; /* tickets up to this one */
     double free_s; /* when the latest step is done */
@@ -149,15 +149,15 @@ static uint64_t *slot_at(const struct symbolic_backend *b, const struct pending 
     uint32_t entries, size = b->o.geometry->block_size;
     const uint32_t *table = table_of(b, p, row, &entries);
     if (position / size >= entries)
-        sim_fail("step %llu wants position %u of row %u, which has %u blocks",
-                 (unsigned long long)p->ticket, position, row, entries);
+        sim_fail("step %llu wants position %u of row %u, which has %u blocks", (unsigned long long)p->ticket,
+                 position, row, entries);
     return slots_of(b, false, layer, table[position / size]) + position % size;
 }
 
 /* ---- a pass -------------------------------------------------------------------------------------- */
 
-static void run_append(struct symbolic_backend *b, const struct pending *p,
-                       const struct attention_pass *pass, const struct kv_append *a)
+static void run_append(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass,
+                       const struct kv_append *a)
 {
     const struct symbolic_row *k = pass->k, *v = pass->v;
     for (uint32_t i = 0; i < a->count; i++) {
@@ -186,8 +186,8 @@ static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32
     end = row->keys < end ? row->keys : end;
     const uint32_t *table = table_of(b, p, item->table, &entries);
     if (at < end && (end - 1) / size >= entries)
-        sim_fail("step %llu reads %u tokens of row %u, which has %u blocks",
-                 (unsigned long long)p->ticket, end, item->table, entries);
+        sim_fail("step %llu reads %u tokens of row %u, which has %u blocks", (unsigned long long)p->ticket,
+                 end, item->table, entries);
     for (*keys = at < end ? end - at : 0; at < end;) {
         const uint64_t *slots = slots_of(b, false, layer, table[at / size]);
         for (uint32_t i = at % size; i < size && at < end; i++, at++) {
@@ -204,15 +204,14 @@ static void finish_row(const struct attention_pass *pass, uint32_t row, uint64_t
 {
     const struct symbolic_row *q = pass->q;
     uint32_t position = pass->plan->rows[row].keys - 1;
-    uint64_t tag = q ? q[row].word[0]
-                     : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
+    uint64_t tag =
+        q ? q[row].word[0] : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
     ((struct symbolic_row *)pass->o)[row] = symbolic_output(tag, sum, keys);
     if (pass->lse)
         pass->lse[row] = (float)keys;
 }
 
-static void run_items(struct symbolic_backend *b, const struct pending *p,
-                      const struct attention_pass *pass)
+static void run_items(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
 {
     const struct plan *plan = pass->plan;
     for (uint32_t i = 0; i < plan->item_count; i++) {
@@ -245,8 +244,7 @@ static void run_merges(struct symbolic_backend *b, const struct attention_pass *
     }
 }
 
-static void run_pass(struct symbolic_backend *b, const struct pending *p,
-                     const struct attention_pass *pass)
+static void run_pass(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
 {
     for (uint32_t i = 0; i < pass->append_count; i++)
         run_append(b, p, pass, &pass->appends[i]);
@@ -319,8 +317,7 @@ static void keep_passes(struct symbolic_backend *b, struct pending *p, const str
         if (!pass->plan)
             continue;
         if (pass->plan->partial_count > b->o.partials_max || pass->plan->row_count > b->o.rows_max)
-            sim_fail("a plan has %u rows and %u partials", pass->plan->row_count,
-                     pass->plan->partial_count);
+            sim_fail("a plan has %u rows and %u partials", pass->plan->row_count, pass->plan->partial_count);
         pass->plan = keep_plan(p, pass->plan);
         if (!pass->q)
             pass->q_source = keep(p, pass->q_source, pass->plan->row_count, sizeof *pass->q_source);
@@ -337,7 +334,7 @@ static const uint32_t *update_table(struct symbolic_backend *b, struct pending *
     struct table_use *known = &b->known[use->row];
     uint32_t *mine = b->tables + (size_t)use->row * b->o.table_stride;
     const uint32_t *theirs = step->tables + (size_t)use->row * step->stride;
-    uint32_t from = known->version != use->version   ? 0
+    uint32_t from = known->version != use->version  ? 0
                     : known->entries < use->entries ? known->entries
                                                     : use->entries;
     memcpy(mine + from, theirs + from, (use->entries - from) * sizeof *mine);
@@ -401,8 +398,7 @@ static void note_pending(const struct pending *p)
                  p->copies[i].to, p->copies[i].slots);
 }
 
-static void symbolic_submit(struct attention *attention, const struct attention_step *step,
-                            uint64_t ticket)
+static void symbolic_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     struct symbolic_backend *b = (struct symbolic_backend *)attention;
     struct pending *p = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
@@ -449,9 +445,7 @@ static bool symbolic_poll(struct attention *attention, uint64_t ticket)
 double symbolic_backend_done_s(void)
 {
     const struct symbolic_backend *b = current;
-    return b->done == b->base.submitted
-               ? -1
-               : b->pending[(b->done + 1) % ATTENTION_STEPS_IN_FLIGHT].done_s;
+    return b->done == b->base.submitted ? -1 : b->pending[(b->done + 1) % ATTENTION_STEPS_IN_FLIGHT].done_s;
 }
 
 uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot)

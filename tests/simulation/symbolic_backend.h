@@ -19,10 +19,10 @@ struct symbolic_row {
 /* How the backend of the next open behaves. */
 struct symbolic_conduct {
     uint64_t seed;
-    bool at_once;           /* a step is done when submit returns */
-    double latency_s;       /* else about so long after it was submitted, or after the one before */
-    uint64_t fail_at;       /* the step that loses the device; 0: none */
-    uint64_t hang_at;       /* the step that takes HANG_S */
+    bool at_once;     /* a step is done when submit returns */
+    double latency_s; /* else about so long after it was submitted, or after the one before */
+    uint64_t fail_at; /* the step that loses the device; 0: none */
+    uint64_t hang_at; /* the step that takes HANG_S */
 };
 
 /* symbolic_backend_open: for engine_options.open_backend; behaves as symbolic_backend_conduct says. */

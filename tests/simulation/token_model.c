@@ -89,8 +89,7 @@ void model_truncate(struct model_sequence *s, uint32_t length)
         s->known = s->known < length ? s->known : length;
     }
     for (uint32_t layer = 0; layer < SIM_LAYERS_MOST; layer++)
-        s->layer[layer].cursor =
-            s->layer[layer].cursor < length ? s->layer[layer].cursor : length;
+        s->layer[layer].cursor = s->layer[layer].cursor < length ? s->layer[layer].cursor : length;
 }
 
 void model_fork(struct model_sequence *child, const struct model_sequence *parent, uint32_t length)

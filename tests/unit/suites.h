@@ -7,23 +7,23 @@
 #include <stdbool.h>
 
 /* XX(name): tests/unit/test_<name>.c defines `TCase *<name>_case(void)`. */
-#define SUITES(XX)                                                                                     \
-    XX(json)                                                                                           \
-    XX(geometry)                                                                                       \
-    XX(config)                                                                                         \
-    XX(http_head)                                                                                      \
-    XX(listen_address)                                                                                 \
-    XX(block_table)                                                                                    \
-    XX(numeric)                                                                                        \
-    XX(values)                                                                                         \
-    XX(thread_pool)                                                                                    \
-    XX(step_cost)                                                                                      \
-    XX(plan)                                                                                           \
-    XX(planner)                                                                                        \
-    XX(planner_states)                                                                                 \
-    XX(safetensors)                                                                                    \
-    XX(prompts)                                                                                        \
-    XX(sequences)                                                                                      \
+#define SUITES(XX)                                                                                           \
+    XX(json)                                                                                                 \
+    XX(geometry)                                                                                             \
+    XX(config)                                                                                               \
+    XX(http_head)                                                                                            \
+    XX(listen_address)                                                                                       \
+    XX(block_table)                                                                                          \
+    XX(numeric)                                                                                              \
+    XX(values)                                                                                               \
+    XX(thread_pool)                                                                                          \
+    XX(step_cost)                                                                                            \
+    XX(plan)                                                                                                 \
+    XX(planner)                                                                                              \
+    XX(planner_states)                                                                                       \
+    XX(safetensors)                                                                                          \
+    XX(prompts)                                                                                              \
+    XX(sequences)                                                                                            \
     XX(workload)
 
 #define XX(name) TCase *name##_case(void);

@@ -80,8 +80,7 @@ START_TEST(fork_then_append_makes_exactly_one_copy)
         ck_assert_int_eq(append(t, writer, more, NULL), prompt % BS != 0);
         uint32_t expected = (prompt + more + BS - 1) / BS - prompt / BS;
         ck_assert_uint_eq(before - free_blocks(t), expected);
-        ck_assert_int_eq(memcmp(table, block_tables_view(t, other).ids, view.entries * sizeof *table),
-                         0);
+        ck_assert_int_eq(memcmp(table, block_tables_view(t, other).ids, view.entries * sizeof *table), 0);
         ck_assert_int_eq(append(t, other, 1, NULL), 0); /* the last holder writes in place */
 
         block_tables_remove(t, i % 2 ? parent : child);
@@ -187,8 +186,7 @@ START_TEST(a_duplicate_and_what_follows_it_stay_private)
     next_step = 1;
     fill_tokens(tokens, 3 * BS, 0);
     uint32_t root = block_tables_open_root(t, 1, "", 0);
-    uint32_t a = add(t, root, NULL, 0),
-             b = add(t, root, NULL, 0); /* neither said its prompt beforehand */
+    uint32_t a = add(t, root, NULL, 0), b = add(t, root, NULL, 0); /* neither said its prompt beforehand */
     append(t, a, 2 * BS, tokens);
     append(t, b, 3 * BS, tokens);
     ck_assert_uint_eq(block_tables_view(t, a).published, 2);

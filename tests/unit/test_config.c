@@ -124,9 +124,9 @@ START_TEST(bug_pool_bytes_wrapped_around)
                              " \"head_dim\": 256, \"block_size\": 256, \"kv_dtype\": \"f32\"}}",
                              NULL, "pool.blocks=536870913");
     ck_assert_ptr_nonnull(error);
-    ck_assert_str_eq(
-        error, "--set pool.blocks=536870913: pool.blocks: 536870913 blocks of 34359738368 bytes are "
-               "more than 1 PiB");
+    ck_assert_str_eq(error,
+                     "--set pool.blocks=536870913: pool.blocks: 536870913 blocks of 34359738368 bytes are "
+                     "more than 1 PiB");
 }
 END_TEST
 

@@ -27,8 +27,7 @@ START_TEST(sparse_masks_are_as_worked_out)
 {
     struct geometry g = {.query_heads = 4, .kv_heads = 2, .sparse = masks[_i].sparse};
     for (uint32_t j = 0; j < 200; j++)
-        ck_assert_msg(geometry_sees(&g, masks[_i].head, 200, j) ==
-                          (int)(masks[_i].blocks >> j / 32 & 1),
+        ck_assert_msg(geometry_sees(&g, masks[_i].head, 200, j) == (int)(masks[_i].blocks >> j / 32 & 1),
                       "mask %d, key %u", _i, j);
 }
 END_TEST

@@ -71,8 +71,8 @@ START_TEST(refuses_what_is_not_json)
     cJSON *root;
     ck_assert_int_eq(json_parse(bad[_i].text, strlen(bad[_i].text), &root, &error), ATTND_MALFORMED);
     ck_assert_ptr_null(root);
-    ck_assert_msg(error.offset == bad[_i].offset, "case %d %s: offset %zu, wanted %zu (%s)", _i,
-                  bad[_i].text, error.offset, bad[_i].offset, error.reason);
+    ck_assert_msg(error.offset == bad[_i].offset, "case %d %s: offset %zu, wanted %zu (%s)", _i, bad[_i].text,
+                  error.offset, bad[_i].offset, error.reason);
 }
 END_TEST
 
@@ -114,8 +114,7 @@ START_TEST(locates_values)
     struct json_place place = json_place(text, json_locate(text, strlen(text), "a.b"));
     ck_assert_uint_eq(place.line, 2);
     ck_assert_uint_eq(place.column, 22);
-    ck_assert_uint_eq(json_locate(text, strlen(text), "a.missing"),
-                      (size_t)(strstr(text, "{\"bb") - text));
+    ck_assert_uint_eq(json_locate(text, strlen(text), "a.missing"), (size_t)(strstr(text, "{\"bb") - text));
 }
 END_TEST
 

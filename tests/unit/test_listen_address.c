@@ -8,14 +8,10 @@ static const struct {
     const char *text;
     bool ok;
 } addresses[] = {
-    {"127.0.0.1:8400", true}, {"localhost:0", true},
-    {"[::1]:80", true},       {"127.9.9.9:65535", true},
-    {"unix:/tmp/a", true},    {"unix:", false},
-    {"0.0.0.0:80", false},    {"[::]:80", false},
-    {"192.0.2.1:80", false},  {"127.0.0.1", false},
-    {"127.0.0.1:", false},    {"127.0.0.1:65536", false},
-    {"127.0.0.1:+1", false},  {"example.org:80", false},
-    {":80", false},           {"", false},
+    {"127.0.0.1:8400", true}, {"localhost:0", true},     {"[::1]:80", true},    {"127.9.9.9:65535", true},
+    {"unix:/tmp/a", true},    {"unix:", false},          {"0.0.0.0:80", false}, {"[::]:80", false},
+    {"192.0.2.1:80", false},  {"127.0.0.1", false},      {"127.0.0.1:", false}, {"127.0.0.1:65536", false},
+    {"127.0.0.1:+1", false},  {"example.org:80", false}, {":80", false},        {"", false},
 };
 
 START_TEST(only_loopback_is_served)
@@ -48,8 +44,7 @@ static const struct {
 
 START_TEST(loopback_hosts)
 {
-    ck_assert_msg(listen_address_is_loopback_host(hosts[_i].host, strlen(hosts[_i].host)) ==
-                      hosts[_i].ok,
+    ck_assert_msg(listen_address_is_loopback_host(hosts[_i].host, strlen(hosts[_i].host)) == hosts[_i].ok,
                   "%s", hosts[_i].host);
 }
 END_TEST

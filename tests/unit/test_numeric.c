@@ -54,8 +54,7 @@ START_TEST(rounding_is_to_nearest_even)
         float middle = (float)((a + b) / 2); /* exact: one more bit than the format has */
         ck_assert_double_eq((double)middle, (a + b) / 2);
         uint32_t even = bits % 2 ? bits + 1 : bits, sign = patterns(dtype) / 2;
-        ck_assert_msg(encode(dtype, middle) == even, "%s between 0x%x and the next", dtype_name(dtype),
-                      bits);
+        ck_assert_msg(encode(dtype, middle) == even, "%s between 0x%x and the next", dtype_name(dtype), bits);
         ck_assert_uint_eq(encode(dtype, -middle), even | sign);
         ck_assert_uint_eq(encode(dtype, nextafterf(middle, 0)), bits);
         ck_assert_uint_eq(encode(dtype, nextafterf(middle, INFINITY)), bits + 1);

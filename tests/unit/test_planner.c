@@ -79,8 +79,8 @@ static struct planner *create(const struct planner_options *o)
     return p;
 }
 
-static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_t window,
-                                    uint32_t partials, bool share)
+static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_t window, uint32_t partials,
+                                    bool share)
 {
     const struct planner_options o = {.rows_max = 2 * TABLES,
                                       .partials_max = partials,
@@ -111,11 +111,10 @@ static void check_blocks(const struct family *f, const struct plan *plan)
             uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
             end = end < row->keys ? end : row->keys;
             for (uint32_t b = item->first_chunk * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++)
-                ck_assert_msg(
-                    f->tables[item->table][b] == f->tables[row->table][b],
-                    "seed %u: entry %u is block %u in table %u, and %u in table %u, read for it",
-                    f->seed, b, f->tables[row->table][b], row->table, f->tables[item->table][b],
-                    item->table);
+                ck_assert_msg(f->tables[item->table][b] == f->tables[row->table][b],
+                              "seed %u: entry %u is block %u in table %u, and %u in table %u, read for it",
+                              f->seed, b, f->tables[row->table][b], row->table, f->tables[item->table][b],
+                              item->table);
         }
     }
 }
@@ -186,8 +185,7 @@ START_TEST(plans_are_sound_and_share_all_that_is_shared)
             fault = plan_fault(plan, 100 + 50 * seed);
             ck_assert_msg(!fault, "seed %u, windowed: %s", seed, fault);
             check_blocks(f, plan);
-            for (uint32_t t = 0; t < TABLES;
-                 t++) { /* growth at the end, all alike or some: versions stay */
+            for (uint32_t t = 0; t < TABLES; t++) { /* growth at the end, all alike or some: versions stay */
                 if (step % 2 || random_below(f, 2))
                     lengthen(f, t, f->length[t] + (step % 2 ? 1 : random_below(f, 40)));
                 rows[t].keys = f->length[t];
@@ -429,8 +427,7 @@ END_TEST
 START_TEST(items_of_many_columns_lie_within_a_node)
 {
     uint32_t size;
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, 1 << 12, &size),
-                      32 / SEGMENT_CHUNKS); /* 96 columns */
+    ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, 1 << 12, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
     ck_assert_uint_eq(size, SEGMENT_CHUNKS);
     ck_assert_uint_eq(pieces_of_prefix(12, 32, 1, 1 << 12, &size), 32 / RUN_CHUNKS); /* 48 */
     ck_assert_uint_eq(size, RUN_CHUNKS);

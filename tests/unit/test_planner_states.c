@@ -87,8 +87,8 @@ static void add_forks(struct forest *f, uint16_t parent, uint32_t n, uint32_t ow
 }
 
 /* Three levels of prefixes of depth[..] tokens more each, with `fan` below each, at the end forks. */
-static void add_nested(struct forest *f, const uint32_t depth[3], uint32_t fan, uint32_t n,
-                       uint32_t own, uint32_t rows)
+static void add_nested(struct forest *f, const uint32_t depth[3], uint32_t fan, uint32_t n, uint32_t own,
+                       uint32_t rows)
 {
     uint16_t first = add(f, NO_PARENT, depth[0], 0);
     for (uint32_t i = 0; i < fan; i++) {
@@ -106,8 +106,7 @@ struct reading {
 };
 
 /* Whether all rows of an item have the blocks that it reads. */
-static bool reads_its_rows(const struct forest *f, const struct plan *plan,
-                           const struct plan_item *item)
+static bool reads_its_rows(const struct forest *f, const struct plan *plan, const struct plan_item *item)
 {
     for (uint32_t r = 0; r < item->rows; r++) {
         const struct plan_row *row = &plan->rows[plan->item_rows[item->first_row + r]];
@@ -138,8 +137,7 @@ static struct planner *create(uint32_t rows_max, uint32_t group, uint32_t window
 }
 
 /* Plan all rows, see that the plan is sound, and measure it. */
-static struct reading read_with(const struct forest *f, uint32_t group, uint32_t window,
-                                uint32_t states)
+static struct reading read_with(const struct forest *f, uint32_t group, uint32_t window, uint32_t states)
 {
     struct planner *p = create(f->row_count, group, window, states);
     const struct plan *plan = planner_make(p, f->rows, f->row_count, f->tables[0], BLOCKS);
@@ -148,8 +146,8 @@ static struct reading read_with(const struct forest *f, uint32_t group, uint32_t
     ck_assert_msg(!fault, "seed %u, group %u, window %u: %s", f->seed, group, window, fault);
     ck_assert_uint_le(plan->partial_count, states);
     for (uint32_t i = 0; i < plan->item_count; i++) {
-        ck_assert_msg(reads_its_rows(f, plan, &plan->items[i]), "seed %u, group %u: item %u", f->seed,
-                      group, i);
+        ck_assert_msg(reads_its_rows(f, plan, &plan->items[i]), "seed %u, group %u: item %u", f->seed, group,
+                      i);
         reading.tokens += plan_item_tokens(plan, &plan->items[i], window);
         reading.chunks += plan->items[i].chunks;
     }
@@ -181,8 +179,7 @@ static uint64_t least_chunks(const struct forest *f, uint32_t group)
 /* What a plan reads, in parts of what the best cut does. */
 static double excess(const struct forest *f, uint32_t group, uint32_t window, uint32_t states)
 {
-    struct reading best = read_with(f, group, window, ENOUGH),
-                   reading = read_with(f, group, window, states);
+    struct reading best = read_with(f, group, window, ENOUGH), reading = read_with(f, group, window, states);
     ck_assert_uint_lt(best.states, ENOUGH);
     if (window == 0)
         ck_assert_uint_eq(best.chunks, least_chunks(f, group));
@@ -198,9 +195,8 @@ static void check_excess(const struct forest *f, uint32_t window, uint32_t state
 {
     for (uint32_t i = 0; i < GROUPS; i++) {
         double got = excess(f, groups[i], window, states);
-        ck_assert_msg(got <= most,
-                      "seed %u, %u rows, group %u, window %u, %u states: %.3f of the best cut", f->seed,
-                      f->row_count, groups[i], window, states, got);
+        ck_assert_msg(got <= most, "seed %u, %u rows, group %u, window %u, %u states: %.3f of the best cut",
+                      f->seed, f->row_count, groups[i], window, states, got);
     }
 }
 

@@ -53,7 +53,7 @@ static void run(uint32_t range, uint32_t every)
 START_TEST(ids_are_given_out_once)
 {
     run(100, 2);
-    run(IDS - 1, 2);   /* scattered: more ranges than are remembered one by one */
+    run(IDS - 1, 2); /* scattered: more ranges than are remembered one by one */
     run(IDS - 1, 10);
     run(30000, 3);
 }

@@ -37,11 +37,8 @@ static void make_step(struct small *s, uint32_t count, uint32_t keys)
     }
     for (uint32_t i = 0; i < KEYS / BLOCK_SIZE; i++)
         s->table[i] = i;
-    s->plan = (struct plan){.rows = s->rows,
-                            .items = &s->item,
-                            .item_rows = s->item_rows,
-                            .row_count = count,
-                            .item_count = 1};
+    s->plan = (struct plan){
+        .rows = s->rows, .items = &s->item, .item_rows = s->item_rows, .row_count = count, .item_count = 1};
     s->pass = (struct attention_pass){.plan = &s->plan, .q_source = s->sources, .o = s->o};
     s->step = (struct attention_step){
         .tables = s->table, .stride = KEYS / BLOCK_SIZE, .passes = &s->pass, .pass_count = 1};

@@ -14,8 +14,8 @@ START_TEST(matches_the_published_vectors)
     values_row((struct value_source){0, 0}, 0, 0, VALUES_Q, 0, 4, row);
     for (int i = 0; i < 4; i++)
         ck_assert_float_eq(row[i], zero[i]);
-    values_row((struct value_source){UINT64_C(0x299f31d0a4093822), UINT64_C(0x85a308d3243f6a88)},
-               0x13198a2e, 0x037, VALUES_Q, 0x1cd, 20, row);
+    values_row((struct value_source){UINT64_C(0x299f31d0a4093822), UINT64_C(0x85a308d3243f6a88)}, 0x13198a2e,
+               0x037, VALUES_Q, 0x1cd, 20, row);
     for (int i = 0; i < 4; i++)
         ck_assert_float_eq(row[16 + i], pi[i]);
 }
@@ -29,13 +29,12 @@ START_TEST(every_argument_matters)
         struct value_source source;
         uint32_t position, layer, head;
         enum values_tensor tensor;
-    } others[] = {{{9, 2}, 3, 4, 5, VALUES_K}, {{1, 9}, 3, 4, 5, VALUES_K},
-                  {{1, 2}, 9, 4, 5, VALUES_K}, {{1, 2}, 3, 9, 5, VALUES_K},
-                  {{1, 2}, 3, 4, 9, VALUES_K}, {{1, 2}, 3, 4, 5, VALUES_V}};
+    } others[] = {{{9, 2}, 3, 4, 5, VALUES_K}, {{1, 9}, 3, 4, 5, VALUES_K}, {{1, 2}, 9, 4, 5, VALUES_K},
+                  {{1, 2}, 3, 9, 5, VALUES_K}, {{1, 2}, 3, 4, 9, VALUES_K}, {{1, 2}, 3, 4, 5, VALUES_V}};
     for (int i = 0; i < 6; i++) {
         int equal = 0;
-        values_row(others[i].source, others[i].position, others[i].layer, others[i].tensor,
-                   others[i].head, 8, b);
+        values_row(others[i].source, others[i].position, others[i].layer, others[i].tensor, others[i].head, 8,
+                   b);
         for (int d = 0; d < 8; d++)
             equal += a[d] == b[d];
         ck_assert_int_lt(equal, 3);
@@ -59,10 +58,8 @@ START_TEST(values_are_nearly_normal)
     }
     double variance = squares / n - (sum / n) * (sum / n);
     ck_assert_double_eq_tol(sum / n, 0, 0.02);
-    ck_assert_double_eq_tol(variance, 21845.0 / (128 * 128),
-                            0.03); /* of four bytes, in units of 1/128 */
-    ck_assert_double_eq_tol(fourth / n / (variance * variance), 2.7,
-                            0.1); /* a normal distribution has 3 */
+    ck_assert_double_eq_tol(variance, 21845.0 / (128 * 128), 0.03); /* of four bytes, in units of 1/128 */
+    ck_assert_double_eq_tol(fourth / n / (variance * variance), 2.7, 0.1); /* a normal distribution has 3 */
 }
 END_TEST
 

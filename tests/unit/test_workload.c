@@ -28,8 +28,7 @@ static struct workload *closed(struct workload *w)
     return w;
 }
 
-static void add(struct workload *w, struct workload_request r, const struct workload_span *spans,
-                uint32_t n)
+static void add(struct workload *w, struct workload_request r, const struct workload_span *spans, uint32_t n)
 {
     char reason[WORKLOAD_REASON_BYTES] = "";
     int rc = workload_add(w, &r, spans, n, reason);
@@ -38,18 +37,16 @@ static void add(struct workload *w, struct workload_request r, const struct work
 
 START_TEST(contents_follow_spans_forks_and_owners)
 {
-    const struct workload_span spans[] = {
-        {.end = 3, .content = workload_content_id(CONTENT_HASH, 5)},
-        {.end = 4, .content = workload_content_id(CONTENT_HASH, 6)},
-        {.end = 9, .content = workload_content_id(CONTENT_PREFIX, 5)}};
+    const struct workload_span spans[] = {{.end = 3, .content = workload_content_id(CONTENT_HASH, 5)},
+                                          {.end = 4, .content = workload_content_id(CONTENT_HASH, 6)},
+                                          {.end = 9, .content = workload_content_id(CONTENT_PREFIX, 5)}};
     struct workload *w = workload_create(1);
     add(w, (struct workload_request){.prompt = 2, .decode = 1}, NULL, 0);
     add(w, (struct workload_request){.prompt = 12, .decode = 3, .fork_at = 7, .forks = 2}, spans, 3);
     closed(w);
     const uint64_t a = spans[0].content, b = spans[1].content, c = spans[2].content, own = 1, child = 3;
     const uint64_t parent[15] = {a, a, a, b, c, c, c, c, c, own, own, own, own, own, own};
-    const uint64_t forked[15] = {a,     a,     a,     b,     c,     c,     c,    child,
-                                 child, child, child, child, child, child, child};
+    const uint64_t forked[15] = {a, a, a, b, c, c, c, child, child, child, child, child, child, child, child};
     for (uint32_t at = 0; at < 15; at++) {
         struct workload_span p = workload_span_at(w, 1, at), f = workload_span_at(w, 3, at);
         ck_assert_uint_eq(p.content, parent[at]);
@@ -103,8 +100,7 @@ START_TEST(samples_are_distinct_rows_of_every_part)
         ck_assert_uint_lt(s->position, workload_length(w, s->ordinal));
         ck_assert_uint_lt(s->layer, geometry.layers);
         if (before)
-            ck_assert_int_lt(((int)before->ordinal * 100 + (int)before->position) * 100 +
-                                 (int)before->layer,
+            ck_assert_int_lt(((int)before->ordinal * 100 + (int)before->position) * 100 + (int)before->layer,
                              ((int)s->ordinal * 100 + (int)s->position) * 100 + (int)s->layer);
         ck_assert_uint_le(w->sequences[s->ordinal].next_sample, i);
     }

@@ -33,7 +33,7 @@ enum {
     TILE_SLOTS_MAX = 16,
     TILE_ENTRIES = 64, /* of the block table, that are kept in shared memory */
     TILE_ENTRY_BYTES = TILE_ENTRIES * 4,
-    TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8,    /* two of a slot */
+    TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8,                 /* two of a slot */
     TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 23) / 16 * 16, /* of struct item_memory, and 4 a column */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
@@ -105,9 +105,7 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
         t.blocks = TILE_BLOCKS_MAX;
     bool many = t.blocks * t.threads > 32 * TILE_FEW_WARPS;
     bool wide_fp8 = kv_bytes == 1 && head_dim > 128; /* would spill otherwise */
-    uint32_t registers = many || wide_fp8 ? 0
-                         : engine         ? TILE_FOLD_REGISTERS
-                                          : TILE_FOLD_REGISTERS_ASYNC;
+    uint32_t registers = many || wide_fp8 ? 0 : engine ? TILE_FOLD_REGISTERS : TILE_FOLD_REGISTERS_ASYNC;
     t.register_levels = registers / t.fold_floats;
     if (t.register_levels > PLAN_ROW) /* levels: run, segment, row */
         t.register_levels = PLAN_ROW;
@@ -132,8 +130,7 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
 }
 
 /* Of attend_wide.cu. columns: of a thread block, 64 or 128; elements of 16 bits, by the copy engine. */
-HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns,
-                                                     uint32_t sm_bytes)
+HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns, uint32_t sm_bytes)
 {
     struct tile_shape t = {0};
     t.columns = columns;
