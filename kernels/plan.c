@@ -73,9 +73,84 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
                : "a row's partials do not reach its end";
 }
 
+/* ---- slices -------------------------------------------------------------------------------------- */
+
+/* Whether an item is what a slice may have: one segment of its rows, as far as they see it, with the states
+ * that belong to them. Counts the rows in seen[]. */
+static const char *slice_item_fault(const struct plan *plan, const struct plan_item *item, uint32_t window,
+                                    uint32_t *seen)
+{
+    uint32_t segment = item->first_chunk / SEGMENT_CHUNKS;
+    if (item->rows == 0 || item->chunks == 0)
+        return "an item without rows or chunks";
+    if (segment < plan->slice->first || segment >= plan->slice->end || segment < plan->slice->base)
+        return "an item outside of the slice";
+    for (uint32_t r = 0; r < item->rows; r++) {
+        uint32_t row = plan->item_rows[item->first_row + r];
+        uint32_t first = first_chunk_of(&plan->rows[row], window), end = end_chunk_of(&plan->rows[row]);
+        first = first > segment * SEGMENT_CHUNKS ? first : segment * SEGMENT_CHUNKS;
+        end = end < (segment + 1) * SEGMENT_CHUNKS ? end : (segment + 1) * SEGMENT_CHUNKS;
+        if (item->first_chunk != first || item->first_chunk + item->chunks != end)
+            return "an item of a slice is not a row's segment";
+        if (item->partial + r != plan_slice_state(plan, row, segment))
+            return "an item of a slice writes another row's state";
+        seen[row]++;
+    }
+    return NULL;
+}
+
+/* Segments of a row that the slice has. */
+static uint32_t slice_segments(const struct plan *plan, const struct plan_row *row, uint32_t window)
+{
+    uint32_t first = first_chunk_of(row, window) / SEGMENT_CHUNKS,
+             end = (end_chunk_of(row) + SEGMENT_CHUNKS - 1) / SEGMENT_CHUNKS;
+    first = first > plan->slice->first ? first : plan->slice->first;
+    end = end < plan->slice->end ? end : plan->slice->end;
+    return end > first ? end - first : 0;
+}
+
+static const char *slice_merge_fault(const struct plan *plan, const struct plan_merge *merge, uint32_t window)
+{
+    const struct plan_row *row = &plan->rows[merge->row];
+    uint32_t segment = first_chunk_of(row, window) / SEGMENT_CHUNKS, end = end_chunk_of(row);
+    for (uint32_t i = 0; i < merge->count; i++, segment++) {
+        const struct plan_part *part = &plan->merge_parts[merge->first + i];
+        uint32_t stop = (segment + 1) * SEGMENT_CHUNKS < end ? (segment + 1) * SEGMENT_CHUNKS : end;
+        if (part->level != PLAN_SEGMENT || part->end_chunk != stop ||
+            part->partial != plan_slice_state(plan, merge->row, segment))
+            return "a merge of a slice does not read the row's segments";
+    }
+    return segment * SEGMENT_CHUNKS >= end ? NULL : "a row's partials do not reach its end";
+}
+
+static const char *slice_fault(const struct plan *plan, uint32_t window)
+{
+    const char *fault = NULL;
+    uint32_t *seen = calloc(plan->row_count + 1, sizeof *seen), *merged = calloc(plan->row_count + 1, 4);
+    if (!seen || !merged)
+        abort();
+    for (uint32_t i = 0; !fault && i < plan->item_count; i++)
+        fault = slice_item_fault(plan, &plan->items[i], window, seen);
+    for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
+        merged[plan->merges[i].row]++;
+        fault = slice_merge_fault(plan, &plan->merges[i], window);
+    }
+    for (uint32_t row = 0; !fault && row < plan->row_count; row++) {
+        if (seen[row] != slice_segments(plan, &plan->rows[row], window))
+            fault = "a slice does not compute each of its segments exactly once";
+        else if (merged[row] != (uint32_t)plan_has_outputs(plan))
+            fault = "a row is not merged by the last slice";
+    }
+    free(seen);
+    free(merged);
+    return fault;
+}
+
 const char *plan_fault(const struct plan *plan, uint32_t window)
 {
     const char *fault = NULL;
+    if (plan->slice)
+        return slice_fault(plan, window);
     uint32_t *finished = calloc(plan->row_count + 1, sizeof *finished);
     uint32_t *item_of = malloc((plan->partial_count + 1) * sizeof *item_of); /* by partial */
     if (!finished || !item_of)

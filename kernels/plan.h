@@ -17,7 +17,13 @@
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into the row. It may stand for several nodes of its level only if it is the first
- * of them in the node above, since then it is the beginning of the left fold. */
+ * of them in the node above, since then it is the beginning of the left fold.
+ *
+ * A plan may compute a slice of its rows: some of their segments. Each leaves a partial for every row
+ * that sees it, in states that outlive the step, and the last slice merges them:
+ *
+ *     segments   0 1 2 | 3 4 5 | 6 7         one row in three slices, a plan each
+ *     states     0 1 2   3 4 5   6 7         merged by the last plan: 0..7 */
 #ifndef KERNELS_PLAN_H
 #define KERNELS_PLAN_H
 
@@ -62,6 +68,13 @@ struct plan_part {
     enum plan_level level;
 };
 
+/* Segments [first, end) of every row; the last slice has end UINT32_MAX, and only it has outputs. The states of row r of the plan, one per segment, are
+ * states + (segment - base) * plan.row_count + r. All slices of the same rows name the same base, at most the
+ * first segment that any of the rows sees. */
+struct plan_slice {
+    uint32_t first, end, base, states;
+};
+
 struct plan {
     const struct plan_row *rows;
     const struct plan_item *items;
@@ -69,11 +82,25 @@ struct plan {
     const struct plan_merge *merges;
     const struct plan_part *merge_parts;
     uint32_t row_count, item_count, merge_count;
-    uint32_t partial_count; /* states of all query heads each */
+    uint32_t partial_count;         /* states of all query heads each, but for those of slices */
+    const struct plan_slice *slice; /* NULL: all of every row */
 };
 
-/* plan_fault(plan, window): why the plan does not compute every row exactly once for layers of this
- * window, as a constant sentence; NULL if it does. For tests and the reference backend; allocates. */
+/* The state that a slice leaves for a row and a segment. */
+static inline uint32_t plan_slice_state(const struct plan *plan, uint32_t row, uint32_t segment)
+{
+    return plan->slice->states + (segment - plan->slice->base) * plan->row_count + row;
+}
+
+/* Whether the plan has outputs: all but slices that others follow. */
+static inline int plan_has_outputs(const struct plan *plan)
+{
+    return !plan->slice || plan->slice->end == UINT32_MAX;
+}
+
+/* plan_fault(plan, window): why the plan does not compute every row, or its slice of every row, exactly once
+ * for layers of this window, as a constant sentence; NULL if it does. For tests and the reference backend;
+ * allocates. */
 const char *plan_fault(const struct plan *plan, uint32_t window);
 
 /* plan_item_tokens(plan, item, window): tokens whose K and V the item reads in layers of this window, from

@@ -82,6 +82,7 @@ struct planner {
     uint64_t price; /* of a partial state, against CHUNK_PRICE */
 
     struct plan plan;
+    struct plan_slice slice;
     struct plan_row *rows;
     struct plan_item *items, *sorted;
     uint32_t *item_rows;
@@ -119,10 +120,15 @@ static uint32_t end_chunk_of(uint32_t keys)
     return ceiling(keys, CHUNK_TOKENS);
 }
 
+uint32_t planner_rows_of_item(uint32_t group)
+{
+    return larger(1, PLAN_PACKED_ROWS_MAX / group);
+}
+
 /* Rows that fit into an item. */
 static uint32_t rows_of_item(const struct planner *p)
 {
-    return larger(1, PLAN_PACKED_ROWS_MAX / p->o.group);
+    return planner_rows_of_item(p->o.group);
 }
 
 /* Leading entries that x[n] and y[n] have in common, looked at one after the other. */
@@ -630,8 +636,9 @@ static bool make_fewer_pieces(struct planner *p)
     return true;
 }
 
-const struct plan *planner_make(struct planner *p, const struct planner_row *rows, uint32_t n,
-                                const uint32_t *tables, uint32_t stride)
+/* Take the rows in, in their order. */
+static void begin(struct planner *p, const struct planner_row *rows, uint32_t n, const uint32_t *tables,
+                  uint32_t stride)
 {
     assert(n <= p->o.rows_max);
     p->tables = tables;
@@ -640,6 +647,25 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     for (uint32_t i = 0; i < n; i++)
         p->rows[i] = (struct plan_row){rows[i].table, rows[i].keys};
     p->grouped = p->o.share;
+}
+
+/* The plan of n rows is made. */
+static const struct plan *finish(struct planner *p, uint32_t n)
+{
+    p->plan.rows = p->rows;
+    p->plan.row_count = n;
+    p->plan.items = p->sorted;
+    p->plan.item_rows = p->item_rows;
+    p->plan.merges = p->merges;
+    p->plan.merge_parts = p->parts;
+    return &p->plan;
+}
+
+const struct plan *planner_make(struct planner *p, const struct planner_row *rows, uint32_t n,
+                                const uint32_t *tables, uint32_t stride)
+{
+    begin(p, rows, n, tables, stride);
+    p->plan.slice = NULL;
     p->grouped = p->grouped && grouping_pays(p);
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
     p->piece_max = whole_nodes((uint32_t)((work_of(p) + tasks - 1) / tasks));
@@ -654,13 +680,106 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
         share_less(p, n);
     sort_items(p);
     lay_out_merges(p, n);
-    p->plan.rows = p->rows;
+    return finish(p, n);
+}
+
+/* ---- slices -------------------------------------------------------------------------------------- */
+
+/* Chunks of a segment that the row at a place of the order sees. */
+struct range {
+    uint32_t first, end;
+};
+
+static struct range range_in(const struct planner *p, uint32_t at, uint32_t segment)
+{
+    uint32_t keys = p->entries[at].keys;
+    return (struct range){larger(first_chunk_of(p, keys), segment * SEGMENT_CHUNKS),
+                          smaller(end_chunk_of(keys), (segment + 1) * SEGMENT_CHUNKS)};
+}
+
+/* The end of the rows from `a` on in the order that read a segment together. Their states lie side by side. */
+static uint32_t end_of_readers(const struct planner *p, uint32_t a, uint32_t segment)
+{
+    struct range range = range_in(p, a, segment);
+    uint32_t b = a + 1, most = smaller(p->entry_count, a + rows_of_item(p));
+    for (; b < most; b++) {
+        struct range next = range_in(p, b, segment);
+        if (next.first != range.first || next.end != range.end || common_chunks(p, b - 1) < range.end ||
+            p->entries[b].row != p->entries[b - 1].row + 1)
+            break;
+    }
+    return b;
+}
+
+static void emit_segment(struct planner *p, uint32_t segment)
+{
+    for (uint32_t a = 0, b; a < p->entry_count; a = b) {
+        struct range range = range_in(p, a, segment);
+        b = range.first < range.end ? end_of_readers(p, a, segment) : a + 1;
+        if (range.first >= range.end)
+            continue;
+        uint32_t longest = a;
+        assert(p->item_row_count + (b - a) <= p->item_rows_max);
+        struct plan_item *item = &p->items[p->plan.item_count++];
+        *item = (struct plan_item){.first_chunk = range.first,
+                                   .chunks = range.end - range.first,
+                                   .first_row = p->item_row_count,
+                                   .rows = b - a,
+                                   .partial = plan_slice_state(&p->plan, p->entries[a].row, segment)};
+        for (uint32_t i = a; i < b; i++) {
+            longest = p->entries[i].keys > p->entries[longest].keys ? i : longest;
+            p->item_rows[p->item_row_count++] = p->entries[i].row;
+        }
+        item->table = p->entries[longest].table;
+    }
+}
+
+/* Merges of all rows: the last slice. */
+static void merge_segments(struct planner *p, uint32_t n)
+{
+    uint32_t parts = 0;
+    for (uint32_t row = 0; row < n; row++) {
+        uint32_t keys = p->rows[row].keys, end = end_chunk_of(keys);
+        struct plan_merge *merge = &p->merges[p->plan.merge_count++];
+        *merge = (struct plan_merge){.row = row, .first = parts};
+        for (uint32_t s = first_chunk_of(p, keys) / SEGMENT_CHUNKS; s * SEGMENT_CHUNKS < end; s++)
+            p->parts[parts++] = (struct plan_part){plan_slice_state(&p->plan, row, s),
+                                                   smaller(end, (s + 1) * SEGMENT_CHUNKS), PLAN_SEGMENT};
+        merge->count = parts - merge->first;
+    }
+}
+
+const struct plan *planner_make_slice(struct planner *p, const struct planner_row *rows, uint32_t n,
+                                      const uint32_t *tables, uint32_t stride, const struct plan_slice *slice)
+{
+    uint32_t longest = 0;
+    begin(p, rows, n, tables, stride);
+    begin_plan(p, n);
+    p->slice = *slice;
+    p->plan.slice = &p->slice;
     p->plan.row_count = n;
-    p->plan.items = p->sorted;
-    p->plan.item_rows = p->item_rows;
-    p->plan.merges = p->merges;
-    p->plan.merge_parts = p->parts;
-    return &p->plan;
+    for (uint32_t i = 0; i < n; i++)
+        longest = larger(longest, end_chunk_of(rows[i].keys));
+    uint32_t end = smaller(slice->end, ceiling(longest, SEGMENT_CHUNKS));
+    assert(end <= slice->base ||
+           slice->states - p->o.partials_max + (end - slice->base) * n <= p->o.slice_states);
+    for (uint32_t segment = slice->first; segment < end; segment++)
+        emit_segment(p, segment);
+    sort_items(p);
+    if (plan_has_outputs(&p->plan))
+        merge_segments(p, n);
+    return finish(p, n);
+}
+
+void planner_order(struct planner *p, const struct planner_row *rows, uint32_t n, const uint32_t *tables,
+                   uint32_t stride, struct planner_place *places)
+{
+    begin(p, rows, n, tables, stride);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct entry *e = &p->entries[i];
+        places[i] = (struct planner_place){e->row, first_chunk_of(p, e->keys), end_chunk_of(e->keys),
+                                           i + 1 < n ? common_chunks(p, i) : 0};
+    }
 }
 
 int planner_create(const struct planner_options *options, struct planner **result)
@@ -670,7 +789,9 @@ int planner_create(const struct planner_options *options, struct planner **resul
         return ATTND_NO_MEMORY;
     uint32_t rows = options->rows_max;
     p->o = *options;
-    p->item_rows_max = rows + options->partials_max; /* each has a partial state, or its row no other */
+    /* each has a partial state, or its row no other */
+    uint32_t states = larger(options->partials_max, options->slice_states);
+    p->item_rows_max = rows + states;
     p->entries = calloc(rows + 1, sizeof *p->entries);
     p->scratch = calloc(rows + 1, sizeof *p->scratch);
     p->place = calloc(rows + 1, sizeof *p->place);
@@ -680,7 +801,7 @@ int planner_create(const struct planner_options *options, struct planner **resul
     p->sorted = calloc(p->item_rows_max, sizeof *p->sorted);
     p->item_rows = calloc(p->item_rows_max, sizeof *p->item_rows);
     p->merges = calloc(rows + 1, sizeof *p->merges);
-    p->parts = calloc(options->partials_max + UINT64_C(1), sizeof *p->parts);
+    p->parts = calloc(states + UINT64_C(1), sizeof *p->parts);
     p->pieces = calloc(options->partials_max + UINT64_C(1), sizeof *p->pieces);
     p->first_piece = calloc(rows + 1, sizeof *p->first_piece);
     p->last_piece = calloc(rows + 1, sizeof *p->last_piece);

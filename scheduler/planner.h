@@ -30,6 +30,7 @@ struct planner_costs {
 struct planner_options {
     uint32_t rows_max;     /* of a plan */
     uint32_t partials_max; /* of a plan; where they do not suffice rows share less */
+    uint32_t slice_states; /* states that slices may leave, which are not among those of plans */
     uint32_t tasks;        /* pieces of work to aim for, of all KV heads together */
     uint32_t kv_heads, group, block_size;
     uint32_t window;            /* of the layers that the plans are for */
@@ -55,5 +56,27 @@ void planner_destroy(struct planner *planner);
  * [..][stride]; row i of the plan is rows[i]. It stays valid until the next call. */
 const struct plan *planner_make(struct planner *planner, const struct planner_row *rows, uint32_t n,
                                 const uint32_t *tables, uint32_t stride);
+
+/* planner_make_slice: likewise the plan of some segments of n rows. Give the rows as planner_order() has
+ * them, and the same ones for all slices. slice.base is the first segment that any of them
+ * sees. */
+const struct plan *planner_make_slice(struct planner *planner, const struct planner_row *rows, uint32_t n,
+                                      const uint32_t *tables, uint32_t stride,
+                                      const struct plan_slice *slice);
+
+/* A row as its place in the order has it. */
+struct planner_place {
+    uint32_t row;        /* index in rows */
+    uint32_t first, end; /* chunks that it reads */
+    uint32_t common;     /* leading chunks that it can read together with the next one; 0: the last one */
+};
+
+/* planner_order(planner, rows, n, tables, stride, places): n <= rows_max rows in an order in which those that
+ * share lie side by side. What a call reads follows from it before a plan is made. */
+void planner_order(struct planner *planner, const struct planner_row *rows, uint32_t n,
+                   const uint32_t *tables, uint32_t stride, struct planner_place *places);
+
+/* planner_rows_of_item(group): rows that read K and V together at most. */
+uint32_t planner_rows_of_item(uint32_t group);
 
 #endif

@@ -74,7 +74,8 @@ bool cuda_self_test_passes(struct attention *attention, const struct attention_o
         parts[chunk] = (struct plan_part){chunk, first[1] + chunk + 1, PLAN_CHUNK};
     }
     const struct plan_merge merge = {1, 0, chunk};
-    const struct plan plan = {rows, items, item_rows, &merge, parts, CUDA_TEST_ROWS, 1 + chunk, 1, chunk};
+    const struct plan plan = {rows,           items,     item_rows, &merge, parts,
+                              CUDA_TEST_ROWS, 1 + chunk, 1,         chunk,  NULL};
     assert(!plan_fault(&plan, g->window[0]));
 
     size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);

@@ -340,6 +340,12 @@ static bool make_members(const struct cuda_backend *b, const struct plan *plan,
 static uint32_t find_members(struct cuda_backend *b, const struct plan *plan, struct plan_merge *merges)
 {
     uint32_t count = 0;
+    if (plan->slice) { /* others have computed some of what its merges read */
+        memcpy(merges, plan->merges, plan->merge_count * sizeof *merges);
+        for (uint32_t i = 0; i < plan->item_count; i++)
+            b->partials[plan->items[i].partial].merge = PLAN_NO_PARTIAL;
+        return plan->merge_count;
+    }
     for (uint32_t i = 0; i < plan->item_count; i++) {
         const struct plan_item *item = &plan->items[i];
         for (uint32_t r = 0; item->partial != PLAN_NO_PARTIAL && r < item->rows; r++)

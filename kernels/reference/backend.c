@@ -73,7 +73,7 @@ static void reference_submit(struct attention *attention, const struct attention
         if (!pass->plan)
             continue;
         assert(!plan_fault(pass->plan, b->options.geometry->window[pass->layer]));
-        for (uint32_t row = 0; row < pass->plan->row_count; row++)
+        for (uint32_t row = 0; plan_has_outputs(pass->plan) && row < pass->plan->row_count; row++)
             run_row(b, step, pass, row);
     }
 }

@@ -49,6 +49,8 @@ enum {
     ROWS_MAX = 264,
     GUARD_BYTES = 64,
     PARTIALS_MAX = 4096,
+    SLICE_STATES = 2048, /* of them, for slices */
+    SEGMENT_TOKENS = SEGMENT_CHUNKS * CHUNK_TOKENS,
     KV_HEADS = 40, /* at most */
     SEED = 11
 };
@@ -602,6 +604,44 @@ static bool run_planner(struct instance *x, uint32_t partials)
     return ok;
 }
 
+/* Run all rows in slices: some rows at a time, in the planner's order, and of those some segments. */
+static bool run_slices(struct instance *x, uint32_t together, uint32_t segments)
+{
+    const struct world *w = x->w;
+    const struct planner_options options = {.rows_max = ROWS_MAX,
+                                            .partials_max = PARTIALS_MAX - SLICE_STATES,
+                                            .slice_states = SLICE_STATES,
+                                            .tasks = 24,
+                                            .kv_heads = w->g.kv_heads,
+                                            .group = geometry_group(&w->g),
+                                            .block_size = w->g.block_size,
+                                            .window = w->g.window[LAYER],
+                                            .first_loose_table = w->shape->count,
+                                            .share = true};
+    struct planner_row rows[ROWS_MAX];
+    struct planner *planner;
+    bool ok = true;
+    if (planner_create(&options, &planner) != 0)
+        abort();
+    for (uint32_t i = 0; i < w->row_count; i++)
+        rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1};
+    for (uint32_t first = 0, n; ok && first < w->row_count; first += n) {
+        uint32_t longest = 0;
+        n = w->row_count - first < together ? w->row_count - first : together;
+        for (uint32_t i = first; i < first + n; i++)
+            longest = rows[i].keys > longest ? rows[i].keys : longest;
+        uint32_t end = (longest + SEGMENT_TOKENS - 1) / SEGMENT_TOKENS;
+        for (uint32_t s = 0; ok && (s < end || s == 0); s += segments) {
+            const struct plan_slice slice = {s, s + segments < end ? s + segments : UINT32_MAX, 0,
+                                             options.partials_max};
+            ok = submit_plan(x, first,
+                             planner_make_slice(planner, rows + first, n, x->tables, w->stride, &slice));
+        }
+    }
+    planner_destroy(planner);
+    return ok;
+}
+
 static void clear_outputs(struct instance *x)
 {
     memset(x->buffer, 0xa5, x->o_bytes + x->lse_bytes + 3 * GUARD_BYTES);
@@ -768,8 +808,16 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
         !same_bits(x, alone, "under the planner", CUT_COUNT, true))
         return false;
     clear_outputs(x);
-    return run_planner(x, x->w->row_count) && guards_hold(x) &&
-           same_bits(x, alone, "under the planner, with few partial states", CUT_COUNT, true);
+    if (!run_planner(x, x->w->row_count) || !guards_hold(x) ||
+        !same_bits(x, alone, "under the planner, with few partial states", CUT_COUNT, true))
+        return false;
+    clear_outputs(x);
+    if (!run_slices(x, x->w->row_count, 1) || !guards_hold(x) ||
+        !same_bits(x, alone, "in slices of all rows", CUT_COUNT, true))
+        return false;
+    clear_outputs(x);
+    return run_slices(x, 7, 2) && guards_hold(x) &&
+           same_bits(x, alone, "in slices of 7 rows", CUT_COUNT, true);
 }
 
 /* The outputs of all rows, taken for states of one row, merged by the backend: as in double precision,

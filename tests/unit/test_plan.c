@@ -16,7 +16,7 @@ static const struct plan_part parts[4] = {
 static const char *fault_of(const struct plan_item *its, const struct plan_part *pts, uint32_t count)
 {
     const struct plan_merge merge = {0, 0, count};
-    const struct plan plan = {&row, its, item_rows, &merge, pts, 1, 4, 1, 4};
+    const struct plan plan = {&row, its, item_rows, &merge, pts, 1, 4, 1, 4, NULL};
     return plan_fault(&plan, 0);
 }
 
@@ -57,7 +57,7 @@ START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
     static const struct plan_item its[2] = {{0, 0, 1, 0, 1, 0}, {0, 1, 3, 0, 1, 1}};
     static const struct plan_part pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
     const struct plan_merge merge = {0, 0, 2};
-    const struct plan plan = {&short_row, its, item_rows, &merge, pts, 1, 2, 1, 2};
+    const struct plan plan = {&short_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
 }
 END_TEST

@@ -199,6 +199,70 @@ START_TEST(plans_are_sound_and_share_all_that_is_shared)
 }
 END_TEST
 
+/* Rows in the order of the planner, some at a time, in slices of some segments: each slice is sound, and all
+ * together read what one plan reads, but for what is cut. */
+START_TEST(slices_compute_every_segment_once)
+{
+    for (uint32_t seed = 1; seed <= 60; seed++) {
+        struct planner_row rows[TABLES], ordered[TABLES];
+        struct planner_place places[TABLES];
+        struct family *f = make_mixed_family(seed, 6000);
+        uint32_t window = seed % 4 ? 0 : 5000, together = 1 + random_below(f, TABLES),
+                 segments = 1 + random_below(f, 3), n = rows_of(f, rows);
+        const struct planner_options o = {.rows_max = TABLES,
+                                          .partials_max = 100,
+                                          .slice_states = 3 * TABLES,
+                                          .tasks = 8,
+                                          .kv_heads = 2,
+                                          .group = 1 + seed % 90,
+                                          .block_size = BLOCK_SIZE,
+                                          .window = window,
+                                          .first_loose_table = FIRST_LOOSE,
+                                          .share = true};
+        struct planner *p = create(&o);
+        planner_order(p, rows, n, f->tables[0], STRIDE, places);
+        uint32_t least = chunks_read(planner_make(p, rows, n, f->tables[0], STRIDE)), read = 0;
+        for (uint32_t i = 0; i < n; i++)
+            ordered[i] = rows[places[i].row];
+        for (uint32_t first = 0, count; first < n; first += count) {
+            count = n - first < together ? n - first : together;
+            for (uint32_t s = 0; s < 3; s += segments) {
+                const struct plan_slice slice = {s, s + segments < 3 ? s + segments : UINT32_MAX, 0, 100};
+                const struct plan *plan =
+                    planner_make_slice(p, ordered + first, count, f->tables[0], STRIDE, &slice);
+                const char *fault = plan_fault(plan, window);
+                ck_assert_msg(!fault, "seed %u, rows from %u, segment %u: %s", seed, first, s, fault);
+                check_blocks(f, plan);
+                read += chunks_read(plan);
+            }
+        }
+        if (together == TABLES && window == 0) /* rows that part within a segment read it apart */
+            ck_assert_uint_le(read, least + TABLES * SEGMENT_CHUNKS);
+        planner_destroy(p);
+        free(f);
+    }
+}
+END_TEST
+
+/* The places of the order say what is read: chunks, less those that neighbours have in common. */
+START_TEST(the_order_says_what_is_read)
+{
+    for (uint32_t seed = 1; seed <= 30; seed++) {
+        struct planner_row rows[TABLES];
+        struct planner_place places[TABLES];
+        struct family *f = make_family(seed, 6000);
+        struct planner *p = make_planner(2, 2, 0, 1 << 16, true);
+        uint32_t n = rows_of(f, rows), chunks = 0;
+        planner_order(p, rows, n, f->tables[0], STRIDE, places);
+        for (uint32_t i = 0; i < n; i++)
+            chunks += places[i].end - places[i].first - places[i].common;
+        ck_assert_uint_eq(chunks, distinct_chunks(f));
+        planner_destroy(p);
+        free(f);
+    }
+}
+END_TEST
+
 /* Found in review: caller's own tables that agree at an index after differing before it. A bisection
  * for their common prefix ended behind that index, and one read the other's blocks. */
 START_TEST(bug_tables_that_agree_again_read_another_table)
@@ -472,6 +536,8 @@ TCase *planner_case(void)
     TCase *tc = tcase_create("planner");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, plans_are_sound_and_share_all_that_is_shared);
+    tcase_add_test(tc, slices_compute_every_segment_once);
+    tcase_add_test(tc, the_order_says_what_is_read);
     tcase_add_test(tc, bug_tables_that_agree_again_read_another_table);
     tcase_add_test(tc, bug_unequal_growth_read_another_table);
     tcase_add_test(tc, a_new_version_is_looked_at_again);
