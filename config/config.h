@@ -29,6 +29,7 @@ struct config_limits {
     uint32_t sequences;        /* at a time */
     uint32_t sequence_tokens;  /* of one sequence */
     uint32_t calls;            /* appends, attends and questions under way */
+    uint32_t rows_per_call;    /* of q, and of k and v */
     uint32_t idle_timeout_s;   /* of sequences that do not say otherwise; 0: never reaped */
     uint64_t body_bytes;       /* of a safetensors body */
     uint32_t large_bodies;     /* of more than HTTP_BODY_BYTES_MAX, at a time */
@@ -62,7 +63,9 @@ struct config {
     float pool_memory; /* share of the free memory to take instead; 0: none */
     struct config_limits limits;
     uint32_t step_rows_max;   /* query rows and appended tokens of one step */
-    uint64_t step_bytes_max;  /* of K and V that a workload's step reads; 0: no bound */
+    uint64_t step_bytes_max;  /* of K and V that a step reads; 0: no bound */
+    uint32_t step_us_max;     /* estimated, of a step; 0: as the backend is */
+    uint32_t step_us_shared;  /* of bulk work while others make small calls; 0: likewise */
     uint32_t batch_window_us; /* that a client's rows wait for company */
     uint32_t slow_step_ms;    /* longer ones are logged; 0: none */
     enum admission admission; /* of the sequences of workloads */

@@ -3,15 +3,22 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     ROWS_LEAST = 4,
     ROW_CHUNKS = 2, /* of the rows that are read: the first one is shared by two of them */
     PASSES = 8,     /* of a step */
-    REPEATS = 9     /* steps of either plan, in turn */
+    REPEATS = 9,    /* steps of either plan, in turn */
+    RATE_REPEATS = 3,
+    RATE_TOKENS = 1024, /* that the steps for the rates read */
+    RATE_ROWS = 16,     /* queries of an item */
+    RATE_APPENDED = 64
 };
 
 static const double LONGEST_S = 0.02; /* of the first step; a slower backend is not measured */
+
+static const double SHORT_US = 4000; /* of a step for the rates, about */
 
 /* One step that can be run by either plan. */
 struct trial {
@@ -150,4 +157,179 @@ struct planner_costs calibrate(const struct calibration *c, struct attention *at
     }
     free_trial(&t);
     return costs;
+}
+
+/* ---- rates --------------------------------------------------------------------------------------- */
+
+/* A step that is timed: `passes` times `items` items, each of `rows` queries over the same `tokens`, and
+ * `appended` tokens, which are given or generated. */
+struct rate_trial {
+    uint32_t passes, items, rows, tokens, appended, copies;
+    bool generated;
+};
+
+/* What all of them use. */
+struct rates_room {
+    const struct calibration *c;
+    struct attention *attention;
+    uint32_t items, rows, tokens, blocks; /* at most */
+    uint32_t *table, *item_rows;
+    struct plan_row *plan_rows;
+    struct plan_item *plan_items;
+    struct value_source *sources;
+    uint8_t *q, *o, *kv;
+    size_t q_bytes, kv_bytes;
+    bool slow; /* one took too long: no more of them */
+};
+
+static bool make_room(struct rates_room *x)
+{
+    const struct geometry *g = x->c->geometry;
+    uint32_t tasks = attention_info(x->attention)->tasks, row = planner_rows_of_item(geometry_group(g));
+    uint32_t window = g->window[0] ? g->window[0] : UINT32_MAX;
+    x->items = smaller(larger(1, tasks / g->kv_heads), larger(1, x->c->rows_max / 2));
+    x->rows = smaller(smaller(row, RATE_ROWS), x->c->rows_max / x->items);
+    x->blocks = smaller(smaller(x->c->blocks, x->c->table_stride), RATE_TOKENS / g->block_size);
+    x->tokens = smaller(x->blocks * g->block_size, window);
+    if (x->tokens == 0 || x->rows == 0)
+        return false;
+    uint32_t n = x->items * x->rows;
+    x->q_bytes = (size_t)n * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    x->kv_bytes = (size_t)RATE_APPENDED * g->kv_heads * g->head_dim * dtype_bytes(g->dtype);
+    x->table = calloc(x->blocks, sizeof *x->table);
+    x->item_rows = calloc(n, sizeof *x->item_rows);
+    x->plan_rows = calloc(n, sizeof *x->plan_rows);
+    x->plan_items = calloc(x->items, sizeof *x->plan_items);
+    x->sources = calloc(n, sizeof *x->sources);
+    x->q = attention_host_memory(x->attention, x->q_bytes);
+    x->o = attention_host_memory(x->attention, x->q_bytes);
+    x->kv = attention_host_memory(x->attention, x->kv_bytes);
+    if (!x->table || !x->item_rows || !x->plan_rows || !x->plan_items || !x->sources || !x->q || !x->o ||
+        !x->kv)
+        return false;
+    memset(x->q, 0, x->q_bytes);
+    memset(x->kv, 0, x->kv_bytes);
+    for (uint32_t i = 0; i < x->blocks; i++)
+        x->table[i] = i;
+    return true;
+}
+
+static void free_room(struct rates_room *x)
+{
+    attention_free_host_memory(x->attention, x->q, x->q_bytes);
+    attention_free_host_memory(x->attention, x->o, x->q_bytes);
+    attention_free_host_memory(x->attention, x->kv, x->kv_bytes);
+    void *const lists[] = {x->table, x->item_rows, x->plan_rows, x->plan_items, x->sources};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        free(lists[i]);
+}
+
+/* Microseconds of the fastest of a few such steps. */
+static double time_rate(struct rates_room *x, const struct rate_trial *t)
+{
+    uint32_t n = t->items * t->rows, chunks = (t->tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
+    double best = INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        x->plan_rows[i] = (struct plan_row){0, t->tokens};
+        x->item_rows[i] = i;
+    }
+    for (uint32_t i = 0; i < t->items; i++)
+        x->plan_items[i] = (struct plan_item){
+            .chunks = chunks, .first_row = i * t->rows, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
+    const struct plan plan = {.rows = x->plan_rows,
+                              .items = x->plan_items,
+                              .item_rows = x->item_rows,
+                              .row_count = n,
+                              .item_count = t->items};
+    const struct kv_append append = {.count = t->appended, .generated = {1, 1}};
+    struct attention_pass passes[PASSES];
+    for (uint32_t i = 0; i < t->passes; i++)
+        passes[i] = (struct attention_pass){.appends = &append,
+                                            .append_count = t->appended ? 1 : 0,
+                                            .k = t->generated ? NULL : x->kv,
+                                            .v = t->generated ? NULL : x->kv,
+                                            .source_dtype = x->c->geometry->dtype,
+                                            .plan = n ? &plan : NULL,
+                                            .q = t->generated ? NULL : x->q,
+                                            .q_source = x->sources,
+                                            .o = x->o};
+    struct kv_copy copies[PASSES];
+    for (uint32_t i = 0; i < t->copies; i++)
+        copies[i] = (struct kv_copy){KV_COPY, 0, 1, x->c->geometry->block_size};
+    for (uint32_t repeat = 0; repeat < RATE_REPEATS && !x->slow; repeat++) {
+        const struct table_use use = {0, x->blocks, UINT64_MAX}; /* no sequence's version */
+        const struct attention_step step = {.tables = x->table,
+                                            .stride = x->blocks,
+                                            .uses = &use,
+                                            .use_count = 1,
+                                            .copies = copies,
+                                            .copy_count = t->copies,
+                                            .passes = passes,
+                                            .pass_count = t->passes};
+        uint64_t ticket = attention_submit(x->attention, &step);
+        attention_await(x->attention, ticket);
+        double took = attention_times(x->attention, ticket).busy_s;
+        best = fmin(best, took * 1e6);
+        x->slow = took > LONGEST_S;
+    }
+    return best;
+}
+
+/* A rate from a difference of two times; `otherwise` if there is none. */
+static double rate(double more, double less, double count, double otherwise)
+{
+    double us = (more - less) / count;
+    return us > 0 && isfinite(us) ? us : otherwise;
+}
+
+/* What a query costs in a pass over `tokens`, beside reading them. */
+static double time_query(struct rates_room *x, uint32_t tokens, double otherwise)
+{
+    struct rate_trial t = {.passes = 1, .items = x->items, .rows = x->rows, .tokens = tokens};
+    double many = time_rate(x, &t), queries = (double)x->items * (x->rows > 1 ? x->rows - 1 : 1);
+    if (many * PASSES < SHORT_US) {
+        t.passes = PASSES;
+        many = time_rate(x, &t);
+    }
+    t.rows = 1;
+    double one = x->rows > 1 ? time_rate(x, &t) : 0;
+    return rate(many, one, t.passes * queries, otherwise);
+}
+
+static void solve_rates(struct rates_room *x, struct cost_rates *r)
+{
+    uint32_t few = smaller(x->tokens, TILE_TOKENS), appended = smaller(x->tokens, RATE_APPENDED);
+    struct rate_trial t = {.passes = 1, .items = 1, .rows = 1, .tokens = few};
+    double one = time_rate(x, &t);
+    t.passes = PASSES;
+    r->pass_us = rate(time_rate(x, &t), one, PASSES - 1, r->pass_us);
+    r->step_us = rate(one, r->pass_us, 1, r->step_us);
+    double of_few = time_query(x, few, r->query_us + few * r->weigh_us);
+    uint32_t many = x->tokens;
+    while (many > 2 * few && of_few / few * many * x->items * x->rows > SHORT_US)
+        many /= 2;
+    r->weigh_us = of_few / few;
+    if (many > few)
+        r->weigh_us = rate(time_query(x, many, INFINITY), of_few, many - few, r->weigh_us);
+    r->query_us = rate(of_few, few * r->weigh_us, 1, of_few / 2);
+    r->token_us = (double)geometry_token_bytes(x->c->geometry) / x->c->read_gb_per_s * 1e-3;
+    t = (struct rate_trial){.passes = PASSES, .appended = appended};
+    double given = time_rate(x, &t);
+    r->append_us = rate(given, r->step_us, PASSES * (double)appended, r->token_us);
+    t.generated = true;
+    r->generate_us = rate(time_rate(x, &t), r->step_us, PASSES * (double)appended, r->append_us);
+    t = (struct rate_trial){.copies = PASSES};
+    if (x->c->blocks > 1)
+        r->copy_us = rate(time_rate(x, &t), r->step_us, PASSES, r->copy_us);
+}
+
+struct cost_rates calibrate_rates(const struct calibration *c, struct attention *attention)
+{
+    struct rates_room x = {.c = c, .attention = attention};
+    struct cost_rates measured = cost_fallback(c->geometry), fallback = measured;
+    bool made = c->read_gb_per_s > 0 && make_room(&x);
+    if (made)
+        solve_rates(&x, &measured);
+    free_room(&x);
+    return made && !x.slow ? measured : fallback;
 }

@@ -47,7 +47,6 @@ struct client_queue {
     struct step *step;
     struct copy_list *copies;
     uint32_t rows, tokens, sequence_count;
-    uint64_t bytes;       /* of K and V that it reads, about; counted if bounded */
     bool short_of_blocks; /* a call waits for some */
     struct swapping *swapping;
     uint32_t *tokens_read; /* [rows_max] ids of a prompt */
@@ -610,27 +609,12 @@ static int take(struct client_queue *c, struct call *call)
     return rc;
 }
 
-/* K and V that the attention of a call reads, at most. */
-static uint64_t bytes_of(const struct client_queue *c, const struct call *call)
-{
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; call->q && i < call->sequence_count; i++) {
-        uint32_t row = sequences_find(c->o.state->sequences, call->sequences[i].id);
-        if (row != NO_ROW)
-            tokens += block_tables_cursor(step_tables(c->o.state->steps), row, call->layer) +
-                      call->sequences[i].rows;
-    }
-    return tokens * geometry_token_bytes(c->g);
-}
-
 /* Whether a call must wait for another step: it does not fit, or one of its sequences is in this one or
  * waits itself. Its sequences are marked. */
 static bool has_to_wait(struct client_queue *c, const struct call *call)
 {
-    uint64_t bytes_max = c->o.state->config->step_bytes_max;
     bool waits = c->rows + call->rows > c->rows_max || c->tokens + tokens_of(call) > c->rows_max ||
-                 c->sequence_count + call->sequence_count > c->rows_max ||
-                 (bytes_max && c->sequence_count && c->bytes + bytes_of(c, call) > bytes_max);
+                 c->sequence_count + call->sequence_count > c->rows_max;
     for (uint32_t i = 0; i < call->sequence_count; i++) {
         const struct sequence *s = sequence_of(c, call->sequences[i].id);
         waits |= s && s->forming == c->forming; /* of unknown ones resolve() will say so */
@@ -676,8 +660,6 @@ static void finish_taking(struct client_queue *c, struct call *call)
         c->o.complete(call, c->o.cookie);
         return;
     }
-    if (c->o.state->config->step_bytes_max)
-        c->bytes += bytes_of(c, call);
     c->rows += call->q ? call->rows : 0;
     c->tokens += tokens_of(call);
     c->sequence_count += call->sequence_count;
@@ -691,7 +673,6 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->step = step;
     c->copies = step_copies(step);
     c->forming++;
-    c->bytes = 0;
     c->short_of_blocks = c->needs_idle = false;
     c->rows = c->tokens = c->sequence_count = 0;
     c->in_step[step_slot(step)] = NULL;

@@ -33,7 +33,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ALIGNMENT = 64 };
+enum {
+    ALIGNMENT = 64,
+    CPU_STEP_US = 20000, /* scheduler.step_us_max and step_us_shared */
+    CPU_SHARED_US = 2000,
+    DEVICE_STEP_US = 4000,
+    DEVICE_SHARED_US = 500
+};
 
 static const double LOOK_S = 1; /* between two looks for sequences that nobody uses */
 
@@ -297,7 +303,7 @@ static bool form_step(struct engine *e)
     if ((alone && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
     client_queue_fill(e->state.clients, step);
-    workload_run_fill(e->state.workloads, step);
+    workload_run_fill(e->state.workloads, step, e->state.step_us_max - step_us(step));
     check_invariants(e);
     if (step_is_empty(step))
         return step_skip(step);
@@ -534,6 +540,18 @@ static int make_parts(struct engine *e)
     return rc == 0 ? make_calls(e) : rc;
 }
 
+/* The bounds of a step, as the configuration or else the backend has them. */
+static void set_bounds(struct engine *e)
+{
+    const struct config *c = e->o.config;
+    bool on_device = step_backend(e->state.steps)->on_device;
+    e->state.step_us_max = c->step_us_max ? c->step_us_max : on_device ? DEVICE_STEP_US : CPU_STEP_US;
+    e->state.step_us_shared = c->step_us_shared ? c->step_us_shared
+                              : on_device       ? DEVICE_SHARED_US
+                                                : CPU_SHARED_US;
+    e->state.step_us_shared = fmin(e->state.step_us_shared, e->state.step_us_max);
+}
+
 int engine_create(const struct engine_options *options, struct engine **result,
                   char error[ATTENTION_ERROR_BYTES])
 {
@@ -557,6 +575,8 @@ int engine_create(const struct engine_options *options, struct engine **result,
     int rc = replace_constants(e, &options->config->constants);
     if (rc == 0)
         rc = steps_create(&steps, &e->state.steps, error); /* refuses a pool that does not fit */
+    if (rc == 0)
+        set_bounds(e);
     if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0))
         rc = ATTND_NO_MEMORY;
     if (rc != 0) {

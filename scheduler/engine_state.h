@@ -16,9 +16,10 @@ struct workload_run;
 
 struct engine_state {
     const struct config *config;
-    double now_s;  /* of this turn (clock.h) */
-    bool stopping; /* only what was queued is computed, and waits for no company */
-    bool failed;   /* the backend has */
+    double now_s;                       /* of this turn (clock.h) */
+    bool stopping;                      /* only what was queued is computed, and waits for no company */
+    bool failed;                        /* the backend has */
+    double step_us_max, step_us_shared; /* scheduler.step_us_max and step_us_shared, as the backend is */
     struct client_queue *clients;
     struct workload_run *workloads;
     struct steps *steps;              /* step.c: backend, tables, steps in flight */

@@ -22,6 +22,8 @@
 enum {
     SAMPLES = 1024,       /* steps remembered for the percentiles of /stats */
     PASSES_PER_LAYER = 4, /* room in a step */
+    KEPT_MAX = 64,        /* calls of which slices have states */
+    CORRECTED_US = 200,   /* steps estimated shorter say little about the machine's speed */
     PRODUCERS = STEP_OF_WORKLOADS + 1
 };
 
@@ -30,7 +32,7 @@ enum {
 /* Planners for the layers of one window, a planner a plan of a step. */
 struct window_planners {
     uint32_t window;
-    struct planner *plans[STEP_PLANS];
+    struct planner *plans[STEP_PLANS], *order;
 };
 
 /* A part as the step keeps it. */
@@ -43,8 +45,8 @@ struct kept_part {
 struct pass {
     uint32_t layer;
     enum attention_kernel kernel;
-    enum dtype kv_dtype; /* if it appends given k and v */
-    bool in_place, appends_given;
+    enum dtype kv_dtype;       /* if it appends given k and v */
+    bool alone, appends_given; /* alone: no other part shares it */
     enum step_producer producer;
     uint32_t first, last; /* parts */
     uint32_t rows, tokens;
@@ -73,6 +75,13 @@ struct step {
     uint32_t loose_count; /* tables of its own */
     struct staging staging;
     struct step_cost cost;
+    double cost_us;     /* estimated of its parts, */
+    double estimate_us; /* and of its plans, once they are made */
+};
+
+/* States that slices keep. */
+struct kept {
+    uint32_t first, count;
 };
 
 struct steps {
@@ -81,6 +90,10 @@ struct steps {
     struct attention *attention;
     double roof_gb_per_s;
     struct planner_costs costs;
+    struct cost_model cost;
+    uint32_t partials_max;      /* of a plan; the states of slices follow */
+    struct kept kept[KEPT_MAX]; /* in order of first */
+    uint32_t kept_count;
     struct block_tables *tables;
     struct window_planners *windows; /* [window_count] */
     uint32_t window_count;
@@ -138,6 +151,7 @@ struct step *step_begin(struct steps *x)
     s->number = x->number;
     s->pass_count = s->part_count = s->client_plans = s->staged_rows = s->staged_tokens = 0;
     s->copies.count = s->table_row_count = s->loose_count = 0;
+    s->cost_us = 0;
     memset(s->rows, 0, sizeof s->rows);
     memset(s->bytes, 0, sizeof s->bytes);
     x->rows_given = x->appends_given = 0;
@@ -172,12 +186,18 @@ struct kv_append *step_appends(struct step *s, uint32_t n)
     return x->append_room + x->appends_given - n;
 }
 
+/* Whether a part is a pass by itself. */
+static bool is_alone(const struct step_part *part)
+{
+    return part->in_place || part->slice;
+}
+
 /* The pass that a part can share, or NULL. */
 static struct pass *find_pass(const struct step *s, const struct step_part *part)
 {
-    for (uint32_t i = 0; !part->in_place && i < s->pass_count; i++) {
+    for (uint32_t i = 0; !is_alone(part) && i < s->pass_count; i++) {
         struct pass *pass = &s->passes[i];
-        if (!pass->in_place && pass->layer == part->layer && pass->kernel == part->kernel &&
+        if (!pass->alone && pass->layer == part->layer && pass->kernel == part->kernel &&
             (!part->k || !pass->appends_given || pass->kv_dtype == part->kv_dtype))
             return pass;
     }
@@ -212,7 +232,7 @@ void step_add(struct step *s, const struct step_part *part)
         pass = &s->passes[s->pass_count++];
         *pass = (struct pass){.layer = part->layer,
                               .kernel = part->kernel,
-                              .in_place = part->in_place,
+                              .alone = is_alone(part),
                               .producer = part->producer,
                               .first = at};
     } else {
@@ -228,10 +248,22 @@ void step_add(struct step *s, const struct step_part *part)
     pass->tokens += part->tokens;
     s->staged_rows += part->in_place ? 0 : part->row_count;
     s->staged_tokens += part->in_place ? 0 : part->tokens;
+    s->cost_us += part->cost_us;
     if (part->producer == STEP_OF_CLIENTS)
         s->rows[STEP_OF_CLIENTS] += part->row_count;
     else if (part->row_count > s->rows[STEP_OF_WORKLOADS]) /* layer after layer the same rows */
         s->rows[STEP_OF_WORKLOADS] = part->row_count;
+}
+
+double step_us(const struct step *s)
+{
+    const struct cost_work copies = {.copies = s->copies.count};
+    return s->cost_us + cost_step_us(&s->of->cost, &copies);
+}
+
+double step_us_of(const struct steps *x, const struct cost_work *work)
+{
+    return cost_us(&x->cost, work);
 }
 
 struct copy_list *step_copies(struct step *s)
@@ -299,10 +331,12 @@ static void gather(struct step *s, struct pass *pass, uint32_t row, uint32_t tok
     uint32_t source = 0;
     for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
         const struct step_part *part = &s->parts[i].is;
-        if (part->row_count) {
+        if (part->row_count)
             memcpy(x->rows + row, part->rows, part->row_count * sizeof *part->rows);
+        for (uint32_t r = 0; part->places && r < part->row_count; r++)
+            memcpy(q + r * q_bytes, (const uint8_t *)part->q + part->places[r].row * q_bytes, q_bytes);
+        if (!part->places && part->row_count)
             memcpy(q, part->q, part->row_count * q_bytes);
-        }
         row += part->row_count;
         q += part->row_count * q_bytes;
         for (uint32_t a = 0; a < part->append_count; a++) {
@@ -336,16 +370,90 @@ static struct attention_pass as_it_is(const struct step_part *part)
                                    .kernel = part->kernel};
 }
 
-/* A plan of these rows for the layers with the window of `layer`. */
-static const struct plan *make_plan(struct steps *x, unsigned plan, uint32_t layer,
-                                    const struct planner_row *rows, uint32_t n)
+/* The planners of a layer. */
+static const struct window_planners *planners_of(const struct steps *x, uint32_t layer)
 {
-    uint32_t stride, i = 0;
-    const uint32_t *ids = block_tables_ids(x->tables, &stride);
+    uint32_t i = 0;
     while (x->windows[i].window != x->g->window[layer])
         i++;
-    return planner_make(x->windows[i].plans[plan], rows, n, ids, stride);
+    return &x->windows[i];
 }
+
+/* A plan of these rows for the layers with the window of `layer`, of all their keys or of a slice. */
+static const struct plan *make_plan(struct steps *x, unsigned plan, uint32_t layer,
+                                    const struct planner_row *rows, uint32_t n,
+                                    const struct plan_slice *slice)
+{
+    uint32_t stride;
+    const uint32_t *ids = block_tables_ids(x->tables, &stride);
+    struct planner *p = planners_of(x, layer)->plans[plan];
+    return slice ? planner_make_slice(p, rows, n, ids, stride, slice) : planner_make(p, rows, n, ids, stride);
+}
+
+void step_order(struct steps *x, uint32_t layer, const struct planner_row *rows, uint32_t n,
+                struct planner_place *places)
+{
+    uint32_t stride;
+    const uint32_t *ids = block_tables_ids(x->tables, &stride);
+    planner_order(planners_of(x, layer)->order, rows, n, ids, stride, places);
+}
+
+uint32_t step_rows_together(const struct steps *x)
+{
+    return planner_rows_of_item(geometry_group(x->g));
+}
+
+bool step_takes_segments(const struct steps *x)
+{
+    return attention_info(x->attention)->paged_v1_tokens == 0; /* the vllm layout's kernels take whole rows */
+}
+
+/* ---- states of slices ---------------------------------------------------------------------------- */
+
+/* The first gap of at least `n` states, as an index of kept[]; *first: where it begins. */
+static uint32_t find_gap(const struct steps *x, uint32_t n, uint32_t *first)
+{
+    *first = 0;
+    for (uint32_t i = 0; i < x->kept_count; i++) {
+        if (x->kept[i].first - *first >= n)
+            return i;
+        *first = x->kept[i].first + x->kept[i].count;
+    }
+    return x->kept_count;
+}
+
+uint32_t step_keep_states(struct steps *x, uint32_t n)
+{
+    uint32_t first, at = find_gap(x, n, &first);
+    if (n == 0 || x->kept_count == KEPT_MAX || n > STEP_SLICE_STATES - first)
+        return STEP_NO_STATES;
+    memmove(&x->kept[at + 1], &x->kept[at], (x->kept_count++ - at) * sizeof *x->kept);
+    x->kept[at] = (struct kept){first, n};
+    return x->partials_max + first;
+}
+
+void step_drop_states(struct steps *x, uint32_t first)
+{
+    uint32_t at = 0;
+    while (x->partials_max + x->kept[at].first != first)
+        at++;
+    memmove(&x->kept[at], &x->kept[at + 1], (--x->kept_count - at) * sizeof *x->kept);
+}
+
+uint32_t step_states_free(const struct steps *x)
+{
+    uint32_t most = 0, first = 0;
+    if (x->kept_count == KEPT_MAX)
+        return 0;
+    for (uint32_t i = 0; i <= x->kept_count; i++) {
+        uint32_t end = i < x->kept_count ? x->kept[i].first : STEP_SLICE_STATES;
+        most = end - first > most ? end - first : most;
+        first = i < x->kept_count ? end + x->kept[i].count : end;
+    }
+    return most;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------- */
 
 /* Plan the queries of every pass. Those of workloads are the same rows at every layer, so layers of one
  * window have the same plan. */
@@ -358,9 +466,9 @@ static void make_plans(struct step *s, struct attention_pass *passes)
         const struct step_part *part = &s->parts[pass->first].is;
         if (pass->rows == 0)
             continue;
-        const struct planner_row *rows = pass->in_place ? part->rows : x->rows + pass->first_row;
+        const struct planner_row *rows = part->in_place ? part->rows : x->rows + pass->first_row;
         if (pass->producer == STEP_OF_CLIENTS) {
-            passes[i].plan = make_plan(x, clients++, pass->layer, rows, pass->rows);
+            passes[i].plan = make_plan(x, clients++, pass->layer, rows, pass->rows, part->slice);
             continue;
         }
         for (uint32_t other = 0; other < i && !passes[i].plan; other++) {
@@ -369,7 +477,7 @@ static void make_plans(struct step *s, struct attention_pass *passes)
                 passes[i].plan = passes[other].plan;
         }
         if (!passes[i].plan)
-            passes[i].plan = make_plan(x, STEP_CLIENT_PLANS, pass->layer, rows, pass->rows);
+            passes[i].plan = make_plan(x, STEP_CLIENT_PLANS, pass->layer, rows, pass->rows, part->slice);
     }
 }
 
@@ -379,7 +487,7 @@ static void lay_out(struct step *s, struct attention_pass *passes)
     s->of->appends_given = 0; /* given out; from now on laid out */
     for (uint32_t i = 0; i < s->pass_count; i++) {
         struct pass *pass = &s->passes[i];
-        if (pass->in_place) {
+        if (s->parts[pass->first].is.in_place) {
             passes[i] = as_it_is(&s->parts[pass->first].is);
             continue;
         }
@@ -392,23 +500,34 @@ static void lay_out(struct step *s, struct attention_pass *passes)
 
 /* ---- submitting ---------------------------------------------------------------------------------- */
 
-static uint64_t bytes_of(const struct steps *x, const struct attention_pass *pass)
+/* What a pass does, by its plan. */
+static struct cost_work work_of(const struct steps *x, const struct attention_pass *pass)
 {
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; pass->plan && i < pass->plan->item_count; i++)
-        tokens += plan_item_tokens(pass->plan, &pass->plan->items[i], x->g->window[pass->layer]);
-    return tokens * geometry_token_bytes(x->g);
+    struct cost_work work = {.passes = 1, .queries = pass->plan ? pass->plan->row_count : 0};
+    for (uint32_t i = 0; pass->plan && i < pass->plan->item_count; i++) {
+        uint64_t tokens = plan_item_tokens(pass->plan, &pass->plan->items[i], x->g->window[pass->layer]);
+        work.tokens += tokens;
+        work.weighed += tokens * pass->plan->items[i].rows;
+    }
+    uint64_t *appended = pass->k ? &work.appended : &work.generated;
+    for (uint32_t i = 0; i < pass->append_count; i++)
+        *appended += pass->appends[i].count;
+    if (!pass->q)
+        work.generated += work.queries;
+    return work;
 }
 
-/* Bytes that the plans read, by producer. Passes of one plan read the same. */
-static void count_bytes(struct step *s, const struct attention_pass *passes)
+/* Bytes that the plans read, by producer, and how long it all takes. Passes of one plan read the same. */
+static void count_work(struct step *s, const struct attention_pass *passes)
 {
-    uint64_t bytes = 0;
+    struct cost_work work = {0}, sum = {.copies = s->copies.count};
     for (uint32_t i = 0; i < s->pass_count; i++) {
-        if (i == 0 || passes[i].plan != passes[i - 1].plan)
-            bytes = bytes_of(s->of, &passes[i]);
-        s->bytes[s->passes[i].producer] += bytes;
+        if (i == 0 || passes[i].plan != passes[i - 1].plan || passes[i].appends != passes[i - 1].appends)
+            work = work_of(s->of, &passes[i]);
+        s->bytes[s->passes[i].producer] += work.tokens * geometry_token_bytes(s->of->g);
+        cost_add(&sum, &work);
     }
+    s->estimate_us = cost_step_us(&s->of->cost, &sum);
 }
 
 /* Name a row of the tables, once a step. */
@@ -459,7 +578,7 @@ void step_submit(struct step *s)
     for (uint32_t i = 0; i < copies; i++)
         x->kv_copies[i] = copy_of(&s->copies.list[i]);
     lay_out(s, x->submitted);
-    count_bytes(s, x->submitted);
+    count_work(s, x->submitted);
     for (uint32_t i = 0; i < s->pass_count; i++)
         x->appended |= x->submitted[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,
@@ -504,13 +623,16 @@ static void scatter(struct step *s)
     size_t bytes = q_row_bytes(x), heads = x->g->query_heads;
     for (uint32_t p = 0; p < s->pass_count; p++) {
         const struct pass *pass = &s->passes[p];
-        for (uint32_t i = pass->in_place ? NO_PART : pass->first; i != NO_PART; i = s->parts[i].next) {
+        for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
             const struct step_part *part = &s->parts[i].is;
             size_t row = pass->first_row + s->parts[i].first_row;
-            if (part->row_count)
-                memcpy(part->o, s->staging.o + row * bytes, part->row_count * bytes);
-            if (part->lse)
-                memcpy(part->lse, s->staging.lse + row * heads, part->row_count * heads * sizeof *part->lse);
+            for (uint32_t r = 0; part->o && !part->in_place && r < part->row_count; r++) {
+                size_t to = part->places ? part->places[r].row : r;
+                memcpy((uint8_t *)part->o + to * bytes, s->staging.o + (row + r) * bytes, bytes);
+                if (part->lse)
+                    memcpy(part->lse + to * heads, s->staging.lse + (row + r) * heads,
+                           heads * sizeof *part->lse);
+            }
         }
     }
 }
@@ -549,6 +671,8 @@ void step_retire(struct step *s)
     struct attention_times times = attention_times(x->attention, s->ticket);
     s->cost = (struct step_cost){times.busy_s, s->bytes[STEP_OF_CLIENTS] + s->bytes[STEP_OF_WORKLOADS]};
     scatter(s);
+    if (s->estimate_us >= CORRECTED_US)
+        cost_correct(&x->cost, s->estimate_us, s->cost.seconds * 1e6);
     note_slow(x, s);
     block_tables_retire_step(x->tables, s->number, s->table_rows, s->table_row_count);
     note_figures(x, s, times.idle_s);
@@ -702,7 +826,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
         .blocks = (uint32_t)c->pool_blocks,
         .host_blocks = (uint32_t)c->host_blocks,
         .rows_max = c->step_rows_max,
-        .partials_max = o->partials_max,
+        .partials_max = o->partials_max + STEP_SLICE_STATES,
         .table_rows = table_rows(c),
         .table_stride = row_blocks(c),
         .progress = o->progress,
@@ -715,10 +839,11 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
     const struct calibration calibration = {.geometry = &c->geometry,
                                             .blocks = options.blocks,
                                             .rows_max = options.rows_max,
-                                            .partials_max = options.partials_max,
+                                            .partials_max = o->partials_max,
                                             .table_rows = options.table_rows,
                                             .table_stride = options.table_stride,
                                             .read_gb_per_s = x->roof_gb_per_s};
+    x->cost = (struct cost_model){calibrate_rates(&calibration, x->attention), 1};
     if (c->sharing == SHARING_AUTO)
         x->costs = calibrate(&calibration, x->attention);
     const char *failure = attention_failure(x->attention);
@@ -738,20 +863,26 @@ static int make_planners(struct steps *x, uint32_t partials_max)
         if (i < x->window_count)
             continue;
         x->windows[x->window_count++].window = g->window[layer];
-        const struct planner_options options = {.rows_max = x->config->step_rows_max,
-                                                .partials_max = partials_max,
-                                                .tasks = attention_info(x->attention)->tasks,
-                                                .kv_heads = g->kv_heads,
-                                                .group = geometry_group(g),
-                                                .block_size = g->block_size,
-                                                .window = g->window[layer],
-                                                .first_loose_table = x->config->limits.sequences,
-                                                .share = x->config->sharing != SHARING_OFF,
-                                                .costs = x->costs};
+        struct planner_options options = {.rows_max = x->config->step_rows_max,
+                                          .partials_max = partials_max,
+                                          .slice_states = STEP_SLICE_STATES,
+                                          .tasks = attention_info(x->attention)->tasks,
+                                          .kv_heads = g->kv_heads,
+                                          .group = geometry_group(g),
+                                          .block_size = g->block_size,
+                                          .window = g->window[layer],
+                                          .first_loose_table = x->config->limits.sequences,
+                                          .share = x->config->sharing != SHARING_OFF,
+                                          .costs = x->costs};
         for (int plan = 0; plan < STEP_PLANS; plan++) {
             if (planner_create(&options, &x->windows[i].plans[plan]) != 0)
                 return ATTND_NO_MEMORY;
         }
+        if (options.rows_max < x->config->limits.rows_per_call)
+            options.rows_max = x->config->limits.rows_per_call;
+        options.partials_max = options.slice_states = 0;
+        if (planner_create(&options, &x->windows[i].order) != 0)
+            return ATTND_NO_MEMORY;
     }
     return x->windows ? 0 : ATTND_NO_MEMORY;
 }
@@ -837,6 +968,7 @@ int steps_create(const struct steps_options *options, struct steps **result,
     x->g = &c->geometry;
     x->number = 1;
     x->rows_max = c->step_rows_max;
+    x->partials_max = options->partials_max;
     x->passes_max = PASSES_PER_LAYER * c->geometry.layers + STEP_CLIENT_PLANS;
     x->parts_max = x->rows_max + x->passes_max;
     x->copies_max = x->rows_max + (uint32_t)c->pool_blocks + c->limits.sequences;
@@ -858,6 +990,7 @@ void steps_destroy(struct steps *x)
     for (uint32_t i = 0; i < x->window_count; i++) {
         for (int plan = 0; plan < STEP_PLANS; plan++)
             planner_destroy(x->windows[i].plans[plan]);
+        planner_destroy(x->windows[i].order);
     }
     for (unsigned slot = 0; x->attention && slot < STEPS_IN_FLIGHT; slot++)
         free_slot(x, &x->slots[slot]);

@@ -15,6 +15,7 @@
 #include "allocator/block_table.h"
 #include "config/config.h"
 #include "kernels/attention.h"
+#include "scheduler/cost.h"
 #include "scheduler/planner.h"
 
 enum {
@@ -23,7 +24,8 @@ enum {
        clients, and one for the sequences of workloads. */
     STEP_CLIENT_PLANS = 4,
     STEP_PLANS,
-    STEP_LOOSE_TABLES = 1024 /* block tables of a step that belong to no sequence */
+    STEP_LOOSE_TABLES = 1024, /* block tables of a step that belong to no sequence */
+    STEP_SLICE_STATES = 4096  /* partial states that slices of calls keep from step to step, of all calls */
 };
 
 struct steps;
@@ -71,10 +73,13 @@ struct step_part {
     enum dtype kv_dtype;
     const struct planner_row *rows; /* [row_count] */
     uint32_t row_count;
-    const void *q;                       /* [row_count][query_heads][head_dim]; NULL: generated */
+    const void *q;                       /* [..][query_heads][head_dim]; NULL: generated */
     const struct value_source *q_source; /* [row_count] */
-    void *o;                             /* [row_count][query_heads][head_dim] */
-    float *lse;                          /* [row_count][query_heads]; NULL: not wanted */
+    void *o;                             /* [..][query_heads][head_dim]; NULL: a slice that others follow */
+    float *lse;                          /* [..][query_heads]; NULL: not wanted */
+    const struct planner_place *places;  /* [row_count] .row: which of q, o and lse; NULL: as they come */
+    const struct plan_slice *slice;      /* the part is a pass by itself; NULL: all of the rows' keys */
+    double cost_us;                      /* estimated: cost_us() */
     /* The backend uses these tensors where they lie, and the part is a pass by itself: for parts so
        large that copying them costs more than a pass, and for generated ones. */
     bool in_place;
@@ -106,6 +111,28 @@ struct kv_append *step_appends(struct step *step, uint32_t n);
  * can. */
 bool step_fits(const struct step *step, const struct step_part *part, uint32_t n);
 void step_add(struct step *step, const struct step_part *part);
+
+/* step_us: how long the step will take, estimated of what has been added so far. step_us_of: how long some work
+ * takes in a step. */
+double step_us(const struct step *step);
+double step_us_of(const struct steps *steps, const struct cost_work *work);
+
+/* step_order: the order in which slices of n <= limits.rows_per_call rows are cut; see planner_order(). */
+void step_order(struct steps *steps, uint32_t layer, const struct planner_row *rows, uint32_t n,
+                struct planner_place *places);
+
+/* step_rows_together: queries that read K and V together at most. step_takes_segments: whether the backend
+ * computes slices of segments; else a query is not cut. */
+uint32_t step_rows_together(const struct steps *steps);
+bool step_takes_segments(const struct steps *steps);
+
+/* step_keep_states(steps, n): n states that lie side by side, for the slices of some rows; STEP_NO_STATES: not
+ * now. step_drop_states: they are not needed any more once the steps in flight are done, whose
+ * successors may write them. step_states_free: how many step_keep_states() gives at most. */
+#define STEP_NO_STATES UINT32_MAX
+uint32_t step_keep_states(struct steps *steps, uint32_t n);
+void step_drop_states(struct steps *steps, uint32_t first);
+uint32_t step_states_free(const struct steps *steps);
 
 /* The copies of the step, made in this order before all else. Room for every block of the pool and one
  * for every sequence. */

@@ -24,6 +24,7 @@
 #include "allocator/prefix_index.h"
 #include "kernels/thread_pool.h"
 #include "scheduler/policy.h"
+#include "scheduler/slicing.h"
 #include "scheduler/verify.h"
 
 #include <assert.h>
@@ -39,7 +40,8 @@ enum {
     RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
     ADMISSIONS_MAX = 64,     /* of one turn: each looks at all that run */
     VERIFY_TURNS = 4,        /* while others run, every so many a part of a row is verified */
-    OWNER_WORKLOADS = 1      /* of prefix roots; clients without a key are 0 */
+    OWNER_WORKLOADS = 1,     /* of prefix roots; clients without a key are 0 */
+    WINDOWS_KNOWN = 8        /* whose costs are kept for a round */
 };
 
 static const double WATCH_S = 0.25;   /* between two reports to a watcher */
@@ -64,11 +66,23 @@ struct output_row {
     uint32_t ordinal, position;
 };
 
+/* The largest element of the lists of a round's rows. */
+#define ROW_LIST_BYTES (sizeof(struct output_row) + sizeof(struct planner_row) + sizeof(struct value_source))
+
 /* What was begun and has not ended: of which not all layers are submitted, or not all retired. */
 struct round {
     bool begun;
-    uint32_t next_layer; /* that is not submitted */
-    uint32_t in_flight;  /* steps with some of its layers */
+    uint32_t next_layer;                /* that is not submitted, or not all of it */
+    uint32_t in_flight;                 /* steps with some of its layers */
+    bool in_order;                      /* rows lie in the planner's order, so that a layer can be cut */
+    bool cutting;                       /* the next layer, of which some is submitted: */
+    uint32_t appends_done, tokens_done; /* whole appends, and tokens of the next one */
+    struct slicing queries;
+    struct {
+        uint32_t window;
+        double us;
+    } costs[WINDOWS_KNOWN]; /* of a layer with that window */
+    uint32_t cost_count;
     uint32_t row_count, member_count;
     uint64_t copies;
     struct output_row *rows;   /* [rows_max] */
@@ -76,11 +90,11 @@ struct round {
     uint32_t *table_rows;      /* [sequences_max] theirs, of the block tables */
 };
 
-/* The layers of a round that a step computes. */
+/* What a step computes of a round: some layers, or a part of one. */
 struct slice {
     struct round *round; /* NULL: none */
-    uint32_t first_layer, layers;
-    uint8_t *outputs; /* [layers][round's rows][query_heads][head_dim], in outputs_bytes */
+    uint32_t first_layer, layers, first_row, rows;
+    uint8_t *outputs; /* [layers][rows][query_heads][head_dim], in outputs_bytes */
 };
 
 /* For the forecast: blocks of its own now, and steps until it gives them back. */
@@ -100,9 +114,8 @@ struct workload_run {
     uint64_t next_id;
     struct running *running; /* [sequences_max] */
     uint32_t running_count;
-    uint32_t rotation; /* sequence that a round bounded in bytes begins with */
-    bool blocked;      /* clients hold what the next step needs */
-    bool in_step;      /* of the forecast being made: everybody advances a token a step */
+    bool blocked; /* clients hold what the next step needs */
+    bool in_step; /* of the forecast being made: everybody advances a token a step */
     uint32_t turns;
     uint64_t steps_noted; /* with layers of a round */
     bool changed;         /* something has ended since admission was last tried */
@@ -123,6 +136,8 @@ struct workload_run {
     uint32_t appends_max;
     struct planner_row *planner_rows; /* [rows_max] */
     struct value_source *q_source;    /* [rows_max] */
+    struct planner_place *places;     /* [rows_max] of the layer being cut */
+    void *permuted;                   /* [rows_max] scratch for the three lists of rows */
     uint32_t *tokens;                 /* [sequence_tokens] scratch for the prefix index */
     size_t outputs_bytes;             /* of a step */
     struct workload_hash *hashes;     /* [rows of outputs_bytes] */
@@ -296,7 +311,7 @@ static uint32_t look_ahead(struct workload_run *d, uint32_t fill_steps, uint64_t
 {
     uint32_t n = 0;
     *private = 0;
-    d->in_step = d->config->step_bytes_max == 0;
+    d->in_step = true;
     for (uint32_t i = 0; i < d->running_count; i++) {
         const struct running *r = &d->running[i];
         const struct workload_request *request = request_of(r->w, r->ordinal);
@@ -507,6 +522,91 @@ static bool preempt(struct workload_run *d)
     return true;
 }
 
+/* ---- what a round costs -------------------------------------------------------------------------- */
+
+/* Let list[i] be what list[places[i].row] was. */
+static void permute(struct workload_run *d, void *list, size_t size, uint32_t n)
+{
+    uint8_t *from = d->permuted, *to = list;
+    memcpy(from, list, n * size);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(to + i * size, from + d->places[i].row * size, size);
+}
+
+/* What a layer costs besides its queries. */
+static struct cost_work work_beside_queries(const struct workload_run *d, const struct round *f)
+{
+    return (struct cost_work){.passes = 1, .generated = d->token_count + f->row_count};
+}
+
+/* What a layer costs if no row shares anything. */
+static double layer_us_at_most(const struct workload_run *d, const struct round *f)
+{
+    struct cost_work work = work_beside_queries(d, f);
+    for (uint32_t i = 0; i < f->row_count; i++)
+        work.tokens += d->planner_rows[i].keys;
+    work.weighed = work.tokens;
+    work.queries = f->row_count;
+    return step_us_of(d->o.state->steps, &work);
+}
+
+/* Whether the rows are in the order of d->places. */
+static bool is_in_order(const struct workload_run *d, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && d->places[i].row == i)
+        i++;
+    return i == n;
+}
+
+/* Keep what a layer of that window costs, by d->places. */
+static double note_layer(struct workload_run *d, struct round *f, uint32_t window)
+{
+    struct cost_work work = work_beside_queries(d, f);
+    slicing_count(d->places, f->row_count, step_rows_together(d->o.state->steps), &work);
+    double us = step_us_of(d->o.state->steps, &work);
+    if (f->cost_count < WINDOWS_KNOWN) {
+        f->costs[f->cost_count].window = window;
+        f->costs[f->cost_count++].us = us;
+    }
+    return us;
+}
+
+/* Find out what the layers of a round cost that has just begun: if they may have to be cut, its rows come into
+ * the order in which that is done. */
+static void look_at_costs(struct workload_run *d, struct round *f)
+{
+    double most = layer_us_at_most(d, f);
+    f->cutting = false;
+    f->cost_count = 0;
+    f->in_order = f->row_count > 0 && most * d->g->layers > d->o.state->step_us_shared;
+    if (!f->in_order) {
+        f->costs[0].us = most;
+        return;
+    }
+    step_order(d->o.state->steps, 0, d->planner_rows, f->row_count, d->places);
+    (void)note_layer(d, f, d->g->window[0]);
+    if (is_in_order(d, f->row_count))
+        return;
+    permute(d, f->rows, sizeof *f->rows, f->row_count);
+    permute(d, d->planner_rows, sizeof *d->planner_rows, f->row_count);
+    permute(d, d->q_source, sizeof *d->q_source, f->row_count);
+}
+
+/* Microseconds of a layer. */
+static double layer_us(struct workload_run *d, struct round *f, uint32_t layer)
+{
+    uint32_t window = d->g->window[layer], i = 0;
+    if (!f->in_order)
+        return f->costs[0].us;
+    while (i < f->cost_count && f->costs[i].window != window)
+        i++;
+    if (i < f->cost_count)
+        return f->costs[i].us;
+    step_order(d->o.state->steps, layer, d->planner_rows, f->row_count, d->places);
+    return note_layer(d, f, window);
+}
+
 /* ---- forming a round ----------------------------------------------------------------------------- */
 
 /* Add `n` tokens from `at` on to the appends, cut where their content changes. */
@@ -578,21 +678,12 @@ static bool has_come_to_its_end(const struct running *r)
 /* Who takes part: those that decode first, then those that fill. */
 static void take_all(struct workload_run *d)
 {
-    uint64_t bytes = 0, bytes_max = d->config->step_bytes_max;
-    uint64_t token_bytes = geometry_token_bytes(d->g) * d->g->layers;
     struct round *f = &d->rounds[d->now];
     f->row_count = f->member_count = d->token_count = d->request_count = d->append_count = 0;
-    uint32_t begin = bytes_max && d->running_count ? d->rotation % d->running_count : 0;
-    for (uint32_t n = 0; n < d->running_count; n++) {
-        uint32_t i = (begin + n) % d->running_count, length = length_of(d, &d->running[i]);
+    for (uint32_t i = 0; i < d->running_count; i++) {
         d->running[i].in[d->now].taken = false;
-        if (length < d->running[i].fill || has_come_to_its_end(&d->running[i]))
-            continue;
-        bytes += length * token_bytes;
-        if (bytes_max && bytes > bytes_max && f->member_count)
-            continue;
-        take_one(d, i);
-        d->rotation = i + 1;
+        if (length_of(d, &d->running[i]) >= d->running[i].fill && !has_come_to_its_end(&d->running[i]))
+            take_one(d, i);
     }
     for (uint32_t i = 0; i < d->running_count; i++) {
         if (length_of(d, &d->running[i]) < d->running[i].fill && !has_come_to_its_end(&d->running[i]))
@@ -627,6 +718,7 @@ static void enter_round(struct workload_run *d)
     }
     f->begun = true;
     f->next_layer = f->in_flight = 0;
+    look_at_costs(d, f);
 }
 
 /* Whether the step being formed leaves alone what is kept for clients' sequences. */
@@ -663,6 +755,8 @@ static bool begin_round(struct workload_run *d, struct step *step)
     return true;
 }
 
+/* ---- slices of a round --------------------------------------------------------------------------- */
+
 /* The cursors of the slice's layers move, and its sequences take part in the step. */
 static void enter_step(struct workload_run *d, const struct slice *slice, struct step *step)
 {
@@ -678,19 +772,15 @@ static void enter_step(struct workload_run *d, const struct slice *slice, struct
         step_take_part(step, f->table_rows[i]);
 }
 
-/* Add the next layers of the round to the step being formed, as many as there is room for outputs. */
-static void add_slice(struct workload_run *d, struct step *step)
+/* Add whole layers to the step being formed. */
+static void add_layers(struct workload_run *d, struct step *step, uint32_t layers)
 {
     struct slice *slice = &d->slices[step_slot(step)];
     struct round *f = &d->rounds[d->now];
     size_t layer_bytes = f->row_count * d->row_bytes;
-    slice->round = f;
-    slice->first_layer = f->next_layer;
-    slice->layers = d->g->layers - f->next_layer;
-    if (f->row_count)
-        slice->layers = smaller(slice->layers, (uint32_t)(d->outputs_bytes / layer_bytes));
+    *slice = (struct slice){f, f->next_layer, layers, 0, f->row_count, slice->outputs};
     enter_step(d, slice, step);
-    for (uint32_t i = 0; i < slice->layers; i++) {
+    for (uint32_t i = 0; i < layers; i++) {
         const struct step_part part = {.producer = STEP_OF_WORKLOADS,
                                        .layer = slice->first_layer + i,
                                        .appends = d->appends,
@@ -699,14 +789,117 @@ static void add_slice(struct workload_run *d, struct step *step)
                                        .row_count = f->row_count,
                                        .q_source = d->q_source,
                                        .o = slice->outputs + i * layer_bytes,
-                                       .in_place = true};
+                                       .in_place = true,
+                                       .cost_us = layer_us(d, f, slice->first_layer + i)};
         step_add(step, &part);
     }
-    f->next_layer += slice->layers;
+    f->next_layer += layers;
     f->in_flight++;
 }
 
-void workload_run_fill(struct workload_run *d, struct step *step)
+/* Begin to cut the next layer; false if it cannot be cut. */
+static bool begin_cutting(struct workload_run *d, struct round *f)
+{
+    if (!f->in_order)
+        return false;
+    step_order(d->o.state->steps, f->next_layer, d->planner_rows, f->row_count, d->places);
+    if (!is_in_order(d, f->row_count))
+        return false;
+    slicing_begin(&f->queries, d->planner_rows, d->places, f->row_count, f->next_layer);
+    f->cutting = true;
+    f->appends_done = f->tokens_done = 0;
+    return true;
+}
+
+/* The next appends of the layer being cut, for which there is time; microseconds that they take. */
+static double cut_appends(struct workload_run *d, struct round *f, struct step *step, double room_us,
+                          struct step_part *part)
+{
+    const struct cost_work one = {.generated = 1};
+    double each = step_us_of(d->o.state->steps, &one);
+    uint32_t tokens =
+                 room_us / each < (double)d->rows_max ? larger(1, (uint32_t)(room_us / each)) : d->rows_max,
+             left = d->append_count - f->appends_done, n = 0, done = 0;
+    struct kv_append *appends = step_appends(step, smaller(left, tokens));
+    for (; appends && n < smaller(left, tokens) && done < tokens; n++) {
+        struct kv_append append = d->appends[f->appends_done];
+        uint32_t count = smaller(append.count - f->tokens_done, tokens - done);
+        append.position += f->tokens_done;
+        append.count = count;
+        appends[n] = append;
+        done += count;
+        f->tokens_done += count;
+        if (f->tokens_done == d->appends[f->appends_done].count) {
+            f->appends_done++;
+            f->tokens_done = 0;
+        }
+    }
+    part->appends = appends;
+    part->append_count = n;
+    return done * each;
+}
+
+/* Add a part of the layer being cut: appends first, then queries, segment by segment where need be. */
+static void add_part(struct workload_run *d, struct step *step, double room_us)
+{
+    struct slice *slice = &d->slices[step_slot(step)];
+    struct round *f = &d->rounds[d->now];
+    struct step_part part = {
+        .producer = STEP_OF_WORKLOADS, .layer = f->next_layer, .o = slice->outputs, .in_place = true};
+    *slice = (struct slice){f, f->next_layer, 0, 0, 0, slice->outputs};
+    bool began_done = f->appends_done == d->append_count, last = true;
+    if (!began_done)
+        part.cost_us = cut_appends(d, f, step, room_us, &part);
+    if (f->appends_done == d->append_count && (began_done || part.cost_us < room_us)) {
+        const struct slicing_room room = {room_us - part.cost_us, d->rows_max, part.append_count == 0};
+        double appends_us = part.cost_us;
+        uint32_t first;
+        if (!slicing_is_done(&f->queries) &&
+            slicing_next(&f->queries, d->o.state->steps, &room, &part, &first, &last)) {
+            part.q_source = d->q_source + first;
+            slice->first_row = first;
+            slice->rows = last ? part.row_count : 0;
+            part.cost_us += appends_us;
+        }
+    }
+    if (part.append_count == 0 && part.row_count == 0) { /* no states now: those of others are given back */
+        slice->round = NULL;
+        return;
+    }
+    if (!began_done && f->appends_done == d->append_count)
+        slice->layers = 1; /* its cursors move with the last append */
+    enter_step(d, slice, step);
+    slice->layers = 1;
+    step_add(step, &part);
+    f->in_flight++;
+    if (f->appends_done == d->append_count && slicing_is_done(&f->queries)) {
+        f->cutting = false;
+        f->next_layer++;
+    }
+}
+
+/* Add what there is time for of the round to the step being formed. */
+static void add_slice(struct workload_run *d, struct step *step, double room_us)
+{
+    struct round *f = &d->rounds[d->now];
+    uint32_t layers = 0, most = d->g->layers - f->next_layer;
+    double us = 0;
+    if (f->row_count)
+        most = smaller(most, (uint32_t)(d->outputs_bytes / (f->row_count * d->row_bytes)));
+    for (; !f->cutting && layers < most; layers++) {
+        us += layer_us(d, f, f->next_layer + layers);
+        if (us > room_us)
+            break;
+    }
+    if (layers > 0)
+        add_layers(d, step, layers);
+    else if (f->cutting || begin_cutting(d, f))
+        add_part(d, step, room_us);
+    else
+        add_layers(d, step, 1);
+}
+
+void workload_run_fill(struct workload_run *d, struct step *step, double room_us)
 {
     double now = d->o.state->now_s;
     const struct round *last = &d->rounds[d->now];
@@ -715,7 +908,7 @@ void workload_run_fill(struct workload_run *d, struct step *step)
         return;
     note_arrivals(d, now);
     if (last->begun && last->next_layer < d->g->layers) {
-        add_slice(d, step);
+        add_slice(d, step, room_us);
         return;
     }
     if (d->cancels || d->o.state->stopping || d->rounds[!d->now].begun) /* or it has no place yet */
@@ -723,7 +916,7 @@ void workload_run_fill(struct workload_run *d, struct step *step)
     d->now = !d->now;
     admit(d, now);
     if (begin_round(d, step))
-        add_slice(d, step);
+        add_slice(d, step, room_us);
     else
         d->now = !d->now;
 }
@@ -742,15 +935,15 @@ static void hash_rows(uint32_t worker, void *cookie)
     const struct hashing *h = cookie;
     const struct workload_run *d = h->d;
     const struct round *f = h->slice->round;
-    uint32_t pieces = (f->row_count + HASHED_ROWS - 1) / HASHED_ROWS, next = 0;
+    uint32_t rows = h->slice->rows, pieces = (rows + HASHED_ROWS - 1) / HASHED_ROWS, next = 0;
     (void)worker;
     while ((next = d->helpers ? thread_pool_take(d->helpers) : next) < h->slice->layers * pieces) {
         uint32_t layer = next / pieces, row = next % pieces * HASHED_ROWS;
-        for (uint32_t end = smaller(row + HASHED_ROWS, f->row_count); row < end; row++) {
-            size_t at = (size_t)layer * f->row_count + row;
-            d->hashes[at] =
-                workload_hash_row(f->rows[row].ordinal, f->rows[row].position, h->slice->first_layer + layer,
-                                  h->slice->outputs + at * d->row_bytes, d->row_bytes);
+        for (uint32_t end = smaller(row + HASHED_ROWS, rows); row < end; row++) {
+            size_t at = (size_t)layer * rows + row;
+            const struct output_row *of = &f->rows[h->slice->first_row + row];
+            d->hashes[at] = workload_hash_row(of->ordinal, of->position, h->slice->first_layer + layer,
+                                              h->slice->outputs + at * d->row_bytes, d->row_bytes);
         }
         next++;
     }
@@ -767,10 +960,10 @@ static void collect(struct workload_run *d, const struct slice *slice)
         thread_pool_run(d->helpers, hash_rows, &h);
     else
         hash_rows(0, &h);
-    for (size_t at = 0; at < (size_t)slice->layers * f->row_count; at++) {
-        const struct output_row *row = &f->rows[at % f->row_count];
+    for (size_t at = 0; at < (size_t)slice->layers * slice->rows; at++) {
+        const struct output_row *row = &f->rows[slice->first_row + at % slice->rows];
         struct workload *w = row->w;
-        uint32_t layer = slice->first_layer + (uint32_t)(at / f->row_count);
+        uint32_t layer = slice->first_layer + (uint32_t)(at / slice->rows);
         workload_digest(w, d->hashes[at]);
         w->report.rows++;
         for (uint32_t s = w->sequences[row->ordinal].next_sample;
@@ -1149,6 +1342,8 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->appends = calloc(d->appends_max, sizeof *d->appends);
     d->planner_rows = calloc(d->rows_max, sizeof *d->planner_rows);
     d->q_source = calloc(d->rows_max, sizeof *d->q_source);
+    d->places = calloc(d->rows_max, sizeof *d->places);
+    d->permuted = calloc(d->rows_max, ROW_LIST_BYTES);
     d->tokens = calloc(d->config->limits.sequence_tokens, sizeof *d->tokens);
     size_t layer_bytes = d->rows_max * d->row_bytes;
     d->outputs_bytes = layer_bytes > OUTPUT_BYTES ? layer_bytes : OUTPUT_BYTES;
@@ -1168,7 +1363,7 @@ int workload_run_create(const struct workload_run_options *options, struct workl
         made &= d->slices[slot].outputs != NULL;
     }
     if (!made || !d->running || !d->outlooks || !d->members || !d->requests || !d->appends ||
-        !d->planner_rows || !d->q_source || !d->tokens) {
+        !d->planner_rows || !d->q_source || !d->places || !d->permuted || !d->tokens) {
         workload_run_destroy(d);
         return ATTND_NO_MEMORY;
     }
@@ -1182,8 +1377,8 @@ void workload_run_destroy(struct workload_run *d)
         return;
     for (int i = 0; i < WORKLOADS_MAX; i++)
         workload_destroy(d->workloads[i]);
-    void *const arrays[] = {d->running, d->outlooks,     d->members,  d->requests,
-                            d->appends, d->planner_rows, d->q_source, d->tokens};
+    void *const arrays[] = {d->running,      d->outlooks, d->members, d->requests, d->appends,
+                            d->planner_rows, d->q_source, d->places,  d->permuted, d->tokens};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     thread_pool_destroy(d->helpers);

@@ -33,9 +33,9 @@ void workload_run_cancel(struct workload_run *run, struct call *call); /* CALL_W
 /* workload_run_promised: free or cached blocks that admitted sequences may still need. */
 uint32_t workload_run_promised(struct workload_run *run);
 
-/* workload_run_fill: add to the step being formed the next layers of the round, or of a new one, as much
- * as can run. workload_run_retire: a step has retired: take its outputs and go on. */
-void workload_run_fill(struct workload_run *run, struct step *step);
+/* workload_run_fill: add to the step being formed the next layers of the round, or of a new one, as many as
+ * are estimated to take `room_us`; if none, a part of one. workload_run_retire: a step has retired: take its outputs and go on. */
+void workload_run_fill(struct workload_run *run, struct step *step, double room_us);
 void workload_run_retire(struct workload_run *run, const struct step *step);
 
 /* workload_run_verify: verify a part of a row, now and then, or at once when the engine is `idle`. False

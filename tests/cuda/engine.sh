@@ -33,7 +33,7 @@ run scarce "$part" --config config/llama-3-8b.jsonc --set pool.blocks=400 --set 
 expect 'with few blocks: verified' 'finished true' "$(verified scarce)"
 expect 'and preempted' true "$(jq '.preemptions > 0' "$WORK/scarce")"
 expect 'with the same digest' "$(digest plenty)" "$(digest scarce)"
-run bounded "$part" --config config/llama-3-8b.jsonc --set scheduler.step_bytes_max=200MiB
+run bounded "$part" --config config/llama-3-8b.jsonc --set scheduler.step_us_max=100
 expect 'in bounded steps: the same digest' "$(digest plenty)" "$(digest bounded)"
 
 # A prefix is appended once, by the first of those that share it, also while steps overlap.

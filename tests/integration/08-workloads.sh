@@ -168,7 +168,7 @@ again 'a tight pool, optimistic' '.preemptions > 0 and .tokens.recomputed > 0' -
     --set scheduler.admission=optimistic
 again 'four sequences at a time' ".steps > 2 * $steps" --set limits.sequences=4
 again 'small steps' ".steps > $steps" --set scheduler.step_rows_max=32
-again 'steps of few bytes' ".steps > $steps" --set scheduler.step_bytes_max=65536
+again "steps of little time" ".steps > $steps" --set scheduler.step_us_max=50
 again 'one thread' '.steps > 0' --set backend.threads=1
 again 'in other blocks' '.steps > 0' --set geometry.block_size=32 --set geometry.layout=nhd
 

@@ -80,7 +80,6 @@ static void choose_limits(struct settings *s)
     set(s, "limits.sequence_tokens", one_of(tokens, 3));
     set(s, "limits.calls", 4 + below(SIM_CALLS_MOST - 8));
     set(s, "scheduler.step_rows_max", 8 + below(below(2) ? 24 : 120));
-    set(s, "scheduler.step_bytes_max", below(3) ? 0 : 1000 + below(20000));
     set(s, "scheduler.batch_window_us", one_of(windows, 4));
     set(s, "scheduler.slow_step_ms", 0);
     s->list[s->count++] = below(2) ? "scheduler.admission=optimistic" : "scheduler.admission=forecast";
