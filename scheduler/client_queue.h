@@ -1,16 +1,16 @@
-/* client_queue.h - the calls of clients that wait for a step: appends, attends, calls on leased blocks,
- * leases, and what has to wait behind such calls. A producer of step.h. Engine thread. */
+/* client_queue.h - the requests of clients that wait for a step: appends, attends, requests on leased blocks,
+ * leases, and what has to wait behind such requests. A producer of step.h. Engine thread. */
 #ifndef SCHEDULER_CLIENT_QUEUE_H
 #define SCHEDULER_CLIENT_QUEUE_H
 
-#include "scheduler/call.h"
+#include "scheduler/requests.h"
 #include "scheduler/engine_state.h"
 
 struct client_queue;
 
 struct client_queue_options {
     struct engine_state *state;
-    void (*complete)(struct call *call, void *cookie);
+    void (*complete)(struct request *request, void *cookie);
     void *cookie;
 };
 
@@ -18,25 +18,25 @@ struct client_queue_options {
 MUST_USE int client_queue_create(const struct client_queue_options *options, struct client_queue **queue);
 void client_queue_destroy(struct client_queue *queue);
 
-/* client_queue_add: queue a call of kind CALL_APPEND, CALL_ATTEND, CALL_PAGED, CALL_LEASE, CALL_FORK or
- * CALL_TRUNCATE; one that can never run is completed at once. */
-void client_queue_add(struct client_queue *queue, struct call *call);
+/* client_queue_add: queue a request on sequences or leases that a step carries out, or that waits for
+ * blocks or for other requests; one that can never run is completed at once. */
+void client_queue_add(struct client_queue *queue, struct request *request);
 
-/* client_queue_drop(queue, id): fail the queued calls on a sequence that is about to be deleted. */
+/* client_queue_drop(queue, id): fail the queued requests on a sequence that is about to be deleted. */
 void client_queue_drop(struct client_queue *queue, uint64_t id);
 
-/* client_queue_fill: take into the step being formed what fits, oldest first. Calls that fail, and those
+/* client_queue_fill: take into the step being formed what fits, oldest first. Requests that fail, and those
  * that compute nothing, are completed on the way. */
 void client_queue_fill(struct client_queue *queue, struct step *step);
 
-/* client_queue_retire: a step has retired: complete its calls. */
+/* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);
 
 /* client_queue_wait_s: seconds until what is queued has to run, since its queries have waited for company
  * as long as they may; 0: now, negative: nothing is queued. */
 double client_queue_wait_s(const struct client_queue *queue);
 
-/* Whether a call waits for a moment without a step in flight. */
+/* Whether a request waits for a moment without a step in flight. */
 bool client_queue_needs_idle(const struct client_queue *queue);
 
 #endif

@@ -11,41 +11,41 @@
 
 #include "scheduler/inspect.h"
 
-int client_tables_check(const struct engine_state *state, struct call *call)
+int client_tables_check(const struct engine_state *state, struct request *request)
 {
-    const struct call_paged *p = call->paged;
+    const struct request_paged *p = request->paged;
     uint32_t size = state->config->geometry.block_size;
-    unsigned long long id = call->sequences[0].id;
-    uint32_t row = inspect_find(state, call, id), room = step_table_blocks(state->steps);
+    unsigned long long id = request->sequences[0].id;
+    uint32_t row = inspect_find(state, request, id), room = step_table_blocks(state->steps);
     if (row == NO_ROW)
-        return call->status;
+        return request->status;
     if (p->sequences + (p->tokens + room - 1) / room > STEP_LOOSE_TABLES)
-        return call_fail(call, ATTND_INVALID, "%u sequences and %u tokens are too many for one call",
-                         p->sequences, p->tokens);
+        return request_fail(request, ATTND_INVALID, "%u sequences and %u tokens are too many for one call",
+                            p->sequences, p->tokens);
     for (uint32_t s = 0; s < p->sequences; s++) {
         if (p->first[s + 1] - p->first[s] > room)
-            return call_fail(call, ATTND_INVALID, "sequence %u has %u blocks; a table has room for %u", s,
-                             p->first[s + 1] - p->first[s], room);
+            return request_fail(request, ATTND_INVALID, "sequence %u has %u blocks; a table has room for %u",
+                                s, p->first[s + 1] - p->first[s], room);
         for (uint32_t i = p->first[s]; i < p->first[s + 1]; i++) {
             if (state->lease_of[p->ids[i]] != row)
-                return call_fail(call, ATTND_INVALID,
-                                 "block_tables: sequence %u, entry %u: block %u is not in lease %llu", s,
-                                 i - p->first[s], p->ids[i], id);
+                return request_fail(request, ATTND_INVALID,
+                                    "block_tables: sequence %u, entry %u: block %u is not in lease %llu", s,
+                                    i - p->first[s], p->ids[i], id);
         }
     }
     for (uint32_t i = 0; i < p->tokens; i++) {
         int64_t slot = p->slots[i];
         if (slot >= 0 && state->lease_of[slot / size] != row)
-            return call_fail(call, ATTND_INVALID,
-                             "slot_mapping: token %u: slot %lld is in block %lld, which is not in lease "
-                             "%llu",
-                             i, (long long)slot, (long long)(slot / size), id);
+            return request_fail(request, ATTND_INVALID,
+                                "slot_mapping: token %u: slot %lld is in block %lld, which is not in lease "
+                                "%llu",
+                                i, (long long)slot, (long long)(slot / size), id);
     }
     return 0;
 }
 
 /* The appends, in runs of consecutive slots of a block; each run takes an entry of a table. */
-static void fill_appends(const struct engine_state *state, const struct call_paged *p, struct step *step,
+static void fill_appends(const struct engine_state *state, const struct request_paged *p, struct step *step,
                          struct client_tables_part *part)
 {
     uint32_t size = state->config->geometry.block_size, room = step_table_blocks(state->steps);
@@ -70,12 +70,12 @@ static void fill_appends(const struct engine_state *state, const struct call_pag
     }
 }
 
-void client_tables_fill(const struct engine_state *state, const struct call *call, struct step *step,
+void client_tables_fill(const struct engine_state *state, const struct request *request, struct step *step,
                         struct client_tables_part *part)
 {
-    const struct call_paged *p = call->paged;
+    const struct request_paged *p = request->paged;
     part->row_count = part->append_count = 0;
-    for (uint32_t s = 0; call->q && s < p->sequences; s++) {
+    for (uint32_t s = 0; request->q && s < p->sequences; s++) {
         uint32_t n = p->indptr[s + 1] - p->indptr[s];
         struct step_table table = step_set_table(step, p->ids + p->first[s], p->first[s + 1] - p->first[s]);
         for (uint32_t r = 0; r < n; r++)

@@ -6,10 +6,10 @@
  *                                     workload_run.c   > step.c -> planner -> backend
  *   take   <- notify  <=== ring ===   completed when their step retires
  *
- * A turn retires the steps that the backend has done, takes as many calls from the ring as were there
+ * A turn retires the steps that the backend has done, takes as many requests from the ring as were there
  * when it began, forms a step of what clients and workloads have to compute, and submits it. While steps
- * are in flight turns follow each other, so a question never waits for the device. Calls on one sequence
- * keep their order; only a delete ends the queued calls on its sequence instead. */
+ * are in flight turns follow each other, so a question never waits for the device. Requests on one sequence
+ * keep their order; only a delete ends the queued requests on its sequence instead. */
 #include "scheduler/engine.h"
 
 #include "config/clock.h"
@@ -47,18 +47,18 @@ struct engine {
     struct engine_options o;
     struct engine_state state;
 
-    struct call *alone, **alone_end; /* calls that wait until no step is in flight */
+    struct request *alone, **alone_end; /* requests that wait until no step is in flight */
 
-    struct call *calls; /* [limits.calls] */
+    struct request *requests; /* [limits.calls] */
     uint8_t *arenas;
-    struct call **free_calls; /* the loop's stack */
+    struct request **free_requests; /* the loop's stack */
     uint32_t free_count;
     struct ring to_engine, to_loop;
     int wake; /* eventfd: something is in to_engine */
     pthread_t thread;
     bool started;
     _Atomic bool stop;
-    _Atomic uint64_t busy_since_us; /* 0: waiting for calls */
+    _Atomic uint64_t busy_since_us; /* 0: waiting for requests */
     bool awaits;                    /* the oldest step in flight, and */
     double awaits_since_s;          /* since when: turns that found it not done */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
@@ -66,23 +66,24 @@ struct engine {
     _Atomic bool has_sinks, has_alibi; /* whether all.constants has them, for other threads */
 };
 
-/* Whether calls of that kind have results that only a sound backend gives. */
-static bool needs_backend(enum call_kind kind)
+/* Whether requests of that kind have results that only a sound backend gives. */
+static bool needs_backend(enum request_kind kind)
 {
-    return kind == CALL_APPEND || kind == CALL_ATTEND || kind == CALL_PAGED || kind == CALL_LEASE ||
-           kind == CALL_MERGE || kind == CALL_PARAMETERS || kind == CALL_SELF_TEST ||
-           kind == CALL_WORKLOAD_START || kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL;
+    return kind == REQUEST_APPEND || kind == REQUEST_ATTEND || kind == REQUEST_PAGED ||
+           kind == REQUEST_LEASE || kind == REQUEST_MERGE || kind == REQUEST_PARAMETERS ||
+           kind == REQUEST_SELF_TEST || kind == REQUEST_WORKLOAD_START || kind == REQUEST_WORKLOAD ||
+           kind == REQUEST_WORKLOAD_CANCEL;
 }
 
-static void complete(struct call *call, void *cookie)
+static void complete(struct request *request, void *cookie)
 {
     struct engine *e = cookie;
     const char *failure = step_failure(e->state.steps);
-    if (failure && needs_backend(call->kind)) { /* whatever else it seems to be */
-        call_fail(call, ATTND_DEVICE, "%s; the daemon ends", failure);
+    if (failure && needs_backend(request->kind)) { /* whatever else it seems to be */
+        request_fail(request, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
     }
-    bool put = ring_put(&e->to_loop, call); /* it has room for every call */
+    bool put = ring_put(&e->to_loop, request); /* it has room for every request */
     assert(put);
     (void)put;
     e->o.notify(e->o.cookie);
@@ -95,23 +96,23 @@ static struct block_tables *tables_of(const struct engine *e)
 
 /* ---- states -------------------------------------------------------------------------------------- */
 
-static void run_merge(struct engine *e, struct call *call)
+static void run_merge(struct engine *e, struct request *request)
 {
     const struct geometry *g = &e->o.config->geometry;
-    size_t heads = (size_t)call->rows * g->query_heads;
-    struct merge_states m = {.states = call->count,
-                             .rows = call->rows,
+    size_t heads = (size_t)request->rows * g->query_heads;
+    struct merge_states m = {.states = request->count,
+                             .rows = request->rows,
                              .heads = g->query_heads,
                              .head_dim = g->head_dim,
                              .dtype = g->dtype,
-                             .o = call->q,
-                             .lse = call->k};
-    m.merged_o = call->o = call_alloc(call, heads, g->head_dim * dtype_bytes(g->dtype));
-    m.merged_lse = call->lse = call_alloc(call, heads, sizeof *call->lse);
-    if (call->o && call->lse)
+                             .o = request->q,
+                             .lse = request->k};
+    m.merged_o = request->o = request_alloc(request, heads, g->head_dim * dtype_bytes(g->dtype));
+    m.merged_lse = request->lse = request_alloc(request, heads, sizeof *request->lse);
+    if (request->o && request->lse)
         step_merge_states(e->state.steps, &m);
     else
-        call_fail(call, ATTND_INVALID, "%u rows are too many for one call", call->rows);
+        request_fail(request, ATTND_INVALID, "%u rows are too many for one call", request->rows);
 }
 
 /* ---- model constants ----------------------------------------------------------------------------- */
@@ -126,12 +127,12 @@ static int replace_constants(struct engine *e, const struct model_constants *wit
     return rc;
 }
 
-static void run_parameters(struct engine *e, struct call *call)
+static void run_parameters(struct engine *e, struct request *request)
 {
     if (step_has_appended(e->state.steps))
-        call_fail(call, ATTND_FIXED, "something was appended already; they are fixed from then on");
-    else if (replace_constants(e, &call->parameters) != 0)
-        call_fail(call, ATTND_NO_MEMORY, "no memory for the parameters");
+        request_fail(request, ATTND_FIXED, "something was appended already; they are fixed from then on");
+    else if (replace_constants(e, &request->parameters) != 0)
+        request_fail(request, ATTND_NO_MEMORY, "no memory for the parameters");
 }
 
 /* In debug and sanitizer builds every operation is followed by a walk over all invariants. */
@@ -148,110 +149,110 @@ static void check_invariants(struct engine *e)
 #endif
 }
 
-/* ---- calls --------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------------ */
 
-/* A call that needs the backend to itself: it waits until no step is in flight. */
-static void run_alone(struct engine *e, struct call *call)
+/* A request that needs the backend to itself: it waits until no step is in flight. */
+static void run_alone(struct engine *e, struct request *request)
 {
     if (e->state.failed) {
-        complete(call, e); /* which says that it has */
+        complete(request, e); /* which says that it has */
         return;
     }
-    if (call->kind == CALL_MERGE)
-        run_merge(e, call);
-    else if (call->kind == CALL_PARAMETERS)
-        run_parameters(e, call);
+    if (request->kind == REQUEST_MERGE)
+        run_merge(e, request);
+    else if (request->kind == REQUEST_PARAMETERS)
+        run_parameters(e, request);
     else if (!step_self_test(e->state.steps))
-        call->fault = "the kernels differ from the reference";
-    complete(call, e);
+        request->fault = "the kernels differ from the reference";
+    complete(request, e);
 }
 
-static void queue_alone(struct engine *e, struct call *call)
+static void queue_alone(struct engine *e, struct request *request)
 {
-    *e->alone_end = call;
-    call->next_ready = NULL;
-    e->alone_end = &call->next_ready;
+    *e->alone_end = request;
+    request->next_ready = NULL;
+    e->alone_end = &request->next_ready;
 }
 
-/* Run one call that waits for that, if no step is in flight. */
+/* Run one request that waits for that, if no step is in flight. */
 static bool run_next_alone(struct engine *e)
 {
-    struct call *call = e->alone;
-    if (!call || steps_in_flight(e->state.steps))
+    struct request *request = e->alone;
+    if (!request || steps_in_flight(e->state.steps))
         return false;
-    e->alone = call->next_ready;
+    e->alone = request->next_ready;
     if (!e->alone)
         e->alone_end = &e->alone;
-    run_alone(e, call);
+    run_alone(e, request);
     return true;
 }
 
-static void handle(struct engine *e, struct call *call)
+static void handle(struct engine *e, struct request *request)
 {
     struct engine_state *state = &e->state;
-    switch (call->kind) {
-    case CALL_APPEND:
-    case CALL_ATTEND:
-    case CALL_PAGED:
-    case CALL_LEASE:
-    case CALL_FORK:
-    case CALL_TRUNCATE:
-        client_queue_add(state->clients, call);
+    switch (request->kind) {
+    case REQUEST_APPEND:
+    case REQUEST_ATTEND:
+    case REQUEST_PAGED:
+    case REQUEST_LEASE:
+    case REQUEST_FORK:
+    case REQUEST_TRUNCATE:
+        client_queue_add(state->clients, request);
         return;
-    case CALL_MERGE:
-    case CALL_PARAMETERS:
-    case CALL_SELF_TEST:
-        queue_alone(e, call);
+    case REQUEST_MERGE:
+    case REQUEST_PARAMETERS:
+    case REQUEST_SELF_TEST:
+        queue_alone(e, request);
         return;
-    case CALL_WORKLOAD_START:
-        workload_run_start(state->workloads, call);
+    case REQUEST_WORKLOAD_START:
+        workload_run_start(state->workloads, request);
         return;
-    case CALL_WORKLOAD:
-        workload_run_look(state->workloads, call);
+    case REQUEST_WORKLOAD:
+        workload_run_look(state->workloads, request);
         return;
-    case CALL_WORKLOAD_CANCEL:
-        workload_run_cancel(state->workloads, call);
+    case REQUEST_WORKLOAD_CANCEL:
+        workload_run_cancel(state->workloads, request);
         return;
-    case CALL_CREATE:
-        sequence_ops_create(state, call);
+    case REQUEST_CREATE:
+        sequence_ops_create(state, request);
         state->epoch++;
         break;
-    case CALL_DELETE:
-        if (sequence_ops_find(state, call) != NO_ROW) {
-            client_queue_drop(state->clients, call->id);
-            sequence_ops_delete(state, call);
+    case REQUEST_DELETE:
+        if (sequence_ops_find(state, request) != NO_ROW) {
+            client_queue_drop(state->clients, request->id);
+            sequence_ops_delete(state, request);
             state->epoch++;
         }
         break;
-    case CALL_TRIM:
-        call->count = block_tables_trim(tables_of(e));
+    case REQUEST_TRIM:
+        request->count = block_tables_trim(tables_of(e));
         state->epoch++;
         break;
-    case CALL_SEQUENCE:
-        inspect_sequence(state, call);
+    case REQUEST_SEQUENCE:
+        inspect_sequence(state, request);
         break;
-    case CALL_BLOCKS:
-        inspect_blocks(state, call);
+    case REQUEST_BLOCKS:
+        inspect_blocks(state, request);
         break;
-    case CALL_STATS:
-        inspect_stats(state, call);
+    case REQUEST_STATS:
+        inspect_stats(state, request);
         break;
-    case CALL_LIST:
-        inspect_list(state, call);
+    case REQUEST_LIST:
+        inspect_list(state, request);
         break;
-    case CALL_POOL:
-        inspect_pool(state, call);
+    case REQUEST_POOL:
+        inspect_pool(state, request);
         break;
-    case CALL_AUDIT:
-        call->fault = block_tables_fault(tables_of(e));
+    case REQUEST_AUDIT:
+        request->fault = block_tables_fault(tables_of(e));
         break;
     }
-    complete(call, e);
+    complete(request, e);
 }
 
-/* Handle the calls that are in the ring now; those that come meanwhile have their turn later, so that
+/* Handle the requests that are in the ring now; those that come meanwhile have their turn later, so that
  * steps are formed however many come. */
-static bool take_calls(struct engine *e)
+static bool take_requests(struct engine *e)
 {
     uint32_t n = ring_count(&e->to_engine);
     for (uint32_t i = 0; i < n; i++) {
@@ -331,7 +332,7 @@ bool engine_turn(struct engine *e, double now_s)
     bool worked = retire_steps(e);
     watch_steps(e, worked);
     note_failure(e);
-    worked |= take_calls(e);
+    worked |= take_requests(e);
     worked |= run_next_alone(e);
     sequence_ops_reap(&e->state);
     bool formed = form_step(e);
@@ -361,7 +362,7 @@ bool engine_in_flight(const struct engine *e)
 
 /* ---- the thread ---------------------------------------------------------------------------------- */
 
-/* Until a call comes, or there is something to do without one. */
+/* Until a request comes, or there is something to do without one. */
 static void wait_for_work(struct engine *e)
 {
     double idle = engine_idle_s(e);
@@ -398,46 +399,46 @@ static void wake_engine(struct engine *e)
 
 /* ---- the loop's side ----------------------------------------------------------------------------- */
 
-struct call *engine_acquire(struct engine *e)
+struct request *engine_acquire(struct engine *e)
 {
     if (e->free_count == 0)
         return NULL;
-    struct call *call = e->free_calls[--e->free_count];
-    *call = (struct call){.arena = e->arenas + (size_t)(call - e->calls) * CALL_ARENA_BYTES,
-                          .arena_bytes = CALL_ARENA_BYTES,
-                          .answer_status = 200};
-    return call;
+    struct request *request = e->free_requests[--e->free_count];
+    *request = (struct request){.arena = e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES,
+                                .arena_bytes = REQUEST_ARENA_BYTES,
+                                .answer_status = 200};
+    return request;
 }
 
-void engine_reuse(struct call *call, enum call_kind kind)
+void engine_reuse(struct request *request, enum request_kind kind)
 {
-    *call = (struct call){.kind = kind,
-                          .id = call->id,
-                          .cookie = call->cookie,
-                          .answer_status = call->answer_status,
-                          .streams = call->streams,
-                          .cancels = call->cancels,
-                          .arena = call->arena,
-                          .arena_bytes = call->arena_bytes};
+    *request = (struct request){.kind = kind,
+                                .id = request->id,
+                                .cookie = request->cookie,
+                                .answer_status = request->answer_status,
+                                .streams = request->streams,
+                                .cancels = request->cancels,
+                                .arena = request->arena,
+                                .arena_bytes = request->arena_bytes};
 }
 
-void engine_submit(struct engine *e, struct call *call)
+void engine_submit(struct engine *e, struct request *request)
 {
-    call->submitted_s = e->o.clock(e->o.cookie);
-    bool put = ring_put(&e->to_engine, call); /* it has room for every call */
+    request->submitted_s = e->o.clock(e->o.cookie);
+    bool put = ring_put(&e->to_engine, request); /* it has room for every request */
     assert(put);
     (void)put;
     wake_engine(e);
 }
 
-struct call *engine_take(struct engine *e)
+struct request *engine_take(struct engine *e)
 {
     return ring_take(&e->to_loop);
 }
 
-void engine_release(struct engine *e, struct call *call)
+void engine_release(struct engine *e, struct request *request)
 {
-    e->free_calls[e->free_count++] = call;
+    e->free_requests[e->free_count++] = request;
 }
 
 const struct attention_info *engine_backend(const struct engine *e)
@@ -481,9 +482,9 @@ void engine_give_up(struct engine *e, const char *why)
     atomic_compare_exchange_strong(&e->failure, &none, why);
 }
 
-struct call *engine_call(const struct engine *e, uint32_t i)
+struct request *engine_request(const struct engine *e, uint32_t i)
 {
-    return &e->calls[i];
+    return &e->requests[i];
 }
 
 double engine_stall_s(const struct engine *e)
@@ -500,18 +501,18 @@ static double real_clock(void *cookie)
     return clock_s();
 }
 
-static int make_calls(struct engine *e)
+static int make_requests(struct engine *e)
 {
     uint32_t n = e->o.config->limits.calls;
-    e->calls = calloc(n, sizeof *e->calls);
-    e->free_calls = calloc(n, sizeof *e->free_calls);
-    void *arenas = mmap(NULL, (size_t)n * CALL_ARENA_BYTES, PROT_READ | PROT_WRITE,
+    e->requests = calloc(n, sizeof *e->requests);
+    e->free_requests = calloc(n, sizeof *e->free_requests);
+    void *arenas = mmap(NULL, (size_t)n * REQUEST_ARENA_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!e->calls || !e->free_calls || arenas == MAP_FAILED)
+    if (!e->requests || !e->free_requests || arenas == MAP_FAILED)
         return ATTND_NO_MEMORY;
     e->arenas = arenas;
     for (uint32_t i = n; i-- > 0;)
-        e->free_calls[e->free_count++] = &e->calls[i];
+        e->free_requests[e->free_count++] = &e->requests[i];
     return ring_init(&e->to_engine, n) || ring_init(&e->to_loop, n) ? ATTND_NO_MEMORY : 0;
 }
 
@@ -527,17 +528,17 @@ static int make_lease_table(struct engine *e)
 
 static int make_parts(struct engine *e)
 {
-    const struct client_queue_options calls = {.state = &e->state, .complete = complete, .cookie = e};
+    const struct client_queue_options requests = {.state = &e->state, .complete = complete, .cookie = e};
     const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
     int rc = sequences_create(c->limits.sequences, &e->state.sequences);
     if (rc == 0)
         rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size, &e->state.prompts);
     if (rc == 0)
-        rc = client_queue_create(&calls, &e->state.clients);
+        rc = client_queue_create(&requests, &e->state.clients);
     if (rc == 0)
         rc = workload_run_create(&workloads, &e->state.workloads);
-    return rc == 0 ? make_calls(e) : rc;
+    return rc == 0 ? make_requests(e) : rc;
 }
 
 /* The bounds of a step, as the configuration or else the backend has them. */
@@ -609,10 +610,10 @@ void engine_destroy(struct engine *e)
     steps_destroy(e->state.steps);
     model_constants_deinit(&e->state.constants);
     free(e->state.lease_of);
-    free(e->free_calls);
+    free(e->free_requests);
     if (e->arenas)
-        munmap(e->arenas, (size_t)e->o.config->limits.calls * CALL_ARENA_BYTES);
-    free(e->calls);
+        munmap(e->arenas, (size_t)e->o.config->limits.calls * REQUEST_ARENA_BYTES);
+    free(e->requests);
     ring_deinit(&e->to_engine);
     ring_deinit(&e->to_loop);
     if (e->wake >= 0)

@@ -1,14 +1,14 @@
 /* engine.h - the engine thread: the only one that touches the allocator, the sequences and the backend.
  *
- * The loop thread acquires a call, fills it in and submits it; the engine completes it and notifies the
- * loop, which takes it, reads the answer and releases it. Calls that compute (append, attend) are
+ * The loop thread acquires a request, fills it in and submits it; the engine completes it and notifies the
+ * loop, which takes it, reads the answer and releases it. Requests that compute (append, attend) are
  * gathered into steps: whatever is ready for the same layer when a step is formed shares it. */
 #ifndef SCHEDULER_ENGINE_H
 #define SCHEDULER_ENGINE_H
 
 #include "config/config.h"
 #include "kernels/attention.h"
-#include "scheduler/call.h"
+#include "scheduler/requests.h"
 
 struct engine;
 
@@ -35,39 +35,39 @@ MUST_USE int engine_create(const struct engine_options *options, struct engine *
 /* engine_start: begin the thread, which makes turn after turn. Returns 0 or ATTND_NO_MEMORY. */
 MUST_USE int engine_start(struct engine *engine);
 
-/* engine_turn(engine, now_s): retire the steps that are done, take the calls that are there, form and
+/* engine_turn(engine, now_s): retire the steps that are done, take the requests that are there, form and
  * submit a step. For the engine's own thread, or, if it was not started, for whoever simulates it. Returns
  * whether anything was done. */
 bool engine_turn(struct engine *engine, double now_s);
 
 /* engine_in_flight: whether a step is; then turns follow each other. engine_idle_s: otherwise, seconds
- * until a turn has something to do if no call comes; negative: never. The engine's thread. */
+ * until a turn has something to do if no request comes; negative: never. The engine's thread. */
 bool engine_in_flight(const struct engine *engine);
 double engine_idle_s(const struct engine *engine);
 
-/* engine_destroy: finish what has been submitted, end the thread. Calls not taken are dropped. NULL is
+/* engine_destroy: finish what has been submitted, end the thread. Requests not taken are dropped. NULL is
  * fine. */
 void engine_destroy(struct engine *engine);
 
-/* Loop thread. engine_acquire: an empty call, NULL when all are under way. engine_submit: hand it over.
- * engine_take: a completed call, NULL when there is none. engine_release: give a call back. */
-struct call *engine_acquire(struct engine *engine);
-void engine_submit(struct engine *engine, struct call *call);
-struct call *engine_take(struct engine *engine);
-void engine_release(struct engine *engine, struct call *call);
+/* Loop thread. engine_acquire: an empty request, NULL when all are under way. engine_submit: hand it over.
+ * engine_take: a completed request, NULL when there is none. engine_release: give a request back. */
+struct request *engine_acquire(struct engine *engine);
+void engine_submit(struct engine *engine, struct request *request);
+struct request *engine_take(struct engine *engine);
+void engine_release(struct engine *engine, struct request *request);
 
-/* engine_reuse: make a completed call one of another kind, keeping its id and what is the loop's own.
+/* engine_reuse: make a completed request one of another kind, keeping its id and what is the loop's own.
  */
-void engine_reuse(struct call *call, enum call_kind kind);
+void engine_reuse(struct request *request, enum request_kind kind);
 
 /* Any thread. */
 const struct attention_info *engine_backend(const struct engine *engine);
 double engine_roof_gb_per_s(const struct engine *engine);
 double engine_grouping_us(const struct engine *engine); /* planner.h */
-bool engine_has_sinks(const struct engine *engine);     /* configured, or given to CALL_PARAMETERS */
+bool engine_has_sinks(const struct engine *engine);     /* configured, or given to REQUEST_PARAMETERS */
 bool engine_has_alibi(const struct engine *engine);
 
-/* engine_failure: why the backend has stopped working for good, or NULL. From then on every call that
+/* engine_failure: why the backend has stopped working for good, or NULL. From then on every request that
  * computes fails with ATTND_DEVICE. */
 const char *engine_failure(const struct engine *engine);
 
@@ -75,10 +75,10 @@ const char *engine_failure(const struct engine *engine);
 uint64_t engine_device_call(const struct engine *engine);
 
 /* Loop thread, when a driver does not return. engine_give_up: what engine_failure() says from now on, a
- * string that stays; the engine must not be destroyed any more. engine_call: call `i` of limits.calls,
+ * string that stays; the engine must not be destroyed any more. engine_request: request `i` of limits.calls,
  * wherever it is. */
 void engine_give_up(struct engine *engine, const char *why);
-struct call *engine_call(const struct engine *engine, uint32_t i);
+struct request *engine_request(const struct engine *engine, uint32_t i);
 
 /* engine_stall_s: seconds since the engine last showed that it is alive, while it has work; 0 without
  * work. */

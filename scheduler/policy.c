@@ -1,7 +1,7 @@
 /* policy.c - see policy.h.
  *
  * Turns: by priority, then by arrival. Victims: the lowest priority first, never one above the asker;
- * idle ones before those with a call queued; then the one that moves least and is enough, then the one
+ * idle ones before those with a request queued; then the one that moves least and is enough, then the one
  * that gives most; then the latest. */
 #include "scheduler/policy.h"
 

@@ -8,24 +8,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A call of a client, or a sequence of a workload, that waits for its turn. */
+/* A request of a client, or a sequence of a workload, that waits for its turn. */
 struct policy_claim {
     int32_t priority; /* larger first */
     double arrived_s;
-    uint64_t id; /* a workload's id and an ordinal in it settle what is left; 0 for calls */
+    uint64_t id; /* a workload's id and an ordinal in it settle what is left; 0 for requests */
     uint32_t ordinal;
 };
 
 /* policy_goes_before: whether `a` has its turn before `b`. A strict order. */
 bool policy_goes_before(const struct policy_claim *a, const struct policy_claim *b);
 
-/* policy_of_both: the priority of a call on two sequences. */
+/* policy_of_both: the priority of a request on two sequences. */
 int32_t policy_of_both(int32_t a, int32_t b);
 
 /* A sequence whose blocks could be given to somebody else. */
 struct policy_victim {
     int32_t priority;
-    bool waited_for; /* a call on it is queued */
+    bool waited_for; /* a request on it is queued */
     uint32_t blocks; /* that it would give back */
     double created_s;
 };

@@ -6,7 +6,7 @@
 #ifndef SCHEDULER_RESERVATION_H
 #define SCHEDULER_RESERVATION_H
 
-#include "scheduler/call.h"
+#include "scheduler/requests.h"
 #include "scheduler/engine_state.h"
 
 /* reservation_promised: blocks that are kept for sequences of clients and of workloads. */

@@ -13,142 +13,142 @@ enum {
 
 static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
 
-uint32_t sequence_ops_find(struct engine_state *state, struct call *call)
+uint32_t sequence_ops_find(struct engine_state *state, struct request *request)
 {
-    uint32_t row = inspect_find(state, call, call->id);
+    uint32_t row = inspect_find(state, request, request->id);
     if (row == NO_ROW)
         return NO_ROW;
     uint64_t workload = sequences_at(state->sequences, row)->workload;
     if (!workload)
         return row;
-    call_fail(call, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu",
-              (unsigned long long)call->id, (unsigned long long)workload);
+    request_fail(request, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu",
+                 (unsigned long long)request->id, (unsigned long long)workload);
     return NO_ROW;
 }
 
 /* ---- what changes sequences ---------------------------------------------------------------------- */
 
-/* A row that shares what is cached of the call's first `tokens` tokens, under its salt. */
-static int add_row(struct engine_state *state, const struct call *call, uint32_t tokens, uint32_t *row)
+/* A row that shares what is cached of the request's first `tokens` tokens, under its salt. */
+static int add_row(struct engine_state *state, const struct request *request, uint32_t tokens, uint32_t *row)
 {
     uint32_t root =
-        block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
-    int rc = block_tables_add(step_tables(state->steps), root, call->tokens, tokens, row);
+        block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->salt, request->salt_bytes);
+    int rc = block_tables_add(step_tables(state->steps), root, request->tokens, tokens, row);
     block_tables_close_root(step_tables(state->steps), root); /* the row keeps its own reference */
     return rc;
 }
 
 /* Whether `children` sequences that declare max_tokens may be made, forks at `tokens`, or a new one;
- * else the call has failed. */
-static bool may_declare(struct engine_state *state, struct call *call, uint32_t max_tokens, uint32_t tokens,
-                        uint32_t children)
+ * else the request has failed. */
+static bool may_declare(struct engine_state *state, struct request *request, uint32_t max_tokens,
+                        uint32_t tokens, uint32_t children)
 {
     const struct config *c = state->config;
-    bool forks = call->kind == CALL_FORK;
+    bool forks = request->kind == REQUEST_FORK;
     uint64_t need = (uint64_t)reservation_need(state, max_tokens, tokens, forks) * children;
     need += forks && need; /* the parent may have to copy its last block too */
     uint64_t whole = ((uint64_t)max_tokens + c->geometry.block_size - 1) / c->geometry.block_size;
     if (max_tokens && (whole > c->pool_blocks || max_tokens > c->limits.sequence_tokens)) {
-        call_fail(call, ATTND_INVALID,
-                  "max_tokens %u are %llu blocks of %u tokens; the pool has %llu, and "
-                  "limits.sequence_tokens is %u",
-                  max_tokens, (unsigned long long)whole, c->geometry.block_size,
-                  (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
+        request_fail(request, ATTND_INVALID,
+                     "max_tokens %u are %llu blocks of %u tokens; the pool has %llu, and "
+                     "limits.sequence_tokens is %u",
+                     max_tokens, (unsigned long long)whole, c->geometry.block_size,
+                     (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
         return false;
     }
     if (reservation_can_promise(state, need))
         return true;
-    call_fail(call, ATTND_NO_BLOCKS,
-              "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
-              (unsigned long long)need, (unsigned long long)reservation_unpromised(state));
+    request_fail(request, ATTND_NO_BLOCKS,
+                 "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
+                 (unsigned long long)need, (unsigned long long)reservation_unpromised(state));
     return false;
 }
 
-/* How many of the call's tokens may be looked for in the cache: a cached block that nobody holds is one
+/* How many of the request's tokens may be looked for in the cache: a cached block that nobody holds is one
  * that others could have had. */
-static uint32_t findable(struct engine_state *state, const struct call *call)
+static uint32_t findable(struct engine_state *state, const struct request *request)
 {
-    uint32_t held,
-        root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, call->salt, call->salt_bytes);
+    uint32_t held, root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->salt,
+                                                 request->salt_bytes);
     uint32_t hit =
-        block_tables_match(step_tables(state->steps), root, call->tokens, call->token_count, &held);
+        block_tables_match(step_tables(state->steps), root, request->tokens, request->token_count, &held);
     uint64_t room = reservation_unpromised(state);
     block_tables_close_root(step_tables(state->steps), root);
     return hit - held > room ? (held + (uint32_t)room) * state->config->geometry.block_size
-                             : call->token_count;
+                             : request->token_count;
 }
 
-/* Whether an id can be given to something new; else the call has failed. */
-static bool id_is_free(struct engine_state *state, struct call *call, unsigned long long id)
+/* Whether an id can be given to something new; else the request has failed. */
+static bool id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
 {
     uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(state->sequences, id);
     if (id >> SEQUENCE_NODE_SHIFT)
-        call_fail(call, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
-                  id >> SEQUENCE_NODE_SHIFT);
+        request_fail(request, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
+                     id >> SEQUENCE_NODE_SHIFT);
     else if (id && row != NO_ROW)
-        call_fail(call, ATTND_EXISTS, "there is a %s %llu already",
-                  sequences_at(state->sequences, row)->lease ? "lease" : "sequence", id);
-    return call->status == 0;
+        request_fail(request, ATTND_EXISTS, "there is a %s %llu already",
+                     sequences_at(state->sequences, row)->lease ? "lease" : "sequence", id);
+    return request->status == 0;
 }
 
-void sequence_ops_create(struct engine_state *state, struct call *call)
+void sequence_ops_create(struct engine_state *state, struct request *request)
 {
     uint32_t row;
-    struct sequence_options options = call->options;
-    if (!id_is_free(state, call, call->id))
+    struct sequence_options options = request->options;
+    if (!id_is_free(state, request, request->id))
         return;
-    if (call->token_count > state->config->limits.sequence_tokens) {
-        call_fail(call, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u", call->token_count,
-                  state->config->limits.sequence_tokens);
-        return;
-    }
-    if (!may_declare(state, call, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
-        return;
-    if (add_row(state, call, findable(state, call), &row) != 0) {
-        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
-                  state->config->limits.sequences);
+    if (request->token_count > state->config->limits.sequence_tokens) {
+        request_fail(request, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
+                     request->token_count, state->config->limits.sequence_tokens);
         return;
     }
-    if (prompts_set(state->prompts, row, call->tokens, call->token_count) != 0) {
+    if (!may_declare(state, request, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
+        return;
+    if (add_row(state, request, findable(state, request), &row) != 0) {
+        request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
+                     state->config->limits.sequences);
+        return;
+    }
+    if (prompts_set(state->prompts, row, request->tokens, request->token_count) != 0) {
         block_tables_remove(step_tables(state->steps), row);
-        call_fail(call, ATTND_NO_SEQUENCES,
-                  "tokens: the prompts of all sequences together have as many ids as the pool has "
-                  "tokens");
+        request_fail(request, ATTND_NO_SEQUENCES,
+                     "tokens: the prompts of all sequences together have as many ids as the pool has "
+                     "tokens");
         return;
     }
-    sequences_add(state->sequences, row, call->id, 0, state->now_s);
+    sequences_add(state->sequences, row, request->id, 0, state->now_s);
     sequences_at(state->sequences, row)->options = options;
     reservation_note(state, row);
-    inspect_show_one(state, call, row);
+    inspect_show_one(state, request, row);
 }
 
 /* Whether `children` sequences more can be had, and their tables of `tokens` be shown in one answer; else
- * the call has failed. */
-static bool has_room_for_forks(struct engine_state *state, struct call *call, uint32_t tokens)
+ * the request has failed. */
+static bool has_room_for_forks(struct engine_state *state, struct request *request, uint32_t tokens)
 {
     const struct config *c = state->config;
     uint64_t blocks = (tokens + c->geometry.block_size - 1) / c->geometry.block_size;
     uint32_t left = c->limits.sequences - block_tables_counts(step_tables(state->steps)).rows;
-    if (call->count > left)
-        call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
-                  c->limits.sequences, left, call->count);
-    else if (blocks * call->count > CALL_IDS_MAX)
-        call_fail(call, ATTND_INVALID, "the block tables of %u forks do not fit one answer (%d ids)",
-                  call->count, CALL_IDS_MAX);
-    return call->status == 0;
+    if (request->count > left)
+        request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
+                     c->limits.sequences, left, request->count);
+    else if (blocks * request->count > REQUEST_IDS_MAX)
+        request_fail(request, ATTND_INVALID, "the block tables of %u forks do not fit one answer (%d ids)",
+                     request->count, REQUEST_IDS_MAX);
+    return request->status == 0;
 }
 
-/* Whether the ids that a fork asks for can be given; else the call has failed. */
-static bool ids_are_free(struct engine_state *state, struct call *call)
+/* Whether the ids that a fork asks for can be given; else the request has failed. */
+static bool ids_are_free(struct engine_state *state, struct request *request)
 {
-    for (uint32_t i = 0; call->ids && i < call->count; i++) {
-        if (!id_is_free(state, call, call->ids[i]))
+    for (uint32_t i = 0; request->ids && i < request->count; i++) {
+        if (!id_is_free(state, request, request->ids[i]))
             return false;
         for (uint32_t other = 0; other < i; other++) {
-            if (call->ids[other] != call->ids[i])
+            if (request->ids[other] != request->ids[i])
                 continue;
-            call_fail(call, ATTND_EXISTS, "there is a sequence %llu already",
-                      (unsigned long long)call->ids[i]);
+            request_fail(request, ATTND_EXISTS, "there is a sequence %llu already",
+                         (unsigned long long)request->ids[i]);
             return false;
         }
     }
@@ -174,39 +174,41 @@ static void remove_row(struct engine_state *state, uint32_t row)
     block_tables_remove(step_tables(state->steps), row);
 }
 
-uint32_t sequence_ops_check_fork(struct engine_state *state, struct call *call)
+uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *request)
 {
-    uint32_t parent = sequence_ops_find(state, call);
+    uint32_t parent = sequence_ops_find(state, request);
     if (parent == NO_ROW)
         return NO_ROW;
     uint32_t length = block_tables_view(step_tables(state->steps), parent).length;
     uint32_t max_tokens = sequences_at(state->sequences, parent)->options.max_tokens;
-    if (call->length == UINT32_MAX)
-        call->length = length;
-    if (call->length > length)
-        call_fail(call, ATTND_INVALID, "length is %u, and the sequence has %u", call->length, length);
-    bool may = call->status == 0 && ids_are_free(state, call) &&
-               has_room_for_forks(state, call, call->length) &&
-               may_declare(state, call, max_tokens, call->length, call->count);
+    if (request->length == UINT32_MAX)
+        request->length = length;
+    if (request->length > length)
+        request_fail(request, ATTND_INVALID, "length is %u, and the sequence has %u", request->length,
+                     length);
+    bool may = request->status == 0 && ids_are_free(state, request) &&
+               has_room_for_forks(state, request, request->length) &&
+               may_declare(state, request, max_tokens, request->length, request->count);
     return may ? parent : NO_ROW;
 }
 
-void sequence_ops_fork(struct engine_state *state, struct call *call)
+void sequence_ops_fork(struct engine_state *state, struct request *request)
 {
-    uint32_t parent = sequence_ops_find(state, call), row, made = 0;
+    uint32_t parent = sequence_ops_find(state, request), row, made = 0;
     struct sequence *from = sequences_at(state->sequences, parent);
-    call->views = call_alloc(call, call->count, sizeof *call->views);
-    uint32_t *rows = call_alloc(call, call->count, sizeof *rows);
-    while (call->views && rows && made < call->count &&
-           block_tables_fork(step_tables(state->steps), parent, call->length, &row) == 0) {
-        sequences_add(state->sequences, row, call->ids ? call->ids[made] : 0, call->id, state->now_s);
+    request->views = request_alloc(request, request->count, sizeof *request->views);
+    uint32_t *rows = request_alloc(request, request->count, sizeof *rows);
+    while (request->views && rows && made < request->count &&
+           block_tables_fork(step_tables(state->steps), parent, request->length, &row) == 0) {
+        sequences_add(state->sequences, row, request->ids ? request->ids[made] : 0, request->id,
+                      state->now_s);
         sequences_at(state->sequences, row)->options = from->options;
         rows[made++] = row;
     }
-    bool all = rows && made == call->count;
+    bool all = rows && made == request->count;
     for (uint32_t i = 0; i < made; i++) {
         reservation_note(state, rows[i]);
-        all = all && inspect_show(state, call, rows[i]);
+        all = all && inspect_show(state, request, rows[i]);
     }
     reservation_note(state, parent);
     from->used_s = state->now_s;
@@ -215,62 +217,62 @@ void sequence_ops_fork(struct engine_state *state, struct call *call)
     for (uint32_t i = 0; i < made; i++) /* all or none */
         remove_row(state, rows[i]);
     reservation_note(state, parent);
-    call->view_count = 0;
-    call_fail(call, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks now",
-              state->config->limits.sequences, made, call->count);
+    request->view_count = 0;
+    request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks now",
+                 state->config->limits.sequences, made, request->count);
 }
 
-void sequence_ops_truncate(struct engine_state *state, struct call *call)
+void sequence_ops_truncate(struct engine_state *state, struct request *request)
 {
-    uint32_t row = sequence_ops_find(state, call);
+    uint32_t row = sequence_ops_find(state, request);
     if (row == NO_ROW)
         return;
-    uint32_t need = reservation_truncation(state, row, call->length);
+    uint32_t need = reservation_truncation(state, row, request->length);
     if (!reservation_can_promise(state, need)) {
-        call_fail(call, ATTND_NO_BLOCKS,
-                  "it shares %u of the blocks that it would give back, max_tokens says that it will need "
-                  "others for them, and %llu are free or reclaimable and promised to nobody",
-                  need, (unsigned long long)reservation_unpromised(state));
+        request_fail(request, ATTND_NO_BLOCKS,
+                     "it shares %u of the blocks that it would give back, max_tokens says that it will need "
+                     "others for them, and %llu are free or reclaimable and promised to nobody",
+                     need, (unsigned long long)reservation_unpromised(state));
         return;
     }
-    if (call->length < block_tables_view(step_tables(state->steps), row).cursor_max)
-        prompts_cut(state->prompts, row, call->length); /* what is written anew may be something else */
-    block_tables_truncate(step_tables(state->steps), row, call->length);
+    if (request->length < block_tables_view(step_tables(state->steps), row).cursor_max)
+        prompts_cut(state->prompts, row, request->length); /* what is written anew may be something else */
+    block_tables_truncate(step_tables(state->steps), row, request->length);
     reservation_note(state, row);
     sequences_at(state->sequences, row)->used_s = state->now_s;
-    inspect_show_one(state, call, row);
+    inspect_show_one(state, request, row);
 }
 
-void sequence_ops_delete(struct engine_state *state, struct call *call)
+void sequence_ops_delete(struct engine_state *state, struct request *request)
 {
-    uint32_t row = sequence_ops_find(state, call);
+    uint32_t row = sequence_ops_find(state, request);
     if (row != NO_ROW)
         remove_row(state, row);
 }
 
-int sequence_ops_check_lease(struct engine_state *state, struct call *call)
+int sequence_ops_check_lease(struct engine_state *state, struct request *request)
 {
     const struct config *c = state->config;
-    uint64_t tokens = (uint64_t)call->count * c->geometry.block_size;
-    if (id_is_free(state, call, call->id) && tokens > c->limits.sequence_tokens)
-        call_fail(call, ATTND_INVALID,
-                  "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)", call->count,
-                  (unsigned long long)tokens, c->limits.sequence_tokens);
-    return call->status;
+    uint64_t tokens = (uint64_t)request->count * c->geometry.block_size;
+    if (id_is_free(state, request, request->id) && tokens > c->limits.sequence_tokens)
+        request_fail(request, ATTND_INVALID,
+                     "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
+                     request->count, (unsigned long long)tokens, c->limits.sequence_tokens);
+    return request->status;
 }
 
-void sequence_ops_add_lease(struct engine_state *state, struct call *call, uint32_t row)
+void sequence_ops_add_lease(struct engine_state *state, struct request *request, uint32_t row)
 {
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    (void)sequences_add(state->sequences, row, call->id, 0, state->now_s);
+    (void)sequences_add(state->sequences, row, request->id, 0, state->now_s);
     struct sequence *s = sequences_at(state->sequences, row);
-    s->options = call->options;
+    s->options = request->options;
     s->lease = true;
     for (uint32_t i = 0; i < table.entries; i++)
         state->lease_of[table.ids[i]] = row;
     state->leases++;
     state->leased_blocks += table.entries;
-    inspect_show_one(state, call, row);
+    inspect_show_one(state, request, row);
 }
 
 void sequence_ops_reap(struct engine_state *state)

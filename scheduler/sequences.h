@@ -22,10 +22,10 @@ struct sequence {
     struct sequence_options options;
     uint32_t declared; /* blocks that it may still take of those kept for it, see reservation.h */
     double created_s, used_s;
-    uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a call of it */
-    uint64_t seen;     /* number of the call that named it last */
+    uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a request of it */
+    uint64_t seen;     /* number of the request that named it last */
     uint64_t workload; /* that drives it; 0: clients do */
-    uint32_t queued;   /* calls on it that wait for a step */
+    uint32_t queued;   /* requests on it that wait for a step */
     bool lease;        /* it is none, but blocks that a client writes and reads through tables of its own */
 };
 

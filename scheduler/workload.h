@@ -123,8 +123,8 @@ struct workload {
     double started_s;
     uint64_t noted_step; /* the last one in its figures */
     struct quantiles step_us, queue_us, first_token_us, per_token_us;
-    struct call *watchers; /* calls that wait for the next report */
-    double watched_s;      /* when the last one was answered */
+    struct request *watchers; /* requests that wait for the next report */
+    double watched_s;         /* when the last one was answered */
     uint32_t verify_next, verify_head;
 };
 

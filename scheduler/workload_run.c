@@ -125,7 +125,7 @@ struct workload_run {
 
     struct round rounds[ROUNDS];
     struct slice slices[STEPS_IN_FLIGHT]; /* by step_slot() */
-    struct call *cancels;                 /* calls that wait for the end of all rounds */
+    struct request *cancels;              /* requests that wait for the end of all rounds */
 
     /* the round that was begun last */
     unsigned now;
@@ -1124,11 +1124,11 @@ static void verify_part(struct workload_run *d, struct workload *w)
     workload_release(w);
 }
 
-/* ---- calls --------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------------ */
 
-static void tell(struct workload_run *d, struct workload *w, struct call *call)
+static void tell(struct workload_run *d, struct workload *w, struct request *request)
 {
-    struct workload_report *report = call_alloc(call, 1, sizeof *report);
+    struct workload_report *report = request_alloc(request, 1, sizeof *report);
     *report = w->report;
     report->waiting = w->waiting_count;
     report->blocks = (uint32_t)d->config->pool_blocks;
@@ -1139,8 +1139,8 @@ static void tell(struct workload_run *d, struct workload *w, struct call *call)
     report->queue_us = quantiles_percentiles(&w->queue_us);
     report->first_token_us = quantiles_percentiles(&w->first_token_us);
     report->per_token_us = quantiles_percentiles(&w->per_token_us);
-    call->report = report;
-    d->o.complete(call, d->o.cookie);
+    request->report = report;
+    d->o.complete(request, d->o.cookie);
 }
 
 static bool has_ended(const struct workload *w)
@@ -1154,10 +1154,10 @@ static void tell_watchers(struct workload_run *d, double now)
         struct workload *w = d->workloads[i];
         if (!w || !w->watchers || (!has_ended(w) && now - w->watched_s < WATCH_S))
             continue;
-        struct call *next;
-        for (struct call *call = w->watchers; call; call = next) {
-            next = call->next_ready;
-            tell(d, w, call);
+        struct request *next;
+        for (struct request *request = w->watchers; request; request = next) {
+            next = request->next_ready;
+            tell(d, w, request);
         }
         w->watchers = NULL;
         w->watched_s = now;
@@ -1178,16 +1178,16 @@ static struct workload **find_place(struct workload_run *d)
     return oldest;
 }
 
-void workload_run_start(struct workload_run *d, struct call *call)
+void workload_run_start(struct workload_run *d, struct request *request)
 {
-    struct workload **place = find_place(d), *w = call->workload;
+    struct workload **place = find_place(d), *w = request->workload;
     if (d->o.state->failed)
-        call_fail(call, ATTND_DEVICE, "the device has failed");
+        request_fail(request, ATTND_DEVICE, "the device has failed");
     else if (!place)
-        call_fail(call, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
-    if (call->status != 0) {
+        request_fail(request, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
+    if (request->status != 0) {
         workload_destroy(w);
-        d->o.complete(call, d->o.cookie);
+        d->o.complete(request, d->o.cookie);
         return;
     }
     workload_destroy(*place);
@@ -1197,32 +1197,32 @@ void workload_run_start(struct workload_run *d, struct call *call)
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
     w->started_s = w->watched_s = d->o.state->now_s;
     d->changed = true;
-    tell(d, w, call);
+    tell(d, w, request);
 }
 
-static struct workload *find_workload(struct workload_run *d, struct call *call)
+static struct workload *find_workload(struct workload_run *d, struct request *request)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
-        if (d->workloads[i] && d->workloads[i]->report.id == call->id)
+        if (d->workloads[i] && d->workloads[i]->report.id == request->id)
             return d->workloads[i];
     }
-    if (call->id && call->id < d->next_id)
-        call_fail(call, ATTND_GONE, "workload %llu is forgotten: the last %d are kept",
-                  (unsigned long long)call->id, WORKLOADS_MAX);
+    if (request->id && request->id < d->next_id)
+        request_fail(request, ATTND_GONE, "workload %llu is forgotten: the last %d are kept",
+                     (unsigned long long)request->id, WORKLOADS_MAX);
     else
-        call_fail(call, ATTND_NOT_FOUND, "there is no workload %llu", (unsigned long long)call->id);
-    d->o.complete(call, d->o.cookie);
+        request_fail(request, ATTND_NOT_FOUND, "there is no workload %llu", (unsigned long long)request->id);
+    d->o.complete(request, d->o.cookie);
     return NULL;
 }
 
-void workload_run_look(struct workload_run *d, struct call *call)
+void workload_run_look(struct workload_run *d, struct request *request)
 {
-    struct workload *w = find_workload(d, call);
-    if (w && call->waits && !has_ended(w)) {
-        call->next_ready = w->watchers;
-        w->watchers = call;
+    struct workload *w = find_workload(d, request);
+    if (w && request->waits && !has_ended(w)) {
+        request->next_ready = w->watchers;
+        w->watchers = request;
     } else if (w) {
-        tell(d, w, call);
+        tell(d, w, request);
     }
 }
 
@@ -1246,25 +1246,25 @@ static bool is_between_rounds(const struct workload_run *d)
 /* Cancel what was waiting for the end of all rounds, if they have ended. */
 static void make_cancels(struct workload_run *d)
 {
-    struct call *call = is_between_rounds(d) ? d->cancels : NULL, *next;
-    if (call)
+    struct request *request = is_between_rounds(d) ? d->cancels : NULL, *next;
+    if (request)
         d->cancels = NULL;
-    for (; call; call = next) {
-        next = call->next_ready;
-        struct workload *w = find_workload(d, call);
+    for (; request; request = next) {
+        next = request->next_ready;
+        struct workload *w = find_workload(d, request);
         if (!w)
             continue;
         cancel_workload(d, w);
-        tell(d, w, call);
+        tell(d, w, request);
     }
 }
 
-void workload_run_cancel(struct workload_run *d, struct call *call)
+void workload_run_cancel(struct workload_run *d, struct request *request)
 {
-    if (!find_workload(d, call))
+    if (!find_workload(d, request))
         return;
-    call->next_ready = d->cancels;
-    d->cancels = call;
+    request->next_ready = d->cancels;
+    d->cancels = request;
     make_cancels(d);
 }
 

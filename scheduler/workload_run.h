@@ -3,7 +3,7 @@
 #ifndef SCHEDULER_WORKLOAD_RUN_H
 #define SCHEDULER_WORKLOAD_RUN_H
 
-#include "scheduler/call.h"
+#include "scheduler/requests.h"
 #include "scheduler/engine_state.h"
 #include "scheduler/workload.h"
 
@@ -13,7 +13,7 @@ struct workload_run;
 
 struct workload_run_options {
     struct engine_state *state;
-    void (*complete)(struct call *call, void *cookie);
+    void (*complete)(struct request *request, void *cookie);
     void *cookie;
 };
 
@@ -23,12 +23,12 @@ MUST_USE int workload_run_create(const struct workload_run_options *options, str
 /* workload_run_destroy: drops the workloads. NULL is fine. */
 void workload_run_destroy(struct workload_run *run);
 
-/* The three calls about workloads; each is completed, at once or, for CALL_WORKLOAD that waits, when
+/* The three requests about workloads; each is completed, at once or, for REQUEST_WORKLOAD that waits, when
  * there is news. */
 void workload_run_start(struct workload_run *run,
-                        struct call *call); /* CALL_WORKLOAD_START: takes call->workload */
-void workload_run_look(struct workload_run *run, struct call *call);   /* CALL_WORKLOAD */
-void workload_run_cancel(struct workload_run *run, struct call *call); /* CALL_WORKLOAD_CANCEL */
+                        struct request *request); /* REQUEST_WORKLOAD_START: takes request->workload */
+void workload_run_look(struct workload_run *run, struct request *request);   /* REQUEST_WORKLOAD */
+void workload_run_cancel(struct workload_run *run, struct request *request); /* REQUEST_WORKLOAD_CANCEL */
 
 /* workload_run_promised: free or cached blocks that admitted sequences may still need. */
 uint32_t workload_run_promised(struct workload_run *run);
@@ -42,13 +42,13 @@ void workload_run_retire(struct workload_run *run, const struct step *step);
  * when there was nothing to do. */
 bool workload_run_verify(struct workload_run *run, bool idle);
 
-/* workload_run_report: answer the calls that wait for news. */
+/* workload_run_report: answer the requests that wait for news. */
 void workload_run_report(struct workload_run *run);
 
 /* workload_run_fail: the backend has failed and no step is in flight: cancel every workload. */
 void workload_run_fail(struct workload_run *run);
 
-/* workload_run_idle_s: seconds until there is something to do if no call comes; negative: never. */
+/* workload_run_idle_s: seconds until there is something to do if no request comes; negative: never. */
 double workload_run_idle_s(const struct workload_run *run);
 
 #endif

@@ -56,7 +56,7 @@ struct daemon {
     uv_timer_t watch;     /* on the driver's calls */
     uint64_t watched;     /* the call that the engine was in; 0: none */
     uint32_t watches;     /* that found it in the same one */
-    uv_async_t completed; /* the engine has calls for routes_deliver() */
+    uv_async_t completed; /* the engine has requests for routes_deliver() */
 
     bool starting;             /* the start thread runs: what follows is its own until it has ended */
     uv_async_t start_done;     /* it has */

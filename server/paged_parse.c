@@ -10,10 +10,10 @@
 /* What is being made. */
 struct build {
     struct http_exchange *x;
-    struct call *call;
+    struct request *request;
     const struct config *config;
     const struct paged_lists *lists;
-    struct call_paged *paged;
+    struct request_paged *paged;
 };
 
 static int __attribute__((format(printf, 3, 4)))
@@ -112,7 +112,7 @@ static int sparse_sequence(const struct build *b, uint32_t s, uint64_t *tokens, 
 static int build_tables(const struct build *b)
 {
     const struct paged_lists *l = b->lists;
-    struct call_paged *p = b->paged;
+    struct request_paged *p = b->paged;
     bool dense = l->block_tables.values;
     const struct paged_list *from = dense ? &l->block_tables : &l->kv_indices;
     const char *name = dense ? "block_tables" : "kv_indices";
@@ -120,9 +120,9 @@ static int build_tables(const struct build *b)
     if (!dense && p->sequences && (uint64_t)l->kv_indptr.values[p->sequences] != l->kv_indices.n)
         return refuse(b, "kv_indptr", "wants numbers that rise from 0 to %llu, the number of kv_indices",
                       (unsigned long long)l->kv_indices.n);
-    p->context = call_alloc(b->call, p->sequences, sizeof *p->context);
-    p->first = call_alloc(b->call, (size_t)p->sequences + 1, sizeof *p->first);
-    p->ids = call_alloc(b->call, from->n + l->slot_mapping.n, sizeof *p->ids);
+    p->context = request_alloc(b->request, p->sequences, sizeof *p->context);
+    p->first = request_alloc(b->request, (size_t)p->sequences + 1, sizeof *p->first);
+    p->ids = request_alloc(b->request, from->n + l->slot_mapping.n, sizeof *p->ids);
     if (!p->context || !p->first || !p->ids)
         return too_long(b, name);
     p->first[0] = 0;
@@ -148,13 +148,13 @@ static int build_tables(const struct build *b)
 static int build_rows(const struct build *b)
 {
     const struct paged_list *given = &b->lists->indptr;
-    struct call_paged *p = b->paged;
+    struct request_paged *p = b->paged;
     if (p->sequences == 0)
         return given->values ? refuse(b, "indptr", "belongs to q, which is missing") : 0;
     if (given->values && (given->n != (uint64_t)p->sequences + 1 || given->values[0] != 0))
         return refuse(b, "indptr", "wants %u numbers, one more than sequences, rising from 0",
                       p->sequences + 1);
-    p->indptr = call_alloc(b->call, (size_t)p->sequences + 1, sizeof *p->indptr);
+    p->indptr = request_alloc(b->request, (size_t)p->sequences + 1, sizeof *p->indptr);
     if (!p->indptr)
         return too_long(b, "indptr");
     p->indptr[0] = 0;
@@ -170,8 +170,8 @@ static int build_rows(const struct build *b)
                           p->context[s], (long long)rows);
         p->indptr[s + 1] = (uint32_t)end;
     }
-    b->call->rows = p->indptr[p->sequences];
-    return b->call->rows ? 0 : refuse(b, "indptr", "has no rows");
+    b->request->rows = p->indptr[p->sequences];
+    return b->request->rows ? 0 : refuse(b, "indptr", "has no rows");
 }
 
 static int by_value(const void *a, const void *b)
@@ -184,7 +184,7 @@ static int by_value(const void *a, const void *b)
 static int build_slots(const struct build *b, bool has_kv)
 {
     const struct paged_list *given = &b->lists->slot_mapping;
-    struct call_paged *p = b->paged;
+    struct request_paged *p = b->paged;
     int64_t slots = (int64_t)b->config->pool_blocks * b->config->geometry.block_size;
     if (has_kv != (given->values != NULL))
         return refuse(b, "slot_mapping",
@@ -196,8 +196,8 @@ static int build_slots(const struct build *b, bool has_kv)
         return refuse(b, "slot_mapping", "wants 1..%u slots, one for each row of k and v",
                       b->config->step_rows_max);
     p->tokens = (uint32_t)given->n;
-    p->slots = call_alloc(b->call, given->n, sizeof *p->slots);
-    int64_t *sorted = call_alloc(b->call, given->n, sizeof *sorted);
+    p->slots = request_alloc(b->request, given->n, sizeof *p->slots);
+    int64_t *sorted = request_alloc(b->request, given->n, sizeof *sorted);
     if (!p->slots || !sorted)
         return too_long(b, "slot_mapping");
     memcpy(p->slots, given->values, given->n * sizeof *p->slots);
@@ -215,15 +215,15 @@ static int build_slots(const struct build *b, bool has_kv)
     return 0;
 }
 
-int paged_build(struct http_exchange *x, struct call *call, const struct config *config,
+int paged_build(struct http_exchange *x, struct request *request, const struct config *config,
                 const struct paged_lists *lists, bool has_q, bool has_kv)
 {
-    struct build b = {x, call, config, lists, call_alloc(call, 1, sizeof *b.paged)};
-    call->rows = 0;
-    call->paged = b.paged;
+    struct build b = {x, request, config, lists, request_alloc(request, 1, sizeof *b.paged)};
+    request->rows = 0;
+    request->paged = b.paged;
     if (!b.paged)
         return too_long(&b, "q");
-    *b.paged = (struct call_paged){0};
+    *b.paged = (struct request_paged){0};
     if (!has_q && !has_kv)
         return refuse(&b, "q", "is missing, and so are k and v");
     int rc = count_sequences(&b, has_q);

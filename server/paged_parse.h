@@ -11,7 +11,7 @@
 #define SERVER_PAGED_PARSE_H
 
 #include "config/config.h"
-#include "scheduler/call.h"
+#include "scheduler/requests.h"
 #include "server/http_server.h"
 
 /* XX(member of struct paged_lists) */
@@ -36,9 +36,9 @@ struct paged_lists {
 #undef XX
 };
 
-/* paged_build(x, call, config, lists): check them and make call->paged and call->rows of them; has_q,
- * has_kv: whether the body has those tensors. Returns 0 or a status with the answer made a problem. */
-int paged_build(struct http_exchange *x, struct call *call, const struct config *config,
+/* paged_build(x, request, config, lists): check them and make request->paged and request->rows of them;
+ * has_q, has_kv: whether the body has those tensors. Returns 0 or a status with the answer made a problem. */
+int paged_build(struct http_exchange *x, struct request *request, const struct config *config,
                 const struct paged_lists *lists, bool has_q, bool has_kv);
 
 #endif

@@ -1,13 +1,13 @@
 /* routes.c - the table of routes.
  *
- * A route either answers by itself (probes, /v1/info) or names a kind of call and the function that
- * reads the request into one. Such a call goes to the engine and its exchange waits; routes_deliver()
+ * A route either answers by itself (probes, /v1/info) or names a kind of request and the function that
+ * reads the request into one. Such a request goes to the engine and its exchange waits; routes_deliver()
  * renders the answer when it is back. */
 #include "server/routes.h"
 
-#include "server/call_parse.h"
+#include "server/request_parse.h"
 #include "server/body.h"
-#include "server/call_render.h"
+#include "server/request_render.h"
 #include "server/tensor_parse.h"
 #include "server/version.h"
 #include "server/workload_parse.h"
@@ -20,13 +20,13 @@
 #include <sys/mman.h>
 
 typedef void (*route_answer)(struct http_exchange *x, struct daemon_state *daemon);
-typedef int (*route_parse)(struct http_exchange *x, struct call *call, const struct config *config);
+typedef int (*route_parse)(struct http_exchange *x, struct request *request, const struct config *config);
 
 struct route {
     enum http_method method;
     const char *path;    /* "{id}" stands for a sequence id */
     route_answer answer; /* or, when NULL: */
-    enum call_kind kind;
+    enum request_kind kind;
     route_parse parse;
     int http_status; /* of success */
     bool tensors;    /* its body may be safetensors, and large */
@@ -39,7 +39,7 @@ enum {
     DRAIN_DEADLINE_S_MAX = 86400
 };
 
-/* Memory for one large body and, behind it, the arena of its call. */
+/* Memory for one large body and, behind it, the arena of its request. */
 struct staging {
     uint8_t *bytes;
     struct staging *next; /* while it is free */
@@ -185,33 +185,33 @@ static int accepts_lines(struct http_exchange *x, bool *lines)
     return 0;
 }
 
-static int parse_workload(struct http_exchange *x, struct call *call, const struct config *config)
+static int parse_workload(struct http_exchange *x, struct request *request, const struct config *config)
 {
     bool lines;
     int rc = accepts_lines(x, &lines);
     if (rc == 0)
-        rc = workload_parse(x, call, config);
-    call->streams = call->cancels = lines;
+        rc = workload_parse(x, request, config);
+    request->streams = request->cancels = lines;
     if (!lines)
-        call->answer_status = 202;
+        request->answer_status = 202;
     return rc;
 }
 
-static int parse_events(struct http_exchange *x, struct call *call, const struct config *config)
+static int parse_events(struct http_exchange *x, struct request *request, const struct config *config)
 {
     bool lines;
     int rc = accepts_lines(x, &lines);
-    call->streams = true;
-    return rc == 0 ? call_parse_nothing(x, call, config) : rc;
+    request->streams = true;
+    return rc == 0 ? request_parse_nothing(x, request, config) : rc;
 }
 
 /* ---- metrics ------------------------------------------------------------------------------------- */
 
-static int parse_metrics(struct http_exchange *x, struct call *call, const struct config *config)
+static int parse_metrics(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    call->wants_metrics = true;
-    call->limit = 1;
-    return call_parse_nothing(x, call, config);
+    request->wants_metrics = true;
+    request->limit = 1;
+    return request_parse_nothing(x, request, config);
 }
 
 #define GET    HTTP_METHOD_GET
@@ -224,33 +224,33 @@ static const struct route routes[] = {
     {GET, "/livez", get_livez, 0, NULL, 0, false},
     {GET, "/readyz", get_readyz, 0, NULL, 0, false},
     {GET, "/v1/info", get_info, 0, NULL, 0, false},
-    {GET, "/stats", NULL, CALL_STATS, call_parse_page, 200, false},
-    {GET, "/metrics", NULL, CALL_STATS, parse_metrics, 200, false},
-    {GET, "/v1/blocks", NULL, CALL_POOL, call_parse_pool, 200, false},
-    {POST, "/v1/audit", NULL, CALL_AUDIT, call_parse_nothing, 200, false},
-    {POST, "/v1/trim", NULL, CALL_TRIM, call_parse_nothing, 200, false},
-    {POST, "/v1/selftest", NULL, CALL_SELF_TEST, call_parse_nothing, 200, false},
+    {GET, "/stats", NULL, REQUEST_STATS, request_parse_page, 200, false},
+    {GET, "/metrics", NULL, REQUEST_STATS, parse_metrics, 200, false},
+    {GET, "/v1/blocks", NULL, REQUEST_POOL, request_parse_pool, 200, false},
+    {POST, "/v1/audit", NULL, REQUEST_AUDIT, request_parse_nothing, 200, false},
+    {POST, "/v1/trim", NULL, REQUEST_TRIM, request_parse_nothing, 200, false},
+    {POST, "/v1/selftest", NULL, REQUEST_SELF_TEST, request_parse_nothing, 200, false},
     {POST, "/v1/drain", post_drain, 0, NULL, 0, false},
-    {PUT, "/v1/parameters", NULL, CALL_PARAMETERS, tensor_parse_parameters, 204, true},
-    {GET, "/v1/sequences", NULL, CALL_LIST, call_parse_sequences, 200, false},
-    {POST, "/v1/sequences", NULL, CALL_CREATE, call_parse_create, 201, true},
-    {GET, "/v1/sequences/{id}", NULL, CALL_SEQUENCE, call_parse_nothing, 200, false},
-    {DELETE, "/v1/sequences/{id}", NULL, CALL_DELETE, call_parse_nothing, 204, false},
-    {GET, "/v1/sequences/{id}/blocks", NULL, CALL_BLOCKS, call_parse_nothing, 200, false},
-    {POST, "/v1/sequences/{id}/fork", NULL, CALL_FORK, call_parse_fork, 201, false},
-    {POST, "/v1/sequences/{id}/truncate", NULL, CALL_TRUNCATE, call_parse_truncate, 200, false},
-    {POST, workloads_path, NULL, CALL_WORKLOAD_START, parse_workload, 200, false},
-    {GET, "/v1/workloads/{id}", NULL, CALL_WORKLOAD, call_parse_nothing, 200, false},
-    {DELETE, "/v1/workloads/{id}", NULL, CALL_WORKLOAD_CANCEL, call_parse_nothing, 200, false},
-    {GET, "/v1/workloads/{id}/events", NULL, CALL_WORKLOAD, parse_events, 200, false},
-    {GET, "/v1/leases", NULL, CALL_LIST, call_parse_leases, 200, false},
-    {POST, "/v1/leases", NULL, CALL_LEASE, call_parse_lease, 201, false},
-    {GET, "/v1/leases/{id}", NULL, CALL_SEQUENCE, call_parse_one_lease, 200, false},
-    {DELETE, "/v1/leases/{id}", NULL, CALL_DELETE, call_parse_one_lease, 204, false},
-    {POST, "/v1/paged", NULL, CALL_PAGED, call_parse_paged, 200, true},
-    {POST, "/v1/merge", NULL, CALL_MERGE, call_parse_merge, 200, true},
-    {POST, "/v1/append", NULL, CALL_APPEND, call_parse_append, 200, true},
-    {POST, "/v1/attend", NULL, CALL_ATTEND, call_parse_attend, 200, true},
+    {PUT, "/v1/parameters", NULL, REQUEST_PARAMETERS, tensor_parse_parameters, 204, true},
+    {GET, "/v1/sequences", NULL, REQUEST_LIST, request_parse_sequences, 200, false},
+    {POST, "/v1/sequences", NULL, REQUEST_CREATE, request_parse_create, 201, true},
+    {GET, "/v1/sequences/{id}", NULL, REQUEST_SEQUENCE, request_parse_nothing, 200, false},
+    {DELETE, "/v1/sequences/{id}", NULL, REQUEST_DELETE, request_parse_nothing, 204, false},
+    {GET, "/v1/sequences/{id}/blocks", NULL, REQUEST_BLOCKS, request_parse_nothing, 200, false},
+    {POST, "/v1/sequences/{id}/fork", NULL, REQUEST_FORK, request_parse_fork, 201, false},
+    {POST, "/v1/sequences/{id}/truncate", NULL, REQUEST_TRUNCATE, request_parse_truncate, 200, false},
+    {POST, workloads_path, NULL, REQUEST_WORKLOAD_START, parse_workload, 200, false},
+    {GET, "/v1/workloads/{id}", NULL, REQUEST_WORKLOAD, request_parse_nothing, 200, false},
+    {DELETE, "/v1/workloads/{id}", NULL, REQUEST_WORKLOAD_CANCEL, request_parse_nothing, 200, false},
+    {GET, "/v1/workloads/{id}/events", NULL, REQUEST_WORKLOAD, parse_events, 200, false},
+    {GET, "/v1/leases", NULL, REQUEST_LIST, request_parse_leases, 200, false},
+    {POST, "/v1/leases", NULL, REQUEST_LEASE, request_parse_lease, 201, false},
+    {GET, "/v1/leases/{id}", NULL, REQUEST_SEQUENCE, request_parse_one_lease, 200, false},
+    {DELETE, "/v1/leases/{id}", NULL, REQUEST_DELETE, request_parse_one_lease, 204, false},
+    {POST, "/v1/paged", NULL, REQUEST_PAGED, request_parse_paged, 200, true},
+    {POST, "/v1/merge", NULL, REQUEST_MERGE, request_parse_merge, 200, true},
+    {POST, "/v1/append", NULL, REQUEST_APPEND, request_parse_append, 200, true},
+    {POST, "/v1/attend", NULL, REQUEST_ATTEND, request_parse_attend, 200, true},
 };
 /* clang-format on */
 
@@ -308,12 +308,12 @@ static void release_staging(struct daemon_state *daemon, struct staging *staging
     daemon->free_staging = staging;
 }
 
-static void release_call(struct daemon_state *daemon, struct call *call)
+static void release_request(struct daemon_state *daemon, struct request *request)
 {
-    daemon->streams -= call->streams;
-    release_staging(daemon, call->staging);
-    call->staging = NULL;
-    engine_release(daemon->engine, call);
+    daemon->streams -= request->streams;
+    release_staging(daemon, request->staging);
+    request->staging = NULL;
+    engine_release(daemon->engine, request);
 }
 
 static void refuse_given_up(struct http_exchange *x, const struct daemon_state *daemon)
@@ -321,46 +321,46 @@ static void refuse_given_up(struct http_exchange *x, const struct daemon_state *
     http_problem(x, ATTND_DEVICE, "%s; the daemon ends", daemon->given_up);
 }
 
-/* Read the request into a call and hand it to the engine. */
-static void start_call(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
-                       uint64_t id)
+/* Read the exchange into a request and hand it to the engine. */
+static void start_request(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
+                          uint64_t id)
 {
     if (daemon->given_up) {
         refuse_given_up(x, daemon);
         return;
     }
-    struct call *call = engine_acquire(daemon->engine);
-    if (!call) {
+    struct request *request = engine_acquire(daemon->engine);
+    if (!request) {
         refuse_busy(x, "limits.calls are under way");
         return;
     }
-    call->kind = route->kind;
-    call->id = id;
-    call->answer_status = route->http_status;
-    call->deadline_s = x->timeout_ms * 1e-3;
+    request->kind = route->kind;
+    request->id = id;
+    request->answer_status = route->http_status;
+    request->deadline_s = x->timeout_ms * 1e-3;
     if (x->staging) {
         size_t body_bytes = (size_t)daemon->config->limits.body_bytes;
-        call->staging = x->staging;
-        call->arena = call->staging->bytes + body_bytes;
-        call->arena_bytes = body_bytes + STAGING_SPARE;
+        request->staging = x->staging;
+        request->arena = request->staging->bytes + body_bytes;
+        request->arena_bytes = body_bytes + STAGING_SPARE;
     }
-    if (route->parse(x, call, daemon->config) != 0) {
-        engine_release(daemon->engine, call); /* the staging memory stays the exchange's */
+    if (route->parse(x, request, daemon->config) != 0) {
+        engine_release(daemon->engine, request); /* the staging memory stays the exchange's */
         return;
     }
     x->staging = NULL;
-    if (call->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
-        workload_destroy(call->workload);
-        call->streams = false;
-        release_call(daemon, call);
+    if (request->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
+        workload_destroy(request->workload);
+        request->streams = false;
+        release_request(daemon, request);
         refuse_busy(x, "half of limits.calls are streams of workloads");
         return;
     }
-    daemon->streams += call->streams;
-    call->cookie = x;
-    x->pending = call;
+    daemon->streams += request->streams;
+    request->cookie = x;
+    x->pending = request;
     x->deferred = true;
-    engine_submit(daemon->engine, call);
+    engine_submit(daemon->engine, request);
 }
 
 static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
@@ -376,8 +376,8 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
             continue;
         }
         if (!route->answer) {
-            start_call(x, daemon, route, id);
-        } else if (route->method != HTTP_METHOD_GET || call_parse_nothing(x, NULL, NULL) == 0) {
+            start_request(x, daemon, route, id);
+        } else if (route->method != HTTP_METHOD_GET || request_parse_nothing(x, NULL, NULL) == 0) {
             route->answer(x, daemon);
         }
         return;
@@ -445,37 +445,37 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     return ok;
 }
 
-/* Nobody waits for a call's answer any more: the workload that was to end with its client ends, then
- * the call is free. */
-static void drop_call(struct daemon_state *daemon, struct call *call)
+/* Nobody waits for a request's answer any more: the workload that was to end with its client ends, then
+ * the request is free. */
+static void drop_request(struct daemon_state *daemon, struct request *request)
 {
-    if (!call->cancels || call->status != 0 || call->kind == CALL_WORKLOAD_CANCEL) {
-        release_call(daemon, call);
+    if (!request->cancels || request->status != 0 || request->kind == REQUEST_WORKLOAD_CANCEL) {
+        release_request(daemon, request);
         return;
     }
-    call->id = call->report->id;
-    engine_reuse(call, CALL_WORKLOAD_CANCEL);
-    engine_submit(daemon->engine, call);
+    request->id = request->report->id;
+    engine_reuse(request, REQUEST_WORKLOAD_CANCEL);
+    engine_submit(daemon->engine, request);
 }
 
 void routes_abandon(struct http_exchange *x, void *cookie)
 {
-    struct call *call = x->pending;
+    struct request *request = x->pending;
     struct daemon_state *daemon = cookie;
     daemon->uploads -= x->upload != NULL;
     workload_parse_drop(x);
     release_staging(daemon, x->staging);
-    if (!call)
+    if (!request)
         return;
-    call->cookie = NULL;                  /* the engine does not look at it, */
-    atomic_store(&call->cancelled, true); /* only at this */
-    if (!x->deferred)                     /* it is here, between two parts of an answer */
-        drop_call(cookie, call);
+    request->cookie = NULL;                  /* the engine does not look at it, */
+    atomic_store(&request->cancelled, true); /* only at this */
+    if (!x->deferred)                        /* it is here, between two parts of an answer */
+        drop_request(cookie, request);
 }
 
 void routes_finish(struct http_exchange *x, void *cookie)
 {
-    release_call(cookie, x->pending);
+    release_request(cookie, x->pending);
 }
 
 /* End a deferred exchange in place of the engine. */
@@ -490,18 +490,18 @@ static void fail_given_up(struct http_exchange *x, const struct daemon_state *da
 void routes_proceed(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
-    struct call *call = x->pending;
+    struct request *request = x->pending;
     if (daemon->given_up) {
         x->deferred = true;
         fail_given_up(x, daemon);
-        release_call(daemon, call);
+        release_request(daemon, request);
         return;
     }
-    call->id = call->report->id;
-    engine_reuse(call, daemon->draining && call->cancels ? CALL_WORKLOAD_CANCEL : CALL_WORKLOAD);
-    call->waits = !daemon->draining;
+    request->id = request->report->id;
+    engine_reuse(request, daemon->draining && request->cancels ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD);
+    request->waits = !daemon->draining;
     x->deferred = true;
-    engine_submit(daemon->engine, call);
+    engine_submit(daemon->engine, request);
 }
 
 void routes_deliver(struct daemon_state *daemon)
@@ -510,21 +510,21 @@ void routes_deliver(struct daemon_state *daemon)
                                            .backend = engine_backend(daemon->engine),
                                            .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
-    struct call *call;
-    while ((call = engine_take(daemon->engine))) {
-        struct http_exchange *x = call->cookie;
+    struct request *request;
+    while ((request = engine_take(daemon->engine))) {
+        struct http_exchange *x = request->cookie;
         if (!x) {
-            drop_call(daemon, call);
+            drop_request(daemon, request);
             continue;
         }
-        call_render(x, call, &context);
-        x->more = call->streams && call->status == 0 && call->report->state != WORKLOAD_FINISHED &&
-                  call->report->state != WORKLOAD_CANCELLED && !(daemon->draining && !call->cancels);
-        if (call->streams && call->status == 0)
+        request_render(x, request, &context);
+        x->more = request->streams && request->status == 0 && request->report->state != WORKLOAD_FINISHED &&
+                  request->report->state != WORKLOAD_CANCELLED && !(daemon->draining && !request->cancels);
+        if (request->streams && request->status == 0)
             x->content_type = "application/x-ndjson";
-        if (!x->more && x->tail_count == 0) { /* else what is sent lies in the call */
+        if (!x->more && x->tail_count == 0) { /* else what is sent lies in the request */
             x->pending = NULL;
-            release_call(daemon, call);
+            release_request(daemon, request);
         }
         http_answer(x);
     }
@@ -534,11 +534,11 @@ void routes_give_up(struct daemon_state *daemon, const char *why)
 {
     daemon->given_up = why;
     for (uint32_t i = 0; i < daemon->config->limits.calls; i++) {
-        struct call *call = engine_call(daemon->engine, i);
-        struct http_exchange *x = call->cookie;
-        if (!x || x->pending != call || !x->deferred)
+        struct request *request = engine_request(daemon->engine, i);
+        struct http_exchange *x = request->cookie;
+        if (!x || x->pending != request || !x->deferred)
             continue;
-        call->cookie = NULL; /* the call itself stays the engine's */
+        request->cookie = NULL; /* the request itself stays the engine's */
         fail_given_up(x, daemon);
     }
 }

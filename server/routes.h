@@ -1,4 +1,4 @@
-/* routes.h - which request becomes which call of the engine, and what is answered at once. */
+/* routes.h - which exchange becomes which request of the engine, and what is answered at once. */
 #ifndef SERVER_ROUTES_H
 #define SERVER_ROUTES_H
 
@@ -13,8 +13,8 @@ struct daemon_state {
     struct engine *engine;
     uint64_t started_ns; /* uv_hrtime() */
     bool draining;
-    const char *given_up;                   /* why the engine answers no more calls; NULL: it does */
-    uint32_t streams;                       /* calls that streamed answers keep */
+    const char *given_up;                   /* why the engine answers no more requests; NULL: it does */
+    uint32_t streams;                       /* requests that streamed answers keep */
     uint32_t uploads;                       /* traces being read */
     struct staging *staging, *free_staging; /* [limits.large_bodies], made by routes_create() */
     uint8_t *staging_bytes;
@@ -29,7 +29,7 @@ MUST_USE int routes_create(struct daemon_state *daemon);
 void routes_destroy(struct daemon_state *daemon);
 
 /* The functions of a struct http_service; `cookie` is the struct daemon_state. Unknown paths are 404,
- * known paths with another method 405 with Allow. The answer of an abandoned call is dropped, and a
+ * known paths with another method 405 with Allow. The answer of an abandoned request is dropped, and a
  * workload that is streamed to its client ends with it. */
 bool routes_begun(struct http_exchange *x, void *cookie);
 void routes_handle(struct http_exchange *x, void *cookie);
@@ -37,10 +37,10 @@ void routes_finish(struct http_exchange *x, void *cookie);
 void routes_proceed(struct http_exchange *x, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
 
-/* routes_give_up: the engine does not answer any more. Calls under way, and later ones, fail. */
+/* routes_give_up: the engine does not answer any more. Requests under way, and later ones, fail. */
 void routes_give_up(struct daemon_state *daemon, const char *why);
 
-/* routes_deliver: answer every exchange whose call the engine has completed. */
+/* routes_deliver: answer every exchange whose request the engine has completed. */
 void routes_deliver(struct daemon_state *daemon);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "kernels/numeric.h"
 #include "server/body.h"
-#include "server/call_parse.h"
+#include "server/request_parse.h"
 #include "server/paged_parse.h"
 #include "server/safetensors.h"
 
@@ -13,7 +13,7 @@
 /* A body being read. */
 struct tensor_body {
     struct http_exchange *x;
-    struct call *call;
+    struct request *request;
     const struct geometry *g;
     struct safetensors tensors;
 };
@@ -72,25 +72,25 @@ static int read_sequences(struct tensor_body *b)
     const struct safetensor *ids = safetensors_find(&b->tensors, "sequences"),
                             *indptr = safetensors_find(&b->tensors, "indptr"),
                             *positions = safetensors_find(&b->tensors, "positions");
-    struct call *call = b->call;
+    struct request *request = b->request;
     uint64_t n = ids && ids->rank == 1 ? ids->shape[0] : 0, from, to;
     if (n == 0 || !is_integers(ids, n))
         return refuse(b, "sequences", "wants U64 or I64 [S]");
     if (positions && !is_integers(positions, n))
         return refuse(b, "positions", "wants I64 [S], one for each sequence");
-    call->sequences = call_alloc(call, n, sizeof *call->sequences);
-    if (!call->sequences)
+    request->sequences = request_alloc(request, n, sizeof *request->sequences);
+    if (!request->sequences)
         return refuse(b, "sequences", "is too long");
-    for (; call->sequence_count < n; call->sequence_count++) {
-        uint64_t id, position = CALL_POSITION_ABSENT;
-        if (!integer_at(ids, call->sequence_count, &id) || id < 1 || id > CALL_ID_MAX)
+    for (; request->sequence_count < n; request->sequence_count++) {
+        uint64_t id, position = REQUEST_POSITION_ABSENT;
+        if (!integer_at(ids, request->sequence_count, &id) || id < 1 || id > REQUEST_ID_MAX)
             return refuse(b, "sequences", "has an id that is not in 1..2^53-1");
-        if (positions && (!integer_at(positions, call->sequence_count, &position) || position > INT32_MAX))
+        if (positions && (!integer_at(positions, request->sequence_count, &position) || position > INT32_MAX))
             return refuse(b, "positions", "has one that is not in 0..2^31-1");
-        call->sequences[call->sequence_count] =
-            (struct call_sequence){.id = id, .rows = 1, .position = (uint32_t)position};
+        request->sequences[request->sequence_count] =
+            (struct request_sequence){.id = id, .rows = 1, .position = (uint32_t)position};
     }
-    call->rows = call->sequence_count;
+    request->rows = request->sequence_count;
     if (!indptr)
         return 0;
     if (!is_integers(indptr, n + 1) || !integer_at(indptr, 0, &from) || from != 0)
@@ -98,30 +98,30 @@ static int read_sequences(struct tensor_body *b)
     for (uint32_t i = 0; i < n; i++, from = to) {
         if (!integer_at(indptr, i + 1, &to) || to <= from || to > INT32_MAX)
             return refuse(b, "indptr", "wants I32 or I64 [S+1], rising from 0, each by at least 1");
-        call->sequences[i].rows = (uint32_t)(to - from);
+        request->sequences[i].rows = (uint32_t)(to - from);
     }
-    call->rows = (uint32_t)from;
+    request->rows = (uint32_t)from;
     return 0;
 }
 
-/* An optional tensor of token ids, `n` of them (UINT64_MAX: any number), into call->tokens. */
+/* An optional tensor of token ids, `n` of them (UINT64_MAX: any number), into request->tokens. */
 static int read_tokens(struct tensor_body *b, const char *name, uint64_t n, const char *wants)
 {
     const struct safetensor *t = safetensors_find(&b->tensors, name);
-    struct call *call = b->call;
+    struct request *request = b->request;
     uint64_t id;
     if (!t)
         return 0;
     n = n == UINT64_MAX && t->rank == 1 ? t->shape[0] : n;
     if (!is_integers(t, n))
         return refuse(b, name, wants);
-    call->tokens = call_alloc(call, n, sizeof *call->tokens);
-    if (!call->tokens)
+    request->tokens = request_alloc(request, n, sizeof *request->tokens);
+    if (!request->tokens)
         return refuse(b, name, "is too long");
     for (uint64_t i = 0; i < n; i++) {
         if (!integer_at(t, i, &id) || id > UINT32_MAX)
             return refuse(b, name, "has an id that is not in 0..4294967295");
-        call->tokens[call->token_count++] = (uint32_t)id;
+        request->tokens[request->token_count++] = (uint32_t)id;
     }
     return 0;
 }
@@ -133,7 +133,7 @@ static const void *take_data(struct tensor_body *b, const struct safetensor *t)
 {
     if (b->x->staging)
         return t->data;
-    void *copy = call_alloc(b->call, t->end - t->begin, 1);
+    void *copy = request_alloc(b->request, t->end - t->begin, 1);
     if (copy)
         memcpy(copy, t->data, t->end - t->begin);
     return copy;
@@ -176,20 +176,21 @@ static int read_rows(struct tensor_body *b, const char *name, bool required, uin
 static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, bool layered)
 {
     const struct geometry *g = b->g;
-    struct call *call = b->call;
-    enum dtype dtype_of_v = call->kv_source;
+    struct request *request = b->request;
+    enum dtype dtype_of_v = request->kv_source;
     const struct safetensor *k = safetensors_find(&b->tensors, "k"), *v = safetensors_find(&b->tensors, "v");
-    int rc = read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &call->k, &call->kv_source);
+    int rc =
+        read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &request->k, &request->kv_source);
     if (rc == 0)
-        rc = read_rows(b, "v", required, n, g->kv_heads, g->kv_dtype, layered, &call->v, &dtype_of_v);
+        rc = read_rows(b, "v", required, n, g->kv_heads, g->kv_dtype, layered, &request->v, &dtype_of_v);
     if (rc != 0 || (!k && !v))
         return rc;
     if (!k || !v)
         return refuse(b, k ? "v" : "k", "is missing: k and v come together");
-    call->all_layers = k->rank == 4;
-    if (k->rank != v->rank || call->kv_source != dtype_of_v)
+    request->all_layers = k->rank == 4;
+    if (k->rank != v->rank || request->kv_source != dtype_of_v)
         return refuse(b, "v", "wants the dtype and shape of k");
-    if (call->all_layers && call->layer)
+    if (request->all_layers && request->layer)
         return refuse(b, "k", "has all layers: ?layer= goes with the k and v of one");
     return 0;
 }
@@ -197,10 +198,10 @@ static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required
 /* ---- requests ------------------------------------------------------------------------------------ */
 
 /* kernel= one of those that can be named. */
-static bool query_kernel(struct http_text text, struct call *call)
+static bool query_kernel(struct http_text text, struct request *request)
 {
     struct http_text name;
-    return query_is(text, "kernel", &name) && call_parse_kernel(name, &call->kernel);
+    return query_is(text, "kernel", &name) && request_parse_kernel(name, &request->kernel);
 }
 
 /* ?layer=N; for what computes &lse=1 &kernel= &accept=json; with a lease &lease=N */
@@ -211,45 +212,47 @@ static int read_rows_query(struct tensor_body *b, bool attend, bool leased)
                                     "kernel=auto|paged_v1|paged_v2 or accept=json",
                       paged[] = "wants lease=ID, layer=N below the number of layers, lse=1, "
                                 "kernel=auto|paged_v1|paged_v2 or accept=json";
-    struct call *call = b->call;
+    struct request *request = b->request;
     struct http_text text;
     uint64_t value;
-    call->wants_tensors = attend;
+    request->wants_tensors = attend;
     for (size_t at = 0; query_next(b->x->query, &at, &text);) {
         if (query_number(text, "layer", &value) && value < b->g->layers)
-            call->layer = (uint32_t)value;
+            request->layer = (uint32_t)value;
         else if (attend && query_number(text, "lse", &value) && value <= 1)
-            call->wants_lse = value;
-        else if (leased && query_number(text, "lease", &value) && value >= 1 && value <= CALL_ID_MAX)
-            call->id = value;
+            request->wants_lse = value;
+        else if (leased && query_number(text, "lease", &value) && value >= 1 && value <= REQUEST_ID_MAX)
+            request->id = value;
         else if (attend && http_text_is(text, "accept=json"))
-            call->wants_tensors = false;
-        else if (!attend || !query_kernel(text, call))
+            request->wants_tensors = false;
+        else if (!attend || !query_kernel(text, request))
             return query_refuse(b->x, text, leased ? paged : attend ? computing : simple);
     }
     return 0;
 }
 
-int tensor_parse_rows(struct http_exchange *x, struct call *call, const struct config *config, bool attend)
+int tensor_parse_rows(struct http_exchange *x, struct request *request, const struct config *config,
+                      bool attend)
 {
     static const char *const names[] = {"sequences", "indptr", "positions", "k", "v", "token_ids", "q", NULL},
                              *const append_names[] = {"sequences", "indptr",    "positions", "k",
                                                       "v",         "token_ids", NULL};
-    struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
+    struct tensor_body b = {.x = x, .request = request, .g = &config->geometry};
     enum dtype dtype_of_q;
-    call->kv_source = b.g->dtype;
+    request->kv_source = b.g->dtype;
     int rc = read_rows_query(&b, attend, false);
     if (rc == 0)
         rc = open_tensors(&b, attend ? names : append_names);
     if (rc == 0)
         rc = read_sequences(&b);
     if (rc == 0 && attend)
-        rc = read_rows(&b, "q", true, call->rows, b.g->query_heads, b.g->dtype, false, &call->q, &dtype_of_q);
+        rc = read_rows(&b, "q", true, request->rows, b.g->query_heads, b.g->dtype, false, &request->q,
+                       &dtype_of_q);
     if (rc == 0)
-        rc = read_keys_and_values(&b, call->rows, !attend, !attend);
-    if (rc == 0 && !call->k && safetensors_find(&b.tensors, "token_ids"))
+        rc = read_keys_and_values(&b, request->rows, !attend, !attend);
+    if (rc == 0 && !request->k && safetensors_find(&b.tensors, "token_ids"))
         rc = refuse(&b, "token_ids", "wants I64 [T], beside k and v");
-    return rc == 0 ? read_tokens(&b, "token_ids", call->rows, "wants I64 [T], beside k and v") : rc;
+    return rc == 0 ? read_tokens(&b, "token_ids", request->rows, "wants I64 [T], beside k and v") : rc;
 }
 
 /* An optional tensor of integers of that rank, as they are. */
@@ -263,7 +266,7 @@ static int read_list(struct tensor_body *b, const char *name, unsigned rank, str
         return refuse(b, name, rank == 2 ? "wants I32 or I64 [S, M]" : "wants I32 or I64, a list");
     list->columns = t->shape[rank - 1];
     list->n = (t->end - t->begin) / safetensors_dtype_bytes(t->dtype);
-    int64_t *values = call_alloc(b->call, list->n, sizeof *values);
+    int64_t *values = request_alloc(b->request, list->n, sizeof *values);
     if (!values)
         return refuse(b, name, "is too long for one call");
     for (uint64_t i = 0; i < list->n; i++) {
@@ -279,15 +282,15 @@ static int read_list(struct tensor_body *b, const char *name, unsigned rank, str
     return 0;
 }
 
-int tensor_parse_paged(struct http_exchange *x, struct call *call, const struct config *config)
+int tensor_parse_paged(struct http_exchange *x, struct request *request, const struct config *config)
 {
 #define XX(name) #name,
     static const char *const names[] = { PAGED_LISTS(XX) "q", "k", "v", NULL };
 #undef XX
-    struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
+    struct tensor_body b = {.x = x, .request = request, .g = &config->geometry};
     struct paged_lists lists = {0};
     enum dtype dtype_of_q;
-    call->kv_source = b.g->dtype;
+    request->kv_source = b.g->dtype;
     int rc = read_rows_query(&b, true, true);
     if (rc == 0)
         rc = open_tensors(&b, names);
@@ -299,32 +302,32 @@ int tensor_parse_paged(struct http_exchange *x, struct call *call, const struct 
     bool has_q = rc == 0 && safetensors_find(&b.tensors, "q"),
          has_kv = rc == 0 && (safetensors_find(&b.tensors, "k") || safetensors_find(&b.tensors, "v"));
     if (rc == 0)
-        rc = paged_build(x, call, config, &lists, has_q, has_kv);
+        rc = paged_build(x, request, config, &lists, has_q, has_kv);
     if (rc == 0)
-        rc =
-            read_rows(&b, "q", false, call->rows, b.g->query_heads, b.g->dtype, false, &call->q, &dtype_of_q);
-    return rc == 0 ? read_keys_and_values(&b, call->paged->tokens, false, false) : rc;
+        rc = read_rows(&b, "q", false, request->rows, b.g->query_heads, b.g->dtype, false, &request->q,
+                       &dtype_of_q);
+    return rc == 0 ? read_keys_and_values(&b, request->paged->tokens, false, false) : rc;
 }
 
 /* ?id= &salt= &max_tokens= &priority= &idle_timeout_s= */
 static int read_create_query(struct tensor_body *b, const struct config *config)
 {
-    struct call *call = b->call;
+    struct request *request = b->request;
     struct http_text text, salt;
     int64_t value;
     for (size_t at = 0; query_next(b->x->query, &at, &text);) {
-        if (query_integer(text, "id", 1, (int64_t)CALL_ID_MAX, &value))
-            call->id = (uint64_t)value;
+        if (query_integer(text, "id", 1, (int64_t)REQUEST_ID_MAX, &value))
+            request->id = (uint64_t)value;
         else if (query_integer(text, "max_tokens", 1, config->limits.sequence_tokens, &value))
-            call->options.max_tokens = (uint32_t)value;
-        else if (query_integer(text, "priority", -CALL_PRIORITY_MAX, CALL_PRIORITY_MAX, &value))
-            call->options.priority = (int32_t)value;
-        else if (query_integer(text, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &value))
-            call->options.idle_timeout_s = (uint32_t)value;
-        else if (query_is(text, "salt", &salt) && salt.n >= 1 && salt.n <= sizeof call->salt &&
+            request->options.max_tokens = (uint32_t)value;
+        else if (query_integer(text, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &value))
+            request->options.priority = (int32_t)value;
+        else if (query_integer(text, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &value))
+            request->options.idle_timeout_s = (uint32_t)value;
+        else if (query_is(text, "salt", &salt) && salt.n >= 1 && salt.n <= sizeof request->salt &&
                  !memchr(salt.bytes, '%', salt.n) && !memchr(salt.bytes, '+', salt.n)) {
-            call->salt_bytes = (uint32_t)salt.n;
-            memcpy(call->salt, salt.bytes, salt.n);
+            request->salt_bytes = (uint32_t)salt.n;
+            memcpy(request->salt, salt.bytes, salt.n);
         } else {
             return query_refuse(b->x, text,
                                 "wants id=, max_tokens=, priority=, idle_timeout_s= with an integer in "
@@ -334,10 +337,10 @@ static int read_create_query(struct tensor_body *b, const struct config *config)
     return 0;
 }
 
-int tensor_parse_create(struct http_exchange *x, struct call *call, const struct config *config)
+int tensor_parse_create(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"tokens", NULL};
-    struct tensor_body b = {.x = x, .call = call, .g = &config->geometry};
+    struct tensor_body b = {.x = x, .request = request, .g = &config->geometry};
     int rc = read_create_query(&b, config);
     if (rc == 0)
         rc = open_tensors(&b, names);
@@ -362,7 +365,7 @@ static int read_constants(struct tensor_body *b, const char *name, uint32_t rows
             snprintf(wants, sizeof wants, "wants F32 [%u]", columns);
         return refuse(b, name, wants);
     }
-    *to = call_alloc(b->call, n, sizeof **to);
+    *to = request_alloc(b->request, n, sizeof **to);
     if (!*to)
         return refuse(b, name, "is too large");
     memcpy(*to, t->data, n * sizeof **to);
@@ -373,12 +376,12 @@ static int read_constants(struct tensor_body *b, const char *name, uint32_t rows
     return 0;
 }
 
-int tensor_parse_parameters(struct http_exchange *x, struct call *call, const struct config *config)
+int tensor_parse_parameters(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"sinks", "alibi_slopes", "k_scale", "v_scale", NULL};
     const struct geometry *g = &config->geometry;
-    struct tensor_body b = {.x = x, .call = call, .g = g};
-    struct model_constants *c = &call->parameters;
+    struct tensor_body b = {.x = x, .request = request, .g = g};
+    struct model_constants *c = &request->parameters;
     int rc = query_none(x);
     if (rc == 0 && !tensor_parse_wanted(x)) {
         http_problem(x, ATTND_BAD_TYPE, "send safetensors, as application/x-safetensors");
@@ -401,11 +404,11 @@ int tensor_parse_parameters(struct http_exchange *x, struct call *call, const st
     return rc;
 }
 
-int tensor_parse_states(struct http_exchange *x, struct call *call, const struct config *config)
+int tensor_parse_states(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"o", "lse", NULL};
     const struct geometry *g = &config->geometry;
-    struct tensor_body b = {.x = x, .call = call, .g = g};
+    struct tensor_body b = {.x = x, .request = request, .g = g};
     char wants[128];
     int rc = query_none(x);
     if (rc == 0)
@@ -419,25 +422,26 @@ int tensor_parse_states(struct http_exchange *x, struct call *call, const struct
     if (!o || strcmp(o->dtype, safetensors_dtype_name(g->dtype)) != 0 || o->rank != 4 || o->shape[0] == 0 ||
         o->shape[1] == 0 || o->shape[2] != g->query_heads || o->shape[3] != g->head_dim)
         return refuse(&b, "o", wants);
-    call->count = (uint32_t)o->shape[0]; /* a body of 64 MiB has fewer than 2^32 of anything */
-    call->rows = (uint32_t)o->shape[1];
-    call->wants_tensors = true;
-    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", call->count, call->rows, g->query_heads);
-    if (!lse || strcmp(lse->dtype, "F32") != 0 || lse->rank != 3 || lse->shape[0] != call->count ||
-        lse->shape[1] != call->rows || lse->shape[2] != g->query_heads)
+    request->count = (uint32_t)o->shape[0]; /* a body of 64 MiB has fewer than 2^32 of anything */
+    request->rows = (uint32_t)o->shape[1];
+    request->wants_tensors = true;
+    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", request->count, request->rows,
+             g->query_heads);
+    if (!lse || strcmp(lse->dtype, "F32") != 0 || lse->rank != 3 || lse->shape[0] != request->count ||
+        lse->shape[1] != request->rows || lse->shape[2] != g->query_heads)
         return refuse(&b, "lse", wants);
-    size_t heads = (size_t)call->count * call->rows * g->query_heads;
-    float *values = call_alloc(call, heads, sizeof *values);
-    call->q = take_data(&b, o);
-    call->k = values;
-    if (!values || !call->q)
+    size_t heads = (size_t)request->count * request->rows * g->query_heads;
+    float *values = request_alloc(request, heads, sizeof *values);
+    request->q = take_data(&b, o);
+    request->k = values;
+    if (!values || !request->q)
         return refuse(&b, "o", "is too large");
     memcpy(values, lse->data, heads * sizeof *values);
     for (size_t i = 0; i < heads; i++) {
         if (!(values[i] < INFINITY))
             return refuse(&b, "lse", "wants numbers, or minus infinity for a state without keys");
     }
-    if (numeric_first_nonfinite(g->dtype, call->q, heads * g->head_dim) != heads * g->head_dim)
+    if (numeric_first_nonfinite(g->dtype, request->q, heads * g->head_dim) != heads * g->head_dim)
         return refuse(&b, "o", "wants finite numbers");
     return 0;
 }

@@ -480,7 +480,7 @@ static int finish_trace(struct http_exchange *x, struct workload **workload)
     return rc;
 }
 
-int workload_parse(struct http_exchange *x, struct call *call, const struct config *config)
+int workload_parse(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct workload *w = NULL;
     char reason[WORKLOAD_REASON_BYTES];
@@ -497,6 +497,6 @@ int workload_parse(struct http_exchange *x, struct call *call, const struct conf
         workload_destroy(w);
         return rc;
     }
-    call->workload = w;
+    request->workload = w;
     return 0;
 }

@@ -4,7 +4,7 @@
 #define SERVER_WORKLOAD_PARSE_H
 
 #include "config/config.h"
-#include "scheduler/call.h"
+#include "scheduler/requests.h"
 #include "server/http_server.h"
 
 enum { TRACE_BYTES_MAX = 64 << 20 };
@@ -16,8 +16,8 @@ bool workload_parse_begin(struct http_exchange *x);
 /* workload_parse_drop: free the reader of an upload that will not be finished. */
 void workload_parse_drop(struct http_exchange *x);
 
-/* workload_parse: the whole request is there: call->workload is made of it, and closed. Returns 0, or a
+/* workload_parse: the whole request is there: request->workload is made of it, and closed. Returns 0, or a
  * status with the answer already a problem. */
-int workload_parse(struct http_exchange *x, struct call *call, const struct config *config);
+int workload_parse(struct http_exchange *x, struct request *request, const struct config *config);
 
 #endif

@@ -1,7 +1,7 @@
 /* client_answers.c - see clients.h.
  *
- * For every call the model says what the contract demands: success, or the first reason to refuse it.
- * Beside that a call may be refused for what the model does not know - blocks, rows, time, a client that
+ * For every request the model says what the contract demands: success, or the first reason to refuse it.
+ * Beside that a request may be refused for what the model does not know - blocks, rows, time, a client that
  * left, a delete that overtook it - and then nothing has changed. Sequences that declared max_tokens are
  * never refused for want of blocks. */
 #include "tests/simulation/clients.h"
@@ -16,25 +16,25 @@ static bool is_deleted_behind(const struct op *op)
 {
     for (uint32_t i = 0; i < op->count; i++) {
         for (uint32_t k = 1; k < op->on[i]->queued; k++) {
-            if (op->on[i]->queue[k]->call->kind == CALL_DELETE)
+            if (op->on[i]->queue[k]->request->kind == REQUEST_DELETE)
                 return true;
         }
     }
     return false;
 }
 
-/* Whether a call may have been given up before it ran. */
+/* Whether a request may have been given up before it ran. */
 static bool may_be_given_up(const struct op *op)
 {
-    const struct call *call = op->call;
-    if (call->status == ATTND_DEADLINE)
-        return call->deadline_s > 0 && sim.now_s > op->submitted_s + call->deadline_s;
-    return call->status == ATTND_GONE && (atomic_load(&call->cancelled) || is_deleted_behind(op));
+    const struct request *request = op->request;
+    if (request->status == ATTND_DEADLINE)
+        return request->deadline_s > 0 && sim.now_s > op->submitted_s + request->deadline_s;
+    return request->status == ATTND_GONE && (atomic_load(&request->cancelled) || is_deleted_behind(op));
 }
 
 static void count_given_up(const struct op *op)
 {
-    if (op->call->status == ATTND_DEADLINE)
+    if (op->request->status == ATTND_DEADLINE)
         sim.seen.deadlines++;
     else if (is_deleted_behind(op))
         sim.seen.dropped++;
@@ -44,9 +44,9 @@ static void count_given_up(const struct op *op)
 
 static _Noreturn void fail_answer(const struct op *op, const char *wanted)
 {
-    sim_fail("call %llu (kind %d) answered %s (%s), wanted %s", (unsigned long long)op->action,
-             (int)op->call->kind, op->call->status ? status_code(op->call->status) : "ok",
-             op->call->status ? op->call->detail : "", wanted);
+    sim_fail("request %llu (kind %d) answered %s (%s), wanted %s", (unsigned long long)op->action,
+             (int)op->request->kind, op->request->status ? status_code(op->request->status) : "ok",
+             op->request->status ? op->request->detail : "", wanted);
 }
 
 static void require(const struct op *op, bool ok, const char *wanted)
@@ -55,11 +55,11 @@ static void require(const struct op *op, bool ok, const char *wanted)
         fail_answer(op, wanted);
 }
 
-/* Whether the call ran. `expected`: 0 or the status that the model demands; `other`: one that is allowed
+/* Whether the request ran. `expected`: 0 or the status that the model demands; `other`: one that is allowed
  * beside it, or 0. */
 static bool has_run(const struct op *op, int expected, int other)
 {
-    int status = op->call->status;
+    int status = op->request->status;
     if (status == ATTND_DEVICE && engine_failure(sim.engine))
         sim.lost = true;
     if (sim.lost)
@@ -74,7 +74,7 @@ static bool has_run(const struct op *op, int expected, int other)
         sim.seen.gaps += status == ATTND_GAP;
         sim.seen.conflicts += status == ATTND_CONFLICT;
         sim.seen.requests += status == 0;
-        sim.seen.too_late += status == 0 && atomic_load(&op->call->cancelled);
+        sim.seen.too_late += status == 0 && atomic_load(&op->request->cancelled);
         return status == 0;
     }
     fail_answer(op, expected ? status_code(expected) : "success");
@@ -95,53 +95,53 @@ struct placed {
 static bool agrees_with_prompt(const struct op *op, uint32_t i, uint32_t position, uint32_t first)
 {
     const struct model_sequence *s = op->on[i];
-    for (uint32_t r = 0; op->call->tokens && r < op->rows[i]; r++) {
-        if (position + r < s->prompt && op->call->tokens[first + r] != s->token[position + r])
+    for (uint32_t r = 0; op->request->tokens && r < op->rows[i]; r++) {
+        if (position + r < s->prompt && op->request->tokens[first + r] != s->token[position + r])
             return false;
     }
     return true;
 }
 
-/* The status that the contract demands for one sequence of a call, without looking at K and V. */
+/* The status that the contract demands for one sequence of a request, without looking at K and V. */
 static int place(const struct op *op, uint32_t i, uint32_t first, struct placed *p)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     const struct model_sequence *s = op->on[i];
     uint32_t rows = op->rows[i];
     if (!s->live)
         return ATTND_NOT_FOUND;
-    if (call->all_layers && model_length(s) != model_longest(s))
+    if (request->all_layers && model_length(s) != model_longest(s))
         return ATTND_GAP;
-    uint32_t at = s->layer[call->layer].cursor;
-    bool given = op->position[i] != CALL_POSITION_ABSENT;
-    if (!given && !call->k && at > 0 && rows > at)
+    uint32_t at = s->layer[request->layer].cursor;
+    bool given = op->position[i] != REQUEST_POSITION_ABSENT;
+    if (!given && !request->k && at > 0 && rows > at)
         return ATTND_INVALID;
-    p->position = given ? op->position[i] : call->k || at == 0 ? at : at - rows;
+    p->position = given ? op->position[i] : request->k || at == 0 ? at : at - rows;
     uint32_t end = p->position + rows;
-    if (given && (call->k ? p->position > at : end > at))
+    if (given && (request->k ? p->position > at : end > at))
         return ATTND_GAP;
-    if (call->k &&
+    if (request->k &&
         (end > sim.config.limits.sequence_tokens || (s->options.max_tokens && end > s->options.max_tokens)))
         return ATTND_INVALID;
     p->at = at;
-    p->end = call->k && end > at ? end : at;
+    p->end = request->k && end > at ? end : at;
     return agrees_with_prompt(op, i, p->position, first) ? 0 : ATTND_INVALID;
 }
 
-static uint64_t tag_given(const struct call *call, uint32_t layer, uint32_t row)
+static uint64_t tag_given(const struct request *request, uint32_t layer, uint32_t row)
 {
-    const struct symbolic_row *k = call->k;
-    return k[(size_t)(call->all_layers ? layer : 0) * call->rows + row].word[0];
+    const struct symbolic_row *k = request->k;
+    return k[(size_t)(request->all_layers ? layer : 0) * request->rows + row].word[0];
 }
 
-static uint64_t base_given(const struct call *call, uint32_t row)
+static uint64_t base_given(const struct request *request, uint32_t row)
 {
-    return ((const struct symbolic_row *)call->k)[row].word[1];
+    return ((const struct symbolic_row *)request->k)[row].word[1];
 }
 
-static bool is_at_layer(const struct call *call, uint32_t layer)
+static bool is_at_layer(const struct request *request, uint32_t layer)
 {
-    return call->all_layers || call->layer == layer;
+    return request->all_layers || request->layer == layer;
 }
 
 /* Whether the rows that stand already are those that are sent. */
@@ -149,10 +149,10 @@ static bool repeats(const struct op *op, uint32_t i, uint32_t first, const struc
 {
     const struct model_sequence *s = op->on[i];
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
-        for (uint32_t r = 0; is_at_layer(op->call, layer) && r < op->rows[i] && p->position + r < p->at;
+        for (uint32_t r = 0; is_at_layer(op->request, layer) && r < op->rows[i] && p->position + r < p->at;
              r++) {
             sim.seen.retries++;
-            if (s->layer[layer].tag[p->position + r] != tag_given(op->call, layer, first + r))
+            if (s->layer[layer].tag[p->position + r] != tag_given(op->request, layer, first + r))
                 return false;
         }
     }
@@ -163,22 +163,22 @@ static bool repeats(const struct op *op, uint32_t i, uint32_t first, const struc
 static void put_rows(const struct op *op, uint32_t i, uint32_t first, const struct placed *p)
 {
     struct model_sequence *s = op->on[i];
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     uint32_t longest = model_longest(s);
     for (uint32_t at = p->at; at < p->end; at++) {
         uint32_t row = first + at - p->position;
         if (at < longest)
             continue;
-        s->base[at] = base_given(call, row);
-        if (at < s->prompt || call->tokens) {
-            s->token[at] = call->tokens ? call->tokens[row] : s->token[at];
+        s->base[at] = base_given(request, row);
+        if (at < s->prompt || request->tokens) {
+            s->token[at] = request->tokens ? request->tokens[row] : s->token[at];
             s->known += s->known == at;
         }
     }
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
-        for (uint32_t at = p->at; is_at_layer(call, layer) && at < p->end; at++)
-            model_put(s, layer, at, tag_given(call, layer, first + at - p->position));
-        if (is_at_layer(call, layer))
+        for (uint32_t at = p->at; is_at_layer(request, layer) && at < p->end; at++)
+            model_put(s, layer, at, tag_given(request, layer, first + at - p->position));
+        if (is_at_layer(request, layer))
             s->layer[layer].cursor = p->end;
     }
     sim_note("  sequence %llu has rows %u to %u, the first based on %llx, salt %u, token %u",
@@ -191,35 +191,35 @@ static void put_rows(const struct op *op, uint32_t i, uint32_t first, const stru
 /* The outputs of one sequence's rows. */
 static void check_outputs(const struct op *op, uint32_t i, uint32_t first, const struct placed *p)
 {
-    const struct call *call = op->call;
-    const struct symbolic_row *q = call->q, *o = call->o;
-    bool sees = call->k || p->at > 0;
+    const struct request *request = op->request;
+    const struct symbolic_row *q = request->q, *o = request->o;
+    bool sees = request->k || p->at > 0;
     for (uint32_t r = 0; r < op->rows[i]; r++) {
         uint32_t keys = sees ? p->position + r + 1 : 0;
-        uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[call->layer]);
-        uint64_t sum = model_seen(op->on[i], call->layer, keys);
+        uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[request->layer]);
+        uint64_t sum = model_seen(op->on[i], request->layer, keys);
         struct symbolic_row wanted = symbolic_output(q[first + r].word[0], sum, seen);
         sim.seen.attended++;
-        if (memcmp(&wanted, &o[first + r], sizeof wanted) != 0 || call->lse[first + r] != (float)seen)
-            sim_fail("call %llu: sequence %llu, position %u, layer %u has another output than its tokens "
+        if (memcmp(&wanted, &o[first + r], sizeof wanted) != 0 || request->lse[first + r] != (float)seen)
+            sim_fail("request %llu: sequence %llu, position %u, layer %u has another output than its tokens "
                      "say (%llu keys of %u)",
                      (unsigned long long)op->action, (unsigned long long)op->on[i]->id, p->position + r,
-                     call->layer, (unsigned long long)o[first + r].word[2], seen);
+                     request->layer, (unsigned long long)o[first + r].word[2], seen);
     }
 }
 
 static void check_views(const struct op *op, uint32_t i)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     uint32_t layers = sim.config.geometry.layers;
-    if (call->kind != CALL_APPEND)
+    if (request->kind != REQUEST_APPEND)
         return;
     require(op,
-            call->view_count == op->count && call->views[i].id == op->on[i]->id &&
-                call->views[i].length == model_length(op->on[i]),
+            request->view_count == op->count && request->views[i].id == op->on[i]->id &&
+                request->views[i].length == model_length(op->on[i]),
             "the sequences with their lengths");
     for (uint32_t layer = 0; layer < layers; layer++)
-        require(op, call->lengths[i * layers + layer] == op->on[i]->layer[layer].cursor,
+        require(op, request->lengths[i * layers + layer] == op->on[i]->layer[layer].cursor,
                 "the length at each layer");
 }
 
@@ -233,7 +233,7 @@ static bool may_lack_blocks(const struct op *op)
     return false;
 }
 
-/* Blocks of a call that no pool of this size can have: then it is refused as invalid. */
+/* Blocks of a request that no pool of this size can have: then it is refused as invalid. */
 static bool exceeds_pool(const struct op *op, const struct placed *p)
 {
     uint64_t blocks = 0;
@@ -246,27 +246,27 @@ static bool exceeds_pool(const struct op *op, const struct placed *p)
 
 static void judge_rows(struct op *op)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     struct placed placed[OP_SEQUENCES_MOST] = {0};
     uint32_t first = 0;
-    int expected = call->rows > sim.config.step_rows_max ? ATTND_INVALID : 0;
+    int expected = request->rows > sim.config.step_rows_max ? ATTND_INVALID : 0;
     for (uint32_t i = 0; expected == 0 && i < op->count; first += op->rows[i++])
         expected = place(op, i, first, &placed[i]);
     int other =
         expected == 0 && may_lack_blocks(op)
-            ? (call->status == ATTND_INVALID && exceeds_pool(op, placed) ? ATTND_INVALID : ATTND_NO_BLOCKS)
+            ? (request->status == ATTND_INVALID && exceeds_pool(op, placed) ? ATTND_INVALID : ATTND_NO_BLOCKS)
             : 0;
     first = 0;
-    for (uint32_t i = 0; expected == 0 && call->k && i < op->count; first += op->rows[i++])
+    for (uint32_t i = 0; expected == 0 && request->k && i < op->count; first += op->rows[i++])
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
     if (!has_run(op, expected, other))
         return;
     require(op, !sim.lost, "a failure, since the device is lost");
     first = 0;
     for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
-        if (call->k)
+        if (request->k)
             put_rows(op, i, first, &placed[i]);
-        if (call->q)
+        if (request->q)
             check_outputs(op, i, first, &placed[i]);
         check_views(op, i);
     }
@@ -286,11 +286,11 @@ static struct model_sequence *new_sequence(const struct op *op, uint64_t id, boo
 /* The tokens of a prompt, of which the cache had `hit`. */
 static void set_prompt(struct model_sequence *s, const struct op *op, uint32_t hit)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     s->salt = op->salt;
-    s->prompt = call->token_count;
-    for (uint32_t at = 0; at < call->token_count; at++) {
-        s->token[at] = call->tokens[at];
+    s->prompt = request->token_count;
+    for (uint32_t at = 0; at < request->token_count; at++) {
+        s->token[at] = request->tokens[at];
         s->base[at] = s->planned_base[at] = model_named_base(s, at);
     }
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
@@ -311,7 +311,7 @@ static void check_hit(const struct op *op, const struct model_sequence *s, uint3
     uint32_t size = sim.config.geometry.block_size;
     for (uint32_t at = 0; at < hit && !sim.lost; at++) {
         for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
-            uint32_t block = op->call->list[at / size];
+            uint32_t block = op->request->list[at / size];
             if (symbolic_backend_tag(layer, block, at % size) != s->layer[layer].tag[at])
                 sim_fail("I6: block %u, position %u of sequence %llu, was in the cache before it was written",
                          block, at, (unsigned long long)s->id);
@@ -321,19 +321,19 @@ static void check_hit(const struct op *op, const struct model_sequence *s, uint3
 
 static void judge_create(struct op *op)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     uint32_t size = sim.config.geometry.block_size, limit = sim.config.limits.sequence_tokens;
-    uint32_t max_tokens = call->options.max_tokens;
+    uint32_t max_tokens = request->options.max_tokens;
     bool too_much = max_tokens > limit || (max_tokens + size - 1) / size > sim.config.pool_blocks;
-    int expected = call->token_count > limit || too_much ? ATTND_INVALID : 0;
-    int other = call->status == ATTND_NO_BLOCKS && max_tokens ? ATTND_NO_BLOCKS : ATTND_NO_SEQUENCES;
+    int expected = request->token_count > limit || too_much ? ATTND_INVALID : 0;
+    int other = request->status == ATTND_NO_BLOCKS && max_tokens ? ATTND_NO_BLOCKS : ATTND_NO_SEQUENCES;
     if (!has_run(op, expected, other))
         return;
-    uint32_t hit = call->views[0].length;
-    require(op, hit <= call->token_count && hit % size == 0, "whole blocks of the prompt");
-    require(op, !op->claimed[0] || call->views[0].id == op->claimed[0], "the id that was asked for");
-    struct model_sequence *s = new_sequence(op, call->views[0].id, false);
-    s->options = call->options;
+    uint32_t hit = request->views[0].length;
+    require(op, hit <= request->token_count && hit % size == 0, "whole blocks of the prompt");
+    require(op, !op->claimed[0] || request->views[0].id == op->claimed[0], "the id that was asked for");
+    struct model_sequence *s = new_sequence(op, request->views[0].id, false);
+    s->options = request->options;
     set_prompt(s, op, hit);
     check_hit(op, s, hit);
     model_settle(s);
@@ -341,20 +341,20 @@ static void judge_create(struct op *op)
 
 static void judge_fork(struct op *op)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     struct model_sequence *parent = op->on[0];
     int expected = missing(parent);
-    uint32_t length = call->length == UINT32_MAX ? model_length(parent) : call->length;
+    uint32_t length = request->length == UINT32_MAX ? model_length(parent) : request->length;
     if (expected == 0 && length > model_length(parent))
         expected = ATTND_INVALID;
-    int other = expected ? 0 : call->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
+    int other = expected ? 0 : request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
     if (!has_run(op, expected, other))
         return;
-    require(op, call->view_count == call->count, "every child");
-    for (uint32_t i = 0; i < call->count; i++) {
-        require(op, sim.lost || call->views[i].length == length, "children of that length");
-        require(op, !call->ids || call->views[i].id == op->claimed[i], "the ids that were asked for");
-        model_fork(new_sequence(op, call->views[i].id, false), parent, sim.lost ? 0 : length);
+    require(op, request->view_count == request->count, "every child");
+    for (uint32_t i = 0; i < request->count; i++) {
+        require(op, sim.lost || request->views[i].length == length, "children of that length");
+        require(op, !request->ids || request->views[i].id == op->claimed[i], "the ids that were asked for");
+        model_fork(new_sequence(op, request->views[i].id, false), parent, sim.lost ? 0 : length);
         sim.seen.forks++;
     }
 }
@@ -365,8 +365,8 @@ static void judge_truncate(struct op *op)
     int other = s->live && s->options.max_tokens ? ATTND_NO_BLOCKS : 0;
     if (!has_run(op, missing(s), other) || sim.lost)
         return;
-    model_truncate(s, op->call->length);
-    require(op, op->call->views[0].length == model_length(s), "the length after the truncate");
+    model_truncate(s, op->request->length);
+    require(op, op->request->views[0].length == model_length(s), "the length after the truncate");
     sim.seen.truncates++;
 }
 
@@ -383,17 +383,17 @@ static void judge_delete(struct op *op)
 
 static void judge_lease(struct op *op)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     uint32_t size = sim.config.geometry.block_size;
     bool too_much =
-        call->count * size > sim.config.limits.sequence_tokens || call->count > sim.config.pool_blocks;
-    int other = call->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
+        request->count * size > sim.config.limits.sequence_tokens || request->count > sim.config.pool_blocks;
+    int other = request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
     if (!has_run(op, too_much ? ATTND_INVALID : 0, too_much ? 0 : other))
         return;
-    require(op, call->list_count == call->count, "the blocks of the lease");
-    struct model_sequence *s = new_sequence(op, call->views[0].id, true);
-    s->blocks = call->count;
-    memcpy(s->block, call->list, call->count * sizeof *s->block);
+    require(op, request->list_count == request->count, "the blocks of the lease");
+    struct model_sequence *s = new_sequence(op, request->views[0].id, true);
+    s->blocks = request->count;
+    memcpy(s->block, request->list, request->count * sizeof *s->block);
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)
         memset(s->layer[layer].tag, 0, s->blocks * size * sizeof *s->layer[layer].tag);
     sim.seen.leases++;
@@ -410,37 +410,37 @@ static uint64_t *lease_slot(struct model_sequence *s, uint32_t layer, uint32_t b
 
 static void check_paged_row(const struct op *op, uint32_t table, uint32_t row, uint32_t keys)
 {
-    const struct call *call = op->call;
-    const struct call_paged *p = call->paged;
-    const struct symbolic_row *q = call->q, *o = call->o;
+    const struct request *request = op->request;
+    const struct request_paged *p = request->paged;
+    const struct symbolic_row *q = request->q, *o = request->o;
     uint32_t size = sim.config.geometry.block_size;
-    uint32_t first = plan_first_key(keys, sim.config.geometry.window[call->layer]);
+    uint32_t first = plan_first_key(keys, sim.config.geometry.window[request->layer]);
     uint64_t sum = 0;
     for (uint32_t at = first; at < keys; at++) {
         uint32_t block = p->ids[p->first[table] + at / size];
-        sum += symbolic_term(*lease_slot(op->on[0], call->layer, block, at % size), at);
+        sum += symbolic_term(*lease_slot(op->on[0], request->layer, block, at % size), at);
     }
     struct symbolic_row wanted = symbolic_output(q[row].word[0], sum, keys - first);
     sim.seen.attended++;
     if (memcmp(&wanted, &o[row], sizeof wanted) != 0)
-        sim_fail("call %llu: lease %llu, row %u, layer %u has another output than its slots say",
-                 (unsigned long long)op->action, (unsigned long long)op->on[0]->id, row, call->layer);
+        sim_fail("request %llu: lease %llu, row %u, layer %u has another output than its slots say",
+                 (unsigned long long)op->action, (unsigned long long)op->on[0]->id, row, request->layer);
 }
 
 static void judge_paged(struct op *op)
 {
-    const struct call *call = op->call;
-    const struct call_paged *p = call->paged;
+    const struct request *request = op->request;
+    const struct request_paged *p = request->paged;
     uint32_t size = sim.config.geometry.block_size;
-    int expected = call->rows > sim.config.step_rows_max ? ATTND_INVALID : missing(op->on[0]);
+    int expected = request->rows > sim.config.step_rows_max ? ATTND_INVALID : missing(op->on[0]);
     if (!has_run(op, expected, 0))
         return;
     for (uint32_t i = 0; i < p->tokens; i++) {
         if (p->slots[i] >= 0)
-            *lease_slot(op->on[0], call->layer, (uint32_t)p->slots[i] / size, (uint32_t)p->slots[i] % size) =
-                ((const struct symbolic_row *)call->k)[i].word[0];
+            *lease_slot(op->on[0], request->layer, (uint32_t)p->slots[i] / size,
+                        (uint32_t)p->slots[i] % size) = ((const struct symbolic_row *)request->k)[i].word[0];
     }
-    for (uint32_t table = 0; call->q && table < p->sequences; table++) {
+    for (uint32_t table = 0; request->q && table < p->sequences; table++) {
         uint32_t rows = p->indptr[table + 1] - p->indptr[table];
         for (uint32_t r = 0; r < rows; r++)
             check_paged_row(op, table, p->indptr[table] + r,
@@ -453,32 +453,32 @@ static void judge_paged(struct op *op)
 
 static void judge_question(struct op *op)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     const struct model_sequence *s = op->on[0];
-    if (call->status != 0 && !op->alone)
+    if (request->status != 0 && !op->alone)
         return; /* it may have been answered before or after what it was asked beside */
     if (!has_run(op, missing(s), 0))
         return;
     sim.seen.questions++;
-    if (sim.lost || !op->alone || s->queued > 1 || s->lease || call->kind != CALL_SEQUENCE)
+    if (sim.lost || !op->alone || s->queued > 1 || s->lease || request->kind != REQUEST_SEQUENCE)
         return;
-    require(op, call->views[0].length == model_length(s), "the length of the sequence");
+    require(op, request->views[0].length == model_length(s), "the length of the sequence");
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)
-        require(op, call->lengths[layer] == s->layer[layer].cursor, "the length at each layer");
+        require(op, request->lengths[layer] == s->layer[layer].cursor, "the length at each layer");
 }
 
 static void judge_look_around(struct op *op)
 {
-    const struct call *call = op->call;
+    const struct request *request = op->request;
     if (!has_run(op, 0, 0))
         return;
-    if (call->kind == CALL_AUDIT || call->kind == CALL_SELF_TEST) {
-        if (call->fault)
-            sim_fail("%s", call->fault);
+    if (request->kind == REQUEST_AUDIT || request->kind == REQUEST_SELF_TEST) {
+        if (request->fault)
+            sim_fail("%s", request->fault);
         sim.seen.audits++;
-    } else if (call->kind == CALL_STATS) {
-        const struct block_pool_counts *pool = &call->stats.pool;
-        sim.stats = call->stats;
+    } else if (request->kind == REQUEST_STATS) {
+        const struct block_pool_counts *pool = &request->stats.pool;
+        sim.stats = request->stats;
         require(op, pool->free + pool->cached + pool->held + pool->fenced == pool->blocks,
                 "I1: every block counted once");
     }
@@ -488,37 +488,37 @@ static void judge_look_around(struct op *op)
 
 void client_answers_judge(struct op *op)
 {
-    switch (op->call->kind) {
-    case CALL_APPEND:
-    case CALL_ATTEND:
+    switch (op->request->kind) {
+    case REQUEST_APPEND:
+    case REQUEST_ATTEND:
         judge_rows(op);
         return;
-    case CALL_CREATE:
+    case REQUEST_CREATE:
         judge_create(op);
         return;
-    case CALL_FORK:
+    case REQUEST_FORK:
         judge_fork(op);
         return;
-    case CALL_TRUNCATE:
+    case REQUEST_TRUNCATE:
         judge_truncate(op);
         return;
-    case CALL_DELETE:
+    case REQUEST_DELETE:
         judge_delete(op);
         return;
-    case CALL_LEASE:
+    case REQUEST_LEASE:
         judge_lease(op);
         return;
-    case CALL_PAGED:
+    case REQUEST_PAGED:
         judge_paged(op);
         return;
-    case CALL_SEQUENCE:
-    case CALL_BLOCKS:
+    case REQUEST_SEQUENCE:
+    case REQUEST_BLOCKS:
         judge_question(op);
         return;
-    case CALL_WORKLOAD_START:
-    case CALL_WORKLOAD:
-    case CALL_WORKLOAD_CANCEL:
-        sim.seen.requests += op->call->status == 0;
+    case REQUEST_WORKLOAD_START:
+    case REQUEST_WORKLOAD:
+    case REQUEST_WORKLOAD_CANCEL:
+        sim.seen.requests += op->request->status == 0;
         client_workloads_judge(op);
         return;
     default:

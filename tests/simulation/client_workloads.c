@@ -75,7 +75,7 @@ static int add_request(struct workload *w, uint64_t *random, double arrival_s)
     return workload_add(w, &r, spans, n, reason);
 }
 
-struct sim_workload *client_workloads_make(uint64_t *random, struct call *call)
+struct sim_workload *client_workloads_make(uint64_t *random, struct request *request)
 {
     char reason[WORKLOAD_REASON_BYTES];
     const struct config *c = &sim.config;
@@ -105,7 +105,7 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct call *call)
                  w->attend_prompt ? " attended" : "");
     *s = (struct sim_workload){.used = true, .tokens = w->report.tokens, .sequences = w->report.sequences};
     predict(w, s);
-    call->workload = w;
+    request->workload = w;
     return s;
 }
 
@@ -134,27 +134,27 @@ static void judge_end(struct sim_workload *s, const struct workload_report *r)
 void client_workloads_judge(struct op *op)
 {
     struct sim_workload *s = op->workload;
-    const struct call *call = op->call;
-    if (call->status == ATTND_DEVICE && engine_failure(sim.engine)) {
+    const struct request *request = op->request;
+    if (request->status == ATTND_DEVICE && engine_failure(sim.engine)) {
         s->running = false;
-        s->used = s->used && call->kind != CALL_WORKLOAD_START;
+        s->used = s->used && request->kind != REQUEST_WORKLOAD_START;
         return;
     }
-    if (call->kind == CALL_WORKLOAD_START && call->status == ATTND_BUSY) {
+    if (request->kind == REQUEST_WORKLOAD_START && request->status == ATTND_BUSY) {
         s->used = false;
         return;
     }
-    if (call->status == ATTND_GONE && call->kind != CALL_WORKLOAD_START) {
-        s->used = s->used && s->id != call->id; /* it has ended, and sixteen others since */
+    if (request->status == ATTND_GONE && request->kind != REQUEST_WORKLOAD_START) {
+        s->used = s->used && s->id != request->id; /* it has ended, and sixteen others since */
         return;
     }
-    if (call->status != 0)
-        sim_fail("call on workload %llu: %s", (unsigned long long)call->id, call->detail);
-    const struct workload_report *r = call->report;
+    if (request->status != 0)
+        sim_fail("request on workload %llu: %s", (unsigned long long)request->id, request->detail);
+    const struct workload_report *r = request->report;
     sim_note("workload %llu: state %d, arrived %u waiting %u running %u finished %u of %u, tokens %llu",
              (unsigned long long)r->id, (int)r->state, r->arrived, r->waiting, r->running, r->finished,
              r->sequences, (unsigned long long)r->tokens_done);
-    if (call->kind == CALL_WORKLOAD_START) {
+    if (request->kind == REQUEST_WORKLOAD_START) {
         s->id = r->id;
         s->running = true;
     }

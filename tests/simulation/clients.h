@@ -1,11 +1,11 @@
-/* clients.h - simulated connections, their calls, and the judgement of every answer.
+/* clients.h - simulated connections, their requests, and the judgement of every answer.
  *
- *   client_calls.c      what a client asks, and what it expects to stand then
+ *   client_requests.c      what a client asks, and what it expects to stand then
  *   client_answers.c    whether an answer is one that the contract allows, by the token model
  *   client_workloads.c  workloads: their digest is known before they run
  *
- * Calls on one sequence run in the order of their submission. So a call is judged once it is answered
- * and every earlier call on its sequences is judged, and the model then holds what stood when it ran. */
+ * Requests on one sequence run in the order of their submission. So a request is judged once it is answered
+ * and every earlier request on its sequences is judged, and the model then holds what stood when it ran. */
 #ifndef TESTS_SIMULATION_CLIENTS_H
 #define TESTS_SIMULATION_CLIENTS_H
 
@@ -14,11 +14,11 @@
 
 enum { OP_SEQUENCES_MOST = 4, NO_CONNECTION = -1, FORKS_MOST = 4 };
 
-/* A call under way. */
+/* A request under way. */
 struct op {
-    struct call *call;      /* NULL: the place is free */
-    int connection;         /* that waits for it; NO_CONNECTION: it has gone */
-    uint64_t action, steps; /* which action made it; steps when it was submitted */
+    struct request *request; /* NULL: the place is free */
+    int connection;          /* that waits for it; NO_CONNECTION: it has gone */
+    uint64_t action, steps;  /* which action made it; steps when it was submitted */
     double submitted_s;
     bool done;
     bool alone; /* nothing else was under way on its sequence when it was submitted */
@@ -39,19 +39,19 @@ void clients_begin(uint64_t seed, uint32_t connections);
 void clients_act(void);
 double clients_next_s(void);
 
-/* clients_stop: no more calls but those of clients_ask(). */
+/* clients_stop: no more requests but those of clients_ask(). */
 void clients_stop(void);
 
 /* clients_take: answers that are there; returns how many. Each is judged as soon as it can be. */
 uint32_t clients_take(void);
 uint32_t clients_under_way(void);
 
-/* clients_ask: make a call of a kind on an id, outside all connections. A create declares all that the
+/* clients_ask: make a request of a kind on an id, outside all connections. A create declares all that the
  * pool has. clients_read: attend the last rows of a sequence at a layer. */
-void clients_ask(enum call_kind kind, uint64_t id, bool lease);
+void clients_ask(enum request_kind kind, uint64_t id, bool lease);
 void clients_read(struct model_sequence *s, uint32_t layer);
 
-/* client_answers.c: judge a call whose turn it is. */
+/* client_answers.c: judge a request whose turn it is. */
 void client_answers_judge(struct op *op);
 
 /* client_workloads.c */
@@ -64,7 +64,7 @@ struct sim_workload {
 };
 struct sim_workload *client_workloads(void); /* [SIM_WORKLOADS] */
 void client_workloads_begin(void);
-struct sim_workload *client_workloads_make(uint64_t *random, struct call *call);
+struct sim_workload *client_workloads_make(uint64_t *random, struct request *request);
 void client_workloads_judge(struct op *op);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * Time is virtual. After a turn that did something a microsecond or so passes; otherwise time jumps to
  * whatever comes first: the end of a step, the end of the engine's idle time, the next client. When none
- * of them ever comes and a call is under way, it waits for ever. */
+ * of them ever comes and a request is under way, it waits for ever. */
 #include "tests/simulation/episode.h"
 
 #include "config/log.h"
@@ -18,9 +18,9 @@
 
 enum {
     SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
-    WAIT_STEPS_MOST = 20000, /* that a call waits while others are served */
+    WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
-    LOOK_TURNS = 64 /* between two looks for calls that wait too long */
+    LOOK_TURNS = 64 /* between two looks for requests that wait too long */
 };
 
 static const double WAIT_S_MOST = 120;
@@ -78,7 +78,7 @@ static void choose_limits(struct settings *s)
     set(s, "pool.host_blocks", below(2) ? 1 + below(40) : 0);
     set(s, "limits.sequences", 4 + below(24));
     set(s, "limits.sequence_tokens", one_of(tokens, 3));
-    set(s, "limits.calls", 4 + below(SIM_CALLS_MOST - 8));
+    set(s, "limits.calls", 4 + below(SIM_REQUESTS_MOST - 8));
     set(s, "scheduler.step_rows_max", 8 + below(below(2) ? 24 : 120));
     set(s, "scheduler.batch_window_us", one_of(windows, 4));
     set(s, "scheduler.slow_step_ms", 0);
@@ -140,12 +140,12 @@ static void make_engine(void)
 
 static void check_waits(void)
 {
-    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
+    for (uint32_t i = 0; i < SIM_REQUESTS_MOST; i++) {
         const struct op *op = &clients_ops()[i];
-        if (op->call && !op->done &&
+        if (op->request && !op->done &&
             (sim.now_s - op->submitted_s > WAIT_S_MOST || sim.seen.steps - op->steps > WAIT_STEPS_MOST))
-            sim_fail("call %llu (kind %d) has waited for %.1f s and %llu steps",
-                     (unsigned long long)op->action, (int)op->call->kind, sim.now_s - op->submitted_s,
+            sim_fail("request %llu (kind %d) has waited for %.1f s and %llu steps",
+                     (unsigned long long)op->action, (int)op->request->kind, sim.now_s - op->submitted_s,
                      (unsigned long long)(sim.seen.steps - op->steps));
     }
 }
@@ -158,9 +158,9 @@ static double earlier(double a, double b)
 static _Noreturn void fail_waiting(void)
 {
     const struct op *op = clients_ops();
-    while (!op->call || op->done)
+    while (!op->request || op->done)
         op++;
-    sim_fail("call %llu (kind %d) waits for ever", (unsigned long long)op->action, (int)op->call->kind);
+    sim_fail("request %llu (kind %d) waits for ever", (unsigned long long)op->action, (int)op->request->kind);
 }
 
 /* After a turn that did nothing: whatever comes first. False: nothing ever comes, and nobody waits. */
@@ -208,7 +208,7 @@ static void wait_for_answers(void)
     }
 }
 
-static void ask(enum call_kind kind, uint64_t id, bool lease)
+static void ask(enum request_kind kind, uint64_t id, bool lease)
 {
     clients_ask(kind, id, lease);
     wait_for_answers();
@@ -233,7 +233,7 @@ static void delete_all(void)
     for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
         const struct model_sequence *s = &model.sequences[i];
         if (s->used && s->live)
-            ask(CALL_DELETE, s->id, s->lease);
+            ask(REQUEST_DELETE, s->id, s->lease);
     }
 }
 
@@ -246,7 +246,7 @@ static void end_workloads(bool cancel)
         double began = sim.now_s;
         while (w->used && w->running && w->id == id) {
             w->cancelled |= cancel;
-            ask(cancel ? CALL_WORKLOAD_CANCEL : CALL_WORKLOAD, id, false);
+            ask(cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, id, false);
             if (sim.now_s - began > WAIT_S_MOST)
                 sim_fail("workload %llu never ends: %llu tokens of %llu", (unsigned long long)id,
                          (unsigned long long)w->tokens_done, (unsigned long long)w->tokens);
@@ -257,7 +257,7 @@ static void end_workloads(bool cancel)
 /* Nothing is left of all that was there. */
 static void check_empty(void)
 {
-    const struct call_stats *s = &sim.stats;
+    const struct request_stats *s = &sim.stats;
     if (s->pool.free != s->pool.blocks)
         sim_fail("%u of %u blocks are free after everything was deleted (%u cached, %u held, %u fenced)",
                  s->pool.free, s->pool.blocks, s->pool.cached, s->pool.held, s->pool.fenced);
@@ -282,14 +282,14 @@ static void wind_up(void)
     if (!engine_failure(sim.engine))
         end_workloads(cancel);
     delete_all();
-    ask(CALL_AUDIT, 0, false);
-    ask(CALL_TRIM, 0, false);
-    ask(CALL_STATS, 0, false);
+    ask(REQUEST_AUDIT, 0, false);
+    ask(REQUEST_TRIM, 0, false);
+    ask(REQUEST_STATS, 0, false);
     if (sim.lost)
         return;
     check_empty();
     uint64_t refused = sim.seen.refused;
-    ask(CALL_CREATE, 0, false);
+    ask(REQUEST_CREATE, 0, false);
     if (sim.seen.refused != refused)
         sim_fail("blocks are still promised to somebody after everything was deleted");
 }

@@ -16,7 +16,7 @@ enum {
     SIM_LAYERS_MOST = 3,
     SIM_TOKENS_MOST = 1100, /* of one sequence */
     SIM_CONNECTIONS_MOST = 16,
-    SIM_CALLS_MOST = 48,
+    SIM_REQUESTS_MOST = 48,
     SIM_HISTORY_LINES = 300,
     SIM_LINE_BYTES = 200,
     SIM_FAULT_BYTES = 512
@@ -40,15 +40,15 @@ enum {
     XX(truncates, "truncates")                                                                               \
     XX(deletes, "deletes")                                                                                   \
     XX(leases, "leases")                                                                                     \
-    XX(paged, "paged calls")                                                                                 \
+    XX(paged, "paged requests")                                                                              \
     XX(questions, "questions")                                                                               \
-    XX(cancelled, "calls whose client has gone before they ran")                                             \
-    XX(too_late, "calls whose client has gone after they ran")                                               \
+    XX(cancelled, "requests whose client has gone before they ran")                                          \
+    XX(too_late, "requests whose client has gone after they ran")                                            \
     XX(deadlines, "deadlines")                                                                               \
-    XX(dropped, "calls ended by a delete")                                                                   \
-    XX(no_blocks, "calls refused for want of blocks")                                                        \
+    XX(dropped, "requests ended by a delete")                                                                \
+    XX(no_blocks, "requests refused for want of blocks")                                                     \
     XX(declared, "rows appended under max_tokens")                                                           \
-    XX(no_calls, "times that all calls were under way")                                                      \
+    XX(no_requests, "times that all requests were under way")                                                \
     XX(copies, "copies on write")                                                                            \
     XX(swaps_out, "blocks swapped out")                                                                      \
     XX(swaps_in, "blocks swapped in")                                                                        \
@@ -71,9 +71,9 @@ struct simulation {
     struct config config;
     struct engine *engine;
     struct coverage seen;
-    struct call_stats stats; /* the latest answer */
-    bool lost;               /* the device has failed, so nobody knows how far calls have come */
-    bool faults;             /* clients leave, cancel, ask too much */
+    struct request_stats stats; /* the latest answer */
+    bool lost;                  /* the device has failed, so nobody knows how far requests have come */
+    bool faults;                /* clients leave, cancel, ask too much */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];
     uint64_t history_count;

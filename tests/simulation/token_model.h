@@ -18,7 +18,7 @@ struct model_layer {
     uint64_t sum[SIM_TOKENS_MOST + 1]; /* of the terms of the tags before */
 };
 
-/* A sequence or a lease. One that was deleted stays until all calls on it are judged. */
+/* A sequence or a lease. One that was deleted stays until all requests on it are judged. */
 struct model_sequence {
     bool used, live, lease;
     uint64_t id;
@@ -30,14 +30,14 @@ struct model_sequence {
     uint64_t base[SIM_TOKENS_MOST];
     struct model_layer layer[SIM_LAYERS_MOST];
 
-    /* As it will be if all calls under way succeed. */
+    /* As it will be if all requests under way succeed. */
     uint32_t planned[SIM_LAYERS_MOST], planned_high;
     uint64_t planned_base[SIM_TOKENS_MOST];
 
     uint32_t blocks; /* of a lease; their slots are its tokens */
     uint32_t block[MODEL_LEASE_BLOCKS];
 
-    struct op *queue[SIM_CALLS_MOST]; /* calls on it that are not judged, in the order of submission */
+    struct op *queue[SIM_REQUESTS_MOST]; /* requests on it that are not judged, in the order of submission */
     uint32_t queued;
 };
 
@@ -69,7 +69,7 @@ uint64_t model_seen(const struct model_sequence *s, uint32_t layer, uint32_t key
 void model_truncate(struct model_sequence *s, uint32_t length);
 void model_fork(struct model_sequence *child, const struct model_sequence *parent, uint32_t length);
 
-/* What is planned is what stands: no call is under way. */
+/* What is planned is what stands: no request is under way. */
 void model_settle(struct model_sequence *s);
 
 #endif

@@ -1,5 +1,5 @@
-/* call_parse.c - see call_parse.h. */
-#include "server/call_parse.h"
+/* request_parse.c - see request_parse.h. */
+#include "server/request_parse.h"
 
 #include "kernels/numeric.h"
 #include "server/body.h"
@@ -18,17 +18,17 @@ enum {
     JSON_NUMBERS_MAX = 100000 /* of an answer */
 };
 
-static const int64_t ID_MAX = (int64_t)CALL_ID_MAX;
+static const int64_t ID_MAX = (int64_t)REQUEST_ID_MAX;
 
-const char *const call_block_fields[CALL_BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
-const char *const call_block_states[] = {"free", "held", "cached", "fenced"};
-const char *const call_sequence_states[] = {"idle", "queued", "running", "swapped"};
+const char *const request_block_fields[REQUEST_BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
+const char *const request_block_states[] = {"free", "held", "cached", "fenced"};
+const char *const request_sequence_states[] = {"idle", "queued", "running", "swapped"};
 
 /* ---- small requests ------------------------------------------------------------------------------ */
 
-int call_parse_nothing(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_nothing(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    (void)call;
+    (void)request;
     (void)config;
     int rc = query_none(x);
     return rc == 0 ? body_none(x) : rc;
@@ -44,47 +44,47 @@ static unsigned index_of(struct http_text word, const char *const *names, unsign
 }
 
 /* limit= and cursor=; false when the parameter is neither. */
-static bool read_page(struct http_text text, struct call *call)
+static bool read_page(struct http_text text, struct request *request)
 {
     uint64_t value;
-    if (query_number(text, "limit", &value) && value >= 1 && value <= CALL_PAGE_MAX)
-        call->limit = (uint32_t)value;
+    if (query_number(text, "limit", &value) && value >= 1 && value <= REQUEST_PAGE_MAX)
+        request->limit = (uint32_t)value;
     else if (query_number(text, "cursor", &value) && value <= UINT32_MAX)
-        call->cursor = value;
+        request->cursor = value;
     else
         return false;
     return true;
 }
 
 /* state= one of `names`. */
-static bool read_state(struct http_text text, const char *const *names, unsigned n, struct call *call)
+static bool read_state(struct http_text text, const char *const *names, unsigned n, struct request *request)
 {
     struct http_text word;
     if (!query_is(text, "state", &word))
         return false;
-    call->filter = (struct call_filter){true, index_of(word, names, n)};
-    return call->filter.state < n;
+    request->filter = (struct request_filter){true, index_of(word, names, n)};
+    return request->filter.state < n;
 }
 
-int call_parse_page(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_page(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct http_text text;
     (void)config;
-    call->limit = PAGE_DEFAULT;
+    request->limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
-        if (!read_page(text, call))
+        if (!read_page(text, request))
             return query_refuse(x, text, "wants limit=1..1000 or cursor=N");
     }
     return body_none(x);
 }
 
-int call_parse_sequences(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_sequences(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct http_text text;
     (void)config;
-    call->limit = PAGE_DEFAULT;
+    request->limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
-        if (!read_page(text, call) && !read_state(text, call_sequence_states, SEQUENCE_STATES, call))
+        if (!read_page(text, request) && !read_state(text, request_sequence_states, SEQUENCE_STATES, request))
             return query_refuse(x, text,
                                 "wants limit=1..1000, cursor=N or state=idle|queued|running|swapped");
     }
@@ -92,33 +92,33 @@ int call_parse_sequences(struct http_exchange *x, struct call *call, const struc
 }
 
 /* fields=a,b,c into bits. */
-static bool read_fields(struct http_text text, struct call *call)
+static bool read_fields(struct http_text text, struct request *request)
 {
     struct http_text list, word;
     if (!query_is(text, "fields", &list))
         return false;
-    for (call->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
+    for (request->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
         const char *comma = memchr(list.bytes, ',', list.n);
         word = (struct http_text){list.bytes, comma ? (size_t)(comma - list.bytes) : list.n};
-        unsigned field = index_of(word, call_block_fields, CALL_BLOCK_FIELDS);
-        if (field == CALL_BLOCK_FIELDS)
+        unsigned field = index_of(word, request_block_fields, REQUEST_BLOCK_FIELDS);
+        if (field == REQUEST_BLOCK_FIELDS)
             return false;
-        call->fields |= 1U << field;
+        request->fields |= 1U << field;
         word.n += comma != NULL;
     }
-    return call->fields != 0;
+    return request->fields != 0;
 }
 
-int call_parse_pool(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_pool(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct http_text text, format;
     (void)config;
-    call->limit = PAGE_DEFAULT;
+    request->limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
         if (query_is(text, "format", &format) && http_text_is(format, "columns"))
-            call->columns = true;
-        else if (!read_page(text, call) && !read_fields(text, call) &&
-                 !read_state(text, call_block_states, 4, call))
+            request->columns = true;
+        else if (!read_page(text, request) && !read_fields(text, request) &&
+                 !read_state(text, request_block_states, 4, request))
             return query_refuse(x, text,
                                 "wants limit=1..1000, cursor=N, state=free|held|cached|fenced, "
                                 "fields=block,state,refs,fill,owner or format=columns");
@@ -153,8 +153,8 @@ static int read_integer(struct body *b, const char *name, int64_t min, int64_t m
     return member_integer(b->x, "", b->tree, name, min, max, value);
 }
 
-/* An optional list of token ids into call->tokens, `count` of them (UINT32_MAX: any number). */
-static int read_tokens(struct body *b, const char *name, struct call *call, uint32_t count)
+/* An optional list of token ids into request->tokens, `count` of them (UINT32_MAX: any number). */
+static int read_tokens(struct body *b, const char *name, struct request *request, uint32_t count)
 {
     const cJSON *list = member(b, name), *item;
     int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
@@ -163,60 +163,60 @@ static int read_tokens(struct body *b, const char *name, struct call *call, uint
         return 0;
     if (n < 0 || (count != UINT32_MAX && (uint32_t)n != count))
         return refuse(b, name, "wants a list of token ids, one for each row");
-    call->tokens = call_alloc(call, (size_t)n, sizeof *call->tokens);
-    if (!call->tokens)
+    request->tokens = request_alloc(request, (size_t)n, sizeof *request->tokens);
+    if (!request->tokens)
         return refuse(b, name, "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 0, UINT32_MAX, &id))
             return refuse(b, name, "wants integers in 0..4294967295");
-        call->tokens[call->token_count++] = (uint32_t)id;
+        request->tokens[request->token_count++] = (uint32_t)id;
     }
     return 0;
 }
 
-static int read_salt(struct body *b, struct call *call)
+static int read_salt(struct body *b, struct request *request)
 {
     const cJSON *salt = member(b, "salt");
     size_t n = cJSON_IsString(salt) ? strlen(salt->valuestring) : 0;
     if (!salt)
         return 0;
-    if (!cJSON_IsString(salt) || n > sizeof call->salt)
+    if (!cJSON_IsString(salt) || n > sizeof request->salt)
         return refuse(b, "salt", "wants a string of at most 64 bytes");
-    memcpy(call->salt, salt->valuestring, n);
-    call->salt_bytes = (uint32_t)n;
+    memcpy(request->salt, salt->valuestring, n);
+    request->salt_bytes = (uint32_t)n;
     return 0;
 }
 
-int call_parse_create(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_create(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"id",       "tokens",         "salt", "max_tokens",
                                         "priority", "idle_timeout_s", NULL};
     struct body b;
     int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
-    call->options.idle_timeout_s = config->limits.idle_timeout_s;
+    request->options.idle_timeout_s = config->limits.idle_timeout_s;
     if (tensor_parse_wanted(x))
-        return tensor_parse_create(x, call, config);
+        return tensor_parse_create(x, request, config);
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_integer(&b, "id", 1, ID_MAX, &id);
     if (rc == 0)
         rc = read_integer(&b, "max_tokens", 1, config->limits.sequence_tokens, &max_tokens);
     if (rc == 0)
-        rc = read_integer(&b, "priority", -CALL_PRIORITY_MAX, CALL_PRIORITY_MAX, &priority);
+        rc = read_integer(&b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
     if (rc == 0)
-        rc = read_integer(&b, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &idle);
+        rc = read_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
     if (rc == 0)
-        rc = read_tokens(&b, "tokens", call, UINT32_MAX);
+        rc = read_tokens(&b, "tokens", request, UINT32_MAX);
     if (rc == 0)
-        rc = read_salt(&b, call);
+        rc = read_salt(&b, request);
     cJSON_Delete(b.tree);
-    call->id = (uint64_t)id;
-    call->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
+    request->id = (uint64_t)id;
+    request->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
     return rc;
 }
 
 /* "ids": one for each of `count` children. */
-static int read_fork_ids(struct body *b, struct call *call, int64_t count)
+static int read_fork_ids(struct body *b, struct request *request, int64_t count)
 {
     const cJSON *list = member(b, "ids"), *item;
     uint32_t n = 0;
@@ -225,18 +225,18 @@ static int read_fork_ids(struct body *b, struct call *call, int64_t count)
         return 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > FORKS_MAX)
         return refuse(b, "ids", "wants a list of ids, one for each fork");
-    call->ids = call_alloc(call, (size_t)count, sizeof *call->ids);
-    if (!call->ids)
+    request->ids = request_alloc(request, (size_t)count, sizeof *request->ids);
+    if (!request->ids)
         return refuse(b, "ids", "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "ids", "wants integers in 1..2^53-1");
-        call->ids[n++] = (uint64_t)id;
+        request->ids[n++] = (uint64_t)id;
     }
     return 0;
 }
 
-int call_parse_fork(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_fork(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"count", "length", "ids", NULL};
     struct body b;
@@ -250,14 +250,14 @@ int call_parse_fork(struct http_exchange *x, struct call *call, const struct con
     if (rc == 0)
         rc = read_integer(&b, "length", 0, UINT32_MAX - 1, &length);
     if (rc == 0)
-        rc = read_fork_ids(&b, call, count);
+        rc = read_fork_ids(&b, request, count);
     cJSON_Delete(b.tree);
-    call->count = (uint32_t)count;
-    call->length = (uint32_t)length;
+    request->count = (uint32_t)count;
+    request->length = (uint32_t)length;
     return rc;
 }
 
-int call_parse_truncate(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_truncate(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"length", NULL};
     struct body b;
@@ -269,14 +269,14 @@ int call_parse_truncate(struct http_exchange *x, struct call *call, const struct
     if (rc == 0 && length < 0)
         rc = refuse(&b, "length", "is missing");
     cJSON_Delete(b.tree);
-    call->length = (uint32_t)length;
+    request->length = (uint32_t)length;
     return rc;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
 /* "sequences" and "indptr": which sequences, and how many rows of each. */
-static int read_sequences(struct body *b, struct call *call)
+static int read_sequences(struct body *b, struct request *request)
 {
     const cJSON *list = member(b, "sequences"), *indptr = member(b, "indptr"), *item,
                 *positions = member(b, "positions");
@@ -284,37 +284,37 @@ static int read_sequences(struct body *b, struct call *call)
     int64_t id, from, to;
     if (n == 0)
         return refuse(b, "sequences", "wants a list of sequence ids");
-    call->sequences = call_alloc(call, (size_t)n, sizeof *call->sequences);
-    if (!call->sequences)
+    request->sequences = request_alloc(request, (size_t)n, sizeof *request->sequences);
+    if (!request->sequences)
         return refuse(b, "sequences", "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "sequences", "wants a list of sequence ids");
-        call->sequences[call->sequence_count++] =
-            (struct call_sequence){.id = (uint64_t)id, .rows = 1, .position = CALL_POSITION_ABSENT};
+        request->sequences[request->sequence_count++] =
+            (struct request_sequence){.id = (uint64_t)id, .rows = 1, .position = REQUEST_POSITION_ABSENT};
     }
-    call->rows = call->sequence_count;
+    request->rows = request->sequence_count;
     uint32_t given = 0;
     cJSON_ArrayForEach (item, positions) {
-        if (given == call->sequence_count || !json_is_integer(item, 0, INT32_MAX, &from))
+        if (given == request->sequence_count || !json_is_integer(item, 0, INT32_MAX, &from))
             break;
-        call->sequences[given++].position = (uint32_t)from;
+        request->sequences[given++].position = (uint32_t)from;
     }
-    if (positions && (!cJSON_IsArray(positions) || item || given < call->sequence_count))
+    if (positions && (!cJSON_IsArray(positions) || item || given < request->sequence_count))
         return refuse(b, "positions", "wants one position for each sequence, 0..2147483647");
     if (!indptr)
         return 0;
     item = cJSON_IsArray(indptr) && cJSON_GetArraySize(indptr) == n + 1 ? indptr->child : NULL;
     if (!json_is_integer(item, 0, 0, &from))
         return refuse(b, "indptr", "wants one number more than sequences, rising from 0");
-    for (uint32_t i = 0; i < call->sequence_count; i++, from = to) {
+    for (uint32_t i = 0; i < request->sequence_count; i++, from = to) {
         item = item ? item->next : NULL;
         if (!json_is_integer(item, from + 1, INT32_MAX, &to))
             return refuse(b, "indptr",
                           "wants one number more than sequences, rising from 0, each by at least 1");
-        call->sequences[i].rows = (uint32_t)(to - from);
+        request->sequences[i].rows = (uint32_t)(to - from);
     }
-    call->rows = (uint32_t)from;
+    request->rows = (uint32_t)from;
     return 0;
 }
 
@@ -385,7 +385,7 @@ static int read_row_list(struct body *b, const char *name, const cJSON *rows, ui
 }
 
 /* A tensor [n][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
-static int read_tensor(struct body *b, struct call *call, const char *name, bool required, uint32_t n,
+static int read_tensor(struct body *b, struct request *request, const char *name, bool required, uint32_t n,
                        uint32_t heads, const struct geometry *g, const void **tensor)
 {
     const cJSON *rows = member(b, name);
@@ -393,7 +393,7 @@ static int read_tensor(struct body *b, struct call *call, const char *name, bool
         return required ? refuse(b, name, "is missing") : 0;
     if (entries(rows) != (int)n)
         return wrong_shape(b, name, "", entries(rows), n, "one for each row");
-    uint8_t *to = call_alloc(call, (size_t)n * heads, g->head_dim * dtype_bytes(g->dtype));
+    uint8_t *to = request_alloc(request, (size_t)n * heads, g->head_dim * dtype_bytes(g->dtype));
     if (!to)
         return refuse(b, name, "is too large");
     *tensor = to;
@@ -401,18 +401,18 @@ static int read_tensor(struct body *b, struct call *call, const char *name, bool
 }
 
 /* k and v of n rows: both or, if they are not `required`, none. */
-static int read_keys_and_values(struct body *b, struct call *call, const struct geometry *g, bool required,
-                                uint32_t n)
+static int read_keys_and_values(struct body *b, struct request *request, const struct geometry *g,
+                                bool required, uint32_t n)
 {
-    int rc = read_tensor(b, call, "k", required, n, g->kv_heads, g, &call->k);
+    int rc = read_tensor(b, request, "k", required, n, g->kv_heads, g, &request->k);
     if (rc == 0)
-        rc = read_tensor(b, call, "v", required, n, g->kv_heads, g, &call->v);
-    if (rc == 0 && !call->k != !call->v)
-        rc = refuse(b, call->k ? "v" : "k", "is missing: k and v come together");
+        rc = read_tensor(b, request, "v", required, n, g->kv_heads, g, &request->v);
+    if (rc == 0 && !request->k != !request->v)
+        rc = refuse(b, request->k ? "v" : "k", "is missing: k and v come together");
     return rc;
 }
 
-bool call_parse_kernel(struct http_text name, enum attention_kernel *kernel)
+bool request_parse_kernel(struct http_text name, enum attention_kernel *kernel)
 {
     unsigned n = ATTENTION_PAGED_V2 + 1, i = index_of(name, config_kernel_names, n);
     if (i < n)
@@ -421,44 +421,44 @@ bool call_parse_kernel(struct http_text name, enum attention_kernel *kernel)
 }
 
 /* "lse" and "kernel", of what computes. */
-static int read_wishes(struct body *b, struct call *call)
+static int read_wishes(struct body *b, struct request *request)
 {
     const cJSON *lse = member(b, "lse"), *kernel = member(b, "kernel");
     const char *name = cJSON_IsString(kernel) ? kernel->valuestring : "";
     if (lse && !cJSON_IsBool(lse))
         return refuse(b, "lse", "wants true or false");
-    if (kernel && !call_parse_kernel((struct http_text){name, strlen(name)}, &call->kernel))
+    if (kernel && !request_parse_kernel((struct http_text){name, strlen(name)}, &request->kernel))
         return refuse(b, "kernel", "wants auto, paged_v1 or paged_v2");
-    call->wants_lse = cJSON_IsTrue(lse);
+    request->wants_lse = cJSON_IsTrue(lse);
     return 0;
 }
 
 /* What append and attend have in common. */
-static int read_rows(struct body *b, struct call *call, const struct geometry *g, bool attend)
+static int read_rows(struct body *b, struct request *request, const struct geometry *g, bool attend)
 {
     int64_t layer = 0;
     int rc = read_integer(b, "layer", 0, g->layers - 1, &layer);
-    call->layer = (uint32_t)layer;
-    call->kv_source = g->dtype;
+    request->layer = (uint32_t)layer;
+    request->kv_source = g->dtype;
     if (rc == 0)
-        rc = read_sequences(b, call);
+        rc = read_sequences(b, request);
     if (rc == 0 && attend)
-        rc = read_tensor(b, call, "q", true, call->rows, g->query_heads, g, &call->q);
+        rc = read_tensor(b, request, "q", true, request->rows, g->query_heads, g, &request->q);
     if (rc == 0)
-        rc = read_keys_and_values(b, call, g, !attend, call->rows);
-    if (rc == 0 && !call->k && member(b, "token_ids"))
+        rc = read_keys_and_values(b, request, g, !attend, request->rows);
+    if (rc == 0 && !request->k && member(b, "token_ids"))
         rc = refuse(b, "token_ids", "belongs to k and v");
     if (rc == 0)
-        rc = read_tokens(b, "token_ids", call, call->rows);
+        rc = read_tokens(b, "token_ids", request, request->rows);
     return rc;
 }
 
 /* ---- append and attend ---------------------------------------------------------------------------- */
 
 /* An answer in JSON has at most JSON_NUMBERS_MAX numbers. */
-static int limit_json(struct http_exchange *x, const struct call *call, const struct geometry *g)
+static int limit_json(struct http_exchange *x, const struct request *request, const struct geometry *g)
 {
-    if (call->wants_tensors || (uint64_t)call->rows * g->query_heads * g->head_dim <= JSON_NUMBERS_MAX)
+    if (request->wants_tensors || (uint64_t)request->rows * g->query_heads * g->head_dim <= JSON_NUMBERS_MAX)
         return 0;
     http_problem(x, ATTND_INVALID, "o would have more than %d numbers; ask for safetensors",
                  JSON_NUMBERS_MAX);
@@ -467,93 +467,94 @@ static int limit_json(struct http_exchange *x, const struct call *call, const st
 
 /* The answer of an append has a number for every layer of every sequence, and must have room: what was
  * appended cannot be taken back. */
-static int limit_lengths(struct http_exchange *x, const struct call *call, const struct geometry *g)
+static int limit_lengths(struct http_exchange *x, const struct request *request, const struct geometry *g)
 {
     enum { NUMBER_BYTES = 11, SEQUENCE_BYTES = 64 };
-    uint64_t bytes = (uint64_t)call->sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
+    uint64_t bytes =
+        (uint64_t)request->sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
     if (bytes + SEQUENCE_BYTES <= HTTP_REPLY_BYTES_MAX)
         return 0;
     http_problem(x, ATTND_INVALID, "%u sequences of %u layers are too many for one answer",
-                 call->sequence_count, g->layers);
+                 request->sequence_count, g->layers);
     return ATTND_INVALID;
 }
 
-int call_parse_append(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_append(struct http_exchange *x, struct request *request, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
     static const char *const names[] = {"layer", "sequences", "indptr",    "positions",
                                         "k",     "v",         "token_ids", NULL};
     struct body b;
     if (tensor_parse_wanted(x)) {
-        int bad = tensor_parse_rows(x, call, config, false);
-        return bad ? bad : limit_lengths(x, call, g);
+        int bad = tensor_parse_rows(x, request, config, false);
+        return bad ? bad : limit_lengths(x, request, g);
     }
     int rc = open_body(&b, x, names);
     if (rc == 0)
-        rc = read_rows(&b, call, g, false);
+        rc = read_rows(&b, request, g, false);
     cJSON_Delete(b.tree);
-    return rc == 0 ? limit_lengths(x, call, g) : rc;
+    return rc == 0 ? limit_lengths(x, request, g) : rc;
 }
 
-int call_parse_attend(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_attend(struct http_exchange *x, struct request *request, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
     static const char *const names[] = {"layer", "sequences", "indptr", "positions", "q", "k",
                                         "v",     "token_ids", "lse",    "kernel",    NULL};
     struct body b;
     if (tensor_parse_wanted(x)) {
-        int bad = tensor_parse_rows(x, call, config, true);
-        return bad ? bad : limit_json(x, call, g);
+        int bad = tensor_parse_rows(x, request, config, true);
+        return bad ? bad : limit_json(x, request, g);
     }
     int rc = open_body(&b, x, names);
     if (rc == 0)
-        rc = read_rows(&b, call, g, true);
+        rc = read_rows(&b, request, g, true);
     if (rc == 0)
-        rc = read_wishes(&b, call);
+        rc = read_wishes(&b, request);
     cJSON_Delete(b.tree);
-    return rc == 0 ? limit_json(x, call, g) : rc;
+    return rc == 0 ? limit_json(x, request, g) : rc;
 }
 
 /* ---- leases, and tables of the caller's own ------------------------------------------------------- */
 
-int call_parse_lease(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_lease(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"blocks", "id", "priority", "idle_timeout_s", NULL};
     struct body b;
     int64_t id = 0, blocks = 0, priority = 0, idle = config->limits.idle_timeout_s;
-    call->of_leases = true;
+    request->of_leases = true;
     int rc = open_body(&b, x, names);
     if (rc == 0)
-        rc = read_integer(&b, "blocks", 1, CALL_IDS_MAX, &blocks); /* they are all in the answer */
+        rc = read_integer(&b, "blocks", 1, REQUEST_IDS_MAX, &blocks); /* they are all in the answer */
     if (rc == 0 && !blocks)
         rc = refuse(&b, "blocks", "is missing");
     if (rc == 0)
         rc = read_integer(&b, "id", 1, ID_MAX, &id);
     if (rc == 0)
-        rc = read_integer(&b, "priority", -CALL_PRIORITY_MAX, CALL_PRIORITY_MAX, &priority);
+        rc = read_integer(&b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
     if (rc == 0)
-        rc = read_integer(&b, "idle_timeout_s", 0, CALL_IDLE_S_MAX, &idle);
+        rc = read_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
     cJSON_Delete(b.tree);
-    call->id = (uint64_t)id;
-    call->count = (uint32_t)blocks;
-    call->options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
+    request->id = (uint64_t)id;
+    request->count = (uint32_t)blocks;
+    request->options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
     return rc;
 }
 
-int call_parse_leases(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_leases(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    call->of_leases = true;
-    return call_parse_page(x, call, config);
+    request->of_leases = true;
+    return request_parse_page(x, request, config);
 }
 
-int call_parse_one_lease(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_one_lease(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    call->of_leases = true;
-    return call_parse_nothing(x, call, config);
+    request->of_leases = true;
+    return request_parse_nothing(x, request, config);
 }
 
 /* An optional list of integers, or of lists of as many each. */
-static int read_list(struct body *b, struct call *call, const char *name, bool nested,
+static int read_list(struct body *b, struct request *request, const char *name, bool nested,
                      struct paged_list *list)
 {
     const cJSON *rows = member(b, name), *row, *item;
@@ -566,7 +567,7 @@ static int read_list(struct body *b, struct call *call, const char *name, bool n
         columns = n > 0 ? entries(rows->child) : 0;
     if (n < 0 || columns < 0)
         return refuse(b, name, wants);
-    int64_t *values = call_alloc(call, (size_t)n * (size_t)columns, sizeof *values);
+    int64_t *values = request_alloc(request, (size_t)n * (size_t)columns, sizeof *values);
     if (!values)
         return refuse(b, name, "is too long for one call");
     *list = (struct paged_list){values, 0, (uint64_t)columns};
@@ -582,32 +583,32 @@ static int read_list(struct body *b, struct call *call, const char *name, bool n
     return 0;
 }
 
-static int read_paged(struct body *b, struct call *call, const struct config *config)
+static int read_paged(struct body *b, struct request *request, const struct config *config)
 {
     const struct geometry *g = &config->geometry;
     struct paged_lists lists = {0};
     int64_t layer = 0, lease = 0;
-    call->kv_source = g->dtype;
+    request->kv_source = g->dtype;
     int rc = read_integer(b, "layer", 0, g->layers - 1, &layer);
     if (rc == 0)
         rc = read_integer(b, "lease", 1, ID_MAX, &lease);
-    call->layer = (uint32_t)layer;
-    call->id = (uint64_t)lease;
+    request->layer = (uint32_t)layer;
+    request->id = (uint64_t)lease;
 #define XX(name)                                                                                             \
     if (rc == 0)                                                                                             \
-        rc = read_list(b, call, #name, &lists.name == &lists.block_tables, &lists.name);
+        rc = read_list(b, request, #name, &lists.name == &lists.block_tables, &lists.name);
     PAGED_LISTS(XX)
 #undef XX
     if (rc == 0)
-        rc = paged_build(b->x, call, config, &lists, member(b, "q"), member(b, "k") || member(b, "v"));
+        rc = paged_build(b->x, request, config, &lists, member(b, "q"), member(b, "k") || member(b, "v"));
     if (rc == 0)
-        rc = read_tensor(b, call, "q", false, call->rows, g->query_heads, g, &call->q);
+        rc = read_tensor(b, request, "q", false, request->rows, g->query_heads, g, &request->q);
     if (rc == 0)
-        rc = read_keys_and_values(b, call, g, false, call->paged->tokens);
-    return rc == 0 ? read_wishes(b, call) : rc;
+        rc = read_keys_and_values(b, request, g, false, request->paged->tokens);
+    return rc == 0 ? read_wishes(b, request) : rc;
 }
 
-int call_parse_paged(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_paged(struct http_exchange *x, struct request *request, const struct config *config)
 {
 #define XX(name) #name,
     static const char *const names[] = {
@@ -622,33 +623,33 @@ int call_parse_paged(struct http_exchange *x, struct call *call, const struct co
     };
 #undef XX
     struct body b = {.x = x};
-    call->of_leases = true;
-    int rc = tensor_parse_wanted(x) ? tensor_parse_paged(x, call, config) : open_body(&b, x, names);
+    request->of_leases = true;
+    int rc = tensor_parse_wanted(x) ? tensor_parse_paged(x, request, config) : open_body(&b, x, names);
     if (rc == 0 && !tensor_parse_wanted(x))
-        rc = read_paged(&b, call, config);
-    if (rc == 0 && !call->id)
+        rc = read_paged(&b, request, config);
+    if (rc == 0 && !request->id)
         rc = refuse(&b, "lease", "is missing: POST /v1/leases reserves blocks");
     cJSON_Delete(b.tree);
-    call->sequence_count = 1;
-    call->sequences = call_alloc(call, 1, sizeof *call->sequences);
-    if (call->sequences)
-        call->sequences[0] = (struct call_sequence){.id = call->id};
+    request->sequence_count = 1;
+    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
+    if (request->sequences)
+        request->sequences[0] = (struct request_sequence){.id = request->id};
     else if (rc == 0)
         rc = refuse(&b, "q", "is too large");
-    return rc == 0 ? limit_json(x, call, &config->geometry) : rc;
+    return rc == 0 ? limit_json(x, request, &config->geometry) : rc;
 }
 
 /* ---- merge --------------------------------------------------------------------------------------- */
 
 /* "lse": [states][rows][heads] of numbers, or null for minus infinity. */
-static int read_lse(struct body *b, struct call *call, uint32_t heads, float *to)
+static int read_lse(struct body *b, struct request *request, uint32_t heads, float *to)
 {
     const cJSON *states = member(b, "lse"), *rows, *row, *item;
-    if (entries(states) != (int)call->count)
-        return wrong_shape(b, "lse", "", entries(states), call->count, "states, as o has");
+    if (entries(states) != (int)request->count)
+        return wrong_shape(b, "lse", "", entries(states), request->count, "states, as o has");
     cJSON_ArrayForEach (rows, states) {
-        if (entries(rows) != (int)call->rows)
-            return wrong_shape(b, "lse", "a state ", entries(rows), call->rows, "rows, as o has");
+        if (entries(rows) != (int)request->rows)
+            return wrong_shape(b, "lse", "a state ", entries(rows), request->rows, "rows, as o has");
         cJSON_ArrayForEach (row, rows) {
             if (entries(row) != (int)heads)
                 return wrong_shape(b, "lse", "a row ", entries(row), heads, "heads");
@@ -662,46 +663,46 @@ static int read_lse(struct body *b, struct call *call, uint32_t heads, float *to
     return 0;
 }
 
-static int read_states(struct body *b, struct call *call, const struct geometry *g)
+static int read_states(struct body *b, struct request *request, const struct geometry *g)
 {
     const cJSON *states = member(b, "o"), *state;
     int n = entries(states), rows = n > 0 ? entries(states->child) : -1;
     if (n < 1 || rows < 1)
         return refuse(b, "o", "wants [states][rows][heads][head_dim], of at least one state and row");
-    call->count = (uint32_t)n;
-    call->rows = (uint32_t)rows;
+    request->count = (uint32_t)n;
+    request->rows = (uint32_t)rows;
     size_t state_bytes = (size_t)rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    uint8_t *o = call_alloc(call, (size_t)n, state_bytes);
-    float *lse = call_alloc(call, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
+    uint8_t *o = request_alloc(request, (size_t)n, state_bytes);
+    float *lse = request_alloc(request, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
     if (!o || !lse)
         return refuse(b, "o", "is too large");
-    call->q = o;
-    call->k = lse;
+    request->q = o;
+    request->k = lse;
     uint32_t i = 0;
     cJSON_ArrayForEach (state, states) {
         char name[16];
         snprintf(name, sizeof name, "o/%u", i++);
-        int rc = read_row_list(b, name, state, call->rows, g->query_heads, g, o);
+        int rc = read_row_list(b, name, state, request->rows, g->query_heads, g, o);
         if (rc != 0)
             return rc;
         o += state_bytes;
     }
-    return read_lse(b, call, g->query_heads, lse);
+    return read_lse(b, request, g->query_heads, lse);
 }
 
-int call_parse_merge(struct http_exchange *x, struct call *call, const struct config *config)
+int request_parse_merge(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"o", "lse", NULL};
     const struct geometry *g = &config->geometry;
     struct body b;
-    call->wants_lse = true;
+    request->wants_lse = true;
     if (tensor_parse_wanted(x)) {
-        int bad = tensor_parse_states(x, call, config);
-        return bad ? bad : limit_json(x, call, g);
+        int bad = tensor_parse_states(x, request, config);
+        return bad ? bad : limit_json(x, request, g);
     }
     int rc = open_body(&b, x, names);
     if (rc == 0)
-        rc = read_states(&b, call, g);
+        rc = read_states(&b, request, g);
     cJSON_Delete(b.tree);
-    return rc == 0 ? limit_json(x, call, g) : rc;
+    return rc == 0 ? limit_json(x, request, g) : rc;
 }

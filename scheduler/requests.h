@@ -1,6 +1,6 @@
-/* call.h - one thing that the loop thread asks of the engine, and its answer.
+/* requests.h - what the loop thread asks of the engine, and its answers.
  *
- * Calls come from a fixed pool, each with an arena for its tensors and lists. The loop fills in a call
+ * Requests come from a fixed pool, each with an arena for its tensors and lists. The loop fills in a request
  * and submits it; from then on it belongs to the engine until it comes back completed. */
 #ifndef SCHEDULER_CALL_H
 #define SCHEDULER_CALL_H
@@ -14,39 +14,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum call_kind {
-    CALL_CREATE,     /* id (0: choose one), tokens, salt, options -> views[0], its length what was cached */
-    CALL_SEQUENCE,   /* id -> views[0], lengths, list: block ids */
-    CALL_BLOCKS,     /* id -> blocks: the sequence's table */
-    CALL_FORK,       /* id, length, count, ids -> views[0..count), list: their block ids in turn */
-    CALL_TRUNCATE,   /* id, length -> views[0] */
-    CALL_DELETE,     /* id */
-    CALL_APPEND,     /* layer or all_layers, sequences, k, v -> views, lengths */
-    CALL_ATTEND,     /* layer, sequences, q [, k, v] -> o, lse */
-    CALL_STATS,      /* cursor, limit -> stats, views and list of one page */
-    CALL_LIST,       /* cursor, limit -> views and list of one page */
-    CALL_POOL,       /* cursor, limit -> blocks: one page of the pool */
-    CALL_AUDIT,      /* -> fault */
-    CALL_TRIM,       /* -> count */
-    CALL_LEASE,      /* id (0: choose one), count blocks, options -> views[0], list: block ids */
-    CALL_PAGED,      /* layer, sequences[0]: a lease, paged, q?, k?, v? -> o, lse */
-    CALL_MERGE,      /* count states of rows: q (their o) and k (their lse) -> o, lse */
-    CALL_PARAMETERS, /* parameters: those given replace the model constants */
-    CALL_SELF_TEST,  /* -> fault */
-    CALL_WORKLOAD_START, /* workload (handed over) -> report */
-    CALL_WORKLOAD,       /* id, waits -> report */
-    CALL_WORKLOAD_CANCEL /* id -> report */
+enum request_kind {
+    REQUEST_CREATE,   /* id (0: choose one), tokens, salt, options -> views[0], its length what was cached */
+    REQUEST_SEQUENCE, /* id -> views[0], lengths, list: block ids */
+    REQUEST_BLOCKS,   /* id -> blocks: the sequence's table */
+    REQUEST_FORK,     /* id, length, count, ids -> views[0..count), list: their block ids in turn */
+    REQUEST_TRUNCATE, /* id, length -> views[0] */
+    REQUEST_DELETE,   /* id */
+    REQUEST_APPEND,   /* layer or all_layers, sequences, k, v -> views, lengths */
+    REQUEST_ATTEND,   /* layer, sequences, q [, k, v] -> o, lse */
+    REQUEST_STATS,    /* cursor, limit -> stats, views and list of one page */
+    REQUEST_LIST,     /* cursor, limit -> views and list of one page */
+    REQUEST_POOL,     /* cursor, limit -> blocks: one page of the pool */
+    REQUEST_AUDIT,    /* -> fault */
+    REQUEST_TRIM,     /* -> count */
+    REQUEST_LEASE,    /* id (0: choose one), count blocks, options -> views[0], list: block ids */
+    REQUEST_PAGED,    /* layer, sequences[0]: a lease, paged, q?, k?, v? -> o, lse */
+    REQUEST_MERGE,    /* count states of rows: q (their o) and k (their lse) -> o, lse */
+    REQUEST_PARAMETERS,     /* parameters: those given replace the model constants */
+    REQUEST_SELF_TEST,      /* -> fault */
+    REQUEST_WORKLOAD_START, /* workload (handed over) -> report */
+    REQUEST_WORKLOAD,       /* id, waits -> report */
+    REQUEST_WORKLOAD_CANCEL /* id -> report */
 };
 
 enum {
-    CALL_DETAIL_BYTES = 256,
-    CALL_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
-    CALL_PAGE_MAX = 1000,       /* sequences or blocks on a page */
-    CALL_IDS_MAX = 100000,      /* block ids in one answer: about a megabyte of JSON */
-    CALL_SCAN_MAX = 65536,      /* blocks looked at for one page */
-    CALL_PRIORITY_MAX = 1000000,
-    CALL_IDLE_S_MAX = 31536000,
-    CALL_TABLE_MAX = 20000 /* blocks of one table in one answer, with their fill and references */
+    REQUEST_DETAIL_BYTES = 256,
+    REQUEST_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
+    REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
+    REQUEST_IDS_MAX = 100000,      /* block ids in one answer: about a megabyte of JSON */
+    REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page */
+    REQUEST_PRIORITY_MAX = 1000000,
+    REQUEST_IDLE_S_MAX = 31536000,
+    REQUEST_TABLE_MAX = 20000 /* blocks of one table in one answer, with their fill and references */
 };
 
 /* A sequence as it is shown. */
@@ -70,23 +70,23 @@ struct block_view {
 };
 
 /* One sequence of an append or attend: `rows` consecutive tokens, the first at `position`. */
-struct call_sequence {
+struct request_sequence {
     uint64_t id;
     uint32_t rows;
-    uint32_t position; /* CALL_POSITION_ABSENT: where the sequence ends; the engine fills it in */
-    bool placed;       /* by the engine, and anew if the call has to wait */
+    uint32_t position; /* REQUEST_POSITION_ABSENT: where the sequence ends; the engine fills it in */
+    bool placed;       /* by the engine, and anew if the request has to wait */
 };
 
-#define CALL_POSITION_ABSENT UINT32_MAX
-#define CALL_ID_MAX          ((UINT64_C(1) << 53) - 1)
+#define REQUEST_POSITION_ABSENT UINT32_MAX
+#define REQUEST_ID_MAX          ((UINT64_C(1) << 53) - 1)
 
 /* Which of the things on a page are wanted. */
-struct call_filter {
+struct request_filter {
     bool on;
     unsigned state; /* enum block_state or enum sequence_state */
 };
 
-struct call_stats {
+struct request_stats {
     uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
@@ -98,7 +98,7 @@ struct call_stats {
 
 /* Block tables of the caller's own, in the arena. Ids and slots are below the pool's; the engine checks
  * that they are the lease's. */
-struct call_paged {
+struct request_paged {
     uint32_t sequences;
     uint32_t *indptr;  /* [sequences + 1] rows of q of each; NULL without q */
     uint32_t *context; /* [sequences] tokens of each, of which its rows are the last */
@@ -108,20 +108,20 @@ struct call_paged {
     uint32_t tokens;   /* of k and v; 0 without them */
 };
 
-struct call {
-    enum call_kind kind;
+struct request {
+    enum request_kind kind;
     /* in */
     uint64_t id, cursor;
     uint32_t layer, length, count, limit;
     bool of_leases; /* its ids, or the things on its page, are leases */
     enum attention_kernel kernel;
-    struct call_paged *paged;          /* of CALL_PAGED */
-    bool all_layers;                   /* k and v are [layers][rows][kv_heads][head_dim] */
-    struct sequence_options options;   /* of CALL_CREATE */
-    uint64_t *ids;                     /* [count] of CALL_FORK, in the arena; NULL: choose them */
-    struct call_filter filter;         /* of CALL_LIST and CALL_POOL */
-    struct model_constants parameters; /* of CALL_PARAMETERS, in the arena; NULL: as it is */
-    struct call_sequence *sequences;   /* [sequence_count], in the arena */
+    struct request_paged *paged;        /* of REQUEST_PAGED */
+    bool all_layers;                    /* k and v are [layers][rows][kv_heads][head_dim] */
+    struct sequence_options options;    /* of REQUEST_CREATE */
+    uint64_t *ids;                      /* [count] of REQUEST_FORK, in the arena; NULL: choose them */
+    struct request_filter filter;       /* of REQUEST_LIST and REQUEST_POOL */
+    struct model_constants parameters;  /* of REQUEST_PARAMETERS, in the arena; NULL: as it is */
+    struct request_sequence *sequences; /* [sequence_count], in the arena */
     uint32_t sequence_count;
     uint32_t rows;         /* tokens of all sequences together */
     const void *q, *k, *v; /* in the arena or before it; NULL: not given. q has geometry.dtype */
@@ -129,14 +129,14 @@ struct call {
     double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
     uint32_t *tokens; /* in the arena: of a prompt to look up, or [rows] token ids of an append; NULL: none */
     uint32_t token_count;
-    char salt[PREFIX_SALT_BYTES_MAX]; /* of CALL_CREATE */
+    char salt[PREFIX_SALT_BYTES_MAX]; /* of REQUEST_CREATE */
     uint32_t salt_bytes;
     struct workload *workload;
     bool waits; /* for the next news of a workload, a quarter of a second or so */
 
     /* out */
     int status;
-    char detail[CALL_DETAIL_BYTES];
+    char detail[REQUEST_DETAIL_BYTES];
     struct sequence_view *views; /* in the arena */
     uint32_t view_count;
     uint32_t *list; /* in the arena */
@@ -147,7 +147,7 @@ struct call {
     uint32_t *lengths; /* [view_count][layers], in the arena */
     void *o;           /* in the arena */
     float *lse;
-    struct call_stats stats;
+    struct request_stats stats;
     const char *fault;
     struct workload_report *report; /* in the arena */
     double queue_us, step_us;
@@ -158,34 +158,35 @@ struct call {
     void *cookie;
     int answer_status;             /* HTTP status of success */
     bool wants_lse, wants_tensors; /* of the answer: lse; safetensors instead of JSON */
-    bool wants_metrics;            /* of CALL_STATS: Prometheus text */
+    bool wants_metrics;            /* of REQUEST_STATS: Prometheus text */
 
     bool streams;            /* the answer goes on until the workload ends, a line a report */
     bool cancels;            /* when its client goes, the workload is cancelled */
     struct staging *staging; /* memory that its body lies in, and its arena with it; NULL: none */
-    bool columns;            /* of CALL_POOL: arrays instead of objects */
-    unsigned fields;         /* of CALL_POOL: bits, see call_parse.h; 0: all */
+    bool columns;            /* of REQUEST_POOL: arrays instead of objects */
+    unsigned fields;         /* of REQUEST_POOL: bits, see request_parse.h; 0: all */
 
-    /* of both: the loop sets it when the client has gone, and the engine drops a call that still waits
+    /* of both: the loop sets it when the client has gone, and the engine drops a request that still waits
      */
     atomic_bool cancelled;
 
     /* the engine's own */
     double submitted_s;
     int32_t priority; /* of its sequences' the highest */
-    struct call *next_ready;
-    bool passed_over;                 /* a step was formed without it */
-    struct reserve_request *requests; /* [sequence_count] in the arena: what it writes */
+    struct request *next_ready;
+    bool passed_over;               /* a step was formed without it */
+    struct reserve_request *writes; /* [sequence_count] in the arena: what it writes */
 
     size_t arena_used, arena_bytes;
     uint8_t *arena;
 };
 
-/* call_alloc(call, n, size): room for n elements in the call's arena, aligned to 64 bytes; NULL when it
- * does not fit. */
-void *call_alloc(struct call *call, size_t n, size_t size);
+/* request_alloc(request, n, size): room for n elements in the request's arena, aligned to 64 bytes; NULL when
+ * it does not fit. */
+void *request_alloc(struct request *request, size_t n, size_t size);
 
-/* call_fail: set status and detail; returns the status. */
-int call_fail(struct call *call, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* request_fail: set status and detail; returns the status. */
+int request_fail(struct request *request, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

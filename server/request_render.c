@@ -1,8 +1,8 @@
-/* call_render.c - see call_render.h. */
-#include "server/call_render.h"
+/* request_render.c - see request_render.h. */
+#include "server/request_render.h"
 
 #include "kernels/numeric.h"
-#include "server/call_parse.h"
+#include "server/request_parse.h"
 #include "server/safetensors.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static void write_ids(struct json_writer *w, const char *name, const uint32_t *i
 static void write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
 {
     json_uint(w, "id", v->id);
-    json_string(w, "state", call_sequence_states[v->state]);
+    json_string(w, "state", request_sequence_states[v->state]);
     json_uint(w, "length", v->length);
     write_ids(w, "blocks", ids, v->swapped ? 0 : v->blocks);
     if (v->swapped)
@@ -66,26 +66,26 @@ static void write_next(struct json_writer *w, uint64_t next)
         json_null(w, "next");
 }
 
-static void write_items(struct json_writer *w, const struct call *call)
+static void write_items(struct json_writer *w, const struct request *request)
 {
-    const uint32_t *ids = call->list;
+    const uint32_t *ids = request->list;
     json_open(w, "items", '[');
-    for (uint32_t i = 0; i < call->view_count; i++) {
+    for (uint32_t i = 0; i < request->view_count; i++) {
         json_open(w, NULL, '{');
-        (call->of_leases ? write_lease : write_sequence)(w, &call->views[i], ids);
+        (request->of_leases ? write_lease : write_sequence)(w, &request->views[i], ids);
         json_close(w, '}');
-        ids += call->views[i].blocks;
+        ids += request->views[i].blocks;
     }
     json_close(w, ']');
-    write_next(w, call->next);
+    write_next(w, request->next);
 }
 
-static void write_pool(struct json_writer *w, const struct call *call, const struct render_context *c)
+static void write_pool(struct json_writer *w, const struct request *request, const struct render_context *c)
 {
-    const struct block_pool_counts *p = &call->stats.pool;
-    const struct block_tables_counts *t = &call->stats.tables;
+    const struct block_pool_counts *p = &request->stats.pool;
+    const struct block_tables_counts *t = &request->stats.tables;
     /* leased blocks are filled as their owners like */
-    double slots = (double)(p->held - call->stats.leased_blocks) * c->config->geometry.block_size;
+    double slots = (double)(p->held - request->stats.leased_blocks) * c->config->geometry.block_size;
     json_open(w, "pool", '{');
     json_uint(w, "blocks", p->blocks);
     json_uint(w, "free", p->free);
@@ -93,7 +93,7 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "held", p->held);
     json_uint(w, "fenced", p->fenced);
     json_uint(w, "shared", p->shared);
-    json_uint(w, "leased", call->stats.leased_blocks);
+    json_uint(w, "leased", request->stats.leased_blocks);
     json_uint(w, "block_size", c->config->geometry.block_size);
     json_uint(w, "tokens_logical", t->tokens_logical);
     json_uint(w, "tokens_physical", t->tokens_physical);
@@ -112,7 +112,7 @@ static void write_pool(struct json_writer *w, const struct call *call, const str
     json_uint(w, "prefix_blocks_hit", t->blocks_hit);
     json_uint(w, "swaps_out", t->swaps_out);
     json_uint(w, "swaps_in", t->swaps_in);
-    json_uint(w, "preemptions", call->stats.preemptions);
+    json_uint(w, "preemptions", request->stats.preemptions);
     json_uint(w, "alloc_failures", p->failures);
     json_close(w, '}');
 }
@@ -125,19 +125,19 @@ static void write_rate(struct json_writer *w, double gb_per_s, double roof_gb_pe
 }
 
 /* What reading the latest steps' K and V takes at the roof, and its share of what they took. */
-static double ideal_seconds(const struct call_stats *s, const struct render_context *c)
+static double ideal_seconds(const struct request_stats *s, const struct render_context *c)
 {
     return c->roof_gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof_gb_per_s * 1e9) : 0;
 }
 
-static double latest_fraction(const struct call_stats *s, const struct render_context *c)
+static double latest_fraction(const struct request_stats *s, const struct render_context *c)
 {
     return s->steps.latest.seconds > 0 ? ideal_seconds(s, c) / s->steps.latest.seconds : 0;
 }
 
-static void render_stats(struct json_writer *w, const struct call *call, const struct render_context *c)
+static void render_stats(struct json_writer *w, const struct request *request, const struct render_context *c)
 {
-    const struct call_stats *s = &call->stats;
+    const struct request_stats *s = &request->stats;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", s->epoch);
     json_double(w, "uptime_s", round(c->uptime_s * 10) / 10);
@@ -146,7 +146,7 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_string(w, "isa", c->backend->isa);
     json_uint(w, "threads", c->backend->threads);
     json_close(w, '}');
-    write_pool(w, call, c);
+    write_pool(w, request, c);
     json_open(w, "scheduler", '{');
     json_uint(w, "idle", s->states[SEQUENCE_IDLE]);
     json_uint(w, "queued", s->states[SEQUENCE_QUEUED]);
@@ -175,7 +175,7 @@ static void render_stats(struct json_writer *w, const struct call *call, const s
     json_close(w, '}');
     json_open(w, "sequences", '{');
     json_uint(w, "count", s->tables.rows - s->leases);
-    write_items(w, call);
+    write_items(w, request);
     json_close(w, '}');
     json_uint(w, "leases", s->leases);
     json_close(w, '}');
@@ -205,9 +205,10 @@ static void write_metric(struct json_writer *w, const char *name, const char *ty
 }
 
 /* Prometheus text format 0.0.4, from the figures of /stats. */
-static void render_metrics(struct http_exchange *x, const struct call *call, const struct render_context *c)
+static void render_metrics(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
 {
-    const struct call_stats *s = &call->stats;
+    const struct request_stats *s = &request->stats;
     const struct block_pool_counts *p = &s->pool;
     const struct block_tables_counts *t = &s->tables;
     struct json_writer *w = &x->reply;
@@ -216,13 +217,13 @@ static void render_metrics(struct http_exchange *x, const struct call *call, con
     x->content_type = "text/plain; version=0.0.4; charset=utf-8";
     write_family(w, "blocks", "gauge", "KV blocks by state.");
     for (int i = 0; i < 4; i++) {
-        snprintf(label, sizeof label, "{state=\"%s\"}", call_block_states[i]);
+        snprintf(label, sizeof label, "{state=\"%s\"}", request_block_states[i]);
         write_sample(w, "blocks", label, blocks[i]);
     }
     write_metric(w, "blocks_shared", "gauge", "Held blocks with more than one reference.", p->shared);
     write_family(w, "sequences", "gauge", "Sequences by state.");
     for (int i = 0; i < SEQUENCE_STATES; i++) {
-        snprintf(label, sizeof label, "{state=\"%s\"}", call_sequence_states[i]);
+        snprintf(label, sizeof label, "{state=\"%s\"}", request_sequence_states[i]);
         write_sample(w, "sequences", label, s->states[i]);
     }
     write_metric(w, "tokens_logical", "gauge", "Tokens of all sequences.", (double)t->tokens_logical);
@@ -253,16 +254,16 @@ static void render_metrics(struct http_exchange *x, const struct call *call, con
     write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
 }
 
-static void render_table(struct json_writer *w, const struct call *call)
+static void render_table(struct json_writer *w, const struct request *request)
 {
     json_open(w, NULL, '[');
-    for (uint32_t i = 0; i < call->block_count; i++) {
+    for (uint32_t i = 0; i < request->block_count; i++) {
         json_open(w, NULL, '{');
         json_uint(w, "index", i);
-        json_uint(w, call->blocks[i].on_host ? "host_block" : "block", call->blocks[i].block);
-        json_uint(w, "fill", call->blocks[i].fill);
-        if (!call->blocks[i].on_host)
-            json_uint(w, "refs", call->blocks[i].refs);
+        json_uint(w, request->blocks[i].on_host ? "host_block" : "block", request->blocks[i].block);
+        json_uint(w, "fill", request->blocks[i].fill);
+        if (!request->blocks[i].on_host)
+            json_uint(w, "refs", request->blocks[i].refs);
         json_close(w, '}');
     }
     json_close(w, ']');
@@ -276,7 +277,7 @@ static void write_block_field(struct json_writer *w, const struct block_view *v,
         json_uint(w, name, v->block);
         break;
     case 1:
-        json_string(w, name, call_block_states[v->state]);
+        json_string(w, name, request_block_states[v->state]);
         break;
     case 2:
         json_uint(w, name, v->refs);
@@ -294,121 +295,123 @@ static void write_block_field(struct json_writer *w, const struct block_view *v,
 }
 
 /* An object a block, or with format=columns an array a field. */
-static void write_pool_blocks(struct json_writer *w, const struct call *call)
+static void write_pool_blocks(struct json_writer *w, const struct request *request)
 {
-    unsigned fields = call->fields ? call->fields : (1U << CALL_BLOCK_FIELDS) - 1;
-    if (!call->columns)
+    unsigned fields = request->fields ? request->fields : (1U << REQUEST_BLOCK_FIELDS) - 1;
+    if (!request->columns)
         json_open(w, "blocks", '[');
-    for (unsigned field = 0; call->columns && field < CALL_BLOCK_FIELDS; field++) {
+    for (unsigned field = 0; request->columns && field < REQUEST_BLOCK_FIELDS; field++) {
         if (!(fields >> field & 1))
             continue;
-        json_open(w, call_block_fields[field], '[');
-        for (uint32_t i = 0; i < call->block_count; i++)
-            write_block_field(w, &call->blocks[i], field, NULL);
+        json_open(w, request_block_fields[field], '[');
+        for (uint32_t i = 0; i < request->block_count; i++)
+            write_block_field(w, &request->blocks[i], field, NULL);
         json_close(w, ']');
     }
-    for (uint32_t i = 0; !call->columns && i < call->block_count; i++) {
+    for (uint32_t i = 0; !request->columns && i < request->block_count; i++) {
         json_open(w, NULL, '{');
-        for (unsigned field = 0; field < CALL_BLOCK_FIELDS; field++) {
+        for (unsigned field = 0; field < REQUEST_BLOCK_FIELDS; field++) {
             if (fields >> field & 1)
-                write_block_field(w, &call->blocks[i], field, call_block_fields[field]);
+                write_block_field(w, &request->blocks[i], field, request_block_fields[field]);
         }
         json_close(w, '}');
     }
-    if (!call->columns)
+    if (!request->columns)
         json_close(w, ']');
 }
 
-static void render_pool(struct http_exchange *x, const struct call *call)
+static void render_pool(struct http_exchange *x, const struct request *request)
 {
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
-    json_uint(w, "epoch", call->stats.epoch);
-    write_pool_blocks(w, call);
-    write_next(w, call->next);
+    json_uint(w, "epoch", request->stats.epoch);
+    write_pool_blocks(w, request);
+    write_next(w, request->next);
     json_close(w, '}');
-    if (!call->next)
+    if (!request->next)
         return;
     int n = snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u",
-                     (unsigned long long)call->next, call->limit);
-    if (call->filter.on)
+                     (unsigned long long)request->next, request->limit);
+    if (request->filter.on)
         n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&state=%s",
-                      call_block_states[call->filter.state]);
-    for (unsigned field = 0, first = 1; field < CALL_BLOCK_FIELDS; field++) {
-        if (!(call->fields >> field & 1))
+                      request_block_states[request->filter.state]);
+    for (unsigned field = 0, first = 1; field < REQUEST_BLOCK_FIELDS; field++) {
+        if (!(request->fields >> field & 1))
             continue;
         n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s%s", first ? "&fields=" : ",",
-                      call_block_fields[field]);
+                      request_block_fields[field]);
         first = 0;
     }
     snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s>; rel=\"next\"\r\n",
-             call->columns ? "&format=columns" : "");
+             request->columns ? "&format=columns" : "");
 }
 
-/* Of the call's step. */
-static double roof_fraction(const struct call *call, const struct render_context *c)
+/* Of the request's step. */
+static double roof_fraction(const struct request *request, const struct render_context *c)
 {
-    double roof = c->roof_gb_per_s * 1e9 * call->step_us * 1e-6;
-    return roof > 0 ? (double)call->bytes_read / roof : 0;
+    double roof = c->roof_gb_per_s * 1e9 * request->step_us * 1e-6;
+    return roof > 0 ? (double)request->bytes_read / roof : 0;
 }
 
-static const char *kernel_of(const struct call *call, const struct render_context *c)
+static const char *kernel_of(const struct request *request, const struct render_context *c)
 {
-    return call->kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[call->kernel];
+    return request->kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[request->kernel];
 }
 
-static void render_attention(struct json_writer *w, const struct call *call, const struct render_context *c)
+static void render_attention(struct json_writer *w, const struct request *request,
+                             const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
     json_open(w, NULL, '{');
     json_open(w, "o", '[');
-    for (uint32_t row = 0; row < call->rows; row++) {
+    for (uint32_t row = 0; row < request->rows; row++) {
         json_open(w, NULL, '[');
         for (uint32_t head = 0; head < g->query_heads; head++) {
             json_open(w, NULL, '[');
             for (uint32_t d = 0; d < g->head_dim; d++)
-                json_float(
-                    w, NULL,
-                    numeric_load(g->dtype, call->o, ((size_t)row * g->query_heads + head) * g->head_dim + d));
+                json_float(w, NULL,
+                           numeric_load(g->dtype, request->o,
+                                        ((size_t)row * g->query_heads + head) * g->head_dim + d));
             json_close(w, ']');
         }
         json_close(w, ']');
     }
     json_close(w, ']');
-    if (call->wants_lse) {
+    if (request->wants_lse) {
         json_open(w, "lse", '[');
-        for (uint32_t row = 0; row < call->rows; row++) {
+        for (uint32_t row = 0; row < request->rows; row++) {
             json_open(w, NULL, '[');
             for (uint32_t head = 0; head < g->query_heads; head++)
-                json_float(w, NULL, call->lse[(size_t)row * g->query_heads + head]);
+                json_float(w, NULL, request->lse[(size_t)row * g->query_heads + head]);
             json_close(w, ']');
         }
         json_close(w, ']');
     }
-    json_float(w, "queue_us", (float)call->queue_us);
-    json_float(w, "step_us", (float)call->step_us);
-    json_uint(w, "rows_in_step", call->rows_in_step);
-    json_uint(w, "bytes_read", call->bytes_read);
-    json_float(w, "roof_fraction", (float)roof_fraction(call, c));
-    json_string(w, "kernel", kernel_of(call, c));
+    json_float(w, "queue_us", (float)request->queue_us);
+    json_float(w, "step_us", (float)request->step_us);
+    json_uint(w, "rows_in_step", request->rows_in_step);
+    json_uint(w, "bytes_read", request->bytes_read);
+    json_float(w, "roof_fraction", (float)roof_fraction(request, c));
+    json_string(w, "kernel", kernel_of(request, c));
     json_close(w, '}');
 }
 
-/* o, and lse if asked for, with the call's timing as metadata. The numbers are sent from where they lie
- * in the call's arena. */
-static void render_tensors(struct http_exchange *x, const struct call *call, const struct render_context *c)
+/* o, and lse if asked for, with the request's timing as metadata. The numbers are sent from where they lie
+ * in the request's arena. */
+static void render_tensors(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
-    size_t o_bytes = (size_t)call->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    size_t lse_bytes = (size_t)call->rows * g->query_heads * sizeof *call->lse;
+    size_t o_bytes = (size_t)request->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t lse_bytes = (size_t)request->rows * g->query_heads * sizeof *request->lse;
     struct safetensors tensors = {
-        .count = call->wants_lse ? 2 : 1,
+        .count = request->wants_lse ? 2 : 1,
         .tensors =
-            {{.name = "o", .rank = 3, .shape = {call->rows, g->query_heads, g->head_dim}, .end = o_bytes},
+            {{.name = "o", .rank = 3, .shape = {request->rows, g->query_heads, g->head_dim}, .end = o_bytes},
              {.name = "lse",
               .dtype = "F32",
               .rank = 2,
-              .shape = {call->rows, g->query_heads},
+              .shape = {request->rows, g->query_heads},
               .end = lse_bytes}},
     };
     char metadata[320];
@@ -417,98 +420,98 @@ static void render_tensors(struct http_exchange *x, const struct call *call, con
     snprintf(metadata, sizeof metadata,
              "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
              "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
-             call->queue_us, call->step_us, call->rows_in_step, (unsigned long long)call->bytes_read,
-             roof_fraction(call, c), kernel_of(call, c));
+             request->queue_us, request->step_us, request->rows_in_step,
+             (unsigned long long)request->bytes_read, roof_fraction(request, c), kernel_of(request, c));
     x->content_type = "application/x-safetensors";
     x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
-    x->tail[x->tail_count++] = (struct http_text){call->o, o_bytes};
-    if (call->wants_lse)
-        x->tail[x->tail_count++] = (struct http_text){(const char *)call->lse, lse_bytes};
+    x->tail[x->tail_count++] = (struct http_text){request->o, o_bytes};
+    if (request->wants_lse)
+        x->tail[x->tail_count++] = (struct http_text){(const char *)request->lse, lse_bytes};
 }
 
-static void render_lengths(struct json_writer *w, const struct call *call, const struct geometry *g)
+static void render_lengths(struct json_writer *w, const struct request *request, const struct geometry *g)
 {
     json_open(w, NULL, '{');
     json_open(w, "sequences", '[');
-    for (uint32_t i = 0; i < call->view_count; i++) {
+    for (uint32_t i = 0; i < request->view_count; i++) {
         json_open(w, NULL, '{');
-        json_uint(w, "id", call->views[i].id);
-        json_uint(w, "length", call->views[i].length);
-        write_lengths(w, call->lengths + (size_t)i * g->layers, g->layers);
+        json_uint(w, "id", request->views[i].id);
+        json_uint(w, "length", request->views[i].length);
+        write_lengths(w, request->lengths + (size_t)i * g->layers, g->layers);
         json_close(w, '}');
     }
     json_close(w, ']');
     json_close(w, '}');
 }
 
-static void render_forks(struct json_writer *w, const struct call *call)
+static void render_forks(struct json_writer *w, const struct request *request)
 {
-    const uint32_t *ids = call->list;
+    const uint32_t *ids = request->list;
     json_open(w, NULL, '{');
     json_open(w, "sequences", '[');
-    for (uint32_t i = 0; i < call->view_count; i++) {
+    for (uint32_t i = 0; i < request->view_count; i++) {
         json_open(w, NULL, '{');
-        json_uint(w, "id", call->views[i].id);
-        json_uint(w, "length", call->views[i].length);
-        write_ids(w, "blocks", ids, call->views[i].blocks);
+        json_uint(w, "id", request->views[i].id);
+        json_uint(w, "length", request->views[i].length);
+        write_ids(w, "blocks", ids, request->views[i].blocks);
         json_close(w, '}');
-        ids += call->views[i].blocks;
+        ids += request->views[i].blocks;
     }
     json_close(w, ']');
     json_close(w, '}');
 }
 
-static void render_create(struct http_exchange *x, const struct call *call)
+static void render_create(struct http_exchange *x, const struct request *request)
 {
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
-    json_uint(w, "id", call->views[0].id);
-    json_uint(w, "length", call->views[0].length);
-    json_uint(w, "cached_tokens", call->views[0].length);
-    write_ids(w, "blocks", call->list, call->views[0].blocks);
+    json_uint(w, "id", request->views[0].id);
+    json_uint(w, "length", request->views[0].length);
+    json_uint(w, "cached_tokens", request->views[0].length);
+    write_ids(w, "blocks", request->list, request->views[0].blocks);
     json_close(w, '}');
     snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",
-             (unsigned long long)call->views[0].id);
+             (unsigned long long)request->views[0].id);
 }
 
-static void render_lease(struct http_exchange *x, const struct call *call)
+static void render_lease(struct http_exchange *x, const struct request *request)
 {
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
-    json_uint(w, "id", call->views[0].id);
-    write_ids(w, "blocks", call->list, call->views[0].blocks);
+    json_uint(w, "id", request->views[0].id);
+    write_ids(w, "blocks", request->list, request->views[0].blocks);
     json_close(w, '}');
     snprintf(x->extra, sizeof x->extra, "Location: /v1/leases/%llu\r\n",
-             (unsigned long long)call->views[0].id);
+             (unsigned long long)request->views[0].id);
 }
 
 /* k and v that were written and not read. */
-static void render_written(struct json_writer *w, const struct call *call)
+static void render_written(struct json_writer *w, const struct request *request)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < call->paged->tokens; i++)
-        n += call->paged->slots[i] >= 0;
+    for (uint32_t i = 0; i < request->paged->tokens; i++)
+        n += request->paged->slots[i] >= 0;
     json_open(w, NULL, '{');
     json_uint(w, "tokens", n);
     json_close(w, '}');
 }
 
-static void render_sequence(struct json_writer *w, const struct call *call, const struct geometry *g)
+static void render_sequence(struct json_writer *w, const struct request *request, const struct geometry *g)
 {
     json_open(w, NULL, '{');
-    (call->of_leases ? write_lease : write_sequence)(w, &call->views[0], call->list);
-    if (call->lengths && !call->of_leases)
-        write_lengths(w, call->lengths, g->layers);
+    (request->of_leases ? write_lease : write_sequence)(w, &request->views[0], request->list);
+    if (request->lengths && !request->of_leases)
+        write_lengths(w, request->lengths, g->layers);
     json_close(w, '}');
 }
 
-static void render_audit(struct http_exchange *x, const struct call *call)
+static void render_audit(struct http_exchange *x, const struct request *request)
 {
     static const char *const checked[] = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9"};
     struct json_writer *w = &x->reply;
-    if (call->fault) {
-        http_problem(x, ATTND_INTERNAL, "%s", call->fault);
+    if (request->fault) {
+        http_problem(x, ATTND_INTERNAL, "%s", request->fault);
         return;
     }
     json_open(w, NULL, '{');
@@ -607,76 +610,76 @@ static bool is_known(struct http_exchange *x, uint64_t epoch)
     return known;
 }
 
-void call_render(struct http_exchange *x, const struct call *call, const struct render_context *c)
+void request_render(struct http_exchange *x, const struct request *request, const struct render_context *c)
 {
     const struct geometry *g = &c->config->geometry;
     struct json_writer *w = &x->reply;
-    x->http_status = call->answer_status;
-    if (call->status != 0) {
-        if (status_http(call->status) == 503)
+    x->http_status = request->answer_status;
+    if (request->status != 0) {
+        if (status_http(request->status) == 503)
             snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
-        http_problem(x, call->status, "%s", call->detail);
+        http_problem(x, request->status, "%s", request->detail);
         return;
     }
-    switch (call->kind) {
-    case CALL_CREATE:
-        render_create(x, call);
+    switch (request->kind) {
+    case REQUEST_CREATE:
+        render_create(x, request);
         break;
-    case CALL_SEQUENCE:
-    case CALL_TRUNCATE:
-        render_sequence(w, call, g);
+    case REQUEST_SEQUENCE:
+    case REQUEST_TRUNCATE:
+        render_sequence(w, request, g);
         break;
-    case CALL_BLOCKS:
-        render_table(w, call);
+    case REQUEST_BLOCKS:
+        render_table(w, request);
         break;
-    case CALL_FORK:
-        render_forks(w, call);
+    case REQUEST_FORK:
+        render_forks(w, request);
         break;
-    case CALL_DELETE:
-    case CALL_PARAMETERS:
+    case REQUEST_DELETE:
+    case REQUEST_PARAMETERS:
         return;
-    case CALL_APPEND:
-        render_lengths(w, call, g);
+    case REQUEST_APPEND:
+        render_lengths(w, request, g);
         break;
-    case CALL_LEASE:
-        render_lease(x, call);
+    case REQUEST_LEASE:
+        render_lease(x, request);
         break;
-    case CALL_MERGE:
-    case CALL_ATTEND:
-    case CALL_PAGED:
-        if (!call->o) {
-            render_written(w, call);
+    case REQUEST_MERGE:
+    case REQUEST_ATTEND:
+    case REQUEST_PAGED:
+        if (!request->o) {
+            render_written(w, request);
             break;
         }
-        if (call->wants_tensors) {
-            render_tensors(x, call, c);
+        if (request->wants_tensors) {
+            render_tensors(x, request, c);
             return;
         }
-        render_attention(w, call, c);
+        render_attention(w, request, c);
         break;
-    case CALL_STATS:
-        if (call->wants_metrics) {
-            render_metrics(x, call, c);
+    case REQUEST_STATS:
+        if (request->wants_metrics) {
+            render_metrics(x, request, c);
             return;
         }
-        if (is_known(x, call->stats.epoch))
+        if (is_known(x, request->stats.epoch))
             return;
-        render_stats(w, call, c);
+        render_stats(w, request, c);
         break;
-    case CALL_LIST:
+    case REQUEST_LIST:
         json_open(w, NULL, '{');
-        write_items(w, call);
+        write_items(w, request);
         json_close(w, '}');
         break;
-    case CALL_POOL:
-        render_pool(x, call);
+    case REQUEST_POOL:
+        render_pool(x, request);
         break;
-    case CALL_AUDIT:
-        render_audit(x, call);
+    case REQUEST_AUDIT:
+        render_audit(x, request);
         break;
-    case CALL_SELF_TEST:
-        if (call->fault) {
-            http_problem(x, ATTND_INTERNAL, "%s", call->fault);
+    case REQUEST_SELF_TEST:
+        if (request->fault) {
+            http_problem(x, ATTND_INTERNAL, "%s", request->fault);
             return;
         }
         json_open(w, NULL, '{');
@@ -684,17 +687,17 @@ void call_render(struct http_exchange *x, const struct call *call, const struct 
         json_string(w, "kernel", c->backend->kernel);
         json_close(w, '}');
         break;
-    case CALL_WORKLOAD_START:
-    case CALL_WORKLOAD:
-    case CALL_WORKLOAD_CANCEL:
-        render_workload(w, call->report, c);
-        if (call->kind == CALL_WORKLOAD_START)
+    case REQUEST_WORKLOAD_START:
+    case REQUEST_WORKLOAD:
+    case REQUEST_WORKLOAD_CANCEL:
+        render_workload(w, request->report, c);
+        if (request->kind == REQUEST_WORKLOAD_START)
             snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
-                     (unsigned long long)call->report->id);
+                     (unsigned long long)request->report->id);
         break;
-    case CALL_TRIM:
+    case REQUEST_TRIM:
         json_open(w, NULL, '{');
-        json_uint(w, "dropped", call->count);
+        json_uint(w, "dropped", request->count);
         json_close(w, '}');
         break;
     }

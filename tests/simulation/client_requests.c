@@ -1,4 +1,4 @@
-/* client_calls.c - see clients.h.
+/* client_requests.c - see clients.h.
  *
  * Every action of every connection draws from a generator of its own, seeded with the connection and the
  * number of the action. So an action can be left out of a history and the others stay what they were,
@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum {
-    ROWS_MOST = 160, /* of one call */
+    ROWS_MOST = 160, /* of one request */
     CHOSEN_IDS = 60, /* ids that clients choose are among so many */
-    PATIENT = 8      /* one call in so many is one that its client does not wait for */
+    PATIENT = 8      /* one request in so many is one that its client does not wait for */
 };
 
 /* XX(name, largest weight, function) */
@@ -40,7 +40,7 @@ struct connection {
 
 static struct {
     struct connection at[SIM_CONNECTIONS_MOST];
-    struct op ops[SIM_CALLS_MOST];
+    struct op ops[SIM_REQUESTS_MOST];
     uint32_t count;
     uint64_t random, action; /* that is being made */
     uint32_t weights[32], weight_sum;
@@ -70,21 +70,21 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 
 /* ---- submitting ---------------------------------------------------------------------------------- */
 
-static struct op *begin_op(enum call_kind kind)
+static struct op *begin_op(enum request_kind kind)
 {
     struct op *op = clients.ops;
-    while (op < clients.ops + SIM_CALLS_MOST && op->call)
+    while (op < clients.ops + SIM_REQUESTS_MOST && op->request)
         op++;
-    if (op == clients.ops + SIM_CALLS_MOST)
+    if (op == clients.ops + SIM_REQUESTS_MOST)
         return NULL;
-    struct call *call = engine_acquire(sim.engine);
-    if (!call) {
-        sim.seen.no_calls++;
+    struct request *request = engine_acquire(sim.engine);
+    if (!request) {
+        sim.seen.no_requests++;
         return NULL;
     }
-    call->kind = kind;
-    call->kv_source = DTYPE_F32;
-    *op = (struct op){.call = call, .connection = NO_CONNECTION, .alone = true};
+    request->kind = kind;
+    request->kv_source = DTYPE_F32;
+    *op = (struct op){.request = request, .connection = NO_CONNECTION, .alone = true};
     return op;
 }
 
@@ -97,7 +97,7 @@ static void name(struct op *op, struct model_sequence *s)
 
 static void note_op(const struct op *op)
 {
-    const struct call *c = op->call;
+    const struct request *c = op->request;
     char where[128] = "";
     int n = 0;
     for (uint32_t i = 0; i < op->count && n < 100; i++)
@@ -116,19 +116,19 @@ static void submit(struct op *op)
     op->submitted_s = sim.now_s;
     op->steps = sim.seen.steps;
     note_op(op);
-    engine_submit(sim.engine, op->call);
+    engine_submit(sim.engine, op->request);
 }
 
 /* ---- choosing ------------------------------------------------------------------------------------ */
 
-/* A sequence (or lease) that somebody may call: a live one, or, now and then, one that was just deleted. */
+/* A sequence (or lease) that somebody may name: a live one, or, now and then, one that was just deleted. */
 static struct model_sequence *pick(bool lease)
 {
     uint32_t start = below(MODEL_SEQUENCES);
     bool dead = sim.faults && chance(30);
     for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
         struct model_sequence *s = &model.sequences[(start + i) % MODEL_SEQUENCES];
-        if (s->used && s->lease == lease && (s->live || dead) && s->queued < SIM_CALLS_MOST / 2)
+        if (s->used && s->lease == lease && (s->live || dead) && s->queued < SIM_REQUESTS_MOST / 2)
             return s;
     }
     return NULL;
@@ -142,8 +142,8 @@ static uint64_t choose_id(void)
         if (model.sequences[i].used && model.sequences[i].id == id)
             return 0;
     }
-    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
-        for (uint32_t k = 0; clients.ops[i].call && k < FORKS_MOST; k++) {
+    for (uint32_t i = 0; i < SIM_REQUESTS_MOST; i++) {
+        for (uint32_t k = 0; clients.ops[i].request && k < FORKS_MOST; k++) {
             if (clients.ops[i].claimed[k] == id)
                 return 0;
         }
@@ -151,10 +151,10 @@ static uint64_t choose_id(void)
     return id;
 }
 
-static void give_deadline(struct call *call)
+static void give_deadline(struct request *request)
 {
     if (sim.faults && chance(20)) {
-        call->deadline_s = below(1000) * 1e-5 + 1e-9;
+        request->deadline_s = below(1000) * 1e-5 + 1e-9;
         sim.seen.faults++;
     }
 }
@@ -163,24 +163,24 @@ static void give_deadline(struct call *call)
 
 static struct op *make_create(void)
 {
-    struct op *op = begin_op(CALL_CREATE);
+    struct op *op = begin_op(REQUEST_CREATE);
     uint32_t longest = sim.config.limits.sequence_tokens;
     if (!op)
         return NULL;
-    struct call *call = op->call;
+    struct request *request = op->request;
     if (chance(4))
-        call->id = op->claimed[0] = choose_id();
+        request->id = op->claimed[0] = choose_id();
     if (chance(3))
-        call->options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
-    call->options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
+        request->options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
+    request->options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
     op->salt = below(2);
-    call->salt_bytes = op->salt;
-    memset(call->salt, 'x', op->salt);
+    request->salt_bytes = op->salt;
+    memset(request->salt, 'x', op->salt);
     if (chance(2)) {
-        call->token_count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
-        call->tokens = call_alloc(call, call->token_count, sizeof *call->tokens);
-        for (uint32_t i = 0; i < call->token_count; i++) /* few prompts, so that they meet */
-            call->tokens[i] = i % 7 == 0 ? below(2) : 0;
+        request->token_count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
+        request->tokens = request_alloc(request, request->token_count, sizeof *request->tokens);
+        for (uint32_t i = 0; i < request->token_count; i++) /* few prompts, so that they meet */
+            request->tokens[i] = i % 7 == 0 ? below(2) : 0;
     }
     return op;
 }
@@ -188,26 +188,26 @@ static struct op *make_create(void)
 static struct op *make_fork(void)
 {
     struct model_sequence *s = pick(false);
-    struct op *op = s ? begin_op(CALL_FORK) : NULL;
+    struct op *op = s ? begin_op(REQUEST_FORK) : NULL;
     if (!op)
         return NULL;
-    struct call *call = op->call;
-    call->id = s->id;
-    call->count = 1 + below(FORKS_MOST - 1);
-    call->length = chance(2) ? UINT32_MAX : below(s->planned_high + 1 + (sim.faults && chance(10)));
+    struct request *request = op->request;
+    request->id = s->id;
+    request->count = 1 + below(FORKS_MOST - 1);
+    request->length = chance(2) ? UINT32_MAX : below(s->planned_high + 1 + (sim.faults && chance(10)));
     if (chance(4)) {
-        call->ids = call_alloc(call, call->count, sizeof *call->ids);
-        for (uint32_t i = 0; i < call->count; i++) {
-            op->claimed[i] = call->ids[i] = choose_id();
+        request->ids = request_alloc(request, request->count, sizeof *request->ids);
+        for (uint32_t i = 0; i < request->count; i++) {
+            op->claimed[i] = request->ids[i] = choose_id();
             for (uint32_t other = 0; other < i; other++)
-                call->ids[i] = call->ids[other] == call->ids[i] ? 0 : call->ids[i];
-            if (call->ids[i] == 0)
-                call->count = i;
+                request->ids[i] = request->ids[other] == request->ids[i] ? 0 : request->ids[i];
+            if (request->ids[i] == 0)
+                request->count = i;
         }
-        call->ids = call->count ? call->ids : NULL;
-        call->count += call->count == 0;
+        request->ids = request->count ? request->ids : NULL;
+        request->count += request->count == 0;
     }
-    give_deadline(call);
+    give_deadline(request);
     name(op, s);
     return op;
 }
@@ -215,15 +215,15 @@ static struct op *make_fork(void)
 static struct op *make_truncate(void)
 {
     struct model_sequence *s = pick(false);
-    struct op *op = s ? begin_op(CALL_TRUNCATE) : NULL;
+    struct op *op = s ? begin_op(REQUEST_TRUNCATE) : NULL;
     if (!op)
         return NULL;
-    op->call->id = s->id;
-    op->call->length =
+    op->request->id = s->id;
+    op->request->length =
         chance(3) ? below(s->planned_high + 2) : s->planned_high - smaller(s->planned_high, below(5));
     for (uint32_t layer = 0; layer < SIM_LAYERS_MOST; layer++)
-        s->planned[layer] = smaller(s->planned[layer], op->call->length);
-    give_deadline(op->call);
+        s->planned[layer] = smaller(s->planned[layer], op->request->length);
+    give_deadline(op->request);
     name(op, s);
     return op;
 }
@@ -232,11 +232,11 @@ static struct op *make_delete(void)
 {
     bool lease = chance(4);
     struct model_sequence *s = pick(lease);
-    struct op *op = s ? begin_op(CALL_DELETE) : NULL;
+    struct op *op = s ? begin_op(REQUEST_DELETE) : NULL;
     if (!op)
         return NULL;
-    op->call->id = s->id;
-    op->call->of_leases = lease;
+    op->request->id = s->id;
+    op->request->of_leases = lease;
     name(op, s);
     return op;
 }
@@ -274,7 +274,7 @@ static bool may_omit(const struct model_sequence *s, const struct batch *b)
 {
     bool named = b->named || s->prompt || s->known; /* then content and position belong together */
     for (uint32_t i = 0; i < s->queued; i++)
-        named |= s->queue[i]->call->tokens != NULL;
+        named |= s->queue[i]->request->tokens != NULL;
     return s->queued == 0 || !b->keys || !named;
 }
 
@@ -335,8 +335,8 @@ static bool is_named_already(const struct op *op, const struct model_sequence *s
     return false;
 }
 
-/* One more sequence of a call; false when it cannot be added. */
-static bool add_sequence(struct batch *b, struct call *call)
+/* One more sequence of a request; false when it cannot be added. */
+static bool add_sequence(struct batch *b, struct request *request)
 {
     struct model_sequence *s = pick(false);
     struct op *op = b->op;
@@ -349,8 +349,8 @@ static bool add_sequence(struct batch *b, struct call *call)
     bool omit = may_omit(s, b) && chance(2) && (!b->keys || position == planned_at(s, b));
     b->first = i ? b->first : position;
     op->rows[i] = rows;
-    op->position[i] = omit ? CALL_POSITION_ABSENT : position;
-    call->sequences[i] = (struct call_sequence){.id = s->id, .rows = rows, .position = op->position[i]};
+    op->position[i] = omit ? REQUEST_POSITION_ABSENT : position;
+    request->sequences[i] = (struct request_sequence){.id = s->id, .rows = rows, .position = op->position[i]};
     if (b->keys)
         lay_rows(s, b, position, rows);
     b->total += rows;
@@ -358,11 +358,11 @@ static bool add_sequence(struct batch *b, struct call *call)
     return true;
 }
 
-static void fill_keys(const struct batch *b, struct call *call)
+static void fill_keys(const struct batch *b, struct request *request)
 {
     uint32_t layers = b->all_layers ? sim.config.geometry.layers : 1;
-    struct symbolic_row *k = call_alloc(call, (size_t)layers * b->total, sizeof *k),
-                        *v = call_alloc(call, (size_t)layers * b->total, sizeof *v);
+    struct symbolic_row *k = request_alloc(request, (size_t)layers * b->total, sizeof *k),
+                        *v = request_alloc(request, (size_t)layers * b->total, sizeof *v);
     for (uint32_t l = 0; l < layers; l++) {
         for (uint32_t r = 0; r < b->total; r++) {
             uint64_t tag = model_tag(b->base[r], b->all_layers ? l : b->layer);
@@ -370,23 +370,23 @@ static void fill_keys(const struct batch *b, struct call *call)
             v[l * b->total + r] = symbolic_v(tag);
         }
     }
-    call->k = k;
-    call->v = v;
+    request->k = k;
+    request->v = v;
     if (!b->named)
         return;
-    call->token_count = b->total;
-    call->tokens = call_alloc(call, b->total, sizeof *call->tokens);
-    memcpy(call->tokens, b->token, b->total * sizeof *call->tokens);
+    request->token_count = b->total;
+    request->tokens = request_alloc(request, b->total, sizeof *request->tokens);
+    memcpy(request->tokens, b->token, b->total * sizeof *request->tokens);
     if (b->lies)
-        call->tokens[0] += 7;
+        request->tokens[0] += 7;
 }
 
-static void fill_queries(struct call *call, uint32_t rows)
+static void fill_queries(struct request *request, uint32_t rows)
 {
-    struct symbolic_row *q = call_alloc(call, rows, sizeof *q);
+    struct symbolic_row *q = request_alloc(request, rows, sizeof *q);
     for (uint32_t r = 0; r < rows; r++)
         q[r] = (struct symbolic_row){{sim_mix(clients.random + r)}};
-    call->q = q;
+    request->q = q;
 }
 
 /* Content other than what stands, at the first row of a sequence that nobody else writes to. */
@@ -395,105 +395,105 @@ static void change_content(struct batch *b)
     const struct op *op = b->op;
     const struct model_sequence *s = op->on[0];
     if (sim.faults && chance(3) && op->alone && s->live && op->position[0] < s->layer[b->layer].cursor &&
-        op->position[0] != CALL_POSITION_ABSENT)
+        op->position[0] != REQUEST_POSITION_ABSENT)
         b->base[0] = model_unique_base();
 }
 
-static struct op *make_rows(enum call_kind kind, bool keys, bool queries)
+static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
 {
     struct batch b = {.op = begin_op(kind), .keys = keys};
     if (!b.op)
         return NULL;
-    struct call *call = b.op->call;
+    struct request *request = b.op->request;
     uint32_t wanted = chance(3) ? 1 + below(OP_SEQUENCES_MOST) : 1;
     b.layer = below(sim.config.geometry.layers);
     b.named = keys && chance(3);
     b.all_layers = keys && !queries && chance(2);
     if (b.all_layers)
         b.layer = 0;
-    call->layer = b.layer;
-    call->all_layers = b.all_layers;
-    call->sequences = call_alloc(call, OP_SEQUENCES_MOST, sizeof *call->sequences);
-    while (wanted-- > 0 && add_sequence(&b, call))
+    request->layer = b.layer;
+    request->all_layers = b.all_layers;
+    request->sequences = request_alloc(request, OP_SEQUENCES_MOST, sizeof *request->sequences);
+    while (wanted-- > 0 && add_sequence(&b, request))
         continue;
     if (b.op->count == 0) {
-        engine_release(sim.engine, call);
-        b.op->call = NULL;
+        engine_release(sim.engine, request);
+        b.op->request = NULL;
         return NULL;
     }
-    call->sequence_count = b.op->count;
-    call->rows = b.total;
+    request->sequence_count = b.op->count;
+    request->rows = b.total;
     if (keys) {
         change_content(&b);
         b.lies = b.named && sim.faults && b.op->alone && b.first < b.op->on[0]->prompt && chance(6);
-        fill_keys(&b, call);
+        fill_keys(&b, request);
     }
     if (queries)
-        fill_queries(call, b.total);
-    give_deadline(call);
+        fill_queries(request, b.total);
+    give_deadline(request);
     return b.op;
 }
 
 static struct op *make_append(void)
 {
-    return make_rows(CALL_APPEND, true, false);
+    return make_rows(REQUEST_APPEND, true, false);
 }
 
 static struct op *make_attend(void)
 {
-    return make_rows(CALL_ATTEND, false, true);
+    return make_rows(REQUEST_ATTEND, false, true);
 }
 
 static struct op *make_append_and_attend(void)
 {
-    return make_rows(CALL_ATTEND, true, true);
+    return make_rows(REQUEST_ATTEND, true, true);
 }
 
 /* ---- leases -------------------------------------------------------------------------------------- */
 
 static struct op *make_lease(void)
 {
-    struct op *op = begin_op(CALL_LEASE);
+    struct op *op = begin_op(REQUEST_LEASE);
     if (!op)
         return NULL;
-    op->call->of_leases = true;
-    op->call->count = 1 + below(chance(4) ? (uint32_t)sim.config.pool_blocks + 1 : 4);
-    if (op->call->count > MODEL_LEASE_BLOCKS)
-        op->call->count = MODEL_LEASE_BLOCKS;
-    op->call->options.priority = (int32_t)below(3) - 1;
+    op->request->of_leases = true;
+    op->request->count = 1 + below(chance(4) ? (uint32_t)sim.config.pool_blocks + 1 : 4);
+    if (op->request->count > MODEL_LEASE_BLOCKS)
+        op->request->count = MODEL_LEASE_BLOCKS;
+    op->request->options.priority = (int32_t)below(3) - 1;
     if (chance(4))
-        op->call->id = op->claimed[0] = choose_id();
-    give_deadline(op->call);
+        op->request->id = op->claimed[0] = choose_id();
+    give_deadline(op->request);
     return op;
 }
 
 /* Slots to write, each at most once: `n` from a random one on, with some left out. */
-static void fill_slots(const struct model_sequence *s, struct call *call, struct call_paged *p)
+static void fill_slots(const struct model_sequence *s, struct request *request, struct request_paged *p)
 {
     uint32_t size = sim.config.geometry.block_size, all = s->blocks * size, at = below(all);
     uint32_t n = 1 + below(smaller(smaller(all, sim.config.step_rows_max), 40));
-    struct symbolic_row *k = call_alloc(call, n, sizeof *k), *v = call_alloc(call, n, sizeof *v);
-    p->slots = call_alloc(call, n, sizeof *p->slots);
+    struct symbolic_row *k = request_alloc(request, n, sizeof *k), *v = request_alloc(request, n, sizeof *v);
+    p->slots = request_alloc(request, n, sizeof *p->slots);
     p->tokens = n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = (at + i) % all;
-        uint64_t base = model_unique_base(), tag = model_tag(base, call->layer);
+        uint64_t base = model_unique_base(), tag = model_tag(base, request->layer);
         p->slots[i] = chance(5) ? -1 : (int64_t)s->block[slot / size] * size + slot % size;
         k[i] = symbolic_k(tag, base);
         v[i] = symbolic_v(tag);
     }
-    call->k = k;
-    call->v = v;
+    request->k = k;
+    request->v = v;
 }
 
 /* Tables of some of the lease's blocks, the same one perhaps more than once. */
-static void fill_tables(const struct model_sequence *s, struct call *call, struct call_paged *p)
+static void fill_tables(const struct model_sequence *s, struct request *request, struct request_paged *p)
 {
     uint32_t size = sim.config.geometry.block_size, room = 0;
     p->sequences = 1 + below(3);
-    p->context = call_alloc(call, p->sequences, sizeof *p->context);
-    p->indptr = call_alloc(call, p->sequences + 1, sizeof *p->indptr);
-    p->first = call_alloc(call, p->sequences + 1, sizeof *p->first);
+    p->context = request_alloc(request, p->sequences, sizeof *p->context);
+    p->indptr = request_alloc(request, p->sequences + 1, sizeof *p->indptr);
+    p->first = request_alloc(request, p->sequences + 1, sizeof *p->first);
     p->indptr[0] = p->first[0] = 0;
     for (uint32_t i = 0; i < p->sequences; i++) {
         p->context[i] = below(s->blocks * size + 1);
@@ -502,41 +502,41 @@ static void fill_tables(const struct model_sequence *s, struct call *call, struc
         room += p->context[i] / size + (p->context[i] % size != 0);
         p->first[i + 1] = room;
     }
-    p->ids = call_alloc(call, room + p->tokens, sizeof *p->ids);
+    p->ids = request_alloc(request, room + p->tokens, sizeof *p->ids);
     for (uint32_t i = 0; i < room; i++)
         p->ids[i] = s->block[below(s->blocks)];
-    call->rows = p->indptr[p->sequences];
-    if (call->rows == 0) /* then no sequence has tokens */
-        p->indptr[p->sequences] = call->rows = 1;
+    request->rows = p->indptr[p->sequences];
+    if (request->rows == 0) /* then no sequence has tokens */
+        p->indptr[p->sequences] = request->rows = 1;
 }
 
 static struct op *make_paged(void)
 {
     struct model_sequence *s = pick(true);
-    struct op *op = s && s->blocks ? begin_op(CALL_PAGED) : NULL;
+    struct op *op = s && s->blocks ? begin_op(REQUEST_PAGED) : NULL;
     if (!op)
         return NULL;
-    struct call *call = op->call;
-    struct call_paged *p = call->paged = call_alloc(call, 1, sizeof *p);
+    struct request *request = op->request;
+    struct request_paged *p = request->paged = request_alloc(request, 1, sizeof *p);
     memset(p, 0, sizeof *p);
-    call->id = s->id;
-    call->of_leases = true;
-    call->layer = below(sim.config.geometry.layers);
-    call->sequence_count = 1;
-    call->sequences = call_alloc(call, 1, sizeof *call->sequences);
-    *call->sequences = (struct call_sequence){.id = s->id};
+    request->id = s->id;
+    request->of_leases = true;
+    request->layer = below(sim.config.geometry.layers);
+    request->sequence_count = 1;
+    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
+    *request->sequences = (struct request_sequence){.id = s->id};
     bool writes = chance(2);
     if (writes)
-        fill_slots(s, call, p);
+        fill_slots(s, request, p);
     if (!writes || chance(2)) {
-        fill_tables(s, call, p);
-        fill_queries(call, call->rows);
+        fill_tables(s, request, p);
+        fill_queries(request, request->rows);
     } else {
-        p->first = call_alloc(call, 1, sizeof *p->first);
+        p->first = request_alloc(request, 1, sizeof *p->first);
         p->first[0] = 0;
-        p->ids = call_alloc(call, p->tokens, sizeof *p->ids);
+        p->ids = request_alloc(request, p->tokens, sizeof *p->ids);
     }
-    give_deadline(call);
+    give_deadline(request);
     name(op, s);
     return op;
 }
@@ -547,22 +547,22 @@ static struct op *make_question(void)
 {
     bool lease = chance(5);
     struct model_sequence *s = pick(lease);
-    struct op *op = s ? begin_op(chance(3) ? CALL_BLOCKS : CALL_SEQUENCE) : NULL;
+    struct op *op = s ? begin_op(chance(3) ? REQUEST_BLOCKS : REQUEST_SEQUENCE) : NULL;
     if (!op)
         return NULL;
-    op->call->id = s->id;
-    op->call->of_leases = lease;
+    op->request->id = s->id;
+    op->request->of_leases = lease;
     name(op, s);
     return op;
 }
 
 static struct op *make_look_around(void)
 {
-    static const enum call_kind kinds[] = {CALL_STATS, CALL_LIST, CALL_POOL,
-                                           CALL_AUDIT, CALL_TRIM, CALL_SELF_TEST};
+    static const enum request_kind kinds[] = {REQUEST_STATS, REQUEST_LIST, REQUEST_POOL,
+                                              REQUEST_AUDIT, REQUEST_TRIM, REQUEST_SELF_TEST};
     struct op *op = begin_op(kinds[below(sizeof kinds / sizeof kinds[0])]);
     if (op)
-        op->call->limit = 1 + below(40);
+        op->request->limit = 1 + below(40);
     return op;
 }
 
@@ -570,28 +570,28 @@ static struct op *make_look_around(void)
 
 static struct op *make_workload(void)
 {
-    struct op *op = begin_op(CALL_WORKLOAD_START);
+    struct op *op = begin_op(REQUEST_WORKLOAD_START);
     if (!op)
         return NULL;
-    op->workload = client_workloads_make(&clients.random, op->call);
+    op->workload = client_workloads_make(&clients.random, op->request);
     if (op->workload)
         return op;
-    engine_release(sim.engine, op->call);
-    op->call = NULL;
+    engine_release(sim.engine, op->request);
+    op->request = NULL;
     return NULL;
 }
 
 static struct op *make_workload_look(void)
 {
     struct sim_workload *w = &client_workloads()[below(SIM_WORKLOADS)];
-    struct op *op = w->used && w->running ? begin_op(CALL_WORKLOAD) : NULL;
+    struct op *op = w->used && w->running ? begin_op(REQUEST_WORKLOAD) : NULL;
     if (!op)
         return NULL;
     op->workload = w;
-    op->call->id = w->id;
-    op->call->waits = chance(2);
+    op->request->id = w->id;
+    op->request->waits = chance(2);
     if (sim.faults && chance(5)) {
-        op->call->kind = CALL_WORKLOAD_CANCEL;
+        op->request->kind = REQUEST_WORKLOAD_CANCEL;
         w->cancelled = true;
         sim.seen.faults++;
     }
@@ -650,11 +650,11 @@ static bool is_left_out(uint64_t action)
     return sim.skip && action < sim.skip_count && sim.skip[action];
 }
 
-/* The client goes away while its call is under way. */
+/* The client goes away while its request is under way. */
 static void leave(struct connection *c)
 {
     sim_note("the client of %llu leaves", (unsigned long long)c->op->action);
-    atomic_store(&c->op->call->cancelled, true);
+    atomic_store(&c->op->request->cancelled, true);
     c->op->connection = NO_CONNECTION;
     c->op = NULL;
     sim.seen.faults++;
@@ -703,22 +703,23 @@ void clients_stop(void)
         clients.at[i].next_s = INFINITY;
 }
 
-void clients_ask(enum call_kind kind, uint64_t id, bool lease)
+void clients_ask(enum request_kind kind, uint64_t id, bool lease)
 {
     struct op *op = begin_op(kind);
-    struct model_sequence *s = id && kind == CALL_DELETE ? model_find(id) : NULL;
+    struct model_sequence *s = id && kind == REQUEST_DELETE ? model_find(id) : NULL;
     if (!op)
-        sim_fail("all calls are under way, and nobody asks anything any more");
-    op->call->id = id;
-    op->call->of_leases = lease;
-    op->call->limit = 40;
-    for (uint32_t i = 0; i < SIM_WORKLOADS && (kind == CALL_WORKLOAD || kind == CALL_WORKLOAD_CANCEL); i++) {
+        sim_fail("all requests are under way, and nobody asks anything any more");
+    op->request->id = id;
+    op->request->of_leases = lease;
+    op->request->limit = 40;
+    for (uint32_t i = 0; i < SIM_WORKLOADS && (kind == REQUEST_WORKLOAD || kind == REQUEST_WORKLOAD_CANCEL);
+         i++) {
         if (client_workloads()[i].used && client_workloads()[i].id == id)
             op->workload = &client_workloads()[i];
     }
-    op->call->waits = kind == CALL_WORKLOAD;
-    if (kind == CALL_CREATE)
-        op->call->options.max_tokens =
+    op->request->waits = kind == REQUEST_WORKLOAD;
+    if (kind == REQUEST_CREATE)
+        op->request->options.max_tokens =
             smaller((uint32_t)sim.config.pool_blocks * sim.config.geometry.block_size,
                     sim.config.limits.sequence_tokens);
     if (s)
@@ -728,18 +729,19 @@ void clients_ask(enum call_kind kind, uint64_t id, bool lease)
 
 void clients_read(struct model_sequence *s, uint32_t layer)
 {
-    struct op *op = begin_op(CALL_ATTEND);
+    struct op *op = begin_op(REQUEST_ATTEND);
     if (!op)
-        sim_fail("all calls are under way, and nobody asks anything any more");
-    struct call *call = op->call;
+        sim_fail("all requests are under way, and nobody asks anything any more");
+    struct request *request = op->request;
     uint32_t rows = smaller(s->layer[layer].cursor, smaller(sim.config.step_rows_max, ROWS_MOST));
-    call->layer = layer;
-    call->rows = op->rows[0] = rows;
-    op->position[0] = CALL_POSITION_ABSENT;
-    call->sequence_count = 1;
-    call->sequences = call_alloc(call, 1, sizeof *call->sequences);
-    *call->sequences = (struct call_sequence){.id = s->id, .rows = rows, .position = CALL_POSITION_ABSENT};
-    fill_queries(call, rows);
+    request->layer = layer;
+    request->rows = op->rows[0] = rows;
+    op->position[0] = REQUEST_POSITION_ABSENT;
+    request->sequence_count = 1;
+    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
+    *request->sequences =
+        (struct request_sequence){.id = s->id, .rows = rows, .position = REQUEST_POSITION_ABSENT};
+    fill_queries(request, rows);
     name(op, s);
     submit(op);
 }
@@ -749,29 +751,29 @@ void clients_read(struct model_sequence *s, uint32_t layer)
 uint32_t clients_under_way(void)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++)
-        n += clients.ops[i].call != NULL;
+    for (uint32_t i = 0; i < SIM_REQUESTS_MOST; i++)
+        n += clients.ops[i].request != NULL;
     return n;
 }
 
-static struct op *op_of(const struct call *call)
+static struct op *op_of(const struct request *request)
 {
-    for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
-        if (clients.ops[i].call == call)
+    for (uint32_t i = 0; i < SIM_REQUESTS_MOST; i++) {
+        if (clients.ops[i].request == request)
             return &clients.ops[i];
     }
-    sim_fail("a call is answered that is not under way");
+    sim_fail("a request is answered that is not under way");
 }
 
 static bool is_next(const struct op *op)
 {
-    bool next = op->call && op->done;
+    bool next = op->request && op->done;
     for (uint32_t i = 0; next && i < op->count; i++)
         next = op->on[i]->queue[0] == op;
     return next;
 }
 
-/* A call is judged: those behind it on its sequences may be, too. */
+/* A request is judged: those behind it on its sequences may be, too. */
 static void end_op(struct op *op)
 {
     for (uint32_t i = 0; i < op->count; i++) {
@@ -781,15 +783,15 @@ static void end_op(struct op *op)
             model_settle(s);
         s->used = s->live || s->queued;
     }
-    engine_release(sim.engine, op->call);
-    op->call = NULL;
+    engine_release(sim.engine, op->request);
+    op->request = NULL;
 }
 
 static void judge_all(void)
 {
     for (bool judged = true; judged;) {
         judged = false;
-        for (uint32_t i = 0; i < SIM_CALLS_MOST; i++) {
+        for (uint32_t i = 0; i < SIM_REQUESTS_MOST; i++) {
             if (!is_next(&clients.ops[i]))
                 continue;
             client_answers_judge(&clients.ops[i]);
@@ -801,13 +803,13 @@ static void judge_all(void)
 
 uint32_t clients_take(void)
 {
-    struct call *call;
+    struct request *request;
     uint32_t n = 0;
-    for (; (call = engine_take(sim.engine)); n++) {
-        struct op *op = op_of(call);
+    for (; (request = engine_take(sim.engine)); n++) {
+        struct op *op = op_of(request);
         sim_note("%llu is answered: %s%s%s", (unsigned long long)op->action,
-                 call->status ? status_code(call->status) : "ok", call->status ? ": " : "",
-                 call->status ? call->detail : "");
+                 request->status ? status_code(request->status) : "ok", request->status ? ": " : "",
+                 request->status ? request->detail : "");
         op->done = true;
         if (op->connection != NO_CONNECTION) {
             struct connection *c = &clients.at[op->connection];

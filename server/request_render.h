@@ -1,0 +1,21 @@
+/* request_render.h - from a completed request of the engine to the answer of its exchange. */
+#ifndef SERVER_REQUEST_RENDER_H
+#define SERVER_REQUEST_RENDER_H
+
+#include "scheduler/engine.h"
+#include "scheduler/workload.h"
+#include "server/http_server.h"
+
+/* What the answer of /stats shows beside the request's own figures. */
+struct render_context {
+    const struct config *config;
+    const struct attention_info *backend;
+    double roof_gb_per_s, uptime_s;
+};
+
+/* request_render: write the answer of `request` into `x`: a problem when it failed, else what its kind
+ * promises. */
+void request_render(struct http_exchange *x, const struct request *request,
+                    const struct render_context *context);
+
+#endif
