@@ -32,7 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAIT = 1 }; /* for another step; errors are negative */
+enum { WAIT = REQUEST_WAITS }; /* for another step; errors are negative */
 
 struct client_queue {
     struct client_queue_options o;
@@ -76,15 +76,34 @@ static struct sequence *sequence_of(const struct client_queue *c, uint64_t id)
     return row == NO_ROW ? NULL : sequences_at(c->o.state->sequences, row);
 }
 
+/* Whether a request is answered when its step retires; others are when they are taken. */
+static bool waits_for_step(const struct request *request)
+{
+    return request_kinds[request->kind].when == REQUEST_STEPPED;
+}
+
+/* Rows that a request has in its step, and tokens of them that it appends. */
+static uint32_t rows_of(const struct request *request)
+{
+    return waits_for_step(request) ? request->rows.count : 0;
+}
+
+static uint32_t tokens_of(const struct request *request)
+{
+    if (request->kind == REQUEST_PAGED)
+        return request->paged.tokens;
+    return waits_for_step(request) && request->rows.k ? request->rows.count : 0;
+}
+
 /* ---- checking a request -------------------------------------------------------------------------- */
 
 /* Compare the token ids that a request gives for the rows of one sequence, its rows `first` and on, with the
  * prompt's; 0, or the request failed. */
 static int check_tokens(struct client_queue *c, struct request *request, uint32_t i, uint32_t first)
 {
-    const struct request_sequence *s = &request->sequences[i];
-    const uint32_t *ids = request->tokens + first;
-    uint32_t row = request->writes[i].row, prompt;
+    const struct request_sequence *s = &request->attend.sequences[i];
+    const uint32_t *ids = request->attend.tokens.ids + first;
+    uint32_t row = request->queued.writes[i].row, prompt;
     uint32_t agree = prompts_agree(c->o.state->prompts, row, s->position, ids, s->rows);
     if (agree == s->rows)
         return 0;
@@ -98,7 +117,7 @@ static int check_tokens(struct client_queue *c, struct request *request, uint32_
 static int resolve_sequence(struct client_queue *c, struct request *request, uint32_t i)
 {
     struct block_tables *tables = step_tables(c->o.state->steps);
-    struct request_sequence *named = &request->sequences[i];
+    struct request_sequence *named = &request->attend.sequences[i];
     uint32_t tokens_max = c->o.state->config->limits.sequence_tokens, rows = named->rows;
     uint32_t row = inspect_find(c->o.state, request, named->id);
     if (row == NO_ROW)
@@ -109,36 +128,36 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
         return request_fail(request, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu", id,
                             (unsigned long long)s->workload);
     struct block_table_view table = block_tables_view(tables, row);
-    if (request->all_layers && table.length != table.cursor_max)
+    if (request->rows.all_layers && table.length != table.cursor_max)
         return request_fail(request, ATTND_GAP,
                             "sequence %llu has %u tokens at one layer and %u at another: append to it "
                             "layer by layer",
                             id, table.length, table.cursor_max);
-    uint32_t at = block_tables_cursor(tables, row, request->layer), grows = request->k ? rows : 0;
+    uint32_t at = block_tables_cursor(tables, row, request->rows.layer), grows = request->rows.k ? rows : 0;
     bool given = named->position != REQUEST_POSITION_ABSENT && !named->placed;
-    if (!given && !request->k && at > 0 && rows > at)
+    if (!given && !request->rows.k && at > 0 && rows > at)
         return request_fail(request, ATTND_INVALID,
                             "sequence %llu has %u tokens at layer %u, and %u rows ask for them", id, at,
-                            request->layer, rows);
+                            request->rows.layer, rows);
     if (!given)
-        named->position = request->k || at == 0 ? at : at - rows;
+        named->position = request->rows.k || at == 0 ? at : at - rows;
     named->placed = !given;
     uint64_t end = (uint64_t)named->position + rows;
-    if (given && (request->k ? named->position > at : end > at))
+    if (given && (request->rows.k ? named->position > at : end > at))
         return request_fail(request, ATTND_GAP,
                             "sequence %llu has %u tokens at layer %u; rows at position %u do not continue "
                             "them (length %u)",
-                            id, at, request->layer, named->position, table.length);
-    if (request->k && end > tokens_max)
+                            id, at, request->rows.layer, named->position, table.length);
+    if (request->rows.k && end > tokens_max)
         return request_fail(request, ATTND_INVALID,
                             "sequence %llu would have %llu tokens; limits.sequence_tokens is %u", id,
                             (unsigned long long)end, tokens_max);
-    if (request->k && s->options.max_tokens && end > s->options.max_tokens)
+    if (request->rows.k && s->options.max_tokens && end > s->options.max_tokens)
         return request_fail(request, ATTND_INVALID,
                             "sequence %llu would have %llu tokens; it declared max_tokens %u", id,
                             (unsigned long long)end, s->options.max_tokens);
     uint32_t stands = at - named->position < grows ? at - named->position : grows;
-    request->writes[i] = (struct reserve_request){row, at, at + grows - stands};
+    request->queued.writes[i] = (struct reserve_request){row, at, at + grows - stands};
     return 0;
 }
 
@@ -147,22 +166,23 @@ static int resolve(struct client_queue *c, struct request *request)
 {
     uint32_t first = 0;
     c->request_number++;
-    request->writes = request_alloc(request, request->sequence_count, sizeof *request->writes);
-    if (!request->writes)
+    request->queued.writes =
+        request_alloc(request, request->attend.sequence_count, sizeof *request->queued.writes);
+    if (!request->queued.writes)
         return request_fail(request, ATTND_INVALID, "%u sequences are too many for one call",
-                            request->sequence_count);
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
+                            request->attend.sequence_count);
+    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
         int rc = resolve_sequence(c, request, i);
-        if (rc == 0 && request->tokens)
+        if (rc == 0 && request->attend.tokens.ids)
             rc = check_tokens(c, request, i, first);
         if (rc != 0)
             return rc;
-        struct sequence *s = sequences_at(c->o.state->sequences, request->writes[i].row);
+        struct sequence *s = sequences_at(c->o.state->sequences, request->queued.writes[i].row);
         if (s->seen == c->request_number)
             return request_fail(request, ATTND_INVALID, "sequence %llu is named twice in one call",
                                 (unsigned long long)s->id);
         s->seen = c->request_number;
-        first += request->sequences[i].rows;
+        first += request->attend.sequences[i].rows;
     }
     return 0;
 }
@@ -172,19 +192,19 @@ static int resolve(struct client_queue *c, struct request *request)
 static int compare_sequence(struct client_queue *c, struct request *request, uint32_t i, uint32_t first,
                             uint32_t stands)
 {
-    const struct request_sequence *s = &request->sequences[i];
-    uint32_t row = request->writes[i].row;
-    uint32_t stride, layers = request->all_layers ? c->g->layers : 1;
-    size_t row_bytes = kv_row_bytes(c, request->kv_source);
+    const struct request_sequence *s = &request->attend.sequences[i];
+    uint32_t row = request->queued.writes[i].row;
+    uint32_t stride, layers = request->rows.all_layers ? c->g->layers : 1;
+    size_t row_bytes = kv_row_bytes(c, request->rows.kv_source);
     const uint32_t *ids = block_tables_ids(step_tables(c->o.state->steps), &stride);
     for (uint32_t layer = 0; layer < layers; layer++) {
-        size_t at = ((size_t)layer * request->rows + first) * row_bytes;
-        struct kv_rows rows = {.layer = request->all_layers ? layer : request->layer,
+        size_t at = ((size_t)layer * request->rows.count + first) * row_bytes;
+        struct kv_rows rows = {.layer = request->rows.all_layers ? layer : request->rows.layer,
                                .position = s->position,
                                .count = stands,
-                               .dtype = request->kv_source,
-                               .k = (const uint8_t *)request->k + at,
-                               .v = (const uint8_t *)request->v + at};
+                               .dtype = request->rows.kv_source,
+                               .k = (const uint8_t *)request->rows.k + at,
+                               .v = (const uint8_t *)request->rows.v + at};
         uint32_t equal = step_compare_kv(c->o.state->steps, &rows, ids + (uint64_t)row * stride);
         if (equal < stands)
             return request_fail(request, ATTND_CONFLICT,
@@ -198,8 +218,9 @@ static int compare_sequence(struct client_queue *c, struct request *request, uin
 static bool has_retries(const struct request *request)
 {
     bool has = false;
-    for (uint32_t i = 0; request->k && i < request->sequence_count; i++)
-        has |= request->sequences[i].rows > request->writes[i].end - request->writes[i].first;
+    for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++)
+        has |= request->attend.sequences[i].rows >
+               request->queued.writes[i].end - request->queued.writes[i].first;
     return has;
 }
 
@@ -213,9 +234,9 @@ static int compare(struct client_queue *c, struct request *request)
         c->needs_idle = true;
         return WAIT;
     }
-    for (uint32_t i = 0; rc == 0 && request->k && i < request->sequence_count; i++) {
-        uint32_t rows = request->sequences[i].rows,
-                 stands = rows - (request->writes[i].end - request->writes[i].first);
+    for (uint32_t i = 0; rc == 0 && request->rows.k && i < request->attend.sequence_count; i++) {
+        uint32_t rows = request->attend.sequences[i].rows,
+                 stands = rows - (request->queued.writes[i].end - request->queued.writes[i].first);
         if (stands)
             rc = compare_sequence(c, request, i, first, stands);
         first += rows;
@@ -226,38 +247,40 @@ static int compare(struct client_queue *c, struct request *request)
 /* Room for the request's outputs in its own arena. */
 static int make_outputs(struct client_queue *c, struct request *request)
 {
+    struct request_attend *append = &request->attend;
+    struct request_output *out = &request->rows.out;
+    uint32_t rows = request->rows.count, n = append->sequence_count;
     bool ok = true;
-    if (request->q) {
-        request->o = request_alloc(request, request->rows, q_row_bytes(c));
-        request->lse =
-            request_alloc(request, (size_t)request->rows * c->g->query_heads, sizeof *request->lse);
-        ok = request->o && request->lse;
+    if (request->rows.q) {
+        out->o = request_alloc(request, rows, q_row_bytes(c));
+        out->lse = request_alloc(request, (size_t)rows * c->g->query_heads, sizeof *out->lse);
+        ok = out->o && out->lse;
     } else if (request->kind == REQUEST_APPEND) {
-        request->views = request_alloc(request, request->sequence_count, sizeof *request->views);
-        request->lengths =
-            request_alloc(request, (size_t)request->sequence_count * c->g->layers, sizeof *request->lengths);
-        ok = request->views && request->lengths;
+        append->views = request_alloc(request, n, sizeof *append->views);
+        append->lengths = request_alloc(request, (size_t)n * c->g->layers, sizeof *append->lengths);
+        ok = append->views && append->lengths;
     }
-    return ok ? 0 : request_fail(request, ATTND_INVALID, "%u rows are too many for one call", request->rows);
+    return ok ? 0 : request_fail(request, ATTND_INVALID, "%u rows are too many for one call", rows);
 }
 
 /* Whether the kernel that a request names can compute it; else it has failed. */
 static int check_kernel(struct client_queue *c, struct request *request)
 {
     uint32_t limit = step_backend(c->o.state->steps)->paged_v1_tokens, longest = 0;
-    if (request->kernel == ATTENTION_AUTO)
+    bool paged = request->kind == REQUEST_PAGED;
+    if (request->rows.kernel == ATTENTION_AUTO)
         return 0;
     if (limit == 0)
         return request_fail(
             request, ATTND_INVALID,
             "kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda");
-    for (uint32_t i = 0; request->paged && i < request->paged->sequences; i++)
-        longest = request->paged->context[i] > longest ? request->paged->context[i] : longest;
-    for (uint32_t i = 0; !request->paged && i < request->sequence_count; i++) {
-        uint32_t end = request->sequences[i].position + request->sequences[i].rows;
+    for (uint32_t i = 0; paged && i < request->paged.sequences; i++)
+        longest = request->paged.context[i] > longest ? request->paged.context[i] : longest;
+    for (uint32_t i = 0; !paged && i < request->attend.sequence_count; i++) {
+        uint32_t end = request->attend.sequences[i].position + request->attend.sequences[i].rows;
         longest = end > longest ? end : longest;
     }
-    if (request->kernel == ATTENTION_PAGED_V1 && longest > limit)
+    if (request->rows.kernel == ATTENTION_PAGED_V1 && longest > limit)
         return request_fail(request, ATTND_INVALID,
                             "kernel: paged_v1 keeps the logits of %u tokens in shared memory, and a sequence "
                             "has %u: take paged_v2",
@@ -273,9 +296,9 @@ static uint64_t drawn_from_promises(struct client_queue *c, const struct request
 {
     struct block_tables *tables = step_tables(c->o.state->steps);
     uint64_t drawn = 0;
-    for (uint32_t i = 0; request->writes && i < request->sequence_count; i++) {
-        uint32_t kept = sequences_at(c->o.state->sequences, request->writes[i].row)->declared;
-        uint32_t need = kept ? block_tables_need(tables, &request->writes[i], 1) : 0;
+    for (uint32_t i = 0; request->queued.writes && i < request->queued.on_count; i++) {
+        uint32_t kept = sequences_at(c->o.state->sequences, request->queued.writes[i].row)->declared;
+        uint32_t need = kept ? block_tables_need(tables, &request->queued.writes[i], 1) : 0;
         drawn += need < kept ? need : kept;
     }
     return drawn;
@@ -329,7 +352,8 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
         return 0;
     if (need <= drawn && need <= available)
         return 0; /* it was kept for these sequences; what is forecast for workloads may be too much */
-    const struct swap_request swap = {(uint32_t)(need + promised - available), request->priority, c->forming};
+    const struct swap_request swap = {(uint32_t)(need + promised - available), request->queued.priority,
+                                      c->forming};
     bool comes = need + promised <= available + counts.fenced ||
                  (swap.blocks <= counts.blocks && swapping_out(c->swapping, &swap, c->copies));
     if (!comes && nothing_runs(c)) /* else those that are in a step may leave after it */
@@ -344,8 +368,8 @@ static int bring_in(struct client_queue *c, const struct request *request)
 {
     struct steps *x = c->o.state->steps;
     int result = 0;
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        uint32_t row = request->writes[i].row;
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        uint32_t row = request->queued.writes[i].row;
         if (!block_tables_view(step_tables(x), row).swapped)
             continue;
         int rc =
@@ -361,14 +385,15 @@ static int bring_in(struct client_queue *c, const struct request *request)
 static int reserve(struct client_queue *c, struct request *request)
 {
     struct steps *x = c->o.state->steps;
-    if (!request->k)
+    if (!request->rows.k)
         return 0;
-    int rc = block_tables_reserve(step_tables(x), step_number(x), request->writes, request->sequence_count,
-                                  c->copies->list, &c->copies->count);
+    int rc = block_tables_reserve(step_tables(x), step_number(x), request->queued.writes,
+                                  request->attend.sequence_count, c->copies->list, &c->copies->count);
     if (rc != 0)
         return request_fail(request, rc, "a sequence would be longer than its table");
-    for (uint32_t i = 0; i < request->sequence_count; i++)
-        reservation_note(c->o.state, request->writes[i].row); /* the next request of this step must see it */
+    for (uint32_t i = 0; i < request->attend.sequence_count;
+         i++) /* the next request of this step must see it */
+        reservation_note(c->o.state, request->queued.writes[i].row);
     return 0;
 }
 
@@ -381,8 +406,9 @@ static void note_tokens(struct client_queue *c, const struct request *request, s
 {
     struct block_tables *tables = step_tables(c->o.state->steps);
     uint32_t prompt = prompts_length(c->o.state->prompts, at.row);
-    if (request->tokens) {
-        block_tables_note_tokens(tables, at.row, at.first, request->tokens + first, at.end - at.first);
+    if (request->attend.tokens.ids) {
+        block_tables_note_tokens(tables, at.row, at.first, request->attend.tokens.ids + first,
+                                 at.end - at.first);
     } else if (prompt > at.first) {
         uint32_t n = (prompt < at.end ? prompt : at.end) - at.first;
         prompts_read(c->o.state->prompts, at.row, at.first, n, c->tokens_read);
@@ -395,9 +421,9 @@ static uint32_t make_appends(struct client_queue *c, const struct request *reque
 {
     struct block_tables *tables = tables_of(c);
     uint32_t first = 0, count = 0;
-    for (uint32_t i = 0; request->k && i < request->sequence_count; i++) {
-        struct reserve_request at = request->writes[i];
-        uint32_t rows = request->sequences[i].rows, n = at.end - at.first;
+    for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
+        struct reserve_request at = request->queued.writes[i];
+        uint32_t rows = request->attend.sequences[i].rows, n = at.end - at.first;
         if (n > 0) {
             appends[count++] = (struct kv_append){
                 .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
@@ -412,10 +438,10 @@ static uint32_t make_appends(struct client_queue *c, const struct request *reque
 /* The queries of a request, as the planner wants them. */
 static void make_rows(struct client_queue *c, const struct request *request, struct planner_row *rows)
 {
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        uint32_t row = request->writes[i].row, first = request->sequences[i].position;
-        bool sees = request->k || request->writes[i].first > 0; /* an empty sequence has no keys */
-        for (uint32_t r = 0; r < request->sequences[i].rows; r++)
+    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
+        uint32_t row = request->queued.writes[i].row, first = request->attend.sequences[i].position;
+        bool sees = request->rows.k || request->queued.writes[i].first > 0; /* an empty one has no keys */
+        for (uint32_t r = 0; r < request->attend.sequences[i].rows; r++)
             *rows++ =
                 (struct planner_row){row, sees ? first + r + 1 : 0, block_tables_version(tables_of(c), row)};
     }
@@ -426,12 +452,12 @@ static void enter(struct client_queue *c, struct request *request)
 {
     struct block_tables *tables = tables_of(c);
     double now = c->o.state->now_s;
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        struct reserve_request at = request->writes[i];
-        if (request->k && request->all_layers)
+    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
+        struct reserve_request at = request->queued.writes[i];
+        if (request->rows.k && request->rows.all_layers)
             block_tables_advance_all(tables, at.row, at.end - at.first);
-        else if (request->k)
-            block_tables_advance(tables, at.row, request->layer, at.end - at.first);
+        else if (request->rows.k)
+            block_tables_advance(tables, at.row, request->rows.layer, at.end - at.first);
         step_take_part(c->step, at.row);
         sequences_at(c->o.state->sequences, at.row)->used_s = now;
     }
@@ -440,50 +466,44 @@ static void enter(struct client_queue *c, struct request *request)
 /* What the answer shows of the sequences, as the request leaves them. */
 static void show(struct client_queue *c, struct request *request)
 {
-    for (uint32_t i = 0; request->views && i < request->sequence_count; i++) {
-        uint32_t row = request->writes[i].row;
-        inspect_view(c->o.state, row, &request->views[request->view_count++]);
+    for (uint32_t i = 0; request->attend.views && i < request->attend.sequence_count; i++) {
+        uint32_t row = request->queued.writes[i].row;
+        inspect_view(c->o.state, row, &request->attend.views[request->attend.view_count++]);
         for (uint32_t layer = 0; layer < c->g->layers; layer++)
-            request->lengths[(size_t)i * c->g->layers + layer] =
+            request->attend.lengths[(size_t)i * c->g->layers + layer] =
                 block_tables_cursor(tables_of(c), row, layer);
     }
-}
-
-/* Tokens that a request appends. */
-static uint32_t tokens_of(const struct request *request)
-{
-    return request->paged ? request->paged->tokens : request->k ? request->rows : 0;
 }
 
 /* A request's part at its layer; with `all_layers`, at `layer`. */
 static struct step_part part_of(const struct client_queue *c, const struct request *request, uint32_t layer)
 {
-    size_t layer_bytes = request->all_layers ? request->rows * kv_row_bytes(c, request->kv_source) : 0;
+    const struct request_rows *r = &request->rows;
+    size_t layer_bytes = r->all_layers ? r->count * kv_row_bytes(c, r->kv_source) : 0;
     return (struct step_part){.producer = STEP_OF_CLIENTS,
                               .layer = layer,
-                              .kernel = request->kernel,
-                              .k = request->k ? (const uint8_t *)request->k + layer * layer_bytes : NULL,
-                              .v = request->k ? (const uint8_t *)request->v + layer * layer_bytes : NULL,
+                              .kernel = r->kernel,
+                              .k = r->k ? (const uint8_t *)r->k + layer * layer_bytes : NULL,
+                              .v = r->k ? (const uint8_t *)r->v + layer * layer_bytes : NULL,
                               .tokens = tokens_of(request),
-                              .kv_dtype = request->kv_source,
-                              .row_count = request->q ? request->rows : 0,
-                              .q = request->q,
-                              .o = request->o,
-                              .lse = request->lse,
-                              .in_place = request->all_layers || request->paged};
+                              .kv_dtype = r->kv_source,
+                              .row_count = r->q ? r->count : 0,
+                              .q = r->q,
+                              .o = r->out.o,
+                              .lse = r->out.lse,
+                              .in_place = r->all_layers || request->kind == REQUEST_PAGED};
 }
 
 /* Whether the step has room for the parts of a request. */
 static bool has_room(const struct client_queue *c, const struct request *request)
 {
-    struct step_part part = part_of(c, request, request->all_layers ? 0 : request->layer);
+    struct step_part part = part_of(c, request, request->rows.all_layers ? 0 : request->rows.layer);
     if (request->kind == REQUEST_PAGED) {
         uint32_t room = step_table_blocks(c->o.state->steps);
-        if (request->paged->sequences + (request->paged->tokens + room - 1) / room >
-            step_tables_left(c->step))
+        if (request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(c->step))
             return false;
     }
-    return step_fits(c->step, &part, request->all_layers ? c->g->layers : 1);
+    return step_fits(c->step, &part, request->rows.all_layers ? c->g->layers : 1);
 }
 
 /* Give a request on sequences what it takes to be in the step: 0, WAIT, or the request failed. Whatever can
@@ -496,7 +516,9 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
     if (rc == 0)
         rc = make_outputs(c, request);
     if (rc == 0)
-        rc = make_room(c, request, block_tables_need(tables_of(c), request->writes, request->sequence_count));
+        rc = make_room(
+            c, request,
+            block_tables_need(tables_of(c), request->queued.writes, request->attend.sequence_count));
     if (rc == 0)
         rc = bring_in(c, request);
     if (rc == 0)
@@ -507,21 +529,33 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
 /* Add a request on sequences, which was admitted. */
 static void add_to_sequences(struct client_queue *c, struct request *request)
 {
-    struct kv_append *appends = step_appends(c->step, request->k ? request->sequence_count : 0);
-    struct planner_row *rows = step_rows(c->step, request->q ? request->rows : 0);
+    struct kv_append *appends = step_appends(c->step, request->rows.k ? request->attend.sequence_count : 0);
+    struct planner_row *rows = step_rows(c->step, request->rows.q ? request->rows.count : 0);
     assert(appends && rows);
     uint32_t append_count = make_appends(c, request, appends);
-    if (request->q)
+    if (request->rows.q)
         make_rows(c, request, rows);
     enter(c, request);
     show(c, request);
-    for (uint32_t layer = 0; layer < (request->all_layers ? c->g->layers : 1); layer++) {
-        struct step_part part = part_of(c, request, request->all_layers ? layer : request->layer);
+    for (uint32_t layer = 0; layer < (request->rows.all_layers ? c->g->layers : 1); layer++) {
+        struct step_part part = part_of(c, request, request->rows.all_layers ? layer : request->rows.layer);
         part.appends = appends;
         part.append_count = append_count;
         part.rows = rows;
         step_add(c->step, &part);
     }
+}
+
+int client_queue_attend(struct engine_state *state, struct request *request)
+{
+    struct client_queue *c = state->clients;
+    size_t used = request->arena_used;
+    int rc = has_room(c, request) ? admit_to_sequences(c, request) : WAIT;
+    if (rc == WAIT)
+        request->arena_used = used;
+    else if (rc == 0)
+        add_to_sequences(c, request);
+    return rc;
 }
 
 /* The same two for a request on the caller's own tables, which takes no blocks. */
@@ -535,10 +569,10 @@ static int admit_paged(struct client_queue *c, struct request *request)
 
 static void add_paged(struct client_queue *c, struct request *request)
 {
-    struct step_part part = part_of(c, request, request->layer);
+    struct step_part part = part_of(c, request, request->rows.layer);
     struct client_tables_part made = {.rows = step_rows(c->step, part.row_count),
                                       .appends = step_appends(c->step, part.tokens)};
-    uint32_t lease = sequences_find(c->o.state->sequences, request->sequences[0].id);
+    uint32_t lease = sequences_find(c->o.state->sequences, request->id);
     assert(made.rows && made.appends);
     client_tables_fill(c->o.state, request, c->step, &made);
     part.appends = made.appends;
@@ -549,11 +583,21 @@ static void add_paged(struct client_queue *c, struct request *request)
     sequences_at(c->o.state->sequences, lease)->used_s = c->o.state->now_s;
 }
 
-/* Blocks of zeros for a new lease: 0, WAIT, or the request failed. */
-static int make_lease(struct client_queue *c, struct request *request)
+int client_queue_paged(struct engine_state *state, struct request *request)
 {
+    struct client_queue *c = state->clients;
+    int rc = has_room(c, request) ? admit_paged(c, request) : WAIT;
+    if (rc == 0)
+        add_paged(c, request);
+    return rc;
+}
+
+/* Blocks of zeros for a new lease. */
+int client_queue_lease(struct engine_state *state, struct request *request)
+{
+    struct client_queue *c = state->clients;
     struct block_tables *tables = tables_of(c);
-    uint32_t row, n = request->count;
+    uint32_t row, n = request->lease.blocks;
     int rc = sequence_ops_check_lease(c->o.state, request);
     if (rc == 0)
         rc = make_room(c, request, n);
@@ -570,63 +614,42 @@ static int make_lease(struct client_queue *c, struct request *request)
     const uint32_t *ids = block_tables_view(tables, row).ids;
     for (uint32_t i = 0; i < n; i++)
         c->copies->list[c->copies->count++] = (struct block_copy){COPY_CLEAR, 0, ids[i], c->g->block_size};
-    sequence_ops_add_lease(c->o.state, request, row);
-    return 0;
+    return sequence_ops_add_lease(state, request, row);
 }
 
 /* A fork: its parent comes in first. */
-static int make_forks(struct client_queue *c, struct request *request)
+int client_queue_fork(struct engine_state *state, struct request *request)
 {
+    struct client_queue *c = state->clients;
     uint32_t parent = sequence_ops_check_fork(c->o.state, request);
     if (parent == NO_ROW)
         return request->status;
     struct reserve_request nothing = {parent, 0, 0};
-    request->writes = &nothing;
+    request->queued.writes = &nothing;
     int rc = make_room(c, request, block_tables_need(tables_of(c), &nothing, 1));
     if (rc == 0)
         (void)bring_in(c, request); /* its bytes may come later: a fork only shares the table */
-    request->writes = NULL;
-    if (rc == 0)
-        sequence_ops_fork(c->o.state, request);
-    return rc == 0 ? request->status : rc;
+    request->queued.writes = NULL;
+    return rc == 0 ? sequence_ops_make_forks(state, request) : rc;
 }
 
 /* Take a request into the step, or do what it asks: 0, WAIT (and it is as if nothing had been asked), or
  * it has failed. */
 static int take(struct client_queue *c, struct request *request)
 {
-    switch (request->kind) {
-    case REQUEST_LEASE:
-        return make_lease(c, request);
-    case REQUEST_FORK:
-        return make_forks(c, request);
-    case REQUEST_TRUNCATE:
-        sequence_ops_truncate(c->o.state, request);
-        return request->status;
-    default:
-        break;
-    }
-    size_t used = request->arena_used;
-    bool paged = request->kind == REQUEST_PAGED;
-    int rc = !has_room(c, request) ? WAIT : paged ? admit_paged(c, request) : admit_to_sequences(c, request);
-    if (rc == WAIT)
-        request->arena_used = used;
-    else if (rc == 0 && paged)
-        add_paged(c, request);
-    else if (rc == 0)
-        add_to_sequences(c, request);
-    return rc;
+    return request_kinds[request->kind].run(c->o.state, request);
 }
 
 /* K and V that the attention of a request reads, at most. */
 static uint64_t bytes_of(const struct client_queue *c, const struct request *request)
 {
     uint64_t tokens = 0;
-    for (uint32_t i = 0; request->q && i < request->sequence_count; i++) {
-        uint32_t row = sequences_find(c->o.state->sequences, request->sequences[i].id);
+    bool attends = waits_for_step(request) && request->rows.q;
+    for (uint32_t i = 0; attends && i < request->queued.on_count; i++) {
+        uint32_t row = sequences_find(c->o.state->sequences, request->queued.on[i].id);
         if (row != NO_ROW)
-            tokens += block_tables_cursor(step_tables(c->o.state->steps), row, request->layer) +
-                      request->sequences[i].rows;
+            tokens += block_tables_cursor(step_tables(c->o.state->steps), row, request->rows.layer) +
+                      request->queued.on[i].rows;
     }
     return tokens * geometry_token_bytes(c->g);
 }
@@ -636,15 +659,15 @@ static uint64_t bytes_of(const struct client_queue *c, const struct request *req
 static bool has_to_wait(struct client_queue *c, const struct request *request)
 {
     uint64_t bytes_max = c->o.state->config->step_bytes_max;
-    bool waits = c->rows + request->rows > c->rows_max || c->tokens + tokens_of(request) > c->rows_max ||
-                 c->sequence_count + request->sequence_count > c->rows_max ||
+    bool waits = c->rows + rows_of(request) > c->rows_max || c->tokens + tokens_of(request) > c->rows_max ||
+                 c->sequence_count + request->queued.on_count > c->rows_max ||
                  (bytes_max && c->sequence_count && c->bytes + bytes_of(c, request) > bytes_max);
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        const struct sequence *s = sequence_of(c, request->sequences[i].id);
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        const struct sequence *s = sequence_of(c, request->queued.on[i].id);
         waits |= s && s->forming == c->forming; /* of unknown ones resolve() will say so */
     }
-    for (uint32_t i = 0; i < request->sequence_count; i++) { /* after that: one may be named twice */
-        struct sequence *s = sequence_of(c, request->sequences[i].id);
+    for (uint32_t i = 0; i < request->queued.on_count; i++) { /* after that: one may be named twice */
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
         if (s)
             s->forming = c->forming;
     }
@@ -653,8 +676,8 @@ static bool has_to_wait(struct client_queue *c, const struct request *request)
 
 static void count_queued(struct client_queue *c, const struct request *request, int32_t by)
 {
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        struct sequence *s = sequence_of(c, request->sequences[i].id);
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
         if (s && (by > 0 || s->queued > 0)) /* it may be newer than the request */
             s->queued += (uint32_t)by;
     }
@@ -671,28 +694,20 @@ static bool is_too_late(struct request *request, double now)
     return request->status != 0;
 }
 
-/* Whether a request is answered when its step retires; others are when they are taken. */
-static bool waits_for_step(const struct request *request)
-{
-    return request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND ||
-           request->kind == REQUEST_PAGED;
-}
-
 /* A request has been taken, or has failed: answer it, or keep it until the step retires. */
 static void finish_taking(struct client_queue *c, struct request *request)
 {
     if (request->status != 0 || !waits_for_step(request)) {
-        c->o.state->epoch += request->status == 0;
         c->o.complete(request, c->o.cookie);
         return;
     }
     if (c->o.state->config->step_bytes_max)
         c->bytes += bytes_of(c, request);
-    c->rows += request->q ? request->rows : 0;
+    c->rows += request->rows.q ? request->rows.count : 0;
     c->tokens += tokens_of(request);
-    c->sequence_count += request->sequence_count;
-    request->queue_us = (c->o.state->now_s - request->submitted_s) * 1e6;
-    request->next_ready = c->in_step[step_slot(c->step)];
+    c->sequence_count += request->queued.on_count;
+    request->rows.out.queue_us = (c->o.state->now_s - request->submitted_s) * 1e6;
+    request->next = c->in_step[step_slot(c->step)];
     c->in_step[step_slot(c->step)] = request;
 }
 
@@ -710,8 +725,8 @@ static void begin_forming(struct client_queue *c, struct step *step)
 /* Put a request at the end of the queue. */
 static void append(struct client_queue *c, struct request *request)
 {
-    request->next_ready = NULL;
-    *(c->last ? &c->last->next_ready : &c->queue) = request;
+    request->next = NULL;
+    *(c->last ? &c->last->next : &c->queue) = request;
     c->last = request;
 }
 
@@ -724,13 +739,13 @@ void client_queue_fill(struct client_queue *c, struct step *step)
     c->queue = c->last = NULL;
     for (; request; request = next) {
         int rc = 0;
-        next = request->next_ready;
+        next = request->next;
         if (c->o.state->failed)
             request_fail(request, ATTND_DEVICE, "the device has failed");
         else if (!is_too_late(request, c->o.state->now_s))
             rc = has_to_wait(c, request) ? WAIT : take(c, request);
         if (rc == WAIT) {
-            request->passed_over = true;
+            request->queued.passed_over = true;
             append(c, request);
             continue;
         }
@@ -744,16 +759,16 @@ void client_queue_retire(struct client_queue *c, const struct step *step)
     struct request *request = c->in_step[step_slot(step)], *first = NULL, *next;
     struct step_cost cost = step_cost(step);
     for (; request; request = next) { /* in the order in which they were taken */
-        next = request->next_ready;
-        request->next_ready = first;
+        next = request->next;
+        request->next = first;
         first = request;
     }
     c->in_step[step_slot(step)] = NULL;
     for (request = first; request; request = next) {
-        next = request->next_ready;
-        request->step_us = cost.seconds * 1e6;
-        request->rows_in_step = step_row_count(step);
-        request->bytes_read = cost.bytes;
+        next = request->next;
+        request->rows.out.step_us = cost.seconds * 1e6;
+        request->rows.out.rows_in_step = step_row_count(step);
+        request->rows.out.bytes_read = cost.bytes;
         c->o.complete(request, c->o.cookie);
     }
 }
@@ -770,10 +785,10 @@ double client_queue_wait_s(const struct client_queue *c)
     double window = c->o.state->config->batch_window_us * 1e-6, shortest = window;
     if (!c->queue)
         return -1;
-    for (const struct request *request = c->queue; shortest > 0 && request; request = request->next_ready) {
+    for (const struct request *request = c->queue; shortest > 0 && request; request = request->next) {
         double waited = c->o.state->now_s - request->submitted_s;
         if (!waits_for_step(request) ||
-            request->passed_over) /* waits for no company, nor does what is ahead */
+            request->queued.passed_over) /* waits for no company, nor does what is ahead */
             return 0;
         shortest = fmin(shortest, window - waited);
         if (request->deadline_s > 0)
@@ -788,9 +803,9 @@ void client_queue_drop(struct client_queue *c, uint64_t id)
     c->queue = c->last = NULL;
     for (; request; request = next) {
         bool names = false;
-        next = request->next_ready;
-        for (uint32_t i = 0; i < request->sequence_count; i++)
-            names |= request->sequences[i].id == id;
+        next = request->next;
+        for (uint32_t i = 0; i < request->queued.on_count; i++)
+            names |= request->queued.on[i].id == id;
         if (!names) {
             append(c, request);
             continue;
@@ -804,8 +819,8 @@ void client_queue_drop(struct client_queue *c, uint64_t id)
 
 static bool goes_before(const struct request *a, const struct request *b)
 {
-    const struct policy_claim first = {a->priority, a->submitted_s, 0, 0},
-                              second = {b->priority, b->submitted_s, 0, 0};
+    const struct policy_claim first = {a->queued.priority, a->submitted_s, 0, 0},
+                              second = {b->queued.priority, b->submitted_s, 0, 0};
     return policy_goes_before(&first, &second);
 }
 
@@ -814,22 +829,22 @@ static void enqueue(struct client_queue *c, struct request *request)
 {
     struct request *after = NULL;
     c->forming++; /* marks the request's sequences */
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        struct sequence *s = sequence_of(c, request->sequences[i].id);
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
         if (s)
             s->forming = c->forming;
     }
-    for (struct request *other = c->queue; other; other = other->next_ready) {
+    for (struct request *other = c->queue; other; other = other->next) {
         bool behind = !goes_before(request, other);
-        for (uint32_t i = 0; !behind && i < other->sequence_count; i++) {
-            const struct sequence *s = sequence_of(c, other->sequences[i].id);
+        for (uint32_t i = 0; !behind && i < other->queued.on_count; i++) {
+            const struct sequence *s = sequence_of(c, other->queued.on[i].id);
             behind = s && s->forming == c->forming;
         }
         after = behind ? other : after;
     }
-    request->next_ready = after ? after->next_ready : c->queue;
-    *(after ? &after->next_ready : &c->queue) = request;
-    c->last = request->next_ready ? c->last : request;
+    request->next = after ? after->next : c->queue;
+    *(after ? &after->next : &c->queue) = request;
+    c->last = request->next ? c->last : request;
 }
 
 /* Whether something keeps a fork or truncate waiting: requests on its sequence, or bytes on the host. */
@@ -840,38 +855,42 @@ static bool is_held_up(const struct client_queue *c, const struct request *reque
                              (request->kind == REQUEST_FORK && block_tables_view(tables_of(c), row).swapped));
 }
 
-/* Name the sequence that a fork or truncate is of, so that it keeps its place among the requests on it. */
-static void name_sequence(struct request *request)
+/* Name the sequences, or the lease, on which a request keeps its place; a new lease is on none. */
+static void name_sequences(struct request *request)
 {
-    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
-    assert(request->sequences); /* the arena has room for more than such a request takes */
-    *request->sequences = (struct request_sequence){.id = request->id};
-    request->sequence_count = 1;
+    struct request_queued *q = &request->queued;
+    if (request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND) {
+        q->on = request->attend.sequences;
+        q->on_count = request->attend.sequence_count;
+    } else if (request->kind != REQUEST_LEASE) {
+        q->one = (struct request_sequence){.id = request->id};
+        q->on = &q->one;
+        q->on_count = 1;
+    }
 }
 
 void client_queue_add(struct client_queue *c, struct request *request)
 {
-    uint32_t tokens = tokens_of(request);
+    uint32_t rows = rows_of(request), tokens = tokens_of(request);
     bool whole = request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* of a sequence */
     if (whole && !is_held_up(c, request)) {
         (void)take(c, request);
         finish_taking(c, request);
         return;
     }
-    if (request->rows > c->rows_max || tokens > c->rows_max || request->sequence_count > c->rows_max) {
+    name_sequences(request);
+    if (rows > c->rows_max || tokens > c->rows_max || request->queued.on_count > c->rows_max) {
         request_fail(request, ATTND_INVALID, "%u rows of %u sequences; scheduler.step_rows_max is %u",
-                     tokens > request->rows ? tokens : request->rows, request->sequence_count, c->rows_max);
+                     tokens > rows ? tokens : rows, request->queued.on_count, c->rows_max);
         c->o.complete(request, c->o.cookie);
         return;
     }
-    if (whole)
-        name_sequence(request);
     count_queued(c, request, 1);
-    request->priority = request->kind == REQUEST_LEASE ? request->options.priority : INT32_MIN;
-    for (uint32_t i = 0; i < request->sequence_count; i++) {
-        const struct sequence *s = sequence_of(c, request->sequences[i].id);
+    request->queued.priority = request->kind == REQUEST_LEASE ? request->lease.options.priority : INT32_MIN;
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        const struct sequence *s = sequence_of(c, request->queued.on[i].id);
         if (s)
-            request->priority = policy_of_both(request->priority, s->options.priority);
+            request->queued.priority = policy_of_both(request->queued.priority, s->options.priority);
     }
     if (c->last && goes_before(request, c->last))
         enqueue(c, request);

@@ -13,9 +13,9 @@
 
 int client_tables_check(const struct engine_state *state, struct request *request)
 {
-    const struct request_paged *p = request->paged;
+    const struct request_paged *p = &request->paged;
     uint32_t size = state->config->geometry.block_size;
-    unsigned long long id = request->sequences[0].id;
+    unsigned long long id = request->id;
     uint32_t row = inspect_find(state, request, id), room = step_table_blocks(state->steps);
     if (row == NO_ROW)
         return request->status;
@@ -73,9 +73,9 @@ static void fill_appends(const struct engine_state *state, const struct request_
 void client_tables_fill(const struct engine_state *state, const struct request *request, struct step *step,
                         struct client_tables_part *part)
 {
-    const struct request_paged *p = request->paged;
+    const struct request_paged *p = &request->paged;
     part->row_count = part->append_count = 0;
-    for (uint32_t s = 0; request->q && s < p->sequences; s++) {
+    for (uint32_t s = 0; request->rows.q && s < p->sequences; s++) {
         uint32_t n = p->indptr[s + 1] - p->indptr[s];
         struct step_table table = step_set_table(step, p->ids + p->first[s], p->first[s + 1] - p->first[s]);
         for (uint32_t r = 0; r < n; r++)

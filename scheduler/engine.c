@@ -15,8 +15,8 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/model_constants.h"
+#include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
-#include "scheduler/inspect.h"
 #include "scheduler/ring.h"
 #include "scheduler/sequence_ops.h"
 #include "scheduler/workload_run.h"
@@ -63,23 +63,22 @@ struct engine {
     double awaits_since_s;          /* since when: turns that found it not done */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
     bool failure_noted;
-    _Atomic bool has_sinks, has_alibi; /* whether all.constants has them, for other threads */
 };
 
-/* Whether requests of that kind have results that only a sound backend gives. */
-static bool needs_backend(enum request_kind kind)
+/* Whether a request may change what the engine shows. What a step does is counted when it retires. */
+static bool changes_what_is_shown(const struct request_traits *kind)
 {
-    return kind == REQUEST_APPEND || kind == REQUEST_ATTEND || kind == REQUEST_PAGED ||
-           kind == REQUEST_LEASE || kind == REQUEST_MERGE || kind == REQUEST_PARAMETERS ||
-           kind == REQUEST_SELF_TEST || kind == REQUEST_WORKLOAD_START || kind == REQUEST_WORKLOAD ||
-           kind == REQUEST_WORKLOAD_CANCEL;
+    return kind->when != REQUEST_STEPPED &&
+           (kind->changes == REQUEST_OF_SEQUENCES || kind->changes == REQUEST_OF_POOL);
 }
 
 static void complete(struct request *request, void *cookie)
 {
     struct engine *e = cookie;
+    const struct request_traits *kind = &request_kinds[request->kind];
     const char *failure = step_failure(e->state.steps);
-    if (failure && needs_backend(request->kind)) { /* whatever else it seems to be */
+    e->state.epoch += request->status == 0 && changes_what_is_shown(kind);
+    if (failure && kind->computes) { /* whatever else it seems to be */
         request_fail(request, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
     }
@@ -92,47 +91,6 @@ static void complete(struct request *request, void *cookie)
 static struct block_tables *tables_of(const struct engine *e)
 {
     return step_tables(e->state.steps);
-}
-
-/* ---- states -------------------------------------------------------------------------------------- */
-
-static void run_merge(struct engine *e, struct request *request)
-{
-    const struct geometry *g = &e->o.config->geometry;
-    size_t heads = (size_t)request->rows * g->query_heads;
-    struct merge_states m = {.states = request->count,
-                             .rows = request->rows,
-                             .heads = g->query_heads,
-                             .head_dim = g->head_dim,
-                             .dtype = g->dtype,
-                             .o = request->q,
-                             .lse = request->k};
-    m.merged_o = request->o = request_alloc(request, heads, g->head_dim * dtype_bytes(g->dtype));
-    m.merged_lse = request->lse = request_alloc(request, heads, sizeof *request->lse);
-    if (request->o && request->lse)
-        step_merge_states(e->state.steps, &m);
-    else
-        request_fail(request, ATTND_INVALID, "%u rows are too many for one call", request->rows);
-}
-
-/* ---- model constants ----------------------------------------------------------------------------- */
-
-/* Replace those of the model's constants that `with` has. After a failure some are. */
-static int replace_constants(struct engine *e, const struct model_constants *with)
-{
-    struct model_constants *c = &e->state.constants;
-    int rc = model_constants_replace(c, &e->o.config->geometry, with);
-    atomic_store(&e->has_sinks, c->sinks != NULL);
-    atomic_store(&e->has_alibi, c->alibi != NULL);
-    return rc;
-}
-
-static void run_parameters(struct engine *e, struct request *request)
-{
-    if (step_has_appended(e->state.steps))
-        request_fail(request, ATTND_FIXED, "something was appended already; they are fixed from then on");
-    else if (replace_constants(e, &request->parameters) != 0)
-        request_fail(request, ATTND_NO_MEMORY, "no memory for the parameters");
 }
 
 /* In debug and sanitizer builds every operation is followed by a walk over all invariants. */
@@ -151,27 +109,19 @@ static void check_invariants(struct engine *e)
 
 /* ---- requests ------------------------------------------------------------------------------------ */
 
-/* A request that needs the backend to itself: it waits until no step is in flight. */
+/* Carry out a request that needs the backend to itself. */
 static void run_alone(struct engine *e, struct request *request)
 {
-    if (e->state.failed) {
-        complete(request, e); /* which says that it has */
-        return;
-    }
-    if (request->kind == REQUEST_MERGE)
-        run_merge(e, request);
-    else if (request->kind == REQUEST_PARAMETERS)
-        run_parameters(e, request);
-    else if (!step_self_test(e->state.steps))
-        request->fault = "the kernels differ from the reference";
+    if (!e->state.failed) /* else completing it says that it has */
+        (void)request_kinds[request->kind].run(&e->state, request);
     complete(request, e);
 }
 
 static void queue_alone(struct engine *e, struct request *request)
 {
     *e->alone_end = request;
-    request->next_ready = NULL;
-    e->alone_end = &request->next_ready;
+    request->next = NULL;
+    e->alone_end = &request->next;
 }
 
 /* Run one request that waits for that, if no step is in flight. */
@@ -180,7 +130,7 @@ static bool run_next_alone(struct engine *e)
     struct request *request = e->alone;
     if (!request || steps_in_flight(e->state.steps))
         return false;
-    e->alone = request->next_ready;
+    e->alone = request->next;
     if (!e->alone)
         e->alone_end = &e->alone;
     run_alone(e, request);
@@ -189,65 +139,20 @@ static bool run_next_alone(struct engine *e)
 
 static void handle(struct engine *e, struct request *request)
 {
-    struct engine_state *state = &e->state;
-    switch (request->kind) {
-    case REQUEST_APPEND:
-    case REQUEST_ATTEND:
-    case REQUEST_PAGED:
-    case REQUEST_LEASE:
-    case REQUEST_FORK:
-    case REQUEST_TRUNCATE:
-        client_queue_add(state->clients, request);
-        return;
-    case REQUEST_MERGE:
-    case REQUEST_PARAMETERS:
-    case REQUEST_SELF_TEST:
+    const struct request_traits *kind = &request_kinds[request->kind];
+    switch (kind->when) {
+    case REQUEST_QUEUED:
+    case REQUEST_STEPPED:
+        client_queue_add(e->state.clients, request);
+        break;
+    case REQUEST_ALONE:
         queue_alone(e, request);
-        return;
-    case REQUEST_WORKLOAD_START:
-        workload_run_start(state->workloads, request);
-        return;
-    case REQUEST_WORKLOAD:
-        workload_run_look(state->workloads, request);
-        return;
-    case REQUEST_WORKLOAD_CANCEL:
-        workload_run_cancel(state->workloads, request);
-        return;
-    case REQUEST_CREATE:
-        sequence_ops_create(state, request);
-        state->epoch++;
         break;
-    case REQUEST_DELETE:
-        if (sequence_ops_find(state, request) != NO_ROW) {
-            client_queue_drop(state->clients, request->id);
-            sequence_ops_delete(state, request);
-            state->epoch++;
-        }
-        break;
-    case REQUEST_TRIM:
-        request->count = block_tables_trim(tables_of(e));
-        state->epoch++;
-        break;
-    case REQUEST_SEQUENCE:
-        inspect_sequence(state, request);
-        break;
-    case REQUEST_BLOCKS:
-        inspect_blocks(state, request);
-        break;
-    case REQUEST_STATS:
-        inspect_stats(state, request);
-        break;
-    case REQUEST_LIST:
-        inspect_list(state, request);
-        break;
-    case REQUEST_POOL:
-        inspect_pool(state, request);
-        break;
-    case REQUEST_AUDIT:
-        request->fault = block_tables_fault(tables_of(e));
+    case REQUEST_AT_ONCE:
+        if (kind->run(&e->state, request) != REQUEST_WAITS)
+            complete(request, e);
         break;
     }
-    complete(request, e);
 }
 
 /* Handle the requests that are in the ring now; those that come meanwhile have their turn later, so that
@@ -399,27 +304,30 @@ static void wake_engine(struct engine *e)
 
 /* ---- the loop's side ----------------------------------------------------------------------------- */
 
+/* Make a request an empty one with the whole of an arena. */
+static void reset(struct request *request, uint8_t *arena, size_t arena_bytes)
+{
+    void *cookie = request->cookie;
+    memset(request, 0, sizeof *request);
+    request->cookie = cookie;
+    request->arena = arena;
+    request->arena_bytes = arena_bytes;
+}
+
 struct request *engine_acquire(struct engine *e)
 {
     if (e->free_count == 0)
         return NULL;
     struct request *request = e->free_requests[--e->free_count];
-    *request = (struct request){.arena = e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES,
-                                .arena_bytes = REQUEST_ARENA_BYTES,
-                                .answer_status = 200};
+    reset(request, e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES, REQUEST_ARENA_BYTES);
     return request;
 }
 
-void engine_reuse(struct request *request, enum request_kind kind)
+void engine_reuse(struct request *request, enum request_kind kind, uint64_t id)
 {
-    *request = (struct request){.kind = kind,
-                                .id = request->id,
-                                .cookie = request->cookie,
-                                .answer_status = request->answer_status,
-                                .streams = request->streams,
-                                .cancels = request->cancels,
-                                .arena = request->arena,
-                                .arena_bytes = request->arena_bytes};
+    reset(request, request->arena, request->arena_bytes);
+    request->kind = kind;
+    request->id = id;
 }
 
 void engine_submit(struct engine *e, struct request *request)
@@ -458,12 +366,12 @@ double engine_grouping_us(const struct engine *e)
 
 bool engine_has_sinks(const struct engine *e)
 {
-    return atomic_load(&e->has_sinks);
+    return atomic_load(&e->state.has_sinks);
 }
 
 bool engine_has_alibi(const struct engine *e)
 {
-    return atomic_load(&e->has_alibi);
+    return atomic_load(&e->state.has_alibi);
 }
 
 const char *engine_failure(const struct engine *e)
@@ -573,7 +481,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->state.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
     e->alone_end = &e->alone;
-    int rc = replace_constants(e, &options->config->constants);
+    int rc = backend_ops_replace_constants(&e->state, &options->config->constants);
     if (rc == 0)
         rc = steps_create(&steps, &e->state.steps, error); /* refuses a pool that does not fit */
     if (rc == 0)

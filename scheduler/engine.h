@@ -49,16 +49,16 @@ double engine_idle_s(const struct engine *engine);
  * fine. */
 void engine_destroy(struct engine *engine);
 
-/* Loop thread. engine_acquire: an empty request, NULL when all are under way. engine_submit: hand it over.
- * engine_take: a completed request, NULL when there is none. engine_release: give a request back. */
+/* Loop thread. engine_acquire: an empty request, but for its arena and cookie; NULL when all are under way.
+ * engine_submit: hand it over. engine_take: a completed request, NULL when there is none. engine_release:
+ * give a request back. */
 struct request *engine_acquire(struct engine *engine);
 void engine_submit(struct engine *engine, struct request *request);
 struct request *engine_take(struct engine *engine);
 void engine_release(struct engine *engine, struct request *request);
 
-/* engine_reuse: make a completed request one of another kind, keeping its id and what is the loop's own.
- */
-void engine_reuse(struct request *request, enum request_kind kind);
+/* engine_reuse: make a completed request an empty one of that kind, about `id`, with the same arena. */
+void engine_reuse(struct request *request, enum request_kind kind, uint64_t id);
 
 /* Any thread. */
 const struct attention_info *engine_backend(const struct engine *engine);

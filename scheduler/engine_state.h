@@ -9,6 +9,7 @@
 #include "scheduler/sequences.h"
 #include "scheduler/step.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 struct client_queue;
@@ -27,7 +28,8 @@ struct engine_state {
     struct prompts *prompts;          /* sequence_ops.c */
     uint64_t epoch;                   /* counts changes */
     uint64_t preemptions;             /* since start; workload_run.c */
-    struct model_constants constants; /* engine.c */
+    struct model_constants constants; /* backend_ops.c */
+    atomic_bool has_sinks, has_alibi; /* whether constants has them, for other threads */
     uint64_t declared;                /* blocks kept for sequences with max_tokens; reservation.c */
     uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
     uint32_t leases, leased_blocks;   /* sequence_ops.c, like the next two */

@@ -58,28 +58,29 @@ void inspect_view(const struct engine_state *state, uint32_t row, struct sequenc
                                    .workload = s->workload};
 }
 
-/* Append one sequence and its block ids to the request's answer; false when it is full. */
-bool inspect_show(const struct engine_state *state, struct request *request, uint32_t row)
+bool inspect_show(const struct engine_state *state, struct request *request, struct request_shown *shown,
+                  uint32_t row)
 {
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    if (table.entries > REQUEST_IDS_MAX - request->list_count)
+    if (table.entries > REQUEST_IDS_MAX - shown->block_id_count)
         return false;
-    uint32_t *list = request_alloc(request, table.entries, sizeof *list);
-    if (!list)
+    uint32_t *ids = request_alloc(request, table.entries, sizeof *ids);
+    if (!ids)
         return false;
-    if (!request->list)
-        request->list = list;
-    /* lists follow each other without the gaps that alignment leaves */
-    memmove(request->list + request->list_count, table.ids, table.entries * sizeof *list);
-    request->list_count += table.entries;
-    inspect_view(state, row, &request->views[request->view_count++]);
+    if (!shown->block_ids)
+        shown->block_ids = ids;
+    /* they follow each other without the gaps that alignment leaves */
+    memmove(shown->block_ids + shown->block_id_count, table.ids, table.entries * sizeof *ids);
+    shown->block_id_count += table.entries;
+    inspect_view(state, row, &shown->views[shown->count++]);
     return true;
 }
 
-int inspect_show_one(const struct engine_state *state, struct request *request, uint32_t row)
+int inspect_show_one(const struct engine_state *state, struct request *request, struct request_shown *shown,
+                     uint32_t row)
 {
-    request->views = request_alloc(request, 1, sizeof *request->views);
-    if (!request->views || !inspect_show(state, request, row))
+    shown->views = request_alloc(request, 1, sizeof *shown->views);
+    if (!shown->views || !inspect_show(state, request, shown, row))
         return request_fail(request, ATTND_INVALID, "it has more blocks than one answer shows (%d)",
                             REQUEST_IDS_MAX);
     return 0;
@@ -93,102 +94,91 @@ static void show_block(const struct engine_state *state, uint32_t block, struct 
     view->fill = view->state == BLOCK_FREE ? 0 : block_pool_fill(pool, block);
 }
 
-void inspect_sequence(const struct engine_state *state, struct request *request)
+int inspect_sequence(struct engine_state *state, struct request *request)
 {
-    uint32_t row = inspect_find(state, request, request->id);
-    if (row == NO_ROW || inspect_show_one(state, request, row) != 0)
-        return;
-    request->lengths = request_alloc(request, state->config->geometry.layers, sizeof *request->lengths);
-    for (uint32_t layer = 0; request->lengths && layer < state->config->geometry.layers; layer++)
-        request->lengths[layer] = block_tables_cursor(step_tables(state->steps), row, layer);
+    uint32_t row = inspect_find(state, request, request->id), layers = state->config->geometry.layers;
+    struct request_look *look = &request->look;
+    if (row == NO_ROW || inspect_show_one(state, request, &look->shown, row) != 0)
+        return request->status;
+    look->lengths = request_alloc(request, layers, sizeof *look->lengths);
+    for (uint32_t layer = 0; look->lengths && layer < layers; layer++)
+        look->lengths[layer] = block_tables_cursor(step_tables(state->steps), row, layer);
+    return 0;
 }
 
-void inspect_blocks(const struct engine_state *state, struct request *request)
+int inspect_blocks(struct engine_state *state, struct request *request)
 {
-    uint32_t row = inspect_find(state, request, request->id);
+    uint32_t row = inspect_find(state, request, request->id), size = state->config->geometry.block_size;
+    struct request_blocks *blocks = &request->table.blocks;
     if (row == NO_ROW)
-        return;
+        return request->status;
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (table.entries <= REQUEST_TABLE_MAX)
-        request->blocks = request_alloc(request, table.entries, sizeof *request->blocks);
-    if (!request->blocks) {
-        request_fail(request, ATTND_INVALID, "the table has %u blocks, and one answer shows %d",
-                     table.entries, REQUEST_TABLE_MAX);
-        return;
-    }
+        blocks->views = request_alloc(request, table.entries, sizeof *blocks->views);
+    if (!blocks->views)
+        return request_fail(request, ATTND_INVALID, "the table has %u blocks, and one answer shows %d",
+                            table.entries, REQUEST_TABLE_MAX);
     for (uint32_t i = 0; i < table.entries; i++) {
-        uint32_t start = i * state->config->geometry.block_size,
-                 left = table.cursor_max > start ? table.cursor_max - start : 0;
+        uint32_t start = i * size, left = table.cursor_max > start ? table.cursor_max - start : 0;
         if (table.swapped)
-            request->blocks[i] = (struct block_view){.block = table.ids[i], .on_host = true};
+            blocks->views[i] = (struct block_view){.block = table.ids[i], .on_host = true};
         else
-            show_block(state, table.ids[i], &request->blocks[i]);
-        request->blocks[i].fill = left < state->config->geometry.block_size
-                                      ? left
-                                      : state->config->geometry.block_size; /* as this sequence sees it */
+            show_block(state, table.ids[i], &blocks->views[i]);
+        blocks->views[i].fill = left < size ? left : size; /* as this sequence sees it */
     }
-    request->block_count = table.entries;
+    blocks->count = table.entries;
+    return 0;
 }
 
 /* One page of sequences, by row. */
-void inspect_list(const struct engine_state *state, struct request *request)
+int inspect_list(struct engine_state *state, struct request *request)
 {
-    request->views = request_alloc(request, request->limit, sizeof *request->views);
-    for (uint32_t row = (uint32_t)request->cursor; request->views && row < state->config->limits.sequences;
+    struct request_page *page = &request->list.page;
+    struct request_shown *shown = &request->list.shown;
+    shown->views = request_alloc(request, page->limit, sizeof *shown->views);
+    for (uint32_t row = (uint32_t)page->cursor; shown->views && row < state->config->limits.sequences;
          row++) {
         const struct sequence *s = sequences_at(state->sequences, row);
         if (s->id == 0 || s->lease != request->of_leases ||
-            (request->filter.on && state_of(state, row) != request->filter.state))
+            (page->filter.on && state_of(state, row) != page->filter.state))
             continue;
-        if (request->view_count == request->limit || !inspect_show(state, request, row)) {
-            if (request->view_count == 0)
+        if (shown->count == page->limit || !inspect_show(state, request, shown, row)) {
+            if (shown->count == 0)
                 request_fail(request, ATTND_INVALID, "%s %llu has more blocks than one answer shows (%d)",
                              request->of_leases ? "lease" : "sequence",
                              (unsigned long long)sequences_at(state->sequences, row)->id, REQUEST_IDS_MAX);
-            request->next = row;
-            return;
+            page->next = row;
+            break;
         }
     }
+    return request->status;
 }
 
-void inspect_stats(const struct engine_state *state, struct request *request)
+int inspect_stats(struct engine_state *state, struct request *request)
 {
     struct step_stats steps = step_stats(state->steps);
-    request->stats = (struct request_stats){
-        .epoch = state->epoch,
-        .preemptions = state->preemptions,
-        .pool = block_pool_counts(block_tables_pool(step_tables(state->steps))),
-        .tables = block_tables_counts(step_tables(state->steps)),
-        .steps = steps,
-        .leases = state->leases,
-        .leased_blocks = state->leased_blocks,
-        .gb_per_s = steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
+    struct engine_stats *stats = &request->stats.all;
+    *stats = (struct engine_stats){.epoch = state->epoch,
+                                   .preemptions = state->preemptions,
+                                   .pool = block_pool_counts(block_tables_pool(step_tables(state->steps))),
+                                   .tables = block_tables_counts(step_tables(state->steps)),
+                                   .steps = steps,
+                                   .leases = state->leases,
+                                   .leased_blocks = state->leased_blocks,
+                                   .gb_per_s =
+                                       steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
     for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
         const struct sequence *s = sequences_at(state->sequences, row);
         if (s->id && !s->lease)
-            request->stats.states[state_of(state, row)]++;
+            stats->states[state_of(state, row)]++;
     }
-    inspect_list(state, request);
+    return inspect_list(state, request);
 }
 
-void inspect_pool(const struct engine_state *state, struct request *request)
+/* Which sequence holds each of the `n` blocks from `first` on that are on the page; `place`: where there. */
+static void find_owners(const struct engine_state *state, struct request_blocks *blocks, uint32_t first,
+                        uint32_t n, const uint32_t *place)
 {
-    uint32_t blocks = (uint32_t)state->config->pool_blocks, first = (uint32_t)request->cursor;
-    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
-    request->blocks = request_alloc(request, request->limit, sizeof *request->blocks);
-    uint32_t *place =
-        request_alloc(request, REQUEST_SCAN_MAX, sizeof *place); /* on the page, of each block */
-    if (!request->blocks || !place) {
-        request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", request->limit);
-        return;
-    }
-    uint32_t n = 0;
-    for (; first + n < blocks && n < REQUEST_SCAN_MAX && request->block_count < request->limit; n++) {
-        bool wanted = !request->filter.on || block_pool_state(pool, first + n) == request->filter.state;
-        place[n] = wanted ? request->block_count : UINT32_MAX;
-        if (wanted)
-            show_block(state, first + n, &request->blocks[request->block_count++]);
-    }
     for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
         uint64_t id = sequences_at(state->sequences, row)->id;
         struct block_table_view table = {0};
@@ -196,10 +186,38 @@ void inspect_pool(const struct engine_state *state, struct request *request)
             table = block_tables_view(step_tables(state->steps), row);
         for (uint32_t i = 0; !table.swapped && i < table.entries; i++) {
             uint32_t at = table.ids[i] - first;
-            if (at < n && place[at] != UINT32_MAX && request->blocks[place[at]].owner == 0)
-                request->blocks[place[at]].owner = id;
+            if (at < n && place[at] != UINT32_MAX && blocks->views[place[at]].owner == 0)
+                blocks->views[place[at]].owner = id;
         }
     }
-    request->stats.epoch = state->epoch;
-    request->next = first + n < blocks ? first + n : 0;
+}
+
+int inspect_pool(struct engine_state *state, struct request *request)
+{
+    struct request_page *page = &request->pool.page;
+    struct request_blocks *blocks = &request->pool.blocks;
+    uint32_t all = (uint32_t)state->config->pool_blocks, first = (uint32_t)page->cursor;
+    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
+    blocks->views = request_alloc(request, page->limit, sizeof *blocks->views);
+    uint32_t *place =
+        request_alloc(request, REQUEST_SCAN_MAX, sizeof *place); /* on the page, of each block */
+    if (!blocks->views || !place)
+        return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
+    uint32_t n = 0;
+    for (; first + n < all && n < REQUEST_SCAN_MAX && blocks->count < page->limit; n++) {
+        bool wanted = !page->filter.on || block_pool_state(pool, first + n) == page->filter.state;
+        place[n] = wanted ? blocks->count : UINT32_MAX;
+        if (wanted)
+            show_block(state, first + n, &blocks->views[blocks->count++]);
+    }
+    find_owners(state, blocks, first, n, place);
+    request->pool.epoch = state->epoch;
+    page->next = first + n < all ? first + n : 0;
+    return 0;
+}
+
+int inspect_audit(struct engine_state *state, struct request *request)
+{
+    request->check.fault = block_tables_fault(step_tables(state->steps));
+    return 0;
 }

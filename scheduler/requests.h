@@ -1,53 +1,121 @@
 /* requests.h - what the loop thread asks of the engine, and its answers.
  *
- * Requests come from a fixed pool, each with an arena for its tensors and lists. The loop fills in a request
- * and submits it; from then on it belongs to the engine until it comes back completed. */
-#ifndef SCHEDULER_CALL_H
-#define SCHEDULER_CALL_H
+ *   loop     acquire, fill in the struct of its kind, submit      ... take, read the answer there, release
+ *   engine                        request_kinds[kind].run: carry it out ^
+ *
+ * Requests come from a fixed pool, each with an arena for its tensors and lists. From its submission until
+ * it comes back completed a request belongs to the engine; only `cancelled` may be set meanwhile. Its
+ * pointers are to its arena, or to memory of the loop's that stays as long; NULL: not given, or not answered.
+ *
+ * For another kind of request add a line to REQUEST_MAP and a struct to the union here, write the function
+ * that the line names, and give it a route (server/routes.c). */
+#ifndef SCHEDULER_REQUESTS_H
+#define SCHEDULER_REQUESTS_H
 
 #include "allocator/prefix_index.h"
-#include "scheduler/step.h"
+#include "config/model_constants.h"
 #include "scheduler/sequences.h"
+#include "scheduler/step.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+enum {
+    REQUEST_DETAIL_BYTES = 256,
+    REQUEST_ARENA_BYTES = 4 << 20, /* tensors of a small body, in and out, with room to spare */
+    REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
+    REQUEST_IDS_MAX = 100000,      /* block ids in one answer */
+    REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page */
+    REQUEST_TABLE_MAX = 20000,     /* blocks of one table in one answer, with their fill and references */
+    REQUEST_PRIORITY_MAX = 1000000,
+    REQUEST_IDLE_S_MAX = 31536000
+};
+
+#define REQUEST_POSITION_ABSENT UINT32_MAX
+#define REQUEST_ID_MAX          ((UINT64_C(1) << 53) - 1)
+
+/* ---- kinds --------------------------------------------------------------------------------------- */
+
+/* When a request is carried out. */
+enum request_when {
+    REQUEST_AT_ONCE, /* as soon as it is taken */
+    REQUEST_QUEUED,  /* while a step is formed, in its turn among the requests on its sequences */
+    REQUEST_STEPPED, /* likewise, and it is answered when that step retires */
+    REQUEST_ALONE    /* when no step is in flight */
+};
+
+/* What a request may change. */
+enum request_change {
+    REQUEST_OF_NOTHING,
+    REQUEST_OF_SEQUENCES, /* and leases */
+    REQUEST_OF_POOL,      /* what blocks hold, or what is cached */
+    REQUEST_OF_WORKLOADS,
+    REQUEST_OF_PARAMETERS
+};
+
+/* XX(kind, when, changes, computes: only a sound backend can answer it, function) */
+#define REQUEST_MAP(XX)                                                                                      \
+    XX(CREATE, AT_ONCE, SEQUENCES, false, sequence_ops_create)                                               \
+    XX(SEQUENCE, AT_ONCE, NOTHING, false, inspect_sequence)                                                  \
+    XX(BLOCKS, AT_ONCE, NOTHING, false, inspect_blocks)                                                      \
+    XX(FORK, QUEUED, SEQUENCES, false, client_queue_fork)                                                    \
+    XX(TRUNCATE, QUEUED, SEQUENCES, false, sequence_ops_truncate)                                            \
+    XX(DELETE, AT_ONCE, SEQUENCES, false, sequence_ops_delete)                                               \
+    XX(LEASE, QUEUED, SEQUENCES, true, client_queue_lease)                                                   \
+    XX(APPEND, STEPPED, SEQUENCES, true, client_queue_attend)                                                \
+    XX(ATTEND, STEPPED, SEQUENCES, true, client_queue_attend)                                                \
+    XX(PAGED, STEPPED, POOL, true, client_queue_paged)                                                       \
+    XX(MERGE, ALONE, NOTHING, true, backend_ops_merge)                                                       \
+    XX(PARAMETERS, ALONE, PARAMETERS, true, backend_ops_parameters)                                          \
+    XX(SELF_TEST, ALONE, NOTHING, true, backend_ops_self_test)                                               \
+    XX(STATS, AT_ONCE, NOTHING, false, inspect_stats)                                                        \
+    XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
+    XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
+    XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
+    XX(TRIM, AT_ONCE, POOL, false, sequence_ops_trim)                                                        \
+    XX(WORKLOAD_START, AT_ONCE, WORKLOADS, true, workload_run_start)                                         \
+    XX(WORKLOAD, AT_ONCE, NOTHING, true, workload_run_look)                                                  \
+    XX(WORKLOAD_CANCEL, AT_ONCE, WORKLOADS, true, workload_run_cancel)
+
 enum request_kind {
-    REQUEST_CREATE,   /* id (0: choose one), tokens, salt, options -> views[0], its length what was cached */
-    REQUEST_SEQUENCE, /* id -> views[0], lengths, list: block ids */
-    REQUEST_BLOCKS,   /* id -> blocks: the sequence's table */
-    REQUEST_FORK,     /* id, length, count, ids -> views[0..count), list: their block ids in turn */
-    REQUEST_TRUNCATE, /* id, length -> views[0] */
-    REQUEST_DELETE,   /* id */
-    REQUEST_APPEND,   /* layer or all_layers, sequences, k, v -> views, lengths */
-    REQUEST_ATTEND,   /* layer, sequences, q [, k, v] -> o, lse */
-    REQUEST_STATS,    /* cursor, limit -> stats, views and list of one page */
-    REQUEST_LIST,     /* cursor, limit -> views and list of one page */
-    REQUEST_POOL,     /* cursor, limit -> blocks: one page of the pool */
-    REQUEST_AUDIT,    /* -> fault */
-    REQUEST_TRIM,     /* -> count */
-    REQUEST_LEASE,    /* id (0: choose one), count blocks, options -> views[0], list: block ids */
-    REQUEST_PAGED,    /* layer, sequences[0]: a lease, paged, q?, k?, v? -> o, lse */
-    REQUEST_MERGE,    /* count states of rows: q (their o) and k (their lse) -> o, lse */
-    REQUEST_PARAMETERS,     /* parameters: those given replace the model constants */
-    REQUEST_SELF_TEST,      /* -> fault */
-    REQUEST_WORKLOAD_START, /* workload (handed over) -> report */
-    REQUEST_WORKLOAD,       /* id, waits -> report */
-    REQUEST_WORKLOAD_CANCEL /* id -> report */
+#define XX(kind, when, changes, computes, function) REQUEST_##kind,
+    REQUEST_MAP(XX)
+#undef XX
 };
 
 enum {
-    REQUEST_DETAIL_BYTES = 256,
-    REQUEST_ARENA_BYTES = 4 << 20, /* tensors of a body, in and out, with room to spare */
-    REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
-    REQUEST_IDS_MAX = 100000,      /* block ids in one answer: about a megabyte of JSON */
-    REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page */
-    REQUEST_PRIORITY_MAX = 1000000,
-    REQUEST_IDLE_S_MAX = 31536000,
-    REQUEST_TABLE_MAX = 20000 /* blocks of one table in one answer, with their fill and references */
+#define XX(kind, when, changes, computes, function) +1
+    REQUEST_KINDS = REQUEST_MAP(XX)
+#undef XX
 };
+
+struct engine_state;
+struct request;
+
+/* A function carries out one request. Returns 0 with the answer filled in; a negative status, with
+ * request_fail() called and nothing changed; or REQUEST_WAITS, and it is as if nothing had been asked: it is
+ * called again in a later step (QUEUED, STEPPED), or has kept the request and completes it (others). Engine
+ * thread. */
+enum { REQUEST_WAITS = 1 };
+typedef int (*request_run)(struct engine_state *state, struct request *request);
+#define XX(kind, when, changes, computes, function)                                                          \
+    int function(struct engine_state *state, struct request *request);
+REQUEST_MAP(XX)
+#undef XX
+
+struct request_traits {
+    const char *name;
+    enum request_when when;
+    enum request_change changes;
+    bool computes;
+    request_run run;
+};
+
+extern const struct request_traits request_kinds[REQUEST_KINDS];
+
+/* ---- parts of requests --------------------------------------------------------------------------- */
 
 /* A sequence as it is shown. */
 struct sequence_view {
@@ -69,6 +137,37 @@ struct block_view {
     bool on_host;   /* a host block, of which nothing else is known */
 };
 
+/* Sequences or leases with their blocks. */
+struct request_shown {
+    struct sequence_view *views; /* [count] */
+    uint32_t count;
+    uint32_t *block_ids; /* [block_id_count] of one sequence after the other */
+    uint32_t block_id_count;
+};
+
+struct request_blocks {
+    struct block_view *views; /* [count] */
+    uint32_t count;
+};
+
+/* Which of the things on a page are wanted. */
+struct request_filter {
+    bool on;
+    unsigned state; /* enum block_state or enum sequence_state */
+};
+
+struct request_page {
+    uint64_t cursor;
+    uint32_t limit;
+    struct request_filter filter;
+    uint64_t next; /* out: the cursor of the next page; 0: none */
+};
+
+struct request_tokens {
+    uint32_t *ids; /* [count] */
+    uint32_t count;
+};
+
 /* One sequence of an append or attend: `rows` consecutive tokens, the first at `position`. */
 struct request_sequence {
     uint64_t id;
@@ -77,16 +176,102 @@ struct request_sequence {
     bool placed;       /* by the engine, and anew if the request has to wait */
 };
 
-#define REQUEST_POSITION_ABSENT UINT32_MAX
-#define REQUEST_ID_MAX          ((UINT64_C(1) << 53) - 1)
-
-/* Which of the things on a page are wanted. */
-struct request_filter {
-    bool on;
-    unsigned state; /* enum block_state or enum sequence_state */
+/* What was computed of rows of queries. */
+struct request_output {
+    void *o;    /* [rows][query_heads][head_dim] of geometry.dtype */
+    float *lse; /* [rows][query_heads] */
+    double queue_us, step_us;
+    uint32_t rows_in_step;
+    uint64_t bytes_read; /* by its step */
 };
 
-struct request_stats {
+/* Rows of q, k and v at a layer. */
+struct request_rows {
+    uint32_t layer;
+    bool all_layers; /* of an append: k and v are [layers][count][kv_heads][head_dim] */
+    enum attention_kernel kernel;
+    uint32_t count;            /* of q and, but in tables of the caller's own, of k and v */
+    const void *q, *k, *v;     /* q is of geometry.dtype, */
+    enum dtype kv_source;      /* k and v of this: geometry.dtype or geometry.kv_dtype */
+    struct request_output out; /* with q */
+};
+
+/* ---- the kinds' arguments and answers ------------------------------------------------------------ */
+
+struct request_create {
+    struct request_tokens tokens; /* of a prompt to look up */
+    char salt[PREFIX_SALT_BYTES_MAX];
+    uint32_t salt_bytes;
+    struct sequence_options options;
+    struct request_shown shown; /* out: its length is what was cached */
+};
+
+struct request_lease {
+    uint32_t blocks;
+    struct sequence_options options;
+    struct request_shown shown; /* out */
+};
+
+struct request_fork {
+    uint32_t length; /* UINT32_MAX: all */
+    uint32_t count;
+    uint64_t *ids;              /* [count]; NULL: choose them */
+    struct request_shown shown; /* out: the children */
+};
+
+struct request_truncate {
+    uint32_t length;
+    struct request_shown shown; /* out */
+};
+
+struct request_look {
+    struct request_shown shown; /* out */
+    uint32_t *lengths;          /* out: [layers] */
+};
+
+struct request_table {
+    struct request_blocks blocks; /* out */
+};
+
+/* An append has k and v, an attend q and perhaps k and v. */
+struct request_attend {
+    struct request_rows rows;
+    struct request_sequence *sequences; /* [sequence_count] */
+    uint32_t sequence_count;
+    struct request_tokens tokens; /* one for each row, or none */
+    /* out, of an append: */
+    struct sequence_view *views; /* [view_count] */
+    uint32_t view_count;
+    uint32_t *lengths; /* [view_count][layers] */
+};
+
+/* Block tables of the caller's own. Ids and slots are below the pool's; the engine checks that they are the
+ * lease's. */
+struct request_paged {
+    struct request_rows rows;
+    uint32_t sequences;
+    uint32_t *indptr;  /* [sequences + 1] rows of q of each; NULL without q */
+    uint32_t *context; /* [sequences] tokens of each, of which its rows are the last */
+    uint32_t *first;   /* [sequences + 1] where its block ids begin in ids */
+    uint32_t *ids;     /* as many for each as its context takes, and room for `tokens` more */
+    int64_t *slots;    /* [tokens] block * block_size + slot that a row of k and v goes to; -1: none */
+    uint32_t tokens;   /* of k and v; 0 without them */
+};
+
+/* States of the same rows, to be merged. */
+struct request_merge {
+    uint32_t states, rows;
+    const void *o;    /* [states][rows][query_heads][head_dim] of geometry.dtype */
+    const float *lse; /* [states][rows][query_heads] */
+    struct request_output out;
+};
+
+struct request_list {
+    struct request_page page;
+    struct request_shown shown; /* out */
+};
+
+struct engine_stats {
     uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
@@ -96,89 +281,81 @@ struct request_stats {
     uint32_t leases, leased_blocks;
 };
 
-/* Block tables of the caller's own, in the arena. Ids and slots are below the pool's; the engine checks
- * that they are the lease's. */
-struct request_paged {
-    uint32_t sequences;
-    uint32_t *indptr;  /* [sequences + 1] rows of q of each; NULL without q */
-    uint32_t *context; /* [sequences] tokens of each, of which its rows are the last */
-    uint32_t *first;   /* [sequences + 1] where its block ids begin in ids */
-    uint32_t *ids;     /* as many for each as its context takes */
-    int64_t *slots;    /* [tokens] block * block_size + slot that a row of k and v goes to; -1: none */
-    uint32_t tokens;   /* of k and v; 0 without them */
+struct request_stats {
+    struct request_list list;
+    struct engine_stats all; /* out */
+};
+
+struct request_pool {
+    struct request_page page;
+    struct request_blocks blocks; /* out */
+    uint64_t epoch;               /* out */
+};
+
+struct request_check {
+    const char *fault; /* out; NULL: none */
+};
+
+struct request_trim {
+    uint32_t dropped; /* out: blocks */
+};
+
+struct request_workload {
+    struct workload *workload;      /* to start, handed over */
+    bool waits;                     /* for its next news, a quarter of a second or so */
+    struct workload_report *report; /* out */
+};
+
+/* ---- a request ----------------------------------------------------------------------------------- */
+
+/* What client_queue.c keeps of one that is queued. */
+struct request_queued {
+    struct request_sequence *on; /* [on_count] sequences, or the lease, on which it keeps its place */
+    uint32_t on_count;
+    struct request_sequence one;    /* `on`, when there is one that `id` names */
+    int32_t priority;               /* of its sequences' the highest */
+    bool passed_over;               /* a step was formed without it */
+    struct reserve_request *writes; /* [on_count]: what it writes; NULL before that is known */
 };
 
 struct request {
     enum request_kind kind;
-    /* in */
-    uint64_t id, cursor;
-    uint32_t layer, length, count, limit;
-    bool of_leases; /* its ids, or the things on its page, are leases */
-    enum attention_kernel kernel;
-    struct request_paged *paged;        /* of REQUEST_PAGED */
-    bool all_layers;                    /* k and v are [layers][rows][kv_heads][head_dim] */
-    struct sequence_options options;    /* of REQUEST_CREATE */
-    uint64_t *ids;                      /* [count] of REQUEST_FORK, in the arena; NULL: choose them */
-    struct request_filter filter;       /* of REQUEST_LIST and REQUEST_POOL */
-    struct model_constants parameters;  /* of REQUEST_PARAMETERS, in the arena; NULL: as it is */
-    struct request_sequence *sequences; /* [sequence_count], in the arena */
-    uint32_t sequence_count;
-    uint32_t rows;         /* tokens of all sequences together */
-    const void *q, *k, *v; /* in the arena or before it; NULL: not given. q has geometry.dtype */
-    enum dtype kv_source;  /* of k and v: geometry.dtype or geometry.kv_dtype */
-    double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
-    uint32_t *tokens; /* in the arena: of a prompt to look up, or [rows] token ids of an append; NULL: none */
-    uint32_t token_count;
-    char salt[PREFIX_SALT_BYTES_MAX]; /* of REQUEST_CREATE */
-    uint32_t salt_bytes;
-    struct workload *workload;
-    bool waits; /* for the next news of a workload, a quarter of a second or so */
+    uint64_t id;       /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
+    bool of_leases;    /* id, or what is listed, is of leases */
+    double deadline_s; /* after its submission; 0: none. One that still waits then fails */
+    void *cookie;      /* the loop's own; stays from one use of the request to the next */
+    atomic_bool cancelled; /* nobody waits for the answer any more: if it still waits, it fails */
 
-    /* out */
-    int status;
+    int status; /* out: 0, or why it failed, and in words: */
     char detail[REQUEST_DETAIL_BYTES];
-    struct sequence_view *views; /* in the arena */
-    uint32_t view_count;
-    uint32_t *list; /* in the arena */
-    uint32_t list_count;
-    struct block_view *blocks; /* in the arena */
-    uint32_t block_count;
-    uint64_t next;     /* cursor of the next page; 0: none */
-    uint32_t *lengths; /* [view_count][layers], in the arena */
-    void *o;           /* in the arena */
-    float *lse;
-    struct request_stats stats;
-    const char *fault;
-    struct workload_report *report; /* in the arena */
-    double queue_us, step_us;
-    uint32_t rows_in_step;
-    uint64_t bytes_read; /* by its step */
 
-    /* the loop's own */
-    void *cookie;
-    int answer_status;             /* HTTP status of success */
-    bool wants_lse, wants_tensors; /* of the answer: lse; safetensors instead of JSON */
-    bool wants_metrics;            /* of REQUEST_STATS: Prometheus text */
-
-    bool streams;            /* the answer goes on until the workload ends, a line a report */
-    bool cancels;            /* when its client goes, the workload is cancelled */
-    struct staging *staging; /* memory that its body lies in, and its arena with it; NULL: none */
-    bool columns;            /* of REQUEST_POOL: arrays instead of objects */
-    unsigned fields;         /* of REQUEST_POOL: bits, see request_parse.h; 0: all */
-
-    /* of both: the loop sets it when the client has gone, and the engine drops a request that still waits
-     */
-    atomic_bool cancelled;
-
-    /* the engine's own */
     double submitted_s;
-    int32_t priority; /* of its sequences' the highest */
-    struct request *next_ready;
-    bool passed_over;               /* a step was formed without it */
-    struct reserve_request *writes; /* [sequence_count] in the arena: what it writes */
+    struct request *next; /* in the engine's queue in which it waits */
+    struct request_queued queued;
 
-    size_t arena_used, arena_bytes;
     uint8_t *arena;
+    size_t arena_bytes, arena_used;
+
+    union {
+        struct request_create create;      /* CREATE */
+        struct request_look look;          /* SEQUENCE */
+        struct request_table table;        /* BLOCKS */
+        struct request_fork fork;          /* FORK */
+        struct request_truncate truncate;  /* TRUNCATE */
+        struct request_lease lease;        /* LEASE */
+        struct request_rows rows;          /* APPEND, ATTEND, PAGED: what these two begin with: */
+        struct request_attend attend;      /* APPEND, ATTEND */
+        struct request_paged paged;        /* PAGED; `id` is the lease */
+        struct request_merge merge;        /* MERGE */
+        struct model_constants parameters; /* PARAMETERS: those given replace the model's */
+        struct request_check check;        /* SELF_TEST, AUDIT */
+        struct request_page page;          /* STATS, LIST, POOL: what these three begin with: */
+        struct request_list list;          /* LIST; STATS begins with it, too */
+        struct request_stats stats;        /* STATS */
+        struct request_pool pool;          /* POOL */
+        struct request_trim trim;          /* TRIM */
+        struct request_workload workload;  /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
+    };                                     /* DELETE needs none */
 };
 
 /* request_alloc(request, n, size): room for n elements in the request's arena, aligned to 64 bytes; NULL when

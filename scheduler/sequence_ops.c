@@ -3,6 +3,7 @@
 
 #include "allocator/prefix_index.h"
 #include "config/log.h"
+#include "scheduler/client_queue.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
 
@@ -13,7 +14,9 @@ enum {
 
 static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
 
-uint32_t sequence_ops_find(struct engine_state *state, struct request *request)
+/* The row of the sequence that a request names and that clients may change, or NO_ROW with the request
+ * failed. */
+static uint32_t find(struct engine_state *state, struct request *request)
 {
     uint32_t row = inspect_find(state, request, request->id);
     if (row == NO_ROW)
@@ -31,9 +34,9 @@ uint32_t sequence_ops_find(struct engine_state *state, struct request *request)
 /* A row that shares what is cached of the request's first `tokens` tokens, under its salt. */
 static int add_row(struct engine_state *state, const struct request *request, uint32_t tokens, uint32_t *row)
 {
-    uint32_t root =
-        block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->salt, request->salt_bytes);
-    int rc = block_tables_add(step_tables(state->steps), root, request->tokens, tokens, row);
+    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->create.salt,
+                                           request->create.salt_bytes);
+    int rc = block_tables_add(step_tables(state->steps), root, request->create.tokens.ids, tokens, row);
     block_tables_close_root(step_tables(state->steps), root); /* the row keeps its own reference */
     return rc;
 }
@@ -68,14 +71,14 @@ static bool may_declare(struct engine_state *state, struct request *request, uin
  * that others could have had. */
 static uint32_t findable(struct engine_state *state, const struct request *request)
 {
-    uint32_t held, root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->salt,
-                                                 request->salt_bytes);
-    uint32_t hit =
-        block_tables_match(step_tables(state->steps), root, request->tokens, request->token_count, &held);
+    uint32_t held, root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS,
+                                                 request->create.salt, request->create.salt_bytes);
+    uint32_t hit = block_tables_match(step_tables(state->steps), root, request->create.tokens.ids,
+                                      request->create.tokens.count, &held);
     uint64_t room = reservation_unpromised(state);
     block_tables_close_root(step_tables(state->steps), root);
     return hit - held > room ? (held + (uint32_t)room) * state->config->geometry.block_size
-                             : request->token_count;
+                             : request->create.tokens.count;
 }
 
 /* Whether an id can be given to something new; else the request has failed. */
@@ -91,35 +94,37 @@ static bool id_is_free(struct engine_state *state, struct request *request, unsi
     return request->status == 0;
 }
 
-void sequence_ops_create(struct engine_state *state, struct request *request)
+static int create(struct engine_state *state, struct request *request)
 {
+    const struct request_create *c = &request->create;
     uint32_t row;
-    struct sequence_options options = request->options;
     if (!id_is_free(state, request, request->id))
-        return;
-    if (request->token_count > state->config->limits.sequence_tokens) {
-        request_fail(request, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
-                     request->token_count, state->config->limits.sequence_tokens);
-        return;
-    }
-    if (!may_declare(state, request, options.max_tokens, 0, 1)) /* as if nothing of it were cached */
-        return;
-    if (add_row(state, request, findable(state, request), &row) != 0) {
-        request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
-                     state->config->limits.sequences);
-        return;
-    }
-    if (prompts_set(state->prompts, row, request->tokens, request->token_count) != 0) {
+        return request->status;
+    if (c->tokens.count > state->config->limits.sequence_tokens)
+        return request_fail(request, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
+                            c->tokens.count, state->config->limits.sequence_tokens);
+    if (!may_declare(state, request, c->options.max_tokens, 0, 1)) /* as if nothing of it were cached */
+        return request->status;
+    if (add_row(state, request, findable(state, request), &row) != 0)
+        return request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
+                            state->config->limits.sequences);
+    if (prompts_set(state->prompts, row, c->tokens.ids, c->tokens.count) != 0) {
         block_tables_remove(step_tables(state->steps), row);
-        request_fail(request, ATTND_NO_SEQUENCES,
-                     "tokens: the prompts of all sequences together have as many ids as the pool has "
-                     "tokens");
-        return;
+        return request_fail(request, ATTND_NO_SEQUENCES,
+                            "tokens: the prompts of all sequences together have as many ids as the pool has "
+                            "tokens");
     }
     sequences_add(state->sequences, row, request->id, 0, state->now_s);
-    sequences_at(state->sequences, row)->options = options;
+    sequences_at(state->sequences, row)->options = c->options;
     reservation_note(state, row);
-    inspect_show_one(state, request, row);
+    return inspect_show_one(state, request, &request->create.shown, row);
+}
+
+int sequence_ops_create(struct engine_state *state, struct request *request)
+{
+    int rc = create(state, request);
+    state->epoch += rc != 0; /* it may have looked its prompt up, which /stats counts */
+    return rc;
 }
 
 /* Whether `children` sequences more can be had, and their tables of `tokens` be shown in one answer; else
@@ -129,26 +134,26 @@ static bool has_room_for_forks(struct engine_state *state, struct request *reque
     const struct config *c = state->config;
     uint64_t blocks = (tokens + c->geometry.block_size - 1) / c->geometry.block_size;
     uint32_t left = c->limits.sequences - block_tables_counts(step_tables(state->steps)).rows;
-    if (request->count > left)
+    if (request->fork.count > left)
         request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
-                     c->limits.sequences, left, request->count);
-    else if (blocks * request->count > REQUEST_IDS_MAX)
+                     c->limits.sequences, left, request->fork.count);
+    else if (blocks * request->fork.count > REQUEST_IDS_MAX)
         request_fail(request, ATTND_INVALID, "the block tables of %u forks do not fit one answer (%d ids)",
-                     request->count, REQUEST_IDS_MAX);
+                     request->fork.count, REQUEST_IDS_MAX);
     return request->status == 0;
 }
 
 /* Whether the ids that a fork asks for can be given; else the request has failed. */
 static bool ids_are_free(struct engine_state *state, struct request *request)
 {
-    for (uint32_t i = 0; request->ids && i < request->count; i++) {
-        if (!id_is_free(state, request, request->ids[i]))
+    for (uint32_t i = 0; request->fork.ids && i < request->fork.count; i++) {
+        if (!id_is_free(state, request, request->fork.ids[i]))
             return false;
         for (uint32_t other = 0; other < i; other++) {
-            if (request->ids[other] != request->ids[i])
+            if (request->fork.ids[other] != request->fork.ids[i])
                 continue;
             request_fail(request, ATTND_EXISTS, "there is a sequence %llu already",
-                         (unsigned long long)request->ids[i]);
+                         (unsigned long long)request->fork.ids[i]);
             return false;
         }
     }
@@ -176,103 +181,112 @@ static void remove_row(struct engine_state *state, uint32_t row)
 
 uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *request)
 {
-    uint32_t parent = sequence_ops_find(state, request);
+    struct request_fork *fork = &request->fork;
+    uint32_t parent = find(state, request);
     if (parent == NO_ROW)
         return NO_ROW;
     uint32_t length = block_tables_view(step_tables(state->steps), parent).length;
     uint32_t max_tokens = sequences_at(state->sequences, parent)->options.max_tokens;
-    if (request->length == UINT32_MAX)
-        request->length = length;
-    if (request->length > length)
-        request_fail(request, ATTND_INVALID, "length is %u, and the sequence has %u", request->length,
-                     length);
+    if (fork->length == UINT32_MAX)
+        fork->length = length;
+    if (fork->length > length)
+        request_fail(request, ATTND_INVALID, "length is %u, and the sequence has %u", fork->length, length);
     bool may = request->status == 0 && ids_are_free(state, request) &&
-               has_room_for_forks(state, request, request->length) &&
-               may_declare(state, request, max_tokens, request->length, request->count);
+               has_room_for_forks(state, request, fork->length) &&
+               may_declare(state, request, max_tokens, fork->length, fork->count);
     return may ? parent : NO_ROW;
 }
 
-void sequence_ops_fork(struct engine_state *state, struct request *request)
+int sequence_ops_make_forks(struct engine_state *state, struct request *request)
 {
-    uint32_t parent = sequence_ops_find(state, request), row, made = 0;
+    struct request_fork *fork = &request->fork;
+    uint32_t parent = find(state, request), row, made = 0;
     struct sequence *from = sequences_at(state->sequences, parent);
-    request->views = request_alloc(request, request->count, sizeof *request->views);
-    uint32_t *rows = request_alloc(request, request->count, sizeof *rows);
-    while (request->views && rows && made < request->count &&
-           block_tables_fork(step_tables(state->steps), parent, request->length, &row) == 0) {
-        sequences_add(state->sequences, row, request->ids ? request->ids[made] : 0, request->id,
-                      state->now_s);
+    fork->shown.views = request_alloc(request, fork->count, sizeof *fork->shown.views);
+    uint32_t *rows = request_alloc(request, fork->count, sizeof *rows);
+    while (fork->shown.views && rows && made < fork->count &&
+           block_tables_fork(step_tables(state->steps), parent, fork->length, &row) == 0) {
+        sequences_add(state->sequences, row, fork->ids ? fork->ids[made] : 0, request->id, state->now_s);
         sequences_at(state->sequences, row)->options = from->options;
         rows[made++] = row;
     }
-    bool all = rows && made == request->count;
+    bool all = rows && made == fork->count;
     for (uint32_t i = 0; i < made; i++) {
         reservation_note(state, rows[i]);
-        all = all && inspect_show(state, request, rows[i]);
+        all = all && inspect_show(state, request, &fork->shown, rows[i]);
     }
     reservation_note(state, parent);
     from->used_s = state->now_s;
     if (all)
-        return;
+        return 0;
     for (uint32_t i = 0; i < made; i++) /* all or none */
         remove_row(state, rows[i]);
     reservation_note(state, parent);
-    request->view_count = 0;
-    request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks now",
-                 state->config->limits.sequences, made, request->count);
+    fork->shown.count = 0;
+    return request_fail(request, ATTND_NO_SEQUENCES,
+                        "limits.sequences (%u) leave room for %u of %u forks now",
+                        state->config->limits.sequences, made, fork->count);
 }
 
-void sequence_ops_truncate(struct engine_state *state, struct request *request)
+int sequence_ops_truncate(struct engine_state *state, struct request *request)
 {
-    uint32_t row = sequence_ops_find(state, request);
+    uint32_t row = find(state, request), length = request->truncate.length;
     if (row == NO_ROW)
-        return;
-    uint32_t need = reservation_truncation(state, row, request->length);
-    if (!reservation_can_promise(state, need)) {
-        request_fail(request, ATTND_NO_BLOCKS,
-                     "it shares %u of the blocks that it would give back, max_tokens says that it will need "
-                     "others for them, and %llu are free or reclaimable and promised to nobody",
-                     need, (unsigned long long)reservation_unpromised(state));
-        return;
-    }
-    if (request->length < block_tables_view(step_tables(state->steps), row).cursor_max)
-        prompts_cut(state->prompts, row, request->length); /* what is written anew may be something else */
-    block_tables_truncate(step_tables(state->steps), row, request->length);
+        return request->status;
+    uint32_t need = reservation_truncation(state, row, length);
+    if (!reservation_can_promise(state, need))
+        return request_fail(
+            request, ATTND_NO_BLOCKS,
+            "it shares %u of the blocks that it would give back, max_tokens says that it will need "
+            "others for them, and %llu are free or reclaimable and promised to nobody",
+            need, (unsigned long long)reservation_unpromised(state));
+    if (length < block_tables_view(step_tables(state->steps), row).cursor_max)
+        prompts_cut(state->prompts, row, length); /* what is written anew may be something else */
+    block_tables_truncate(step_tables(state->steps), row, length);
     reservation_note(state, row);
     sequences_at(state->sequences, row)->used_s = state->now_s;
-    inspect_show_one(state, request, row);
+    return inspect_show_one(state, request, &request->truncate.shown, row);
 }
 
-void sequence_ops_delete(struct engine_state *state, struct request *request)
+int sequence_ops_delete(struct engine_state *state, struct request *request)
 {
-    uint32_t row = sequence_ops_find(state, request);
-    if (row != NO_ROW)
-        remove_row(state, row);
+    uint32_t row = find(state, request);
+    if (row == NO_ROW)
+        return request->status;
+    client_queue_drop(state->clients, request->id);
+    remove_row(state, row);
+    return 0;
+}
+
+int sequence_ops_trim(struct engine_state *state, struct request *request)
+{
+    request->trim.dropped = block_tables_trim(step_tables(state->steps));
+    return 0;
 }
 
 int sequence_ops_check_lease(struct engine_state *state, struct request *request)
 {
     const struct config *c = state->config;
-    uint64_t tokens = (uint64_t)request->count * c->geometry.block_size;
+    uint64_t tokens = (uint64_t)request->lease.blocks * c->geometry.block_size;
     if (id_is_free(state, request, request->id) && tokens > c->limits.sequence_tokens)
         request_fail(request, ATTND_INVALID,
                      "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
-                     request->count, (unsigned long long)tokens, c->limits.sequence_tokens);
+                     request->lease.blocks, (unsigned long long)tokens, c->limits.sequence_tokens);
     return request->status;
 }
 
-void sequence_ops_add_lease(struct engine_state *state, struct request *request, uint32_t row)
+int sequence_ops_add_lease(struct engine_state *state, struct request *request, uint32_t row)
 {
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     (void)sequences_add(state->sequences, row, request->id, 0, state->now_s);
     struct sequence *s = sequences_at(state->sequences, row);
-    s->options = request->options;
+    s->options = request->lease.options;
     s->lease = true;
     for (uint32_t i = 0; i < table.entries; i++)
         state->lease_of[table.ids[i]] = row;
     state->leases++;
     state->leased_blocks += table.entries;
-    inspect_show_one(state, request, row);
+    return inspect_show_one(state, request, &request->lease.shown, row);
 }
 
 void sequence_ops_reap(struct engine_state *state)

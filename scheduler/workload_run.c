@@ -1126,6 +1126,7 @@ static void verify_part(struct workload_run *d, struct workload *w)
 
 /* ---- requests ------------------------------------------------------------------------------------ */
 
+/* Fill in the answer of a request on a workload. */
 static void tell(struct workload_run *d, struct workload *w, struct request *request)
 {
     struct workload_report *report = request_alloc(request, 1, sizeof *report);
@@ -1139,8 +1140,7 @@ static void tell(struct workload_run *d, struct workload *w, struct request *req
     report->queue_us = quantiles_percentiles(&w->queue_us);
     report->first_token_us = quantiles_percentiles(&w->first_token_us);
     report->per_token_us = quantiles_percentiles(&w->per_token_us);
-    request->report = report;
-    d->o.complete(request, d->o.cookie);
+    request->workload.report = report;
 }
 
 static bool has_ended(const struct workload *w)
@@ -1156,8 +1156,9 @@ static void tell_watchers(struct workload_run *d, double now)
             continue;
         struct request *next;
         for (struct request *request = w->watchers; request; request = next) {
-            next = request->next_ready;
+            next = request->next;
             tell(d, w, request);
+            d->o.complete(request, d->o.cookie);
         }
         w->watchers = NULL;
         w->watched_s = now;
@@ -1178,17 +1179,17 @@ static struct workload **find_place(struct workload_run *d)
     return oldest;
 }
 
-void workload_run_start(struct workload_run *d, struct request *request)
+int workload_run_start(struct engine_state *state, struct request *request)
 {
-    struct workload **place = find_place(d), *w = request->workload;
+    struct workload_run *d = state->workloads;
+    struct workload **place = find_place(d), *w = request->workload.workload;
     if (d->o.state->failed)
         request_fail(request, ATTND_DEVICE, "the device has failed");
     else if (!place)
         request_fail(request, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
     if (request->status != 0) {
         workload_destroy(w);
-        d->o.complete(request, d->o.cookie);
-        return;
+        return request->status;
     }
     workload_destroy(*place);
     *place = w;
@@ -1198,6 +1199,7 @@ void workload_run_start(struct workload_run *d, struct request *request)
     w->started_s = w->watched_s = d->o.state->now_s;
     d->changed = true;
     tell(d, w, request);
+    return 0;
 }
 
 static struct workload *find_workload(struct workload_run *d, struct request *request)
@@ -1211,19 +1213,22 @@ static struct workload *find_workload(struct workload_run *d, struct request *re
                      (unsigned long long)request->id, WORKLOADS_MAX);
     else
         request_fail(request, ATTND_NOT_FOUND, "there is no workload %llu", (unsigned long long)request->id);
-    d->o.complete(request, d->o.cookie);
     return NULL;
 }
 
-void workload_run_look(struct workload_run *d, struct request *request)
+int workload_run_look(struct engine_state *state, struct request *request)
 {
+    struct workload_run *d = state->workloads;
     struct workload *w = find_workload(d, request);
-    if (w && request->waits && !has_ended(w)) {
-        request->next_ready = w->watchers;
+    if (!w)
+        return request->status;
+    if (request->workload.waits && !has_ended(w)) {
+        request->next = w->watchers;
         w->watchers = request;
-    } else if (w) {
-        tell(d, w, request);
+        return REQUEST_WAITS;
     }
+    tell(d, w, request);
+    return 0;
 }
 
 static void cancel_workload(struct workload_run *d, struct workload *w)
@@ -1250,22 +1255,25 @@ static void make_cancels(struct workload_run *d)
     if (request)
         d->cancels = NULL;
     for (; request; request = next) {
-        next = request->next_ready;
+        next = request->next;
         struct workload *w = find_workload(d, request);
-        if (!w)
-            continue;
-        cancel_workload(d, w);
-        tell(d, w, request);
+        if (w) {
+            cancel_workload(d, w);
+            tell(d, w, request);
+        }
+        d->o.complete(request, d->o.cookie);
     }
 }
 
-void workload_run_cancel(struct workload_run *d, struct request *request)
+int workload_run_cancel(struct engine_state *state, struct request *request)
 {
+    struct workload_run *d = state->workloads;
     if (!find_workload(d, request))
-        return;
-    request->next_ready = d->cancels;
+        return request->status;
+    request->next = d->cancels;
     d->cancels = request;
     make_cancels(d);
+    return REQUEST_WAITS; /* completed by that, or later */
 }
 
 void workload_run_fail(struct workload_run *d)

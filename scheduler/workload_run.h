@@ -23,13 +23,6 @@ MUST_USE int workload_run_create(const struct workload_run_options *options, str
 /* workload_run_destroy: drops the workloads. NULL is fine. */
 void workload_run_destroy(struct workload_run *run);
 
-/* The three requests about workloads; each is completed, at once or, for REQUEST_WORKLOAD that waits, when
- * there is news. */
-void workload_run_start(struct workload_run *run,
-                        struct request *request); /* REQUEST_WORKLOAD_START: takes request->workload */
-void workload_run_look(struct workload_run *run, struct request *request);   /* REQUEST_WORKLOAD */
-void workload_run_cancel(struct workload_run *run, struct request *request); /* REQUEST_WORKLOAD_CANCEL */
-
 /* workload_run_promised: free or cached blocks that admitted sequences may still need. */
 uint32_t workload_run_promised(struct workload_run *run);
 

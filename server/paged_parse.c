@@ -170,8 +170,8 @@ static int build_rows(const struct build *b)
                           p->context[s], (long long)rows);
         p->indptr[s + 1] = (uint32_t)end;
     }
-    b->request->rows = p->indptr[p->sequences];
-    return b->request->rows ? 0 : refuse(b, "indptr", "has no rows");
+    b->request->rows.count = p->indptr[p->sequences];
+    return b->request->rows.count ? 0 : refuse(b, "indptr", "has no rows");
 }
 
 static int by_value(const void *a, const void *b)
@@ -218,12 +218,7 @@ static int build_slots(const struct build *b, bool has_kv)
 int paged_build(struct http_exchange *x, struct request *request, const struct config *config,
                 const struct paged_lists *lists, bool has_q, bool has_kv)
 {
-    struct build b = {x, request, config, lists, request_alloc(request, 1, sizeof *b.paged)};
-    request->rows = 0;
-    request->paged = b.paged;
-    if (!b.paged)
-        return too_long(&b, "q");
-    *b.paged = (struct request_paged){0};
+    struct build b = {x, request, config, lists, &request->paged};
     if (!has_q && !has_kv)
         return refuse(&b, "q", "is missing, and so are k and v");
     int rc = count_sequences(&b, has_q);

@@ -36,7 +36,7 @@ struct paged_lists {
 #undef XX
 };
 
-/* paged_build(x, request, config, lists): check them and make request->paged and request->rows of them;
+/* paged_build(x, request, config, lists): check them and make request->paged of them, but for its tensors;
  * has_q, has_kv: whether the body has those tensors. Returns 0 or a status with the answer made a problem. */
 int paged_build(struct http_exchange *x, struct request *request, const struct config *config,
                 const struct paged_lists *lists, bool has_q, bool has_kv);

@@ -2,6 +2,7 @@
 #include "server/request_parse.h"
 
 #include "kernels/numeric.h"
+#include "server/answer.h"
 #include "server/body.h"
 #include "server/paged_parse.h"
 #include "server/tensor_parse.h"
@@ -48,9 +49,9 @@ static bool read_page(struct http_text text, struct request *request)
 {
     uint64_t value;
     if (query_number(text, "limit", &value) && value >= 1 && value <= REQUEST_PAGE_MAX)
-        request->limit = (uint32_t)value;
+        request->page.limit = (uint32_t)value;
     else if (query_number(text, "cursor", &value) && value <= UINT32_MAX)
-        request->cursor = value;
+        request->page.cursor = value;
     else
         return false;
     return true;
@@ -62,15 +63,15 @@ static bool read_state(struct http_text text, const char *const *names, unsigned
     struct http_text word;
     if (!query_is(text, "state", &word))
         return false;
-    request->filter = (struct request_filter){true, index_of(word, names, n)};
-    return request->filter.state < n;
+    request->page.filter = (struct request_filter){true, index_of(word, names, n)};
+    return request->page.filter.state < n;
 }
 
 int request_parse_page(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct http_text text;
     (void)config;
-    request->limit = PAGE_DEFAULT;
+    request->page.limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
         if (!read_page(text, request))
             return query_refuse(x, text, "wants limit=1..1000 or cursor=N");
@@ -82,7 +83,7 @@ int request_parse_sequences(struct http_exchange *x, struct request *request, co
 {
     struct http_text text;
     (void)config;
-    request->limit = PAGE_DEFAULT;
+    request->page.limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
         if (!read_page(text, request) && !read_state(text, request_sequence_states, SEQUENCE_STATES, request))
             return query_refuse(x, text,
@@ -97,26 +98,26 @@ static bool read_fields(struct http_text text, struct request *request)
     struct http_text list, word;
     if (!query_is(text, "fields", &list))
         return false;
-    for (request->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
+    for (answer_of(request)->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
         const char *comma = memchr(list.bytes, ',', list.n);
         word = (struct http_text){list.bytes, comma ? (size_t)(comma - list.bytes) : list.n};
         unsigned field = index_of(word, request_block_fields, REQUEST_BLOCK_FIELDS);
         if (field == REQUEST_BLOCK_FIELDS)
             return false;
-        request->fields |= 1U << field;
+        answer_of(request)->fields |= 1U << field;
         word.n += comma != NULL;
     }
-    return request->fields != 0;
+    return answer_of(request)->fields != 0;
 }
 
 int request_parse_pool(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct http_text text, format;
     (void)config;
-    request->limit = PAGE_DEFAULT;
+    request->page.limit = PAGE_DEFAULT;
     for (size_t at = 0; query_next(x->query, &at, &text);) {
         if (query_is(text, "format", &format) && http_text_is(format, "columns"))
-            request->columns = true;
+            answer_of(request)->columns = true;
         else if (!read_page(text, request) && !read_fields(text, request) &&
                  !read_state(text, request_block_states, 4, request))
             return query_refuse(x, text,
@@ -153,8 +154,9 @@ static int read_integer(struct body *b, const char *name, int64_t min, int64_t m
     return member_integer(b->x, "", b->tree, name, min, max, value);
 }
 
-/* An optional list of token ids into request->tokens, `count` of them (UINT32_MAX: any number). */
-static int read_tokens(struct body *b, const char *name, struct request *request, uint32_t count)
+/* An optional list of token ids, `count` of them (UINT32_MAX: any number). */
+static int read_tokens(struct body *b, const char *name, struct request *request, uint32_t count,
+                       struct request_tokens *tokens)
 {
     const cJSON *list = member(b, name), *item;
     int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
@@ -163,13 +165,13 @@ static int read_tokens(struct body *b, const char *name, struct request *request
         return 0;
     if (n < 0 || (count != UINT32_MAX && (uint32_t)n != count))
         return refuse(b, name, "wants a list of token ids, one for each row");
-    request->tokens = request_alloc(request, (size_t)n, sizeof *request->tokens);
-    if (!request->tokens)
+    tokens->ids = request_alloc(request, (size_t)n, sizeof *tokens->ids);
+    if (!tokens->ids)
         return refuse(b, name, "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 0, UINT32_MAX, &id))
             return refuse(b, name, "wants integers in 0..4294967295");
-        request->tokens[request->token_count++] = (uint32_t)id;
+        tokens->ids[tokens->count++] = (uint32_t)id;
     }
     return 0;
 }
@@ -180,10 +182,10 @@ static int read_salt(struct body *b, struct request *request)
     size_t n = cJSON_IsString(salt) ? strlen(salt->valuestring) : 0;
     if (!salt)
         return 0;
-    if (!cJSON_IsString(salt) || n > sizeof request->salt)
+    if (!cJSON_IsString(salt) || n > sizeof request->create.salt)
         return refuse(b, "salt", "wants a string of at most 64 bytes");
-    memcpy(request->salt, salt->valuestring, n);
-    request->salt_bytes = (uint32_t)n;
+    memcpy(request->create.salt, salt->valuestring, n);
+    request->create.salt_bytes = (uint32_t)n;
     return 0;
 }
 
@@ -193,7 +195,7 @@ int request_parse_create(struct http_exchange *x, struct request *request, const
                                         "priority", "idle_timeout_s", NULL};
     struct body b;
     int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
-    request->options.idle_timeout_s = config->limits.idle_timeout_s;
+    request->create.options.idle_timeout_s = config->limits.idle_timeout_s;
     if (tensor_parse_wanted(x))
         return tensor_parse_create(x, request, config);
     int rc = open_body(&b, x, names);
@@ -206,12 +208,13 @@ int request_parse_create(struct http_exchange *x, struct request *request, const
     if (rc == 0)
         rc = read_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
     if (rc == 0)
-        rc = read_tokens(&b, "tokens", request, UINT32_MAX);
+        rc = read_tokens(&b, "tokens", request, UINT32_MAX, &request->create.tokens);
     if (rc == 0)
         rc = read_salt(&b, request);
     cJSON_Delete(b.tree);
     request->id = (uint64_t)id;
-    request->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
+    request->create.options =
+        (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
     return rc;
 }
 
@@ -225,13 +228,13 @@ static int read_fork_ids(struct body *b, struct request *request, int64_t count)
         return 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > FORKS_MAX)
         return refuse(b, "ids", "wants a list of ids, one for each fork");
-    request->ids = request_alloc(request, (size_t)count, sizeof *request->ids);
-    if (!request->ids)
+    request->fork.ids = request_alloc(request, (size_t)count, sizeof *request->fork.ids);
+    if (!request->fork.ids)
         return refuse(b, "ids", "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "ids", "wants integers in 1..2^53-1");
-        request->ids[n++] = (uint64_t)id;
+        request->fork.ids[n++] = (uint64_t)id;
     }
     return 0;
 }
@@ -252,8 +255,8 @@ int request_parse_fork(struct http_exchange *x, struct request *request, const s
     if (rc == 0)
         rc = read_fork_ids(&b, request, count);
     cJSON_Delete(b.tree);
-    request->count = (uint32_t)count;
-    request->length = (uint32_t)length;
+    request->fork.count = (uint32_t)count;
+    request->fork.length = (uint32_t)length;
     return rc;
 }
 
@@ -269,7 +272,7 @@ int request_parse_truncate(struct http_exchange *x, struct request *request, con
     if (rc == 0 && length < 0)
         rc = refuse(&b, "length", "is missing");
     cJSON_Delete(b.tree);
-    request->length = (uint32_t)length;
+    request->truncate.length = (uint32_t)length;
     return rc;
 }
 
@@ -284,37 +287,37 @@ static int read_sequences(struct body *b, struct request *request)
     int64_t id, from, to;
     if (n == 0)
         return refuse(b, "sequences", "wants a list of sequence ids");
-    request->sequences = request_alloc(request, (size_t)n, sizeof *request->sequences);
-    if (!request->sequences)
+    request->attend.sequences = request_alloc(request, (size_t)n, sizeof *request->attend.sequences);
+    if (!request->attend.sequences)
         return refuse(b, "sequences", "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "sequences", "wants a list of sequence ids");
-        request->sequences[request->sequence_count++] =
+        request->attend.sequences[request->attend.sequence_count++] =
             (struct request_sequence){.id = (uint64_t)id, .rows = 1, .position = REQUEST_POSITION_ABSENT};
     }
-    request->rows = request->sequence_count;
+    request->rows.count = request->attend.sequence_count;
     uint32_t given = 0;
     cJSON_ArrayForEach (item, positions) {
-        if (given == request->sequence_count || !json_is_integer(item, 0, INT32_MAX, &from))
+        if (given == request->attend.sequence_count || !json_is_integer(item, 0, INT32_MAX, &from))
             break;
-        request->sequences[given++].position = (uint32_t)from;
+        request->attend.sequences[given++].position = (uint32_t)from;
     }
-    if (positions && (!cJSON_IsArray(positions) || item || given < request->sequence_count))
+    if (positions && (!cJSON_IsArray(positions) || item || given < request->attend.sequence_count))
         return refuse(b, "positions", "wants one position for each sequence, 0..2147483647");
     if (!indptr)
         return 0;
     item = cJSON_IsArray(indptr) && cJSON_GetArraySize(indptr) == n + 1 ? indptr->child : NULL;
     if (!json_is_integer(item, 0, 0, &from))
         return refuse(b, "indptr", "wants one number more than sequences, rising from 0");
-    for (uint32_t i = 0; i < request->sequence_count; i++, from = to) {
+    for (uint32_t i = 0; i < request->attend.sequence_count; i++, from = to) {
         item = item ? item->next : NULL;
         if (!json_is_integer(item, from + 1, INT32_MAX, &to))
             return refuse(b, "indptr",
                           "wants one number more than sequences, rising from 0, each by at least 1");
-        request->sequences[i].rows = (uint32_t)(to - from);
+        request->attend.sequences[i].rows = (uint32_t)(to - from);
     }
-    request->rows = (uint32_t)from;
+    request->rows.count = (uint32_t)from;
     return 0;
 }
 
@@ -404,11 +407,11 @@ static int read_tensor(struct body *b, struct request *request, const char *name
 static int read_keys_and_values(struct body *b, struct request *request, const struct geometry *g,
                                 bool required, uint32_t n)
 {
-    int rc = read_tensor(b, request, "k", required, n, g->kv_heads, g, &request->k);
+    int rc = read_tensor(b, request, "k", required, n, g->kv_heads, g, &request->rows.k);
     if (rc == 0)
-        rc = read_tensor(b, request, "v", required, n, g->kv_heads, g, &request->v);
-    if (rc == 0 && !request->k != !request->v)
-        rc = refuse(b, request->k ? "v" : "k", "is missing: k and v come together");
+        rc = read_tensor(b, request, "v", required, n, g->kv_heads, g, &request->rows.v);
+    if (rc == 0 && !request->rows.k != !request->rows.v)
+        rc = refuse(b, request->rows.k ? "v" : "k", "is missing: k and v come together");
     return rc;
 }
 
@@ -427,9 +430,9 @@ static int read_wishes(struct body *b, struct request *request)
     const char *name = cJSON_IsString(kernel) ? kernel->valuestring : "";
     if (lse && !cJSON_IsBool(lse))
         return refuse(b, "lse", "wants true or false");
-    if (kernel && !request_parse_kernel((struct http_text){name, strlen(name)}, &request->kernel))
+    if (kernel && !request_parse_kernel((struct http_text){name, strlen(name)}, &request->rows.kernel))
         return refuse(b, "kernel", "wants auto, paged_v1 or paged_v2");
-    request->wants_lse = cJSON_IsTrue(lse);
+    answer_of(request)->wants_lse = cJSON_IsTrue(lse);
     return 0;
 }
 
@@ -438,27 +441,29 @@ static int read_rows(struct body *b, struct request *request, const struct geome
 {
     int64_t layer = 0;
     int rc = read_integer(b, "layer", 0, g->layers - 1, &layer);
-    request->layer = (uint32_t)layer;
-    request->kv_source = g->dtype;
+    request->rows.layer = (uint32_t)layer;
+    request->rows.kv_source = g->dtype;
     if (rc == 0)
         rc = read_sequences(b, request);
     if (rc == 0 && attend)
-        rc = read_tensor(b, request, "q", true, request->rows, g->query_heads, g, &request->q);
+        rc = read_tensor(b, request, "q", true, request->rows.count, g->query_heads, g, &request->rows.q);
     if (rc == 0)
-        rc = read_keys_and_values(b, request, g, !attend, request->rows);
-    if (rc == 0 && !request->k && member(b, "token_ids"))
+        rc = read_keys_and_values(b, request, g, !attend, request->rows.count);
+    if (rc == 0 && !request->rows.k && member(b, "token_ids"))
         rc = refuse(b, "token_ids", "belongs to k and v");
     if (rc == 0)
-        rc = read_tokens(b, "token_ids", request, request->rows);
+        rc = read_tokens(b, "token_ids", request, request->rows.count, &request->attend.tokens);
     return rc;
 }
 
 /* ---- append and attend ---------------------------------------------------------------------------- */
 
 /* An answer in JSON has at most JSON_NUMBERS_MAX numbers. */
-static int limit_json(struct http_exchange *x, const struct request *request, const struct geometry *g)
+static int limit_json(struct http_exchange *x, const struct request *request, uint32_t rows,
+                      const struct geometry *g)
 {
-    if (request->wants_tensors || (uint64_t)request->rows * g->query_heads * g->head_dim <= JSON_NUMBERS_MAX)
+    if (answer_of(request)->wants_tensors ||
+        (uint64_t)rows * g->query_heads * g->head_dim <= JSON_NUMBERS_MAX)
         return 0;
     http_problem(x, ATTND_INVALID, "o would have more than %d numbers; ask for safetensors",
                  JSON_NUMBERS_MAX);
@@ -471,11 +476,11 @@ static int limit_lengths(struct http_exchange *x, const struct request *request,
 {
     enum { NUMBER_BYTES = 11, SEQUENCE_BYTES = 64 };
     uint64_t bytes =
-        (uint64_t)request->sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
+        (uint64_t)request->attend.sequence_count * (SEQUENCE_BYTES + (uint64_t)g->layers * NUMBER_BYTES);
     if (bytes + SEQUENCE_BYTES <= HTTP_REPLY_BYTES_MAX)
         return 0;
     http_problem(x, ATTND_INVALID, "%u sequences of %u layers are too many for one answer",
-                 request->sequence_count, g->layers);
+                 request->attend.sequence_count, g->layers);
     return ATTND_INVALID;
 }
 
@@ -504,7 +509,7 @@ int request_parse_attend(struct http_exchange *x, struct request *request, const
     struct body b;
     if (tensor_parse_wanted(x)) {
         int bad = tensor_parse_rows(x, request, config, true);
-        return bad ? bad : limit_json(x, request, g);
+        return bad ? bad : limit_json(x, request, request->rows.count, g);
     }
     int rc = open_body(&b, x, names);
     if (rc == 0)
@@ -512,7 +517,7 @@ int request_parse_attend(struct http_exchange *x, struct request *request, const
     if (rc == 0)
         rc = read_wishes(&b, request);
     cJSON_Delete(b.tree);
-    return rc == 0 ? limit_json(x, request, g) : rc;
+    return rc == 0 ? limit_json(x, request, request->rows.count, g) : rc;
 }
 
 /* ---- leases, and tables of the caller's own ------------------------------------------------------- */
@@ -536,8 +541,8 @@ int request_parse_lease(struct http_exchange *x, struct request *request, const 
         rc = read_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
     cJSON_Delete(b.tree);
     request->id = (uint64_t)id;
-    request->count = (uint32_t)blocks;
-    request->options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
+    request->lease.blocks = (uint32_t)blocks;
+    request->lease.options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
     return rc;
 }
 
@@ -588,11 +593,11 @@ static int read_paged(struct body *b, struct request *request, const struct conf
     const struct geometry *g = &config->geometry;
     struct paged_lists lists = {0};
     int64_t layer = 0, lease = 0;
-    request->kv_source = g->dtype;
+    request->rows.kv_source = g->dtype;
     int rc = read_integer(b, "layer", 0, g->layers - 1, &layer);
     if (rc == 0)
         rc = read_integer(b, "lease", 1, ID_MAX, &lease);
-    request->layer = (uint32_t)layer;
+    request->rows.layer = (uint32_t)layer;
     request->id = (uint64_t)lease;
 #define XX(name)                                                                                             \
     if (rc == 0)                                                                                             \
@@ -602,9 +607,9 @@ static int read_paged(struct body *b, struct request *request, const struct conf
     if (rc == 0)
         rc = paged_build(b->x, request, config, &lists, member(b, "q"), member(b, "k") || member(b, "v"));
     if (rc == 0)
-        rc = read_tensor(b, request, "q", false, request->rows, g->query_heads, g, &request->q);
+        rc = read_tensor(b, request, "q", false, request->rows.count, g->query_heads, g, &request->rows.q);
     if (rc == 0)
-        rc = read_keys_and_values(b, request, g, false, request->paged->tokens);
+        rc = read_keys_and_values(b, request, g, false, request->paged.tokens);
     return rc == 0 ? read_wishes(b, request) : rc;
 }
 
@@ -630,13 +635,7 @@ int request_parse_paged(struct http_exchange *x, struct request *request, const 
     if (rc == 0 && !request->id)
         rc = refuse(&b, "lease", "is missing: POST /v1/leases reserves blocks");
     cJSON_Delete(b.tree);
-    request->sequence_count = 1;
-    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
-    if (request->sequences)
-        request->sequences[0] = (struct request_sequence){.id = request->id};
-    else if (rc == 0)
-        rc = refuse(&b, "q", "is too large");
-    return rc == 0 ? limit_json(x, request, &config->geometry) : rc;
+    return rc == 0 ? limit_json(x, request, request->rows.count, &config->geometry) : rc;
 }
 
 /* ---- merge --------------------------------------------------------------------------------------- */
@@ -645,11 +644,11 @@ int request_parse_paged(struct http_exchange *x, struct request *request, const 
 static int read_lse(struct body *b, struct request *request, uint32_t heads, float *to)
 {
     const cJSON *states = member(b, "lse"), *rows, *row, *item;
-    if (entries(states) != (int)request->count)
-        return wrong_shape(b, "lse", "", entries(states), request->count, "states, as o has");
+    if (entries(states) != (int)request->merge.states)
+        return wrong_shape(b, "lse", "", entries(states), request->merge.states, "states, as o has");
     cJSON_ArrayForEach (rows, states) {
-        if (entries(rows) != (int)request->rows)
-            return wrong_shape(b, "lse", "a state ", entries(rows), request->rows, "rows, as o has");
+        if (entries(rows) != (int)request->merge.rows)
+            return wrong_shape(b, "lse", "a state ", entries(rows), request->merge.rows, "rows, as o has");
         cJSON_ArrayForEach (row, rows) {
             if (entries(row) != (int)heads)
                 return wrong_shape(b, "lse", "a row ", entries(row), heads, "heads");
@@ -669,20 +668,20 @@ static int read_states(struct body *b, struct request *request, const struct geo
     int n = entries(states), rows = n > 0 ? entries(states->child) : -1;
     if (n < 1 || rows < 1)
         return refuse(b, "o", "wants [states][rows][heads][head_dim], of at least one state and row");
-    request->count = (uint32_t)n;
-    request->rows = (uint32_t)rows;
+    request->merge.states = (uint32_t)n;
+    request->merge.rows = (uint32_t)rows;
     size_t state_bytes = (size_t)rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     uint8_t *o = request_alloc(request, (size_t)n, state_bytes);
     float *lse = request_alloc(request, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
     if (!o || !lse)
         return refuse(b, "o", "is too large");
-    request->q = o;
-    request->k = lse;
+    request->merge.o = o;
+    request->merge.lse = lse;
     uint32_t i = 0;
     cJSON_ArrayForEach (state, states) {
         char name[16];
         snprintf(name, sizeof name, "o/%u", i++);
-        int rc = read_row_list(b, name, state, request->rows, g->query_heads, g, o);
+        int rc = read_row_list(b, name, state, request->merge.rows, g->query_heads, g, o);
         if (rc != 0)
             return rc;
         o += state_bytes;
@@ -695,14 +694,14 @@ int request_parse_merge(struct http_exchange *x, struct request *request, const 
     static const char *const names[] = {"o", "lse", NULL};
     const struct geometry *g = &config->geometry;
     struct body b;
-    request->wants_lse = true;
+    answer_of(request)->wants_lse = true;
     if (tensor_parse_wanted(x)) {
         int bad = tensor_parse_states(x, request, config);
-        return bad ? bad : limit_json(x, request, g);
+        return bad ? bad : limit_json(x, request, request->merge.rows, g);
     }
     int rc = open_body(&b, x, names);
     if (rc == 0)
         rc = read_states(&b, request, g);
     cJSON_Delete(b.tree);
-    return rc == 0 ? limit_json(x, request, g) : rc;
+    return rc == 0 ? limit_json(x, request, request->merge.rows, g) : rc;
 }

@@ -12,7 +12,7 @@
 
 enum { REQUEST_BLOCK_FIELDS = 5 };
 
-/* Words of the wire: members of a block, in the order of their bits in request.fields; states, by number. */
+/* Words of the wire: members of a block, in the order of their bits in answer.fields; states, by number. */
 extern const char *const request_block_fields[REQUEST_BLOCK_FIELDS];
 extern const char *const request_block_states[], *const request_sequence_states[];
 

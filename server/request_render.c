@@ -2,6 +2,7 @@
 #include "server/request_render.h"
 
 #include "kernels/numeric.h"
+#include "server/answer.h"
 #include "server/request_parse.h"
 #include "server/safetensors.h"
 
@@ -68,24 +69,25 @@ static void write_next(struct json_writer *w, uint64_t next)
 
 static void write_items(struct json_writer *w, const struct request *request)
 {
-    const uint32_t *ids = request->list;
+    const struct request_shown *shown = &request->list.shown;
+    const uint32_t *ids = shown->block_ids;
     json_open(w, "items", '[');
-    for (uint32_t i = 0; i < request->view_count; i++) {
+    for (uint32_t i = 0; i < shown->count; i++) {
         json_open(w, NULL, '{');
-        (request->of_leases ? write_lease : write_sequence)(w, &request->views[i], ids);
+        (request->of_leases ? write_lease : write_sequence)(w, &shown->views[i], ids);
         json_close(w, '}');
-        ids += request->views[i].blocks;
+        ids += shown->views[i].blocks;
     }
     json_close(w, ']');
-    write_next(w, request->next);
+    write_next(w, request->page.next);
 }
 
-static void write_pool(struct json_writer *w, const struct request *request, const struct render_context *c)
+static void write_pool(struct json_writer *w, const struct engine_stats *s, const struct render_context *c)
 {
-    const struct block_pool_counts *p = &request->stats.pool;
-    const struct block_tables_counts *t = &request->stats.tables;
+    const struct block_pool_counts *p = &s->pool;
+    const struct block_tables_counts *t = &s->tables;
     /* leased blocks are filled as their owners like */
-    double slots = (double)(p->held - request->stats.leased_blocks) * c->config->geometry.block_size;
+    double slots = (double)(p->held - s->leased_blocks) * c->config->geometry.block_size;
     json_open(w, "pool", '{');
     json_uint(w, "blocks", p->blocks);
     json_uint(w, "free", p->free);
@@ -93,7 +95,7 @@ static void write_pool(struct json_writer *w, const struct request *request, con
     json_uint(w, "held", p->held);
     json_uint(w, "fenced", p->fenced);
     json_uint(w, "shared", p->shared);
-    json_uint(w, "leased", request->stats.leased_blocks);
+    json_uint(w, "leased", s->leased_blocks);
     json_uint(w, "block_size", c->config->geometry.block_size);
     json_uint(w, "tokens_logical", t->tokens_logical);
     json_uint(w, "tokens_physical", t->tokens_physical);
@@ -112,7 +114,7 @@ static void write_pool(struct json_writer *w, const struct request *request, con
     json_uint(w, "prefix_blocks_hit", t->blocks_hit);
     json_uint(w, "swaps_out", t->swaps_out);
     json_uint(w, "swaps_in", t->swaps_in);
-    json_uint(w, "preemptions", request->stats.preemptions);
+    json_uint(w, "preemptions", s->preemptions);
     json_uint(w, "alloc_failures", p->failures);
     json_close(w, '}');
 }
@@ -125,19 +127,34 @@ static void write_rate(struct json_writer *w, double gb_per_s, double roof_gb_pe
 }
 
 /* What reading the latest steps' K and V takes at the roof, and its share of what they took. */
-static double ideal_seconds(const struct request_stats *s, const struct render_context *c)
+static double ideal_seconds(const struct engine_stats *s, const struct render_context *c)
 {
     return c->roof_gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof_gb_per_s * 1e9) : 0;
 }
 
-static double latest_fraction(const struct request_stats *s, const struct render_context *c)
+static double latest_fraction(const struct engine_stats *s, const struct render_context *c)
 {
     return s->steps.latest.seconds > 0 ? ideal_seconds(s, c) / s->steps.latest.seconds : 0;
 }
 
-static void render_stats(struct json_writer *w, const struct request *request, const struct render_context *c)
+/* Name the state that an answer shows; true when the client has it already, and 304 is the answer. */
+static bool is_known(struct http_exchange *x, uint64_t epoch)
 {
-    const struct request_stats *s = &request->stats;
+    char tag[32];
+    int n = snprintf(tag, sizeof tag, "W/\"%llu\"", (unsigned long long)epoch);
+    snprintf(x->extra, sizeof x->extra, "ETag: %s\r\n", tag);
+    bool known = memmem(x->if_none_match.bytes, x->if_none_match.n, tag, (size_t)n) != NULL;
+    x->http_status = known ? 304 : x->http_status;
+    return known;
+}
+
+void request_render_stats(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
+{
+    const struct engine_stats *s = &request->stats.all;
+    struct json_writer *w = &x->reply;
+    if (is_known(x, s->epoch))
+        return;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", s->epoch);
     json_double(w, "uptime_s", round(c->uptime_s * 10) / 10);
@@ -146,7 +163,7 @@ static void render_stats(struct json_writer *w, const struct request *request, c
     json_string(w, "isa", c->backend->isa);
     json_uint(w, "threads", c->backend->threads);
     json_close(w, '}');
-    write_pool(w, request, c);
+    write_pool(w, s, c);
     json_open(w, "scheduler", '{');
     json_uint(w, "idle", s->states[SEQUENCE_IDLE]);
     json_uint(w, "queued", s->states[SEQUENCE_QUEUED]);
@@ -179,6 +196,7 @@ static void render_stats(struct json_writer *w, const struct request *request, c
     json_close(w, '}');
     json_uint(w, "leases", s->leases);
     json_close(w, '}');
+    json_raw(w, "\n");
 }
 
 /* One family of /metrics: its help and type, then by write_sample() its samples. */
@@ -205,10 +223,10 @@ static void write_metric(struct json_writer *w, const char *name, const char *ty
 }
 
 /* Prometheus text format 0.0.4, from the figures of /stats. */
-static void render_metrics(struct http_exchange *x, const struct request *request,
-                           const struct render_context *c)
+void request_render_metrics(struct http_exchange *x, const struct request *request,
+                            const struct render_context *c)
 {
-    const struct request_stats *s = &request->stats;
+    const struct engine_stats *s = &request->stats.all;
     const struct block_pool_counts *p = &s->pool;
     const struct block_tables_counts *t = &s->tables;
     struct json_writer *w = &x->reply;
@@ -254,19 +272,25 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
 }
 
-static void render_table(struct json_writer *w, const struct request *request)
+void request_render_table(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
 {
+    const struct request_blocks *blocks = &request->table.blocks;
+    struct json_writer *w = &x->reply;
+    (void)c;
     json_open(w, NULL, '[');
-    for (uint32_t i = 0; i < request->block_count; i++) {
+    for (uint32_t i = 0; i < blocks->count; i++) {
+        const struct block_view *v = &blocks->views[i];
         json_open(w, NULL, '{');
         json_uint(w, "index", i);
-        json_uint(w, request->blocks[i].on_host ? "host_block" : "block", request->blocks[i].block);
-        json_uint(w, "fill", request->blocks[i].fill);
-        if (!request->blocks[i].on_host)
-            json_uint(w, "refs", request->blocks[i].refs);
+        json_uint(w, v->on_host ? "host_block" : "block", v->block);
+        json_uint(w, "fill", v->fill);
+        if (!v->on_host)
+            json_uint(w, "refs", v->refs);
         json_close(w, '}');
     }
     json_close(w, ']');
+    json_raw(w, "\n");
 }
 
 static void write_block_field(struct json_writer *w, const struct block_view *v, unsigned field,
@@ -295,123 +319,143 @@ static void write_block_field(struct json_writer *w, const struct block_view *v,
 }
 
 /* An object a block, or with format=columns an array a field. */
-static void write_pool_blocks(struct json_writer *w, const struct request *request)
+static void write_pool_blocks(struct json_writer *w, const struct request_blocks *blocks,
+                              const struct answer *answer)
 {
-    unsigned fields = request->fields ? request->fields : (1U << REQUEST_BLOCK_FIELDS) - 1;
-    if (!request->columns)
+    unsigned fields = answer->fields ? answer->fields : (1U << REQUEST_BLOCK_FIELDS) - 1;
+    if (!answer->columns)
         json_open(w, "blocks", '[');
-    for (unsigned field = 0; request->columns && field < REQUEST_BLOCK_FIELDS; field++) {
+    for (unsigned field = 0; answer->columns && field < REQUEST_BLOCK_FIELDS; field++) {
         if (!(fields >> field & 1))
             continue;
         json_open(w, request_block_fields[field], '[');
-        for (uint32_t i = 0; i < request->block_count; i++)
-            write_block_field(w, &request->blocks[i], field, NULL);
+        for (uint32_t i = 0; i < blocks->count; i++)
+            write_block_field(w, &blocks->views[i], field, NULL);
         json_close(w, ']');
     }
-    for (uint32_t i = 0; !request->columns && i < request->block_count; i++) {
+    for (uint32_t i = 0; !answer->columns && i < blocks->count; i++) {
         json_open(w, NULL, '{');
         for (unsigned field = 0; field < REQUEST_BLOCK_FIELDS; field++) {
             if (fields >> field & 1)
-                write_block_field(w, &request->blocks[i], field, request_block_fields[field]);
+                write_block_field(w, &blocks->views[i], field, request_block_fields[field]);
         }
         json_close(w, '}');
     }
-    if (!request->columns)
+    if (!answer->columns)
         json_close(w, ']');
 }
 
-static void render_pool(struct http_exchange *x, const struct request *request)
+/* The way to the next page, with the same parameters. */
+static void link_next(struct http_exchange *x, const struct request_page *page, const struct answer *answer)
 {
-    struct json_writer *w = &x->reply;
-    json_open(w, NULL, '{');
-    json_uint(w, "epoch", request->stats.epoch);
-    write_pool_blocks(w, request);
-    write_next(w, request->next);
-    json_close(w, '}');
-    if (!request->next)
-        return;
     int n = snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u",
-                     (unsigned long long)request->next, request->limit);
-    if (request->filter.on)
+                     (unsigned long long)page->next, page->limit);
+    if (page->filter.on)
         n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&state=%s",
-                      request_block_states[request->filter.state]);
+                      request_block_states[page->filter.state]);
     for (unsigned field = 0, first = 1; field < REQUEST_BLOCK_FIELDS; field++) {
-        if (!(request->fields >> field & 1))
+        if (!(answer->fields >> field & 1))
             continue;
         n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s%s", first ? "&fields=" : ",",
                       request_block_fields[field]);
         first = 0;
     }
     snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s>; rel=\"next\"\r\n",
-             request->columns ? "&format=columns" : "");
+             answer->columns ? "&format=columns" : "");
 }
 
-/* Of the request's step. */
-static double roof_fraction(const struct request *request, const struct render_context *c)
+void request_render_pool(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
 {
-    double roof = c->roof_gb_per_s * 1e9 * request->step_us * 1e-6;
-    return roof > 0 ? (double)request->bytes_read / roof : 0;
+    const struct answer *answer = answer_of(request);
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", request->pool.epoch);
+    write_pool_blocks(w, &request->pool.blocks, answer);
+    write_next(w, request->page.next);
+    json_close(w, '}');
+    json_raw(w, "\n");
+    if (request->page.next)
+        link_next(x, &request->page, answer);
 }
 
-static const char *kernel_of(const struct request *request, const struct render_context *c)
+/* ---- what was computed --------------------------------------------------------------------------- */
+
+/* Rows of o, and lse if it is wanted. */
+struct output {
+    const struct request_output *of;
+    uint32_t rows;
+    bool lse;
+    const char *kernel;
+    double roof_fraction; /* of its step */
+};
+
+static struct output output_of(const struct request *request, const struct request_output *of, uint32_t rows,
+                               enum attention_kernel kernel, const struct render_context *c)
 {
-    return request->kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[request->kernel];
+    double roof = c->roof_gb_per_s * 1e9 * of->step_us * 1e-6;
+    return (struct output){.of = of,
+                           .rows = rows,
+                           .lse = answer_of(request)->wants_lse,
+                           .kernel =
+                               kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[kernel],
+                           .roof_fraction = roof > 0 ? (double)of->bytes_read / roof : 0};
 }
 
-static void render_attention(struct json_writer *w, const struct request *request,
-                             const struct render_context *c)
+static void write_output(struct json_writer *w, const struct output *out, const struct geometry *g)
 {
-    const struct geometry *g = &c->config->geometry;
+    const struct request_output *of = out->of;
     json_open(w, NULL, '{');
     json_open(w, "o", '[');
-    for (uint32_t row = 0; row < request->rows; row++) {
+    for (uint32_t row = 0; row < out->rows; row++) {
         json_open(w, NULL, '[');
         for (uint32_t head = 0; head < g->query_heads; head++) {
             json_open(w, NULL, '[');
             for (uint32_t d = 0; d < g->head_dim; d++)
-                json_float(w, NULL,
-                           numeric_load(g->dtype, request->o,
-                                        ((size_t)row * g->query_heads + head) * g->head_dim + d));
+                json_float(
+                    w, NULL,
+                    numeric_load(g->dtype, of->o, ((size_t)row * g->query_heads + head) * g->head_dim + d));
             json_close(w, ']');
         }
         json_close(w, ']');
     }
     json_close(w, ']');
-    if (request->wants_lse) {
+    if (out->lse) {
         json_open(w, "lse", '[');
-        for (uint32_t row = 0; row < request->rows; row++) {
+        for (uint32_t row = 0; row < out->rows; row++) {
             json_open(w, NULL, '[');
             for (uint32_t head = 0; head < g->query_heads; head++)
-                json_float(w, NULL, request->lse[(size_t)row * g->query_heads + head]);
+                json_float(w, NULL, of->lse[(size_t)row * g->query_heads + head]);
             json_close(w, ']');
         }
         json_close(w, ']');
     }
-    json_float(w, "queue_us", (float)request->queue_us);
-    json_float(w, "step_us", (float)request->step_us);
-    json_uint(w, "rows_in_step", request->rows_in_step);
-    json_uint(w, "bytes_read", request->bytes_read);
-    json_float(w, "roof_fraction", (float)roof_fraction(request, c));
-    json_string(w, "kernel", kernel_of(request, c));
+    json_float(w, "queue_us", (float)of->queue_us);
+    json_float(w, "step_us", (float)of->step_us);
+    json_uint(w, "rows_in_step", of->rows_in_step);
+    json_uint(w, "bytes_read", of->bytes_read);
+    json_float(w, "roof_fraction", (float)out->roof_fraction);
+    json_string(w, "kernel", out->kernel);
     json_close(w, '}');
+    json_raw(w, "\n");
 }
 
 /* o, and lse if asked for, with the request's timing as metadata. The numbers are sent from where they lie
  * in the request's arena. */
-static void render_tensors(struct http_exchange *x, const struct request *request,
-                           const struct render_context *c)
+static void send_tensors(struct http_exchange *x, const struct output *out, const struct geometry *g)
 {
-    const struct geometry *g = &c->config->geometry;
-    size_t o_bytes = (size_t)request->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    size_t lse_bytes = (size_t)request->rows * g->query_heads * sizeof *request->lse;
+    const struct request_output *of = out->of;
+    size_t o_bytes = (size_t)out->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t lse_bytes = (size_t)out->rows * g->query_heads * sizeof *of->lse;
     struct safetensors tensors = {
-        .count = request->wants_lse ? 2 : 1,
+        .count = out->lse ? 2 : 1,
         .tensors =
-            {{.name = "o", .rank = 3, .shape = {request->rows, g->query_heads, g->head_dim}, .end = o_bytes},
+            {{.name = "o", .rank = 3, .shape = {out->rows, g->query_heads, g->head_dim}, .end = o_bytes},
              {.name = "lse",
               .dtype = "F32",
               .rank = 2,
-              .shape = {request->rows, g->query_heads},
+              .shape = {out->rows, g->query_heads},
               .end = lse_bytes}},
     };
     char metadata[320];
@@ -420,98 +464,193 @@ static void render_tensors(struct http_exchange *x, const struct request *reques
     snprintf(metadata, sizeof metadata,
              "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
              "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
-             request->queue_us, request->step_us, request->rows_in_step,
-             (unsigned long long)request->bytes_read, roof_fraction(request, c), kernel_of(request, c));
+             of->queue_us, of->step_us, of->rows_in_step, (unsigned long long)of->bytes_read,
+             out->roof_fraction, out->kernel);
     x->content_type = "application/x-safetensors";
     x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
-    x->tail[x->tail_count++] = (struct http_text){request->o, o_bytes};
-    if (request->wants_lse)
-        x->tail[x->tail_count++] = (struct http_text){(const char *)request->lse, lse_bytes};
+    x->tail[x->tail_count++] = (struct http_text){of->o, o_bytes};
+    if (out->lse)
+        x->tail[x->tail_count++] = (struct http_text){(const char *)of->lse, lse_bytes};
 }
 
-static void render_lengths(struct json_writer *w, const struct request *request, const struct geometry *g)
+static void render_output(struct http_exchange *x, const struct request *request, const struct output *out,
+                          const struct render_context *c)
 {
-    json_open(w, NULL, '{');
-    json_open(w, "sequences", '[');
-    for (uint32_t i = 0; i < request->view_count; i++) {
-        json_open(w, NULL, '{');
-        json_uint(w, "id", request->views[i].id);
-        json_uint(w, "length", request->views[i].length);
-        write_lengths(w, request->lengths + (size_t)i * g->layers, g->layers);
-        json_close(w, '}');
-    }
-    json_close(w, ']');
-    json_close(w, '}');
+    if (answer_of(request)->wants_tensors)
+        send_tensors(x, out, &c->config->geometry);
+    else
+        write_output(&x->reply, out, &c->config->geometry);
 }
 
-static void render_forks(struct json_writer *w, const struct request *request)
+void request_render_attend(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
 {
-    const uint32_t *ids = request->list;
-    json_open(w, NULL, '{');
-    json_open(w, "sequences", '[');
-    for (uint32_t i = 0; i < request->view_count; i++) {
-        json_open(w, NULL, '{');
-        json_uint(w, "id", request->views[i].id);
-        json_uint(w, "length", request->views[i].length);
-        write_ids(w, "blocks", ids, request->views[i].blocks);
-        json_close(w, '}');
-        ids += request->views[i].blocks;
-    }
-    json_close(w, ']');
-    json_close(w, '}');
+    const struct request_rows *rows = &request->rows;
+    const struct output out = output_of(request, &rows->out, rows->count, rows->kernel, c);
+    render_output(x, request, &out, c);
 }
 
-static void render_create(struct http_exchange *x, const struct request *request)
+/* Without q: k and v that were written and not read. */
+void request_render_paged(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
 {
     struct json_writer *w = &x->reply;
-    json_open(w, NULL, '{');
-    json_uint(w, "id", request->views[0].id);
-    json_uint(w, "length", request->views[0].length);
-    json_uint(w, "cached_tokens", request->views[0].length);
-    write_ids(w, "blocks", request->list, request->views[0].blocks);
-    json_close(w, '}');
-    snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",
-             (unsigned long long)request->views[0].id);
-}
-
-static void render_lease(struct http_exchange *x, const struct request *request)
-{
-    struct json_writer *w = &x->reply;
-    json_open(w, NULL, '{');
-    json_uint(w, "id", request->views[0].id);
-    write_ids(w, "blocks", request->list, request->views[0].blocks);
-    json_close(w, '}');
-    snprintf(x->extra, sizeof x->extra, "Location: /v1/leases/%llu\r\n",
-             (unsigned long long)request->views[0].id);
-}
-
-/* k and v that were written and not read. */
-static void render_written(struct json_writer *w, const struct request *request)
-{
     uint32_t n = 0;
-    for (uint32_t i = 0; i < request->paged->tokens; i++)
-        n += request->paged->slots[i] >= 0;
+    if (request->rows.q) {
+        request_render_attend(x, request, c);
+        return;
+    }
+    for (uint32_t i = 0; i < request->paged.tokens; i++)
+        n += request->paged.slots[i] >= 0;
     json_open(w, NULL, '{');
     json_uint(w, "tokens", n);
     json_close(w, '}');
+    json_raw(w, "\n");
 }
 
-static void render_sequence(struct json_writer *w, const struct request *request, const struct geometry *g)
+void request_render_merge(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
 {
-    json_open(w, NULL, '{');
-    (request->of_leases ? write_lease : write_sequence)(w, &request->views[0], request->list);
-    if (request->lengths && !request->of_leases)
-        write_lengths(w, request->lengths, g->layers);
-    json_close(w, '}');
+    const struct request_merge *merge = &request->merge;
+    const struct output out = output_of(request, &merge->out, merge->rows, ATTENTION_AUTO, c);
+    render_output(x, request, &out, c);
 }
 
-static void render_audit(struct http_exchange *x, const struct request *request)
+void request_render_append(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
+{
+    const struct request_attend *append = &request->attend;
+    uint32_t layers = c->config->geometry.layers;
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_open(w, "sequences", '[');
+    for (uint32_t i = 0; i < append->view_count; i++) {
+        json_open(w, NULL, '{');
+        json_uint(w, "id", append->views[i].id);
+        json_uint(w, "length", append->views[i].length);
+        write_lengths(w, append->lengths + (size_t)i * layers, layers);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+/* ---- sequences and leases ------------------------------------------------------------------------ */
+
+void request_render_fork(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
+{
+    const struct request_shown *shown = &request->fork.shown;
+    const uint32_t *ids = shown->block_ids;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_open(w, "sequences", '[');
+    for (uint32_t i = 0; i < shown->count; i++) {
+        json_open(w, NULL, '{');
+        json_uint(w, "id", shown->views[i].id);
+        json_uint(w, "length", shown->views[i].length);
+        write_ids(w, "blocks", ids, shown->views[i].blocks);
+        json_close(w, '}');
+        ids += shown->views[i].blocks;
+    }
+    json_close(w, ']');
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+void request_render_create(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
+{
+    const struct request_shown *shown = &request->create.shown;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "id", shown->views[0].id);
+    json_uint(w, "length", shown->views[0].length);
+    json_uint(w, "cached_tokens", shown->views[0].length);
+    write_ids(w, "blocks", shown->block_ids, shown->views[0].blocks);
+    json_close(w, '}');
+    json_raw(w, "\n");
+    snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",
+             (unsigned long long)shown->views[0].id);
+}
+
+void request_render_lease(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
+{
+    const struct request_shown *shown = &request->lease.shown;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "id", shown->views[0].id);
+    write_ids(w, "blocks", shown->block_ids, shown->views[0].blocks);
+    json_close(w, '}');
+    json_raw(w, "\n");
+    snprintf(x->extra, sizeof x->extra, "Location: /v1/leases/%llu\r\n",
+             (unsigned long long)shown->views[0].id);
+}
+
+void request_render_sequence(struct http_exchange *x, const struct request *request,
+                             const struct render_context *c)
+{
+    const struct request_look *look = &request->look;
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    (request->of_leases ? write_lease : write_sequence)(w, &look->shown.views[0], look->shown.block_ids);
+    if (look->lengths && !request->of_leases)
+        write_lengths(w, look->lengths, c->config->geometry.layers);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+void request_render_truncate(struct http_exchange *x, const struct request *request,
+                             const struct render_context *c)
+{
+    const struct request_shown *shown = &request->truncate.shown;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    write_sequence(w, &shown->views[0], shown->block_ids);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+void request_render_list(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    write_items(w, request);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+/* ---- the pool and the backend -------------------------------------------------------------------- */
+
+void request_render_trim(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "dropped", request->trim.dropped);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+void request_render_audit(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
 {
     static const char *const checked[] = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9"};
     struct json_writer *w = &x->reply;
-    if (request->fault) {
-        http_problem(x, ATTND_INTERNAL, "%s", request->fault);
+    (void)c;
+    if (request->check.fault) {
+        http_problem(x, ATTND_INTERNAL, "%s", request->check.fault);
+        json_raw(w, "\n");
         return;
     }
     json_open(w, NULL, '{');
@@ -521,7 +660,25 @@ static void render_audit(struct http_exchange *x, const struct request *request)
         json_string(w, NULL, checked[i]);
     json_close(w, ']');
     json_close(w, '}');
+    json_raw(w, "\n");
 }
+
+void request_render_self_test(struct http_exchange *x, const struct request *request,
+                              const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    if (request->check.fault) {
+        http_problem(x, ATTND_INTERNAL, "%s", request->check.fault);
+        return;
+    }
+    json_open(w, NULL, '{');
+    json_bool(w, "ok", true);
+    json_string(w, "kernel", c->backend->kernel);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+/* ---- workloads ----------------------------------------------------------------------------------- */
 
 /* Microseconds shown as such, or as milliseconds (per_unit 1e3). */
 static void write_percentiles(struct json_writer *w, const char *name, struct percentiles p, double per_unit)
@@ -552,8 +709,8 @@ static void write_verify(struct json_writer *w, const struct workload_report *r)
 }
 
 /* A workload as it stands: progress, or the report at its end. */
-static void render_workload(struct json_writer *w, const struct workload_report *r,
-                            const struct render_context *c)
+static void write_report(struct json_writer *w, const struct workload_report *r,
+                         const struct render_context *c)
 {
     static const char *const states[] = {"running", "verifying", "finished", "cancelled"};
     char digest[33];
@@ -599,107 +756,28 @@ static void render_workload(struct json_writer *w, const struct workload_report 
     json_close(w, '}');
 }
 
-/* Name the state that an answer shows; true when the client has it already, and 304 is the answer. */
-static bool is_known(struct http_exchange *x, uint64_t epoch)
+void request_render_workload(struct http_exchange *x, const struct request *request,
+                             const struct render_context *c)
 {
-    char tag[32];
-    int n = snprintf(tag, sizeof tag, "W/\"%llu\"", (unsigned long long)epoch);
-    snprintf(x->extra, sizeof x->extra, "ETag: %s\r\n", tag);
-    bool known = memmem(x->if_none_match.bytes, x->if_none_match.n, tag, (size_t)n) != NULL;
-    x->http_status = known ? 304 : x->http_status;
-    return known;
+    const struct workload_report *report = request->workload.report;
+    write_report(&x->reply, report, c);
+    json_raw(&x->reply, "\n");
+    if (request->kind == REQUEST_WORKLOAD_START)
+        snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
+                 (unsigned long long)report->id);
 }
+
+/* ---- all ----------------------------------------------------------------------------------------- */
 
 void request_render(struct http_exchange *x, const struct request *request, const struct render_context *c)
 {
-    const struct geometry *g = &c->config->geometry;
-    struct json_writer *w = &x->reply;
-    x->http_status = request->answer_status;
+    const struct answer *answer = answer_of(request);
+    x->http_status = answer->http_status;
     if (request->status != 0) {
         if (status_http(request->status) == 503)
             snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
         http_problem(x, request->status, "%s", request->detail);
-        return;
+    } else if (answer->render) {
+        answer->render(x, request, c);
     }
-    switch (request->kind) {
-    case REQUEST_CREATE:
-        render_create(x, request);
-        break;
-    case REQUEST_SEQUENCE:
-    case REQUEST_TRUNCATE:
-        render_sequence(w, request, g);
-        break;
-    case REQUEST_BLOCKS:
-        render_table(w, request);
-        break;
-    case REQUEST_FORK:
-        render_forks(w, request);
-        break;
-    case REQUEST_DELETE:
-    case REQUEST_PARAMETERS:
-        return;
-    case REQUEST_APPEND:
-        render_lengths(w, request, g);
-        break;
-    case REQUEST_LEASE:
-        render_lease(x, request);
-        break;
-    case REQUEST_MERGE:
-    case REQUEST_ATTEND:
-    case REQUEST_PAGED:
-        if (!request->o) {
-            render_written(w, request);
-            break;
-        }
-        if (request->wants_tensors) {
-            render_tensors(x, request, c);
-            return;
-        }
-        render_attention(w, request, c);
-        break;
-    case REQUEST_STATS:
-        if (request->wants_metrics) {
-            render_metrics(x, request, c);
-            return;
-        }
-        if (is_known(x, request->stats.epoch))
-            return;
-        render_stats(w, request, c);
-        break;
-    case REQUEST_LIST:
-        json_open(w, NULL, '{');
-        write_items(w, request);
-        json_close(w, '}');
-        break;
-    case REQUEST_POOL:
-        render_pool(x, request);
-        break;
-    case REQUEST_AUDIT:
-        render_audit(x, request);
-        break;
-    case REQUEST_SELF_TEST:
-        if (request->fault) {
-            http_problem(x, ATTND_INTERNAL, "%s", request->fault);
-            return;
-        }
-        json_open(w, NULL, '{');
-        json_bool(w, "ok", true);
-        json_string(w, "kernel", c->backend->kernel);
-        json_close(w, '}');
-        break;
-    case REQUEST_WORKLOAD_START:
-    case REQUEST_WORKLOAD:
-    case REQUEST_WORKLOAD_CANCEL:
-        render_workload(w, request->report, c);
-        if (request->kind == REQUEST_WORKLOAD_START)
-            snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
-                     (unsigned long long)request->report->id);
-        break;
-    case REQUEST_TRIM:
-        json_open(w, NULL, '{');
-        json_uint(w, "dropped", request->count);
-        json_close(w, '}');
-        break;
-    }
-    json_raw(w, "\n");
 }

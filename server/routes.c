@@ -1,12 +1,14 @@
 /* routes.c - the table of routes.
  *
- * A route either answers by itself (probes, /v1/info) or names a kind of request and the function that
- * reads the request into one. Such a request goes to the engine and its exchange waits; routes_deliver()
- * renders the answer when it is back. */
+ * A route either answers by itself (probes, /v1/info) or names a kind of request, the function that reads the
+ * exchange into one, and the function that writes its answer. Such a request goes to the engine and its
+ * exchange waits; routes_deliver() has the answer written when it is back. What the engine need not know of
+ * it is kept in its struct answer (answer.h). A new kind of request may have its two functions here. */
 #include "server/routes.h"
 
-#include "server/request_parse.h"
+#include "server/answer.h"
 #include "server/body.h"
+#include "server/request_parse.h"
 #include "server/request_render.h"
 #include "server/tensor_parse.h"
 #include "server/version.h"
@@ -28,8 +30,9 @@ struct route {
     route_answer answer; /* or, when NULL: */
     enum request_kind kind;
     route_parse parse;
-    int http_status; /* of success */
-    bool tensors;    /* its body may be safetensors, and large */
+    answer_render render; /* of success; NULL: no body */
+    int http_status;      /* likewise */
+    bool tensors;         /* its body may be safetensors, and large */
 };
 
 enum {
@@ -191,9 +194,9 @@ static int parse_workload(struct http_exchange *x, struct request *request, cons
     int rc = accepts_lines(x, &lines);
     if (rc == 0)
         rc = workload_parse(x, request, config);
-    request->streams = request->cancels = lines;
+    answer_of(request)->streams = answer_of(request)->cancels = lines;
     if (!lines)
-        request->answer_status = 202;
+        answer_of(request)->http_status = 202;
     return rc;
 }
 
@@ -201,7 +204,7 @@ static int parse_events(struct http_exchange *x, struct request *request, const 
 {
     bool lines;
     int rc = accepts_lines(x, &lines);
-    request->streams = true;
+    answer_of(request)->streams = true;
     return rc == 0 ? request_parse_nothing(x, request, config) : rc;
 }
 
@@ -209,55 +212,54 @@ static int parse_events(struct http_exchange *x, struct request *request, const 
 
 static int parse_metrics(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    request->wants_metrics = true;
-    request->limit = 1;
+    request->page.limit = 1;
     return request_parse_nothing(x, request, config);
 }
 
-#define GET    HTTP_METHOD_GET
-#define POST   HTTP_METHOD_POST
-#define PUT    HTTP_METHOD_PUT
-#define DELETE HTTP_METHOD_DELETE
-
 /* clang-format off */
+#define ANSWER(method, path, answer) {HTTP_METHOD_##method, path, answer, 0, NULL, NULL, 0, false}
+#define ASK(method, path, kind, parse, render, status)                                                       \
+    {HTTP_METHOD_##method, path, NULL, REQUEST_##kind, parse, render, status, false}
+#define ASK_TENSORS(method, path, kind, parse, render, status)                                               \
+    {HTTP_METHOD_##method, path, NULL, REQUEST_##kind, parse, render, status, true}
+
 static const struct route routes[] = {
-    {GET, "/livez", get_livez, 0, NULL, 0, false},
-    {GET, "/readyz", get_readyz, 0, NULL, 0, false},
-    {GET, "/v1/info", get_info, 0, NULL, 0, false},
-    {GET, "/stats", NULL, REQUEST_STATS, request_parse_page, 200, false},
-    {GET, "/metrics", NULL, REQUEST_STATS, parse_metrics, 200, false},
-    {GET, "/v1/blocks", NULL, REQUEST_POOL, request_parse_pool, 200, false},
-    {POST, "/v1/audit", NULL, REQUEST_AUDIT, request_parse_nothing, 200, false},
-    {POST, "/v1/trim", NULL, REQUEST_TRIM, request_parse_nothing, 200, false},
-    {POST, "/v1/selftest", NULL, REQUEST_SELF_TEST, request_parse_nothing, 200, false},
-    {POST, "/v1/drain", post_drain, 0, NULL, 0, false},
-    {PUT, "/v1/parameters", NULL, REQUEST_PARAMETERS, tensor_parse_parameters, 204, true},
-    {GET, "/v1/sequences", NULL, REQUEST_LIST, request_parse_sequences, 200, false},
-    {POST, "/v1/sequences", NULL, REQUEST_CREATE, request_parse_create, 201, true},
-    {GET, "/v1/sequences/{id}", NULL, REQUEST_SEQUENCE, request_parse_nothing, 200, false},
-    {DELETE, "/v1/sequences/{id}", NULL, REQUEST_DELETE, request_parse_nothing, 204, false},
-    {GET, "/v1/sequences/{id}/blocks", NULL, REQUEST_BLOCKS, request_parse_nothing, 200, false},
-    {POST, "/v1/sequences/{id}/fork", NULL, REQUEST_FORK, request_parse_fork, 201, false},
-    {POST, "/v1/sequences/{id}/truncate", NULL, REQUEST_TRUNCATE, request_parse_truncate, 200, false},
-    {POST, workloads_path, NULL, REQUEST_WORKLOAD_START, parse_workload, 200, false},
-    {GET, "/v1/workloads/{id}", NULL, REQUEST_WORKLOAD, request_parse_nothing, 200, false},
-    {DELETE, "/v1/workloads/{id}", NULL, REQUEST_WORKLOAD_CANCEL, request_parse_nothing, 200, false},
-    {GET, "/v1/workloads/{id}/events", NULL, REQUEST_WORKLOAD, parse_events, 200, false},
-    {GET, "/v1/leases", NULL, REQUEST_LIST, request_parse_leases, 200, false},
-    {POST, "/v1/leases", NULL, REQUEST_LEASE, request_parse_lease, 201, false},
-    {GET, "/v1/leases/{id}", NULL, REQUEST_SEQUENCE, request_parse_one_lease, 200, false},
-    {DELETE, "/v1/leases/{id}", NULL, REQUEST_DELETE, request_parse_one_lease, 204, false},
-    {POST, "/v1/paged", NULL, REQUEST_PAGED, request_parse_paged, 200, true},
-    {POST, "/v1/merge", NULL, REQUEST_MERGE, request_parse_merge, 200, true},
-    {POST, "/v1/append", NULL, REQUEST_APPEND, request_parse_append, 200, true},
-    {POST, "/v1/attend", NULL, REQUEST_ATTEND, request_parse_attend, 200, true},
+    ANSWER(GET, "/livez", get_livez),
+    ANSWER(GET, "/readyz", get_readyz),
+    ANSWER(GET, "/v1/info", get_info),
+    ASK(GET, "/stats", STATS, request_parse_page, request_render_stats, 200),
+    ASK(GET, "/metrics", STATS, parse_metrics, request_render_metrics, 200),
+    ASK(GET, "/v1/blocks", POOL, request_parse_pool, request_render_pool, 200),
+    ASK(POST, "/v1/audit", AUDIT, request_parse_nothing, request_render_audit, 200),
+    ASK(POST, "/v1/trim", TRIM, request_parse_nothing, request_render_trim, 200),
+    ASK(POST, "/v1/selftest", SELF_TEST, request_parse_nothing, request_render_self_test, 200),
+    ANSWER(POST, "/v1/drain", post_drain),
+    ASK_TENSORS(PUT, "/v1/parameters", PARAMETERS, tensor_parse_parameters, NULL, 204),
+    ASK(GET, "/v1/sequences", LIST, request_parse_sequences, request_render_list, 200),
+    ASK_TENSORS(POST, "/v1/sequences", CREATE, request_parse_create, request_render_create, 201),
+    ASK(GET, "/v1/sequences/{id}", SEQUENCE, request_parse_nothing, request_render_sequence, 200),
+    ASK(DELETE, "/v1/sequences/{id}", DELETE, request_parse_nothing, NULL, 204),
+    ASK(GET, "/v1/sequences/{id}/blocks", BLOCKS, request_parse_nothing, request_render_table, 200),
+    ASK(POST, "/v1/sequences/{id}/fork", FORK, request_parse_fork, request_render_fork, 201),
+    ASK(POST, "/v1/sequences/{id}/truncate", TRUNCATE, request_parse_truncate, request_render_truncate, 200),
+    ASK(POST, workloads_path, WORKLOAD_START, parse_workload, request_render_workload, 200),
+    ASK(GET, "/v1/workloads/{id}", WORKLOAD, request_parse_nothing, request_render_workload, 200),
+    ASK(DELETE, "/v1/workloads/{id}", WORKLOAD_CANCEL, request_parse_nothing, request_render_workload, 200),
+    ASK(GET, "/v1/workloads/{id}/events", WORKLOAD, parse_events, request_render_workload, 200),
+    ASK(GET, "/v1/leases", LIST, request_parse_leases, request_render_list, 200),
+    ASK(POST, "/v1/leases", LEASE, request_parse_lease, request_render_lease, 201),
+    ASK(GET, "/v1/leases/{id}", SEQUENCE, request_parse_one_lease, request_render_sequence, 200),
+    ASK(DELETE, "/v1/leases/{id}", DELETE, request_parse_one_lease, NULL, 204),
+    ASK_TENSORS(POST, "/v1/paged", PAGED, request_parse_paged, request_render_paged, 200),
+    ASK_TENSORS(POST, "/v1/merge", MERGE, request_parse_merge, request_render_merge, 200),
+    ASK_TENSORS(POST, "/v1/append", APPEND, request_parse_append, request_render_append, 200),
+    ASK_TENSORS(POST, "/v1/attend", ATTEND, request_parse_attend, request_render_attend, 200),
 };
 /* clang-format on */
 
-#undef GET
-#undef POST
-#undef PUT
-#undef DELETE
+#undef ANSWER
+#undef ASK
+#undef ASK_TENSORS
 
 /* Whether the path is the route's; a number in the place of "{id}" goes to *id. */
 static bool path_matches(struct http_text path, const char *pattern, uint64_t *id)
@@ -310,9 +312,10 @@ static void release_staging(struct daemon_state *daemon, struct staging *staging
 
 static void release_request(struct daemon_state *daemon, struct request *request)
 {
-    daemon->streams -= request->streams;
-    release_staging(daemon, request->staging);
-    request->staging = NULL;
+    struct answer *answer = answer_of(request);
+    daemon->streams -= answer->streams;
+    release_staging(daemon, answer->staging);
+    answer->staging = NULL;
     engine_release(daemon->engine, request);
 }
 
@@ -334,14 +337,15 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
         refuse_busy(x, "limits.calls are under way");
         return;
     }
+    struct answer *answer = answer_of(request);
     request->kind = route->kind;
     request->id = id;
-    request->answer_status = route->http_status;
+    *answer = (struct answer){.x = x, .http_status = route->http_status, .render = route->render};
     request->deadline_s = x->timeout_ms * 1e-3;
     if (x->staging) {
         size_t body_bytes = (size_t)daemon->config->limits.body_bytes;
-        request->staging = x->staging;
-        request->arena = request->staging->bytes + body_bytes;
+        answer->staging = x->staging;
+        request->arena = answer->staging->bytes + body_bytes;
         request->arena_bytes = body_bytes + STAGING_SPARE;
     }
     if (route->parse(x, request, daemon->config) != 0) {
@@ -349,15 +353,14 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
         return;
     }
     x->staging = NULL;
-    if (request->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
-        workload_destroy(request->workload);
-        request->streams = false;
+    if (answer->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
+        workload_destroy(request->workload.workload); /* only requests on workloads stream */
+        answer->streams = false;
         release_request(daemon, request);
         refuse_busy(x, "half of limits.calls are streams of workloads");
         return;
     }
-    daemon->streams += request->streams;
-    request->cookie = x;
+    daemon->streams += answer->streams;
     x->pending = request;
     x->deferred = true;
     engine_submit(daemon->engine, request);
@@ -449,12 +452,11 @@ bool routes_begun(struct http_exchange *x, void *cookie)
  * the request is free. */
 static void drop_request(struct daemon_state *daemon, struct request *request)
 {
-    if (!request->cancels || request->status != 0 || request->kind == REQUEST_WORKLOAD_CANCEL) {
+    if (!answer_of(request)->cancels || request->status != 0 || request->kind == REQUEST_WORKLOAD_CANCEL) {
         release_request(daemon, request);
         return;
     }
-    request->id = request->report->id;
-    engine_reuse(request, REQUEST_WORKLOAD_CANCEL);
+    engine_reuse(request, REQUEST_WORKLOAD_CANCEL, request->workload.report->id);
     engine_submit(daemon->engine, request);
 }
 
@@ -467,9 +469,9 @@ void routes_abandon(struct http_exchange *x, void *cookie)
     release_staging(daemon, x->staging);
     if (!request)
         return;
-    request->cookie = NULL;                  /* the engine does not look at it, */
-    atomic_store(&request->cancelled, true); /* only at this */
-    if (!x->deferred)                        /* it is here, between two parts of an answer */
+    answer_of(request)->x = NULL;
+    atomic_store(&request->cancelled, true);
+    if (!x->deferred) /* it is here, between two parts of an answer */
         drop_request(cookie, request);
 }
 
@@ -497,11 +499,19 @@ void routes_proceed(struct http_exchange *x, void *cookie)
         release_request(daemon, request);
         return;
     }
-    request->id = request->report->id;
-    engine_reuse(request, daemon->draining && request->cancels ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD);
-    request->waits = !daemon->draining;
+    bool cancel = daemon->draining && answer_of(request)->cancels;
+    engine_reuse(request, cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, request->workload.report->id);
+    request->workload.waits = !daemon->draining;
     x->deferred = true;
     engine_submit(daemon->engine, request);
+}
+
+/* Whether a stream has more to say: its workload runs, and nobody waits for its end in vain. */
+static bool goes_on(const struct daemon_state *daemon, const struct request *request)
+{
+    enum workload_state state = request->workload.report->state;
+    return state != WORKLOAD_FINISHED && state != WORKLOAD_CANCELLED &&
+           !(daemon->draining && !answer_of(request)->cancels);
 }
 
 void routes_deliver(struct daemon_state *daemon)
@@ -512,15 +522,15 @@ void routes_deliver(struct daemon_state *daemon)
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct request *request;
     while ((request = engine_take(daemon->engine))) {
-        struct http_exchange *x = request->cookie;
+        struct answer *answer = answer_of(request);
+        struct http_exchange *x = answer->x;
         if (!x) {
             drop_request(daemon, request);
             continue;
         }
         request_render(x, request, &context);
-        x->more = request->streams && request->status == 0 && request->report->state != WORKLOAD_FINISHED &&
-                  request->report->state != WORKLOAD_CANCELLED && !(daemon->draining && !request->cancels);
-        if (request->streams && request->status == 0)
+        x->more = answer->streams && request->status == 0 && goes_on(daemon, request);
+        if (answer->streams && request->status == 0)
             x->content_type = "application/x-ndjson";
         if (!x->more && x->tail_count == 0) { /* else what is sent lies in the request */
             x->pending = NULL;
@@ -535,10 +545,10 @@ void routes_give_up(struct daemon_state *daemon, const char *why)
     daemon->given_up = why;
     for (uint32_t i = 0; i < daemon->config->limits.calls; i++) {
         struct request *request = engine_request(daemon->engine, i);
-        struct http_exchange *x = request->cookie;
+        struct http_exchange *x = answer_of(request)->x;
         if (!x || x->pending != request || !x->deferred)
             continue;
-        request->cookie = NULL; /* the request itself stays the engine's */
+        answer_of(request)->x = NULL; /* the request itself stays the engine's */
         fail_given_up(x, daemon);
     }
 }
@@ -553,13 +563,16 @@ static size_t staging_bytes(const struct daemon_state *daemon)
 
 int routes_create(struct daemon_state *daemon)
 {
-    uint32_t n = daemon->config->limits.large_bodies;
+    uint32_t n = daemon->config->limits.large_bodies, requests = daemon->config->limits.calls;
     daemon->staging = calloc(n, sizeof *daemon->staging);
+    daemon->answers = calloc(requests, sizeof *daemon->answers);
     void *bytes = mmap(NULL, n * staging_bytes(daemon), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     daemon->staging_bytes = bytes == MAP_FAILED ? NULL : bytes;
-    if (!daemon->staging || !daemon->staging_bytes)
+    if (!daemon->staging || !daemon->staging_bytes || !daemon->answers)
         return ATTND_NO_MEMORY;
+    for (uint32_t i = 0; i < requests; i++)
+        engine_request(daemon->engine, i)->cookie = &daemon->answers[i];
     for (uint32_t i = n; i-- > 0;) {
         daemon->staging[i].bytes = daemon->staging_bytes + i * staging_bytes(daemon);
         release_staging(daemon, &daemon->staging[i]);
@@ -572,4 +585,5 @@ void routes_destroy(struct daemon_state *daemon)
     if (daemon->staging_bytes)
         munmap(daemon->staging_bytes, daemon->config->limits.large_bodies * staging_bytes(daemon));
     free(daemon->staging);
+    free(daemon->answers);
 }

@@ -18,6 +18,7 @@ struct daemon_state {
     uint32_t uploads;                       /* traces being read */
     struct staging *staging, *free_staging; /* [limits.large_bodies], made by routes_create() */
     uint8_t *staging_bytes;
+    struct answer *answers; /* [limits.calls], of the engine's requests; likewise */
 
     /* begin to drain, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);

@@ -2,6 +2,7 @@
 #include "server/tensor_parse.h"
 
 #include "kernels/numeric.h"
+#include "server/answer.h"
 #include "server/body.h"
 #include "server/request_parse.h"
 #include "server/paged_parse.h"
@@ -78,19 +79,20 @@ static int read_sequences(struct tensor_body *b)
         return refuse(b, "sequences", "wants U64 or I64 [S]");
     if (positions && !is_integers(positions, n))
         return refuse(b, "positions", "wants I64 [S], one for each sequence");
-    request->sequences = request_alloc(request, n, sizeof *request->sequences);
-    if (!request->sequences)
+    request->attend.sequences = request_alloc(request, n, sizeof *request->attend.sequences);
+    if (!request->attend.sequences)
         return refuse(b, "sequences", "is too long");
-    for (; request->sequence_count < n; request->sequence_count++) {
+    for (; request->attend.sequence_count < n; request->attend.sequence_count++) {
         uint64_t id, position = REQUEST_POSITION_ABSENT;
-        if (!integer_at(ids, request->sequence_count, &id) || id < 1 || id > REQUEST_ID_MAX)
+        if (!integer_at(ids, request->attend.sequence_count, &id) || id < 1 || id > REQUEST_ID_MAX)
             return refuse(b, "sequences", "has an id that is not in 1..2^53-1");
-        if (positions && (!integer_at(positions, request->sequence_count, &position) || position > INT32_MAX))
+        if (positions &&
+            (!integer_at(positions, request->attend.sequence_count, &position) || position > INT32_MAX))
             return refuse(b, "positions", "has one that is not in 0..2^31-1");
-        request->sequences[request->sequence_count] =
+        request->attend.sequences[request->attend.sequence_count] =
             (struct request_sequence){.id = id, .rows = 1, .position = (uint32_t)position};
     }
-    request->rows = request->sequence_count;
+    request->rows.count = request->attend.sequence_count;
     if (!indptr)
         return 0;
     if (!is_integers(indptr, n + 1) || !integer_at(indptr, 0, &from) || from != 0)
@@ -98,30 +100,30 @@ static int read_sequences(struct tensor_body *b)
     for (uint32_t i = 0; i < n; i++, from = to) {
         if (!integer_at(indptr, i + 1, &to) || to <= from || to > INT32_MAX)
             return refuse(b, "indptr", "wants I32 or I64 [S+1], rising from 0, each by at least 1");
-        request->sequences[i].rows = (uint32_t)(to - from);
+        request->attend.sequences[i].rows = (uint32_t)(to - from);
     }
-    request->rows = (uint32_t)from;
+    request->rows.count = (uint32_t)from;
     return 0;
 }
 
-/* An optional tensor of token ids, `n` of them (UINT64_MAX: any number), into request->tokens. */
-static int read_tokens(struct tensor_body *b, const char *name, uint64_t n, const char *wants)
+/* An optional tensor of token ids, `n` of them (UINT64_MAX: any number), into `tokens`. */
+static int read_tokens(struct tensor_body *b, const char *name, uint64_t n, const char *wants,
+                       struct request_tokens *tokens)
 {
     const struct safetensor *t = safetensors_find(&b->tensors, name);
-    struct request *request = b->request;
     uint64_t id;
     if (!t)
         return 0;
     n = n == UINT64_MAX && t->rank == 1 ? t->shape[0] : n;
     if (!is_integers(t, n))
         return refuse(b, name, wants);
-    request->tokens = request_alloc(request, n, sizeof *request->tokens);
-    if (!request->tokens)
+    tokens->ids = request_alloc(b->request, n, sizeof *tokens->ids);
+    if (!tokens->ids)
         return refuse(b, name, "is too long");
     for (uint64_t i = 0; i < n; i++) {
         if (!integer_at(t, i, &id) || id > UINT32_MAX)
             return refuse(b, name, "has an id that is not in 0..4294967295");
-        request->tokens[request->token_count++] = (uint32_t)id;
+        tokens->ids[tokens->count++] = (uint32_t)id;
     }
     return 0;
 }
@@ -177,20 +179,20 @@ static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required
 {
     const struct geometry *g = b->g;
     struct request *request = b->request;
-    enum dtype dtype_of_v = request->kv_source;
+    enum dtype dtype_of_v = request->rows.kv_source;
     const struct safetensor *k = safetensors_find(&b->tensors, "k"), *v = safetensors_find(&b->tensors, "v");
-    int rc =
-        read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &request->k, &request->kv_source);
+    int rc = read_rows(b, "k", required, n, g->kv_heads, g->kv_dtype, layered, &request->rows.k,
+                       &request->rows.kv_source);
     if (rc == 0)
-        rc = read_rows(b, "v", required, n, g->kv_heads, g->kv_dtype, layered, &request->v, &dtype_of_v);
+        rc = read_rows(b, "v", required, n, g->kv_heads, g->kv_dtype, layered, &request->rows.v, &dtype_of_v);
     if (rc != 0 || (!k && !v))
         return rc;
     if (!k || !v)
         return refuse(b, k ? "v" : "k", "is missing: k and v come together");
-    request->all_layers = k->rank == 4;
-    if (k->rank != v->rank || request->kv_source != dtype_of_v)
+    request->rows.all_layers = k->rank == 4;
+    if (k->rank != v->rank || request->rows.kv_source != dtype_of_v)
         return refuse(b, "v", "wants the dtype and shape of k");
-    if (request->all_layers && request->layer)
+    if (request->rows.all_layers && request->rows.layer)
         return refuse(b, "k", "has all layers: ?layer= goes with the k and v of one");
     return 0;
 }
@@ -201,7 +203,7 @@ static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required
 static bool query_kernel(struct http_text text, struct request *request)
 {
     struct http_text name;
-    return query_is(text, "kernel", &name) && request_parse_kernel(name, &request->kernel);
+    return query_is(text, "kernel", &name) && request_parse_kernel(name, &request->rows.kernel);
 }
 
 /* ?layer=N; for what computes &lse=1 &kernel= &accept=json; with a lease &lease=N */
@@ -215,16 +217,16 @@ static int read_rows_query(struct tensor_body *b, bool attend, bool leased)
     struct request *request = b->request;
     struct http_text text;
     uint64_t value;
-    request->wants_tensors = attend;
+    answer_of(request)->wants_tensors = attend;
     for (size_t at = 0; query_next(b->x->query, &at, &text);) {
         if (query_number(text, "layer", &value) && value < b->g->layers)
-            request->layer = (uint32_t)value;
+            request->rows.layer = (uint32_t)value;
         else if (attend && query_number(text, "lse", &value) && value <= 1)
-            request->wants_lse = value;
+            answer_of(request)->wants_lse = value;
         else if (leased && query_number(text, "lease", &value) && value >= 1 && value <= REQUEST_ID_MAX)
             request->id = value;
         else if (attend && http_text_is(text, "accept=json"))
-            request->wants_tensors = false;
+            answer_of(request)->wants_tensors = false;
         else if (!attend || !query_kernel(text, request))
             return query_refuse(b->x, text, leased ? paged : attend ? computing : simple);
     }
@@ -239,20 +241,22 @@ int tensor_parse_rows(struct http_exchange *x, struct request *request, const st
                                                       "v",         "token_ids", NULL};
     struct tensor_body b = {.x = x, .request = request, .g = &config->geometry};
     enum dtype dtype_of_q;
-    request->kv_source = b.g->dtype;
+    request->rows.kv_source = b.g->dtype;
     int rc = read_rows_query(&b, attend, false);
     if (rc == 0)
         rc = open_tensors(&b, attend ? names : append_names);
     if (rc == 0)
         rc = read_sequences(&b);
     if (rc == 0 && attend)
-        rc = read_rows(&b, "q", true, request->rows, b.g->query_heads, b.g->dtype, false, &request->q,
-                       &dtype_of_q);
+        rc = read_rows(&b, "q", true, request->rows.count, b.g->query_heads, b.g->dtype, false,
+                       &request->rows.q, &dtype_of_q);
     if (rc == 0)
-        rc = read_keys_and_values(&b, request->rows, !attend, !attend);
-    if (rc == 0 && !request->k && safetensors_find(&b.tensors, "token_ids"))
+        rc = read_keys_and_values(&b, request->rows.count, !attend, !attend);
+    if (rc == 0 && !request->rows.k && safetensors_find(&b.tensors, "token_ids"))
         rc = refuse(&b, "token_ids", "wants I64 [T], beside k and v");
-    return rc == 0 ? read_tokens(&b, "token_ids", request->rows, "wants I64 [T], beside k and v") : rc;
+    return rc == 0 ? read_tokens(&b, "token_ids", request->rows.count, "wants I64 [T], beside k and v",
+                                 &request->attend.tokens)
+                   : rc;
 }
 
 /* An optional tensor of integers of that rank, as they are. */
@@ -290,7 +294,7 @@ int tensor_parse_paged(struct http_exchange *x, struct request *request, const s
     struct tensor_body b = {.x = x, .request = request, .g = &config->geometry};
     struct paged_lists lists = {0};
     enum dtype dtype_of_q;
-    request->kv_source = b.g->dtype;
+    request->rows.kv_source = b.g->dtype;
     int rc = read_rows_query(&b, true, true);
     if (rc == 0)
         rc = open_tensors(&b, names);
@@ -304,9 +308,9 @@ int tensor_parse_paged(struct http_exchange *x, struct request *request, const s
     if (rc == 0)
         rc = paged_build(x, request, config, &lists, has_q, has_kv);
     if (rc == 0)
-        rc = read_rows(&b, "q", false, request->rows, b.g->query_heads, b.g->dtype, false, &request->q,
-                       &dtype_of_q);
-    return rc == 0 ? read_keys_and_values(&b, request->paged->tokens, false, false) : rc;
+        rc = read_rows(&b, "q", false, request->rows.count, b.g->query_heads, b.g->dtype, false,
+                       &request->rows.q, &dtype_of_q);
+    return rc == 0 ? read_keys_and_values(&b, request->paged.tokens, false, false) : rc;
 }
 
 /* ?id= &salt= &max_tokens= &priority= &idle_timeout_s= */
@@ -319,15 +323,15 @@ static int read_create_query(struct tensor_body *b, const struct config *config)
         if (query_integer(text, "id", 1, (int64_t)REQUEST_ID_MAX, &value))
             request->id = (uint64_t)value;
         else if (query_integer(text, "max_tokens", 1, config->limits.sequence_tokens, &value))
-            request->options.max_tokens = (uint32_t)value;
+            request->create.options.max_tokens = (uint32_t)value;
         else if (query_integer(text, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &value))
-            request->options.priority = (int32_t)value;
+            request->create.options.priority = (int32_t)value;
         else if (query_integer(text, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &value))
-            request->options.idle_timeout_s = (uint32_t)value;
-        else if (query_is(text, "salt", &salt) && salt.n >= 1 && salt.n <= sizeof request->salt &&
+            request->create.options.idle_timeout_s = (uint32_t)value;
+        else if (query_is(text, "salt", &salt) && salt.n >= 1 && salt.n <= sizeof request->create.salt &&
                  !memchr(salt.bytes, '%', salt.n) && !memchr(salt.bytes, '+', salt.n)) {
-            request->salt_bytes = (uint32_t)salt.n;
-            memcpy(request->salt, salt.bytes, salt.n);
+            request->create.salt_bytes = (uint32_t)salt.n;
+            memcpy(request->create.salt, salt.bytes, salt.n);
         } else {
             return query_refuse(b->x, text,
                                 "wants id=, max_tokens=, priority=, idle_timeout_s= with an integer in "
@@ -344,7 +348,8 @@ int tensor_parse_create(struct http_exchange *x, struct request *request, const 
     int rc = read_create_query(&b, config);
     if (rc == 0)
         rc = open_tensors(&b, names);
-    return rc == 0 ? read_tokens(&b, "tokens", UINT64_MAX, "wants I32 or I64 [N]") : rc;
+    return rc == 0 ? read_tokens(&b, "tokens", UINT64_MAX, "wants I32 or I64 [N]", &request->create.tokens)
+                   : rc;
 }
 
 /* An optional F32 tensor [rows][columns] (rows 0: [columns]) of finite numbers, `positive` ones if so. */
@@ -422,26 +427,26 @@ int tensor_parse_states(struct http_exchange *x, struct request *request, const 
     if (!o || strcmp(o->dtype, safetensors_dtype_name(g->dtype)) != 0 || o->rank != 4 || o->shape[0] == 0 ||
         o->shape[1] == 0 || o->shape[2] != g->query_heads || o->shape[3] != g->head_dim)
         return refuse(&b, "o", wants);
-    request->count = (uint32_t)o->shape[0]; /* a body of 64 MiB has fewer than 2^32 of anything */
-    request->rows = (uint32_t)o->shape[1];
-    request->wants_tensors = true;
-    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", request->count, request->rows,
-             g->query_heads);
-    if (!lse || strcmp(lse->dtype, "F32") != 0 || lse->rank != 3 || lse->shape[0] != request->count ||
-        lse->shape[1] != request->rows || lse->shape[2] != g->query_heads)
+    request->merge.states = (uint32_t)o->shape[0]; /* a body of 64 MiB has fewer than 2^32 of anything */
+    request->merge.rows = (uint32_t)o->shape[1];
+    answer_of(request)->wants_tensors = true;
+    snprintf(wants, sizeof wants, "wants F32 [%u, %u, %u], as o is", request->merge.states,
+             request->merge.rows, g->query_heads);
+    if (!lse || strcmp(lse->dtype, "F32") != 0 || lse->rank != 3 || lse->shape[0] != request->merge.states ||
+        lse->shape[1] != request->merge.rows || lse->shape[2] != g->query_heads)
         return refuse(&b, "lse", wants);
-    size_t heads = (size_t)request->count * request->rows * g->query_heads;
+    size_t heads = (size_t)request->merge.states * request->merge.rows * g->query_heads;
     float *values = request_alloc(request, heads, sizeof *values);
-    request->q = take_data(&b, o);
-    request->k = values;
-    if (!values || !request->q)
+    request->merge.o = take_data(&b, o);
+    request->merge.lse = values;
+    if (!values || !request->merge.o)
         return refuse(&b, "o", "is too large");
     memcpy(values, lse->data, heads * sizeof *values);
     for (size_t i = 0; i < heads; i++) {
         if (!(values[i] < INFINITY))
             return refuse(&b, "lse", "wants numbers, or minus infinity for a state without keys");
     }
-    if (numeric_first_nonfinite(g->dtype, request->q, heads * g->head_dim) != heads * g->head_dim)
+    if (numeric_first_nonfinite(g->dtype, request->merge.o, heads * g->head_dim) != heads * g->head_dim)
         return refuse(&b, "o", "wants finite numbers");
     return 0;
 }

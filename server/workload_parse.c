@@ -497,6 +497,6 @@ int workload_parse(struct http_exchange *x, struct request *request, const struc
         workload_destroy(w);
         return rc;
     }
-    request->workload = w;
+    request->workload.workload = w;
     return 0;
 }

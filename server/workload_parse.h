@@ -16,8 +16,8 @@ bool workload_parse_begin(struct http_exchange *x);
 /* workload_parse_drop: free the reader of an upload that will not be finished. */
 void workload_parse_drop(struct http_exchange *x);
 
-/* workload_parse: the whole request is there: request->workload is made of it, and closed. Returns 0, or a
- * status with the answer already a problem. */
+/* workload_parse: the whole request is there: make a workload of it, closed, for the engine to start. Returns
+ * 0, or a status with the answer already a problem. */
 int workload_parse(struct http_exchange *x, struct request *request, const struct config *config);
 
 #endif

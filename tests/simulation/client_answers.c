@@ -44,8 +44,9 @@ static void count_given_up(const struct op *op)
 
 static _Noreturn void fail_answer(const struct op *op, const char *wanted)
 {
-    sim_fail("request %llu (kind %d) answered %s (%s), wanted %s", (unsigned long long)op->action,
-             (int)op->request->kind, op->request->status ? status_code(op->request->status) : "ok",
+    sim_fail("request %llu (%s) answered %s (%s), wanted %s", (unsigned long long)op->action,
+             request_kinds[op->request->kind].name,
+             op->request->status ? status_code(op->request->status) : "ok",
              op->request->status ? op->request->detail : "", wanted);
 }
 
@@ -95,8 +96,8 @@ struct placed {
 static bool agrees_with_prompt(const struct op *op, uint32_t i, uint32_t position, uint32_t first)
 {
     const struct model_sequence *s = op->on[i];
-    for (uint32_t r = 0; op->request->tokens && r < op->rows[i]; r++) {
-        if (position + r < s->prompt && op->request->tokens[first + r] != s->token[position + r])
+    for (uint32_t r = 0; op->request->attend.tokens.ids && r < op->rows[i]; r++) {
+        if (position + r < s->prompt && op->request->attend.tokens.ids[first + r] != s->token[position + r])
             return false;
     }
     return true;
@@ -110,38 +111,38 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
     uint32_t rows = op->rows[i];
     if (!s->live)
         return ATTND_NOT_FOUND;
-    if (request->all_layers && model_length(s) != model_longest(s))
+    if (request->rows.all_layers && model_length(s) != model_longest(s))
         return ATTND_GAP;
-    uint32_t at = s->layer[request->layer].cursor;
+    uint32_t at = s->layer[request->rows.layer].cursor;
     bool given = op->position[i] != REQUEST_POSITION_ABSENT;
-    if (!given && !request->k && at > 0 && rows > at)
+    if (!given && !request->rows.k && at > 0 && rows > at)
         return ATTND_INVALID;
-    p->position = given ? op->position[i] : request->k || at == 0 ? at : at - rows;
+    p->position = given ? op->position[i] : request->rows.k || at == 0 ? at : at - rows;
     uint32_t end = p->position + rows;
-    if (given && (request->k ? p->position > at : end > at))
+    if (given && (request->rows.k ? p->position > at : end > at))
         return ATTND_GAP;
-    if (request->k &&
+    if (request->rows.k &&
         (end > sim.config.limits.sequence_tokens || (s->options.max_tokens && end > s->options.max_tokens)))
         return ATTND_INVALID;
     p->at = at;
-    p->end = request->k && end > at ? end : at;
+    p->end = request->rows.k && end > at ? end : at;
     return agrees_with_prompt(op, i, p->position, first) ? 0 : ATTND_INVALID;
 }
 
 static uint64_t tag_given(const struct request *request, uint32_t layer, uint32_t row)
 {
-    const struct symbolic_row *k = request->k;
-    return k[(size_t)(request->all_layers ? layer : 0) * request->rows + row].word[0];
+    const struct symbolic_row *k = request->rows.k;
+    return k[(size_t)(request->rows.all_layers ? layer : 0) * request->rows.count + row].word[0];
 }
 
 static uint64_t base_given(const struct request *request, uint32_t row)
 {
-    return ((const struct symbolic_row *)request->k)[row].word[1];
+    return ((const struct symbolic_row *)request->rows.k)[row].word[1];
 }
 
 static bool is_at_layer(const struct request *request, uint32_t layer)
 {
-    return request->all_layers || request->layer == layer;
+    return request->rows.all_layers || request->rows.layer == layer;
 }
 
 /* Whether the rows that stand already are those that are sent. */
@@ -170,8 +171,8 @@ static void put_rows(const struct op *op, uint32_t i, uint32_t first, const stru
         if (at < longest)
             continue;
         s->base[at] = base_given(request, row);
-        if (at < s->prompt || request->tokens) {
-            s->token[at] = request->tokens ? request->tokens[row] : s->token[at];
+        if (at < s->prompt || request->attend.tokens.ids) {
+            s->token[at] = request->attend.tokens.ids ? request->attend.tokens.ids[row] : s->token[at];
             s->known += s->known == at;
         }
     }
@@ -192,19 +193,20 @@ static void put_rows(const struct op *op, uint32_t i, uint32_t first, const stru
 static void check_outputs(const struct op *op, uint32_t i, uint32_t first, const struct placed *p)
 {
     const struct request *request = op->request;
-    const struct symbolic_row *q = request->q, *o = request->o;
-    bool sees = request->k || p->at > 0;
+    const struct symbolic_row *q = request->rows.q, *o = request->rows.out.o;
+    bool sees = request->rows.k || p->at > 0;
     for (uint32_t r = 0; r < op->rows[i]; r++) {
         uint32_t keys = sees ? p->position + r + 1 : 0;
-        uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[request->layer]);
-        uint64_t sum = model_seen(op->on[i], request->layer, keys);
+        uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
+        uint64_t sum = model_seen(op->on[i], request->rows.layer, keys);
         struct symbolic_row wanted = symbolic_output(q[first + r].word[0], sum, seen);
         sim.seen.attended++;
-        if (memcmp(&wanted, &o[first + r], sizeof wanted) != 0 || request->lse[first + r] != (float)seen)
+        if (memcmp(&wanted, &o[first + r], sizeof wanted) != 0 ||
+            request->rows.out.lse[first + r] != (float)seen)
             sim_fail("request %llu: sequence %llu, position %u, layer %u has another output than its tokens "
                      "say (%llu keys of %u)",
                      (unsigned long long)op->action, (unsigned long long)op->on[i]->id, p->position + r,
-                     request->layer, (unsigned long long)o[first + r].word[2], seen);
+                     request->rows.layer, (unsigned long long)o[first + r].word[2], seen);
     }
 }
 
@@ -215,11 +217,11 @@ static void check_views(const struct op *op, uint32_t i)
     if (request->kind != REQUEST_APPEND)
         return;
     require(op,
-            request->view_count == op->count && request->views[i].id == op->on[i]->id &&
-                request->views[i].length == model_length(op->on[i]),
+            request->attend.view_count == op->count && request->attend.views[i].id == op->on[i]->id &&
+                request->attend.views[i].length == model_length(op->on[i]),
             "the sequences with their lengths");
     for (uint32_t layer = 0; layer < layers; layer++)
-        require(op, request->lengths[i * layers + layer] == op->on[i]->layer[layer].cursor,
+        require(op, request->attend.lengths[i * layers + layer] == op->on[i]->layer[layer].cursor,
                 "the length at each layer");
 }
 
@@ -249,7 +251,7 @@ static void judge_rows(struct op *op)
     const struct request *request = op->request;
     struct placed placed[OP_SEQUENCES_MOST] = {0};
     uint32_t first = 0;
-    int expected = request->rows > sim.config.step_rows_max ? ATTND_INVALID : 0;
+    int expected = request->rows.count > sim.config.step_rows_max ? ATTND_INVALID : 0;
     for (uint32_t i = 0; expected == 0 && i < op->count; first += op->rows[i++])
         expected = place(op, i, first, &placed[i]);
     int other =
@@ -257,16 +259,16 @@ static void judge_rows(struct op *op)
             ? (request->status == ATTND_INVALID && exceeds_pool(op, placed) ? ATTND_INVALID : ATTND_NO_BLOCKS)
             : 0;
     first = 0;
-    for (uint32_t i = 0; expected == 0 && request->k && i < op->count; first += op->rows[i++])
+    for (uint32_t i = 0; expected == 0 && request->rows.k && i < op->count; first += op->rows[i++])
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
     if (!has_run(op, expected, other))
         return;
     require(op, !sim.lost, "a failure, since the device is lost");
     first = 0;
     for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
-        if (request->k)
+        if (request->rows.k)
             put_rows(op, i, first, &placed[i]);
-        if (request->q)
+        if (request->rows.q)
             check_outputs(op, i, first, &placed[i]);
         check_views(op, i);
     }
@@ -288,9 +290,9 @@ static void set_prompt(struct model_sequence *s, const struct op *op, uint32_t h
 {
     const struct request *request = op->request;
     s->salt = op->salt;
-    s->prompt = request->token_count;
-    for (uint32_t at = 0; at < request->token_count; at++) {
-        s->token[at] = request->tokens[at];
+    s->prompt = request->create.tokens.count;
+    for (uint32_t at = 0; at < request->create.tokens.count; at++) {
+        s->token[at] = request->create.tokens.ids[at];
         s->base[at] = s->planned_base[at] = model_named_base(s, at);
     }
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
@@ -311,7 +313,7 @@ static void check_hit(const struct op *op, const struct model_sequence *s, uint3
     uint32_t size = sim.config.geometry.block_size;
     for (uint32_t at = 0; at < hit && !sim.lost; at++) {
         for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
-            uint32_t block = op->request->list[at / size];
+            uint32_t block = op->request->create.shown.block_ids[at / size];
             if (symbolic_backend_tag(layer, block, at % size) != s->layer[layer].tag[at])
                 sim_fail("I6: block %u, position %u of sequence %llu, was in the cache before it was written",
                          block, at, (unsigned long long)s->id);
@@ -323,17 +325,18 @@ static void judge_create(struct op *op)
 {
     const struct request *request = op->request;
     uint32_t size = sim.config.geometry.block_size, limit = sim.config.limits.sequence_tokens;
-    uint32_t max_tokens = request->options.max_tokens;
+    uint32_t max_tokens = request->create.options.max_tokens;
     bool too_much = max_tokens > limit || (max_tokens + size - 1) / size > sim.config.pool_blocks;
-    int expected = request->token_count > limit || too_much ? ATTND_INVALID : 0;
+    int expected = request->create.tokens.count > limit || too_much ? ATTND_INVALID : 0;
     int other = request->status == ATTND_NO_BLOCKS && max_tokens ? ATTND_NO_BLOCKS : ATTND_NO_SEQUENCES;
     if (!has_run(op, expected, other))
         return;
-    uint32_t hit = request->views[0].length;
-    require(op, hit <= request->token_count && hit % size == 0, "whole blocks of the prompt");
-    require(op, !op->claimed[0] || request->views[0].id == op->claimed[0], "the id that was asked for");
-    struct model_sequence *s = new_sequence(op, request->views[0].id, false);
-    s->options = request->options;
+    uint32_t hit = request->create.shown.views[0].length;
+    require(op, hit <= request->create.tokens.count && hit % size == 0, "whole blocks of the prompt");
+    require(op, !op->claimed[0] || request->create.shown.views[0].id == op->claimed[0],
+            "the id that was asked for");
+    struct model_sequence *s = new_sequence(op, request->create.shown.views[0].id, false);
+    s->options = request->create.options;
     set_prompt(s, op, hit);
     check_hit(op, s, hit);
     model_settle(s);
@@ -344,17 +347,18 @@ static void judge_fork(struct op *op)
     const struct request *request = op->request;
     struct model_sequence *parent = op->on[0];
     int expected = missing(parent);
-    uint32_t length = request->length == UINT32_MAX ? model_length(parent) : request->length;
+    uint32_t length = request->fork.length == UINT32_MAX ? model_length(parent) : request->fork.length;
     if (expected == 0 && length > model_length(parent))
         expected = ATTND_INVALID;
     int other = expected ? 0 : request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
     if (!has_run(op, expected, other))
         return;
-    require(op, request->view_count == request->count, "every child");
-    for (uint32_t i = 0; i < request->count; i++) {
-        require(op, sim.lost || request->views[i].length == length, "children of that length");
-        require(op, !request->ids || request->views[i].id == op->claimed[i], "the ids that were asked for");
-        model_fork(new_sequence(op, request->views[i].id, false), parent, sim.lost ? 0 : length);
+    require(op, request->fork.shown.count == request->fork.count, "every child");
+    for (uint32_t i = 0; i < request->fork.count; i++) {
+        require(op, sim.lost || request->fork.shown.views[i].length == length, "children of that length");
+        require(op, !request->fork.ids || request->fork.shown.views[i].id == op->claimed[i],
+                "the ids that were asked for");
+        model_fork(new_sequence(op, request->fork.shown.views[i].id, false), parent, sim.lost ? 0 : length);
         sim.seen.forks++;
     }
 }
@@ -365,8 +369,9 @@ static void judge_truncate(struct op *op)
     int other = s->live && s->options.max_tokens ? ATTND_NO_BLOCKS : 0;
     if (!has_run(op, missing(s), other) || sim.lost)
         return;
-    model_truncate(s, op->request->length);
-    require(op, op->request->views[0].length == model_length(s), "the length after the truncate");
+    model_truncate(s, op->request->truncate.length);
+    require(op, op->request->truncate.shown.views[0].length == model_length(s),
+            "the length after the truncate");
     sim.seen.truncates++;
 }
 
@@ -385,15 +390,15 @@ static void judge_lease(struct op *op)
 {
     const struct request *request = op->request;
     uint32_t size = sim.config.geometry.block_size;
-    bool too_much =
-        request->count * size > sim.config.limits.sequence_tokens || request->count > sim.config.pool_blocks;
+    bool too_much = request->lease.blocks * size > sim.config.limits.sequence_tokens ||
+                    request->lease.blocks > sim.config.pool_blocks;
     int other = request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
     if (!has_run(op, too_much ? ATTND_INVALID : 0, too_much ? 0 : other))
         return;
-    require(op, request->list_count == request->count, "the blocks of the lease");
-    struct model_sequence *s = new_sequence(op, request->views[0].id, true);
-    s->blocks = request->count;
-    memcpy(s->block, request->list, request->count * sizeof *s->block);
+    require(op, request->lease.shown.block_id_count == request->lease.blocks, "the blocks of the lease");
+    struct model_sequence *s = new_sequence(op, request->lease.shown.views[0].id, true);
+    s->blocks = request->lease.blocks;
+    memcpy(s->block, request->lease.shown.block_ids, request->lease.blocks * sizeof *s->block);
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)
         memset(s->layer[layer].tag, 0, s->blocks * size * sizeof *s->layer[layer].tag);
     sim.seen.leases++;
@@ -411,36 +416,37 @@ static uint64_t *lease_slot(struct model_sequence *s, uint32_t layer, uint32_t b
 static void check_paged_row(const struct op *op, uint32_t table, uint32_t row, uint32_t keys)
 {
     const struct request *request = op->request;
-    const struct request_paged *p = request->paged;
-    const struct symbolic_row *q = request->q, *o = request->o;
+    const struct request_paged *p = &request->paged;
+    const struct symbolic_row *q = request->rows.q, *o = request->rows.out.o;
     uint32_t size = sim.config.geometry.block_size;
-    uint32_t first = plan_first_key(keys, sim.config.geometry.window[request->layer]);
+    uint32_t first = plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
     uint64_t sum = 0;
     for (uint32_t at = first; at < keys; at++) {
         uint32_t block = p->ids[p->first[table] + at / size];
-        sum += symbolic_term(*lease_slot(op->on[0], request->layer, block, at % size), at);
+        sum += symbolic_term(*lease_slot(op->on[0], request->rows.layer, block, at % size), at);
     }
     struct symbolic_row wanted = symbolic_output(q[row].word[0], sum, keys - first);
     sim.seen.attended++;
     if (memcmp(&wanted, &o[row], sizeof wanted) != 0)
         sim_fail("request %llu: lease %llu, row %u, layer %u has another output than its slots say",
-                 (unsigned long long)op->action, (unsigned long long)op->on[0]->id, row, request->layer);
+                 (unsigned long long)op->action, (unsigned long long)op->on[0]->id, row, request->rows.layer);
 }
 
 static void judge_paged(struct op *op)
 {
     const struct request *request = op->request;
-    const struct request_paged *p = request->paged;
+    const struct request_paged *p = &request->paged;
     uint32_t size = sim.config.geometry.block_size;
-    int expected = request->rows > sim.config.step_rows_max ? ATTND_INVALID : missing(op->on[0]);
+    int expected = request->rows.count > sim.config.step_rows_max ? ATTND_INVALID : missing(op->on[0]);
     if (!has_run(op, expected, 0))
         return;
     for (uint32_t i = 0; i < p->tokens; i++) {
         if (p->slots[i] >= 0)
-            *lease_slot(op->on[0], request->layer, (uint32_t)p->slots[i] / size,
-                        (uint32_t)p->slots[i] % size) = ((const struct symbolic_row *)request->k)[i].word[0];
+            *lease_slot(op->on[0], request->rows.layer, (uint32_t)p->slots[i] / size,
+                        (uint32_t)p->slots[i] % size) =
+                ((const struct symbolic_row *)request->rows.k)[i].word[0];
     }
-    for (uint32_t table = 0; request->q && table < p->sequences; table++) {
+    for (uint32_t table = 0; request->rows.q && table < p->sequences; table++) {
         uint32_t rows = p->indptr[table + 1] - p->indptr[table];
         for (uint32_t r = 0; r < rows; r++)
             check_paged_row(op, table, p->indptr[table] + r,
@@ -462,9 +468,9 @@ static void judge_question(struct op *op)
     sim.seen.questions++;
     if (sim.lost || !op->alone || s->queued > 1 || s->lease || request->kind != REQUEST_SEQUENCE)
         return;
-    require(op, request->views[0].length == model_length(s), "the length of the sequence");
+    require(op, request->look.shown.views[0].length == model_length(s), "the length of the sequence");
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)
-        require(op, request->lengths[layer] == s->layer[layer].cursor, "the length at each layer");
+        require(op, request->look.lengths[layer] == s->layer[layer].cursor, "the length at each layer");
 }
 
 static void judge_look_around(struct op *op)
@@ -473,12 +479,12 @@ static void judge_look_around(struct op *op)
     if (!has_run(op, 0, 0))
         return;
     if (request->kind == REQUEST_AUDIT || request->kind == REQUEST_SELF_TEST) {
-        if (request->fault)
-            sim_fail("%s", request->fault);
+        if (request->check.fault)
+            sim_fail("%s", request->check.fault);
         sim.seen.audits++;
     } else if (request->kind == REQUEST_STATS) {
-        const struct block_pool_counts *pool = &request->stats.pool;
-        sim.stats = request->stats;
+        const struct block_pool_counts *pool = &request->stats.all.pool;
+        sim.stats = request->stats.all;
         require(op, pool->free + pool->cached + pool->held + pool->fenced == pool->blocks,
                 "I1: every block counted once");
     }

@@ -83,7 +83,8 @@ static struct op *begin_op(enum request_kind kind)
         return NULL;
     }
     request->kind = kind;
-    request->kv_source = DTYPE_F32;
+    if (request_kinds[kind].when == REQUEST_STEPPED)
+        request->rows.kv_source = DTYPE_F32;
     *op = (struct op){.request = request, .connection = NO_CONNECTION, .alone = true};
     return op;
 }
@@ -95,19 +96,35 @@ static void name(struct op *op, struct model_sequence *s)
     s->queue[s->queued++] = op;
 }
 
+/* What a kind of request asks beside its id and sequences. */
+static void describe(const struct request *r, char *text, size_t bytes)
+{
+    text[0] = 0;
+    if (request_kinds[r->kind].when == REQUEST_STEPPED)
+        snprintf(text, bytes, " layer %d q%d k%d", r->rows.all_layers ? -1 : (int)r->rows.layer,
+                 r->rows.q != NULL, r->rows.k != NULL);
+    else if (r->kind == REQUEST_CREATE)
+        snprintf(text, bytes, " tokens %u max %u prio %d", r->create.tokens.count,
+                 r->create.options.max_tokens, r->create.options.priority);
+    else if (r->kind == REQUEST_FORK)
+        snprintf(text, bytes, " length %d count %u", (int)r->fork.length, r->fork.count);
+    else if (r->kind == REQUEST_TRUNCATE)
+        snprintf(text, bytes, " length %u", r->truncate.length);
+    else if (r->kind == REQUEST_LEASE)
+        snprintf(text, bytes, " blocks %u prio %d", r->lease.blocks, r->lease.options.priority);
+}
+
 static void note_op(const struct op *op)
 {
-    const struct request *c = op->request;
-    char where[128] = "";
+    const struct request *r = op->request;
+    char where[128] = "", what[128];
     int n = 0;
     for (uint32_t i = 0; i < op->count && n < 100; i++)
         n += snprintf(where + n, sizeof where - (size_t)n, " %llu@%d+%u", (unsigned long long)op->on[i]->id,
                       (int)op->position[i], op->rows[i]);
-    sim_note("%llu: kind %d id %llu%s layer %d length %d count %u q%d k%d tokens%u max %u prio %d%s",
-             (unsigned long long)op->action, (int)c->kind, (unsigned long long)c->id, where,
-             c->all_layers ? -1 : (int)c->layer, (int)c->length, c->count, c->q != NULL, c->k != NULL,
-             c->token_count, c->options.max_tokens, c->options.priority,
-             c->deadline_s > 0 ? " deadline" : "");
+    describe(r, what, sizeof what);
+    sim_note("%llu: %s id %llu%s%s%s", (unsigned long long)op->action, request_kinds[r->kind].name,
+             (unsigned long long)r->id, where, what, r->deadline_s > 0 ? " deadline" : "");
 }
 
 static void submit(struct op *op)
@@ -171,16 +188,17 @@ static struct op *make_create(void)
     if (chance(4))
         request->id = op->claimed[0] = choose_id();
     if (chance(3))
-        request->options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
-    request->options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
+        request->create.options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
+    request->create.options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
     op->salt = below(2);
-    request->salt_bytes = op->salt;
-    memset(request->salt, 'x', op->salt);
+    request->create.salt_bytes = op->salt;
+    memset(request->create.salt, 'x', op->salt);
     if (chance(2)) {
-        request->token_count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
-        request->tokens = request_alloc(request, request->token_count, sizeof *request->tokens);
-        for (uint32_t i = 0; i < request->token_count; i++) /* few prompts, so that they meet */
-            request->tokens[i] = i % 7 == 0 ? below(2) : 0;
+        request->create.tokens.count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
+        request->create.tokens.ids =
+            request_alloc(request, request->create.tokens.count, sizeof *request->create.tokens.ids);
+        for (uint32_t i = 0; i < request->create.tokens.count; i++) /* few prompts, so that they meet */
+            request->create.tokens.ids[i] = i % 7 == 0 ? below(2) : 0;
     }
     return op;
 }
@@ -193,19 +211,20 @@ static struct op *make_fork(void)
         return NULL;
     struct request *request = op->request;
     request->id = s->id;
-    request->count = 1 + below(FORKS_MOST - 1);
-    request->length = chance(2) ? UINT32_MAX : below(s->planned_high + 1 + (sim.faults && chance(10)));
+    request->fork.count = 1 + below(FORKS_MOST - 1);
+    request->fork.length = chance(2) ? UINT32_MAX : below(s->planned_high + 1 + (sim.faults && chance(10)));
     if (chance(4)) {
-        request->ids = request_alloc(request, request->count, sizeof *request->ids);
-        for (uint32_t i = 0; i < request->count; i++) {
-            op->claimed[i] = request->ids[i] = choose_id();
+        request->fork.ids = request_alloc(request, request->fork.count, sizeof *request->fork.ids);
+        for (uint32_t i = 0; i < request->fork.count; i++) {
+            op->claimed[i] = request->fork.ids[i] = choose_id();
             for (uint32_t other = 0; other < i; other++)
-                request->ids[i] = request->ids[other] == request->ids[i] ? 0 : request->ids[i];
-            if (request->ids[i] == 0)
-                request->count = i;
+                request->fork.ids[i] =
+                    request->fork.ids[other] == request->fork.ids[i] ? 0 : request->fork.ids[i];
+            if (request->fork.ids[i] == 0)
+                request->fork.count = i;
         }
-        request->ids = request->count ? request->ids : NULL;
-        request->count += request->count == 0;
+        request->fork.ids = request->fork.count ? request->fork.ids : NULL;
+        request->fork.count += request->fork.count == 0;
     }
     give_deadline(request);
     name(op, s);
@@ -219,10 +238,10 @@ static struct op *make_truncate(void)
     if (!op)
         return NULL;
     op->request->id = s->id;
-    op->request->length =
+    op->request->truncate.length =
         chance(3) ? below(s->planned_high + 2) : s->planned_high - smaller(s->planned_high, below(5));
     for (uint32_t layer = 0; layer < SIM_LAYERS_MOST; layer++)
-        s->planned[layer] = smaller(s->planned[layer], op->request->length);
+        s->planned[layer] = smaller(s->planned[layer], op->request->truncate.length);
     give_deadline(op->request);
     name(op, s);
     return op;
@@ -269,12 +288,17 @@ static uint32_t choose_position(const struct model_sequence *s, const struct bat
     return sim.faults && chance(60) ? at + 1 + below(3) : at;
 }
 
+static bool gives_tokens(const struct request *request)
+{
+    return (request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND) && request->attend.tokens.ids;
+}
+
 /* The position may be left out when the rows are sure to go where the client thinks. */
 static bool may_omit(const struct model_sequence *s, const struct batch *b)
 {
     bool named = b->named || s->prompt || s->known; /* then content and position belong together */
     for (uint32_t i = 0; i < s->queued; i++)
-        named |= s->queue[i]->request->tokens != NULL;
+        named |= gives_tokens(s->queue[i]->request);
     return s->queued == 0 || !b->keys || !named;
 }
 
@@ -350,7 +374,8 @@ static bool add_sequence(struct batch *b, struct request *request)
     b->first = i ? b->first : position;
     op->rows[i] = rows;
     op->position[i] = omit ? REQUEST_POSITION_ABSENT : position;
-    request->sequences[i] = (struct request_sequence){.id = s->id, .rows = rows, .position = op->position[i]};
+    request->attend.sequences[i] =
+        (struct request_sequence){.id = s->id, .rows = rows, .position = op->position[i]};
     if (b->keys)
         lay_rows(s, b, position, rows);
     b->total += rows;
@@ -370,15 +395,15 @@ static void fill_keys(const struct batch *b, struct request *request)
             v[l * b->total + r] = symbolic_v(tag);
         }
     }
-    request->k = k;
-    request->v = v;
+    request->rows.k = k;
+    request->rows.v = v;
     if (!b->named)
         return;
-    request->token_count = b->total;
-    request->tokens = request_alloc(request, b->total, sizeof *request->tokens);
-    memcpy(request->tokens, b->token, b->total * sizeof *request->tokens);
+    request->attend.tokens.count = b->total;
+    request->attend.tokens.ids = request_alloc(request, b->total, sizeof *request->attend.tokens.ids);
+    memcpy(request->attend.tokens.ids, b->token, b->total * sizeof *request->attend.tokens.ids);
     if (b->lies)
-        request->tokens[0] += 7;
+        request->attend.tokens.ids[0] += 7;
 }
 
 static void fill_queries(struct request *request, uint32_t rows)
@@ -386,7 +411,7 @@ static void fill_queries(struct request *request, uint32_t rows)
     struct symbolic_row *q = request_alloc(request, rows, sizeof *q);
     for (uint32_t r = 0; r < rows; r++)
         q[r] = (struct symbolic_row){{sim_mix(clients.random + r)}};
-    request->q = q;
+    request->rows.q = q;
 }
 
 /* Content other than what stands, at the first row of a sequence that nobody else writes to. */
@@ -411,9 +436,9 @@ static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
     b.all_layers = keys && !queries && chance(2);
     if (b.all_layers)
         b.layer = 0;
-    request->layer = b.layer;
-    request->all_layers = b.all_layers;
-    request->sequences = request_alloc(request, OP_SEQUENCES_MOST, sizeof *request->sequences);
+    request->rows.layer = b.layer;
+    request->rows.all_layers = b.all_layers;
+    request->attend.sequences = request_alloc(request, OP_SEQUENCES_MOST, sizeof *request->attend.sequences);
     while (wanted-- > 0 && add_sequence(&b, request))
         continue;
     if (b.op->count == 0) {
@@ -421,8 +446,8 @@ static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
         b.op->request = NULL;
         return NULL;
     }
-    request->sequence_count = b.op->count;
-    request->rows = b.total;
+    request->attend.sequence_count = b.op->count;
+    request->rows.count = b.total;
     if (keys) {
         change_content(&b);
         b.lies = b.named && sim.faults && b.op->alone && b.first < b.op->on[0]->prompt && chance(6);
@@ -457,10 +482,10 @@ static struct op *make_lease(void)
     if (!op)
         return NULL;
     op->request->of_leases = true;
-    op->request->count = 1 + below(chance(4) ? (uint32_t)sim.config.pool_blocks + 1 : 4);
-    if (op->request->count > MODEL_LEASE_BLOCKS)
-        op->request->count = MODEL_LEASE_BLOCKS;
-    op->request->options.priority = (int32_t)below(3) - 1;
+    op->request->lease.blocks = 1 + below(chance(4) ? (uint32_t)sim.config.pool_blocks + 1 : 4);
+    if (op->request->lease.blocks > MODEL_LEASE_BLOCKS)
+        op->request->lease.blocks = MODEL_LEASE_BLOCKS;
+    op->request->lease.options.priority = (int32_t)below(3) - 1;
     if (chance(4))
         op->request->id = op->claimed[0] = choose_id();
     give_deadline(op->request);
@@ -477,13 +502,13 @@ static void fill_slots(const struct model_sequence *s, struct request *request, 
     p->tokens = n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = (at + i) % all;
-        uint64_t base = model_unique_base(), tag = model_tag(base, request->layer);
+        uint64_t base = model_unique_base(), tag = model_tag(base, request->rows.layer);
         p->slots[i] = chance(5) ? -1 : (int64_t)s->block[slot / size] * size + slot % size;
         k[i] = symbolic_k(tag, base);
         v[i] = symbolic_v(tag);
     }
-    request->k = k;
-    request->v = v;
+    request->rows.k = k;
+    request->rows.v = v;
 }
 
 /* Tables of some of the lease's blocks, the same one perhaps more than once. */
@@ -505,9 +530,9 @@ static void fill_tables(const struct model_sequence *s, struct request *request,
     p->ids = request_alloc(request, room + p->tokens, sizeof *p->ids);
     for (uint32_t i = 0; i < room; i++)
         p->ids[i] = s->block[below(s->blocks)];
-    request->rows = p->indptr[p->sequences];
-    if (request->rows == 0) /* then no sequence has tokens */
-        p->indptr[p->sequences] = request->rows = 1;
+    request->rows.count = p->indptr[p->sequences];
+    if (request->rows.count == 0) /* then no sequence has tokens */
+        p->indptr[p->sequences] = request->rows.count = 1;
 }
 
 static struct op *make_paged(void)
@@ -517,20 +542,16 @@ static struct op *make_paged(void)
     if (!op)
         return NULL;
     struct request *request = op->request;
-    struct request_paged *p = request->paged = request_alloc(request, 1, sizeof *p);
-    memset(p, 0, sizeof *p);
+    struct request_paged *p = &request->paged;
     request->id = s->id;
     request->of_leases = true;
-    request->layer = below(sim.config.geometry.layers);
-    request->sequence_count = 1;
-    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
-    *request->sequences = (struct request_sequence){.id = s->id};
+    request->rows.layer = below(sim.config.geometry.layers);
     bool writes = chance(2);
     if (writes)
         fill_slots(s, request, p);
     if (!writes || chance(2)) {
         fill_tables(s, request, p);
-        fill_queries(request, request->rows);
+        fill_queries(request, request->rows.count);
     } else {
         p->first = request_alloc(request, 1, sizeof *p->first);
         p->first[0] = 0;
@@ -556,13 +577,19 @@ static struct op *make_question(void)
     return op;
 }
 
+static void set_limit(struct request *request, uint32_t limit)
+{
+    if (request->kind == REQUEST_STATS || request->kind == REQUEST_LIST || request->kind == REQUEST_POOL)
+        request->page.limit = limit;
+}
+
 static struct op *make_look_around(void)
 {
     static const enum request_kind kinds[] = {REQUEST_STATS, REQUEST_LIST, REQUEST_POOL,
                                               REQUEST_AUDIT, REQUEST_TRIM, REQUEST_SELF_TEST};
     struct op *op = begin_op(kinds[below(sizeof kinds / sizeof kinds[0])]);
     if (op)
-        op->request->limit = 1 + below(40);
+        set_limit(op->request, 1 + below(40));
     return op;
 }
 
@@ -589,7 +616,7 @@ static struct op *make_workload_look(void)
         return NULL;
     op->workload = w;
     op->request->id = w->id;
-    op->request->waits = chance(2);
+    op->request->workload.waits = chance(2);
     if (sim.faults && chance(5)) {
         op->request->kind = REQUEST_WORKLOAD_CANCEL;
         w->cancelled = true;
@@ -711,15 +738,16 @@ void clients_ask(enum request_kind kind, uint64_t id, bool lease)
         sim_fail("all requests are under way, and nobody asks anything any more");
     op->request->id = id;
     op->request->of_leases = lease;
-    op->request->limit = 40;
+    set_limit(op->request, 40);
     for (uint32_t i = 0; i < SIM_WORKLOADS && (kind == REQUEST_WORKLOAD || kind == REQUEST_WORKLOAD_CANCEL);
          i++) {
         if (client_workloads()[i].used && client_workloads()[i].id == id)
             op->workload = &client_workloads()[i];
     }
-    op->request->waits = kind == REQUEST_WORKLOAD;
+    if (kind == REQUEST_WORKLOAD)
+        op->request->workload.waits = true;
     if (kind == REQUEST_CREATE)
-        op->request->options.max_tokens =
+        op->request->create.options.max_tokens =
             smaller((uint32_t)sim.config.pool_blocks * sim.config.geometry.block_size,
                     sim.config.limits.sequence_tokens);
     if (s)
@@ -734,12 +762,12 @@ void clients_read(struct model_sequence *s, uint32_t layer)
         sim_fail("all requests are under way, and nobody asks anything any more");
     struct request *request = op->request;
     uint32_t rows = smaller(s->layer[layer].cursor, smaller(sim.config.step_rows_max, ROWS_MOST));
-    request->layer = layer;
-    request->rows = op->rows[0] = rows;
+    request->rows.layer = layer;
+    request->rows.count = op->rows[0] = rows;
     op->position[0] = REQUEST_POSITION_ABSENT;
-    request->sequence_count = 1;
-    request->sequences = request_alloc(request, 1, sizeof *request->sequences);
-    *request->sequences =
+    request->attend.sequence_count = 1;
+    request->attend.sequences = request_alloc(request, 1, sizeof *request->attend.sequences);
+    *request->attend.sequences =
         (struct request_sequence){.id = s->id, .rows = rows, .position = REQUEST_POSITION_ABSENT};
     fill_queries(request, rows);
     name(op, s);

@@ -105,7 +105,7 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct request *req
                  w->attend_prompt ? " attended" : "");
     *s = (struct sim_workload){.used = true, .tokens = w->report.tokens, .sequences = w->report.sequences};
     predict(w, s);
-    request->workload = w;
+    request->workload.workload = w;
     return s;
 }
 
@@ -150,7 +150,7 @@ void client_workloads_judge(struct op *op)
     }
     if (request->status != 0)
         sim_fail("request on workload %llu: %s", (unsigned long long)request->id, request->detail);
-    const struct workload_report *r = request->report;
+    const struct workload_report *r = request->workload.report;
     sim_note("workload %llu: state %d, arrived %u waiting %u running %u finished %u of %u, tokens %llu",
              (unsigned long long)r->id, (int)r->state, r->arrived, r->waiting, r->running, r->finished,
              r->sequences, (unsigned long long)r->tokens_done);

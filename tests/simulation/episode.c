@@ -144,8 +144,8 @@ static void check_waits(void)
         const struct op *op = &clients_ops()[i];
         if (op->request && !op->done &&
             (sim.now_s - op->submitted_s > WAIT_S_MOST || sim.seen.steps - op->steps > WAIT_STEPS_MOST))
-            sim_fail("request %llu (kind %d) has waited for %.1f s and %llu steps",
-                     (unsigned long long)op->action, (int)op->request->kind, sim.now_s - op->submitted_s,
+            sim_fail("request %llu (%s) has waited for %.1f s and %llu steps", (unsigned long long)op->action,
+                     request_kinds[op->request->kind].name, sim.now_s - op->submitted_s,
                      (unsigned long long)(sim.seen.steps - op->steps));
     }
 }
@@ -160,7 +160,8 @@ static _Noreturn void fail_waiting(void)
     const struct op *op = clients_ops();
     while (!op->request || op->done)
         op++;
-    sim_fail("request %llu (kind %d) waits for ever", (unsigned long long)op->action, (int)op->request->kind);
+    sim_fail("request %llu (%s) waits for ever", (unsigned long long)op->action,
+             request_kinds[op->request->kind].name);
 }
 
 /* After a turn that did nothing: whatever comes first. False: nothing ever comes, and nobody waits. */
@@ -257,7 +258,7 @@ static void end_workloads(bool cancel)
 /* Nothing is left of all that was there. */
 static void check_empty(void)
 {
-    const struct request_stats *s = &sim.stats;
+    const struct engine_stats *s = &sim.stats;
     if (s->pool.free != s->pool.blocks)
         sim_fail("%u of %u blocks are free after everything was deleted (%u cached, %u held, %u fenced)",
                  s->pool.free, s->pool.blocks, s->pool.cached, s->pool.held, s->pool.fenced);

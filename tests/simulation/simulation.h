@@ -71,9 +71,9 @@ struct simulation {
     struct config config;
     struct engine *engine;
     struct coverage seen;
-    struct request_stats stats; /* the latest answer */
-    bool lost;                  /* the device has failed, so nobody knows how far requests have come */
-    bool faults;                /* clients leave, cancel, ask too much */
+    struct engine_stats stats; /* the latest answer */
+    bool lost;                 /* the device has failed, so nobody knows how far requests have come */
+    bool faults;               /* clients leave, cancel, ask too much */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];
     uint64_t history_count;
