@@ -199,45 +199,14 @@ void attention_free_host_memory(struct attention *attention, void *memory, size_
     leave(attention);
 }
 
-void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                       uint32_t count, void *k, void *v)
+enum attention_verdict attention_self_test(struct attention *attention)
 {
     if (attention->hangs)
-        return;
+        return ATTENTION_TEST_FAILED;
     enter(attention);
-    attention->ops->read_kv(attention, layer, block, slot, count, k, v);
+    enum attention_verdict verdict = attention->ops->self_test(attention);
     leave(attention);
-}
-
-uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids)
-{
-    if (attention->hangs)
-        return 0;
-    enter(attention);
-    uint32_t equal = attention->ops->compare_kv(attention, rows, ids);
-    leave(attention);
-    return equal;
-}
-
-void attention_merge_states(struct attention *attention, const struct merge_states *m)
-{
-    if (!attention->ops->merge_states) {
-        merge_states_on_host(m);
-    } else if (!attention->hangs) {
-        enter(attention);
-        attention->ops->merge_states(attention, m);
-        leave(attention);
-    }
-}
-
-bool attention_self_test(struct attention *attention)
-{
-    if (attention->hangs)
-        return false;
-    enter(attention);
-    bool passed = attention->ops->self_test(attention);
-    leave(attention);
-    return passed;
+    return verdict;
 }
 
 bool attention_time_passes(struct attention *attention, const struct attention_step *step, uint32_t replays,

@@ -14,7 +14,9 @@
  * includes it. k and v must be finite in the KV format: masked finite values leave the bits of other
  * rows alone, NaN and infinity would not.
  *
- * All functions belong to the engine thread, but for attention_call(). */
+ * All functions belong to the engine thread, but for attention_call(). None needs the steps in flight to be
+ * done, but attention_measure_roof() and attention_time_passes(), for the start and for benchmarks; and the
+ * model constants change only while no step is in flight. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
@@ -89,11 +91,32 @@ struct kv_append {
     struct value_source generated;
 };
 
-/* Rows of k and v of consecutive tokens of one sequence, the first at `position`. */
-struct kv_rows {
-    uint32_t layer, position, count;
+/* How many of `count` consecutive tokens, the first at `position`, from the first one on, are what stands in
+ * the pool, once k and v are converted as an append converts them. */
+struct kv_compare {
+    uint32_t table, layer, position, count;
     enum dtype dtype; /* geometry.dtype or geometry.kv_dtype */
     const void *k, *v;
+    uint32_t *equal; /* the result */
+};
+
+/* K and V of consecutive tokens as they are stored: [count][kv_heads][head_dim] in geometry.kv_dtype. */
+struct kv_read {
+    uint32_t table, layer, position, count;
+    void *k, *v;
+};
+
+/* States of the same rows over disjoint sets of keys, to be merged into the state over all of them. An
+ * output o is normalised, lse is the natural logarithm of its sum of exponentials, -inf without keys
+ * (o is then not looked at). Formula: m = max lse_i, w_i = exp(lse_i - m), o = sum w_i o_i / sum w_i,
+ * lse = m + ln sum w_i; FlashInfer's merge_states. Without any keys o = 0. */
+struct merge_states {
+    uint32_t states, rows, heads, head_dim;
+    enum dtype dtype; /* of o and merged_o */
+    const void *o;    /* [states][rows][heads][head_dim] */
+    const float *lse; /* [states][rows][heads] */
+    void *merged_o;   /* [rows][heads][head_dim]; may be the first state's, in place */
+    float *merged_lse;
 };
 
 /* One layer of a step: its appends, then attention over a plan. Layers with the same rows and mask may
@@ -122,12 +145,18 @@ struct table_use {
 struct attention_step {
     const uint32_t *tables; /* [sequences][stride], borrowed until the step is done */
     uint32_t stride;
-    const struct table_use *uses; /* every row that the passes name, once */
+    const struct table_use *uses; /* every row that compares, reads and passes name, once */
     uint32_t use_count;
     /* In this order, before anything else; but swaps are made in their order among themselves, beside
        the rest of the step, which does not touch the blocks that they name. */
     const struct kv_copy *copies;
     uint32_t copy_count;
+    /* Behind the copies and ahead of every pass: none sees what the step appends. A step may consist of
+       these alone. */
+    const struct kv_compare *compares;
+    const struct kv_read *reads;
+    const struct merge_states *merges; /* which do not look at the pool */
+    uint32_t compare_count, read_count, merge_count;
     const struct attention_pass *passes; /* in this order */
     uint32_t pass_count;
 };
@@ -140,27 +169,15 @@ void attention_close(struct attention *attention);
 
 const struct attention_info *attention_info(const struct attention *attention);
 
-/* States of the same rows over disjoint sets of keys, to be merged into the state over all of them. An
- * output o is normalised, lse is the natural logarithm of its sum of exponentials, -inf without keys
- * (o is then not looked at). Formula: m = max lse_i, w_i = exp(lse_i - m), o = sum w_i o_i / sum w_i,
- * lse = m + ln sum w_i; FlashInfer's merge_states. Without any keys o = 0. */
-struct merge_states {
-    uint32_t states, rows, heads, head_dim;
-    enum dtype dtype; /* of o and merged_o */
-    const void *o;    /* [states][rows][heads][head_dim] */
-    const float *lse; /* [states][rows][heads] */
-    void *merged_o;   /* [rows][heads][head_dim]; may be the first state's, in place */
-    float *merged_lse;
-};
-
 /* What a step took, by the backend's own clock. */
 struct attention_times {
     double busy_s;
     double idle_s; /* since the end of the step before */
 };
 
-/* attention_submit: begin a step; the result is its ticket. The tensors that its passes name (q, k, v,
- * o, lse) stay untouched until attention_poll() says that it is done; all else may be used again. */
+/* attention_submit: begin a step; the result is its ticket. The tensors that it names (q, k, v, o, lse, those
+ * of merges, kv_compare.equal) stay untouched until attention_poll() says that it is done; all else may be
+ * used again. */
 uint64_t attention_submit(struct attention *attention, const struct attention_step *step);
 
 /* attention_poll: whether a step is done. */
@@ -178,7 +195,7 @@ void *attention_host_memory(struct attention *attention, size_t bytes);
 void attention_free_host_memory(struct attention *attention, void *memory, size_t bytes);
 
 /* attention_failure: why this backend has stopped working (a device error that cannot be undone), or
- * NULL. After it nothing is computed any more, and outputs are not to be used. */
+ * NULL. After it nothing is computed any more, and outputs (kv_compare.equal too) are not to be used. */
 const char *attention_failure(const struct attention *attention);
 
 /* attention_fail(a, format, ...): give up a device that hangs. The sentence becomes the failure, unless
@@ -193,22 +210,14 @@ void attention_fail(struct attention *attention, const char *format, ...)
  * number for long means that the driver does not return. */
 uint64_t attention_call(const struct attention *attention);
 
-/* attention_read_kv(a, layer, block, slot, count, k, v): slots of one block in the stored format,
- * [count][kv_heads][head_dim] each. No step is in flight. */
-void attention_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                       uint32_t count, void *k, void *v);
-
-/* attention_compare_kv(a, rows, ids): how many of the rows, from the first one on, are what stands in
- * the pool at their positions, once converted as an append converts them; `ids` is their sequence's
- * table. No step is in flight. */
-uint32_t attention_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids);
-
-/* attention_merge_states: merge on the backend. No step is in flight. */
-void attention_merge_states(struct attention *attention, const struct merge_states *m);
-
-/* attention_self_test: compare the kernels with the reference on a small problem, as at the start.
- * Takes milliseconds. True when they agree. */
-bool attention_self_test(struct attention *attention);
+/* attention_self_test(a): compare the kernels with the reference on a small problem, as at the start, part by
+ * part: begin a test or do the next part of it. ATTENTION_TEST_RUNS: call again, now or later; else that was
+ * the end of it. In memory and, on a device, a stream of its own, so that steps in flight neither wait nor
+ * are waited for. A part takes about a millisecond (one query head of one row in double precision), or
+ * microseconds while a device computes; a test one (reference), 10 (CPU) or 2 * query_heads of them and some
+ * that only look (CUDA). A device that is not done after step_timeout_s hangs: a failure. */
+enum attention_verdict { ATTENTION_TEST_RUNS, ATTENTION_TEST_PASSED, ATTENTION_TEST_FAILED };
+enum attention_verdict attention_self_test(struct attention *attention);
 
 /* attention_measure_roof: GB/s at which the pool can be read by this backend's threads: the best of
  * several plain loops. Takes well under a second. No step is in flight. */

@@ -16,11 +16,7 @@ struct attention_ops {
     struct attention_times (*times)(struct attention *attention, uint64_t ticket);
     void *(*host_memory)(struct attention *attention, size_t bytes);
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
-    void (*read_kv)(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                    uint32_t count, void *k, void *v);
-    uint32_t (*compare_kv)(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids);
-    void (*merge_states)(struct attention *attention, const struct merge_states *m); /* NULL: the host's */
-    bool (*self_test)(struct attention *attention);
+    enum attention_verdict (*self_test)(struct attention *attention);
     double (*measure_roof)(struct attention *attention);
     /* NULL: no clock of its own */
     bool (*time_passes)(struct attention *attention, const struct attention_step *step, uint32_t replays,
@@ -47,8 +43,9 @@ struct attention {
 bool backend_await(struct attention *attention, bool (*is_done)(void *cookie), void *cookie,
                    const char *doing);
 
-/* In f32, any thread. */
-void merge_states_on_host(const struct merge_states *m);
+/* merge_states_on_host(m, first, count): heads [first, first + count) of all rows together, in f32. Any
+ * thread. */
+void merge_states_on_host(const struct merge_states *m, size_t first, size_t count);
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES]);

@@ -150,7 +150,7 @@ static void round_row(const struct kv_pool *pool, float *row, float scale, uint8
     numeric_from_float(g->kv_dtype, row, g->head_dim, to);
 }
 
-/* The same, given in `dtype`,: what has the stored format already is moved as it is. */
+/* The same, given in `dtype`: what has the stored format already is moved as it is. */
 static void convert_row(const struct kv_pool *pool, enum dtype dtype, const uint8_t *from, float scale,
                         uint8_t *to)
 {
@@ -206,41 +206,50 @@ void kv_pool_append(const struct kv_pool *pool, const struct model_constants *co
     }
 }
 
-uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
-                         const struct kv_rows *rows, const uint32_t *ids)
+/* Whether one head of one token, given as `from`, is stored as `stands`. */
+static bool stands_so(const struct kv_pool *pool, enum dtype dtype, const uint8_t *from, float scale,
+                      const uint8_t *stands)
 {
-    const struct geometry *g = pool->geometry;
-    size_t from_bytes = g->head_dim * dtype_bytes(rows->dtype);
-    size_t stored_bytes = g->head_dim * pool->element_bytes;
-    uint8_t stored[HEAD_DIM_MAX * sizeof(float)], stands[HEAD_DIM_MAX * sizeof(float)];
-    for (uint32_t i = 0; i < rows->count; i++) {
-        uint32_t position = rows->position + i;
-        uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
-        for (uint32_t head = 0; head < g->kv_heads; head++) {
-            size_t at = ((size_t)i * g->kv_heads + head) * from_bytes,
-                   scale = (size_t)rows->layer * g->kv_heads + head;
-            kv_pool_load(pool, rows->layer, block, slot, head, false, stands);
-            convert_row(pool, rows->dtype, (const uint8_t *)rows->k + at, constants->k_scale[scale], stored);
-            bool equal = memcmp(stored, stands, stored_bytes) == 0;
-            kv_pool_load(pool, rows->layer, block, slot, head, true, stands);
-            convert_row(pool, rows->dtype, (const uint8_t *)rows->v + at, constants->v_scale[scale], stored);
-            if (!equal || memcmp(stored, stands, stored_bytes) != 0)
-                return i;
-        }
-    }
-    return rows->count;
+    uint8_t stored[HEAD_DIM_MAX * sizeof(float)];
+    convert_row(pool, dtype, from, scale, stored);
+    return memcmp(stored, stands, pool->geometry->head_dim * pool->element_bytes) == 0;
 }
 
-void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t count,
-                  void *k, void *v)
+uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
+                         const struct kv_compare *c, uint32_t first, uint32_t n, const uint32_t *ids)
+{
+    const struct geometry *g = pool->geometry;
+    size_t from_bytes = g->head_dim * dtype_bytes(c->dtype), scales = (size_t)c->layer * g->kv_heads;
+    uint8_t stands[HEAD_DIM_MAX * sizeof(float)];
+    for (uint32_t i = first; i < first + n; i++) {
+        uint32_t position = c->position + i;
+        uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
+        for (uint32_t half = 0; half < 2 * g->kv_heads; half++) {
+            uint32_t head = half / 2;
+            bool v = half % 2;
+            const uint8_t *from = v ? c->v : c->k;
+            float scale = (v ? constants->v_scale : constants->k_scale)[scales + head];
+            kv_pool_load(pool, c->layer, block, slot, head, v, stands);
+            if (!stands_so(pool, c->dtype, from + ((size_t)i * g->kv_heads + head) * from_bytes, scale,
+                           stands))
+                return i - first;
+        }
+    }
+    return n;
+}
+
+void kv_pool_read(const struct kv_pool *pool, const struct kv_read *r, uint32_t first, uint32_t n,
+                  const uint32_t *ids)
 {
     const struct geometry *g = pool->geometry;
     size_t row_bytes = g->head_dim * pool->element_bytes;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = first; i < first + n; i++) {
+        uint32_t position = r->position + i;
+        uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
         for (uint32_t head = 0; head < g->kv_heads; head++) {
             size_t to = ((size_t)i * g->kv_heads + head) * row_bytes;
-            kv_pool_load(pool, layer, block, slot + i, head, false, (uint8_t *)k + to);
-            kv_pool_load(pool, layer, block, slot + i, head, true, (uint8_t *)v + to);
+            kv_pool_load(pool, r->layer, block, slot, head, false, (uint8_t *)r->k + to);
+            kv_pool_load(pool, r->layer, block, slot, head, true, (uint8_t *)r->v + to);
         }
     }
 }

@@ -53,13 +53,14 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
 void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
                     const struct attention_pass *pass, const struct kv_append *append, const uint32_t *ids);
 
-/* kv_pool_compare: see attention_compare_kv(). */
+/* kv_pool_compare(pool, constants, c, first, n, ids): how many of the rows [first, first + n) of a comparison,
+ * from `first` on, are equal; `ids` is its table. */
 uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
-                         const struct kv_rows *rows, const uint32_t *ids);
+                         const struct kv_compare *c, uint32_t first, uint32_t n, const uint32_t *ids);
 
-/* kv_pool_read: see attention_read_kv(). */
-void kv_pool_read(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t count,
-                  void *k, void *v);
+/* kv_pool_read(pool, r, first, n, ids): rows [first, first + n) of what is read. */
+void kv_pool_read(const struct kv_pool *pool, const struct kv_read *r, uint32_t first, uint32_t n,
+                  const uint32_t *ids);
 
 /* kv_pool_load_q(geometry, pass, row, head, q): one head of one query row as f32 [head_dim], generated
  * where the pass says so. */

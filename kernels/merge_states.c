@@ -26,10 +26,10 @@ static float merge_head(const struct merge_states *m, size_t head, float *o)
     return largest + logf(sum);
 }
 
-void merge_states_on_host(const struct merge_states *m)
+void merge_states_on_host(const struct merge_states *m, size_t first, size_t count)
 {
     float o[HEAD_DIM_MAX];
-    for (size_t head = 0; head < (size_t)m->rows * m->heads; head++) {
+    for (size_t head = first; head < first + count; head++) {
         float lse = merge_head(m, head, o);
         for (uint32_t d = 0; d < m->head_dim; d++)
             numeric_store(m->dtype, m->merged_o, head * m->head_dim + d, o[d]);

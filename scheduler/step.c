@@ -763,22 +763,46 @@ uint64_t step_call(const struct steps *x)
     return attention_call(x->attention);
 }
 
-void step_merge_states(struct steps *x, const struct merge_states *m)
+/* Submit a step of operations and await it. */
+static void run_operations(struct steps *x, const struct attention_step *step)
 {
     assert(x->in_flight == 0);
-    attention_merge_states(x->attention, m);
+    attention_await(x->attention, attention_submit(x->attention, step));
+}
+
+void step_merge_states(struct steps *x, const struct merge_states *m)
+{
+    run_operations(x, &(struct attention_step){.merges = m, .merge_count = 1});
 }
 
 uint32_t step_compare_kv(struct steps *x, const struct kv_rows *rows, const uint32_t *ids)
 {
-    assert(x->in_flight == 0);
-    return attention_compare_kv(x->attention, rows, ids);
+    uint32_t equal = 0;
+    struct attention_step step = {.use_count = 1, .compare_count = 1};
+    step.tables = block_tables_ids(x->tables, &step.stride);
+    uint32_t row = (uint32_t)((size_t)(ids - step.tables) / step.stride);
+    const struct table_use use = {row, block_tables_view(x->tables, row).entries,
+                                  block_tables_version(x->tables, row)};
+    const struct kv_compare compare = {.table = row,
+                                       .layer = rows->layer,
+                                       .position = rows->position,
+                                       .count = rows->count,
+                                       .dtype = rows->dtype,
+                                       .k = rows->k,
+                                       .v = rows->v,
+                                       .equal = &equal};
+    step.uses = &use;
+    step.compares = &compare;
+    run_operations(x, &step);
+    return step_failure(x) ? 0 : equal;
 }
 
 bool step_self_test(struct steps *x)
 {
-    assert(x->in_flight == 0);
-    return attention_self_test(x->attention);
+    enum attention_verdict verdict;
+    while ((verdict = attention_self_test(x->attention)) == ATTENTION_TEST_RUNS) {
+    }
+    return verdict == ATTENTION_TEST_PASSED;
 }
 
 bool step_has_appended(const struct steps *x)

@@ -197,9 +197,19 @@ const char *step_failure(const struct steps *steps);
 void step_fail(struct steps *steps, const char *why);
 uint64_t step_call(const struct steps *steps); /* any thread */
 
-/* No step is in flight: see attention_merge_states(), attention_compare_kv(), attention_self_test(). */
+/* Rows of k and v of consecutive tokens of one sequence, the first at `position`. */
+struct kv_rows {
+    uint32_t layer, position, count;
+    enum dtype dtype; /* geometry.dtype or geometry.kv_dtype */
+    const void *k, *v;
+};
+
+/* step_merge_states, step_compare_kv: an operation as a step of its own, which is awaited; no other step is in
+ * flight. `ids`: the row of the block tables to compare with. See merge_states and kv_compare. */
 void step_merge_states(struct steps *steps, const struct merge_states *m);
 uint32_t step_compare_kv(struct steps *steps, const struct kv_rows *rows, const uint32_t *ids);
+
+/* step_self_test: all parts of attention_self_test(). */
 bool step_self_test(struct steps *steps);
 
 /* Whether anything was ever appended. */

@@ -1,8 +1,9 @@
 /* cpu_backend.c - the CPU backend: executes plans on a team of threads.
  *
  *   step:   copies                                   a task a layer
+ *           compares, reads, merges of states        a task per TASK_TOKENS tokens, MERGE_TASK_HEADS heads
  *           for each pass, one after the other:
- *               appends                              a task per APPEND_TASK_TOKENS tokens of one
+ *               appends                              a task per TASK_TOKENS tokens of one
  *               items                                a task per item and KV head
  *               merges                               a task per merge and KV head
  *
@@ -45,7 +46,8 @@
 enum {
     FOLD_LEVELS = 3,
     TASKS_PER_THREAD = 8, /* so that dynamic taking evens out */
-    APPEND_TASK_TOKENS = 64,
+    TASK_TOKENS = 64,
+    MERGE_TASK_HEADS = 64,
     TOUCH_BYTES = 64 << 20, /* between two reports of progress */
     ALIGNMENT = 64,
     WAKE_US = 50 /* a step that one thread ends sooner wakes no other */
@@ -75,6 +77,7 @@ struct cpu_backend {
     float *partials;
     uint64_t partials_bytes;
     const struct attention_step *step; /* while it runs */
+    uint32_t test_part;                /* of the self-test, to be done next */
     double *roof_seconds;              /* [threads] while the roof is measured */
     int roof_loop;
 };
@@ -311,17 +314,17 @@ static void run_merge(const struct cpu_backend *b, struct scratch *s, const stru
     write_outputs(b, s, pass, merge->row, kv_head, fold_end(b, s, group), 0);
 }
 
-/* Part `piece` of an append: APPEND_TASK_TOKENS tokens of it. */
+/* Part `piece` of an append: TASK_TOKENS tokens of it. */
 static void run_append(const struct cpu_backend *b, const struct attention_pass *pass,
                        const struct kv_append *append, uint32_t piece)
 {
     struct kv_append part = *append;
-    uint32_t skip = piece * APPEND_TASK_TOKENS;
+    uint32_t skip = piece * TASK_TOKENS;
     if (skip >= append->count)
         return;
     part.position += skip;
     part.source += skip;
-    part.count = append->count - skip < APPEND_TASK_TOKENS ? append->count - skip : APPEND_TASK_TOKENS;
+    part.count = append->count - skip < TASK_TOKENS ? append->count - skip : TASK_TOKENS;
     kv_pool_append(&b->pool, b->options.constants, pass, &part,
                    b->step->tables + (uint64_t)append->table * b->step->stride);
 }
@@ -338,12 +341,89 @@ static void copies_phase(const struct cpu_backend *b)
     thread_pool_barrier(b->threads);
 }
 
+/* Lower *equal to `rows`; other workers do so too. */
+static void lower(uint32_t *equal, uint32_t rows)
+{
+    uint32_t now = __atomic_load_n(equal, __ATOMIC_RELAXED);
+    while (rows < now &&
+           !__atomic_compare_exchange_n(equal, &now, rows, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+/* TASK_TOKENS tokens of a comparison, unless they come behind a difference. */
+static void run_compare(const struct cpu_backend *b, const struct kv_compare *c, uint32_t piece)
+{
+    uint32_t first = piece * TASK_TOKENS;
+    if (first >= __atomic_load_n(c->equal, __ATOMIC_RELAXED)) /* count at most */
+        return;
+    uint32_t n = c->count - first < TASK_TOKENS ? c->count - first : TASK_TOKENS;
+    uint32_t equal = kv_pool_compare(&b->pool, b->options.constants, c, first, n,
+                                     b->step->tables + (uint64_t)c->table * b->step->stride);
+    if (equal < n)
+        lower(c->equal, first + equal);
+}
+
+static void run_read(const struct cpu_backend *b, const struct kv_read *r, uint32_t piece)
+{
+    uint32_t first = piece * TASK_TOKENS;
+    if (first < r->count)
+        kv_pool_read(&b->pool, r, first, r->count - first < TASK_TOKENS ? r->count - first : TASK_TOKENS,
+                     b->step->tables + (uint64_t)r->table * b->step->stride);
+}
+
+static void run_merge_states(const struct merge_states *m, uint32_t piece)
+{
+    size_t first = (size_t)piece * MERGE_TASK_HEADS, heads = (size_t)m->rows * m->heads;
+    if (first < heads)
+        merge_states_on_host(m, first, heads - first < MERGE_TASK_HEADS ? heads - first : MERGE_TASK_HEADS);
+}
+
+/* Pieces of the longest of each kind: others have some that are empty. */
+struct operation_pieces {
+    uint32_t compare, read, merge;
+};
+
+static struct operation_pieces find_pieces(const struct attention_step *step)
+{
+    uint32_t compare = 0, read = 0;
+    size_t heads = 0;
+    for (uint32_t i = 0; i < step->compare_count; i++)
+        compare = step->compares[i].count > compare ? step->compares[i].count : compare;
+    for (uint32_t i = 0; i < step->read_count; i++)
+        read = step->reads[i].count > read ? step->reads[i].count : read;
+    for (uint32_t i = 0; i < step->merge_count; i++) {
+        size_t n = (size_t)step->merges[i].rows * step->merges[i].heads;
+        heads = n > heads ? n : heads;
+    }
+    return (struct operation_pieces){.compare = compare / TASK_TOKENS + (compare % TASK_TOKENS != 0),
+                                     .read = read / TASK_TOKENS + (read % TASK_TOKENS != 0),
+                                     .merge = (uint32_t)((heads + MERGE_TASK_HEADS - 1) / MERGE_TASK_HEADS)};
+}
+
+static void operations_phase(const struct cpu_backend *b)
+{
+    const struct attention_step *step = b->step;
+    const struct operation_pieces pieces = find_pieces(step);
+    uint32_t task, reads = step->compare_count * pieces.compare,
+                   merges = reads + step->read_count * pieces.read,
+                   end = merges + step->merge_count * pieces.merge;
+    while ((task = thread_pool_take(b->threads)) < end) {
+        if (task < reads)
+            run_compare(b, &step->compares[task / pieces.compare], task % pieces.compare);
+        else if (task < merges)
+            run_read(b, &step->reads[(task - reads) / pieces.read], (task - reads) % pieces.read);
+        else
+            run_merge_states(&step->merges[(task - merges) / pieces.merge], (task - merges) % pieces.merge);
+    }
+    thread_pool_barrier(b->threads);
+}
+
 static void appends_phase(const struct cpu_backend *b, const struct attention_pass *pass)
 {
     uint32_t longest = 0, task;
     for (uint32_t i = 0; i < pass->append_count; i++)
         longest = pass->appends[i].count > longest ? pass->appends[i].count : longest;
-    uint32_t pieces = longest / APPEND_TASK_TOKENS + (longest % APPEND_TASK_TOKENS != 0);
+    uint32_t pieces = longest / TASK_TOKENS + (longest % TASK_TOKENS != 0);
     while ((task = thread_pool_take(b->threads)) < pass->append_count * pieces)
         run_append(b, pass, &pass->appends[task / pieces], task % pieces);
     thread_pool_barrier(b->threads);
@@ -371,6 +451,8 @@ static void run_step(uint32_t worker, void *cookie)
     struct scratch *s = &b->scratch[worker];
     if (b->step->copy_count)
         copies_phase(b);
+    if (b->step->compare_count || b->step->read_count || b->step->merge_count)
+        operations_phase(b);
     for (uint32_t p = 0; p < b->step->pass_count; p++) {
         const struct attention_pass *pass = &b->step->passes[p];
         if (pass->append_count && !FAULTY(FAULT_STALE_BLOCK))
@@ -395,6 +477,8 @@ static void cpu_submit(struct attention *attention, const struct attention_step 
     struct cpu_backend *b = (struct cpu_backend *)attention;
     for (uint32_t p = 0; p < step->pass_count; p++)
         assert(!step->passes[p].plan || step->passes[p].plan->partial_count <= b->options.partials_max);
+    for (uint32_t i = 0; i < step->compare_count; i++)
+        *step->compares[i].equal = step->compares[i].count; /* so far */
     b->step = step;
     if (thread_pool_threads(b->threads) > 1 &&
         step_cost_us(&b->rates, b->options.geometry, step, b->wake_us) >= b->wake_us)
@@ -423,22 +507,14 @@ static void run_alone(void *cookie, const struct attention_step *step)
     b->step = NULL;
 }
 
-static void cpu_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                        uint32_t count, void *k, void *v)
+static enum attention_verdict cpu_self_test(struct attention *attention)
 {
     struct cpu_backend *b = (struct cpu_backend *)attention;
-    kv_pool_read(&b->pool, layer, block, slot, count, k, v);
-}
-
-static uint32_t cpu_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids)
-{
-    struct cpu_backend *b = (struct cpu_backend *)attention;
-    return kv_pool_compare(&b->pool, b->options.constants, rows, ids);
-}
-
-static bool cpu_self_test(struct attention *attention)
-{
-    return self_test(((struct cpu_backend *)attention)->kernels);
+    bool agrees = self_test_part(b->kernels, b->test_part++);
+    if (agrees && b->test_part < SELF_TEST_PARTS)
+        return ATTENTION_TEST_RUNS;
+    b->test_part = 0;
+    return agrees ? ATTENTION_TEST_PASSED : ATTENTION_TEST_FAILED;
 }
 
 /* ---- the roof ------------------------------------------------------------------------------------ */
@@ -618,8 +694,6 @@ static void cpu_close(struct attention *attention)
 static const struct attention_ops ops = {
     .close = cpu_close,
     .submit = cpu_submit,
-    .read_kv = cpu_read_kv,
-    .compare_kv = cpu_compare_kv,
     .self_test = cpu_self_test,
     .measure_roof = cpu_measure_roof,
 };

@@ -39,15 +39,20 @@ static double generated_ns(const struct step_rates *r, const struct geometry *g,
     return (double)heads * g->head_dim * r->value_ns;
 }
 
+/* To store, or to compare with what is stored, rows that have the stored format or are converted. */
+static double rows_ns(const struct step_rates *r, const struct geometry *g, uint32_t count, bool as_it_is)
+{
+    uint64_t heads = 2 * (uint64_t)count * g->kv_heads;
+    return as_it_is ? (double)heads * r->key_ns : generated_ns(r, g, heads);
+}
+
 static double appends_ns(const struct step_rates *r, const struct geometry *g,
                          const struct attention_pass *pass, double enough)
 {
     bool as_it_is = pass->k && pass->source_dtype == g->kv_dtype;
     double ns = 0;
-    for (uint32_t i = 0; i < pass->append_count && ns < enough; i++) {
-        uint64_t heads = 2 * (uint64_t)pass->appends[i].count * g->kv_heads;
-        ns += as_it_is ? (double)heads * r->key_ns : generated_ns(r, g, heads);
-    }
+    for (uint32_t i = 0; i < pass->append_count && ns < enough; i++)
+        ns += rows_ns(r, g, pass->appends[i].count, as_it_is);
     return ns;
 }
 
@@ -83,10 +88,28 @@ static double copies_ns(const struct step_rates *r, const struct geometry *g,
     return ns;
 }
 
+static double operations_ns(const struct step_rates *r, const struct geometry *g,
+                            const struct attention_step *step, double enough)
+{
+    double ns = 0;
+    for (uint32_t i = 0; i < step->compare_count && ns < enough; i++)
+        ns += rows_ns(r, g, step->compares[i].count, step->compares[i].dtype == g->kv_dtype);
+    for (uint32_t i = 0; i < step->read_count && ns < enough; i++)
+        ns += rows_ns(r, g, step->reads[i].count, true);
+    for (uint32_t i = 0; i < step->merge_count && ns < enough; i++) {
+        const struct merge_states *m = &step->merges[i];
+        double heads = (double)m->rows * m->heads;
+        ns += heads * r->head_ns + heads * m->states * m->head_dim * r->value_ns;
+    }
+    return ns;
+}
+
 double step_cost_us(const struct step_rates *r, const struct geometry *g, const struct attention_step *step,
                     double enough)
 {
     double ns = copies_ns(r, g, step, enough * 1e3);
+    if (ns < enough * 1e3)
+        ns += operations_ns(r, g, step, enough * 1e3 - ns);
     for (uint32_t p = 0; p < step->pass_count && ns < enough * 1e3; p++)
         ns += pass_ns(r, g, &step->passes[p], enough * 1e3 - ns);
     return ns * 1e-3;

@@ -5,7 +5,9 @@
  *   and weighs them for its rows               keys x query heads of all rows   column_ns
  *   rows are loaded, folded and written        query heads of all rows          head_ns
  *   q, k, v are generated or converted         values                           value_ns
- *   k and v are stored or copied as they are   keys x KV heads, twice           key_ns
+ *   k and v are stored, copied, read or        keys x KV heads, twice           key_ns
+ *     compared as they are
+ *   states are merged                          values; heads of all rows        value_ns; head_ns
  *
  * The rates belong to the geometry, the kernels and the machine, and are measured once, at the start. */
 #ifndef KERNELS_CPU_STEP_COST_H
@@ -30,7 +32,7 @@ struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, 
                                      void *cookie);
 
 /* step_cost_us(rates, g, step, enough): microseconds that one thread would take. Ends counting, with what
- * it has, once that is `enough`. Any thread; a few nanoseconds a row, append and copy. */
+ * it has, once that is `enough`. Any thread; a few nanoseconds a row, append, copy and other operation. */
 double step_cost_us(const struct step_rates *rates, const struct geometry *g,
                     const struct attention_step *step, double enough);
 

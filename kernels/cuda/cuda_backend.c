@@ -30,13 +30,6 @@ enum {
 
 #define ROOF_BYTES_MAX (UINT64_C(8) << 30)
 
-_Static_assert(sizeof(struct cuda_merge_states_pass) % 8 == 0, "no padding");
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- steps --------------------------------------------------------------------------------------- */
 
 static void cuda_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
@@ -46,7 +39,11 @@ static void cuda_submit(struct attention *attention, const struct attention_step
 
 static bool cuda_poll(struct attention *attention, uint64_t ticket)
 {
-    return cuda_queue_is_done(&((struct cuda_backend *)attention)->queue, ticket);
+    struct cuda_backend *b = (struct cuda_backend *)attention;
+    if (!cuda_queue_is_done(&b->queue, ticket))
+        return false;
+    cuda_operations_deliver(b, ticket);
+    return true;
 }
 
 static struct attention_times cuda_times(struct attention *attention, uint64_t ticket)
@@ -65,104 +62,11 @@ static void free_host_memory(struct attention *attention, void *memory, size_t b
     cuda_free_host_memory(&((struct cuda_backend *)attention)->device, memory);
 }
 
-/* ---- reading back -------------------------------------------------------------------------------- */
-
-/* K and V of one block of one layer, in b->block. */
-static bool fetch_block(struct cuda_backend *b, uint32_t layer, uint32_t block)
-{
-    struct cuda_device *d = &b->device;
-    CUdeviceptr from = b->pool.bytes + layer * b->pool.layer_bytes + block * b->pool.block_bytes;
-    if (cuda_failed(d))
-        return false;
-    cuda_enter(d);
-    return cuda_holds(d, d->cu.cuMemcpyDtoHAsync_v2(b->block, from, b->pool.block_bytes, d->stream),
-                      "reading a block") &&
-           cuda_await_stream(d, d->stream, "reading a block");
-}
-
-/* A host pool in which every block of every layer is the one in b->block. */
-static struct kv_pool one_block(const struct cuda_backend *b)
-{
-    struct kv_pool pool = b->layout;
-    pool.bytes = b->block;
-    pool.layer_bytes = pool.block_bytes = 0;
-    return pool;
-}
-
-static void cuda_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                         uint32_t count, void *k, void *v)
-{
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    const struct kv_pool pool = one_block(b);
-    if (fetch_block(b, layer, block))
-        kv_pool_read(&pool, layer, block, slot, count, k, v);
-}
-
-static uint32_t cuda_compare_kv(struct attention *attention, const struct kv_rows *rows, const uint32_t *ids)
-{
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    const struct geometry *g = b->options.geometry;
-    const struct kv_pool pool = one_block(b);
-    size_t row_bytes = (size_t)g->kv_heads * g->head_dim * dtype_bytes(rows->dtype);
-    for (uint32_t done = 0, n; done < rows->count; done += n) {
-        struct kv_rows part = *rows;
-        part.position += done;
-        part.k = (const uint8_t *)rows->k + done * row_bytes;
-        part.v = (const uint8_t *)rows->v + done * row_bytes;
-        part.count = n = smaller(rows->count - done, g->block_size - part.position % g->block_size);
-        if (!fetch_block(b, rows->layer, ids[part.position / g->block_size]))
-            return done;
-        uint32_t equal = kv_pool_compare(&pool, b->options.constants, &part, ids);
-        if (equal < n)
-            return done + equal;
-    }
-    return rows->count;
-}
-
-/* ---- states -------------------------------------------------------------------------------------- */
-
-/* Heads [first, first + n) of the states, in the room for k and v, in place. */
-static void merge_some(struct cuda_backend *b, const struct merge_states *m, size_t first, size_t n)
-{
-    struct cuda_queue *q = &b->queue;
-    size_t all = (size_t)m->rows * m->heads, head_bytes = m->head_dim * dtype_bytes(m->dtype);
-    uint64_t ticket = ++b->base.submitted;
-    cuda_queue_begin(q, ticket);
-    cuda_queue_begin_passes(q);
-    for (uint32_t i = 0; i < m->states; i++) {
-        cuda_queue_copy_in(q, b->k + i * n * head_bytes,
-                           (const uint8_t *)m->o + (i * all + first) * head_bytes, n * head_bytes);
-        cuda_queue_copy_in(q, b->v + i * n * sizeof(float), m->lse + i * all + first, n * sizeof(float));
-    }
-    const struct cuda_merge_states_pass pass = {b->k,      b->v,        b->k,        b->v,
-                                                m->states, (uint32_t)n, m->head_dim, m->dtype};
-    cuda_queue_launch(q, KERNEL_MERGE_STATES, cuda_grid_of((uint32_t)n, (m->head_dim + 31) / 32 * 32), &pass,
-                      sizeof pass);
-    cuda_queue_begin_copies(q, 0);
-    cuda_queue_copy_out(q, (uint8_t *)m->merged_o + first * head_bytes, b->k, n * head_bytes);
-    cuda_queue_copy_out(q, m->merged_lse + first, b->v, n * sizeof(float));
-    cuda_queue_end_copies(q, 0);
-    cuda_queue_end(q, ticket);
-    cuda_queue_await(q, ticket);
-}
-
-static void cuda_merge_states(struct attention *attention, const struct merge_states *m)
-{
-    struct cuda_backend *b = (struct cuda_backend *)attention;
-    size_t all = (size_t)m->rows * m->heads;
-    size_t room = CUDA_GIVEN_BYTES / m->states / (m->head_dim * dtype_bytes(m->dtype));
-    assert(room > 0);
-    for (size_t first = 0, n; first < all && !cuda_failed(&b->device); first += n) {
-        n = all - first < room ? all - first : room;
-        merge_some(b, m, first, n);
-    }
-}
-
 /* ---- measuring ----------------------------------------------------------------------------------- */
 
-static bool cuda_self_test(struct attention *attention)
+static enum attention_verdict cuda_self_test(struct attention *attention)
 {
-    return cuda_self_test_passes(attention, &((struct cuda_backend *)attention)->options);
+    return cuda_self_test_part((struct cuda_backend *)attention);
 }
 
 static double cuda_measure_roof(struct attention *attention)
@@ -217,10 +121,14 @@ static void cuda_close(struct attention *attention)
     (void)d->cu.cuCtxSetCurrent(d->context);
     if (!cuda_failed(d))
         cuda_await_stream(d, d->stream, "what was issued before the end");
+    if (!cuda_failed(d))
+        cuda_self_test_await(b);
     if (attention->hangs) {
         log_line(LOG_ERROR, "the backend has failed: %s", attention->failure);
         return;
     }
+    cuda_self_test_deinit(b);
+    cuda_operations_deinit(b);
     cuda_queue_deinit(&b->queue);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
@@ -234,7 +142,6 @@ static void cuda_close(struct attention *attention)
     cuda_device_close(d);
     free(b->known);
     free(b->partials);
-    free(b->block);
     free(b);
 }
 
@@ -245,9 +152,6 @@ static const struct attention_ops ops = {
     .times = cuda_times,
     .host_memory = take_host_memory,
     .free_host_memory = free_host_memory,
-    .read_kv = cuda_read_kv,
-    .compare_kv = cuda_compare_kv,
-    .merge_states = cuda_merge_states,
     .self_test = cuda_self_test,
     .measure_roof = cuda_measure_roof,
     .time_passes = cuda_time_passes,
@@ -371,7 +275,7 @@ static bool take_pool(struct cuda_backend *b)
 {
     const struct attention_options *o = &b->options;
     struct cuda_device *d = &b->device;
-    uint32_t test_blocks = CUDA_TEST_KEYS / o->geometry->block_size + 1;
+    uint32_t test_blocks = cuda_self_test_blocks(o->geometry);
     kv_pool_lay_out(&b->layout, o->geometry, o->blocks + test_blocks);
     if (b->layout.total_bytes > cuda_free_bytes(d)) {
         snprintf(b->base.failure, sizeof b->base.failure,
@@ -388,11 +292,11 @@ static bool take_pool(struct cuda_backend *b)
         .half_bytes = b->layout.half_bytes,
         .head_bytes = b->layout.head_bytes,
         .slot_bytes = b->layout.slot_bytes,
-        .stride = o->table_stride > test_blocks ? o->table_stride : test_blocks,
+        .stride = o->table_stride,
     };
     b->pool.bytes = cuda_allocate(d, b->layout.total_bytes, "the KV pool");
     b->pool.tables =
-        cuda_allocate(d, (o->table_rows + UINT64_C(1)) * b->pool.stride * sizeof(uint32_t), "block tables");
+        cuda_allocate(d, (uint64_t)o->table_rows * b->pool.stride * sizeof(uint32_t), "block tables");
     return !cuda_failed(d) &&
            cuda_holds(d, d->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, d->stream),
                       "clearing the KV pool") &&
@@ -483,11 +387,10 @@ static int take_memory(struct cuda_backend *b)
     b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
     b->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "slopes");
-    b->known = calloc(o->table_rows + 1, sizeof *b->known);
+    b->known = calloc(o->table_rows + UINT64_C(1), sizeof *b->known);
     b->partials = calloc(o->partials_max + UINT64_C(1), sizeof *b->partials);
-    b->block = malloc(b->layout.block_bytes);
     b->constants_version = UINT64_MAX;
-    return cuda_failed(d) || !b->known || !b->partials || !b->block ? ATTND_NO_MEMORY : 0;
+    return cuda_failed(d) || !b->known || !b->partials || !cuda_operations_init(b) ? ATTND_NO_MEMORY : 0;
 }
 
 /* What the largest plan takes in the control buffer, whatever its cut (plan.h): items
@@ -514,8 +417,15 @@ static int open_all(struct cuda_backend *b)
     int rc = load_kernels(b);
     if (rc == 0)
         rc = take_memory(b);
-    if (rc != 0 || cuda_self_test(&b->base))
+    if (rc == 0 && !cuda_self_test_init(b))
+        rc = ATTND_NO_MEMORY;
+    if (rc != 0)
         return rc;
+    enum attention_verdict verdict;
+    while ((verdict = cuda_self_test(&b->base)) == ATTENTION_TEST_RUNS) {
+    }
+    if (verdict == ATTENTION_TEST_PASSED)
+        return 0;
     if (!cuda_failed(&b->device))
         snprintf(b->base.failure, sizeof b->base.failure,
                  "CUDA: the kernels differ from the reference on this GPU");
@@ -552,10 +462,8 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     b->base.ops = &ops;
     b->base.step_timeout_s = options->step_timeout_s;
     b->options = *options;
-    if (b->options.rows_max < CUDA_TEST_ROWS)
-        b->options.rows_max = CUDA_TEST_ROWS;
     uint32_t partitions = options->table_stride * options->geometry->block_size / PAGED_PARTITION + 1;
-    uint32_t least = options->geometry->layout == LAYOUT_VLLM ? partitions : CUDA_TEST_ROWS;
+    uint32_t least = options->geometry->layout == LAYOUT_VLLM ? partitions : 0;
     if (b->options.partials_max < least) /* the longest row has room */
         b->options.partials_max = least;
     int rc = check_kernel(options, error);

@@ -1,5 +1,5 @@
-/* cuda_backend.h - the CUDA backend's own structure: what cuda_backend.c opens, and cuda_step.c writes
- * steps down with. */
+/* cuda_backend.h - the CUDA backend's own structure: what cuda_backend.c opens, and cuda_step.c and
+ * cuda_operations.c write steps down with. */
 #ifndef KERNELS_CUDA_BACKEND_H
 #define KERNELS_CUDA_BACKEND_H
 
@@ -13,8 +13,9 @@ enum {
     CUDA_GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
     CUDA_PASS_OPERATIONS = 64,   /* of a pass, at most, without its appends */
     CUDA_WIDTHS_MAX = 5,
-    CUDA_MEMBER_SIZES = 3, /* 1, 2 and CUDA_MEMBERS_MAX members */
-    CUDA_PREPARED_MAX = 8  /* plans of a step that are remembered: one a window */
+    CUDA_MEMBER_SIZES = 3,      /* 1, 2 and CUDA_MEMBERS_MAX members */
+    CUDA_PREPARED_MAX = 8,      /* plans of a step that are remembered: one a window */
+    CUDA_COMPARED_MAX = 1 << 16 /* thread blocks that compare at a time; a step of more is issued in parts */
 };
 
 /* Pieces of items of up to so many packed columns, and the kernel for them. */
@@ -47,6 +48,23 @@ struct cuda_prepared_plan {
     } items[CUDA_WIDTHS_MAX][CUDA_MEMBER_SIZES];
 };
 
+/* Rows [first, first + count) of a comparison, whose results begin at that of a thread block. */
+struct cuda_compared_rows {
+    uint32_t *equal;
+    uint32_t first, count, block;
+};
+
+/* What a step in flight compares. */
+struct cuda_compared {
+    uint64_t ticket;
+    uint32_t *results; /* [CUDA_COMPARED_MAX] by thread block: how many of its rows are equal; pinned */
+    uint32_t used;
+    struct cuda_compared_rows *rows; /* [CUDA_COMPARED_MAX] */
+    uint32_t count;
+};
+
+struct cuda_self_test;
+
 struct cuda_backend {
     struct attention base;
     struct attention_options options;
@@ -64,7 +82,7 @@ struct cuda_backend {
     struct cuda_pool pool;
     CUdeviceptr maps;             /* the pool as the copy engine sees it, two CUtensorMaps; 0: not used */
     uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
-    struct cuda_known_row *known; /* [table_rows + 1] */
+    struct cuda_known_row *known; /* [table_rows] */
     CUdeviceptr q, k, v, partial_ml, partial_o;
     CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
     unsigned side;
@@ -74,7 +92,10 @@ struct cuda_backend {
     struct cuda_prepared_plan prepared[CUDA_PREPARED_MAX]; /* of the buffer as it was emptied the last time */
     uint32_t prepared_count;
     uint64_t prepared_since; /* cuda_queue.emptied */
-    uint8_t *block;          /* [block_bytes of a layer] to read one back */
+
+    struct cuda_compared compared_of[ATTENTION_STEPS_IN_FLIGHT],
+        *compared; /* and of the step being written */
+    struct cuda_self_test *test;
 };
 
 static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
@@ -88,5 +109,14 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
 /* cuda_step_attention: write down the attention of a pass of a step. */
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,
                          const struct attention_pass *pass);
+
+/* cuda_operations_init: memory for results; false where there is none. cuda_operations_deinit() also then. */
+MUST_USE bool cuda_operations_init(struct cuda_backend *b);
+void cuda_operations_deinit(struct cuda_backend *b);
+
+/* cuda_operations_add: write down the compares, reads and merges of a step. cuda_operations_deliver: put the
+ * results of compares where they belong, when the step `ticket` is done; again without effect. */
+void cuda_operations_add(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
+void cuda_operations_deliver(struct cuda_backend *b, uint64_t ticket);
 
 #endif

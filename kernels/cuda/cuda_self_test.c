@@ -1,32 +1,46 @@
 /* cuda_self_test.c - see cuda_self_test.h. Two rows of the first layer: one finished by an item, one
- * cut into chunks and merged. */
+ * cut into chunks and merged. What writes the step down is a second struct cuda_backend: pool and kernels of the
+ * one that is tested, all else its own. */
 #include "kernels/cuda/cuda_self_test.h"
 
+#include "config/clock.h"
 #include "kernels/numeric.h"
 #include "kernels/reference.h"
+#include "kernels/values.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Of the largest element of a head: several roundings of bf16; a wrong key or factor is more. */
 static const double TOLERANCE = 0.02;
 
-/* Keys as they are stored. */
-struct source {
-    const struct attention_options *o;
-    struct value_source values;
+static const struct value_source test_values = {.seed = 7, .content = 1};
+static const uint32_t test_keys[CUDA_TEST_ROWS] = {CUDA_TEST_KEYS, CUDA_TEST_KEYS - 7};
+
+enum { CONTROL_BYTES = 1 << 20 };
+
+struct cuda_self_test {
+    struct cuda_backend own;
+    uint32_t *table; /* of its one sequence, row 0 */
+    uint8_t *o;      /* [CUDA_TEST_ROWS][query_heads][head_dim], pinned */
+    uint64_t ticket; /* of the latest test */
+    bool runs, done; /* done: by the GPU */
+    double begun_s;
+    uint32_t compared; /* heads of rows */
 };
 
+/* Keys as they are stored. */
 static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
 {
-    const struct source *s = cookie;
-    const struct geometry *g = s->o->geometry;
-    const struct model_constants *c = s->o->constants;
+    const struct attention_options *o = cookie;
+    const struct geometry *g = o->geometry;
+    const struct model_constants *c = o->constants;
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     for (int i = 0; i < 2; i++) {
         float *row = i ? v : k, scale = i ? c->v_scale[kv_head] : c->k_scale[kv_head];
-        values_row(s->values, position, 0, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
+        values_row(test_values, position, 0, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
         for (uint32_t d = 0; d < g->head_dim; d++)
             row[d] /= scale;
         numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
@@ -34,73 +48,160 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     }
 }
 
-static bool row_agrees(struct source *s, uint32_t keys, const uint8_t *o)
+/* Whether a head of a row is right. */
+static bool head_agrees(struct cuda_self_test *t, uint32_t row, uint32_t head)
 {
-    const struct geometry *g = s->o->geometry;
-    for (uint32_t head = 0; head < g->query_heads; head++) {
-        float q[HEAD_DIM_MAX];
-        double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
-        uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-        values_row(s->values, keys - 1, 0, VALUES_Q, head, g->head_dim, q);
-        numeric_from_float(g->dtype, q, g->head_dim, rounded);
-        numeric_to_float(g->dtype, rounded, g->head_dim, q);
-        reference_row(g, s->o->constants, 0, keys, head, q, load_kv, s, expected, &lse);
-        for (uint32_t d = 0; d < g->head_dim; d++) {
-            double got = (double)numeric_load(g->dtype, o, (size_t)head * g->head_dim + d);
-            largest = fmax(largest, fabs(expected[d]));
-            worst = isfinite(got) ? fmax(worst, fabs(got - expected[d])) : INFINITY;
-        }
-        if (!(worst <= TOLERANCE * largest))
-            return false;
+    struct attention_options *o = &t->own.options;
+    const struct geometry *g = o->geometry;
+    float q[HEAD_DIM_MAX];
+    double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    values_row(test_values, test_keys[row] - 1, 0, VALUES_Q, head, g->head_dim, q);
+    numeric_from_float(g->dtype, q, g->head_dim, rounded);
+    numeric_to_float(g->dtype, rounded, g->head_dim, q);
+    reference_row(g, o->constants, 0, test_keys[row], head, q, load_kv, o, expected, &lse);
+    for (uint32_t d = 0; d < g->head_dim; d++) {
+        double got =
+            (double)numeric_load(g->dtype, t->o, ((size_t)row * g->query_heads + head) * g->head_dim + d);
+        largest = fmax(largest, fabs(expected[d]));
+        worst = isfinite(got) ? fmax(worst, fabs(got - expected[d])) : INFINITY;
     }
-    return true;
+    return worst <= TOLERANCE * largest;
 }
 
-bool cuda_self_test_passes(struct attention *attention, const struct attention_options *options)
+static void submit(struct cuda_self_test *t)
 {
-    const struct geometry *g = options->geometry;
-    const uint32_t row = options->table_rows, blocks = CUDA_TEST_KEYS / g->block_size + 1;
-    struct source source = {options, {.seed = 7, .content = 1}};
-    const struct plan_row rows[CUDA_TEST_ROWS] = {{row, CUDA_TEST_KEYS}, {row, CUDA_TEST_KEYS - 7}};
+    const struct geometry *g = t->own.options.geometry;
+    const struct plan_row rows[CUDA_TEST_ROWS] = {{0, test_keys[0]}, {0, test_keys[1]}};
     uint32_t first[CUDA_TEST_ROWS], end = (CUDA_TEST_KEYS + CHUNK_TOKENS - 1) / CHUNK_TOKENS, chunk = 0;
     const uint32_t item_rows[] = {0, 1, 1};
     struct plan_item items[3] = {0};
     struct plan_part parts[2];
     for (int i = 0; i < CUDA_TEST_ROWS; i++)
         first[i] = plan_first_key(rows[i].keys, g->window[0]) / CHUNK_TOKENS;
-    items[0] = (struct plan_item){row, first[0], end - first[0], 0, 1, PLAN_NO_PARTIAL};
+    items[0] = (struct plan_item){0, first[0], end - first[0], 0, 1, PLAN_NO_PARTIAL};
     for (; first[1] + chunk < end; chunk++) {
-        items[1 + chunk] = (struct plan_item){row, first[1] + chunk, 1, 1 + chunk, 1, chunk};
+        items[1 + chunk] = (struct plan_item){0, first[1] + chunk, 1, 1 + chunk, 1, chunk};
         parts[chunk] = (struct plan_part){chunk, first[1] + chunk + 1, PLAN_CHUNK};
     }
     const struct plan_merge merge = {1, 0, chunk};
     const struct plan plan = {rows,           items,     item_rows, &merge, parts,
                               CUDA_TEST_ROWS, 1 + chunk, 1,         chunk,  NULL};
     assert(!plan_fault(&plan, g->window[0]));
-
-    size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    uint32_t *table = malloc(blocks * sizeof *table);
-    uint8_t *o = malloc(CUDA_TEST_ROWS * row_bytes);
-    if (!table || !o)
-        abort();
-    for (uint32_t i = 0; i < blocks; i++)
-        table[i] = options->blocks + i;
-    const struct kv_append append = {row, 0, CUDA_TEST_KEYS, 0, source.values};
-    const struct value_source q_source[CUDA_TEST_ROWS] = {source.values, source.values};
+    const struct kv_append append = {0, 0, CUDA_TEST_KEYS, 0, test_values};
+    const struct value_source q_source[CUDA_TEST_ROWS] = {test_values, test_values};
     const struct attention_pass pass = {
-        .appends = &append, .append_count = 1, .plan = &plan, .q_source = q_source, .o = o};
-    const struct table_use use = {row, blocks, 1};
-    const struct attention_step step = {.tables = table, /* whichever row it is */
-                                        .stride = 0,
-                                        .uses = &use,
-                                        .use_count = 1,
-                                        .passes = &pass,
-                                        .pass_count = 1};
-    uint64_t ticket = attention_submit(attention, &step);
-    attention_await(attention, ticket);
-    bool ok = !attention_failure(attention) && row_agrees(&source, rows[0].keys, o) &&
-              row_agrees(&source, rows[1].keys, o + row_bytes);
-    free(table);
-    free(o);
-    return ok;
+        .appends = &append, .append_count = 1, .plan = &plan, .q_source = q_source, .o = t->o};
+    const struct table_use use = {0, cuda_self_test_blocks(g), 1};
+    const struct attention_step step = {
+        .tables = t->table, .uses = &use, .use_count = 1, .passes = &pass, .pass_count = 1};
+    cuda_step_submit(&t->own, &step, ++t->ticket);
+}
+
+enum attention_verdict cuda_self_test_part(struct cuda_backend *b)
+{
+    struct cuda_self_test *t = b->test;
+    uint32_t limit_s = b->base.step_timeout_s ? b->base.step_timeout_s : ATTENTION_STEP_TIMEOUT_S;
+    uint32_t heads = b->options.geometry->query_heads;
+    if (!t->runs) {
+        t->runs = true;
+        t->done = false;
+        t->compared = 0;
+        t->begun_s = clock_s();
+        submit(t);
+    } else if (!t->done) {
+        double now = clock_s(); /* ahead of the look, for a process that was stopped */
+        t->done = cuda_queue_is_done(&t->own.queue, t->ticket);
+        if (!t->done && now > t->begun_s + limit_s)
+            attention_fail(&b->base, "the device hangs: the self-test is not finished after %u s", limit_s);
+    } else {
+        bool agrees = head_agrees(t, t->compared / heads, t->compared % heads);
+        t->runs = agrees && ++t->compared < CUDA_TEST_ROWS * heads;
+        if (!t->runs)
+            return agrees ? ATTENTION_TEST_PASSED : ATTENTION_TEST_FAILED;
+    }
+    t->runs = !cuda_failed(&b->device);
+    return t->runs ? ATTENTION_TEST_RUNS : ATTENTION_TEST_FAILED;
+}
+
+void cuda_self_test_await(struct cuda_backend *b)
+{
+    const struct cuda_self_test *t = b->test;
+    if (t && t->runs && !t->done)
+        cuda_await_stream(&b->device, t->own.device.stream, "the self-test");
+}
+
+/* ---- init and deinit ----------------------------------------------------------------------------- */
+
+bool cuda_self_test_init(struct cuda_backend *b)
+{
+    const struct geometry *g = b->options.geometry;
+    uint32_t blocks = cuda_self_test_blocks(g);
+    size_t q_heads = (size_t)g->layers * g->query_heads, kv_heads = (size_t)g->layers * g->kv_heads,
+           lse_bytes = CUDA_TEST_ROWS * (size_t)g->query_heads * sizeof(float),
+           o_bytes = CUDA_TEST_ROWS * (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    struct cuda_self_test *t = b->test = calloc(1, sizeof *t);
+    if (!t)
+        return false;
+    struct cuda_backend *own = &t->own;
+    struct cuda_device *d = &own->device;
+    own->base.info = b->base.info;
+    own->options = b->options;
+    own->options.rows_max = own->options.partials_max = CUDA_TEST_ROWS;
+    memcpy(own->widths, b->widths, sizeof own->widths);
+    own->width_count = b->width_count;
+    own->merge_together_max = b->merge_together_max;
+    own->members = b->members;
+    own->cluster_bits = b->cluster_bits;
+    own->layout = b->layout;
+    own->pool = b->pool;
+    own->pool.stride = blocks;
+    own->maps = b->maps;
+    own->constants_version = UINT64_MAX;
+    if (!cuda_device_share(d, &b->device) || !cuda_queue_init(&own->queue, d, CONTROL_BYTES))
+        return false;
+    memcpy(own->queue.kernels, b->queue.kernels, sizeof own->queue.kernels);
+    own->pool.tables = cuda_allocate(d, blocks * sizeof(uint32_t), "the self-test");
+    own->q = cuda_allocate(d, o_bytes, "the self-test");
+    for (int i = 0; i < CUDA_SIDES; i++) {
+        own->o[i] = cuda_allocate(d, o_bytes, "the self-test");
+        own->lse[i] = cuda_allocate(d, lse_bytes, "the self-test");
+    }
+    own->partial_ml = cuda_allocate(d, 2 * lse_bytes, "the self-test");
+    own->partial_o = cuda_allocate(d, lse_bytes * g->head_dim, "the self-test");
+    own->k_scale = cuda_allocate(d, kv_heads * sizeof(float), "the self-test");
+    own->v_scale = cuda_allocate(d, kv_heads * sizeof(float), "the self-test");
+    own->sinks = cuda_allocate(d, q_heads * sizeof(float), "the self-test");
+    own->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "the self-test");
+    own->known = calloc(1, sizeof *own->known);
+    own->partials = calloc(CUDA_TEST_ROWS, sizeof *own->partials);
+    t->table = calloc(blocks, sizeof *t->table);
+    t->o = cuda_host_memory(d, o_bytes);
+    for (uint32_t i = 0; t->table && i < blocks; i++)
+        t->table[i] = b->options.blocks + i;
+    return own->known && own->partials && t->table && t->o && !cuda_failed(d);
+}
+
+void cuda_self_test_deinit(struct cuda_backend *b)
+{
+    struct cuda_self_test *t = b->test;
+    if (!t)
+        return;
+    struct cuda_backend *own = &t->own;
+    struct cuda_device *d = &own->device;
+    const CUdeviceptr all[] = {own->pool.tables, own->q,       own->partial_ml, own->partial_o,
+                               own->k_scale,     own->v_scale, own->sinks,      own->alibi};
+    cuda_queue_deinit(&own->queue);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        cuda_free(d, all[i]);
+    for (int i = 0; i < CUDA_SIDES; i++) {
+        cuda_free(d, own->o[i]);
+        cuda_free(d, own->lse[i]);
+    }
+    cuda_free_host_memory(d, t->o);
+    cuda_device_unshare(d);
+    free(own->known);
+    free(own->partials);
+    free(t->table);
+    free(t);
 }

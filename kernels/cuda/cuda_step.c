@@ -1,6 +1,6 @@
 /* cuda_step.c - what a step does on the GPU, written down in a queue (queue.h) and issued together:
  *
- *   table changes -> copies
+ *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)
  *   for each pass:  k, v -> append;  q (copied or generated) -> items -> merges -> o, lse
  *
  * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
@@ -699,6 +699,7 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
     update_constants(b);
     update_tables(b, step);
     make_copies(b, step);
+    cuda_operations_add(b, step, ticket);
     cuda_queue_begin_passes(&b->queue);
     for (uint32_t i = 0; i < step->pass_count && !cuda_failed(&b->device); i++) {
         const struct attention_pass *pass = &step->passes[i];

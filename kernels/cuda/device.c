@@ -131,6 +131,14 @@ static int attribute(struct cuda_device *d, CUdevice_attribute which)
     return value;
 }
 
+static bool make_streams(struct cuda_device *d)
+{
+    static const char making[] = "making a stream";
+    return cuda_holds(d, d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), making) &&
+           cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), making) &&
+           cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), making);
+}
+
 static bool take(struct cuda_device *d, uint32_t index)
 {
     int count = 0;
@@ -160,10 +168,7 @@ static bool take(struct cuda_device *d, uint32_t index)
              (double)memory / 0x1p30);
     return !cuda_failed(d) &&
            cuda_holds(d, d->cu.cuDevicePrimaryCtxRetain(&d->context, d->device), "making a context") &&
-           cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "making a context") &&
-           cuda_holds(d, d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), "making a stream") &&
-           cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), "making a stream") &&
-           cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), "making a stream");
+           cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "making a context") && make_streams(d);
 }
 
 int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *owner)
@@ -178,8 +183,16 @@ int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *ow
     return ATTND_NOT_FOUND;
 }
 
+bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
+{
+    *d = *of;
+    d->stream = d->copies = d->swaps = NULL;
+    memset(d->pinned, 0, sizeof d->pinned);
+    return make_streams(d);
+}
+
 /* Results are not looked at: after a failure they all say so again. */
-void cuda_device_close(struct cuda_device *d)
+void cuda_device_unshare(struct cuda_device *d)
 {
     if (d->swaps)
         (void)d->cu.cuStreamDestroy_v2(d->swaps);
@@ -187,6 +200,11 @@ void cuda_device_close(struct cuda_device *d)
         (void)d->cu.cuStreamDestroy_v2(d->copies);
     if (d->stream)
         (void)d->cu.cuStreamDestroy_v2(d->stream);
+}
+
+void cuda_device_close(struct cuda_device *d)
+{
+    cuda_device_unshare(d);
     if (d->context)
         (void)d->cu.cuDevicePrimaryCtxRelease_v2(d->device);
     cuda_driver_unload(&d->cu);

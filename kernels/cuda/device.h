@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-enum { CUDA_PINNED_MAX = 16 };
+enum { CUDA_PINNED_MAX = 32 };
 
 struct cuda_pinned {
     const uint8_t *memory;
@@ -37,6 +37,11 @@ struct cuda_device {
  * (no driver, no such GPU) with a sentence in owner->failure and nothing to close. */
 MUST_USE int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *owner);
 void cuda_device_close(struct cuda_device *d);
+
+/* cuda_device_share(d, of): the same GPU and context, with streams of its own, for work beside that of `of`,
+ * which is closed later. False after a failure; cuda_device_unshare() also then. */
+MUST_USE bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of);
+void cuda_device_unshare(struct cuda_device *d);
 
 /* cuda_enter: make the context the calling thread's. */
 void cuda_enter(struct cuda_device *d);

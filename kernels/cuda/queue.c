@@ -23,6 +23,7 @@ const char *const cuda_kernel_names[KERNEL_COUNT] = {
 enum kind {
     LAUNCH,
     COPY_IN,
+    COPY_BACK,
     COPY_OUT,     /* on the stream of copies, like */
     BEGIN_COPIES, /* wait there for what is computed, for the outputs of `side`; */
     END_COPIES,   /* they are copied; */
@@ -89,8 +90,11 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
         cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, d->stream),
                    "copying %zu bytes to the GPU", x->bytes);
         break;
+    case COPY_BACK:
     case COPY_OUT:
-        cuda_holds(d, d->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes, d->copies),
+        cuda_holds(d,
+                   d->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes,
+                                              x->kind == COPY_OUT ? d->copies : d->stream),
                    "copying %zu bytes from the GPU", x->bytes);
         break;
     case BEGIN_COPIES:
@@ -253,15 +257,20 @@ static void issue_all(struct cuda_queue *q)
     q->preparation.count = q->passes.count = 0;
 }
 
+void cuda_queue_finish_part(struct cuda_queue *q)
+{
+    issue_all(q);
+    cuda_await_stream(q->d, q->d->stream, "a part of a step");
+    empty_slot(q);
+}
+
 void cuda_queue_reserve(struct cuda_queue *q, size_t bytes, uint32_t n)
 {
     bytes += (size_t)n * ALIGNMENT;
     assert(bytes <= q->control_bytes);
     if (bytes <= q->slot->top - q->slot->used && n <= OPERATIONS_MAX - q->now->count)
         return;
-    issue_all(q);
-    cuda_await_stream(q->d, q->d->stream, "a part of a step");
-    empty_slot(q);
+    cuda_queue_finish_part(q);
 }
 
 void *cuda_queue_take(struct cuda_queue *q, size_t n, size_t size)
@@ -324,6 +333,11 @@ void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, 
 void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes)
 {
     add_copy(q, COPY_OUT, from, to, bytes);
+}
+
+void cuda_queue_copy_back(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes)
+{
+    add_copy(q, COPY_BACK, from, to, bytes);
 }
 
 void cuda_queue_await_side(struct cuda_queue *q, unsigned side)

@@ -1,6 +1,6 @@
 /* queue.h - what a step does on the GPU: written down first, then issued together.
  *
- * A step's operations come in two lists: a preparation (tables, copies) and its passes. Control data
+ * A step's operations come in two lists: a preparation (tables, copies, comparisons and the like) and its passes. Control data
  * that they need (table entries, appends, plans) is put into a pinned buffer, which is uploaded at once
  * before anything runs. Everything is in order on one stream; outputs are copied on a second one, while
  * the next pass is computed. Blocks are swapped on a third one, beside the step's computation. There
@@ -31,6 +31,8 @@ enum {
     XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                      \
     XX(KERNEL_APPEND, "append")                                                                              \
     XX(KERNEL_GENERATE_Q, "generate_q")                                                                      \
+    XX(KERNEL_COMPARE_KV, "compare_kv")                                                                      \
+    XX(KERNEL_READ_KV, "read_kv")                                                                            \
     XX(KERNEL_MERGE_STATES, "merge_states")                                                                  \
     XX(KERNEL_STAMP, "stamp")                                                                                \
     XX(KERNEL_READ_ALL, "read_all")                                                                          \
@@ -130,6 +132,9 @@ struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t tic
  * what there is. */
 void cuda_queue_reserve(struct cuda_queue *q, size_t bytes, uint32_t n);
 
+/* cuda_queue_finish_part: issue what is written down and wait until it is done; control data is void then. */
+void cuda_queue_finish_part(struct cuda_queue *q);
+
 /* cuda_queue_take: room for an array in the control buffer, which was reserved, to be filled by the
  * caller. cuda_queue_put: a copy of one; its device address. */
 void *cuda_queue_take(struct cuda_queue *q, size_t n, size_t size);
@@ -148,6 +153,9 @@ struct cuda_grid {
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
+
+/* cuda_queue_copy_back: to the host, in its turn among the kernels, unlike outputs. */
+void cuda_queue_copy_back(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes);
 
 /* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls, which come
  * right after cuda_queue_begin(). A GPU makes copies of one direction in the order in which they

@@ -57,6 +57,21 @@ static void run_row(const struct reference_backend *b, const struct attention_st
     }
 }
 
+static void run_operations(const struct reference_backend *b, const struct attention_step *step)
+{
+    for (uint32_t i = 0; i < step->compare_count; i++) {
+        const struct kv_compare *c = &step->compares[i];
+        *c->equal = kv_pool_compare(&b->pool, b->options.constants, c, 0, c->count,
+                                    step->tables + (uint64_t)c->table * step->stride);
+    }
+    for (uint32_t i = 0; i < step->read_count; i++) {
+        const struct kv_read *r = &step->reads[i];
+        kv_pool_read(&b->pool, r, 0, r->count, step->tables + (uint64_t)r->table * step->stride);
+    }
+    for (uint32_t i = 0; i < step->merge_count; i++)
+        merge_states_on_host(&step->merges[i], 0, (size_t)step->merges[i].rows * step->merges[i].heads);
+}
+
 static void reference_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     (void)ticket; /* done when this returns */
@@ -65,6 +80,7 @@ static void reference_submit(struct attention *attention, const struct attention
         for (uint32_t layer = 0; layer < b->options.geometry->layers; layer++)
             kv_pool_copy(&b->pool, &b->host, &step->copies[i], layer);
     }
+    run_operations(b, step);
     for (uint32_t p = 0; p < step->pass_count; p++) {
         const struct attention_pass *pass = &step->passes[p];
         for (uint32_t i = 0; i < pass->append_count; i++)
@@ -78,24 +94,10 @@ static void reference_submit(struct attention *attention, const struct attention
     }
 }
 
-static void reference_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                              uint32_t count, void *k, void *v)
-{
-    struct reference_backend *b = (struct reference_backend *)attention;
-    kv_pool_read(&b->pool, layer, block, slot, count, k, v);
-}
-
-static uint32_t reference_compare_kv(struct attention *attention, const struct kv_rows *rows,
-                                     const uint32_t *ids)
-{
-    struct reference_backend *b = (struct reference_backend *)attention;
-    return kv_pool_compare(&b->pool, b->options.constants, rows, ids);
-}
-
-static bool reference_self_test(struct attention *attention)
+static enum attention_verdict reference_self_test(struct attention *attention)
 {
     (void)attention;
-    return true; /* it is what the others are compared with */
+    return ATTENTION_TEST_PASSED; /* it is what the others are compared with */
 }
 
 static double reference_measure_roof(struct attention *attention)
@@ -115,8 +117,6 @@ static void reference_close(struct attention *attention)
 static const struct attention_ops ops = {
     .close = reference_close,
     .submit = reference_submit,
-    .read_kv = reference_read_kv,
-    .compare_kv = reference_compare_kv,
     .self_test = reference_self_test,
     .measure_roof = reference_measure_roof,
 };

@@ -7,6 +7,7 @@
  *           as FlashAttention's tests have it. Where a GPU's tensor cores take p in 16 bits, so does
  *           the loop
  *   states  the outputs merged as attention states, against double precision, and in place
+ *   rows    compares, reads and merges of steps (operations.c)
  *   bits    the same rows one at a time, together, cut at every level and at random, sharing items or
  *           not, by one thread and by three, and with other block ids, after a way to the host and
  *           back: all identical
@@ -33,6 +34,7 @@
 #include "scheduler/planner.h"
 #include "tests/conformance/cover.h"
 #include "tests/conformance/grid.h"
+#include "tests/conformance/operations.h"
 #include "tests/conformance/plans.h"
 
 #include <math.h>
@@ -143,12 +145,12 @@ static void handed_in(const struct world *w, uint64_t content, uint32_t at, uint
 }
 
 /* The same as it must be stored. */
-static void stored(const struct world *w, uint64_t content, uint32_t at, enum values_tensor tensor,
-                   uint32_t head, float *row)
+static void stored(const struct world *w, uint64_t content, uint32_t at, uint32_t layer,
+                   enum values_tensor tensor, uint32_t head, float *row)
 {
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    float scale = tensor == VALUES_K ? w->k_scale[LAYER][head] : w->v_scale[LAYER][head];
-    handed_in(w, content, at, LAYER, tensor, head, row);
+    float scale = tensor == VALUES_K ? w->k_scale[layer][head] : w->v_scale[layer][head];
+    handed_in(w, content, at, layer, tensor, head, row);
     bool as_is = w->source == SOURCE_KV_DTYPE || (w->source == SOURCE_DTYPE && w->g.dtype == w->g.kv_dtype);
     for (uint32_t d = 0; !as_is && d < w->g.head_dim; d++)
         row[d] /= scale;
@@ -328,8 +330,8 @@ static struct world *make_world(const struct setting *t)
         for (uint32_t at = 0; at < w->shape->sequences[s].length; at++) {
             for (uint32_t head = 0; head < w->g.kv_heads; head++) {
                 uint64_t content = content_of(w->shape, s, at);
-                stored(w, content, at, VALUES_K, head, w->k + kv_index(w, s, at, head));
-                stored(w, content, at, VALUES_V, head, w->v + kv_index(w, s, at, head));
+                stored(w, content, at, LAYER, VALUES_K, head, w->k + kv_index(w, s, at, head));
+                stored(w, content, at, LAYER, VALUES_V, head, w->v + kv_index(w, s, at, head));
             }
         }
     }
@@ -836,7 +838,8 @@ static bool states_merge(struct instance *x)
     bool ok = true;
     memcpy(states, x->o, x->o_bytes);
     memcpy(lse, x->lse, x->lse_bytes);
-    attention_merge_states(x->attention, &m);
+    struct attention_step step = {.merges = &m, .merge_count = 1};
+    ok = run_step(x, &step, 0);
     for (uint32_t head = 0; ok && head < g->query_heads; head++) {
         double largest = -INFINITY, sum = 0, size = 0, worst = 0;
         for (uint32_t i = 0; i < w->row_count; i++)
@@ -859,14 +862,48 @@ static bool states_merge(struct instance *x)
     }
     m.merged_o = states;
     m.merged_lse = lse;
-    attention_merge_states(x->attention, &m);
-    bool same =
-        memcmp(states, merged, o_bytes) == 0 && memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
+    bool same = run_step(x, &step, 0) && memcmp(states, merged, o_bytes) == 0 &&
+                memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
     free(lse);
     free(merged_lse);
     free(states);
     free(merged);
     return !ok ? broken("merged states are wrong") : same || broken("states merged in place are others");
+}
+
+/* One head of a token, for operations.c. */
+static void row_of(void *cookie, bool stands, uint32_t sequence, uint32_t position, uint32_t layer,
+                   enum values_tensor tensor, uint32_t head, float *row)
+{
+    const struct world *w = cookie;
+    uint64_t content = content_of(w->shape, sequence, position);
+    if (stands)
+        stored(w, content, position, layer, tensor, head, row);
+    else
+        handed_in(w, content, position, layer, tensor, head, row);
+}
+
+/* Compares, reads and merges. What is generated is handed in as it stands, since its format is f32. */
+static bool operations_hold(struct instance *x)
+{
+    const struct world *w = x->w;
+    uint32_t lengths[SEQUENCES_MAX];
+    for (uint32_t s = 0; s < w->shape->count; s++)
+        lengths[s] = w->shape->sequences[s].length;
+    struct world *cookie = (struct world *)(uintptr_t)w;
+    const struct operations_world operations = {.attention = x->attention,
+                                                .g = &w->g,
+                                                .tables = x->tables,
+                                                .stride = w->stride,
+                                                .sequences = w->shape->count,
+                                                .lengths = lengths,
+                                                .version = x->steps,
+                                                .given =
+                                                    w->source == SOURCE_DTYPE ? w->g.dtype : w->g.kv_dtype,
+                                                .row = row_of,
+                                                .cookie = cookie};
+    const char *wrong = operations_fault(&operations);
+    return !wrong || broken("%s", wrong);
 }
 
 /* A backend that is one of the CPU's instruction sets, or "cuda". What all is compared with: every row
@@ -888,7 +925,8 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
         note_outputs(&alone);
     ok = ok && guards_hold(&alone) && errors_hold(&alone, ratio) && states_merge(&alone) &&
          all_cuts_agree(&together, &alone, "together") &&
-         all_cuts_agree(&threads, &alone, "with three threads and other blocks");
+         all_cuts_agree(&threads, &alone, "with three threads and other blocks") && operations_hold(&alone) &&
+         operations_hold(&threads);
     close_instance(&alone);
     close_instance(&together);
     close_instance(&threads);
@@ -910,7 +948,8 @@ static bool check_paged(const struct world *w, double *ratio)
         note_outputs(&x);
     for (uint32_t row = 0; ok && w->kernel != ATTENTION_AUTO && row < w->row_count; row++)
         ok = run_plan(&alone, row, 1, CUT_ROW, false);
-    ok = ok && (w->kernel == ATTENTION_AUTO || same_bits(&x, &alone, "together", CUT_ROW, false));
+    ok = ok && (w->kernel == ATTENTION_AUTO || same_bits(&x, &alone, "together", CUT_ROW, false)) &&
+         operations_hold(&x);
     close_instance(&x);
     close_instance(&alone);
     return ok;
@@ -925,6 +964,7 @@ static bool check_reference(const struct world *w, double *ratio)
     ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) && errors_hold(&x, ratio);
     if (ok)
         note_outputs(&x);
+    ok = ok && operations_hold(&x);
     close_instance(&x);
     return ok;
 }

@@ -8,8 +8,8 @@
 
 int __wrap_cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                         FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES]);
-bool __real_cuda_self_test_passes(struct attention *attention, const struct attention_options *options);
-bool __wrap_cuda_self_test_passes(struct attention *attention, const struct attention_options *options);
+enum attention_verdict __real_cuda_self_test_part(struct cuda_backend *b);
+enum attention_verdict __wrap_cuda_self_test_part(struct cuda_backend *b);
 
 int __wrap_cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                         FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES])
@@ -20,8 +20,9 @@ int __wrap_cuda_compile(const struct geometry *g, const struct cuda_target *targ
     return 0;
 }
 
-bool __wrap_cuda_self_test_passes(struct attention *attention, const struct attention_options *options)
+enum attention_verdict __wrap_cuda_self_test_part(struct cuda_backend *b)
 {
-    (void)__real_cuda_self_test_passes(attention, options);
-    return !attention_failure(attention);
+    enum attention_verdict verdict = __real_cuda_self_test_part(b);
+    bool failed = cuda_failed(&b->device);
+    return verdict == ATTENTION_TEST_FAILED && !failed ? ATTENTION_TEST_PASSED : verdict;
 }

@@ -60,14 +60,14 @@ if [ -z "$cuda" ]; then
     echo 'skip the CUDA backend on a stub: no CUDA headers'
     finish
 fi
-wrap=('-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_passes' tests/cuda/stub_kernels.c)
+wrap=('-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part' tests/cuda/stub_kernels.c)
 build libcuda.so.1 -shared -fPIC tests/cuda/stub_driver.c
 build hang "${wrap[@]}" tests/cuda/hang.c
 build attnd "${wrap[@]}" "$build/obj/server/main.o"
 export LD_LIBRARY_PATH=$WORK STUB_HANGS=$WORK/hangs
 "$WORK/hang" >"$WORK/waits" 2>&1 || FAILED=1
 grep '^ok\|^not ok\|was called' "$WORK/waits"
-waits='a part of a step,a step,clearing the KV pool,reading a block,replaying a graph,uploading tensor maps,what was issued before'
+waits='a part of a step,a step,clearing the KV pool,replaying a graph,the self-test,uploading tensor maps,what was issued before'
 expect 'all waits are among them' "$waits the end" \
     "$(sed -n 's/^wait .*: the device hangs: \(.*\) is not finished after 1 s$/\1/p' "$WORK/waits" | sort -u | paste -sd,)"
 
@@ -86,8 +86,8 @@ expect 'and ends with 0' 0 $?
 
 on_stub
 echo event >"$STUB_HANGS"
-expect 'a step that never ends: the client is told' "$told" "$(code_of "$(curl -s -X POST "$URL/v1/selftest")")"
-expect_end 'the daemon ends with 1, the driver is left alone' '1 the device hangs: a step is not finished after 1 s'
+expect 'a self-test that never ends: the client is told' "$told" "$(code_of "$(curl -s -X POST "$URL/v1/selftest")")"
+expect_end 'the daemon ends with 1, the driver is left alone' '1 the device hangs: the self-test is not finished after 1 s'
 
 on_stub
 echo launch >"$STUB_HANGS"

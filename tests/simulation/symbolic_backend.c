@@ -3,7 +3,8 @@
  *   submit     what may change before the step is done is copied: plans, appends, and the rows of the
  *              block tables, through a copy that knows of changes only what table_use tells it (I8)
  *   computed   at the very end of its time, swaps before the rest or after it, as the seed says:
- *              copies, then pass by pass appends and attention, item by item as the plan has them
+ *              copies, comparisons, reads and merges of states, then pass by pass appends and attention,
+ *              item by item as the plan has them
  *
  * Every slot is UNWRITTEN until something is put there, and reading it is a fault. */
 #include "tests/simulation/symbolic_backend.h"
@@ -31,7 +32,10 @@ struct pending {
     double done_s, busy_s;
     bool swaps_last;
     struct kv_copy *copies;
-    uint32_t copy_count, pass_count;
+    struct kv_compare *compares;
+    struct kv_read *reads;
+    struct merge_states *merges;
+    uint32_t copy_count, compare_count, read_count, merge_count, pass_count;
     struct attention_pass *passes;
     struct table_use *uses;
     uint32_t use_count;
@@ -50,8 +54,9 @@ struct symbolic_backend {
     struct table_use *known; /* [table_rows] */
     uint32_t *use_of;        /* [table_rows] index of the row among the uses of the step being run */
     struct pending pending[ATTENTION_STEPS_IN_FLIGHT];
-    uint64_t done; /* tickets up to this one */
-    double free_s; /* when the latest step is done */
+    uint64_t done;   /* tickets up to this one */
+    bool test_begun; /* a self-test has two parts */
+    double free_s;   /* when the latest step is done */
     uint64_t *partials;
     uint32_t *partial_keys;
 };
@@ -261,6 +266,40 @@ static void run_pass(struct symbolic_backend *b, const struct pending *p, const 
     run_merges(b, pass);
 }
 
+static void run_compare(struct symbolic_backend *b, const struct pending *p, const struct kv_compare *c)
+{
+    const struct symbolic_row *k = c->k;
+    uint32_t i = 0;
+    for (; i < c->count; i++) {
+        uint64_t stands = *slot_at(b, p, c->table, c->layer, c->position + i);
+        if (stands == UNWRITTEN)
+            sim_fail("step %llu: position %u of row %u is compared and was never written",
+                     (unsigned long long)p->ticket, c->position + i, c->table);
+        if (stands != k[i].word[0])
+            break;
+    }
+    *c->equal = i;
+}
+
+static void run_read(struct symbolic_backend *b, const struct pending *p, const struct kv_read *r)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        uint64_t tag = *slot_at(b, p, r->table, r->layer, r->position + i);
+        ((struct symbolic_row *)r->k)[i] = symbolic_k(tag, 0);
+        ((struct symbolic_row *)r->v)[i] = symbolic_v(tag);
+    }
+}
+
+static void run_operations(struct symbolic_backend *b, const struct pending *p)
+{
+    for (uint32_t i = 0; i < p->compare_count; i++)
+        run_compare(b, p, &p->compares[i]);
+    for (uint32_t i = 0; i < p->read_count; i++)
+        run_read(b, p, &p->reads[i]);
+    for (uint32_t i = 0; i < p->merge_count; i++)
+        merge_states_on_host(&p->merges[i], 0, (size_t)p->merges[i].rows * p->merges[i].heads);
+}
+
 static void run_step(struct symbolic_backend *b, const struct pending *p)
 {
     for (uint32_t i = 0; i < p->use_count; i++)
@@ -268,6 +307,7 @@ static void run_step(struct symbolic_backend *b, const struct pending *p)
     if (!p->swaps_last)
         run_copies(b, p, true);
     run_copies(b, p, false);
+    run_operations(b, p);
     for (uint32_t i = 0; i < p->pass_count; i++)
         run_pass(b, p, &p->passes[i]);
     if (p->swaps_last)
@@ -322,6 +362,16 @@ static void keep_passes(struct symbolic_backend *b, struct pending *p, const str
         if (!pass->q)
             pass->q_source = keep(p, pass->q_source, pass->plan->row_count, sizeof *pass->q_source);
     }
+}
+
+static void keep_operations(struct pending *p, const struct attention_step *step)
+{
+    p->compare_count = step->compare_count;
+    p->compares = keep(p, step->compares, step->compare_count, sizeof *p->compares);
+    p->read_count = step->read_count;
+    p->reads = keep(p, step->reads, step->read_count, sizeof *p->reads);
+    p->merge_count = step->merge_count;
+    p->merges = keep(p, step->merges, step->merge_count, sizeof *p->merges);
 }
 
 /* Bring the backend's copy of a row up to date by what the use says, as a device does; it must then be
@@ -391,8 +441,9 @@ static void note_pending(const struct pending *p)
         appends += p->passes[i].append_count;
         rows += p->passes[i].plan ? p->passes[i].plan->row_count : 0;
     }
-    sim_note("  step %llu: %u copies, %u passes, %u appends, %u rows", (unsigned long long)p->ticket,
-             p->copy_count, p->pass_count, appends, rows);
+    sim_note("  step %llu: %u copies, %u compares, %u reads, %u merges, %u passes, %u appends, %u rows",
+             (unsigned long long)p->ticket, p->copy_count, p->compare_count, p->read_count, p->merge_count,
+             p->pass_count, appends, rows);
     for (uint32_t i = 0; i < p->copy_count; i++)
         sim_note("    copy kind %d from %u to %u, %u slots", (int)p->copies[i].kind, p->copies[i].from,
                  p->copies[i].to, p->copies[i].slots);
@@ -410,6 +461,7 @@ static void symbolic_submit(struct attention *attention, const struct attention_
     p->copy_count = step->copy_count;
     p->copies = keep(p, step->copies, step->copy_count, sizeof *p->copies);
     keep_tables(b, p, step);
+    keep_operations(p, step);
     keep_passes(b, p, step);
     note_pending(p);
     check_fences(b, p);
@@ -419,7 +471,9 @@ static void symbolic_submit(struct attention *attention, const struct attention_
         sim.seen.hangs++;
     }
     b->free_s = (b->free_s > sim.now_s ? b->free_s : sim.now_s) + p->busy_s;
-    p->done_s = b->conduct.at_once ? sim.now_s : b->free_s;
+    /* the scheduler awaits steps of operations alone, and virtual time stands still meanwhile */
+    bool awaited = (p->compare_count || p->read_count || p->merge_count) && !p->copy_count && !p->pass_count;
+    p->done_s = b->conduct.at_once || awaited ? sim.now_s : b->free_s;
     sim.seen.steps++;
 }
 
@@ -461,48 +515,11 @@ static struct attention_times symbolic_times(struct attention *attention, uint64
 
 /* ---- the rest of a backend ----------------------------------------------------------------------- */
 
-static void require_idle(const struct symbolic_backend *b, const char *what)
+static enum attention_verdict symbolic_self_test(struct attention *attention)
 {
-    if (b->done != b->base.submitted)
-        sim_fail("%s while a step is in flight", what);
-}
-
-static void symbolic_read_kv(struct attention *attention, uint32_t layer, uint32_t block, uint32_t slot,
-                             uint32_t count, void *k, void *v)
-{
-    const struct symbolic_backend *b = (struct symbolic_backend *)attention;
-    require_idle(b, "K and V are read");
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t tag = slots_of(b, false, layer, block)[slot + i];
-        ((struct symbolic_row *)k)[i] = symbolic_k(tag, 0);
-        ((struct symbolic_row *)v)[i] = symbolic_v(tag);
-    }
-}
-
-static uint32_t symbolic_compare_kv(struct attention *attention, const struct kv_rows *rows,
-                                    const uint32_t *ids)
-{
-    const struct symbolic_backend *b = (struct symbolic_backend *)attention;
-    const struct symbolic_row *k = rows->k;
-    uint32_t size = b->o.geometry->block_size, i = 0;
-    require_idle(b, "K and V are compared");
-    if (b->base.failure[0])
-        return 0;
-    for (; i < rows->count; i++) {
-        uint32_t at = rows->position + i;
-        uint64_t stands = slots_of(b, false, rows->layer, ids[at / size])[at % size];
-        if (stands == UNWRITTEN)
-            sim_fail("position %u is compared and was never written (block %u)", at, ids[at / size]);
-        if (stands != k[i].word[0])
-            break;
-    }
-    return i;
-}
-
-static bool symbolic_self_test(struct attention *attention)
-{
-    require_idle((struct symbolic_backend *)attention, "the self-test runs");
-    return true;
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    b->test_begun = !b->test_begun;
+    return b->test_begun ? ATTENTION_TEST_RUNS : ATTENTION_TEST_PASSED;
 }
 
 static double symbolic_measure_roof(struct attention *attention)
@@ -531,8 +548,6 @@ static const struct attention_ops ops = {
     .submit = symbolic_submit,
     .poll = symbolic_poll,
     .times = symbolic_times,
-    .read_kv = symbolic_read_kv,
-    .compare_kv = symbolic_compare_kv,
     .self_test = symbolic_self_test,
     .measure_roof = symbolic_measure_roof,
 };

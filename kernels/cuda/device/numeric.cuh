@@ -127,7 +127,23 @@ template <dtype D> void store_results(void *array, size_t i, float value, float 
         *(uint32_t *)((uint16_t *)array + i) = encode_results<D>(value, next);
 }
 
-/* For a format that is known only when it runs. */
+/* For a format that is known only when it runs: the value of an element's bits; element `i` of an array. */
+static inline float decode_any(dtype d, uint32_t bits)
+{
+    switch (d) {
+    case DTYPE_F32:
+        return __uint_as_float(bits);
+    case DTYPE_F16:
+        return decode_narrow<DTYPE_F16>(bits);
+    case DTYPE_BF16:
+        return __uint_as_float(bits << 16);
+    case DTYPE_E4M3:
+        return decode_narrow<DTYPE_E4M3>(bits);
+    default:
+        return decode_narrow<DTYPE_E5M2>(bits);
+    }
+}
+
 static inline float load_any(dtype d, const void *array, size_t i)
 {
     switch (d) {

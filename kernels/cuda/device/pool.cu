@@ -5,7 +5,12 @@
  *   append          k and v of a pass's tokens, converted or generated, to their slots; vLLM's
  *                   reshape_and_cache                                  a thread block a token
  *   generate_q      q of a pass's rows                                a thread block a row
+ *   compare_kv      k and v with what stands, as append would convert them: a retry of an append
+ *   read_kv         what stands, token by token                       a thread block a token
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
+ *
+ * The last three take all operations of their kind in a step, in tensors that may lie in the host's pinned memory: elements
+ * are read and written once, by fours, side by side.
  *
  * Generated values are those of kernels/values.c, bit for bit. */
 #include "kernels/cuda/device/launch.cuh"
@@ -63,7 +68,17 @@ static inline uint64_t quad_offset(const cuda_pool &pool, uint32_t head, uint32_
     return (v ? row * BLOCK_SIZE + slot : (row / x * BLOCK_SIZE + slot) * x + dim % x) * bytes;
 }
 
-/* Four elements, one after the other or V's in the vllm layout. */
+/* The bits of four elements in the stored format. */
+struct quad {
+    uint32_t at[4];
+
+    bool operator!=(const quad &other) const
+    {
+        return ((at[0] ^ other.at[0]) | (at[1] ^ other.at[1]) | (at[2] ^ other.at[2]) | (at[3] ^ other.at[3])) != 0;
+    }
+};
+
+/* Where they stand: one after the other or, V's in the vllm layout, apart. */
 struct quad_place {
     uint8_t *at;
     uint32_t apart; /* bytes */
@@ -73,17 +88,30 @@ struct quad_place {
           apart(bytes_of(KV_DTYPE) * (LAYOUT == LAYOUT_VLLM && v ? BLOCK_SIZE : 1))
     {
     }
-    void copy(const uint8_t *from, uint32_t from_apart) const
+    quad load() const
     {
-        constexpr uint32_t bytes = bytes_of(KV_DTYPE);
+        quad q;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            if constexpr (bytes == 4)
-                *(uint32_t *)(at + i * apart) = *(const uint32_t *)(from + i * from_apart);
-            else if constexpr (bytes == 2)
-                *(uint16_t *)(at + i * apart) = *(const uint16_t *)(from + i * from_apart);
+            if constexpr (bytes_of(KV_DTYPE) == 4)
+                q.at[i] = *(const uint32_t *)(at + i * apart);
+            else if constexpr (bytes_of(KV_DTYPE) == 2)
+                q.at[i] = *(const uint16_t *)(at + i * apart);
             else
-                at[i * apart] = from[i * from_apart];
+                q.at[i] = at[i * apart];
+        }
+        return q;
+    }
+    void store(const quad &q) const
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            if constexpr (bytes_of(KV_DTYPE) == 4)
+                *(uint32_t *)(at + i * apart) = q.at[i];
+            else if constexpr (bytes_of(KV_DTYPE) == 2)
+                *(uint16_t *)(at + i * apart) = (uint16_t)q.at[i];
+            else
+                at[i * apart] = (uint8_t)q.at[i];
         }
     }
 };
@@ -103,7 +131,7 @@ extern "C" __global__ void copy_slots(cuda_list_pass pass)
         for (uint32_t i = threadIdx.x; i < copy.slots * KV_HEADS * (HEAD_DIM / 4); i += blockDim.x) {
             uint32_t slot = i % copy.slots, head = i / copy.slots % KV_HEADS, dim = i / copy.slots / KV_HEADS * 4;
             const quad_place a(from, pool, head, slot, dim, v), b(to, pool, head, slot, dim, v);
-            b.copy(a.at, a.apart);
+            b.store(a.load());
         }
         return;
     }
@@ -114,13 +142,13 @@ extern "C" __global__ void copy_slots(cuda_list_pass pass)
     }
 }
 
-/* Which append token `token` of the pass belongs to. */
-static inline uint32_t append_of(const cuda_append *appends, uint32_t count, uint32_t token)
+/* Which of a list in order of `first` has number `at`. */
+template <class T> uint32_t owner_of(const T *list, uint32_t count, uint32_t at)
 {
     uint32_t low = 0, high = count - 1;
     while (low < high) {
         uint32_t middle = (low + high + 1) / 2;
-        if (appends[middle].first <= token)
+        if (list[middle].first <= at)
             low = middle;
         else
             high = middle - 1;
@@ -128,53 +156,137 @@ static inline uint32_t append_of(const cuda_append *appends, uint32_t count, uin
     return low;
 }
 
+static inline uint32_t encode_stored(float value)
+{
+    if constexpr (KV_DTYPE == DTYPE_F32)
+        return __float_as_uint(value);
+    else
+        return encode<KV_DTYPE>(value);
+}
+
 /* Divided by its scale and rounded once to the stored format. */
-static inline void store_quad(const quad_place &to, float4 x, float scale)
+static inline quad encode_quad(float4 x, float scale)
 {
     if (scale != 1.0f)
         x = make_float4(x.x / scale, x.y / scale, x.z / scale, x.w / scale);
-    store_element<KV_DTYPE>(to.at, 0, x.x);
-    store_element<KV_DTYPE>(to.at + to.apart, 0, x.y);
-    store_element<KV_DTYPE>(to.at + 2 * to.apart, 0, x.z);
-    store_element<KV_DTYPE>(to.at + 3 * to.apart, 0, x.w);
+    return {{encode_stored(x.x), encode_stored(x.y), encode_stored(x.z), encode_stored(x.w)}};
 }
 
-/* Four elements of k or v as they were handed in: as they are when they have the stored format. */
-static inline void store_given(const quad_place &to, const uint8_t *tensor, dtype source_dtype,
-                               size_t element, float scale)
+/* The bits of four elements of a tensor of so many bytes each, loaded at once. */
+static inline quad load_bits(const uint8_t *tensor, uint32_t bytes, size_t element)
 {
-    if (source_dtype == KV_DTYPE) {
-        to.copy(tensor + element * bytes_of(KV_DTYPE), bytes_of(KV_DTYPE));
-        return;
+    const uint8_t *at = tensor + element * bytes;
+    if (bytes == 4) {
+        uint4 x = *(const uint4 *)at;
+        return {{x.x, x.y, x.z, x.w}};
     }
-    store_quad(to,
-               make_float4(load_any(source_dtype, tensor, element),
-                           load_any(source_dtype, tensor, element + 1),
-                           load_any(source_dtype, tensor, element + 2),
-                           load_any(source_dtype, tensor, element + 3)),
-               scale);
+    if (bytes == 2) {
+        uint2 x = *(const uint2 *)at;
+        return {{x.x & 0xffff, x.x >> 16, x.y & 0xffff, x.y >> 16}};
+    }
+    uint32_t x = *(const uint32_t *)at;
+    return {{x & 0xff, x >> 8 & 0xff, x >> 16 & 0xff, x >> 24}};
 }
+
+static inline void store_bits(uint8_t *tensor, size_t element, const quad &q)
+{
+    uint8_t *at = tensor + element * bytes_of(KV_DTYPE);
+    if constexpr (bytes_of(KV_DTYPE) == 4)
+        *(uint4 *)at = make_uint4(q.at[0], q.at[1], q.at[2], q.at[3]);
+    else if constexpr (bytes_of(KV_DTYPE) == 2)
+        *(uint2 *)at = {q.at[0] | q.at[1] << 16, q.at[2] | q.at[3] << 16};
+    else
+        *(uint32_t *)at = q.at[0] | q.at[1] << 8 | q.at[2] << 16 | q.at[3] << 24;
+}
+
+/* Four elements of k or v as they were handed in, as they are stored: as they are when they have the stored format. */
+static inline quad given_quad(const uint8_t *tensor, dtype source_dtype, size_t element, float scale)
+{
+    if (source_dtype == KV_DTYPE)
+        return load_bits(tensor, bytes_of(KV_DTYPE), element);
+    const quad bits = load_bits(tensor, bytes_of(source_dtype), element);
+    return encode_quad(make_float4(decode_any(source_dtype, bits.at[0]), decode_any(source_dtype, bits.at[1]),
+                                   decode_any(source_dtype, bits.at[2]), decode_any(source_dtype, bits.at[3])),
+                       scale);
+}
+
+/* Which block of a row of the tables has a position, in a layer. */
+static inline uint8_t *block_at(const cuda_pool &pool, uint32_t table, uint32_t layer, uint32_t position)
+{
+    uint32_t block = pool.tables[table * pool.stride + position / BLOCK_SIZE];
+    return pool.bytes + layer * pool.layer_bytes + block * pool.block_bytes;
+}
+
+/* The quads of a token, K and V of all heads: number `at` of them. */
+struct token_quad {
+    static constexpr uint32_t QUADS = HEAD_DIM / 4, COUNT = 2 * KV_HEADS * QUADS;
+    uint32_t quad, head, v;
+
+    token_quad(uint32_t at) : quad(at % QUADS), head(at / QUADS % KV_HEADS), v(at / QUADS / KV_HEADS)
+    {
+    }
+    quad_place place(const cuda_pool &pool, uint8_t *block, uint32_t position) const
+    {
+        return {block + v * pool.half_bytes, pool, head, position % BLOCK_SIZE, quad * 4, v != 0};
+    }
+    size_t element(uint32_t token) const
+    {
+        return ((size_t)token * KV_HEADS + head) * HEAD_DIM + quad * 4;
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pass pass)
 {
-    constexpr uint32_t quads = HEAD_DIM / 4;
     let_next_begin();
-    uint32_t which = append_of(pass.appends, pass.append_count, blockIdx.x);
-    cuda_append append = pass.appends[which];
+    const cuda_append append = pass.appends[owner_of(pass.appends, pass.append_count, blockIdx.x)];
     uint32_t i = blockIdx.x - append.first, position = append.position + i;
-    uint32_t block = pass.pool.tables[append.table * pass.pool.stride + position / BLOCK_SIZE];
-    uint8_t *bytes = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + block * pass.pool.block_bytes;
-    for (uint32_t at = threadIdx.x; at < 2 * KV_HEADS * quads; at += blockDim.x) {
-        uint32_t quad = at % quads, head = at / quads % KV_HEADS, v = at / quads / KV_HEADS;
-        const quad_place to(bytes + v * pass.pool.half_bytes, pass.pool, head, position % BLOCK_SIZE, quad * 4, v);
-        float scale = v ? pass.v_scale[head] : pass.k_scale[head];
-        size_t element = ((size_t)(append.source + i) * KV_HEADS + head) * HEAD_DIM + quad * 4;
-        if (pass.k)
-            store_given(to, v ? pass.v : pass.k, (dtype)pass.source_dtype, element, scale);
-        else
-            store_quad(to, generated(append.generated, position, pass.layer, v ? VALUES_V : VALUES_K,
-                                     head, quad),
-                       scale);
+    uint8_t *block = block_at(pass.pool, append.table, pass.layer, position);
+    for (uint32_t at = threadIdx.x; at < token_quad::COUNT; at += blockDim.x) {
+        const token_quad q(at);
+        float scale = q.v ? pass.v_scale[q.head] : pass.k_scale[q.head];
+        q.place(pass.pool, block, position)
+            .store(pass.k ? given_quad(q.v ? pass.v : pass.k, (dtype)pass.source_dtype, q.element(append.source + i), scale)
+                          : encode_quad(generated(append.generated, position, pass.layer, q.v ? VALUES_V : VALUES_K, q.head,
+                                                  q.quad),
+                                        scale));
+    }
+}
+
+/* How many of its tokens are equal, from the first one on, is the smallest number of a token that any thread finds to differ. */
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) compare_kv(cuda_operations_pass pass)
+{
+    __shared__ uint32_t found[CUDA_THREADS];
+    const cuda_compare *list = (const cuda_compare *)pass.list;
+    const cuda_compare c = list[owner_of(list, pass.count, blockIdx.x)];
+    uint32_t first = (blockIdx.x - c.first) * CUDA_COMPARE_TOKENS, tokens = min(c.count - first, CUDA_COMPARE_TOKENS),
+             equal = tokens;
+    for (uint32_t at = threadIdx.x; at < tokens * token_quad::COUNT && equal == tokens; at += blockDim.x) {
+        uint32_t token = at / token_quad::COUNT, position = c.position + first + token;
+        const token_quad q(at % token_quad::COUNT);
+        const float *scales = (q.v ? pass.v_scale : pass.k_scale) + c.layer * KV_HEADS;
+        uint8_t *block = block_at(pass.pool, c.table, c.layer, position);
+        if (q.place(pass.pool, block, position).load() !=
+            given_quad(q.v ? c.v : c.k, (dtype)c.dtype, q.element(first + token), scales[q.head]))
+            equal = token;
+    }
+    found[threadIdx.x] = equal;
+    __syncthreads(); /* every thread has said what it found */
+    if (threadIdx.x > 0)
+        return;
+    for (uint32_t i = 1; i < blockDim.x; i++)
+        equal = min(equal, found[i]);
+    pass.equal[blockIdx.x] = equal;
+}
+
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) read_kv(cuda_operations_pass pass)
+{
+    const cuda_read *list = (const cuda_read *)pass.list;
+    const cuda_read r = list[owner_of(list, pass.count, blockIdx.x)];
+    uint32_t token = blockIdx.x - r.first, position = r.position + token;
+    uint8_t *block = block_at(pass.pool, r.table, r.layer, position);
+    for (uint32_t at = threadIdx.x; at < token_quad::COUNT; at += blockDim.x) {
+        const token_quad q(at);
+        store_bits(q.v ? r.v : r.k, q.element(token), q.place(pass.pool, block, position).load());
     }
 }
 
@@ -204,23 +316,37 @@ static inline void store_any(dtype d, void *array, size_t i, float value)
         store_element<DTYPE_BF16>(array, i, value);
 }
 
-/* A thread block a head, a thread an element of it, which reads all states before it writes. */
-extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_merge_states_pass pass)
+/* Which reads all states of its head before it writes, perhaps in place. Weights are computed by a thread a state, and added
+ * in order. */
+extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_operations_pass pass)
 {
-    size_t head = blockIdx.x;
+    __shared__ float shared[HEAD_DIM_MAX];
+    const cuda_merge_states *list = (const cuda_merge_states *)pass.list;
+    const cuda_merge_states m = list[owner_of(list, pass.count, blockIdx.x)];
+    size_t head = blockIdx.x - m.first;
     float largest = -INFINITE, sum = 0, o = 0;
-    for (uint32_t i = 0; i < pass.states; i++)
-        largest = fmaxf(largest, pass.lse[i * (size_t)pass.heads + head]);
-    for (uint32_t i = 0; i < pass.states && largest != -INFINITE; i++) {
-        size_t at = i * (size_t)pass.heads + head;
-        float w = expf(pass.lse[at] - largest);
-        sum += w;
-        if (w > 0 && threadIdx.x < pass.head_dim)
-            o += w * load_any((dtype)pass.dtype, pass.o, at * pass.head_dim + threadIdx.x);
+    for (uint32_t i = threadIdx.x; i < m.states; i += blockDim.x)
+        largest = fmaxf(largest, m.lse[i * (size_t)m.apart + head]);
+    shared[threadIdx.x] = largest;
+    __syncthreads(); /* every thread has the largest of its states there */
+    for (uint32_t i = 0; i < blockDim.x; i++)
+        largest = fmaxf(largest, shared[i]);
+    for (uint32_t first = 0; first < m.states && largest != -INFINITE; first += blockDim.x) {
+        uint32_t count = min(m.states - first, blockDim.x);
+        __syncthreads(); /* what was there is read */
+        if (threadIdx.x < count)
+            shared[threadIdx.x] = expf(m.lse[(first + threadIdx.x) * (size_t)m.apart + head] - largest);
+        __syncthreads(); /* the weights are there */
+        for (uint32_t i = 0; i < count; i++) {
+            float w = shared[i];
+            sum += w;
+            if (w > 0 && threadIdx.x < m.head_dim)
+                o += w * load_any((dtype)m.dtype, m.o, ((first + i) * (size_t)m.apart + head) * m.head_dim + threadIdx.x);
+        }
     }
     __syncthreads(); /* every lse is read, which may be written in place */
-    if (threadIdx.x < pass.head_dim)
-        store_any((dtype)pass.dtype, pass.merged_o, head * pass.head_dim + threadIdx.x, sum > 0 ? o / sum : 0.0f);
+    if (threadIdx.x < m.head_dim)
+        store_any((dtype)m.dtype, m.merged_o, head * m.head_dim + threadIdx.x, sum > 0 ? o / sum : 0.0f);
     if (threadIdx.x == 0)
-        pass.merged_lse[head] = sum > 0 ? largest + logf(sum) : -INFINITE;
+        m.merged_lse[head] = sum > 0 ? largest + logf(sum) : -INFINITE;
 }

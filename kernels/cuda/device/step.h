@@ -24,13 +24,14 @@
 #endif
 
 enum {
-    CUDA_THREADS = 128,     /* of every thread block, unless its kernel says otherwise */
-    PAGED_PARTITION = 512,  /* tokens of a thread block of paged_v2 */
-    CUDA_MAP_BYTES = 128,   /* of a tensor map */
-    CUDA_MEMBERS_MAX = 4,   /* that share an item */
-    CUDA_ITEM_ENTRIES = 16, /* of the block table, that come with an item */
-    CUDA_COLUMNS_MAX = 128, /* of an item: those of the widest kernel */
-    MERGE_TOGETHER_MAX = 32 /* partial states that a merge takes at a time: a lane each */
+    CUDA_THREADS = 128,       /* of every thread block, unless its kernel says otherwise */
+    PAGED_PARTITION = 512,    /* tokens of a thread block of paged_v2 */
+    CUDA_MAP_BYTES = 128,     /* of a tensor map */
+    CUDA_MEMBERS_MAX = 4,     /* that share an item */
+    CUDA_ITEM_ENTRIES = 16,   /* of the block table, that come with an item */
+    CUDA_COLUMNS_MAX = 128,   /* of an item: those of the widest kernel */
+    CUDA_COMPARE_TOKENS = 16, /* of a thread block of compare_kv */
+    MERGE_TOGETHER_MAX = 32   /* partial states that a merge takes at a time: a lane each */
 };
 
 struct cuda_item {
@@ -81,7 +82,7 @@ struct cuda_list_pass {
     DEVICE(const uint32_t) ids;
 };
 
-/* Memory to be read, in vectors of 16 bytes. */
+/* Memory to be read for the roof, in vectors of 16 bytes. */
 struct cuda_read_pass {
     DEVICE(const void) from;
     uint64_t vectors;
@@ -157,14 +158,44 @@ struct cuda_paged_pass {
     uint32_t partitions, first_row;
 };
 
-/* States to be merged; see struct merge_states. */
-struct cuda_merge_states_pass {
+/* The operations of a step beside passes (attention.h), those of a kind in one launch: a list in order of
+ * `first`, the first thread block of each.
+ *
+ * Rows of k and v that are compared: a thread block CUDA_COMPARE_TOKENS tokens. */
+struct cuda_compare {
+    uint32_t first;
+    uint32_t table, layer, position, count;
+    uint32_t dtype;          /* an enum dtype */
+    DEVICE(const uint8_t) k; /* [count][kv_heads][head_dim], aligned to 16 bytes, may be the host's */
+    DEVICE(const uint8_t) v;
+};
+
+/* Rows that are read: a thread block a token. */
+struct cuda_read {
+    uint32_t first;
+    uint32_t table, layer, position;
+    DEVICE(uint8_t) k; /* [count][kv_heads][head_dim], likewise */
+    DEVICE(uint8_t) v;
+};
+
+/* States that are merged: a thread block a head of a row, a thread an element. */
+struct cuda_merge_states {
+    uint32_t first;
+    uint32_t states, apart; /* apart: heads from one state to the next */
+    uint32_t head_dim, dtype, zero;
     DEVICE(const uint8_t) o;
     DEVICE(const float) lse;
     DEVICE(uint8_t) merged_o;
     DEVICE(float) merged_lse;
-    uint32_t states, heads; /* heads: of all rows together */
-    uint32_t head_dim, dtype;
+};
+
+struct cuda_operations_pass {
+    struct cuda_pool pool;
+    DEVICE(const void) list;
+    DEVICE(uint32_t) equal;      /* of comparisons: rows by thread block, in the host's memory */
+    DEVICE(const float) k_scale; /* [layers][kv_heads] */
+    DEVICE(const float) v_scale;
+    uint32_t count, zero; /* no padding: launches are compared byte by byte */
 };
 
 #endif
