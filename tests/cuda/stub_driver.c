@@ -1,4 +1,5 @@
-/* stub_driver.c - a libcuda.so.1 for machines without a GPU: memory is the host's, kernels do nothing.
+/* stub_driver.c - a libcuda.so.1 for machines without a GPU: memory is the host's, kernels do nothing, unless
+ * stub_launch is set, which is then called for each (tests/emulation/operations.cc).
  *
  * It hangs on request:
  *
@@ -23,6 +24,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 
 enum { MULTIPROCESSORS = 4, SM_BYTES = 233472, DRIVER_VERSION = 12040 };
 
+void (*stub_launch)(const char *kernel, const unsigned grid[3], unsigned threads, const void *arguments);
 unsigned stub_hangs_at, stub_questions;
 bool stub_hangs, stub_closed;
 
@@ -119,7 +121,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end) GIVE(cuEventE
 CUresult cuModuleLoadData(CUmodule *module, const void *image) GIVE(cuModuleLoadData, module, handle())
 CUresult cuModuleUnload(CUmodule module) SUCCEED(cuModuleUnload)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
-    GIVE(cuModuleGetFunction, function, handle())
+    GIVE(cuModuleGetFunction, function, (CUfunction)(uintptr_t)name)
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) SUCCEED(cuFuncSetAttribute)
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) SUCCEED(cuStreamBeginCapture_v2)
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) GIVE(cuStreamEndCapture, graph, handle())
@@ -139,7 +141,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra) { return launched(); }
 CUresult cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                         unsigned threads_z, unsigned shared, CUstream stream, void **arguments, void **extra)
-{ return launched(); }
+{
+    if (stub_launch)
+        stub_launch((const char *)f, (const unsigned[]){x, y, z}, threads_x, arguments[0]);
+    return launched();
+}
 CUresult cuStreamQuery(CUstream stream) { return question(); }
 CUresult cuEventQuery(CUevent event) { return question(); }
 /* clang-format on */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Device code on the CPU: append, paged_v1 and paged_v2 against double precision, merge and rows of members against a fold of
-# one state after the other; a thread of the host for each of the GPU's (tests/emulation). For machines without a GPU, which
-# is where continuous integration runs.
+# one state after the other, compares, reads and merges of steps with the backend's host side; a thread of the host for each of
+# the GPU's (tests/emulation). For machines without a GPU, which is where continuous integration runs.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$(dirname "$0")/../.." || exit 1
@@ -52,5 +52,52 @@ done <<'TABLE'
 16 2 3
 80 1 5
 256 1 1
+TABLE
+
+# Compares, reads and merges of steps: the CUDA backend on a stub of the driver that runs the kernels. Built twice: as it is, and with
+# so little room for tensors and results that a step is issued in many parts.
+cuda=
+for folder in /usr/local/cuda/include /usr/include; do
+    [ -n "$cuda" ] || [ ! -e $folder/cuda.h ] || cuda=$folder
+done
+case $("$ATTND" --version) in
+    *'CUDA: built in'*) ;;
+    *) cuda= ;;
+esac
+if [ -z "$cuda" ]; then
+    echo 'skip operations on the CPU: no CUDA headers'
+    finish
+fi
+compile() { ${CC:-cc} -std=c11 -O1 -D_GNU_SOURCE -isystem "$cuda" "$@" || exit 1; }
+compile -I. -shared -fPIC -o "$WORK/libcuda.so.1" tests/cuda/stub_driver.c
+compile -I. -c -o "$WORK/tests.o" tests/conformance/operations.c
+compile -I. -c -o "$WORK/stub.o" tests/cuda/stub_kernels.c
+mkdir -p "$WORK/narrow/kernels/cuda"
+sed 's/CUDA_GIVEN_BYTES = 64 << 20/CUDA_GIVEN_BYTES = 40960/; s/CUDA_COMPARED_MAX = 1 << 16/CUDA_COMPARED_MAX = 3/' \
+    kernels/cuda/cuda_backend.h >"$WORK/narrow/kernels/cuda/cuda_backend.h"
+narrow=()
+for part in backend step operations self_test; do
+    compile -I"$WORK/narrow" -I. -c -o "$WORK/$part.o" kernels/cuda/cuda_$part.c
+    narrow+=("$WORK/$part.o")
+done
+export LD_LIBRARY_PATH=$WORK
+# operations ROOM HEAD_DIM BLOCK_SIZE KV_HEADS GROUP Q KV GIVEN LAYOUT
+operations() {
+    local objects=("$WORK/tests.o" "$WORK/stub.o" -Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part)
+    [ "$1" = narrow ] && objects+=("${narrow[@]}")
+    emulate operations -DHEAD_DIM="$2" -DBLOCK_SIZE="$3" -DKV_HEADS="$4" -DGROUP="$5" -DQ_DTYPE=DTYPE_"$6" -DKV_DTYPE=DTYPE_"$7" \
+        -DGIVEN=DTYPE_"$8" -DLAYOUT=LAYOUT_"$9" "${objects[@]}"
+}
+while read -r case; do
+    # shellcheck disable=SC2086
+    expect "operations on the CPU: $case" ' 0' "$(operations $case 2>&1) $?"
+done <<'TABLE'
+wide 64 16 2 2 BF16 BF16 BF16 NHD
+narrow 64 16 2 2 BF16 BF16 BF16 HND
+narrow 24 5 3 1 F32 E4M3 F32 HND
+wide 32 8 1 5 F32 F32 F32 NHD
+narrow 80 32 2 1 F16 E5M2 F16 VLLM
+wide 96 16 1 2 BF16 E4M3 E4M3 VLLM
+narrow 128 16 1 2 BF16 F32 BF16 NHD
 TABLE
 finish
