@@ -8,8 +8,8 @@
  * As many operations as have room share a launch. They are issued one by one, outside of the graph of the
  * passes, which stays as it is.
  *
- *   compare:   | 0 1 ... 15 | 16 ... 31 | 32 .. 40 |     tokens of a thread block
- *   results:   |     16     |     3     |    9     |     in pinned memory: 19 tokens are equal
+ *   compare:   | 0 1 ... 7 | 8 ... 15 | 16 .. 20 |     tokens of a thread block
+ *   results:   |     8     |    3     |    5     |     in pinned memory: 11 tokens are equal
  *
  * A thread block stores how many of its tokens are equal, and the host adds up: nothing is atomic, and
  * nothing has to be copied or cleared. */

@@ -19,7 +19,10 @@ static const double TOLERANCE = 0.02;
 static const struct value_source test_values = {.seed = 7, .content = 1};
 static const uint32_t test_keys[CUDA_TEST_ROWS] = {CUDA_TEST_KEYS, CUDA_TEST_KEYS - 7};
 
-enum { CONTROL_BYTES = 1 << 20 };
+enum {
+    CONTROL_BYTES = 1 << 20,
+    FILL_TOKENS = 64 /* of a part: generated and rounded in a millisecond, at most */
+};
 
 struct cuda_self_test {
     struct cuda_backend own;
@@ -28,19 +31,20 @@ struct cuda_self_test {
     uint64_t ticket; /* of the latest test */
     bool runs, done; /* done: by the GPU */
     double begun_s;
-    uint32_t compared; /* heads of rows */
+    /* What is compared: KV head after KV head, whose keys and values are filled in, then head after head of
+       its group, row after row. */
+    uint32_t kv_head, filled, compared;
+    float (*kv)[2][HEAD_DIM_MAX]; /* [CUDA_TEST_KEYS] as they are stored */
 };
 
-/* Keys as they are stored. */
-static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
+static void fill(struct cuda_self_test *t, uint32_t position)
 {
-    const struct attention_options *o = cookie;
-    const struct geometry *g = o->geometry;
-    const struct model_constants *c = o->constants;
+    const struct geometry *g = t->own.options.geometry;
+    const struct model_constants *c = t->own.options.constants;
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     for (int i = 0; i < 2; i++) {
-        float *row = i ? v : k, scale = i ? c->v_scale[kv_head] : c->k_scale[kv_head];
-        values_row(test_values, position, 0, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
+        float *row = t->kv[position][i], scale = (i ? c->v_scale : c->k_scale)[t->kv_head];
+        values_row(test_values, position, 0, i ? VALUES_V : VALUES_K, t->kv_head, g->head_dim, row);
         for (uint32_t d = 0; d < g->head_dim; d++)
             row[d] /= scale;
         numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
@@ -48,10 +52,19 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     }
 }
 
+static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
+{
+    const struct cuda_self_test *t = cookie;
+    size_t bytes = t->own.options.geometry->head_dim * sizeof *k;
+    (void)kv_head;
+    memcpy(k, t->kv[position][0], bytes);
+    memcpy(v, t->kv[position][1], bytes);
+}
+
 /* Whether a head of a row is right. */
 static bool head_agrees(struct cuda_self_test *t, uint32_t row, uint32_t head)
 {
-    struct attention_options *o = &t->own.options;
+    const struct attention_options *o = &t->own.options;
     const struct geometry *g = o->geometry;
     float q[HEAD_DIM_MAX];
     double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
@@ -59,7 +72,7 @@ static bool head_agrees(struct cuda_self_test *t, uint32_t row, uint32_t head)
     values_row(test_values, test_keys[row] - 1, 0, VALUES_Q, head, g->head_dim, q);
     numeric_from_float(g->dtype, q, g->head_dim, rounded);
     numeric_to_float(g->dtype, rounded, g->head_dim, q);
-    reference_row(g, o->constants, 0, test_keys[row], head, q, load_kv, o, expected, &lse);
+    reference_row(g, o->constants, 0, test_keys[row], head, q, load_kv, t, expected, &lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         double got =
             (double)numeric_load(g->dtype, t->o, ((size_t)row * g->query_heads + head) * g->head_dim + d);
@@ -98,30 +111,55 @@ static void submit(struct cuda_self_test *t)
     cuda_step_submit(&t->own, &step, ++t->ticket);
 }
 
-enum attention_verdict cuda_self_test_part(struct cuda_backend *b)
+/* Go on comparing; false when a head is wrong. */
+static bool compare(struct cuda_self_test *t)
+{
+    uint32_t group = geometry_group(t->own.options.geometry);
+    if (t->filled < CUDA_TEST_KEYS) {
+        for (uint32_t i = 0; i < FILL_TOKENS && t->filled < CUDA_TEST_KEYS; i++)
+            fill(t, t->filled++);
+        return true;
+    }
+    bool agrees = head_agrees(t, t->compared / group, t->kv_head * group + t->compared % group);
+    if (++t->compared == CUDA_TEST_ROWS * group) {
+        t->kv_head++;
+        t->filled = t->compared = 0;
+    }
+    return agrees;
+}
+
+/* Look whether the GPU is done, for step_timeout_s at most. */
+static void look(struct cuda_backend *b)
 {
     struct cuda_self_test *t = b->test;
     uint32_t limit_s = b->base.step_timeout_s ? b->base.step_timeout_s : ATTENTION_STEP_TIMEOUT_S;
-    uint32_t heads = b->options.geometry->query_heads;
+    double now = clock_s(); /* ahead of the look, for a process that was stopped */
+    t->done = cuda_queue_is_done(&t->own.queue, t->ticket);
+    if (!t->done && now > t->begun_s + limit_s)
+        attention_fail(&b->base, "the device hangs: the self-test is not finished after %u s", limit_s);
+}
+
+enum attention_verdict cuda_self_test_part(struct cuda_backend *b)
+{
+    struct cuda_self_test *t = b->test;
+    bool agrees = true;
     if (!t->runs) {
         t->runs = true;
         t->done = false;
-        t->compared = 0;
+        t->kv_head = t->filled = t->compared = 0;
         t->begun_s = clock_s();
         submit(t);
     } else if (!t->done) {
-        double now = clock_s(); /* ahead of the look, for a process that was stopped */
-        t->done = cuda_queue_is_done(&t->own.queue, t->ticket);
-        if (!t->done && now > t->begun_s + limit_s)
-            attention_fail(&b->base, "the device hangs: the self-test is not finished after %u s", limit_s);
+        look(b);
     } else {
-        bool agrees = head_agrees(t, t->compared / heads, t->compared % heads);
-        t->runs = agrees && ++t->compared < CUDA_TEST_ROWS * heads;
-        if (!t->runs)
-            return agrees ? ATTENTION_TEST_PASSED : ATTENTION_TEST_FAILED;
+        agrees = compare(t);
     }
-    t->runs = !cuda_failed(&b->device);
-    return t->runs ? ATTENTION_TEST_RUNS : ATTENTION_TEST_FAILED;
+    if (!agrees || cuda_failed(&b->device)) {
+        t->runs = false;
+        return ATTENTION_TEST_FAILED;
+    }
+    t->runs = t->kv_head < b->options.geometry->kv_heads;
+    return t->runs ? ATTENTION_TEST_RUNS : ATTENTION_TEST_PASSED;
 }
 
 void cuda_self_test_await(struct cuda_backend *b)
@@ -176,10 +214,11 @@ bool cuda_self_test_init(struct cuda_backend *b)
     own->known = calloc(1, sizeof *own->known);
     own->partials = calloc(CUDA_TEST_ROWS, sizeof *own->partials);
     t->table = calloc(blocks, sizeof *t->table);
+    t->kv = calloc(CUDA_TEST_KEYS, sizeof *t->kv);
     t->o = cuda_host_memory(d, o_bytes);
     for (uint32_t i = 0; t->table && i < blocks; i++)
         t->table[i] = b->options.blocks + i;
-    return own->known && own->partials && t->table && t->o && !cuda_failed(d);
+    return own->known && own->partials && t->table && t->kv && t->o && !cuda_failed(d);
 }
 
 void cuda_self_test_deinit(struct cuda_backend *b)
@@ -203,5 +242,6 @@ void cuda_self_test_deinit(struct cuda_backend *b)
     free(own->known);
     free(own->partials);
     free(t->table);
+    free(t->kv);
     free(t);
 }

@@ -25,8 +25,8 @@ void cuda_self_test_deinit(struct cuda_backend *b);
 /* cuda_self_test_await: wait for the GPU, if it is at a test. */
 void cuda_self_test_await(struct cuda_backend *b);
 
-/* cuda_self_test_part: see attention_self_test(). The first part submits the step, then one looks whether it is
- * done, and each of the others compares a head of a row with double precision. */
+/* cuda_self_test_part: see attention_self_test(). The first part submits the step, the next ones look whether
+ * it is done, and each of the others makes some keys or compares a head of a row with double precision. */
 enum attention_verdict cuda_self_test_part(struct cuda_backend *b);
 
 #endif

@@ -5,6 +5,7 @@
  *            may see
  *   step 2   in flight with it: a copy of the sequence's last block over its first one, which all of these
  *            have to see; compares and reads of what the first step appended
+ *            and a self-test beside them
  *   step 3   operations alone
  *
  * What is expected follows from the values that were handed in, not from what another backend says. Tensors
@@ -203,79 +204,92 @@ static void add_ranges(struct test *t, uint32_t sequence, uint32_t layer, enum d
 
 /* ---- merges -------------------------------------------------------------------------------------- */
 
-/* Merges of the same states into other memory and in place, and of one state alone. */
+/* Merges of the same states, into other memory and in place, and of one state alone, in place: these three where
+ * kernels reach it, and where they do not. */
+enum { MERGES = 6 };
+
 struct merging {
-    struct merge_states list[3];
+    struct merge_states list[MERGES];
     float *expected_o, *expected_lse;
     size_t heads;
 };
 
+static float *take_floats(struct test *t, unsigned which, size_t n)
+{
+    struct arena *x = &t->arena;
+    float *at = (float *)(void *)(x->memory[which] + x->used[which]);
+    x->used[which] += (n * sizeof *at + 63) / 64 * 64;
+    if (x->used[which] > x->bytes)
+        abort();
+    return at;
+}
+
+static float element_of_state(size_t i)
+{
+    return (float)(i * 7919 % 1000) / 500 - 1;
+}
+
 static void make_merges(struct test *t, struct merging *x)
 {
     const struct geometry *g = t->w->g;
-    size_t heads = x->heads = (size_t)MERGE_ROWS * g->query_heads, o_count = heads * g->head_dim;
-    float *o[3], *lse[3];
-    x->expected_o = calloc(o_count, sizeof *x->expected_o);
+    size_t heads = x->heads = (size_t)MERGE_ROWS * g->query_heads, count = heads * g->head_dim;
+    x->expected_o = calloc(count, sizeof *x->expected_o);
     x->expected_lse = calloc(heads, sizeof *x->expected_lse);
     if (!x->expected_o || !x->expected_lse)
         abort();
-    for (int i = 0; i < 3; i++) { /* at even addresses: they are floats; the first one where kernels reach */
-        t->arena.turn = 0;
-        o[i] = (float *)(void *)take(t, STATES * o_count * sizeof(float));
-        t->arena.turn = 0;
-        lse[i] = (float *)(void *)take(t, STATES * heads * sizeof(float));
+    for (unsigned i = 0; i < MERGES; i++) {
+        unsigned which = i / 3;
+        float *o = take_floats(t, which, STATES * count), *lse = take_floats(t, which, STATES * heads),
+              *merged_o = i % 3 ? o : take_floats(t, which, count),
+              *merged_lse = i % 3 ? lse : take_floats(t, which, heads);
         for (size_t j = 0; j < STATES * heads; j++)
-            lse[i][j] = j % 7 == 3 ? -INFINITY : (float)(j % 11) - 5;
-        for (size_t j = 0; j < STATES * o_count; j++)
-            o[i][j] = (float)((j * 7919) % 1000) / 500 - 1;
+            lse[j] = j % 7 == 3 ? -INFINITY : (float)(j % 11) - 5;
+        for (size_t j = 0; j < STATES * count; j++)
+            o[j] = element_of_state(j);
+        x->list[i] = (struct merge_states){.states = i % 3 == 2 ? 1 : STATES,
+                                           .rows = MERGE_ROWS,
+                                           .heads = g->query_heads,
+                                           .head_dim = g->head_dim,
+                                           .dtype = DTYPE_F32,
+                                           .o = o,
+                                           .lse = lse,
+                                           .merged_o = merged_o,
+                                           .merged_lse = merged_lse};
     }
-    t->arena.turn = 0;
-    float *merged_o = (float *)(void *)take(t, o_count * sizeof(float));
-    t->arena.turn = 0;
-    float *merged_lse = (float *)(void *)take(t, heads * sizeof(float));
-    x->list[0] = (struct merge_states){STATES, MERGE_ROWS, g->query_heads, g->head_dim, DTYPE_F32,
-                                       o[0],   lse[0],     merged_o,       merged_lse};
-    x->list[1] = (struct merge_states){STATES, MERGE_ROWS, g->query_heads, g->head_dim, DTYPE_F32,
-                                       o[1],   lse[1],     o[1],           lse[1]};
-    x->list[2] = (struct merge_states){1,    MERGE_ROWS, g->query_heads, g->head_dim, DTYPE_F32,
-                                       o[2], lse[2],     o[2],           lse[2]};
     struct merge_states expected = x->list[0];
     expected.merged_o = x->expected_o;
     expected.merged_lse = x->expected_lse;
     merge_states_on_host(&expected, 0, heads);
 }
 
-static bool merges_agree(const struct test *t, const struct merging *x)
+static bool merge_agrees(const struct merging *x, int i)
 {
-    size_t o_count = x->heads * t->w->g->head_dim;
-    for (int i = 0; i < 2; i++) {
-        const float *o = x->list[i].merged_o;
-        for (size_t j = 0; j < o_count; j++) {
-            if (!(fabsf(o[j] - x->expected_o[j]) <= 1e-5F)) {
-                snprintf(fault, sizeof fault, "merge %d: element %zu is %g, wants %g", i, j, (double)o[j],
-                         (double)x->expected_o[j]);
-                return false;
-            }
+    const struct merge_states *m = &x->list[i];
+    const float *o = m->merged_o;
+    for (size_t head = 0; head < x->heads; head++) {
+        float lse = m->states > 1   ? x->expected_lse[head]
+                    : head % 7 == 3 ? -INFINITY
+                                    : (float)(head % 11) - 5;
+        bool ok = m->merged_lse[head] == lse || fabsf(m->merged_lse[head] - lse) <= 1e-5F;
+        for (size_t j = head * m->head_dim; ok && j < (head + 1) * m->head_dim; j++) {
+            float wanted = m->states > 1 ? x->expected_o[j] : isinf(lse) ? 0 : element_of_state(j);
+            ok = fabsf(o[j] - wanted) <= 1e-5F;
         }
-        for (size_t j = 0; j < x->heads; j++) {
-            float lse = x->list[i].merged_lse[j], expected = x->expected_lse[j];
-            if (!(lse == expected || fabsf(lse - expected) <= 1e-5F)) {
-                snprintf(fault, sizeof fault, "merge %d: lse %zu is %g, wants %g", i, j, (double)lse,
-                         (double)expected);
-                return false;
-            }
-        }
-    }
-    const float *one = x->list[2].merged_o, *lse = x->list[2].merged_lse;
-    for (size_t j = 0; j < o_count; j++) {
-        float expected = isinf(lse[j / t->w->g->head_dim]) ? 0 : (float)((j * 7919) % 1000) / 500 - 1;
-        if (one[j] != expected) {
-            snprintf(fault, sizeof fault, "one state alone: element %zu is %g, was %g", j, (double)one[j],
-                     (double)expected);
-            return false;
-        }
+        if (ok)
+            continue;
+        snprintf(fault, sizeof fault, "merge %d of %u states: head %zu of %zu is wrong, lse %g, wants %g", i,
+                 m->states, head, x->heads, (double)m->merged_lse[head], (double)lse);
+        return false;
     }
     return true;
+}
+
+static bool merges_agree(const struct merging *x)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < MERGES; i++)
+        ok = merge_agrees(x, i);
+    return ok;
 }
 
 static void free_merges(struct merging *x)
@@ -404,7 +418,7 @@ static bool run(struct test *t)
                                    .reads = t->reads,
                                    .read_count = t->read_count,
                                    .merges = merging.list,
-                                   .merge_count = 3,
+                                   .merge_count = MERGES,
                                    .passes = &pass,
                                    .pass_count = 1};
     uint64_t tickets[2] = {submit(t, &first)};
@@ -420,6 +434,9 @@ static bool run(struct test *t)
                                     .compares = t->compares + compares,
                                     .compare_count = t->compare_count - compares};
     tickets[1] = submit(t, &second);
+    enum attention_verdict verdict; /* beside them */
+    while ((verdict = attention_self_test(w->attention)) == ATTENTION_TEST_RUNS) {
+    }
     attention_await(w->attention, tickets[1]);
     bool ok = attention_poll(w->attention, tickets[0]) && !attention_failure(w->attention);
     if (!ok)
@@ -427,7 +444,11 @@ static bool run(struct test *t)
                  ok                                ? ""
                  : attention_failure(w->attention) ? attention_failure(w->attention)
                                                    : "not done in order");
-    ok = ok && compares_agree(t) && reads_agree(t) && merges_agree(t, &merging);
+    if (ok && verdict != ATTENTION_TEST_PASSED) {
+        snprintf(fault, sizeof fault, "the self-test fails while steps are in flight");
+        ok = false;
+    }
+    ok = ok && compares_agree(t) && reads_agree(t) && merges_agree(&merging);
     free_merges(&merging);
 
     /* alone, and of nothing */

@@ -73,7 +73,7 @@ compile -I. -shared -fPIC -o "$WORK/libcuda.so.1" tests/cuda/stub_driver.c
 compile -I. -c -o "$WORK/tests.o" tests/conformance/operations.c
 compile -I. -c -o "$WORK/stub.o" tests/cuda/stub_kernels.c
 mkdir -p "$WORK/narrow/kernels/cuda"
-sed 's/CUDA_GIVEN_BYTES = 64 << 20/CUDA_GIVEN_BYTES = 40960/; s/CUDA_COMPARED_MAX = 1 << 16/CUDA_COMPARED_MAX = 3/' \
+sed 's/CUDA_GIVEN_BYTES = 64 << 20/CUDA_GIVEN_BYTES = 24576/; s/CUDA_COMPARED_MAX = 1 << 16/CUDA_COMPARED_MAX = 3/' \
     kernels/cuda/cuda_backend.h >"$WORK/narrow/kernels/cuda/cuda_backend.h"
 narrow=()
 for part in backend step operations self_test; do

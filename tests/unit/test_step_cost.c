@@ -49,6 +49,10 @@ START_TEST(every_kind_of_work_counts)
     static const struct step_rates rates = {1e6, 1e3, 1e2, 1};
     static const struct kv_append append = {.count = 5};
     static const struct kv_copy copies[2] = {{KV_COPY, 0, 1, 3}, {.kind = KV_CLEAR}};
+    static const struct kv_compare compares[2] = {{.count = 3, .dtype = DTYPE_F32},
+                                                  {.count = 5, .dtype = DTYPE_F16}};
+    static const struct kv_read read = {.count = 7};
+    static const struct merge_states merge = {.states = 3, .rows = 2, .heads = 4, .head_dim = HEAD_DIM};
     struct small s;
     make_step(&s, 3, 10);
     /* 10 keys of 2 KV heads; 10 keys for 3 rows of 4 heads; 12 heads; a generated q of 12 * 8 */
@@ -61,6 +65,19 @@ START_TEST(every_kind_of_work_counts)
     s.step.copies = copies;
     s.step.copy_count = 2; /* 3 slots and a block of 16, to and fro */
     ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 19 * 2 * 2e3, 1e-6);
+    s.step.copy_count = 0;
+    s.step.compares = compares;
+    s.step.compare_count = 2; /* 3 rows as they are; 5 to be converted */
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 3 * 2 * 2e3 + 0.16, 1e-6);
+    s.step.compare_count = 0;
+    s.step.reads = &read;
+    s.step.read_count = 1;
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 7 * 2 * 2e3, 1e-6);
+    s.step.read_count = 0;
+    s.step.merges = &merge;
+    s.step.merge_count = 1; /* 8 heads, 3 states of each */
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 8 * 0.1 + 8 * 3 * 8 * 1e-3,
+                            1e-6);
 }
 END_TEST
 
@@ -116,11 +133,61 @@ START_TEST(a_tiny_step_wakes_nobody)
 }
 END_TEST
 
+/* However many threads look for the first difference. */
+START_TEST(a_large_comparison_wakes_and_finds_the_first_difference)
+{
+    enum { TOKENS = BLOCKS * BLOCK_SIZE, ROW = 2 * HEAD_DIM, ROUNDS = 50 };
+    static float k[TOKENS * ROW], v[TOKENS * ROW], ones[2] = {1, 1};
+    static uint32_t table[BLOCKS], equal[ROUNDS];
+    static struct kv_compare compares[ROUNDS];
+    const struct model_constants constants = {.k_scale = ones, .v_scale = ones};
+    const struct attention_options options = {.backend = "cpu",
+                                              .isa = "auto",
+                                              .threads = 3,
+                                              .geometry = &geometry,
+                                              .constants = &constants,
+                                              .blocks = BLOCKS,
+                                              .rows_max = ROWS};
+    char error[ATTENTION_ERROR_BYTES];
+    struct attention *a;
+    ck_assert_msg(attention_open(&options, &a, error) == 0, "%s", error);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        table[i] = i;
+    v[700 * ROW + 3] = v[500 * ROW] = k[900 * ROW] = 1; /* zeros stand there */
+    for (uint32_t i = 0; i < ROUNDS; i++) {             /* the second half from behind 500 on */
+        uint32_t at = i < ROUNDS / 2 ? i : 501 + i;
+        compares[i] = (struct kv_compare){.position = at,
+                                          .count = TOKENS - at,
+                                          .dtype = DTYPE_F32,
+                                          .k = k + (size_t)at * ROW,
+                                          .v = v + (size_t)at * ROW,
+                                          .equal = &equal[i]};
+    }
+    const struct attention_step step = {
+        .tables = table, .stride = BLOCKS, .compares = compares, .compare_count = ROUNDS};
+    uint64_t wakes = cpu_backend_wakes(a);
+    attention_submit(a, &step);
+    ck_assert_uint_eq(cpu_backend_wakes(a), wakes + 1);
+    for (uint32_t i = 0; i < ROUNDS; i++)
+        ck_assert_uint_eq(equal[i], i < ROUNDS / 2 ? 500 - i : 700 - (501 + i));
+    const struct attention_step small = {.tables = table,
+                                         .stride = BLOCKS,
+                                         .compares =
+                                             &(struct kv_compare){.count = 1, .k = k, .v = v, .equal = equal},
+                                         .compare_count = 1};
+    attention_submit(a, &small);
+    ck_assert_uint_eq(cpu_backend_wakes(a), wakes + 1);
+    ck_assert_uint_eq(equal[0], 1);
+    attention_close(a);
+}
+END_TEST
+
 TCase *step_cost_case(void)
 {
     TCase *tc = tcase_create("step_cost");
     tcase_add_test(tc, every_kind_of_work_counts);
     tcase_add_test(tc, counting_ends_when_it_is_enough);
     tcase_add_test(tc, a_tiny_step_wakes_nobody);
+    tcase_add_test(tc, a_large_comparison_wakes_and_finds_the_first_difference);
     return tc;
 }

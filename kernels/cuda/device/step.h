@@ -30,7 +30,7 @@ enum {
     CUDA_MEMBERS_MAX = 4,     /* that share an item */
     CUDA_ITEM_ENTRIES = 16,   /* of the block table, that come with an item */
     CUDA_COLUMNS_MAX = 128,   /* of an item: those of the widest kernel */
-    CUDA_COMPARE_TOKENS = 16, /* of a thread block of compare_kv */
+    CUDA_COMPARE_TOKENS = 8, /* of a thread block of compare_kv */
     MERGE_TOGETHER_MAX = 32   /* partial states that a merge takes at a time: a lane each */
 };
 
