@@ -151,11 +151,13 @@ struct attention_step {
        the rest of the step, which does not touch the blocks that they name. */
     const struct kv_copy *copies;
     uint32_t copy_count;
-    /* Behind the copies and ahead of every pass: none sees what the step appends. A step may consist of
-       these alone. */
+    /* Behind the copies and ahead of every pass: none sees what the step appends. Results are there when the
+       step is done. A step may consist of these alone. A device uses their tensors where they are if they lie
+       in attention_host_memory(), aligned to 16 bytes; others are copied, and submit waits for those that are
+       copied back. */
     const struct kv_compare *compares;
     const struct kv_read *reads;
-    const struct merge_states *merges; /* which do not look at the pool */
+    const struct merge_states *merges; /* in any order, since none sees what another one makes */
     uint32_t compare_count, read_count, merge_count;
     const struct attention_pass *passes; /* in this order */
     uint32_t pass_count;

@@ -83,7 +83,7 @@ done
 export LD_LIBRARY_PATH=$WORK
 # operations ROOM HEAD_DIM BLOCK_SIZE KV_HEADS GROUP Q KV GIVEN LAYOUT
 operations() {
-    local objects=("$WORK/tests.o" "$WORK/stub.o" -Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part)
+    local objects=("$WORK/tests.o" "$WORK/stub.o" '-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part')
     [ "$1" = narrow ] && objects+=("${narrow[@]}")
     emulate operations -DHEAD_DIM="$2" -DBLOCK_SIZE="$3" -DKV_HEADS="$4" -DGROUP="$5" -DQ_DTYPE=DTYPE_"$6" -DKV_DTYPE=DTYPE_"$7" \
         -DGIVEN=DTYPE_"$8" -DLAYOUT=LAYOUT_"$9" "${objects[@]}"
