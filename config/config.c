@@ -127,8 +127,6 @@ static const struct key keys[] = {
      "bodies of more than 1 MiB at a time; each may come to take twice limits.body_bytes of memory"},
     {"scheduler.step_rows_max", KIND_U32, AT(step_rows_max), 1, 65536, "4096", NULL,
      "query rows, and appended tokens, of one step"},
-    {"scheduler.step_bytes_max", KIND_BYTES, AT(step_bytes_max), 0, (double)POOL_BYTES_MAX, "0", NULL,
-     "K and V that one step reads, about; 0: no bound"},
     {"scheduler.step_us_max", KIND_U32, AT(step_us_max), 0, 60000000, "0", NULL,
      "estimated microseconds of a step: larger work is cut; 0: 20000 on a CPU, 4000 on a GPU"},
     {"scheduler.step_us_shared", KIND_U32, AT(step_us_shared), 0, 60000000, "0", NULL,

@@ -63,7 +63,6 @@ struct config {
     float pool_memory; /* share of the free memory to take instead; 0: none */
     struct config_limits limits;
     uint32_t step_rows_max;   /* query rows and appended tokens of one step */
-    uint64_t step_bytes_max;  /* of K and V that a step reads; 0: no bound */
     uint32_t step_us_max;     /* estimated, of a step; 0: as the backend is */
     uint32_t step_us_shared;  /* of bulk work while others make small calls; 0: likewise */
     uint32_t batch_window_us; /* that a client's rows wait for company */

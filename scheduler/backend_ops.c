@@ -1,27 +1,6 @@
 /* backend_ops.c - see backend_ops.h. */
 #include "scheduler/backend_ops.h"
 
-int backend_ops_merge(struct engine_state *state, struct request *request)
-{
-    const struct geometry *g = &state->config->geometry;
-    struct request_merge *merge = &request->merge;
-    struct request_output *out = &merge->out;
-    size_t heads = (size_t)merge->rows * g->query_heads;
-    struct merge_states m = {.states = merge->states,
-                             .rows = merge->rows,
-                             .heads = g->query_heads,
-                             .head_dim = g->head_dim,
-                             .dtype = g->dtype,
-                             .o = merge->o,
-                             .lse = merge->lse};
-    m.merged_o = out->o = request_alloc(request, heads, g->head_dim * dtype_bytes(g->dtype));
-    m.merged_lse = out->lse = request_alloc(request, heads, sizeof *out->lse);
-    if (!out->o || !out->lse)
-        return request_fail(request, ATTND_INVALID, "%u rows are too many for one call", merge->rows);
-    step_merge_states(state->steps, &m);
-    return 0;
-}
-
 int backend_ops_replace_constants(struct engine_state *state, const struct model_constants *with)
 {
     struct model_constants *c = &state->constants;
@@ -43,7 +22,22 @@ int backend_ops_parameters(struct engine_state *state, struct request *request)
 
 int backend_ops_self_test(struct engine_state *state, struct request *request)
 {
-    if (!step_self_test(state->steps))
+    struct request **end = &state->self_tests;
+    while (*end)
+        end = &(*end)->next;
+    request->next = NULL;
+    *end = request;
+    return REQUEST_WAITS;
+}
+
+struct request *backend_ops_test(struct engine_state *state)
+{
+    struct request *request = state->self_tests;
+    enum attention_verdict verdict = state->failed ? ATTENTION_TEST_FAILED : step_self_test(state->steps);
+    if (verdict == ATTENTION_TEST_RUNS)
+        return NULL;
+    state->self_tests = request->next;
+    if (verdict == ATTENTION_TEST_FAILED)
         request->check.fault = "the kernels differ from the reference";
-    return 0;
+    return request;
 }

@@ -1,5 +1,5 @@
-/* backend_ops.h - what needs the backend to itself, and so waits until no step is in flight: merging states,
- * new model constants, the self-test.
+/* backend_ops.h - new model constants, which wait until no step is in flight, and self-tests, which are done
+ * part by part beside the steps.
  *
  * Those of REQUEST_MAP run one request. Engine thread. */
 #ifndef SCHEDULER_BACKEND_OPS_H
@@ -11,5 +11,9 @@
 /* backend_ops_replace_constants: replace those of the model's constants that `with` has. Returns 0 or
  * ATTND_NO_MEMORY, with some of them perhaps replaced. */
 MUST_USE int backend_ops_replace_constants(struct engine_state *state, const struct model_constants *with);
+
+/* backend_ops_test: do a part of the test that the first of state->self_tests waits for. Returns that request
+ * if it was the last part, to be completed; else NULL. */
+struct request *backend_ops_test(struct engine_state *state);
 
 #endif

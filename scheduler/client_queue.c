@@ -20,6 +20,7 @@
  * are done while the step is formed and compute nothing. */
 #include "scheduler/client_queue.h"
 
+#include "scheduler/client_slices.h"
 #include "scheduler/client_tables.h"
 #include "scheduler/inspect.h"
 #include "scheduler/policy.h"
@@ -32,28 +33,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAIT = REQUEST_WAITS }; /* for another step; errors are negative */
+enum {
+    WAIT = REQUEST_WAITS, /* for another step; errors are negative */
+    CUT_MAX = 16          /* requests that go into steps in slices at a time */
+};
+
+static const double SMALL = 0.125;       /* of step_us_max: a request that takes no longer is small */
+static const double INTERACTIVE_S = 0.1; /* after a small request */
+
+/* Requests, linked by `next`. */
+struct line {
+    struct request *first, *last;
+};
 
 struct client_queue {
     struct client_queue_options o;
     const struct geometry *g;
     uint32_t rows_max;
-    struct request *queue, *last; /* the first and the last that is queued; NULL: none */
-    uint64_t request_number;      /* counts requests that were resolved */
-    uint64_t forming;             /* counts attempts to form a step */
-    bool needs_idle;              /* a request waits for the pipeline to be empty */
+    struct line queue; /* that wait */
+    struct line cut;   /* that go into steps in slices */
+    uint32_t cut_count;
+    double small_s;          /* when the last small one was taken */
+    uint64_t request_number; /* counts requests that were resolved */
+    uint64_t forming;        /* counts attempts to form a step */
 
     /* the step being formed */
     struct step *step;
     struct copy_list *copies;
-    uint32_t rows, tokens, sequence_count;
-    uint64_t bytes;       /* of K and V that it reads, about; counted if bounded */
+    bool takes_part;      /* some request */
     bool short_of_blocks; /* a request waits for some */
+    bool whole;           /* the request being taken goes into the step as a whole */
     struct swapping *swapping;
-    uint32_t *tokens_read; /* [rows_max] ids of a prompt */
 
-    struct request *in_step[STEPS_IN_FLIGHT]; /* by step_slot(): requests to be answered */
+    struct line in_step[STEPS_IN_FLIGHT]; /* by step_slot(): to be answered with the step */
 };
+
+/* ---- lists of requests --------------------------------------------------------------------------- */
+
+static void make_empty(struct line *list)
+{
+    *list = (struct line){NULL, NULL};
+}
+
+/* Put a request at the end of a list. */
+static void append(struct line *list, struct request *request)
+{
+    request->next = NULL;
+    *(list->last ? &list->last->next : &list->first) = request;
+    list->last = request;
+}
+
+/* ---- small helpers ------------------------------------------------------------------------------- */
 
 static size_t q_row_bytes(const struct client_queue *c)
 {
@@ -82,17 +112,34 @@ static bool waits_for_step(const struct request *request)
     return request_kinds[request->kind].when == REQUEST_STEPPED;
 }
 
-/* Rows that a request has in its step, and tokens of them that it appends. */
+/* Whether a request has rows for a layer. */
+static bool has_rows(const struct request *request)
+{
+    return request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND ||
+           request->kind == REQUEST_PAGED;
+}
+
+/* Rows that a request has in its steps, and tokens of them that it appends. */
 static uint32_t rows_of(const struct request *request)
 {
-    return waits_for_step(request) ? request->rows.count : 0;
+    return has_rows(request) ? request->rows.count : 0;
 }
 
 static uint32_t tokens_of(const struct request *request)
 {
     if (request->kind == REQUEST_PAGED)
         return request->paged.tokens;
-    return waits_for_step(request) && request->rows.k ? request->rows.count : 0;
+    return has_rows(request) && request->rows.k ? request->rows.count : 0;
+}
+
+/* Mark the sequences of a request: the later ones on them wait for another step. */
+static void mark(struct client_queue *c, const struct request *request)
+{
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        if (s)
+            s->forming = c->forming;
+    }
 }
 
 /* ---- checking a request -------------------------------------------------------------------------- */
@@ -187,33 +234,6 @@ static int resolve(struct client_queue *c, struct request *request)
     return 0;
 }
 
-/* Compare the first `stands` rows of one sequence, rows `first` and on of the request's tensors, with what
- * stands; 0, or the request failed. */
-static int compare_sequence(struct client_queue *c, struct request *request, uint32_t i, uint32_t first,
-                            uint32_t stands)
-{
-    const struct request_sequence *s = &request->attend.sequences[i];
-    uint32_t row = request->queued.writes[i].row;
-    uint32_t stride, layers = request->rows.all_layers ? c->g->layers : 1;
-    size_t row_bytes = kv_row_bytes(c, request->rows.kv_source);
-    const uint32_t *ids = block_tables_ids(step_tables(c->o.state->steps), &stride);
-    for (uint32_t layer = 0; layer < layers; layer++) {
-        size_t at = ((size_t)layer * request->rows.count + first) * row_bytes;
-        struct kv_rows rows = {.layer = request->rows.all_layers ? layer : request->rows.layer,
-                               .position = s->position,
-                               .count = stands,
-                               .dtype = request->rows.kv_source,
-                               .k = (const uint8_t *)request->rows.k + at,
-                               .v = (const uint8_t *)request->rows.v + at};
-        uint32_t equal = step_compare_kv(c->o.state->steps, &rows, ids + (uint64_t)row * stride);
-        if (equal < stands)
-            return request_fail(request, ATTND_CONFLICT,
-                                "sequence %llu, position %u, layer %u: other k or v stand there",
-                                (unsigned long long)s->id, s->position + equal, rows.layer);
-    }
-    return 0;
-}
-
 /* Whether some rows of a request stand already. */
 static bool has_retries(const struct request *request)
 {
@@ -224,24 +244,100 @@ static bool has_retries(const struct request *request)
     return has;
 }
 
-/* Compare all rows of a request that stand already: 0, WAIT until no step is in flight, or the request
- * failed. Its sequences are resident. */
+/* The sequences of a request are used by several steps, and so stay in the pool; or not any more. */
+static void pin(struct client_queue *c, struct request *request, bool on)
+{
+    if (request->queued.pinned == on)
+        return;
+    request->queued.pinned = on;
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        if (s && (on || s->pinned))
+            s->pinned += on ? 1 : -1U;
+    }
+}
+
+/* Tokens of sequence `i` of a request that stand already. */
+static uint32_t standing(const struct request *request, uint32_t i)
+{
+    const struct reserve_request *write = &request->queued.writes[i];
+    return request->rows.k ? request->attend.sequences[i].rows - (write->end - write->first) : 0;
+}
+
+/* Sequence and layer of comparison `n` of a request: those of a sequence follow each other. */
+static uint32_t sequence_of_compare(const struct client_queue *c, const struct request *request, uint32_t n,
+                                    uint32_t *layer)
+{
+    uint32_t layers = request->rows.all_layers ? c->g->layers : 1;
+    *layer = request->rows.all_layers ? n % layers : request->rows.layer;
+    return n / layers;
+}
+
+/* Add comparisons of what stands already to the step, as many as there is room for. WAIT: for their results.
+ * The sequences of the request are resident. */
 static int compare(struct client_queue *c, struct request *request)
 {
-    uint32_t first = 0;
-    int rc = 0;
-    if (steps_in_flight(c->o.state->steps) && has_retries(request)) {
-        c->needs_idle = true;
-        return WAIT;
+    struct request_queued *q = &request->queued;
+    uint32_t layers = request->rows.all_layers ? c->g->layers : 1, first = 0;
+    size_t row_bytes = kv_row_bytes(c, request->rows.kv_source);
+    if (q->compared == COMPARED || !has_retries(request))
+        return 0;
+    if (q->compared == NOT_COMPARED && !q->equal) {
+        q->compare_count = q->on_count * layers;
+        q->compares_done = 0;
+        q->equal = request_alloc(request, q->compare_count, sizeof *q->equal);
+        if (!q->equal)
+            return request_fail(request, ATTND_INVALID, "%u sequences are too many for one call",
+                                q->on_count);
     }
-    for (uint32_t i = 0; rc == 0 && request->rows.k && i < request->attend.sequence_count; i++) {
-        uint32_t rows = request->attend.sequences[i].rows,
-                 stands = rows - (request->queued.writes[i].end - request->queued.writes[i].first);
-        if (stands)
-            rc = compare_sequence(c, request, i, first, stands);
-        first += rows;
+    uint32_t last = 0, layer;
+    bool added = false;
+    for (uint32_t n = 0; n < q->compare_count; n++) {
+        uint32_t i = sequence_of_compare(c, request, n, &layer), stands = standing(request, i);
+        first += i > last ? request->attend.sequences[last].rows : 0;
+        last = i;
+        if (n < q->compares_done)
+            continue;
+        size_t at = (request->rows.all_layers ? (size_t)layer * request->rows.count : 0) + first;
+        const struct kv_compare compare = {.table = q->writes[i].row,
+                                           .layer = layer,
+                                           .position = request->attend.sequences[i].position,
+                                           .count = stands,
+                                           .dtype = request->rows.kv_source,
+                                           .k = (const uint8_t *)request->rows.k + at * row_bytes,
+                                           .v = (const uint8_t *)request->rows.v + at * row_bytes,
+                                           .equal = &q->equal[n]};
+        bool time_left = !added || step_us(c->step) < c->o.state->step_us_max;
+        if (stands && (!time_left || !step_add_compare(c->step, &compare)))
+            break;
+        added |= stands > 0;
+        q->compares_done++;
     }
-    return rc;
+    if (added) {
+        q->compared = COMPARING;
+        q->compare_step = step_slot(c->step);
+        c->takes_part = true;
+        for (uint32_t i = 0; i < q->on_count; i++)
+            step_take_part(c->step, q->writes[i].row);
+        pin(c, request, true);
+    }
+    return WAIT;
+}
+
+/* The step with a request's comparisons has retired: go on comparing, or note that all is compared; or the
+ * request has failed. */
+static void note_compared(struct client_queue *c, struct request *request)
+{
+    struct request_queued *q = &request->queued;
+    q->compared = q->compares_done == q->compare_count ? COMPARED : NOT_COMPARED;
+    for (uint32_t n = 0; request->status == 0 && n < q->compares_done; n++) {
+        uint32_t layer, i = sequence_of_compare(c, request, n, &layer), stands = standing(request, i);
+        if (stands && q->equal[n] < stands)
+            request_fail(request, ATTND_CONFLICT,
+                         "sequence %llu, position %u, layer %u: other k or v stand there",
+                         (unsigned long long)request->attend.sequences[i].id,
+                         request->attend.sequences[i].position + q->equal[n], layer);
+    }
 }
 
 /* Room for the request's outputs in its own arena. */
@@ -325,8 +421,8 @@ static int fail_for_blocks(struct client_queue *c, struct request *request, uint
  * nothing. */
 static bool nothing_runs(const struct client_queue *c)
 {
-    return steps_in_flight(c->o.state->steps) == 0 && c->sequence_count == 0 && c->copies->count == 0 &&
-           block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0;
+    return steps_in_flight(c->o.state->steps) == 0 && !c->takes_part && c->cut_count == 0 &&
+           c->copies->count == 0 && block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0;
 }
 
 /* Whether a request may take `need` blocks now: 0; WAIT when some step gives some back; else the
@@ -397,115 +493,6 @@ static int reserve(struct client_queue *c, struct request *request)
     return 0;
 }
 
-/* ---- taking a request into a step ---------------------------------------------------------------- */
-
-/* Tell what tokens [at.first, at.end) of a row are: those that the request names from its row `first` on,
- * or those of the prompt, as far as it goes. */
-static void note_tokens(struct client_queue *c, const struct request *request, struct reserve_request at,
-                        uint32_t first)
-{
-    struct block_tables *tables = step_tables(c->o.state->steps);
-    uint32_t prompt = prompts_length(c->o.state->prompts, at.row);
-    if (request->attend.tokens.ids) {
-        block_tables_note_tokens(tables, at.row, at.first, request->attend.tokens.ids + first,
-                                 at.end - at.first);
-    } else if (prompt > at.first) {
-        uint32_t n = (prompt < at.end ? prompt : at.end) - at.first;
-        prompts_read(c->o.state->prompts, at.row, at.first, n, c->tokens_read);
-        block_tables_note_tokens(tables, at.row, at.first, c->tokens_read, n);
-    }
-}
-
-/* The appends of a request: those of its new tokens, which are noted; their number. Blocks are reserved. */
-static uint32_t make_appends(struct client_queue *c, const struct request *request, struct kv_append *appends)
-{
-    struct block_tables *tables = tables_of(c);
-    uint32_t first = 0, count = 0;
-    for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
-        struct reserve_request at = request->queued.writes[i];
-        uint32_t rows = request->attend.sequences[i].rows, n = at.end - at.first;
-        if (n > 0) {
-            appends[count++] = (struct kv_append){
-                .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
-            if (at.first >= block_tables_view(tables, at.row).cursor_max) /* the first layer to come */
-                note_tokens(c, request, at, first + rows - n);
-        }
-        first += rows;
-    }
-    return count;
-}
-
-/* The queries of a request, as the planner wants them. */
-static void make_rows(struct client_queue *c, const struct request *request, struct planner_row *rows)
-{
-    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
-        uint32_t row = request->queued.writes[i].row, first = request->attend.sequences[i].position;
-        bool sees = request->rows.k || request->queued.writes[i].first > 0; /* an empty one has no keys */
-        for (uint32_t r = 0; r < request->attend.sequences[i].rows; r++)
-            *rows++ =
-                (struct planner_row){row, sees ? first + r + 1 : 0, block_tables_version(tables_of(c), row)};
-    }
-}
-
-/* The cursors move, and the sequences take part in the step. */
-static void enter(struct client_queue *c, struct request *request)
-{
-    struct block_tables *tables = tables_of(c);
-    double now = c->o.state->now_s;
-    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
-        struct reserve_request at = request->queued.writes[i];
-        if (request->rows.k && request->rows.all_layers)
-            block_tables_advance_all(tables, at.row, at.end - at.first);
-        else if (request->rows.k)
-            block_tables_advance(tables, at.row, request->rows.layer, at.end - at.first);
-        step_take_part(c->step, at.row);
-        sequences_at(c->o.state->sequences, at.row)->used_s = now;
-    }
-}
-
-/* What the answer shows of the sequences, as the request leaves them. */
-static void show(struct client_queue *c, struct request *request)
-{
-    for (uint32_t i = 0; request->attend.views && i < request->attend.sequence_count; i++) {
-        uint32_t row = request->queued.writes[i].row;
-        inspect_view(c->o.state, row, &request->attend.views[request->attend.view_count++]);
-        for (uint32_t layer = 0; layer < c->g->layers; layer++)
-            request->attend.lengths[(size_t)i * c->g->layers + layer] =
-                block_tables_cursor(tables_of(c), row, layer);
-    }
-}
-
-/* A request's part at its layer; with `all_layers`, at `layer`. */
-static struct step_part part_of(const struct client_queue *c, const struct request *request, uint32_t layer)
-{
-    const struct request_rows *r = &request->rows;
-    size_t layer_bytes = r->all_layers ? r->count * kv_row_bytes(c, r->kv_source) : 0;
-    return (struct step_part){.producer = STEP_OF_CLIENTS,
-                              .layer = layer,
-                              .kernel = r->kernel,
-                              .k = r->k ? (const uint8_t *)r->k + layer * layer_bytes : NULL,
-                              .v = r->k ? (const uint8_t *)r->v + layer * layer_bytes : NULL,
-                              .tokens = tokens_of(request),
-                              .kv_dtype = r->kv_source,
-                              .row_count = r->q ? r->count : 0,
-                              .q = r->q,
-                              .o = r->out.o,
-                              .lse = r->out.lse,
-                              .in_place = r->all_layers || request->kind == REQUEST_PAGED};
-}
-
-/* Whether the step has room for the parts of a request. */
-static bool has_room(const struct client_queue *c, const struct request *request)
-{
-    struct step_part part = part_of(c, request, request->rows.all_layers ? 0 : request->rows.layer);
-    if (request->kind == REQUEST_PAGED) {
-        uint32_t room = step_table_blocks(c->o.state->steps);
-        if (request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(c->step))
-            return false;
-    }
-    return step_fits(c->step, &part, request->rows.all_layers ? c->g->layers : 1);
-}
-
 /* Give a request on sequences what it takes to be in the step: 0, WAIT, or the request failed. Whatever can
  * be refused without looking at K and V is refused before anything is moved. */
 static int admit_to_sequences(struct client_queue *c, struct request *request)
@@ -526,70 +513,60 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
     return rc == 0 ? reserve(c, request) : rc;
 }
 
-/* Add a request on sequences, which was admitted. */
-static void add_to_sequences(struct client_queue *c, struct request *request)
+/* The request goes into the step: whole, or, if that takes too long, in as many slices as it takes. Its blocks
+ * are reserved. */
+static int go(struct client_queue *c, struct request *request)
 {
-    struct kv_append *appends = step_appends(c->step, request->rows.k ? request->attend.sequence_count : 0);
-    struct planner_row *rows = step_rows(c->step, request->rows.q ? request->rows.count : 0);
-    assert(appends && rows);
-    uint32_t append_count = make_appends(c, request, appends);
-    if (request->rows.q)
-        make_rows(c, request, rows);
-    enter(c, request);
-    show(c, request);
-    for (uint32_t layer = 0; layer < (request->rows.all_layers ? c->g->layers : 1); layer++) {
-        struct step_part part = part_of(c, request, request->rows.all_layers ? layer : request->rows.layer);
-        part.appends = appends;
-        part.append_count = append_count;
-        part.rows = rows;
-        step_add(c->step, &part);
+    if (c->whole) {
+        client_slices_add_whole(c->o.state, c->step, request);
+        return 0;
     }
+    int rc = client_slices_begin(c->o.state, request);
+    if (rc == 0)
+        pin(c, request, true);
+    return rc;
 }
 
 int client_queue_attend(struct engine_state *state, struct request *request)
 {
     struct client_queue *c = state->clients;
     size_t used = request->arena_used;
-    int rc = has_room(c, request) ? admit_to_sequences(c, request) : WAIT;
-    if (rc == WAIT)
+    int rc = admit_to_sequences(c, request);
+    if (rc == WAIT && !request->queued.equal)
         request->arena_used = used;
-    else if (rc == 0)
-        add_to_sequences(c, request);
-    return rc;
+    return rc == 0 ? go(c, request) : rc;
 }
 
-/* The same two for a request on the caller's own tables, which takes no blocks. */
-static int admit_paged(struct client_queue *c, struct request *request)
-{
-    int rc = client_tables_check(c->o.state, request);
-    if (rc == 0)
-        rc = check_kernel(c, request);
-    return rc == 0 ? make_outputs(c, request) : rc;
-}
-
-static void add_paged(struct client_queue *c, struct request *request)
-{
-    struct step_part part = part_of(c, request, request->rows.layer);
-    struct client_tables_part made = {.rows = step_rows(c->step, part.row_count),
-                                      .appends = step_appends(c->step, part.tokens)};
-    uint32_t lease = sequences_find(c->o.state->sequences, request->id);
-    assert(made.rows && made.appends);
-    client_tables_fill(c->o.state, request, c->step, &made);
-    part.appends = made.appends;
-    part.append_count = made.append_count;
-    part.rows = made.rows;
-    step_add(c->step, &part);
-    step_take_part(c->step, lease);
-    sequences_at(c->o.state->sequences, lease)->used_s = c->o.state->now_s;
-}
-
+/* A request on the caller's own tables, which takes no blocks. */
 int client_queue_paged(struct engine_state *state, struct request *request)
 {
     struct client_queue *c = state->clients;
-    int rc = has_room(c, request) ? admit_paged(c, request) : WAIT;
+    int rc = client_tables_check(c->o.state, request);
     if (rc == 0)
-        add_paged(c, request);
-    return rc;
+        rc = check_kernel(c, request);
+    if (rc == 0)
+        rc = make_outputs(c, request);
+    return rc == 0 ? go(c, request) : rc;
+}
+
+int client_queue_merge(struct engine_state *state, struct request *request)
+{
+    const struct geometry *g = &state->config->geometry;
+    struct request_merge *merge = &request->merge;
+    struct request_output *out = &merge->out;
+    size_t heads = (size_t)merge->rows * g->query_heads;
+    struct merge_states m = {.states = merge->states,
+                             .rows = merge->rows,
+                             .heads = g->query_heads,
+                             .head_dim = g->head_dim,
+                             .dtype = g->dtype,
+                             .o = merge->o,
+                             .lse = merge->lse};
+    m.merged_o = out->o = request_alloc(request, heads, g->head_dim * dtype_bytes(g->dtype));
+    m.merged_lse = out->lse = request_alloc(request, heads, sizeof *out->lse);
+    if (!out->o || !out->lse)
+        return request_fail(request, ATTND_INVALID, "%u rows are too many for one call", merge->rows);
+    return step_add_merge(state->clients->step, &m) ? 0 : WAIT;
 }
 
 /* Blocks of zeros for a new lease. */
@@ -640,37 +617,16 @@ static int take(struct client_queue *c, struct request *request)
     return request_kinds[request->kind].run(c->o.state, request);
 }
 
-/* K and V that the attention of a request reads, at most. */
-static uint64_t bytes_of(const struct client_queue *c, const struct request *request)
-{
-    uint64_t tokens = 0;
-    bool attends = waits_for_step(request) && request->rows.q;
-    for (uint32_t i = 0; attends && i < request->queued.on_count; i++) {
-        uint32_t row = sequences_find(c->o.state->sequences, request->queued.on[i].id);
-        if (row != NO_ROW)
-            tokens += block_tables_cursor(step_tables(c->o.state->steps), row, request->rows.layer) +
-                      request->queued.on[i].rows;
-    }
-    return tokens * geometry_token_bytes(c->g);
-}
-
-/* Whether a request must wait for another step: it does not fit, or one of its sequences is in this one or
- * waits itself. Its sequences are marked. */
+/* Whether a request must wait for another step: one of its sequences is in this one or waits itself. Its
+ * sequences are marked. */
 static bool has_to_wait(struct client_queue *c, const struct request *request)
 {
-    uint64_t bytes_max = c->o.state->config->step_bytes_max;
-    bool waits = c->rows + rows_of(request) > c->rows_max || c->tokens + tokens_of(request) > c->rows_max ||
-                 c->sequence_count + request->queued.on_count > c->rows_max ||
-                 (bytes_max && c->sequence_count && c->bytes + bytes_of(c, request) > bytes_max);
+    bool waits = false;
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         const struct sequence *s = sequence_of(c, request->queued.on[i].id);
         waits |= s && s->forming == c->forming; /* of unknown ones resolve() will say so */
     }
-    for (uint32_t i = 0; i < request->queued.on_count; i++) { /* after that: one may be named twice */
-        struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        if (s)
-            s->forming = c->forming;
-    }
+    mark(c, request); /* after that: one may be named twice */
     return waits;
 }
 
@@ -694,21 +650,35 @@ static bool is_too_late(struct request *request, double now)
     return request->status != 0;
 }
 
-/* A request has been taken, or has failed: answer it, or keep it until the step retires. */
+static struct request_output *output_of(struct request *request)
+{
+    return request->kind == REQUEST_MERGE ? &request->merge.out : &request->rows.out;
+}
+
+/* A request has come to its end: answer it. */
+static void finish(struct client_queue *c, struct request *request)
+{
+    pin(c, request, false);
+    c->o.complete(request, c->o.cookie);
+}
+
+/* A request has been taken, or has failed: answer it, or keep it until its steps retire. */
 static void finish_taking(struct client_queue *c, struct request *request)
 {
     if (request->status != 0 || !waits_for_step(request)) {
-        c->o.complete(request, c->o.cookie);
+        count_queued(c, request, -1);
+        finish(c, request);
         return;
     }
-    if (c->o.state->config->step_bytes_max)
-        c->bytes += bytes_of(c, request);
-    c->rows += request->rows.q ? request->rows.count : 0;
-    c->tokens += tokens_of(request);
-    c->sequence_count += request->queued.on_count;
-    request->rows.out.queue_us = (c->o.state->now_s - request->submitted_s) * 1e6;
-    request->next = c->in_step[step_slot(c->step)];
-    c->in_step[step_slot(c->step)] = request;
+    c->takes_part = true;
+    output_of(request)->queue_us = (c->o.state->now_s - request->submitted_s) * 1e6;
+    if (request->queued.slices.begun) { /* still queued for others, until it is done */
+        append(&c->cut, request);
+        c->cut_count++;
+        return;
+    }
+    count_queued(c, request, -1);
+    append(&c->in_step[step_slot(c->step)], request);
 }
 
 static void begin_forming(struct client_queue *c, struct step *step)
@@ -716,66 +686,150 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->step = step;
     c->copies = step_copies(step);
     c->forming++;
-    c->bytes = 0;
-    c->short_of_blocks = c->needs_idle = false;
-    c->rows = c->tokens = c->sequence_count = 0;
-    c->in_step[step_slot(step)] = NULL;
+    c->short_of_blocks = c->takes_part = false;
+    make_empty(&c->in_step[step_slot(step)]);
+    for (const struct request *request = c->cut.first; request; request = request->next)
+        mark(c, request);
 }
 
-/* Put a request at the end of the queue. */
-static void append(struct client_queue *c, struct request *request)
+/* Whether a request goes into the step, and how: whole, or in slices (c->whole). Small ones go first: they
+ * have all of the step's time, others `bulk_us` of it. */
+static bool finds_place(struct client_queue *c, struct request *request, double bulk_us)
 {
-    request->next = NULL;
-    *(c->last ? &c->last->next : &c->queue) = request;
-    c->last = request;
+    const struct engine_state *state = c->o.state;
+    double us = request->queued.estimate_us = client_slices_us(state, request),
+           left_us = state->step_us_max - step_us(c->step);
+    bool small = us <= state->step_us_max * SMALL, fits = us <= left_us || !c->takes_part;
+    bool has_room = rows_of(request) <= c->rows_max && tokens_of(request) <= c->rows_max;
+    c->whole = true;
+    if (!has_rows(request))
+        return fits;
+    if (has_room && small)
+        return fits && client_slices_fit(state, c->step, request);
+    if (has_room && us <= bulk_us - step_us(c->step) && client_slices_fit(state, c->step, request))
+        return true;
+    c->whole = false;
+    return c->cut_count < CUT_MAX;
 }
 
-void client_queue_fill(struct client_queue *c, struct step *step)
+/* Take what is queued, in its order, as far as it finds place. */
+static void take_queued(struct client_queue *c, double bulk_us)
 {
-    struct request *request = c->queue, *next;
-    begin_forming(c, step);
-    if (client_queue_wait_s(c) != 0 && !c->o.state->stopping)
-        return;
-    c->queue = c->last = NULL;
+    struct request *request = c->queue.first, *next;
+    make_empty(&c->queue);
     for (; request; request = next) {
         int rc = 0;
         next = request->next;
-        if (c->o.state->failed)
+        if (request->queued.compared == COMPARING) {
+            mark(c, request);
+            rc = WAIT;
+        } else if (c->o.state->failed) {
             request_fail(request, ATTND_DEVICE, "the device has failed");
-        else if (!is_too_late(request, c->o.state->now_s))
-            rc = has_to_wait(c, request) ? WAIT : take(c, request);
+        } else if (request->status == 0 && !is_too_late(request, c->o.state->now_s)) {
+            rc = has_to_wait(c, request) || !finds_place(c, request, bulk_us) ? WAIT : take(c, request);
+        }
         if (rc == WAIT) {
             request->queued.passed_over = true;
-            append(c, request);
+            append(&c->queue, request);
             continue;
         }
-        count_queued(c, request, -1);
+        if (rc == 0 && waits_for_step(request) && c->whole &&
+            request->queued.estimate_us <= c->o.state->step_us_max * SMALL)
+            c->small_s = c->o.state->now_s;
         finish_taking(c, request);
     }
 }
 
-void client_queue_retire(struct client_queue *c, const struct step *step)
+/* Answer those in slices that have no more of them, here or in flight. */
+static void finish_cut(struct client_queue *c)
 {
-    struct request *request = c->in_step[step_slot(step)], *first = NULL, *next;
-    struct step_cost cost = step_cost(step);
-    for (; request; request = next) { /* in the order in which they were taken */
+    struct request *request = c->cut.first, *next;
+    make_empty(&c->cut);
+    for (; request; request = next) {
         next = request->next;
-        request->next = first;
-        first = request;
-    }
-    c->in_step[step_slot(step)] = NULL;
-    for (request = first; request; request = next) {
-        next = request->next;
-        request->rows.out.step_us = cost.seconds * 1e6;
-        request->rows.out.rows_in_step = step_row_count(step);
-        request->rows.out.bytes_read = cost.bytes;
-        c->o.complete(request, c->o.cookie);
+        if (request->queued.slices.steps || (request->status == 0 && !client_slices_are_done(request))) {
+            append(&c->cut, request);
+            continue;
+        }
+        client_slices_stop(c->o.state, request);
+        c->cut_count--;
+        count_queued(c, request, -1);
+        finish(c, request);
     }
 }
 
-bool client_queue_needs_idle(const struct client_queue *c)
+/* Stop those requests that are in slices and too late; add slices of the others, which take turns. */
+static void add_slices(struct client_queue *c, double bulk_us)
 {
-    return c->needs_idle;
+    bool any = true;
+    struct request *request = c->cut.first, *next;
+    make_empty(&c->cut);
+    struct line served = {0};
+    for (; request; request = next) {
+        next = request->next;
+        bool done = client_slices_are_done(request);
+        if (c->o.state->failed && request->status == 0)
+            request_fail(request, ATTND_DEVICE, "the device has failed");
+        if (!done && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
+            client_slices_stop(c->o.state, request);
+            done = true;
+        }
+        bool added =
+            !done && client_slices_add(c->o.state, c->step, request, bulk_us - step_us(c->step), any);
+        any &= !added;
+        c->takes_part |= added;
+        append(added ? &served : &c->cut, request);
+    }
+    for (request = served.first; request; request = next) {
+        next = request->next;
+        append(&c->cut, request);
+    }
+    finish_cut(c);
+}
+
+void client_queue_fill(struct client_queue *c, struct step *step, double bulk_us)
+{
+    begin_forming(c, step);
+    if (client_queue_wait_s(c) == 0 || c->o.state->stopping)
+        take_queued(c, bulk_us);
+    add_slices(c, bulk_us);
+}
+
+/* What a step was for one of its requests. */
+static void note_step(struct request *request, const struct step *step)
+{
+    const struct step_cost cost = step_cost(step);
+    struct request_output *out = output_of(request);
+    out->step_us += cost.seconds * 1e6;
+    out->rows_in_step = step_row_count(step) > out->rows_in_step ? step_row_count(step) : out->rows_in_step;
+    out->bytes_read += cost.bytes;
+}
+
+void client_queue_retire(struct client_queue *c, const struct step *step)
+{
+    unsigned slot = step_slot(step);
+    struct request *request = c->in_step[slot].first, *next;
+    make_empty(&c->in_step[slot]);
+    for (; request; request = next) {
+        next = request->next;
+        note_step(request, step);
+        finish(c, request);
+    }
+    for (request = c->cut.first; request; request = request->next) {
+        if (request->queued.slices.steps & 1U << slot)
+            note_step(request, step);
+        request->queued.slices.steps &= ~(1U << slot);
+    }
+    finish_cut(c);
+    for (request = c->queue.first; request; request = request->next) {
+        if (request->queued.compared == COMPARING && request->queued.compare_step == slot)
+            note_compared(c, request);
+    }
+}
+
+bool client_queue_is_interactive(const struct client_queue *c)
+{
+    return c->o.state->now_s - c->small_s < INTERACTIVE_S;
 }
 
 /* ---- the queue ----------------------------------------------------------------------------------- */
@@ -783,9 +837,11 @@ bool client_queue_needs_idle(const struct client_queue *c)
 double client_queue_wait_s(const struct client_queue *c)
 {
     double window = c->o.state->config->batch_window_us * 1e-6, shortest = window;
-    if (!c->queue)
+    if (c->cut.first)
+        return 0;
+    if (!c->queue.first)
         return -1;
-    for (const struct request *request = c->queue; shortest > 0 && request; request = request->next) {
+    for (const struct request *request = c->queue.first; shortest > 0 && request; request = request->next) {
         double waited = c->o.state->now_s - request->submitted_s;
         if (!waits_for_step(request) ||
             request->queued.passed_over) /* waits for no company, nor does what is ahead */
@@ -797,24 +853,45 @@ double client_queue_wait_s(const struct client_queue *c)
     return fmax(shortest, 0);
 }
 
+static bool names(const struct request *request, uint64_t id)
+{
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        if (request->queued.on[i].id == id)
+            return true;
+    }
+    return false;
+}
+
+/* Fail a request because of the sequence that is deleted. */
+static void fail_deleted(struct request *request, uint64_t id)
+{
+    request_fail(request, ATTND_GONE, "%s %llu was deleted before the call ran",
+                 request->of_leases ? "lease" : "sequence", (unsigned long long)id);
+}
+
 void client_queue_drop(struct client_queue *c, uint64_t id)
 {
-    struct request *request = c->queue, *next;
-    c->queue = c->last = NULL;
+    struct request *request = c->queue.first, *next;
+    make_empty(&c->queue);
     for (; request; request = next) {
-        bool names = false;
         next = request->next;
-        for (uint32_t i = 0; i < request->queued.on_count; i++)
-            names |= request->queued.on[i].id == id;
-        if (!names) {
-            append(c, request);
+        bool goes = names(request, id);
+        if (goes)
+            fail_deleted(request, id);
+        if (!goes || request->queued.compared == COMPARING) { /* a step in flight reads its tensors */
+            append(&c->queue, request);
             continue;
         }
         count_queued(c, request, -1);
-        request_fail(request, ATTND_GONE, "%s %llu was deleted before the call ran",
-                     request->of_leases ? "lease" : "sequence", (unsigned long long)id);
-        c->o.complete(request, c->o.cookie);
+        finish(c, request);
     }
+    for (request = c->cut.first; request; request = request->next) {
+        if (!names(request, id) || request->status != 0)
+            continue;
+        fail_deleted(request, id);
+        client_slices_stop(c->o.state, request);
+    }
+    finish_cut(c);
 }
 
 static bool goes_before(const struct request *a, const struct request *b)
@@ -828,13 +905,9 @@ static bool goes_before(const struct request *a, const struct request *b)
 static void enqueue(struct client_queue *c, struct request *request)
 {
     struct request *after = NULL;
-    c->forming++; /* marks the request's sequences */
-    for (uint32_t i = 0; i < request->queued.on_count; i++) {
-        struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        if (s)
-            s->forming = c->forming;
-    }
-    for (struct request *other = c->queue; other; other = other->next) {
+    c->forming++;
+    mark(c, request);
+    for (struct request *other = c->queue.first; other; other = other->next) {
         bool behind = !goes_before(request, other);
         for (uint32_t i = 0; !behind && i < other->queued.on_count; i++) {
             const struct sequence *s = sequence_of(c, other->queued.on[i].id);
@@ -842,9 +915,9 @@ static void enqueue(struct client_queue *c, struct request *request)
         }
         after = behind ? other : after;
     }
-    request->next = after ? after->next : c->queue;
-    *(after ? &after->next : &c->queue) = request;
-    c->last = request->next ? c->last : request;
+    request->next = after ? after->next : c->queue.first;
+    *(after ? &after->next : &c->queue.first) = request;
+    c->queue.last = request->next ? c->queue.last : request;
 }
 
 /* Whether something keeps a fork or truncate waiting: requests on its sequence, or bytes on the host. */
@@ -862,7 +935,7 @@ static void name_sequences(struct request *request)
     if (request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND) {
         q->on = request->attend.sequences;
         q->on_count = request->attend.sequence_count;
-    } else if (request->kind != REQUEST_LEASE) {
+    } else if (request->kind != REQUEST_LEASE && request->kind != REQUEST_MERGE) {
         q->one = (struct request_sequence){.id = request->id};
         q->on = &q->one;
         q->on_count = 1;
@@ -871,7 +944,8 @@ static void name_sequences(struct request *request)
 
 void client_queue_add(struct client_queue *c, struct request *request)
 {
-    uint32_t rows = rows_of(request), tokens = tokens_of(request);
+    uint32_t rows = rows_of(request), tokens = tokens_of(request),
+             rows_max = c->o.state->config->limits.rows_per_call;
     bool whole = request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* of a sequence */
     if (whole && !is_held_up(c, request)) {
         (void)take(c, request);
@@ -879,9 +953,12 @@ void client_queue_add(struct client_queue *c, struct request *request)
         return;
     }
     name_sequences(request);
-    if (rows > c->rows_max || tokens > c->rows_max || request->queued.on_count > c->rows_max) {
-        request_fail(request, ATTND_INVALID, "%u rows of %u sequences; scheduler.step_rows_max is %u",
-                     tokens > rows ? tokens : rows, request->queued.on_count, c->rows_max);
+    uint32_t most = request->kind == REQUEST_PAGED ? c->rows_max : rows_max;
+    if (rows > rows_max || tokens > most || request->queued.on_count > rows_max) {
+        request_fail(request, ATTND_INVALID, "%u rows of %u sequences; %s is %u",
+                     tokens > rows ? tokens : rows, request->queued.on_count,
+                     rows > rows_max || most == rows_max ? "limits.rows_per_call" : "scheduler.step_rows_max",
+                     rows > rows_max ? rows_max : most);
         c->o.complete(request, c->o.cookie);
         return;
     }
@@ -892,10 +969,10 @@ void client_queue_add(struct client_queue *c, struct request *request)
         if (s)
             request->queued.priority = policy_of_both(request->queued.priority, s->options.priority);
     }
-    if (c->last && goes_before(request, c->last))
+    if (c->queue.last && goes_before(request, c->queue.last))
         enqueue(c, request);
     else
-        append(c, request);
+        append(&c->queue, request);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
@@ -908,8 +985,8 @@ int client_queue_create(const struct client_queue_options *options, struct clien
     c->o = *options;
     c->g = &options->state->config->geometry;
     c->rows_max = options->state->config->step_rows_max;
-    c->tokens_read = calloc(c->rows_max, sizeof *c->tokens_read);
-    if (!c->tokens_read || swapping_create(options->state, &c->swapping) != 0) {
+    c->small_s = -1;
+    if (swapping_create(options->state, &c->swapping) != 0) {
         client_queue_destroy(c);
         return ATTND_NO_MEMORY;
     }
@@ -922,6 +999,5 @@ void client_queue_destroy(struct client_queue *c)
     if (!c)
         return;
     swapping_destroy(c->swapping);
-    free(c->tokens_read);
     free(c);
 }

@@ -25,9 +25,10 @@ void client_queue_add(struct client_queue *queue, struct request *request);
 /* client_queue_drop(queue, id): fail the queued requests on a sequence that is about to be deleted. */
 void client_queue_drop(struct client_queue *queue, uint64_t id);
 
-/* client_queue_fill: take into the step being formed what fits, oldest first. Requests that fail, and those
- * that compute nothing, are completed on the way. */
-void client_queue_fill(struct client_queue *queue, struct step *step);
+/* client_queue_fill: take into the step being formed what fits, oldest first: small requests, and of the time
+ * that is estimated up to `bulk_us` of others, which are cut if need be. Requests that fail, and those that
+ * compute nothing, are completed on the way. */
+void client_queue_fill(struct client_queue *queue, struct step *step, double bulk_us);
 
 /* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);
@@ -36,7 +37,7 @@ void client_queue_retire(struct client_queue *queue, const struct step *step);
  * as long as they may; 0: now, negative: nothing is queued. */
 double client_queue_wait_s(const struct client_queue *queue);
 
-/* Whether a request waits for a moment without a step in flight. */
-bool client_queue_needs_idle(const struct client_queue *queue);
+/* Whether a small request was taken a moment ago. */
+bool client_queue_is_interactive(const struct client_queue *queue);
 
 #endif

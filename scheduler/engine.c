@@ -201,15 +201,27 @@ static void watch_steps(struct engine *e, bool retired)
     }
 }
 
-/* Form a step and submit it; false when there is nothing to compute, or no place for a step. */
+/* Do a part of a self-test that somebody waits for. */
+static bool test_backend(struct engine *e)
+{
+    struct request *request = e->state.self_tests ? backend_ops_test(&e->state) : NULL;
+    if (request)
+        complete(request, e);
+    return request || e->state.self_tests;
+}
+
+/* Form a step and submit it; false when there is nothing to compute, or no place for a step. Bulk work of
+ * clients and workloads share what time there is, which is less while others make small requests. */
 static bool form_step(struct engine *e)
 {
     struct step *step;
-    bool alone = e->alone || client_queue_needs_idle(e->state.clients);
-    if ((alone && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
+    if ((e->alone && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
-    client_queue_fill(e->state.clients, step);
-    workload_run_fill(e->state.workloads, step, e->state.step_us_max - step_us(step));
+    bool workloads = workload_run_is_busy(e->state.workloads);
+    double bulk_us =
+        client_queue_is_interactive(e->state.clients) ? e->state.step_us_shared : e->state.step_us_max;
+    client_queue_fill(e->state.clients, step, workloads ? bulk_us / 2 : bulk_us);
+    workload_run_fill(e->state.workloads, step, fmax(bulk_us - step_us(step), bulk_us / 2));
     check_invariants(e);
     if (step_is_empty(step))
         return step_skip(step);
@@ -239,6 +251,7 @@ bool engine_turn(struct engine *e, double now_s)
     note_failure(e);
     worked |= take_requests(e);
     worked |= run_next_alone(e);
+    worked |= test_backend(e);
     sequence_ops_reap(&e->state);
     bool formed = form_step(e);
     worked |= formed;

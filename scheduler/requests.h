@@ -15,6 +15,7 @@
 #include "allocator/prefix_index.h"
 #include "config/model_constants.h"
 #include "scheduler/sequences.h"
+#include "scheduler/slicing.h"
 #include "scheduler/step.h"
 
 #include <stdatomic.h>
@@ -67,9 +68,9 @@ enum request_change {
     XX(APPEND, STEPPED, SEQUENCES, true, client_queue_attend)                                                \
     XX(ATTEND, STEPPED, SEQUENCES, true, client_queue_attend)                                                \
     XX(PAGED, STEPPED, POOL, true, client_queue_paged)                                                       \
-    XX(MERGE, ALONE, NOTHING, true, backend_ops_merge)                                                       \
+    XX(MERGE, STEPPED, NOTHING, true, client_queue_merge)                                                    \
     XX(PARAMETERS, ALONE, PARAMETERS, true, backend_ops_parameters)                                          \
-    XX(SELF_TEST, ALONE, NOTHING, true, backend_ops_self_test)                                               \
+    XX(SELF_TEST, AT_ONCE, NOTHING, true, backend_ops_self_test)                                             \
     XX(STATS, AT_ONCE, NOTHING, false, inspect_stats)                                                        \
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
     XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
@@ -308,6 +309,21 @@ struct request_workload {
 
 /* ---- a request ----------------------------------------------------------------------------------- */
 
+/* How far a request has come whose rows go into several steps; client_slices.c. */
+struct request_slices {
+    bool begun;
+    bool appended;             /* no more to append, since it is, or will not be */
+    bool stands;               /* its cursors have moved over what it appends */
+    unsigned steps;            /* in flight that have some of it: a bit each, of step_slot() */
+    struct kv_append *appends; /* [append_count] of a layer */
+    uint32_t append_count;
+    uint32_t layers, appends_done,
+        tokens_done;              /* submitted: layers, of the next one appends, tokens of the next */
+    struct planner_row *rows;     /* [rows.count] of q */
+    struct planner_place *places; /* [rows.count] */
+    struct slicing queries;
+};
+
 /* What client_queue.c keeps of one that is queued. */
 struct request_queued {
     struct request_sequence *on; /* [on_count] sequences, or the lease, on which it keeps its place */
@@ -316,6 +332,13 @@ struct request_queued {
     int32_t priority;               /* of its sequences' the highest */
     bool passed_over;               /* a step was formed without it */
     struct reserve_request *writes; /* [on_count]: what it writes; NULL before that is known */
+    double estimate_us;             /* of what it computes */
+    bool pinned;                    /* its sequences are, until it is done */
+    enum { NOT_COMPARED, COMPARING, COMPARED } compared; /* rows that stand already: a step does so, or has */
+    unsigned compare_step;                               /* its slot */
+    uint32_t *equal;                                     /* [compare_count] results */
+    uint32_t compare_count, compares_done;
+    struct request_slices slices;
 };
 
 struct request {

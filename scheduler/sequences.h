@@ -25,7 +25,8 @@ struct sequence {
     uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a request of it */
     uint64_t seen;     /* number of the request that named it last */
     uint64_t workload; /* that drives it; 0: clients do */
-    uint32_t queued;   /* requests on it that wait for a step */
+    uint32_t queued;   /* requests on it that wait for a step, or are in slices */
+    uint32_t pinned;   /* those of them that go into several steps: it is not swapped out meanwhile */
     bool lease;        /* it is none, but blocks that a client writes and reads through tables of its own */
 };
 

@@ -13,10 +13,9 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-void slicing_begin(struct slicing *s, const struct planner_row *rows, const struct planner_place *places,
-                   uint32_t n, uint32_t layer)
+void slicing_begin(struct slicing *s, const struct planner_place *places, uint32_t n)
 {
-    *s = (struct slicing){.rows = rows, .places = places, .n = n, .layer = layer};
+    *s = (struct slicing){.places = places, .n = n};
 }
 
 bool slicing_is_done(const struct slicing *s)
@@ -108,7 +107,6 @@ static bool next_segments(struct slicing *s, struct steps *steps, const struct s
     uint32_t n = fit < 1 ? 1 : fit < (double)rest ? (uint32_t)fit : rest;
     *last = n == rest;
     s->segments.end = *last ? UINT32_MAX : s->segments.first + n;
-    part->rows = s->rows + s->at;
     part->row_count = s->together;
     part->slice = &s->segments;
     part->cost_us = each * n;
@@ -123,7 +121,6 @@ static void take_whole(struct slicing *s, const struct steps *steps, uint32_t n,
         add_query(work, &s->places[s->at], 0);
         n = 1;
     }
-    part->rows = s->rows + s->at;
     part->row_count = n;
     part->slice = NULL;
     part->cost_us = step_us_of(steps, work);

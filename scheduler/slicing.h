@@ -20,9 +20,8 @@
 
 /* A way through some queries. */
 struct slicing {
-    const struct planner_row *rows;     /* [n] in the order of places */
     const struct planner_place *places; /* [n] */
-    uint32_t n, layer;
+    uint32_t n;
     uint32_t at;                /* the first that is not submitted, or not in all segments */
     uint32_t together;          /* queries of which some segments are submitted; 0: none */
     uint32_t states;            /* of those, from step_keep_states() */
@@ -40,13 +39,12 @@ struct slicing_room {
 /* slicing_count: add what n queries do, of which `together` neighbours read together. */
 void slicing_count(const struct planner_place *places, uint32_t n, uint32_t together, struct cost_work *work);
 
-/* slicing_begin: n queries; rows and places stay until the end. */
-void slicing_begin(struct slicing *s, const struct planner_row *rows, const struct planner_place *places,
-                   uint32_t n, uint32_t layer);
+/* slicing_begin: n queries; places stay until the end. */
+void slicing_begin(struct slicing *s, const struct planner_place *places, uint32_t n);
 
-/* slicing_next: the next slice, into rows, row_count, slice and cost_us of `part`; part->slice lies in *s and stays
+/* slicing_next: the next slice, into row_count, slice and cost_us of `part`; part->slice lies in *s and stays
  * until the next call. False when nothing fits now. *first: the place of its first query; *last: they
- * have come to their end with it (else the part has no outputs). */
+ * have come to their end with it (else the part has no outputs). The rows are the caller's to fill in. */
 bool slicing_next(struct slicing *s, struct steps *steps, const struct slicing_room *room,
                   struct step_part *part, uint32_t *first, bool *last);
 

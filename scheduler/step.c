@@ -73,6 +73,9 @@ struct step {
     uint32_t *table_rows; /* [limits.sequences] that take part */
     uint32_t table_row_count;
     uint32_t loose_count; /* tables of its own */
+    struct kv_compare compares[STEP_COMPARES];
+    struct merge_states merges[STEP_MERGES];
+    uint32_t compare_count, merge_count;
     struct staging staging;
     struct step_cost cost;
     double cost_us;     /* estimated of its parts, */
@@ -152,6 +155,7 @@ struct step *step_begin(struct steps *x)
     s->pass_count = s->part_count = s->client_plans = s->staged_rows = s->staged_tokens = 0;
     s->copies.count = s->table_row_count = s->loose_count = 0;
     s->cost_us = 0;
+    s->compare_count = s->merge_count = 0;
     memset(s->rows, 0, sizeof s->rows);
     memset(s->bytes, 0, sizeof s->bytes);
     x->rows_given = x->appends_given = 0;
@@ -184,6 +188,13 @@ struct kv_append *step_appends(struct step *s, uint32_t n)
         return NULL;
     x->appends_given += n;
     return x->append_room + x->appends_given - n;
+}
+
+uint32_t step_lists_left(const struct step *s)
+{
+    const struct steps *x = s->of;
+    uint32_t given = x->rows_given > x->appends_given ? x->rows_given : x->appends_given;
+    return x->rows_max - given;
 }
 
 /* Whether a part is a pass by itself. */
@@ -266,6 +277,26 @@ double step_us_of(const struct steps *x, const struct cost_work *work)
     return cost_us(&x->cost, work);
 }
 
+bool step_add_compare(struct step *s, const struct kv_compare *compare)
+{
+    const struct cost_work work = {.passes = 1, .appended = compare->count};
+    if (s->compare_count == STEP_COMPARES)
+        return false;
+    s->compares[s->compare_count++] = *compare;
+    s->cost_us += cost_us(&s->of->cost, &work);
+    return true;
+}
+
+bool step_add_merge(struct step *s, const struct merge_states *merge)
+{
+    const struct cost_work work = {.passes = 1, .queries = (uint64_t)merge->rows * merge->states};
+    if (s->merge_count == STEP_MERGES)
+        return false;
+    s->merges[s->merge_count++] = *merge;
+    s->cost_us += cost_us(&s->of->cost, &work);
+    return true;
+}
+
 struct copy_list *step_copies(struct step *s)
 {
     return &s->copies;
@@ -300,7 +331,7 @@ uint32_t step_table_blocks(const struct steps *x)
 
 bool step_is_empty(const struct step *s)
 {
-    return s->part_count == 0 && s->copies.count == 0 && s->table_row_count == 0;
+    return s->part_count == 0 && s->copies.count == 0 && s->table_row_count == 0 && s->merge_count == 0;
 }
 
 uint32_t step_row_count(const struct step *s)
@@ -545,11 +576,14 @@ static uint32_t add_use(struct steps *x, uint32_t row, uint32_t n)
     return n + 1;
 }
 
-/* The rows that the passes name; layers mostly have the same ones as the layer before. */
-static uint32_t find_uses(struct steps *x, const struct attention_pass *passes, uint32_t pass_count)
+/* The rows that compares and passes name; layers mostly have the same ones as the layer before. */
+static uint32_t find_uses(struct step *s, const struct attention_pass *passes)
 {
+    struct steps *x = s->of;
     uint32_t n = 0;
-    for (uint32_t p = 0; p < pass_count; p++) {
+    for (uint32_t i = 0; i < s->compare_count; i++)
+        n = add_use(x, s->compares[i].table, n);
+    for (uint32_t p = 0; p < s->pass_count; p++) {
         const struct attention_pass *pass = &passes[p];
         bool same_plan = p > 0 && pass->plan == passes[p - 1].plan;
         bool same_appends = p > 0 && pass->appends == passes[p - 1].appends &&
@@ -582,9 +616,13 @@ void step_submit(struct step *s)
     for (uint32_t i = 0; i < s->pass_count; i++)
         x->appended |= x->submitted[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,
-                                  .use_count = find_uses(x, x->submitted, s->pass_count),
+                                  .use_count = find_uses(s, x->submitted),
                                   .copies = x->kv_copies,
                                   .copy_count = copies,
+                                  .compares = s->compares,
+                                  .compare_count = s->compare_count,
+                                  .merges = s->merges,
+                                  .merge_count = s->merge_count,
                                   .passes = x->submitted,
                                   .pass_count = s->pass_count};
     step.tables = block_tables_ids(x->tables, &step.stride);
@@ -763,46 +801,9 @@ uint64_t step_call(const struct steps *x)
     return attention_call(x->attention);
 }
 
-/* Submit a step of operations and await it. */
-static void run_operations(struct steps *x, const struct attention_step *step)
+enum attention_verdict step_self_test(struct steps *x)
 {
-    assert(x->in_flight == 0);
-    attention_await(x->attention, attention_submit(x->attention, step));
-}
-
-void step_merge_states(struct steps *x, const struct merge_states *m)
-{
-    run_operations(x, &(struct attention_step){.merges = m, .merge_count = 1});
-}
-
-uint32_t step_compare_kv(struct steps *x, const struct kv_rows *rows, const uint32_t *ids)
-{
-    uint32_t equal = 0;
-    struct attention_step step = {.use_count = 1, .compare_count = 1};
-    step.tables = block_tables_ids(x->tables, &step.stride);
-    uint32_t row = (uint32_t)((size_t)(ids - step.tables) / step.stride);
-    const struct table_use use = {row, block_tables_view(x->tables, row).entries,
-                                  block_tables_version(x->tables, row)};
-    const struct kv_compare compare = {.table = row,
-                                       .layer = rows->layer,
-                                       .position = rows->position,
-                                       .count = rows->count,
-                                       .dtype = rows->dtype,
-                                       .k = rows->k,
-                                       .v = rows->v,
-                                       .equal = &equal};
-    step.uses = &use;
-    step.compares = &compare;
-    run_operations(x, &step);
-    return step_failure(x) ? 0 : equal;
-}
-
-bool step_self_test(struct steps *x)
-{
-    enum attention_verdict verdict;
-    while ((verdict = attention_self_test(x->attention)) == ATTENTION_TEST_RUNS) {
-    }
-    return verdict == ATTENTION_TEST_PASSED;
+    return attention_self_test(x->attention);
 }
 
 bool step_has_appended(const struct steps *x)

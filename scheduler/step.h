@@ -25,6 +25,8 @@ enum {
     STEP_CLIENT_PLANS = 4,
     STEP_PLANS,
     STEP_LOOSE_TABLES = 1024, /* block tables of a step that belong to no sequence */
+    STEP_COMPARES = 1024,     /* of a step */
+    STEP_MERGES = 64,         /* likewise */
     STEP_SLICE_STATES = 4096  /* partial states that slices of calls keep from step to step, of all calls */
 };
 
@@ -107,10 +109,19 @@ unsigned step_slot(const struct step *step);
 struct planner_row *step_rows(struct step *step, uint32_t n);
 struct kv_append *step_appends(struct step *step, uint32_t n);
 
+/* step_lists_left: how much room there is in the smaller of the two. */
+uint32_t step_lists_left(const struct step *step);
+
 /* step_fits: whether `n` parts like this one, at as many layers, can be added. step_add: add one that
  * can. */
 bool step_fits(const struct step *step, const struct step_part *part, uint32_t n);
 void step_add(struct step *step, const struct step_part *part);
+
+/* step_add_compare, step_add_merge: operations beside the passes. Compares come before all that the step appends;
+ * their results and those of merges are there when the step retires, and not to be used if
+ * step_failure(). False when there is no room. */
+bool step_add_compare(struct step *step, const struct kv_compare *compare);
+bool step_add_merge(struct step *step, const struct merge_states *merge);
 
 /* step_us: how long the step will take, estimated of what has been added so far. step_us_of: how long some work
  * takes in a step. */
@@ -197,20 +208,8 @@ const char *step_failure(const struct steps *steps);
 void step_fail(struct steps *steps, const char *why);
 uint64_t step_call(const struct steps *steps); /* any thread */
 
-/* Rows of k and v of consecutive tokens of one sequence, the first at `position`. */
-struct kv_rows {
-    uint32_t layer, position, count;
-    enum dtype dtype; /* geometry.dtype or geometry.kv_dtype */
-    const void *k, *v;
-};
-
-/* step_merge_states, step_compare_kv: an operation as a step of its own, which is awaited; no other step is in
- * flight. `ids`: the row of the block tables to compare with. See merge_states and kv_compare. */
-void step_merge_states(struct steps *steps, const struct merge_states *m);
-uint32_t step_compare_kv(struct steps *steps, const struct kv_rows *rows, const uint32_t *ids);
-
-/* step_self_test: all parts of attention_self_test(). */
-bool step_self_test(struct steps *steps);
+/* step_self_test: the next part of attention_self_test(). */
+enum attention_verdict step_self_test(struct steps *steps);
 
 /* Whether anything was ever appended. */
 bool step_has_appended(const struct steps *steps);

@@ -27,8 +27,8 @@ static const struct sequence *sequence_at(const struct swapping *w, uint32_t row
 static bool may_leave(const struct swapping *w, uint32_t row, const struct swap_request *request)
 {
     const struct sequence *s = sequence_at(w, row);
-    if (s->id == 0 || s->workload || s->lease || s->options.max_tokens || s->forming == request->forming ||
-        !policy_may_displace(request->priority, s->options.priority))
+    if (s->id == 0 || s->workload || s->lease || s->pinned || s->options.max_tokens ||
+        s->forming == request->forming || !policy_may_displace(request->priority, s->options.priority))
         return false;
     struct block_table_view table = block_tables_view(step_tables(w->state->steps), row);
     return !table.swapped && table.entries > 0;

@@ -805,7 +805,7 @@ static bool begin_cutting(struct workload_run *d, struct round *f)
     step_order(d->o.state->steps, f->next_layer, d->planner_rows, f->row_count, d->places);
     if (!is_in_order(d, f->row_count))
         return false;
-    slicing_begin(&f->queries, d->planner_rows, d->places, f->row_count, f->next_layer);
+    slicing_begin(&f->queries, d->places, f->row_count);
     f->cutting = true;
     f->appends_done = f->tokens_done = 0;
     return true;
@@ -856,6 +856,7 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
         uint32_t first;
         if (!slicing_is_done(&f->queries) &&
             slicing_next(&f->queries, d->o.state->steps, &room, &part, &first, &last)) {
+            part.rows = d->planner_rows + first;
             part.q_source = d->q_source + first;
             slice->first_row = first;
             slice->rows = last ? part.row_count : 0;
@@ -897,6 +898,11 @@ static void add_slice(struct workload_run *d, struct step *step, double room_us)
         add_part(d, step, room_us);
     else
         add_layers(d, step, 1);
+}
+
+bool workload_run_is_busy(const struct workload_run *d)
+{
+    return d->running_count > 0;
 }
 
 void workload_run_fill(struct workload_run *d, struct step *step, double room_us)
@@ -1074,7 +1080,9 @@ static void end_round(struct workload_run *d, unsigned round)
             continue;
         r->in[round].taken = false;
         bool ended = note_progress(d, i, round, now);
-        if (forks_due(r) && length_of(d, r) >= request_of(w, r->ordinal)->fork_at)
+        /* at all layers: those of the next round may have begun */
+        uint32_t length = block_tables_view(d->tables, r->row).length;
+        if (forks_due(r) && length >= request_of(w, r->ordinal)->fork_at)
             fork_running(d, i, now);
         if (!ended)
             continue;

@@ -140,7 +140,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "sequences", config->limits.sequences);
     json_uint(w, "sequence_tokens", config->limits.sequence_tokens);
     json_uint(w, "calls", config->limits.calls);
-    json_uint(w, "rows_per_call", config->step_rows_max);
+    json_uint(w, "rows_per_call", config->limits.rows_per_call);
     json_uint(w, "paged_sequences", STEP_LOOSE_TABLES);
     json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
     json_close(w, '}');

@@ -75,6 +75,7 @@ static bool has_run(const struct op *op, int expected, int other)
         sim.seen.gaps += status == ATTND_GAP;
         sim.seen.conflicts += status == ATTND_CONFLICT;
         sim.seen.requests += status == 0;
+        sim.seen.sliced += status == 0 && op->request->queued.slices.begun;
         sim.seen.too_late += status == 0 && atomic_load(&op->request->cancelled);
         return status == 0;
     }
@@ -246,12 +247,24 @@ static bool exceeds_pool(const struct op *op, const struct placed *p)
     return blocks > sim.config.pool_blocks;
 }
 
+/* A request in slices that was given up after its appends: they stand. */
+static void put_what_stands(struct op *op)
+{
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
+        struct placed placed = {0};
+        if (place(op, i, first, &placed) == 0)
+            put_rows(op, i, first, &placed);
+    }
+    sim.seen.stood++;
+}
+
 static void judge_rows(struct op *op)
 {
     const struct request *request = op->request;
     struct placed placed[OP_SEQUENCES_MOST] = {0};
     uint32_t first = 0;
-    int expected = request->rows.count > sim.config.step_rows_max ? ATTND_INVALID : 0;
+    int expected = request->rows.count > sim.config.limits.rows_per_call ? ATTND_INVALID : 0;
     for (uint32_t i = 0; expected == 0 && i < op->count; first += op->rows[i++])
         expected = place(op, i, first, &placed[i]);
     int other =
@@ -261,8 +274,11 @@ static void judge_rows(struct op *op)
     first = 0;
     for (uint32_t i = 0; expected == 0 && request->rows.k && i < op->count; first += op->rows[i++])
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
-    if (!has_run(op, expected, other))
+    if (!has_run(op, expected, other)) {
+        if (!sim.lost && request->rows.k && request->queued.slices.stands)
+            put_what_stands(op);
         return;
+    }
     require(op, !sim.lost, "a failure, since the device is lost");
     first = 0;
     for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
@@ -432,20 +448,31 @@ static void check_paged_row(const struct op *op, uint32_t table, uint32_t row, u
                  (unsigned long long)op->action, (unsigned long long)op->on[0]->id, row, request->rows.layer);
 }
 
-static void judge_paged(struct op *op)
+/* What a paged request wrote; of a lease that is gone nothing. */
+static void put_slots(const struct op *op)
 {
     const struct request *request = op->request;
     const struct request_paged *p = &request->paged;
     uint32_t size = sim.config.geometry.block_size;
-    int expected = request->rows.count > sim.config.step_rows_max ? ATTND_INVALID : missing(op->on[0]);
-    if (!has_run(op, expected, 0))
-        return;
-    for (uint32_t i = 0; i < p->tokens; i++) {
+    for (uint32_t i = 0; op->on[0]->live && i < p->tokens; i++) {
         if (p->slots[i] >= 0)
             *lease_slot(op->on[0], request->rows.layer, (uint32_t)p->slots[i] / size,
                         (uint32_t)p->slots[i] % size) =
                 ((const struct symbolic_row *)request->rows.k)[i].word[0];
     }
+}
+
+static void judge_paged(struct op *op)
+{
+    const struct request *request = op->request;
+    const struct request_paged *p = &request->paged;
+    int expected = request->rows.count > sim.config.limits.rows_per_call ? ATTND_INVALID : missing(op->on[0]);
+    if (!has_run(op, expected, 0)) {
+        if (!sim.lost && request->queued.slices.stands)
+            put_slots(op);
+        return;
+    }
+    put_slots(op);
     for (uint32_t table = 0; request->rows.q && table < p->sequences; table++) {
         uint32_t rows = p->indptr[table + 1] - p->indptr[table];
         for (uint32_t r = 0; r < rows; r++)

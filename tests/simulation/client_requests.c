@@ -347,7 +347,7 @@ static uint32_t choose_rows(void)
 {
     uint32_t most = smaller(sim.config.step_rows_max, ROWS_MOST / OP_SEQUENCES_MOST);
     uint32_t rows = chance(3) ? 1 + below(most) : 1 + below(smaller(most, 3));
-    return sim.faults && chance(200) ? sim.config.step_rows_max + 1 : rows;
+    return sim.faults && chance(200) ? sim.config.limits.rows_per_call + 1 : rows;
 }
 
 static bool is_named_already(const struct op *op, const struct model_sequence *s)

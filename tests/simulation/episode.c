@@ -73,13 +73,16 @@ static void choose_geometry(struct settings *s)
 
 static void choose_limits(struct settings *s)
 {
-    static const uint32_t tokens[] = {64, 200, 1024}, windows[] = {0, 0, 100, 2000};
+    static const uint32_t tokens[] = {64, 200, 1024}, windows[] = {0, 0, 100, 2000},
+                          times[] = {0, 0, 50, 500, 60000000};
     set(s, "pool.blocks", 2 + below(below(2) ? 63 : 20));
     set(s, "pool.host_blocks", below(2) ? 1 + below(40) : 0);
     set(s, "limits.sequences", 4 + below(24));
     set(s, "limits.sequence_tokens", one_of(tokens, 3));
     set(s, "limits.calls", 4 + below(SIM_REQUESTS_MOST - 8));
     set(s, "scheduler.step_rows_max", 8 + below(below(2) ? 24 : 120));
+    set(s, "limits.rows_per_call", 100 + below(200));
+    set(s, "scheduler.step_us_max", one_of(times, 5));
     set(s, "scheduler.batch_window_us", one_of(windows, 4));
     set(s, "scheduler.slow_step_ms", 0);
     s->list[s->count++] = below(2) ? "scheduler.admission=optimistic" : "scheduler.admission=forecast";

@@ -43,6 +43,8 @@ enum {
     XX(paged, "paged requests")                                                                              \
     XX(questions, "questions")                                                                               \
     XX(cancelled, "requests whose client has gone before they ran")                                          \
+    XX(stood, "requests given up whose appends stand")                                                       \
+    XX(sliced, "requests in slices")                                                                         \
     XX(too_late, "requests whose client has gone after they ran")                                            \
     XX(deadlines, "deadlines")                                                                               \
     XX(dropped, "requests ended by a delete")                                                                \

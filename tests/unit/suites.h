@@ -17,6 +17,7 @@
     XX(numeric)                                                                                              \
     XX(values)                                                                                               \
     XX(thread_pool)                                                                                          \
+    XX(cost)                                                                                                 \
     XX(step_cost)                                                                                            \
     XX(plan)                                                                                                 \
     XX(planner)                                                                                              \

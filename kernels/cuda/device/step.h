@@ -24,14 +24,14 @@
 #endif
 
 enum {
-    CUDA_THREADS = 128,       /* of every thread block, unless its kernel says otherwise */
-    PAGED_PARTITION = 512,    /* tokens of a thread block of paged_v2 */
-    CUDA_MAP_BYTES = 128,     /* of a tensor map */
-    CUDA_MEMBERS_MAX = 4,     /* that share an item */
-    CUDA_ITEM_ENTRIES = 16,   /* of the block table, that come with an item */
-    CUDA_COLUMNS_MAX = 128,   /* of an item: those of the widest kernel */
+    CUDA_THREADS = 128,      /* of every thread block, unless its kernel says otherwise */
+    PAGED_PARTITION = 512,   /* tokens of a thread block of paged_v2 */
+    CUDA_MAP_BYTES = 128,    /* of a tensor map */
+    CUDA_MEMBERS_MAX = 4,    /* that share an item */
+    CUDA_ITEM_ENTRIES = 16,  /* of the block table, that come with an item */
+    CUDA_COLUMNS_MAX = 128,  /* of an item: those of the widest kernel */
     CUDA_COMPARE_TOKENS = 8, /* of a thread block of compare_kv */
-    MERGE_TOGETHER_MAX = 32   /* partial states that a merge takes at a time: a lane each */
+    MERGE_TOGETHER_MAX = 32  /* partial states that a merge takes at a time: a lane each */
 };
 
 struct cuda_item {

@@ -1,0 +1,405 @@
+/* client_slices.c - see client_slices.h. */
+#include "scheduler/client_slices.h"
+
+#include "scheduler/client_tables.h"
+#include "scheduler/inspect.h"
+#include "scheduler/reservation.h"
+
+#include <assert.h>
+#include <math.h>
+
+enum { NOTED_TOGETHER = 256 }; /* ids of a prompt */
+
+static struct block_tables *tables_of(const struct engine_state *state)
+{
+    return step_tables(state->steps);
+}
+
+static const struct geometry *geometry_of(const struct engine_state *state)
+{
+    return &state->config->geometry;
+}
+
+static size_t kv_row_bytes(const struct engine_state *state, enum dtype dtype)
+{
+    const struct geometry *g = geometry_of(state);
+    return (size_t)g->kv_heads * g->head_dim * dtype_bytes(dtype);
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool is_paged(const struct request *request)
+{
+    return request->kind == REQUEST_PAGED;
+}
+
+/* Layers that a request appends at. */
+static uint32_t layers_of(const struct engine_state *state, const struct request *request)
+{
+    return request->rows.all_layers ? geometry_of(state)->layers : 1;
+}
+
+/* ---- estimates ----------------------------------------------------------------------------------- */
+
+/* Add n queries that see `keys` tokens, the last one all of them. */
+static void add_queries(const struct engine_state *state, uint32_t n, uint64_t keys, struct cost_work *work)
+{
+    uint32_t together = step_rows_together(state->steps);
+    work->tokens += (n + together - 1) / together * keys;
+    work->weighed += n * keys;
+    work->queries += n;
+}
+
+double client_slices_us(const struct engine_state *state, const struct request *request)
+{
+    struct cost_work work = {.passes = layers_of(state, request)};
+    const struct request_rows *rows = &request->rows;
+    if (request->kind == REQUEST_PAGED) {
+        const struct request_paged *p = &request->paged;
+        for (uint32_t s = 0; rows->q && s < p->sequences; s++)
+            add_queries(state, p->indptr[s + 1] - p->indptr[s], p->context[s], &work);
+        work.appended = p->tokens;
+    } else if (request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND) {
+        const struct request_attend *a = &request->attend;
+        for (uint32_t i = 0; rows->q && i < a->sequence_count; i++) {
+            uint32_t row = sequences_find(state->sequences, a->sequences[i].id), n = a->sequences[i].rows;
+            if (row != NO_ROW)
+                add_queries(state, n,
+                            block_tables_cursor(tables_of(state), row, rows->layer) + (rows->k ? n : 0),
+                            &work);
+        }
+        work.appended = rows->k ? (uint64_t)rows->count * layers_of(state, request) : 0;
+    } else if (request->kind == REQUEST_MERGE) {
+        work.queries = (uint64_t)request->merge.states * request->merge.rows;
+    } else {
+        return 0;
+    }
+    return step_us_of(state->steps, &work);
+}
+
+/* ---- what a request is made of ------------------------------------------------------------------- */
+
+/* Tell what tokens [at.first, at.end) of a row are: those that the request names from its row `first` on,
+ * or those of the prompt, as far as it goes. */
+static void note_tokens(struct engine_state *state, const struct request *request, struct reserve_request at,
+                        uint32_t first)
+{
+    struct block_tables *tables = tables_of(state);
+    uint32_t prompt = prompts_length(state->prompts, at.row), tokens[NOTED_TOGETHER];
+    if (request->attend.tokens.ids) {
+        block_tables_note_tokens(tables, at.row, at.first, request->attend.tokens.ids + first,
+                                 at.end - at.first);
+        return;
+    }
+    for (uint32_t end = smaller(prompt, at.end), n; at.first < end; at.first += n) {
+        n = smaller(end - at.first, NOTED_TOGETHER);
+        prompts_read(state->prompts, at.row, at.first, n, tokens);
+        block_tables_note_tokens(tables, at.row, at.first, tokens, n);
+    }
+}
+
+/* The appends of a request on sequences: those of its new tokens; their number. Blocks are reserved. */
+static uint32_t make_appends(const struct request *request, struct kv_append *appends)
+{
+    uint32_t first = 0, count = 0;
+    for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
+        struct reserve_request at = request->queued.writes[i];
+        uint32_t rows = request->attend.sequences[i].rows, n = at.end - at.first;
+        if (n > 0)
+            appends[count++] = (struct kv_append){
+                .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
+        first += rows;
+    }
+    return count;
+}
+
+/* The queries of a request on sequences, as the planner wants them. */
+static void make_rows(const struct engine_state *state, const struct request *request,
+                      struct planner_row *rows)
+{
+    for (uint32_t i = 0; request->rows.q && i < request->attend.sequence_count; i++) {
+        uint32_t row = request->queued.writes[i].row, first = request->attend.sequences[i].position;
+        bool sees = request->rows.k || request->queued.writes[i].first > 0; /* an empty one has no keys */
+        uint64_t version = block_tables_version(tables_of(state), row);
+        for (uint32_t r = 0; r < request->attend.sequences[i].rows; r++)
+            *rows++ = (struct planner_row){row, sees ? first + r + 1 : 0, version};
+    }
+}
+
+/* Both, for requests on the caller's own tables too, which become the step's. Returns the number of appends. */
+static uint32_t make_lists(struct engine_state *state, struct step *step, const struct request *request,
+                           struct kv_append *appends, struct planner_row *rows)
+{
+    struct client_tables_part part = {.rows = rows, .appends = appends};
+    if (is_paged(request)) {
+        client_tables_fill(state, request, step, &part);
+        return part.append_count;
+    }
+    make_rows(state, request, rows);
+    return make_appends(request, appends);
+}
+
+/* The sequences, or the lease, of a request take part in the step. */
+static void take_part(struct engine_state *state, struct step *step, const struct request *request)
+{
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        uint32_t row = sequences_find(state->sequences, request->queued.on[i].id);
+        step_take_part(step, row);
+        sequences_at(state->sequences, row)->used_s = state->now_s;
+    }
+}
+
+/* The cursors move over what a request on sequences appends, and its tokens are known. */
+static void move_cursors(struct engine_state *state, const struct request *request)
+{
+    struct block_tables *tables = tables_of(state);
+    uint32_t first = 0;
+    for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
+        struct reserve_request at = request->queued.writes[i];
+        uint32_t rows = request->attend.sequences[i].rows, n = at.end - at.first;
+        if (n > 0 && at.first >= block_tables_view(tables, at.row).cursor_max) /* the first layer to come */
+            note_tokens(state, request, at, first + rows - n);
+        first += rows;
+        if (request->rows.all_layers)
+            block_tables_advance_all(tables, at.row, n);
+        else
+            block_tables_advance(tables, at.row, request->rows.layer, n);
+    }
+}
+
+/* What the answer shows of the sequences, as the request leaves them. */
+static void show(const struct engine_state *state, struct request *request)
+{
+    uint32_t layers = geometry_of(state)->layers;
+    for (uint32_t i = 0; request->attend.views && i < request->attend.sequence_count; i++) {
+        uint32_t row = request->queued.writes[i].row;
+        inspect_view(state, row, &request->attend.views[request->attend.view_count++]);
+        for (uint32_t layer = 0; layer < layers; layer++)
+            request->attend.lengths[(size_t)i * layers + layer] =
+                block_tables_cursor(tables_of(state), row, layer);
+    }
+}
+
+/* A request's part at its layer; with `all_layers`, at `layer`. */
+static struct step_part part_of(const struct engine_state *state, const struct request *request,
+                                uint32_t layer)
+{
+    const struct request_rows *r = &request->rows;
+    size_t layer_bytes = r->all_layers ? r->count * kv_row_bytes(state, r->kv_source) : 0;
+    return (struct step_part){.producer = STEP_OF_CLIENTS,
+                              .layer = r->all_layers ? layer : r->layer,
+                              .kernel = r->kernel,
+                              .k = r->k ? (const uint8_t *)r->k + layer * layer_bytes : NULL,
+                              .v = r->k ? (const uint8_t *)r->v + layer * layer_bytes : NULL,
+                              .tokens = !r->k               ? 0
+                                        : is_paged(request) ? request->paged.tokens
+                                                            : r->count,
+                              .kv_dtype = r->kv_source,
+                              .row_count = r->q ? r->count : 0,
+                              .q = r->q,
+                              .o = r->out.o,
+                              .lse = r->out.lse,
+                              .in_place = r->all_layers || is_paged(request)};
+}
+
+/* ---- whole --------------------------------------------------------------------------------------- */
+
+bool client_slices_fit(const struct engine_state *state, const struct step *step,
+                       const struct request *request)
+{
+    struct step_part part = part_of(state, request, 0);
+    uint32_t room = step_table_blocks(state->steps);
+    if (is_paged(request) &&
+        request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(step))
+        return false;
+    return part.row_count <= step_lists_left(step) && part.tokens <= step_lists_left(step) &&
+           step_fits(step, &part, layers_of(state, request));
+}
+
+void client_slices_add_whole(struct engine_state *state, struct step *step, struct request *request)
+{
+    uint32_t layers = layers_of(state, request), tokens = request->rows.k ? request->rows.count : 0;
+    struct kv_append *appends = step_appends(
+        step, is_paged(request) ? request->paged.tokens : smaller(tokens, request->queued.on_count));
+    struct planner_row *rows = step_rows(step, request->rows.q ? request->rows.count : 0);
+    assert(appends && rows);
+    uint32_t append_count = make_lists(state, step, request, appends, rows);
+    if (!is_paged(request)) {
+        move_cursors(state, request);
+        show(state, request);
+    }
+    take_part(state, step, request);
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        struct step_part part = part_of(state, request, layer);
+        part.appends = appends;
+        part.append_count = append_count;
+        part.rows = rows;
+        part.cost_us = request->queued.estimate_us / layers;
+        step_add(step, &part);
+    }
+}
+
+/* ---- in slices ----------------------------------------------------------------------------------- */
+
+int client_slices_begin(const struct engine_state *state, struct request *request)
+{
+    struct request_slices *s = &request->queued.slices;
+    uint32_t queries = request->rows.q ? request->rows.count : 0,
+             appends = is_paged(request) ? request->paged.tokens : request->queued.on_count;
+    *s = (struct request_slices){.begun = true};
+    s->appends = request_alloc(request, appends, sizeof *s->appends);
+    s->rows = request_alloc(request, queries, sizeof *s->rows);
+    s->places = request_alloc(request, queries, sizeof *s->places);
+    (void)state;
+    return s->appends && s->rows && s->places
+               ? 0
+               : request_fail(request, ATTND_INVALID, "%u rows are too many for one call",
+                              request->rows.count);
+}
+
+/* The next appends at a layer, of at most `tokens` tokens, into `to`; *done: how many tokens they are. */
+static uint32_t next_appends(struct request_slices *s, uint32_t tokens, struct kv_append *to, uint32_t room,
+                             uint32_t *done)
+{
+    uint32_t n = 0;
+    for (*done = 0; n < room && s->appends_done < s->append_count && *done < tokens; n++) {
+        struct kv_append append = s->appends[s->appends_done];
+        append.position += s->tokens_done;
+        append.source += s->tokens_done;
+        append.count = smaller(append.count - s->tokens_done, tokens - *done);
+        to[n] = append;
+        *done += append.count;
+        s->tokens_done += append.count;
+        if (s->tokens_done == s->appends[s->appends_done].count) {
+            s->appends_done++;
+            s->tokens_done = 0;
+        }
+    }
+    return n;
+}
+
+/* Add appends for which there is time, at least a token if `any`; microseconds that they take. */
+static double add_appends(struct engine_state *state, struct step *step, struct request *request,
+                          double room_us, bool any)
+{
+    struct request_slices *s = &request->queued.slices;
+    const struct cost_work one = {.appended = 1}, pass = {.passes = 1};
+    double each = step_us_of(state->steps, &one), of_pass = step_us_of(state->steps, &pass), us = 0;
+    uint32_t layers = layers_of(state, request);
+    if (s->append_count == 0)
+        s->layers = layers;
+    while (s->layers < layers) {
+        struct step_part part = part_of(state, request, s->layers);
+        double fit = floor((room_us - us - of_pass) / each);
+        uint32_t tokens = fit < 1 ? 0 : fit < (double)UINT32_MAX ? (uint32_t)fit : UINT32_MAX, done = 0;
+        if (is_paged(request)) /* all or none: what its slots hold is the caller's affair */
+            tokens = fit >= request->paged.tokens || any ? UINT32_MAX : 0;
+        else if (tokens == 0 && any && us == 0)
+            tokens = 1;
+        part.row_count = 0;
+        part.q = NULL;
+        part.in_place = true;
+        uint32_t room = smaller(smaller(s->append_count - s->appends_done, tokens), step_lists_left(step));
+        struct kv_append *appends = tokens && step_fits(step, &part, 1) ? step_appends(step, room) : NULL;
+        if (s->append_count && !appends)
+            break;
+        part.appends = appends;
+        part.append_count = next_appends(s, tokens, appends, room, &done);
+        part.cost_us = of_pass + done * each;
+        if (part.append_count)
+            step_add(step, &part);
+        us += part.cost_us;
+        if (s->appends_done < s->append_count)
+            break;
+        s->layers++;
+        s->appends_done = 0;
+    }
+    return us;
+}
+
+/* Add a slice of queries; false when none fits. */
+static bool add_queries_slice(struct engine_state *state, struct step *step, struct request *request,
+                              double room_us, bool any)
+{
+    struct request_slices *s = &request->queued.slices;
+    struct step_part part = part_of(state, request, 0);
+    uint32_t first, rows_max = step_lists_left(step);
+    const struct slicing_room room = {room_us, rows_max, any};
+    bool last;
+    part.tokens = 0;
+    part.k = part.v = NULL;
+    part.in_place = false;
+    part.row_count = 1;
+    if (rows_max == 0 || !step_fits(step, &part, 1) ||
+        !slicing_next(&s->queries, state->steps, &room, &part, &first, &last))
+        return false;
+    struct planner_row *rows = step_rows(step, part.row_count);
+    assert(rows);
+    part.places = s->places + first;
+    part.rows = rows;
+    for (uint32_t i = 0; i < part.row_count; i++)
+        rows[i] = s->rows[part.places[i].row];
+    part.o = last ? part.o : NULL;
+    part.lse = last ? part.lse : NULL;
+    step_add(step, &part);
+    return true;
+}
+
+bool client_slices_add(struct engine_state *state, struct step *step, struct request *request, double room_us,
+                       bool any)
+{
+    struct request_slices *s = &request->queued.slices;
+    uint32_t room = step_table_blocks(state->steps);
+    bool first = s->layers == 0 && s->appends_done == 0 && s->tokens_done == 0 && !s->appended, added = false;
+    if (is_paged(request) &&
+        request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(step))
+        return false;
+    if (first || is_paged(request)) /* the caller's own tables are this step's */
+        s->append_count = make_lists(state, step, request, s->appends, s->rows);
+    if (first && request->rows.q) {
+        step_order(state->steps, request->rows.layer, s->rows, request->rows.count, s->places);
+        slicing_begin(&s->queries, s->places, request->rows.count);
+    }
+    if (!s->appended) {
+        double us = add_appends(state, step, request, room_us, any);
+        added = us > 0;
+        if (s->layers == layers_of(state, request)) {
+            s->appended = s->stands = true;
+            if (!is_paged(request)) {
+                move_cursors(state, request);
+                show(state, request);
+            }
+        }
+    }
+    /* queries may share a pass with those of others, which may be ahead of these appends: the next step's */
+    if (!added && s->appended && request->rows.q && (room_us > 0 || any))
+        added = add_queries_slice(state, step, request, room_us, any);
+    if (added) {
+        take_part(state, step, request);
+        s->steps |= 1U << step_slot(step);
+    }
+    return added;
+}
+
+bool client_slices_are_done(const struct request *request)
+{
+    const struct request_slices *s = &request->queued.slices;
+    return s->appended && (!request->rows.q || slicing_is_done(&s->queries));
+}
+
+void client_slices_stop(struct engine_state *state, struct request *request)
+{
+    struct request_slices *s = &request->queued.slices;
+    slicing_stop(&s->queries, state->steps);
+    for (uint32_t i = 0; !s->appended && !is_paged(request) && i < request->queued.on_count; i++) {
+        uint32_t row = sequences_find(state->sequences, request->queued.on[i].id);
+        if (row == NO_ROW || !request->rows.k)
+            continue;
+        block_tables_truncate(tables_of(state), row, block_tables_view(tables_of(state), row).cursor_max);
+        reservation_note(state, row);
+    }
+    s->appended = true;
+}
