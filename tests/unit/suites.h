@@ -25,7 +25,8 @@
     XX(safetensors)                                                                                          \
     XX(prompts)                                                                                              \
     XX(sequences)                                                                                            \
-    XX(workload)
+    XX(workload)                                                                                             \
+    XX(ledger)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)
