@@ -486,15 +486,14 @@ int block_tables_fork(struct block_tables *t, uint32_t parent, uint32_t length, 
     return 0;
 }
 
-uint32_t block_tables_match(struct block_tables *t, uint32_t root, const uint32_t *tokens, uint32_t n,
-                            uint32_t *held)
+struct block_tables_hit block_tables_match(struct block_tables *t, uint32_t root, const uint32_t *tokens,
+                                           uint32_t n)
 {
-    uint32_t *ids = t->order, asked = smaller(n / t->o.block_size, t->o.row_blocks);
+    uint32_t *ids = t->order, asked = smaller(n / t->o.block_size, t->o.row_blocks), held = 0;
     uint32_t hit = prefix_index_match(t->index, root, tokens, smaller(asked, t->o.blocks), ids);
-    *held = 0;
-    while (*held < hit && block_pool_refs(t->pool, ids[*held]) > 0)
-        ++*held; /* who holds a block holds those before it */
-    return hit;
+    while (held < hit && block_pool_refs(t->pool, ids[held]) > 0)
+        held++; /* who holds a block holds those before it */
+    return (struct block_tables_hit){hit, held, held ? ids[held - 1] : NO_BLOCK};
 }
 
 static void make_vacant(struct block_tables *t, uint32_t row)

@@ -86,10 +86,16 @@ void block_tables_close_root(struct block_tables *tables, uint32_t root);
 MUST_USE int block_tables_add(struct block_tables *tables, uint32_t root, const uint32_t *tokens, uint32_t n,
                               uint32_t *row);
 
-/* block_tables_match(tables, root, tokens, n, held): how many blocks block_tables_add() would share,
- * and in *held how many of those a sequence holds already: the others leave the cache. O(n). */
-uint32_t block_tables_match(struct block_tables *tables, uint32_t root, const uint32_t *tokens, uint32_t n,
-                            uint32_t *held);
+/* What block_tables_add() would share: its `hit` first blocks, of which a sequence holds the first `held`
+ * already; the others leave the cache. */
+struct block_tables_hit {
+    uint32_t hit, held;
+    uint32_t last_held; /* block; NO_BLOCK: none */
+};
+
+/* block_tables_match(tables, root, tokens, n): what that would be. O(n). */
+struct block_tables_hit block_tables_match(struct block_tables *tables, uint32_t root, const uint32_t *tokens,
+                                           uint32_t n);
 
 /* block_tables_fork(tables, parent, length, row): a new row that shares the parent's blocks up to
  * `length` <= the parent's length; all its cursors are `length`. The parent is resident. Returns 0 or

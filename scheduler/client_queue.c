@@ -63,7 +63,6 @@ struct client_queue {
     bool takes_part;      /* some request */
     bool short_of_blocks; /* a request waits for some */
     bool whole;           /* the request being taken goes into the step as a whole */
-    struct swapping *swapping;
 
     struct line in_step[STEPS_IN_FLIGHT]; /* by step_slot(): to be answered with the step */
 };
@@ -451,7 +450,7 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
     const struct swap_request swap = {(uint32_t)(need + promised - available), request->queued.priority,
                                       c->forming};
     bool comes = need + promised <= available + counts.fenced ||
-                 (swap.blocks <= counts.blocks && swapping_out(c->swapping, &swap, c->copies));
+                 (swap.blocks <= counts.blocks && swapping_out(c->o.state->swapping, &swap, c->copies));
     if (!comes && nothing_runs(c)) /* else those that are in a step may leave after it */
         return fail_for_blocks(c, request, need, promised);
     c->short_of_blocks = true;
@@ -472,6 +471,7 @@ static int bring_in(struct client_queue *c, const struct request *request)
             block_tables_swap_in(step_tables(x), row, step_number(x), c->copies->list, &c->copies->count);
         assert(rc == 0); /* make_room() has seen to it */
         (void)rc;
+        swapping_note(c->o.state->swapping, row);
         result = WAIT;
     }
     return result;
@@ -487,9 +487,10 @@ static int reserve(struct client_queue *c, struct request *request)
                                   request->attend.sequence_count, c->copies->list, &c->copies->count);
     if (rc != 0)
         return request_fail(request, rc, "a sequence would be longer than its table");
-    for (uint32_t i = 0; i < request->attend.sequence_count;
-         i++) /* the next request of this step must see it */
-        reservation_note(c->o.state, request->queued.writes[i].row);
+    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
+        reservation_note(c->o.state, request->queued.writes[i].row); /* the next of this step must see it */
+        swapping_note(c->o.state->swapping, request->queued.writes[i].row);
+    }
     return 0;
 }
 
@@ -636,6 +637,9 @@ static void count_queued(struct client_queue *c, const struct request *request, 
         struct sequence *s = sequence_of(c, request->queued.on[i].id);
         if (s && (by > 0 || s->queued > 0)) /* it may be newer than the request */
             s->queued += (uint32_t)by;
+        if (s && s->queued == 0 && c->o.state->config->host_blocks)
+            swapping_note_idle(c->o.state->swapping,
+                               sequences_find(c->o.state->sequences, request->queued.on[i].id));
     }
 }
 
@@ -986,10 +990,6 @@ int client_queue_create(const struct client_queue_options *options, struct clien
     c->g = &options->state->config->geometry;
     c->rows_max = options->state->config->step_rows_max;
     c->small_s = -1;
-    if (swapping_create(options->state, &c->swapping) != 0) {
-        client_queue_destroy(c);
-        return ATTND_NO_MEMORY;
-    }
     *result = c;
     return 0;
 }
@@ -998,6 +998,5 @@ void client_queue_destroy(struct client_queue *c)
 {
     if (!c)
         return;
-    swapping_destroy(c->swapping);
     free(c);
 }

@@ -4,6 +4,7 @@
 #include "scheduler/client_tables.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
+#include "scheduler/swapping.h"
 
 #include <assert.h>
 #include <math.h>
@@ -400,6 +401,7 @@ void client_slices_stop(struct engine_state *state, struct request *request)
             continue;
         block_tables_truncate(tables_of(state), row, block_tables_view(tables_of(state), row).cursor_max);
         reservation_note(state, row);
+        swapping_note(state->swapping, row);
     }
     s->appended = true;
 }

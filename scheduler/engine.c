@@ -17,8 +17,10 @@
 #include "config/model_constants.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/reservation.h"
 #include "scheduler/ring.h"
 #include "scheduler/sequence_ops.h"
+#include "scheduler/swapping.h"
 #include "scheduler/workload_run.h"
 
 #include <assert.h>
@@ -98,6 +100,7 @@ static void check_invariants(struct engine *e)
 {
 #if ATTND_CHECK >= 3
     const char *fault = block_tables_fault(tables_of(e));
+    fault = fault ? fault : reservation_fault(&e->state);
     if (fault) {
         log_line(LOG_ERROR, "broken invariant: %s", fault);
         abort();
@@ -456,6 +459,10 @@ static int make_parts(struct engine *e)
     if (rc == 0)
         rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size, &e->state.prompts);
     if (rc == 0)
+        rc = reservation_create(c, &e->state.reservation);
+    if (rc == 0)
+        rc = swapping_create(&e->state, &e->state.swapping);
+    if (rc == 0)
         rc = client_queue_create(&requests, &e->state.clients);
     if (rc == 0)
         rc = workload_run_create(&workloads, &e->state.workloads);
@@ -526,6 +533,8 @@ void engine_destroy(struct engine *e)
     }
     workload_run_destroy(e->state.workloads);
     client_queue_destroy(e->state.clients);
+    swapping_destroy(e->state.swapping);
+    reservation_destroy(e->state.reservation);
     sequences_destroy(e->state.sequences);
     prompts_destroy(e->state.prompts);
     steps_destroy(e->state.steps);

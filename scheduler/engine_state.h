@@ -15,6 +15,8 @@
 struct client_queue;
 struct request;
 struct workload_run;
+struct reservation;
+struct swapping;
 
 struct engine_state {
     const struct config *config;
@@ -32,7 +34,8 @@ struct engine_state {
     uint64_t preemptions;             /* since start; workload_run.c */
     struct model_constants constants; /* backend_ops.c */
     atomic_bool has_sinks, has_alibi; /* whether constants has them, for other threads */
-    uint64_t declared;                /* blocks kept for sequences with max_tokens; reservation.c */
+    struct reservation *reservation;  /* every promise of blocks */
+    struct swapping *swapping;        /* who leaves for host memory */
     uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
     uint32_t leases, leased_blocks;   /* sequence_ops.c, like the next two */
     double reaped_s;                  /* when it was last looked for sequences that nobody uses, */

@@ -1,6 +1,8 @@
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
 
+#include "scheduler/reservation.h"
+
 #include <string.h>
 
 /* The row of a sequence, or NO_ROW with the request failed. */
@@ -218,6 +220,7 @@ int inspect_pool(struct engine_state *state, struct request *request)
 
 int inspect_audit(struct engine_state *state, struct request *request)
 {
-    request->check.fault = block_tables_fault(step_tables(state->steps));
+    const char *fault = block_tables_fault(step_tables(state->steps));
+    request->check.fault = fault ? fault : reservation_fault(state);
     return 0;
 }

@@ -24,6 +24,18 @@ bool policy_may_displace(int32_t asker, int32_t victim)
     return victim <= asker;
 }
 
+bool policy_same_rank(const struct policy_victim *a, const struct policy_victim *b)
+{
+    return a->priority == b->priority && a->waited_for == b->waited_for;
+}
+
+bool policy_victims_before(const struct policy_victim *a, const struct policy_victim *b)
+{
+    if (!policy_same_rank(a, b))
+        return policy_gives_way(a, b, 0);
+    return a->blocks != b->blocks ? a->blocks < b->blocks : a->created_s > b->created_s;
+}
+
 bool policy_gives_way(const struct policy_victim *a, const struct policy_victim *b, uint32_t need)
 {
     bool enough = a->blocks >= need, other = b->blocks >= need;

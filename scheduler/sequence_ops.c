@@ -6,6 +6,7 @@
 #include "scheduler/client_queue.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
+#include "scheduler/swapping.h"
 
 enum {
     REAP_ROWS = 8192, /* looked at in one go */
@@ -30,6 +31,13 @@ static uint32_t find(struct engine_state *state, struct request *request)
 }
 
 /* ---- what changes sequences ---------------------------------------------------------------------- */
+
+/* The table of a row has changed. */
+static void note(struct engine_state *state, uint32_t row)
+{
+    reservation_note(state, row);
+    swapping_note(state->swapping, row);
+}
 
 /* A row that shares what is cached of the request's first `tokens` tokens, under its salt. */
 static int add_row(struct engine_state *state, const struct request *request, uint32_t tokens, uint32_t *row)
@@ -71,14 +79,15 @@ static bool may_declare(struct engine_state *state, struct request *request, uin
  * that others could have had. */
 static uint32_t findable(struct engine_state *state, const struct request *request)
 {
-    uint32_t held, root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS,
-                                                 request->create.salt, request->create.salt_bytes);
-    uint32_t hit = block_tables_match(step_tables(state->steps), root, request->create.tokens.ids,
-                                      request->create.tokens.count, &held);
+    const struct request_tokens *tokens = &request->create.tokens;
+    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->create.salt,
+                                           request->create.salt_bytes);
+    struct block_tables_hit match =
+        block_tables_match(step_tables(state->steps), root, tokens->ids, tokens->count);
     uint64_t room = reservation_unpromised(state);
     block_tables_close_root(step_tables(state->steps), root);
-    return hit - held > room ? (held + (uint32_t)room) * state->config->geometry.block_size
-                             : request->create.tokens.count;
+    return match.hit - match.held > room ? (match.held + (uint32_t)room) * state->config->geometry.block_size
+                                         : tokens->count;
 }
 
 /* Whether an id can be given to something new; else the request has failed. */
@@ -116,7 +125,7 @@ static int create(struct engine_state *state, struct request *request)
     }
     sequences_add(state->sequences, row, request->id, 0, state->now_s);
     sequences_at(state->sequences, row)->options = c->options;
-    reservation_note(state, row);
+    note(state, row);
     return inspect_show_one(state, request, &request->create.shown, row);
 }
 
@@ -174,6 +183,7 @@ static void remove_row(struct engine_state *state, uint32_t row)
     if (sequences_at(state->sequences, row)->lease)
         remove_lease(state, row);
     reservation_drop(state, row);
+    swapping_drop(state->swapping, row);
     prompts_cut(state->prompts, row, 0);
     sequences_remove(state->sequences, row);
     block_tables_remove(step_tables(state->steps), row);
@@ -212,16 +222,16 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
     }
     bool all = rows && made == fork->count;
     for (uint32_t i = 0; i < made; i++) {
-        reservation_note(state, rows[i]);
+        note(state, rows[i]);
         all = all && inspect_show(state, request, &fork->shown, rows[i]);
     }
-    reservation_note(state, parent);
+    note(state, parent);
     from->used_s = state->now_s;
     if (all)
         return 0;
     for (uint32_t i = 0; i < made; i++) /* all or none */
         remove_row(state, rows[i]);
-    reservation_note(state, parent);
+    note(state, parent);
     fork->shown.count = 0;
     return request_fail(request, ATTND_NO_SEQUENCES,
                         "limits.sequences (%u) leave room for %u of %u forks now",
@@ -243,7 +253,7 @@ int sequence_ops_truncate(struct engine_state *state, struct request *request)
     if (length < block_tables_view(step_tables(state->steps), row).cursor_max)
         prompts_cut(state->prompts, row, length); /* what is written anew may be something else */
     block_tables_truncate(step_tables(state->steps), row, length);
-    reservation_note(state, row);
+    note(state, row);
     sequences_at(state->sequences, row)->used_s = state->now_s;
     return inspect_show_one(state, request, &request->truncate.shown, row);
 }

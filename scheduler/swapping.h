@@ -19,11 +19,22 @@ struct swap_request {
 };
 
 MUST_USE int swapping_create(struct engine_state *state, struct swapping **swapping);
-void swapping_destroy(struct swapping *swapping);
+void swapping_destroy(struct swapping *swapping); /* NULL is fine. */
+
+/* swapping_note: the table of a row has changed, or it came back from the host. O(log sequences), and nothing
+ * unless the number of its blocks is another one; O(blocks) when it becomes one that may leave. */
+void swapping_note(struct swapping *swapping, uint32_t row);
+
+/* swapping_note_idle: no call on the row is queued any more. */
+void swapping_note_idle(struct swapping *swapping, uint32_t row);
+
+/* swapping_drop: a row is about to be removed. */
+void swapping_drop(struct swapping *swapping, uint32_t row);
 
 /* swapping_out(swapping, request, copies): swap out as many as it takes. False when they are not
- * enough, or host memory has no room for them; then nothing is moved. O(host blocks + their blocks,
- * times log of their number). */
+ * enough, or host memory has no room for them; then nothing is moved. O(log sequences + blocks) for each
+ * that is chosen or was chosen in vain: it is in the step, or what it shares has changed since it was last
+ * looked at. */
 bool swapping_out(struct swapping *swapping, const struct swap_request *request, struct copy_list *copies);
 
 #endif

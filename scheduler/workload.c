@@ -93,6 +93,7 @@ void workload_release(struct workload *w)
     free(w->samples);
     free(w->outputs);
     free(w->waiting);
+    free(w->filling);
     free(w->contents);
     w->requests = NULL;
     w->spans = NULL;
@@ -100,6 +101,7 @@ void workload_release(struct workload *w)
     w->samples = NULL;
     w->outputs = NULL;
     w->waiting = NULL;
+    w->filling = NULL;
     w->contents = NULL;
 }
 
@@ -260,7 +262,8 @@ int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks
     w->report.requests = w->request_count;
     w->sequences = calloc(w->report.sequences, sizeof *w->sequences);
     w->waiting = calloc(w->report.sequences, sizeof *w->waiting);
-    if (!w->sequences || !w->waiting)
+    w->filling = calloc((size_t)w->content_count + w->report.sequences, sizeof *w->filling);
+    if (!w->sequences || !w->waiting || !w->filling)
         return ATTND_NO_MEMORY;
     for (uint32_t i = 0; i < w->request_count; i++) {
         const struct workload_request *r = &w->requests[i];

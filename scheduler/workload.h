@@ -121,7 +121,10 @@ struct workload {
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */
     double started_s;
-    uint64_t noted_step; /* the last one in its figures */
+    uint64_t noted_step;   /* the last one in its figures */
+    uint64_t round_number; /* the last one that it took part in */
+    uint32_t
+        *filling; /* [content_count + report.sequences] by token number: running sequences that append it */
     struct quantiles step_us, queue_us, first_token_us, per_token_us;
     struct request *watchers; /* requests that wait for the next report */
     double watched_s;         /* when the last one was answered */

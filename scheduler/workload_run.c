@@ -10,12 +10,10 @@
  * A step has all layers of a round, or as many as there is room for their outputs; the others go into
  * the next steps. The next round is formed while the one before is computed.
  *
- * Admission looks at the peak of blocks over all future rounds. A sequence that decodes grows by at most
- * ceil(t / block_size) blocks in t rounds and gives its private blocks back at its end, so with the ends
- * in descending order the peak before each end is a running sum: O(n log n). Blocks that it shares are
- * counted as held for ever, which errs on the safe side. What was admitted so is never preempted; under
- * scheduler.admission "optimistic" a request is admitted when its prompt fits, and the latest sequence
- * of the lowest priority is preempted when the pool runs out. The head of the queue is never overtaken.
+ * Admission looks at the peak of blocks over all future rounds (reservation.h). What was admitted so is
+ * never preempted; under scheduler.admission "optimistic" a request is admitted when its prompt fits, and
+ * the latest sequence of the lowest priority is preempted when the pool runs out. The head of the queue is
+ * never overtaken.
  *
  * A request whose beginning is just being appended by another one waits for it, a round or two, and then
  * finds it in the cache. */
@@ -24,6 +22,8 @@
 #include "allocator/prefix_index.h"
 #include "kernels/thread_pool.h"
 #include "scheduler/policy.h"
+#include "scheduler/reservation.h"
+#include "scheduler/row_order.h"
 #include "scheduler/slicing.h"
 #include "scheduler/verify.h"
 
@@ -35,24 +35,29 @@
 enum {
     HASHED_ROWS = 16, /* by a helper at a time */
     HELPERS_MAX = 8,
-    ROUNDS = 2,              /* one is formed while the one before is computed */
-    OUTPUT_BYTES = 64 << 20, /* of the outputs of a step, at least a layer's */
-    RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
-    ADMISSIONS_MAX = 64,     /* of one turn: each looks at all that run */
-    VERIFY_TURNS = 4,        /* while others run, every so many a part of a row is verified */
-    OWNER_WORKLOADS = 1,     /* of prefix roots; clients without a key are 0 */
-    WINDOWS_KNOWN = 8        /* whose costs are kept for a round */
+    ROUNDS = 2,                  /* one is formed while the one before is computed */
+    OUTPUT_BYTES = 64 << 20,     /* of the outputs of a step, at least a layer's */
+    RETRY_STEPS = 8,             /* between two tries to admit when nothing has ended */
+    ADMISSIONS_MAX = 1024,       /* of one turn, */
+    ADMITTED_TOKENS_MAX = 65536, /* which are looked for in the cache */
+    VERIFY_TURNS = 4,            /* while others run, every so many a part of a row is verified */
+    OWNER_WORKLOADS = 1,         /* of prefix roots; clients without a key are 0 */
+    WINDOWS_KNOWN = 8            /* whose costs are kept for a round */
 };
+
+_Static_assert((int)WORKLOADS_MAX == (int)RESERVATION_PLACES, "each workload has a ledger");
 
 static const double WATCH_S = 0.25;   /* between two reports to a watcher */
 static const double BLOCKED_S = 0.02; /* between two tries when clients hold all blocks */
 
 /* A sequence that has blocks. */
 struct running {
-    struct workload *w;
+    struct workload *w; /* NULL: it has ended, and leaves the list with compact() */
     uint32_t ordinal, row;
     uint32_t fill; /* tokens to append before it decodes */
     uint32_t done; /* how far it has come with what is submitted */
+    bool fills;    /* and has not appended all of it yet, from fill_from on; retired, not submitted */
+    uint32_t fill_from;
     struct {
         bool taken;        /* it takes part in this round, */
         uint32_t appended; /* with so many new tokens, */
@@ -97,11 +102,6 @@ struct slice {
     uint8_t *outputs; /* [layers][rows][query_heads][head_dim], in outputs_bytes */
 };
 
-/* For the forecast: blocks of its own now, and steps until it gives them back. */
-struct outlook {
-    uint32_t end, now;
-};
-
 struct workload_run {
     struct workload_run_options o;
     const struct config *config;
@@ -112,16 +112,20 @@ struct workload_run {
 
     struct workload *workloads[WORKLOADS_MAX];
     uint64_t next_id;
-    struct running *running; /* [sequences_max] */
-    uint32_t running_count;
-    bool blocked; /* clients hold what the next step needs */
-    bool in_step; /* of the forecast being made: everybody advances a token a step */
+    struct running *running; /* [2 * sequences_max] in order of admission */
+    uint32_t running_count;  /* with those that have ended and are still in the list */
+    uint32_t live_count;     /* without */
+    uint32_t filling_count;
+    uint64_t forks_due;          /* of all that run */
+    uint32_t *index_of;          /* [sequences_max] by row: where it is in running */
+    struct policy_claim *claims; /* likewise, its own */
+    struct row_order by_turn;    /* rows, those that go first first */
+    bool blocked;                /* clients hold what the next step needs */
     uint32_t turns;
     uint64_t steps_noted; /* with layers of a round */
     bool changed;         /* something has ended since admission was last tried */
-    uint64_t retry_step, promised_step;
-    uint32_t promised;
-    struct outlook *outlooks; /* [sequences_max + WORKLOAD_FORKS_MAX + 1] */
+    uint64_t retry_step;
+    uint64_t round_number; /* counts rounds */
 
     struct round rounds[ROUNDS];
     struct slice slices[STEPS_IN_FLIGHT]; /* by step_slot() */
@@ -154,11 +158,6 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 static uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
-}
-
-static uint32_t blocks_of(const struct workload_run *d, uint32_t tokens)
-{
-    return tokens / d->g->block_size + (tokens % d->g->block_size != 0);
 }
 
 static struct workload_sequence *state_of(const struct running *r)
@@ -205,6 +204,13 @@ static bool goes_before(const struct workload *v, uint32_t a, const struct workl
 {
     const struct policy_claim first = claim_of(v, a), second = claim_of(w, b);
     return policy_goes_before(&first, &second);
+}
+
+/* The order of running rows. */
+static bool has_turn_before(uint32_t a, uint32_t b, const void *cookie)
+{
+    const struct workload_run *d = cookie;
+    return policy_goes_before(&d->claims[a], &d->claims[b]);
 }
 
 static void push_waiting(struct workload *w, uint32_t ordinal)
@@ -262,96 +268,6 @@ static struct workload *next_in_line(const struct workload_run *d)
     return first;
 }
 
-/* ---- the forecast -------------------------------------------------------------------------------- */
-
-static int by_end(const void *a, const void *b)
-{
-    const struct outlook *x = a, *y = b;
-    return (x->end < y->end) - (x->end > y->end);
-}
-
-/* The most blocks that `n` sequences will hold privately at a time. Where they do not all advance a
- * token a step, each counts at its largest for ever. */
-static uint64_t peak_of(const struct workload_run *d, struct outlook *list, uint32_t n)
-{
-    uint64_t peak = 0, now = 0, largest = 0;
-    qsort(list, n, sizeof *list, by_end);
-    for (uint32_t i = 0; i < n; i++) {
-        now += list[i].now;
-        largest += list[i].now + blocks_of(d, list[i].end);
-        uint64_t grown = (uint64_t)(i + 1) * blocks_of(d, list[i].end);
-        peak = now + grown > peak ? now + grown : peak;
-    }
-    return d->in_step ? peak : largest;
-}
-
-/* Add the outlook of a sequence of `length` tokens in all, `fill` of them appended at once and `own` of
- * its blocks then private, and of `forks` children that leave it at `fork_at`. */
-static uint32_t add_outlook(const struct workload_run *d, uint32_t n, uint32_t length, uint32_t fill,
-                            uint32_t own, uint32_t fill_steps, uint32_t fork_at, uint32_t forks)
-{
-    uint32_t end = length - fill + fill_steps;
-    d->outlooks[n++] = (struct outlook){end, own};
-    for (uint32_t i = 0; i < forks; i++) {
-        uint32_t rest = fill > fork_at ? blocks_of(d, fill) - blocks_of(d, fork_at) : 0;
-        d->outlooks[n++] = (struct outlook){end + fill_steps, rest + 1};
-    }
-    return n;
-}
-
-/* Whether the sequences of a request go a token a step once they are filled: not when outputs of cached
- * tokens are computed first, or when children fill too after the fork. */
-static bool goes_in_step(const struct workload *w, const struct workload_request *r)
-{
-    return !w->attend_prompt && (r->forks == 0 || r->fork_at >= r->prompt);
-}
-
-/* Outlooks of all running sequences. *private: blocks that only they hold now. */
-static uint32_t look_ahead(struct workload_run *d, uint32_t fill_steps, uint64_t *private)
-{
-    uint32_t n = 0;
-    *private = 0;
-    d->in_step = true;
-    for (uint32_t i = 0; i < d->running_count; i++) {
-        const struct running *r = &d->running[i];
-        const struct workload_request *request = request_of(r->w, r->ordinal);
-        d->in_step &= goes_in_step(r->w, request);
-        struct block_table_view view = block_tables_view(d->tables, r->row);
-        uint32_t fill = larger(view.length, r->fill);
-        uint32_t shared = block_tables_shared(d->tables, r->row), own = view.entries - shared;
-        *private += own;
-        bool copies = view.length % d->g->block_size != 0 && shared > 0;
-        n = add_outlook(d, n, workload_length(r->w, r->ordinal), fill,
-                        own + blocks_of(d, fill) - view.entries + copies, view.length < fill ? fill_steps : 0,
-                        request->fork_at, forks_due(r));
-    }
-    return n;
-}
-
-/* Steps within which all that fill now, and `more` tokens, are filled. */
-static uint32_t fill_steps(const struct workload_run *d, uint64_t more)
-{
-    uint32_t room = d->rows_max > d->running_count ? d->rows_max - d->running_count : 1;
-    for (uint32_t i = 0; i < d->running_count; i++) {
-        uint32_t length = length_of(d, &d->running[i]);
-        more += d->running[i].fill > length ? d->running[i].fill - length : 0;
-    }
-    return (uint32_t)(more / room) + 1;
-}
-
-uint32_t workload_run_promised(struct workload_run *d)
-{
-    uint64_t private, step = step_number(d->o.state->steps);
-    if (d->promised_step == step)
-        return d->promised;
-    uint32_t n = look_ahead(d, fill_steps(d, 0), &private);
-    uint64_t peak = peak_of(d, d->outlooks, n);
-    d->promised =
-        d->config->admission == ADMISSION_FORECAST && peak > private ? (uint32_t)(peak - private) : 0;
-    d->promised_step = step;
-    return d->promised;
-}
-
 /* ---- admission ----------------------------------------------------------------------------------- */
 
 /* Token ids [from, end) of a sequence for the prefix index. */
@@ -377,58 +293,79 @@ static uint32_t common_tokens(const struct workload *w, uint32_t a, uint32_t b, 
     return smaller(at, max);
 }
 
-/* Whether a running sequence is about to append, and so to publish, more of a sequence's beginning than the `hit`
- * blocks that the cache has of it. */
+/* One sequence more, or less, appends these tokens. */
+static void count_filling(struct workload *w, uint32_t ordinal, uint32_t from, uint32_t end, uint32_t by)
+{
+    while (from < end) {
+        struct workload_span span = workload_span_at(w, ordinal, from);
+        w->filling[span.token] += by;
+        from = span.end;
+    }
+}
+
+/* A sequence has filled, or ends before. */
+static void end_filling(struct workload_run *d, struct running *r)
+{
+    if (!r->fills)
+        return;
+    r->fills = false;
+    d->filling_count--;
+    count_filling(r->w, r->ordinal, r->fill_from, r->fill, UINT32_MAX);
+}
+
+/* Whether a running sequence is about to append, and so to publish, more of a sequence's beginning than the
+ * `hit` blocks that the cache has of it. Only if one appends the content in which the next block ends are all
+ * looked at. */
 static bool is_being_filled(const struct workload_run *d, const struct workload *w, uint32_t ordinal,
                             uint32_t fill, uint32_t hit)
 {
+    uint32_t end = (hit + 1) * d->g->block_size;
+    if (end > fill || w->filling[workload_span_at(w, ordinal, end - 1).token] == 0)
+        return false;
     for (uint32_t i = 0; i < d->running_count; i++) {
         const struct running *r = &d->running[i];
-        uint32_t length = retired_length(d, r);
-        if (r->w != w || length >= r->fill)
+        if (r->w != w || !r->fills)
             continue;
         uint32_t blocks = common_tokens(w, ordinal, r->ordinal, smaller(fill, r->fill)) / d->g->block_size;
-        if (blocks > hit && blocks * d->g->block_size > length)
+        if (blocks > hit && blocks * d->g->block_size > retired_length(d, r))
             return true;
     }
     return false;
 }
 
-/* Whether a sequence may start now, with `held` of its first blocks held by others already. */
-static bool may_start(struct workload_run *d, const struct workload *w, uint32_t ordinal, uint32_t fill,
-                      uint32_t held)
+static uint32_t place_of(const struct workload_run *d, const struct workload *w)
 {
-    const struct workload_request *r = request_of(w, ordinal);
-    struct block_pool_counts pool = block_pool_counts(block_tables_pool(d->tables));
-    struct block_tables_counts counts = block_tables_counts(d->tables);
-    uint32_t length = workload_length(w, ordinal), due = 0;
-    uint32_t forks = w->sequences[ordinal].child == 0 && !w->sequences[ordinal].forked ? r->forks : 0;
-    for (uint32_t i = 0; i < d->running_count; i++)
-        due += forks_due(&d->running[i]);
-    uint64_t rows = (uint64_t)due + 1 + forks;
-    if (counts.rows + rows > d->sequences_max || d->running_count + rows > d->rows_max)
-        return false;
-    uint32_t own = blocks_of(d, fill) - held;
-    uint64_t declared = d->o.state->declared; /* kept for clients */
-    if (d->config->admission == ADMISSION_OPTIMISTIC) {
-        uint64_t claimed = d->running_count; /* a block each to grow into, and what they still fill */
-        for (uint32_t i = 0; i < d->running_count; i++) {
-            uint32_t has = length_of(d, &d->running[i]);
-            claimed += blocks_of(d, larger(has, d->running[i].fill)) - blocks_of(d, has);
-        }
-        return own + claimed + declared <= pool.free + pool.cached;
-    }
+    uint32_t place = 0;
+    while (d->workloads[place] != w)
+        place++;
+    return place;
+}
 
-    uint64_t private, steps = fill_steps(d, fill);
-    uint32_t n = look_ahead(d, (uint32_t)steps, &private);
-    uint64_t others = pool.held + pool.fenced - private; /* clients' blocks and shared ones */
-    if (n == 0) { /* alone: exactly, so that whatever fits at all gets its turn */
-        uint64_t of_child = blocks_of(d, length) - r->fork_at / d->g->block_size;
-        return others + blocks_of(d, length) - held + forks * of_child + declared <= pool.blocks;
-    }
-    d->in_step &= goes_in_step(w, r);
-    n = add_outlook(d, n, length, fill, own, (uint32_t)steps, r->fork_at, forks);
-    return others + peak_of(d, d->outlooks, n) + declared <= pool.blocks;
+/* Tokens that a sequence appends before it decodes. */
+static uint32_t fill_of(const struct workload *w, uint32_t ordinal)
+{
+    return larger(request_of(w, ordinal)->prompt, w->sequences[ordinal].done);
+}
+
+static struct reservation_plan plan_of(const struct workload_run *d, const struct workload *w,
+                                       uint32_t ordinal)
+{
+    const struct workload_request *request = request_of(w, ordinal);
+    bool due = w->sequences[ordinal].child == 0 && !w->sequences[ordinal].forked;
+    return (struct reservation_plan){.place = place_of(d, w),
+                                     .length = workload_length(w, ordinal),
+                                     .fill = fill_of(w, ordinal),
+                                     .attends = w->attend_prompt,
+                                     .forks = due ? request->forks : 0,
+                                     .fork_at = request->fork_at};
+}
+
+/* Whether there are rows for one more sequence, its children, and those that others have yet to make. */
+static bool has_rows_for(const struct workload_run *d, const struct reservation_plan *plan)
+{
+    uint64_t rows = d->forks_due + 1 + plan->forks;
+    return block_tables_counts(d->tables).rows + rows <= d->sequences_max &&
+           d->live_count + rows <= d->rows_max;
 }
 
 static void add_running(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
@@ -442,29 +379,41 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
         s->admitted_s = (float)(now - s->arrived_s);
         quantiles_add(&w->queue_us, (double)s->admitted_s * 1e6);
     }
-    d->running[d->running_count++] = (struct running){.w = w,
-                                                      .ordinal = ordinal,
-                                                      .row = row,
-                                                      .fill = larger(request_of(w, ordinal)->prompt, s->done),
-                                                      .done = s->done};
+    struct running *r = &d->running[d->running_count];
+    *r = (struct running){
+        .w = w, .ordinal = ordinal, .row = row, .fill = fill_of(w, ordinal), .done = s->done};
+    r->fill_from = length_of(d, r);
+    r->fills = r->fill_from < r->fill;
+    if (r->fills) {
+        d->filling_count++;
+        count_filling(w, ordinal, r->fill_from, r->fill, 1);
+    }
+    d->forks_due += forks_due(r);
+    d->claims[row] = claim_of(w, ordinal);
+    d->index_of[row] = d->running_count++;
+    row_order_insert(&d->by_turn, row);
+    d->live_count++;
     w->report.running++;
 }
 
 /* Start the sequence that is next in line, if it may; false when it has to wait. */
-static bool admit_next(struct workload_run *d, struct workload *w, double now)
+static bool admit_next(struct workload_run *d, struct workload *w, double now, uint32_t *tokens)
 {
-    uint32_t ordinal = w->waiting[0], row, held;
-    uint32_t fill = larger(request_of(w, ordinal)->prompt, w->sequences[ordinal].done);
+    uint32_t ordinal = w->waiting[0], row;
+    const struct reservation_plan plan = plan_of(d, w, ordinal);
     /* one that decodes nothing has its last token appended all the same: a step must end it */
-    uint32_t known = smaller(fill, workload_length(w, ordinal) - 1);
+    uint32_t known = smaller(plan.fill, plan.length - 1);
     spell(w, ordinal, 0, known, d->tokens);
-    uint32_t hit = block_tables_match(d->tables, w->root, d->tokens, known, &held);
-    if (is_being_filled(d, w, ordinal, known, hit) || !may_start(d, w, ordinal, fill, held) ||
+    *tokens += known;
+    const struct block_tables_hit hit = block_tables_match(d->tables, w->root, d->tokens, known);
+    if (is_being_filled(d, w, ordinal, known, hit.hit) || !has_rows_for(d, &plan) ||
+        !reservation_may_run(d->o.state, &plan, &hit) ||
         block_tables_add(d->tables, w->root, d->tokens, known, &row) != 0)
         return false;
     pop_waiting(w);
     if (w->sequences[ordinal].admitted_s < 0)
-        w->report.cached_tokens += (uint64_t)hit * d->g->block_size;
+        w->report.cached_tokens += (uint64_t)hit.hit * d->g->block_size;
+    reservation_run(d->o.state, row, &plan, &hit);
     add_running(d, w, ordinal, row, NO_ROW, now);
     return true;
 }
@@ -473,47 +422,58 @@ static void admit(struct workload_run *d, double now)
 {
     struct workload *w;
     uint64_t step = step_number(d->o.state->steps);
+    uint32_t tokens = 0;
     if (!d->changed && d->running_count && step < d->retry_step)
         return;
     d->changed = false;
-    for (uint32_t n = 0; (w = next_in_line(d)) && admit_next(d, w, now); n++) {
-        d->promised_step = 0;
-        if (n == ADMISSIONS_MAX) { /* the others have their turn after this step */
-            d->changed = true;
-            break;
-        }
+    for (uint32_t n = 0; (w = next_in_line(d)) && admit_next(d, w, now, &tokens); n++) {
+        if (n < ADMISSIONS_MAX && tokens < ADMITTED_TOKENS_MAX)
+            continue;
+        d->changed = true; /* the others have their turn after this step */
+        break;
     }
-    bool filling = false; /* then what is waited for may be a step away */
-    for (uint32_t i = 0; i < d->running_count; i++)
-        filling |= retired_length(d, &d->running[i]) < d->running[i].fill;
+    bool filling = d->filling_count > 0; /* then what is waited for may be a step away */
     d->retry_step = step + (filling || d->running_count == 0 ? 1 : RETRY_STEPS);
 }
 
-/* Take a sequence out; the others keep their order. */
+/* Take a sequence out; it stays in the list until compact(). */
 static void drop_running(struct workload_run *d, uint32_t i)
 {
     struct running *r = &d->running[i];
     r->w->report.running--;
+    end_filling(d, r);
+    d->forks_due -= forks_due(r);
+    row_order_remove(&d->by_turn, r->row);
+    reservation_end_run(d->o.state, r->row);
     sequences_remove(d->o.state->sequences, r->row);
     block_tables_remove(d->tables, r->row);
-    d->running_count--;
-    memmove(r, r + 1, (d->running_count - i) * sizeof *r);
+    r->w = NULL;
+    d->live_count--;
     d->changed = true;
-    d->promised_step = 0;
+}
+
+/* The others keep their order. */
+static void compact(struct workload_run *d)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->running_count && d->live_count < d->running_count; i++) {
+        if (!d->running[i].w)
+            continue;
+        if (n < i)
+            d->running[n] = d->running[i];
+        d->index_of[d->running[n].row] = n;
+        n++;
+    }
+    d->running_count = d->live_count;
 }
 
 /* Make room: the sequence of the lowest priority that came last goes back to wait. False when only one
  * is left. */
 static bool preempt(struct workload_run *d)
 {
-    uint32_t victim = 0;
-    if (d->running_count < 2)
+    if (d->live_count < 2)
         return false;
-    for (uint32_t i = 1; i < d->running_count; i++) {
-        const struct running *v = &d->running[victim], *r = &d->running[i];
-        if (goes_before(v->w, v->ordinal, r->w, r->ordinal))
-            victim = i;
-    }
+    uint32_t victim = d->index_of[row_order_last(&d->by_turn)];
     struct running r = d->running[victim];
     r.w->report.preemptions++;
     d->o.state->preemptions++;
@@ -675,18 +635,26 @@ static bool has_come_to_its_end(const struct running *r)
     return r->done >= workload_length(r->w, r->ordinal);
 }
 
-/* Who takes part: those that decode first, then those that fill. */
+/* Whether a sequence still appends what comes before its first decoded token, or computes outputs of it: as
+ * far as there is room. Others get a token in each round, on which the forecast relies. */
+static bool catches_up(const struct workload_run *d, const struct running *r)
+{
+    uint32_t length = length_of(d, r);
+    return length < r->fill || larger(r->done, workload_first_row(r->w, r->ordinal)) < length;
+}
+
+/* Who takes part: those that decode first, then those that catch up. */
 static void take_all(struct workload_run *d)
 {
     struct round *f = &d->rounds[d->now];
     f->row_count = f->member_count = d->token_count = d->request_count = d->append_count = 0;
     for (uint32_t i = 0; i < d->running_count; i++) {
         d->running[i].in[d->now].taken = false;
-        if (length_of(d, &d->running[i]) >= d->running[i].fill && !has_come_to_its_end(&d->running[i]))
+        if (!catches_up(d, &d->running[i]) && !has_come_to_its_end(&d->running[i]))
             take_one(d, i);
     }
     for (uint32_t i = 0; i < d->running_count; i++) {
-        if (length_of(d, &d->running[i]) < d->running[i].fill && !has_come_to_its_end(&d->running[i]))
+        if (catches_up(d, &d->running[i]) && !has_come_to_its_end(&d->running[i]))
             take_one(d, i);
     }
 }
@@ -695,13 +663,20 @@ static void take_all(struct workload_run *d)
 static void enter_round(struct workload_run *d)
 {
     struct round *f = &d->rounds[d->now];
+    d->round_number++;
     for (uint32_t i = 0, row = 0; i < f->member_count; i++) {
         struct running *r = &d->running[d->members[i]];
         struct workload_report *report = &r->w->report;
         uint32_t appended = r->in[d->now].appended, first = length_of(d, r), end = first + appended;
         uint32_t again = smaller(state_of(r)->done, end),
                  prompt = smaller(request_of(r->w, r->ordinal)->prompt, end);
+        if (r->w->round_number != d->round_number) { /* its first sequence */
+            r->w->round_number = d->round_number;
+            reservation_begin_round(d->o.state, place_of(d, r->w));
+        }
         if (appended) {
+            bool decodes = end >= r->fill && r->in[d->now].done >= end;
+            reservation_note_run(d->o.state, r->row, end, decodes);
             spell(r->w, r->ordinal, first, end, d->tokens);
             block_tables_note_tokens(d->tables, r->row, first, d->tokens, appended);
         }
@@ -724,7 +699,7 @@ static void enter_round(struct workload_run *d)
 /* Whether the step being formed leaves alone what is kept for clients' sequences. */
 static bool leaves_declared(struct workload_run *d)
 {
-    uint64_t declared = d->o.state->declared;
+    uint64_t declared = reservation_declared(d->o.state);
     return !declared || block_tables_need(d->tables, d->requests, d->request_count) + declared <=
                             block_pool_available(block_tables_pool(d->tables));
 }
@@ -744,7 +719,9 @@ static bool begin_round(struct workload_run *d, struct step *step)
             break;
         if (d->rounds[!d->now].begun) /* what ends in the round before gives its blocks back */
             return false;
-        if (!preempt(d)) {
+        bool preempted = preempt(d);
+        compact(d);
+        if (!preempted) {
             d->blocked = true;
             return false;
         }
@@ -990,19 +967,23 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
     struct workload *w = d->running[i].w;
     uint32_t parent = d->running[i].ordinal, row;
     const struct workload_request *request = request_of(w, parent);
+    d->forks_due -= request->forks;
     state_of(&d->running[i])->forked = true;
+    reservation_forked(d->o.state, d->running[i].row);
     for (uint32_t child = parent + 1; child <= parent + request->forks; child++) {
         w->sequences[child].arrived_s = now;
         w->sequences[child].done = request->fork_at;
         w->report.arrived++;
         w->report.forks++;
-        if (d->running_count < smaller(d->sequences_max, d->rows_max) &&
-            block_tables_fork(d->tables, d->running[i].row, request->fork_at, &row) == 0)
+        if (d->live_count < smaller(d->sequences_max, d->rows_max) &&
+            block_tables_fork(d->tables, d->running[i].row, request->fork_at, &row) == 0) {
+            const struct reservation_plan plan = plan_of(d, w, child);
+            reservation_run_fork(d->o.state, row, d->running[i].row, &plan);
             add_running(d, w, child, row, d->running[i].row, now);
-        else
+        } else {
             push_waiting(w, child); /* it will append its beginning itself */
+        }
     }
-    d->promised_step = 0;
 }
 
 static void finish_workload(struct workload_run *d, struct workload *w, enum workload_state state)
@@ -1076,9 +1057,11 @@ static void end_round(struct workload_run *d, unsigned round)
     for (uint32_t i = d->running_count; i-- > 0;) {
         struct running *r = &d->running[i];
         struct workload *w = r->w;
-        if (!r->in[round].taken)
+        if (!r->w || !r->in[round].taken)
             continue;
         r->in[round].taken = false;
+        if (r->fills && retired_length(d, r) >= r->fill)
+            end_filling(d, r);
         bool ended = note_progress(d, i, round, now);
         /* at all layers: those of the next round may have begun */
         uint32_t length = block_tables_view(d->tables, r->row).length;
@@ -1091,6 +1074,7 @@ static void end_round(struct workload_run *d, unsigned round)
         if (w->report.finished == w->report.sequences)
             finish_workload(d, w, w->report.verify_rows ? WORKLOAD_VERIFYING : WORKLOAD_FINISHED);
     }
+    compact(d);
 }
 
 static void make_cancels(struct workload_run *d);
@@ -1247,6 +1231,7 @@ static void cancel_workload(struct workload_run *d, struct workload *w)
         if (d->running[i].w == w)
             drop_running(d, i);
     }
+    compact(d);
     w->waiting_count = 0;
     finish_workload(d, w, WORKLOAD_CANCELLED);
 }
@@ -1351,8 +1336,9 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->next_id = 1;
     uint32_t n = d->sequences_max;
     d->appends_max = n + d->rows_max;
-    d->running = calloc(n, sizeof *d->running);
-    d->outlooks = calloc((size_t)n + WORKLOAD_FORKS_MAX + 1, sizeof *d->outlooks);
+    d->running = calloc(2 * (size_t)n, sizeof *d->running);
+    d->index_of = calloc(n, sizeof *d->index_of);
+    d->claims = calloc(n, sizeof *d->claims);
     d->members = calloc(n, sizeof *d->members);
     d->requests = calloc(n, sizeof *d->requests);
     d->appends = calloc(d->appends_max, sizeof *d->appends);
@@ -1365,8 +1351,9 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->outputs_bytes = layer_bytes > OUTPUT_BYTES ? layer_bytes : OUTPUT_BYTES;
     d->hashes = calloc(d->outputs_bytes / d->row_bytes, sizeof *d->hashes);
     uint32_t helpers = smaller(thread_pool_default_threads(), HELPERS_MAX);
-    bool made = d->hashes && (!step_backend(options->state->steps)->on_device ||
-                              thread_pool_create(helpers, &d->helpers) == 0);
+    bool made =
+        row_order_init(&d->by_turn, n, has_turn_before, d) == 0 && d->hashes &&
+        (!step_backend(options->state->steps)->on_device || thread_pool_create(helpers, &d->helpers) == 0);
     for (int i = 0; i < ROUNDS; i++) {
         struct round *f = &d->rounds[i];
         f->rows = calloc(d->rows_max, sizeof *f->rows);
@@ -1378,7 +1365,7 @@ int workload_run_create(const struct workload_run_options *options, struct workl
         d->slices[slot].outputs = step_host_memory(options->state->steps, d->outputs_bytes);
         made &= d->slices[slot].outputs != NULL;
     }
-    if (!made || !d->running || !d->outlooks || !d->members || !d->requests || !d->appends ||
+    if (!made || !d->running || !d->index_of || !d->claims || !d->members || !d->requests || !d->appends ||
         !d->planner_rows || !d->q_source || !d->places || !d->permuted || !d->tokens) {
         workload_run_destroy(d);
         return ATTND_NO_MEMORY;
@@ -1393,8 +1380,9 @@ void workload_run_destroy(struct workload_run *d)
         return;
     for (int i = 0; i < WORKLOADS_MAX; i++)
         workload_destroy(d->workloads[i]);
-    void *const arrays[] = {d->running,      d->outlooks, d->members, d->requests, d->appends,
-                            d->planner_rows, d->q_source, d->places,  d->permuted, d->tokens};
+    void *const arrays[] = {d->running,      d->index_of, d->claims, d->members,  d->requests, d->appends,
+                            d->planner_rows, d->q_source, d->places, d->permuted, d->tokens};
+    row_order_deinit(&d->by_turn);
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     thread_pool_destroy(d->helpers);

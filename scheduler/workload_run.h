@@ -23,14 +23,12 @@ MUST_USE int workload_run_create(const struct workload_run_options *options, str
 /* workload_run_destroy: drops the workloads. NULL is fine. */
 void workload_run_destroy(struct workload_run *run);
 
-/* workload_run_promised: free or cached blocks that admitted sequences may still need. */
-uint32_t workload_run_promised(struct workload_run *run);
-
 /* workload_run_is_busy: whether some sequence runs. */
 bool workload_run_is_busy(const struct workload_run *run);
 
 /* workload_run_fill: add to the step being formed the next layers of the round, or of a new one, as many as
- * are estimated to take `room_us`; if none, a part of one. workload_run_retire: a step has retired: take its outputs and go on. */
+ * are estimated to take `room_us`; if none, a part of one. workload_run_retire: a step has retired: take its
+ * outputs and go on. */
 void workload_run_fill(struct workload_run *run, struct step *step, double room_us);
 void workload_run_retire(struct workload_run *run, const struct step *step);
 

@@ -122,6 +122,9 @@ static void judge_end(struct sim_workload *s, const struct workload_report *r)
             sim_fail("workload %llu was cancelled, and nobody asked for it", (unsigned long long)r->id);
         return;
     }
+    if (r->preemptions && sim.config.admission == ADMISSION_FORECAST)
+        sim_fail("workload %llu was admitted by forecast, and %llu of its sequences were preempted",
+                 (unsigned long long)r->id, (unsigned long long)r->preemptions);
     sim.seen.workloads++;
     if (r->finished != s->sequences || r->tokens_done != s->tokens || r->running || r->waiting)
         sim_fail("workload %llu has ended with %u of %u sequences finished and %llu of %llu tokens",
