@@ -251,8 +251,10 @@ static void pin(struct client_queue *c, struct request *request, bool on)
     request->queued.pinned = on;
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        if (s && (on || s->pinned))
-            s->pinned += on ? 1 : -1U;
+        if (s && on)
+            s->pinned++;
+        else if (s && s->pinned) /* it may be newer than the request */
+            s->pinned--;
     }
 }
 
@@ -522,7 +524,7 @@ static int go(struct client_queue *c, struct request *request)
         client_slices_add_whole(c->o.state, c->step, request);
         return 0;
     }
-    int rc = client_slices_begin(c->o.state, request);
+    int rc = client_slices_begin(request);
     if (rc == 0)
         pin(c, request, true);
     return rc;
@@ -532,8 +534,9 @@ int client_queue_attend(struct engine_state *state, struct request *request)
 {
     struct client_queue *c = state->clients;
     size_t used = request->arena_used;
+    bool had_results = request->queued.equal != NULL;
     int rc = admit_to_sequences(c, request);
-    if (rc == WAIT && !request->queued.equal)
+    if (rc == WAIT && (had_results || !request->queued.equal)) /* else results of a step lie there */
         request->arena_used = used;
     return rc == 0 ? go(c, request) : rc;
 }

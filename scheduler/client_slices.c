@@ -109,9 +109,10 @@ static uint32_t make_appends(const struct request *request, struct kv_append *ap
     for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
         struct reserve_request at = request->queued.writes[i];
         uint32_t rows = request->attend.sequences[i].rows, n = at.end - at.first;
+        const struct kv_append append = {
+            .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
         if (n > 0)
-            appends[count++] = (struct kv_append){
-                .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
+            appends[count++] = append;
         first += rows;
     }
     return count;
@@ -245,7 +246,7 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
 
 /* ---- in slices ----------------------------------------------------------------------------------- */
 
-int client_slices_begin(const struct engine_state *state, struct request *request)
+int client_slices_begin(struct request *request)
 {
     struct request_slices *s = &request->queued.slices;
     uint32_t queries = request->rows.q ? request->rows.count : 0,
@@ -254,7 +255,6 @@ int client_slices_begin(const struct engine_state *state, struct request *reques
     s->appends = request_alloc(request, appends, sizeof *s->appends);
     s->rows = request_alloc(request, queries, sizeof *s->rows);
     s->places = request_alloc(request, queries, sizeof *s->places);
-    (void)state;
     return s->appends && s->rows && s->places
                ? 0
                : request_fail(request, ATTND_INVALID, "%u rows are too many for one call",

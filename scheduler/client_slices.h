@@ -23,7 +23,7 @@ bool client_slices_fit(const struct engine_state *state, const struct step *step
 void client_slices_add_whole(struct engine_state *state, struct step *step, struct request *request);
 
 /* client_slices_begin: a request whose blocks are reserved is to go into slices: 0, or it has failed. */
-int client_slices_begin(const struct engine_state *state, struct request *request);
+int client_slices_begin(struct request *request);
 
 /* client_slices_add: add the next slice for which `room_us` are enough, or, if `any`, the smallest one.
  * False when nothing was added. */

@@ -818,8 +818,6 @@ void planner_destroy(struct planner *p)
 {
     if (!p)
         return;
-    if (!p)
-        return;
     free(p->entries);
     free(p->scratch);
     free(p->place);
