@@ -328,7 +328,7 @@ static bool add_queries_slice(struct engine_state *state, struct step *step, str
     struct request_slices *s = &request->queued.slices;
     struct step_part part = part_of(state, request, 0);
     uint32_t first, rows_max = step_lists_left(step);
-    const struct slicing_room room = {room_us, rows_max, any};
+    const struct slicing_room room = {room_us, any ? state->step_us_max / 2 : 0, rows_max, any};
     bool last;
     part.tokens = 0;
     part.k = part.v = NULL;

@@ -38,6 +38,11 @@ void slicing_count(const struct planner_place *places, uint32_t n, uint32_t toge
         add_query(work, &places[i], i % together ? places[i - 1].common : 0);
 }
 
+static double most_us(const struct slicing_room *room)
+{
+    return room->together_us > room->us ? room->together_us : room->us;
+}
+
 /* Queries from s->at on that fit whole, and what they do. */
 static uint32_t whole_queries(const struct slicing *s, const struct steps *steps,
                               const struct slicing_room *room, uint32_t together, struct cost_work *work)
@@ -46,8 +51,9 @@ static uint32_t whole_queries(const struct slicing *s, const struct steps *steps
     *work = (struct cost_work){.passes = 1};
     while (s->at + n < s->n && n < room->queries) {
         struct cost_work more = *work;
-        add_query(&more, &s->places[s->at + n], n % together ? s->places[s->at + n - 1].common : 0);
-        if (step_us_of(steps, &more) > room->us)
+        uint32_t common = n % together ? s->places[s->at + n - 1].common : 0;
+        add_query(&more, &s->places[s->at + n], common);
+        if (step_us_of(steps, &more) > (n < together && common ? most_us(room) : room->us))
             break;
         *work = more;
         n++;
@@ -73,7 +79,7 @@ static enum begun begin_segments(struct slicing *s, struct steps *steps, const s
     uint32_t n = 1, most = smaller(smaller(together, s->n - s->at), room->queries);
     while (n < most && s->places[s->at + n - 1].common >= SEGMENT_CHUNKS)
         n++;
-    while (n > 1 && segment_us(steps, n) > room->us)
+    while (n > 1 && segment_us(steps, n) > most_us(room))
         n = (n + 1) / 2;
     for (;; n = (n + 1) / 2) {
         uint32_t base = UINT32_MAX, end = 0;

@@ -32,6 +32,8 @@ struct slicing {
 /* What a step has left. */
 struct slicing_room {
     double us;
+    double
+        together_us; /* if more: for as many queries as read K and V together, which cost more one by one */
     uint32_t queries;
     bool any; /* take the smallest slice even if it takes longer */
 };

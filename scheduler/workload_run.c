@@ -828,7 +828,8 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
     if (!began_done)
         part.cost_us = cut_appends(d, f, step, room_us, &part);
     if (f->appends_done == d->append_count && (began_done || part.cost_us < room_us)) {
-        const struct slicing_room room = {room_us - part.cost_us, d->rows_max, part.append_count == 0};
+        const struct slicing_room room = {room_us - part.cost_us, d->o.state->step_us_max / 2, d->rows_max,
+                                          part.append_count == 0};
         double appends_us = part.cost_us;
         uint32_t first;
         if (!slicing_is_done(&f->queries) &&
