@@ -30,7 +30,7 @@ while IFS='@' read -r name file old new; do
     elif ! make -s -C "$copy" build/release/tests/engine_simulation >"$copy/log" 2>&1; then
         echo "not ok $name: it does not compile"
         missed=$((missed + 1))
-    elif "$copy/build/release/tests/engine_simulation" --operations "$OPERATIONS" >"$copy/log" 2>/dev/null; then
+    elif "$copy/build/release/tests/engine_simulation" --operations "$OPERATIONS" --brief >"$copy/log" 2>/dev/null; then
         echo "not ok $name: it was not found in $OPERATIONS operations"
         missed=$((missed + 1))
     else

@@ -9,9 +9,10 @@
  * lists of tokens (token_model.h, clients.h). One seed is one simulation: its configuration, its clients,
  * its latencies and its faults, and it is the same each time (episode.h).
  *
- * Usage: engine_simulation [--operations N] [--seeds N] [--actions N] [--jobs N] [--random | SEED]
- * By default seeds 1, 2, ... until N operations are done; --random: from a random seed on; with a SEED, that one. An operation is an accepted
- * request, a fault, or a token of a workload. A failing history is shortened by leaving out actions. */
+ * Usage: engine_simulation [--operations N] [--seeds N] [--actions N] [--jobs N] [--brief] [--random | SEED]
+ * By default seeds 1, 2, ... until N operations are done; --random: from a random seed on; with a SEED, that
+ * one. An operation is an accepted request, a fault, or a token of a workload. A failing history is shortened
+ * by leaving out actions; with --brief it is not shown. */
 #include "tests/simulation/clients.h"
 #include "tests/simulation/episode.h"
 
@@ -37,7 +38,7 @@ struct worker {
 static struct {
     uint64_t operations, seeds, actions, first;
     uint32_t jobs;
-    bool one;               /* a seed was given */
+    bool one, brief;        /* a seed was given; failures are only named */
     struct worker *workers; /* [JOBS_MOST + 1] shared; the last one is for looking again */
 } run;
 
@@ -170,6 +171,8 @@ static void explain(uint64_t seed, const char *fault, uint64_t action_most)
     uint64_t n = action_most + 1;
     printf("seed %llu: %s\n", (unsigned long long)seed, fault);
     fflush(stdout);
+    if (run.brief)
+        return;
     uint8_t *skip = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (skip == MAP_FAILED || !fails(seed, skip, n, false)) {
         printf("it does not fail again: the simulation is not deterministic\n");
@@ -303,6 +306,10 @@ static bool parse(int argc, char **argv)
             run.first = random_seed();
             continue;
         }
+        if (strcmp(argv[i], "--brief") == 0) {
+            run.brief = true;
+            continue;
+        }
         uint64_t *value = strcmp(argv[i], "--operations") == 0 ? &run.operations
                           : strcmp(argv[i], "--seeds") == 0    ? &run.seeds
                           : strcmp(argv[i], "--actions") == 0  ? &run.actions
@@ -340,7 +347,8 @@ int main(int argc, char **argv)
     run.actions = ACTIONS;
     run.jobs = 2;
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--random | SEED]\n",
+        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--brief] "
+                "[--random | SEED]\n",
                 argv[0]);
         return 2;
     }
