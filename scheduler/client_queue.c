@@ -534,9 +534,9 @@ int client_queue_attend(struct engine_state *state, struct request *request)
 {
     struct client_queue *c = state->clients;
     size_t used = request->arena_used;
-    bool had_results = request->queued.equal != NULL;
+    const uint32_t *equal = request->queued.equal;
     int rc = admit_to_sequences(c, request);
-    if (rc == WAIT && (had_results || !request->queued.equal)) /* else results of a step lie there */
+    if (rc == WAIT && request->queued.equal == equal) /* else a step writes its results there */
         request->arena_used = used;
     return rc == 0 ? go(c, request) : rc;
 }
