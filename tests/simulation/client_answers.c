@@ -8,7 +8,12 @@
 
 #include "tests/simulation/symbolic_backend.h"
 
+#include <math.h>
 #include <string.h>
+
+enum { ARENA_BYTES = 1500, ARENA_BYTES_OF_ROW = 400 }; /* that an answer may take */
+
+static const double MERGE_TOLERANCE = 1e-5;
 
 /* ---- what may have been refused ------------------------------------------------------------------- */
 
@@ -76,6 +81,7 @@ static bool has_run(const struct op *op, int expected, int other)
         sim.seen.conflicts += status == ATTND_CONFLICT;
         sim.seen.requests += status == 0;
         sim.seen.sliced += status == 0 && op->request->queued.slices.begun;
+        sim.seen.compared += op->request->queued.compared == COMPARED;
         sim.seen.too_late += status == 0 && atomic_load(&op->request->cancelled);
         return status == 0;
     }
@@ -505,7 +511,7 @@ static void judge_look_around(struct op *op)
     const struct request *request = op->request;
     if (!has_run(op, 0, 0))
         return;
-    if (request->kind == REQUEST_AUDIT || request->kind == REQUEST_SELF_TEST) {
+    if (request->kind == REQUEST_AUDIT) {
         if (request->check.fault)
             sim_fail("%s", request->check.fault);
         sim.seen.audits++;
@@ -517,11 +523,74 @@ static void judge_look_around(struct op *op)
     }
 }
 
+/* The outcome is the backend's, of a test that was done since. */
+static void judge_self_test(struct op *op)
+{
+    if (!has_run(op, 0, 0) || sim.lost)
+        return;
+    require(op, symbolic_backend_tests() > op->tests, "the outcome of a test that has run");
+    require(op, !op->request->check.fault == !symbolic_backend_conduct.differs, "what the test has found");
+    sim.seen.self_tests++;
+    sim.seen.self_tests_failed += op->request->check.fault != NULL;
+}
+
+/* One row of a merge: the states weighed by what they saw. */
+static void check_merged(const struct op *op, uint32_t row)
+{
+    const struct request_merge *m = &op->request->merge;
+    const float *o = m->o, *merged = (const float *)m->out.o + (size_t)row * SYMBOLIC_HEAD_DIM;
+    double sum = 0, wanted[SYMBOLIC_HEAD_DIM] = {0};
+    for (uint32_t i = 0; i < m->states; i++) {
+        double weight = exp((double)m->lse[i * m->rows + row]);
+        sum += weight;
+        for (uint32_t d = 0; d < SYMBOLIC_HEAD_DIM; d++)
+            wanted[d] += weight * (double)o[(i * m->rows + row) * SYMBOLIC_HEAD_DIM + d];
+    }
+    bool same = sum > 0 ? fabs((double)m->out.lse[row] - log(sum)) < MERGE_TOLERANCE
+                        : isinf(m->out.lse[row]) && m->out.lse[row] < 0;
+    for (uint32_t d = 0; d < SYMBOLIC_HEAD_DIM; d++)
+        same &= fabs((double)merged[d] - (sum > 0 ? wanted[d] / sum : 0)) < MERGE_TOLERANCE;
+    if (!same)
+        sim_fail("request %llu: row %u of the merge is not that of its states",
+                 (unsigned long long)op->action, row);
+}
+
+static void judge_merge(struct op *op)
+{
+    if (!has_run(op, 0, 0))
+        return;
+    for (uint32_t row = 0; row < op->request->merge.rows; row++)
+        check_merged(op, row);
+    sim.seen.merges++;
+}
+
+/* A request that has to wait takes no more room for that. */
+static void check_arena(const struct op *op)
+{
+    const struct request *request = op->request;
+    bool has_rows =
+        request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED;
+    size_t rows = has_rows ? request->rows.count : 0;
+    rows += request->kind == REQUEST_PAGED ? request->paged.tokens : 0;
+    size_t used = request->arena_used - op->arena_used;
+    if (request_kinds[request->kind].when == REQUEST_STEPPED &&
+        used > ARENA_BYTES + rows * ARENA_BYTES_OF_ROW)
+        sim_fail("request %llu (%s) of %zu rows has taken %zu bytes of its arena",
+                 (unsigned long long)op->action, request_kinds[request->kind].name, rows, used);
+}
+
 /* ---- all ----------------------------------------------------------------------------------------- */
 
 void client_answers_judge(struct op *op)
 {
+    check_arena(op);
     switch (op->request->kind) {
+    case REQUEST_MERGE:
+        judge_merge(op);
+        return;
+    case REQUEST_SELF_TEST:
+        judge_self_test(op);
+        return;
     case REQUEST_APPEND:
     case REQUEST_ATTEND:
         judge_rows(op);

@@ -11,7 +11,13 @@
 #include <string.h>
 
 enum {
-    ROWS_MOST = 160, /* of one request */
+    ROWS_MOST = 160,       /* of one request, */
+    ROWS_MOST_LONG = 4600, /* where sequences are long */
+    MERGED_STATES = 4,
+    MERGED_ROWS = 6,
+    CHAINED_MOST =
+        3, /* requests that one client has answered in a turn of the engine's, one after the other */
+    AGAIN_MOST = 30, /* questions that one client asks one after the other */
     CHOSEN_IDS = 60, /* ids that clients choose are among so many */
     PATIENT = 8      /* one request in so many is one that its client does not wait for */
 };
@@ -29,6 +35,9 @@ enum {
     XX(paged, 6, paged)                                                                                      \
     XX(question, 3, question)                                                                                \
     XX(look_around, 1, look_around)                                                                          \
+    XX(look_again, 1, look_again)                                                                            \
+    XX(merge, 3, merge)                                                                                      \
+    XX(self_test, 1, self_test)                                                                              \
     XX(workload, 1, workload)                                                                                \
     XX(workload_look, 4, workload_look)
 
@@ -43,9 +52,11 @@ static struct {
     struct op ops[SIM_REQUESTS_MOST];
     uint32_t count;
     uint64_t random, action; /* that is being made */
+    uint64_t base[ROWS_MOST_LONG];
+    uint32_t token[ROWS_MOST_LONG];
     uint32_t weights[32], weight_sum;
     double think_s;
-    bool stopped;
+    bool stopped, noticing;
 } clients;
 
 struct op *clients_ops(void)
@@ -100,7 +111,9 @@ static void name(struct op *op, struct model_sequence *s)
 static void describe(const struct request *r, char *text, size_t bytes)
 {
     text[0] = 0;
-    if (request_kinds[r->kind].when == REQUEST_STEPPED)
+    if (r->kind == REQUEST_MERGE)
+        snprintf(text, bytes, " states %u rows %u", r->merge.states, r->merge.rows);
+    else if (request_kinds[r->kind].when == REQUEST_STEPPED)
         snprintf(text, bytes, " layer %d q%d k%d", r->rows.all_layers ? -1 : (int)r->rows.layer,
                  r->rows.q != NULL, r->rows.k != NULL);
     else if (r->kind == REQUEST_CREATE)
@@ -132,6 +145,9 @@ static void submit(struct op *op)
     op->action = clients.action;
     op->submitted_s = sim.now_s;
     op->steps = sim.seen.steps;
+    op->turn = sim.seen.turns;
+    op->tests = symbolic_backend_tests();
+    op->arena_used = op->request->arena_used;
     note_op(op);
     engine_submit(sim.engine, op->request);
 }
@@ -267,10 +283,15 @@ struct batch {
     struct op *op;
     uint32_t layer, total; /* rows */
     uint32_t first;        /* position of the first row */
-    bool all_layers, keys, named, lies;
-    uint64_t base[ROWS_MOST];
-    uint32_t token[ROWS_MOST];
+    bool all_layers, keys, queries, named, lies;
+    uint64_t *base;  /* [total] */
+    uint32_t *token; /* [total] */
 };
+
+static uint32_t rows_most(void)
+{
+    return sim.long_sequences ? ROWS_MOST_LONG : ROWS_MOST;
+}
 
 static uint32_t planned_at(const struct model_sequence *s, const struct batch *b)
 {
@@ -343,10 +364,12 @@ static void lay_rows(struct model_sequence *s, struct batch *b, uint32_t first, 
     }
 }
 
-static uint32_t choose_rows(void)
+static uint32_t choose_rows(const struct batch *b)
 {
     uint32_t most = smaller(sim.config.step_rows_max, ROWS_MOST / OP_SEQUENCES_MOST);
     uint32_t rows = chance(3) ? 1 + below(most) : 1 + below(smaller(most, 3));
+    if (sim.long_sequences && !b->queries && chance(6))
+        return 1 + below(ROWS_MOST_LONG);
     return sim.faults && chance(200) ? sim.config.limits.rows_per_call + 1 : rows;
 }
 
@@ -364,8 +387,8 @@ static bool add_sequence(struct batch *b, struct request *request)
 {
     struct model_sequence *s = pick(false);
     struct op *op = b->op;
-    uint32_t rows = choose_rows(), i = op->count;
-    if (!s || rows > ROWS_MOST - b->total || is_named_already(op, s) || (b->named && s->queued))
+    uint32_t rows = choose_rows(b), i = op->count;
+    if (!s || rows > rows_most() - b->total || is_named_already(op, s) || (b->named && s->queued))
         return false;
     uint32_t position = choose_position(s, b, rows);
     if (!b->keys)
@@ -426,7 +449,8 @@ static void change_content(struct batch *b)
 
 static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
 {
-    struct batch b = {.op = begin_op(kind), .keys = keys};
+    struct batch b = {
+        .op = begin_op(kind), .keys = keys, .queries = queries, .base = clients.base, .token = clients.token};
     if (!b.op)
         return NULL;
     struct request *request = b.op->request;
@@ -577,6 +601,25 @@ static struct op *make_question(void)
     return op;
 }
 
+/* States of rows that saw some keys, or none. */
+static struct op *make_merge(void)
+{
+    struct op *op = begin_op(REQUEST_MERGE);
+    if (!op)
+        return NULL;
+    struct request *request = op->request;
+    uint32_t states = 1 + below(MERGED_STATES), rows = 1 + below(MERGED_ROWS), n = states * rows;
+    float *o = request_alloc(request, (size_t)n * SYMBOLIC_HEAD_DIM, sizeof *o),
+          *lse = request_alloc(request, n, sizeof *lse);
+    for (uint32_t i = 0; i < n * SYMBOLIC_HEAD_DIM; i++)
+        o[i] = (float)below(2000) * 1e-3F - 1;
+    for (uint32_t i = 0; i < n; i++)
+        lse[i] = chance(4) ? -INFINITY : (float)below(20000) * 1e-3F - 10;
+    request->merge = (struct request_merge){.states = states, .rows = rows, .o = o, .lse = lse};
+    give_deadline(request);
+    return op;
+}
+
 static void set_limit(struct request *request, uint32_t limit)
 {
     if (request->kind == REQUEST_STATS || request->kind == REQUEST_LIST || request->kind == REQUEST_POOL)
@@ -585,12 +628,28 @@ static void set_limit(struct request *request, uint32_t limit)
 
 static struct op *make_look_around(void)
 {
-    static const enum request_kind kinds[] = {REQUEST_STATS, REQUEST_LIST, REQUEST_POOL,
-                                              REQUEST_AUDIT, REQUEST_TRIM, REQUEST_SELF_TEST};
+    static const enum request_kind kinds[] = {REQUEST_STATS, REQUEST_LIST, REQUEST_POOL, REQUEST_AUDIT,
+                                              REQUEST_TRIM};
     struct op *op = begin_op(kinds[below(sizeof kinds / sizeof kinds[0])]);
     if (op)
         set_limit(op->request, 1 + below(40));
     return op;
+}
+
+/* A client that asks and, when it is answered, asks again. */
+static struct op *make_look_again(void)
+{
+    struct op *op = begin_op(chance(2) ? REQUEST_STATS : REQUEST_LIST);
+    if (!op)
+        return NULL;
+    set_limit(op->request, 1);
+    op->again = 1 + below(AGAIN_MOST);
+    return op;
+}
+
+static struct op *make_self_test(void)
+{
+    return begin_op(REQUEST_SELF_TEST);
 }
 
 /* ---- workloads ----------------------------------------------------------------------------------- */
@@ -659,7 +718,7 @@ void clients_begin(uint64_t seed, uint32_t connections)
 {
     static const double think_s[] = {0, 20e-6, 1e-3};
     memset(&clients, 0, sizeof clients);
-    memset(&model, 0, sizeof model);
+    model_begin();
     clients.count = connections;
     choose_weights(&seed);
     clients.think_s = think_s[sim_below(&seed, 3)];
@@ -829,6 +888,25 @@ static void judge_all(void)
     }
 }
 
+/* A client asks the same again, since it has been answered. */
+static void ask_again(struct connection *c, const struct op *answered)
+{
+    struct op *op = begin_op(answered->request->kind);
+    if (!op)
+        return;
+    set_limit(op->request, 1);
+    op->again = answered->again - 1;
+    op->chained = answered->turn == sim.seen.turns ? answered->chained + 1 : 0;
+    op->connection = (int)(c - clients.at);
+    clients.action = answered->action;
+    c->op = op;
+    c->next_s = INFINITY;
+    submit(op);
+    sim.seen.asked_meanwhile += clients.noticing;
+    if (op->chained > CHAINED_MOST)
+        sim_fail("the engine goes on taking requests, as long as some come, in one turn");
+}
+
 uint32_t clients_take(void)
 {
     struct request *request;
@@ -845,8 +923,18 @@ uint32_t clients_take(void)
             c->op = NULL;
             c->next_s = clients.stopped ? INFINITY : think();
             op->connection = NO_CONNECTION;
+            if (op->again && !clients.stopped)
+                ask_again(c, op);
         }
         judge_all();
     }
     return n;
+}
+
+void clients_notice(void)
+{
+    clients.noticing = true;
+    if (sim.notices)
+        (void)clients_take();
+    clients.noticing = false;
 }

@@ -24,9 +24,10 @@ void client_workloads_begin(void)
 /* Every output of a sequence at one layer goes into the digest. */
 static void add_outputs(struct workload *w, uint32_t ordinal, uint32_t layer)
 {
-    uint64_t sum[SIM_TOKENS_MOST + 1] = {0};
+    uint64_t sum[SIM_TOKENS_MOST + 1];
     uint32_t length = workload_length(w, ordinal), first_row = workload_first_row(w, ordinal);
     uint32_t window = sim.config.geometry.window[layer];
+    sum[0] = 0;
     for (uint32_t at = 0; at < length; at++) {
         struct value_source source = {w->seed, workload_span_at(w, ordinal, at).content};
         sum[at + 1] = sum[at] + symbolic_term(symbolic_generated(source, at, layer, VALUES_K), at);

@@ -18,7 +18,10 @@ enum { OP_SEQUENCES_MOST = 4, NO_CONNECTION = -1, FORKS_MOST = 4 };
 struct op {
     struct request *request; /* NULL: the place is free */
     int connection;          /* that waits for it; NO_CONNECTION: it has gone */
-    uint64_t action, steps;  /* which action made it; steps when it was submitted */
+    uint64_t action, steps;  /* which action made it; steps when it was submitted, */
+    uint64_t turn, tests;    /* turns, and self-tests that were done */
+    size_t arena_used;
+    uint32_t again, chained; /* as many more follow at once; it is the n-th that was submitted in one turn */
     double submitted_s;
     bool done;
     bool alone; /* nothing else was under way on its sequence when it was submitted */
@@ -42,8 +45,10 @@ double clients_next_s(void);
 /* clients_stop: no more requests but those of clients_ask(). */
 void clients_stop(void);
 
-/* clients_take: answers that are there; returns how many. Each is judged as soon as it can be. */
+/* clients_take: answers that are there; returns how many. Each is judged as soon as it can be.
+ * clients_notice: the engine has put one there; some take it before its turn is over, and ask again. */
 uint32_t clients_take(void);
+void clients_notice(void);
 uint32_t clients_under_way(void);
 
 /* clients_ask: make a request of a kind on an id, outside all connections. A create declares all that the

@@ -347,7 +347,8 @@ int main(int argc, char **argv)
     run.actions = ACTIONS;
     run.jobs = 2;
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--brief] "
+        fprintf(stderr,
+                "usage: %s [--operations N] [--seeds N] [--actions N] [--jobs N] [--brief] "
                 "[--random | SEED]\n",
                 argv[0]);
         return 2;

@@ -20,7 +20,8 @@ enum {
     SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
-    LOOK_TURNS = 64 /* between two looks for requests that wait too long */
+    LOOK_TURNS = 64, /* between two looks for requests that wait too long */
+    LONG = 40        /* one seed in so many has long sequences */
 };
 
 static const double WAIT_S_MOST = 120;
@@ -65,7 +66,7 @@ static void choose_geometry(struct settings *s)
     set(s, "geometry.query_heads", 1);
     set(s, "geometry.kv_heads", 1);
     set(s, "geometry.head_dim", SYMBOLIC_HEAD_DIM);
-    set(s, "geometry.block_size", one_of(sizes, 4));
+    set(s, "geometry.block_size", sim.long_sequences ? 4U << 2 * below(2) : one_of(sizes, 4));
     set(s, "geometry.window", one_of(windows, 6));
     s->list[s->count++] = "geometry.dtype=f32";
     s->list[s->count++] = "geometry.kv_dtype=f32";
@@ -73,16 +74,17 @@ static void choose_geometry(struct settings *s)
 
 static void choose_limits(struct settings *s)
 {
-    static const uint32_t tokens[] = {64, 200, 1024}, windows[] = {0, 0, 100, 2000},
-                          times[] = {0, 0, 50, 500, 60000000};
-    set(s, "pool.blocks", 2 + below(below(2) ? 63 : 20));
+    static const uint32_t tokens[] = {64, 200, 1000}, windows[] = {0, 0, 100, 2000},
+                          times[] = {0, 0, 50, 500, 60000000}, long_times[] = {50, 100, 300, 1000};
+    bool is_long = sim.long_sequences;
+    set(s, "pool.blocks", is_long ? 600 + below(4000) : below(3) ? 40 + below(400) : 2 + below(40));
     set(s, "pool.host_blocks", below(2) ? 1 + below(40) : 0);
     set(s, "limits.sequences", 4 + below(24));
-    set(s, "limits.sequence_tokens", one_of(tokens, 3));
+    set(s, "limits.sequence_tokens", is_long ? SIM_TOKENS_MOST - 100 : one_of(tokens, 3));
     set(s, "limits.calls", 4 + below(SIM_REQUESTS_MOST - 8));
     set(s, "scheduler.step_rows_max", 8 + below(below(2) ? 24 : 120));
-    set(s, "limits.rows_per_call", 100 + below(200));
-    set(s, "scheduler.step_us_max", one_of(times, 5));
+    set(s, "limits.rows_per_call", is_long ? SIM_TOKENS_MOST : 100 + below(200));
+    set(s, "scheduler.step_us_max", is_long ? one_of(long_times, 4) : one_of(times, 5));
     set(s, "scheduler.batch_window_us", one_of(windows, 4));
     set(s, "scheduler.slow_step_ms", 0);
     s->list[s->count++] = below(2) ? "scheduler.admission=optimistic" : "scheduler.admission=forecast";
@@ -107,15 +109,17 @@ static void choose_conduct(uint64_t actions)
     static const uint32_t latency_us[] = {5, 100, 5000};
     symbolic_backend_conduct = (struct symbolic_conduct){
         .seed = sim_mix(episode.random), .at_once = below(4) == 0, .latency_s = one_of(latency_us, 3) * 1e-6};
+    symbolic_backend_conduct.differs = below(20) == 0;
     if (below(20) == 0)
         symbolic_backend_conduct.fail_at = 1 + below((uint32_t)actions / 2 + 1);
     if (below(10) == 0)
         symbolic_backend_conduct.hang_at = 1 + below((uint32_t)actions / 2 + 1);
 }
 
-static void nothing(void *cookie)
+static void notice(void *cookie)
 {
     (void)cookie;
+    clients_notice();
 }
 
 static double virtual_clock(void *cookie)
@@ -130,7 +134,7 @@ static void make_engine(void)
     static const uint32_t partials[] = {2, 64, 4096};
     const struct engine_options options = {.config = &sim.config,
                                            .partials_max = one_of(partials, 3),
-                                           .notify = nothing,
+                                           .notify = notice,
                                            .open_backend = symbolic_backend_open,
                                            .clock = virtual_clock};
     if (engine_create(&options, &sim.engine, error) != 0) {
@@ -314,10 +318,12 @@ bool episode_run(uint64_t seed, uint64_t actions)
     log_init(LOG_ERROR); /* the history says more */
     if (setjmp(sim.failed))
         return false;
+    sim.long_sequences = below(LONG) == 0;
     make_config();
     choose_conduct(actions);
     make_engine();
     sim.faults = below(4) != 0;
+    sim.notices = below(3) == 0 && !symbolic_backend_conduct.fail_at; /* then the engine tells of it late */
     clients_begin(episode.random, 1 + below(SIM_CONNECTIONS_MOST));
     client_workloads_begin();
     while (sim.action_most < actions && turn())

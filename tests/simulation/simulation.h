@@ -14,7 +14,7 @@
 
 enum {
     SIM_LAYERS_MOST = 3,
-    SIM_TOKENS_MOST = 1100, /* of one sequence */
+    SIM_TOKENS_MOST = 5100, /* of one sequence; more than a segment, so that it is cut */
     SIM_CONNECTIONS_MOST = 16,
     SIM_REQUESTS_MOST = 48,
     SIM_HISTORY_LINES = 300,
@@ -42,6 +42,13 @@ enum {
     XX(leases, "leases")                                                                                     \
     XX(paged, "paged requests")                                                                              \
     XX(questions, "questions")                                                                               \
+    XX(merges, "states merged")                                                                              \
+    XX(self_tests, "self-tests")                                                                             \
+    XX(self_tests_failed, "self-tests that failed")                                                          \
+    XX(asked_meanwhile, "questions asked in the middle of a turn")                                           \
+    XX(compared, "requests whose comparisons took a step")                                                   \
+    XX(segments, "slices of segments")                                                                       \
+    XX(cut_layers, "slices of a layer of a workload's round")                                                \
     XX(cancelled, "requests whose client has gone before they ran")                                          \
     XX(stood, "requests given up whose appends stand")                                                       \
     XX(sliced, "requests in slices")                                                                         \
@@ -76,6 +83,8 @@ struct simulation {
     struct engine_stats stats; /* the latest answer */
     bool lost;                 /* the device has failed, so nobody knows how far requests have come */
     bool faults;               /* clients leave, cancel, ask too much */
+    bool long_sequences;       /* some are longer than a segment */
+    bool notices;              /* clients see answers in the middle of a turn, and ask again */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];
     uint64_t history_count;

@@ -56,6 +56,8 @@ struct symbolic_backend {
     struct pending pending[ATTENTION_STEPS_IN_FLIGHT];
     uint64_t done;   /* tickets up to this one */
     bool test_begun; /* a self-test has two parts */
+    uint64_t tests;  /* done */
+    uint32_t layer;  /* of the latest pass of workloads, plus 1 */
     double free_s;   /* when the latest step is done */
     uint64_t *partials;
     uint32_t *partial_keys;
@@ -343,6 +345,7 @@ static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
     kept->items = keep(p, plan->items, plan->item_count, sizeof *plan->items);
     kept->item_rows = keep(p, plan->item_rows, item_rows, sizeof *plan->item_rows);
     kept->merges = keep(p, plan->merges, plan->merge_count, sizeof *plan->merges);
+    kept->slice = plan->slice ? keep(p, plan->slice, 1, sizeof *plan->slice) : NULL;
     kept->merge_parts = keep(p, plan->merge_parts, parts, sizeof *plan->merge_parts);
     return kept;
 }
@@ -449,6 +452,18 @@ static void note_pending(const struct pending *p)
                  p->copies[i].to, p->copies[i].slots);
 }
 
+/* Layers of a workload's rounds follow each other: one that comes again was cut. */
+static void count_slices(struct symbolic_backend *b, const struct pending *p)
+{
+    for (uint32_t i = 0; i < p->pass_count; i++) {
+        const struct attention_pass *pass = &p->passes[i];
+        bool generated = pass->plan ? !pass->q : !pass->k;
+        sim.seen.segments += pass->plan && pass->plan->slice;
+        sim.seen.cut_layers += generated && b->layer == pass->layer + 1 && b->o.geometry->layers > 1;
+        b->layer = generated ? pass->layer + 1 : b->layer;
+    }
+}
+
 static void symbolic_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     struct symbolic_backend *b = (struct symbolic_backend *)attention;
@@ -464,6 +479,7 @@ static void symbolic_submit(struct attention *attention, const struct attention_
     keep_operations(p, step);
     keep_passes(b, p, step);
     note_pending(p);
+    count_slices(b, p);
     check_fences(b, p);
     p->busy_s = b->conduct.latency_s * (0.25 + sim_below(&b->random, 1000) * 0.0015);
     if (ticket == b->conduct.hang_at) {
@@ -519,7 +535,15 @@ static enum attention_verdict symbolic_self_test(struct attention *attention)
 {
     struct symbolic_backend *b = (struct symbolic_backend *)attention;
     b->test_begun = !b->test_begun;
-    return b->test_begun ? ATTENTION_TEST_RUNS : ATTENTION_TEST_PASSED;
+    b->tests += !b->test_begun;
+    return b->test_begun        ? ATTENTION_TEST_RUNS
+           : b->conduct.differs ? ATTENTION_TEST_FAILED
+                                : ATTENTION_TEST_PASSED;
+}
+
+uint64_t symbolic_backend_tests(void)
+{
+    return current->tests;
 }
 
 static double symbolic_measure_roof(struct attention *attention)

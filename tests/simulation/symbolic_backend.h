@@ -23,6 +23,7 @@ struct symbolic_conduct {
     double latency_s; /* else about so long after it was submitted, or after the one before */
     uint64_t fail_at; /* the step that loses the device; 0: none */
     uint64_t hang_at; /* the step that takes HANG_S */
+    bool differs;     /* self-tests fail */
 };
 
 /* symbolic_backend_open: for engine_options.open_backend; behaves as symbolic_backend_conduct says. */
@@ -32,6 +33,9 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
 
 /* When the oldest step in flight is done; negative: none is. */
 double symbolic_backend_done_s(void);
+
+/* Self-tests that are done. */
+uint64_t symbolic_backend_tests(void);
 
 /* The tag that stands in a slot of the pool now. */
 uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot);

@@ -8,6 +8,13 @@
 
 struct token_model model;
 
+void model_begin(void)
+{
+    for (uint32_t i = 0; i < MODEL_SEQUENCES; i++)
+        model.sequences[i].used = model.sequences[i].live = false;
+    model.unique = 0;
+}
+
 struct model_sequence *model_add(uint64_t id, bool lease)
 {
     for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {

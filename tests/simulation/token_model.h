@@ -48,6 +48,9 @@ struct token_model {
 
 extern struct token_model model;
 
+/* model_begin: there are no sequences. */
+void model_begin(void);
+
 /* model_add: a new sequence that is live; NULL: no room. model_find: the live one of an id. */
 struct model_sequence *model_add(uint64_t id, bool lease);
 struct model_sequence *model_find(uint64_t id);
