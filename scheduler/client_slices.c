@@ -56,7 +56,7 @@ static void add_queries(const struct engine_state *state, uint32_t n, uint64_t k
 
 double client_slices_us(const struct engine_state *state, const struct request *request)
 {
-    struct cost_work work = {.passes = layers_of(state, request)};
+    struct cost_work work = {.passes = 1};
     const struct request_rows *rows = &request->rows;
     if (request->kind == REQUEST_PAGED) {
         const struct request_paged *p = &request->paged;
@@ -72,7 +72,8 @@ double client_slices_us(const struct engine_state *state, const struct request *
                             block_tables_cursor(tables_of(state), row, rows->layer) + (rows->k ? n : 0),
                             &work);
         }
-        work.appended = rows->k ? (uint64_t)rows->count * layers_of(state, request) : 0;
+        work.passes = layers_of(state, request);
+        work.appended = rows->k ? rows->count * work.passes : 0;
     } else if (request->kind == REQUEST_MERGE) {
         work.queries = (uint64_t)request->merge.states * request->merge.rows;
     } else {
