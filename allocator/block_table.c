@@ -1009,6 +1009,23 @@ uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, 
     return reclaimable;
 }
 
+uint32_t block_tables_claim(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+{
+    uint32_t n = 0;
+    assert(!live_row(t, row)->swapped && end <= t->rows[row].entries);
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t id = *entry(t, row, i);
+        n += ++t->claims[id] == block_pool_refs(t->pool, id);
+    }
+    return n;
+}
+
+void block_tables_unclaim(struct block_tables *t, uint32_t row)
+{
+    for (uint32_t i = 0; i < live_row(t, row)->entries; i++)
+        t->claims[*entry(t, row, i)] = 0;
+}
+
 /* ---- looking ------------------------------------------------------------------------------------- */
 
 struct block_table_view block_tables_view(const struct block_tables *t, uint32_t row)
@@ -1057,6 +1074,7 @@ struct block_tables_counts block_tables_counts(const struct block_tables *t)
     counts.tokens_physical = block_pool_counts(t->pool).filled;
     counts.host_blocks = swap_ledger_blocks(t->ledger);
     counts.host_free = swap_ledger_free(t->ledger);
+    counts.vacant = t->free_rows.count;
     return counts;
 }
 

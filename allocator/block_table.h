@@ -51,6 +51,7 @@ struct block_copy {
 
 struct block_tables_counts {
     uint32_t rows, swapped;            /* live sequences */
+    uint32_t vacant;                   /* rows that can be had now: others leave with a step */
     uint64_t tokens_logical;           /* sum of all rows' longest cursors */
     uint64_t tokens_physical;          /* slots of held blocks that some row has, each counted once */
     uint64_t copies, forks;            /* since start */
@@ -164,6 +165,12 @@ uint32_t block_tables_absent(const struct block_tables *tables, uint32_t row);
 /* block_tables_reclaimable(tables, rows, n): blocks that nobody else holds: that swapping these n
  * resident rows out would give back. O(their blocks). */
 uint32_t block_tables_reclaimable(struct block_tables *tables, const uint32_t *rows, uint32_t n);
+
+/* block_tables_claim(tables, row, first, end): mark entries [first, end) of a resident row as about to be given
+ * back; how many blocks nobody holds then but by entries that are marked. Each entry is marked once, and
+ * block_tables_unclaim() takes all marks of a row back before anything else is asked. O(end - first), O(entries). */
+uint32_t block_tables_claim(struct block_tables *tables, uint32_t row, uint32_t first, uint32_t end);
+void block_tables_unclaim(struct block_tables *tables, uint32_t row);
 
 /* block_tables_host_need: host blocks that swapping a resident row out takes. O(blocks). */
 uint32_t block_tables_host_need(const struct block_tables *tables, uint32_t row);

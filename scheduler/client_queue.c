@@ -16,8 +16,8 @@
  * the next one. When blocks run out, idle sequences are swapped out in the same way (swapping.h); the
  * request waits, and so does every later one that needs blocks.
  *
- * Forks and truncates of a sequence that has requests queued wait behind them; leases wait for blocks. They
- * are done while the step is formed and compute nothing. */
+ * Forks and truncates of a sequence that has requests queued wait behind them, and so does a batch that has
+ * some; leases wait for blocks. They are done while the step is formed and compute nothing. */
 #include "scheduler/client_queue.h"
 
 #include "scheduler/client_slices.h"
@@ -51,6 +51,7 @@ struct client_queue {
     const struct geometry *g;
     uint32_t rows_max;
     struct line queue; /* that wait */
+    struct line rest;  /* likewise, while a step is formed: that had no turn yet */
     struct line cut;   /* that go into steps in slices */
     uint32_t cut_count;
     double small_s;          /* when the last small one was taken */
@@ -459,14 +460,14 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
     return WAIT;
 }
 
-/* Swap in the sequences of a request that are on the host, for which there is room: 0, or WAIT when some
- * are on their way. */
-static int bring_in(struct client_queue *c, const struct request *request)
+/* Swap in those of `n` rows that are on the host, for which there is room: 0, or WAIT when some are on their
+ * way. */
+static int bring_in(struct client_queue *c, const struct reserve_request *writes, uint32_t n)
 {
     struct steps *x = c->o.state->steps;
     int result = 0;
-    for (uint32_t i = 0; i < request->queued.on_count; i++) {
-        uint32_t row = request->queued.writes[i].row;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t row = writes[i].row;
         if (!block_tables_view(step_tables(x), row).swapped)
             continue;
         int rc =
@@ -510,7 +511,7 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
             c, request,
             block_tables_need(tables_of(c), request->queued.writes, request->attend.sequence_count));
     if (rc == 0)
-        rc = bring_in(c, request);
+        rc = bring_in(c, request->queued.writes, request->queued.on_count);
     if (rc == 0)
         rc = compare(c, request);
     return rc == 0 ? reserve(c, request) : rc;
@@ -609,9 +610,16 @@ int client_queue_fork(struct engine_state *state, struct request *request)
     request->queued.writes = &nothing;
     int rc = make_room(c, request, block_tables_need(tables_of(c), &nothing, 1));
     if (rc == 0)
-        (void)bring_in(c, request); /* its bytes may come later: a fork only shares the table */
+        (void)bring_in(c, &nothing, 1); /* its bytes may come later: a fork only shares the table */
     request->queued.writes = NULL;
     return rc == 0 ? sequence_ops_make_forks(state, request) : rc;
+}
+
+int client_queue_bring_in(struct client_queue *c, struct request *request,
+                          const struct reserve_request *nothing, uint32_t n)
+{
+    int rc = make_room(c, request, block_tables_need(tables_of(c), nothing, n));
+    return rc == 0 ? bring_in(c, nothing, n) : rc;
 }
 
 /* Take a request into the step, or do what it asks: 0, WAIT (and it is as if nothing had been asked), or
@@ -722,11 +730,12 @@ static bool finds_place(struct client_queue *c, struct request *request, double 
 /* Take what is queued, in its order, as far as it finds place. */
 static void take_queued(struct client_queue *c, double bulk_us)
 {
-    struct request *request = c->queue.first, *next;
+    struct request *request;
+    c->rest = c->queue;
     make_empty(&c->queue);
-    for (; request; request = next) {
+    while ((request = c->rest.first)) {
         int rc = 0;
-        next = request->next;
+        c->rest.first = request->next;
         if (request->queued.compared == COMPARING) {
             mark(c, request);
             rc = WAIT;
@@ -876,22 +885,29 @@ static void fail_deleted(struct request *request, uint64_t id)
                  request->of_leases ? "lease" : "sequence", (unsigned long long)id);
 }
 
-void client_queue_drop(struct client_queue *c, uint64_t id)
+static void drop_from(struct client_queue *c, struct line *list, uint64_t id)
 {
-    struct request *request = c->queue.first, *next;
-    make_empty(&c->queue);
+    struct request *request = list->first, *next;
+    make_empty(list);
     for (; request; request = next) {
         next = request->next;
         bool goes = names(request, id);
         if (goes)
             fail_deleted(request, id);
         if (!goes || request->queued.compared == COMPARING) { /* a step in flight reads its tensors */
-            append(&c->queue, request);
+            append(list, request);
             continue;
         }
         count_queued(c, request, -1);
         finish(c, request);
     }
+}
+
+void client_queue_drop(struct client_queue *c, uint64_t id)
+{
+    struct request *request;
+    drop_from(c, &c->queue, id);
+    drop_from(c, &c->rest, id);
     for (request = c->cut.first; request; request = request->next) {
         if (!names(request, id) || request->status != 0)
             continue;
@@ -927,12 +943,48 @@ static void enqueue(struct client_queue *c, struct request *request)
     c->queue.last = request->next ? c->queue.last : request;
 }
 
-/* Whether something keeps a fork or truncate waiting: requests on its sequence, or bytes on the host. */
+/* Whether something keeps a fork or truncate waiting: requests on its sequence, or bytes on the host. A batch
+ * waits for the sequences that it forks or truncates, not for those that it only deletes. */
 static bool is_held_up(const struct client_queue *c, const struct request *request)
 {
-    uint32_t row = sequences_find(c->o.state->sequences, request->id);
-    return row != NO_ROW && (sequences_at(c->o.state->sequences, row)->queued ||
-                             (request->kind == REQUEST_FORK && block_tables_view(tables_of(c), row).swapped));
+    bool batch = request->kind == REQUEST_BATCH, held = false;
+    for (uint32_t i = 0; i < (batch ? request->batch.changed : 1); i++) {
+        uint64_t id = batch ? request->queued.on[i].id : request->id;
+        uint32_t row = sequences_find(c->o.state->sequences, id);
+        held |= row != NO_ROW &&
+                (sequences_at(c->o.state->sequences, row)->queued ||
+                 (request->kind != REQUEST_TRUNCATE && block_tables_view(tables_of(c), row).swapped));
+    }
+    return held;
+}
+
+/* Append the sequences that a batch deletes, or changes, to those on which it keeps its place, each once. */
+static void name_ops(struct client_queue *c, struct request *request, bool deletes)
+{
+    struct request_queued *q = &request->queued;
+    for (uint32_t i = 0; i < request->batch.count; i++) {
+        const struct request_op *op = &request->batch.ops[i];
+        struct sequence *s = op->kind == REQUEST_CREATE ? NULL : sequence_of(c, op->id);
+        if (!s || s->lease || s->seen == c->request_number || (op->kind == REQUEST_DELETE) != deletes)
+            continue;
+        s->seen = c->request_number;
+        q->on[q->on_count++] = (struct request_sequence){.id = op->id};
+    }
+}
+
+/* Name the sequences of a batch that there are. */
+static void name_batch(struct client_queue *c, struct request *request)
+{
+    c->request_number++;
+    request->queued.on = request_alloc(request, request->batch.count, sizeof *request->queued.on);
+    if (!request->queued.on) {
+        request_fail(request, ATTND_INVALID, "%u ops with so many ids are too many for one call",
+                     request->batch.count);
+        return;
+    }
+    name_ops(c, request, false);
+    request->batch.changed = request->queued.on_count;
+    name_ops(c, request, true);
 }
 
 /* Name the sequences, or the lease, on which a request keeps its place; a new lease is on none. */
@@ -953,15 +1005,21 @@ void client_queue_add(struct client_queue *c, struct request *request)
 {
     uint32_t rows = rows_of(request), tokens = tokens_of(request),
              rows_max = c->o.state->config->limits.rows_per_call;
-    bool whole = request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* of a sequence */
-    if (whole && !is_held_up(c, request)) {
-        (void)take(c, request);
+    bool batch = request->kind == REQUEST_BATCH,
+         whole = batch || request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* sequences */
+    if (batch)
+        name_batch(c, request);
+    if (request->status != 0 || (whole && !is_held_up(c, request))) {
+        request->queued.on_count = 0;
+        if (request->status == 0)
+            (void)take(c, request);
         finish_taking(c, request);
         return;
     }
-    name_sequences(request);
+    if (!batch)
+        name_sequences(request);
     uint32_t most = request->kind == REQUEST_PAGED ? c->rows_max : rows_max;
-    if (rows > rows_max || tokens > most || request->queued.on_count > rows_max) {
+    if (rows > rows_max || tokens > most || (!batch && request->queued.on_count > rows_max)) {
         request_fail(request, ATTND_INVALID, "%u rows of %u sequences; %s is %u",
                      tokens > rows ? tokens : rows, request->queued.on_count,
                      rows > rows_max || most == rows_max ? "limits.rows_per_call" : "scheduler.step_rows_max",

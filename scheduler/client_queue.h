@@ -25,6 +25,11 @@ void client_queue_add(struct client_queue *queue, struct request *request);
 /* client_queue_drop(queue, id): fail the queued requests on a sequence that is about to be deleted. */
 void client_queue_drop(struct client_queue *queue, uint64_t id);
 
+/* client_queue_bring_in: swap in those of `n` rows that are on the host, beside the step being formed: 0 when none
+ * is, REQUEST_WAITS, or the request has failed. */
+int client_queue_bring_in(struct client_queue *queue, struct request *request,
+                          const struct reserve_request *nothing, uint32_t n);
+
 /* client_queue_fill: take into the step being formed what fits, oldest first: small requests, and of the time
  * that is estimated up to `bulk_us` of others, which are cut if need be. Requests that fail, and those that
  * compute nothing, are completed on the way. */

@@ -24,7 +24,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static uint32_t pages_of(uint32_t n)
+uint32_t prompts_pages(uint32_t n)
 {
     return n / PAGE_IDS + (n % PAGE_IDS != 0);
 }
@@ -65,7 +65,7 @@ void prompts_destroy(struct prompts *p)
 int prompts_set(struct prompts *p, uint32_t row, const uint32_t *ids, uint32_t n)
 {
     uint32_t *link = &p->first[row];
-    if (pages_of(n) > p->free_count)
+    if (prompts_pages(n) > p->free_count)
         return ATTND_NO_SEQUENCES;
     for (uint32_t at = 0; at < n; at += PAGE_IDS) {
         uint32_t page = p->free;
@@ -75,7 +75,7 @@ int prompts_set(struct prompts *p, uint32_t row, const uint32_t *ids, uint32_t n
         link = &p->next[page];
     }
     *link = NO_PAGE;
-    p->free_count -= pages_of(n);
+    p->free_count -= prompts_pages(n);
     p->length[row] = n;
     return 0;
 }
@@ -86,7 +86,7 @@ void prompts_cut(struct prompts *p, uint32_t row, uint32_t length)
     if (length >= p->length[row])
         return;
     p->length[row] = length;
-    for (uint32_t i = 0; i < pages_of(length); i++)
+    for (uint32_t i = 0; i < prompts_pages(length); i++)
         link = &p->next[*link];
     for (uint32_t page = *link, next; page != NO_PAGE; page = next) {
         next = p->next[page];
@@ -95,6 +95,11 @@ void prompts_cut(struct prompts *p, uint32_t row, uint32_t length)
         p->free_count++;
     }
     *link = NO_PAGE;
+}
+
+uint32_t prompts_free_pages(const struct prompts *p)
+{
+    return p->free_count;
 }
 
 uint32_t prompts_length(const struct prompts *p, uint32_t row)

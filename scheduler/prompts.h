@@ -26,6 +26,10 @@ MUST_USE int prompts_set(struct prompts *prompts, uint32_t row, const uint32_t *
  * it up. */
 void prompts_cut(struct prompts *prompts, uint32_t row, uint32_t length);
 
+/* Pages that a prompt of `n` ids takes; pages that nobody uses. */
+uint32_t prompts_pages(uint32_t n);
+uint32_t prompts_free_pages(const struct prompts *prompts);
+
 /* Positions that a row's prompt names. */
 uint32_t prompts_length(const struct prompts *prompts, uint32_t row);
 

@@ -31,7 +31,9 @@ enum {
     REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page */
     REQUEST_TABLE_MAX = 20000,     /* blocks of one table in one answer, with their fill and references */
     REQUEST_PRIORITY_MAX = 1000000,
-    REQUEST_IDLE_S_MAX = 31536000
+    REQUEST_IDLE_S_MAX = 31536000,
+    REQUEST_OPS_MAX = 4096,        /* of a batch */
+    REQUEST_BATCH_VIEWS_MAX = 8192 /* sequences in its answer */
 };
 
 #define REQUEST_POSITION_ABSENT UINT32_MAX
@@ -64,6 +66,7 @@ enum request_change {
     XX(FORK, QUEUED, SEQUENCES, false, client_queue_fork)                                                    \
     XX(TRUNCATE, QUEUED, SEQUENCES, false, sequence_ops_truncate)                                            \
     XX(DELETE, AT_ONCE, SEQUENCES, false, sequence_ops_delete)                                               \
+    XX(BATCH, QUEUED, SEQUENCES, false, batch_run)                                                           \
     XX(LEASE, QUEUED, SEQUENCES, true, client_queue_lease)                                                   \
     XX(APPEND, STEPPED, SEQUENCES, true, client_queue_attend)                                                \
     XX(ATTEND, STEPPED, SEQUENCES, true, client_queue_attend)                                                \
@@ -225,6 +228,26 @@ struct request_truncate {
     struct request_shown shown; /* out */
 };
 
+/* One of a batch: what a request of its kind asks and answers. */
+struct request_op {
+    enum request_kind kind; /* CREATE, FORK, TRUNCATE or DELETE, which needs no more than the id */
+    uint64_t id;
+    uint32_t findable; /* of a create: how many of its tokens are looked up in the cache; batch.c */
+    union {
+        struct request_create create;
+        struct request_fork fork;
+        struct request_truncate truncate;
+    };
+};
+
+/* All of these are done, in order, or none. */
+struct request_batch {
+    struct request_op *ops; /* [count] */
+    uint32_t count;
+    uint32_t
+        changed; /* the first of queued.on that some op forks or truncates; those behind are deleted only */
+};
+
 struct request_look {
     struct request_shown shown; /* out */
     uint32_t *lengths;          /* out: [layers] */
@@ -365,6 +388,7 @@ struct request {
         struct request_table table;        /* BLOCKS */
         struct request_fork fork;          /* FORK */
         struct request_truncate truncate;  /* TRUNCATE */
+        struct request_batch batch;        /* BATCH */
         struct request_lease lease;        /* LEASE */
         struct request_rows rows;          /* APPEND, ATTEND, PAGED: what these two begin with: */
         struct request_attend attend;      /* APPEND, ATTEND */

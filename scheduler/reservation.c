@@ -139,10 +139,15 @@ uint64_t reservation_promised(const struct engine_state *state)
     return forecast(state->reservation) + state->reservation->declared;
 }
 
+int64_t reservation_balance(const struct engine_state *state)
+{
+    return (int64_t)available(state) - (int64_t)reservation_promised(state);
+}
+
 uint64_t reservation_unpromised(const struct engine_state *state)
 {
-    uint64_t promised = reservation_promised(state), all = available(state);
-    return all > promised ? all - promised : 0;
+    int64_t balance = reservation_balance(state);
+    return balance > 0 ? (uint64_t)balance : 0;
 }
 
 bool reservation_can_promise(struct engine_state *state, uint64_t need)

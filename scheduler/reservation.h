@@ -29,6 +29,9 @@ uint64_t reservation_declared(const struct engine_state *state);
 /* reservation_unpromised: blocks that can be had and are promised to nobody. */
 uint64_t reservation_unpromised(const struct engine_state *state);
 
+/* reservation_balance: likewise; negative while what is given back waits for the end of its step. */
+int64_t reservation_balance(const struct engine_state *state);
+
 /* reservation_can_promise: whether `need` blocks can be promised. */
 bool reservation_can_promise(struct engine_state *state, uint64_t need);
 

@@ -15,9 +15,7 @@ enum {
 
 static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
 
-/* The row of the sequence that a request names and that clients may change, or NO_ROW with the request
- * failed. */
-static uint32_t find(struct engine_state *state, struct request *request)
+uint32_t sequence_ops_find(struct engine_state *state, struct request *request)
 {
     uint32_t row = inspect_find(state, request, request->id);
     if (row == NO_ROW)
@@ -49,30 +47,46 @@ static int add_row(struct engine_state *state, const struct request *request, ui
     return rc;
 }
 
+bool sequence_ops_fits_pool(struct engine_state *state, struct request *request, uint32_t max_tokens)
+{
+    const struct config *c = state->config;
+    uint64_t whole = ((uint64_t)max_tokens + c->geometry.block_size - 1) / c->geometry.block_size;
+    if (!max_tokens || (whole <= c->pool_blocks && max_tokens <= c->limits.sequence_tokens))
+        return true;
+    request_fail(request, ATTND_INVALID,
+                 "max_tokens %u are %llu blocks of %u tokens; the pool has %llu, and "
+                 "limits.sequence_tokens is %u",
+                 max_tokens, (unsigned long long)whole, c->geometry.block_size,
+                 (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
+    return false;
+}
+
 /* Whether `children` sequences that declare max_tokens may be made, forks at `tokens`, or a new one;
  * else the request has failed. */
 static bool may_declare(struct engine_state *state, struct request *request, uint32_t max_tokens,
                         uint32_t tokens, uint32_t children)
 {
-    const struct config *c = state->config;
     bool forks = request->kind == REQUEST_FORK;
     uint64_t need = (uint64_t)reservation_need(state, max_tokens, tokens, forks) * children;
     need += forks && need; /* the parent may have to copy its last block too */
-    uint64_t whole = ((uint64_t)max_tokens + c->geometry.block_size - 1) / c->geometry.block_size;
-    if (max_tokens && (whole > c->pool_blocks || max_tokens > c->limits.sequence_tokens)) {
-        request_fail(request, ATTND_INVALID,
-                     "max_tokens %u are %llu blocks of %u tokens; the pool has %llu, and "
-                     "limits.sequence_tokens is %u",
-                     max_tokens, (unsigned long long)whole, c->geometry.block_size,
-                     (unsigned long long)c->pool_blocks, c->limits.sequence_tokens);
+    if (!sequence_ops_fits_pool(state, request, max_tokens))
         return false;
-    }
     if (reservation_can_promise(state, need))
         return true;
-    request_fail(request, ATTND_NO_BLOCKS,
-                 "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody",
-                 (unsigned long long)need, (unsigned long long)reservation_unpromised(state));
+    request_fail(request, ATTND_NO_BLOCKS, SEQUENCE_OPS_NO_PROMISE, (unsigned long long)need,
+                 (unsigned long long)reservation_unpromised(state));
     return false;
+}
+
+struct block_tables_hit sequence_ops_match(struct engine_state *state, const struct request *request)
+{
+    const struct request_tokens *tokens = &request->create.tokens;
+    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->create.salt,
+                                           request->create.salt_bytes);
+    struct block_tables_hit match =
+        block_tables_match(step_tables(state->steps), root, tokens->ids, tokens->count);
+    block_tables_close_root(step_tables(state->steps), root);
+    return match;
 }
 
 /* How many of the request's tokens may be looked for in the cache: a cached block that nobody holds is one
@@ -80,18 +94,13 @@ static bool may_declare(struct engine_state *state, struct request *request, uin
 static uint32_t findable(struct engine_state *state, const struct request *request)
 {
     const struct request_tokens *tokens = &request->create.tokens;
-    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->create.salt,
-                                           request->create.salt_bytes);
-    struct block_tables_hit match =
-        block_tables_match(step_tables(state->steps), root, tokens->ids, tokens->count);
+    struct block_tables_hit match = sequence_ops_match(state, request);
     uint64_t room = reservation_unpromised(state);
-    block_tables_close_root(step_tables(state->steps), root);
     return match.hit - match.held > room ? (match.held + (uint32_t)room) * state->config->geometry.block_size
                                          : tokens->count;
 }
 
-/* Whether an id can be given to something new; else the request has failed. */
-static bool id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
+bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
 {
     uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(state->sequences, id);
     if (id >> SEQUENCE_NODE_SHIFT)
@@ -103,30 +112,34 @@ static bool id_is_free(struct engine_state *state, struct request *request, unsi
     return request->status == 0;
 }
 
-static int create(struct engine_state *state, struct request *request)
+int sequence_ops_make(struct engine_state *state, struct request *request, uint32_t tokens)
 {
     const struct request_create *c = &request->create;
     uint32_t row;
-    if (!id_is_free(state, request, request->id))
+    if (add_row(state, request, tokens, &row) != 0)
+        return request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
+                            state->config->limits.sequences);
+    if (prompts_set(state->prompts, row, c->tokens.ids, c->tokens.count) != 0) {
+        block_tables_remove(step_tables(state->steps), row);
+        return request_fail(request, ATTND_NO_SEQUENCES, SEQUENCE_OPS_PROMPTS_FULL);
+    }
+    sequences_add(state->sequences, row, request->id, 0, state->now_s);
+    sequences_at(state->sequences, row)->options = c->options;
+    note(state, row);
+    return inspect_show_one(state, request, &request->create.shown, row);
+}
+
+static int create(struct engine_state *state, struct request *request)
+{
+    const struct request_create *c = &request->create;
+    if (!sequence_ops_id_is_free(state, request, request->id))
         return request->status;
     if (c->tokens.count > state->config->limits.sequence_tokens)
         return request_fail(request, ATTND_INVALID, "tokens: %u, but limits.sequence_tokens is %u",
                             c->tokens.count, state->config->limits.sequence_tokens);
     if (!may_declare(state, request, c->options.max_tokens, 0, 1)) /* as if nothing of it were cached */
         return request->status;
-    if (add_row(state, request, findable(state, request), &row) != 0)
-        return request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
-                            state->config->limits.sequences);
-    if (prompts_set(state->prompts, row, c->tokens.ids, c->tokens.count) != 0) {
-        block_tables_remove(step_tables(state->steps), row);
-        return request_fail(request, ATTND_NO_SEQUENCES,
-                            "tokens: the prompts of all sequences together have as many ids as the pool has "
-                            "tokens");
-    }
-    sequences_add(state->sequences, row, request->id, 0, state->now_s);
-    sequences_at(state->sequences, row)->options = c->options;
-    note(state, row);
-    return inspect_show_one(state, request, &request->create.shown, row);
+    return sequence_ops_make(state, request, findable(state, request));
 }
 
 int sequence_ops_create(struct engine_state *state, struct request *request)
@@ -156,7 +169,7 @@ static bool has_room_for_forks(struct engine_state *state, struct request *reque
 static bool ids_are_free(struct engine_state *state, struct request *request)
 {
     for (uint32_t i = 0; request->fork.ids && i < request->fork.count; i++) {
-        if (!id_is_free(state, request, request->fork.ids[i]))
+        if (!sequence_ops_id_is_free(state, request, request->fork.ids[i]))
             return false;
         for (uint32_t other = 0; other < i; other++) {
             if (request->fork.ids[other] != request->fork.ids[i])
@@ -192,7 +205,7 @@ static void remove_row(struct engine_state *state, uint32_t row)
 uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *request)
 {
     struct request_fork *fork = &request->fork;
-    uint32_t parent = find(state, request);
+    uint32_t parent = sequence_ops_find(state, request);
     if (parent == NO_ROW)
         return NO_ROW;
     uint32_t length = block_tables_view(step_tables(state->steps), parent).length;
@@ -210,7 +223,7 @@ uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *req
 int sequence_ops_make_forks(struct engine_state *state, struct request *request)
 {
     struct request_fork *fork = &request->fork;
-    uint32_t parent = find(state, request), row, made = 0;
+    uint32_t parent = sequence_ops_find(state, request), row, made = 0;
     struct sequence *from = sequences_at(state->sequences, parent);
     fork->shown.views = request_alloc(request, fork->count, sizeof *fork->shown.views);
     uint32_t *rows = request_alloc(request, fork->count, sizeof *rows);
@@ -238,18 +251,9 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
                         state->config->limits.sequences, made, fork->count);
 }
 
-int sequence_ops_truncate(struct engine_state *state, struct request *request)
+int sequence_ops_cut(struct engine_state *state, struct request *request, uint32_t row)
 {
-    uint32_t row = find(state, request), length = request->truncate.length;
-    if (row == NO_ROW)
-        return request->status;
-    uint32_t need = reservation_truncation(state, row, length);
-    if (!reservation_can_promise(state, need))
-        return request_fail(
-            request, ATTND_NO_BLOCKS,
-            "it shares %u of the blocks that it would give back, max_tokens says that it will need "
-            "others for them, and %llu are free or reclaimable and promised to nobody",
-            need, (unsigned long long)reservation_unpromised(state));
+    uint32_t length = request->truncate.length;
     if (length < block_tables_view(step_tables(state->steps), row).cursor_max)
         prompts_cut(state->prompts, row, length); /* what is written anew may be something else */
     block_tables_truncate(step_tables(state->steps), row, length);
@@ -258,9 +262,21 @@ int sequence_ops_truncate(struct engine_state *state, struct request *request)
     return inspect_show_one(state, request, &request->truncate.shown, row);
 }
 
+int sequence_ops_truncate(struct engine_state *state, struct request *request)
+{
+    uint32_t row = sequence_ops_find(state, request), length = request->truncate.length;
+    if (row == NO_ROW)
+        return request->status;
+    uint32_t need = reservation_truncation(state, row, length);
+    if (!reservation_can_promise(state, need))
+        return request_fail(request, ATTND_NO_BLOCKS, SEQUENCE_OPS_NO_TRUNCATION, need,
+                            (unsigned long long)reservation_unpromised(state));
+    return sequence_ops_cut(state, request, row);
+}
+
 int sequence_ops_delete(struct engine_state *state, struct request *request)
 {
-    uint32_t row = find(state, request);
+    uint32_t row = sequence_ops_find(state, request);
     if (row == NO_ROW)
         return request->status;
     client_queue_drop(state->clients, request->id);
@@ -278,7 +294,7 @@ int sequence_ops_check_lease(struct engine_state *state, struct request *request
 {
     const struct config *c = state->config;
     uint64_t tokens = (uint64_t)request->lease.blocks * c->geometry.block_size;
-    if (id_is_free(state, request, request->id) && tokens > c->limits.sequence_tokens)
+    if (sequence_ops_id_is_free(state, request, request->id) && tokens > c->limits.sequence_tokens)
         request_fail(request, ATTND_INVALID,
                      "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
                      request->lease.blocks, (unsigned long long)tokens, c->limits.sequence_tokens);

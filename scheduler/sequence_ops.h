@@ -8,6 +8,32 @@
 #include "scheduler/requests.h"
 #include "scheduler/engine_state.h"
 
+/* For batch.c. sequence_ops_find: the row of the sequence that a request names and that clients may change, or
+ * NO_ROW with the request failed. _id_is_free, _fits_pool: whether an id can be given to something new, or
+ * max_tokens be declared at all; else the request has failed. */
+uint32_t sequence_ops_find(struct engine_state *state, struct request *request);
+bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id);
+bool sequence_ops_fits_pool(struct engine_state *state, struct request *request, uint32_t max_tokens);
+
+/* sequence_ops_make: do a REQUEST_CREATE that is checked, and look up the first `tokens` of its tokens.
+ * sequence_ops_cut: likewise a REQUEST_TRUNCATE of `row`. 0, or the request failed: too many sequences, too many
+ * tokens of prompts, or no room for the answer. */
+int sequence_ops_make(struct engine_state *state, struct request *request, uint32_t tokens);
+int sequence_ops_cut(struct engine_state *state, struct request *request, uint32_t row);
+
+/* sequence_ops_match: what of the prompt of a REQUEST_CREATE is in the cache. */
+struct block_tables_hit sequence_ops_match(struct engine_state *state, const struct request *request);
+
+/* Why they fail. */
+#define SEQUENCE_OPS_NO_PROMISE                                                                              \
+    "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody"
+#define SEQUENCE_OPS_NO_TRUNCATION                                                                           \
+    "it shares %u of the blocks that it would give back, max_tokens says that it will need others for "      \
+    "them, "                                                                                                 \
+    "and %llu are free or reclaimable and promised to nobody"
+#define SEQUENCE_OPS_PROMPTS_FULL                                                                            \
+    "tokens: the prompts of all sequences together have as many ids as the pool has tokens"
+
 /* sequence_ops_check_fork: whether REQUEST_FORK can be done once its parent is resident; the parent's row, or
  * NO_ROW with the request failed. sequence_ops_make_forks: do it; 0, or the request failed. */
 uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *request);

@@ -91,8 +91,7 @@ static void join_closest_ranges(struct sequences *s)
     remove_range(s, best + 1);
 }
 
-/* Remember an id that a client chose. */
-static void note_chosen(struct sequences *s, uint64_t id)
+void sequences_choose(struct sequences *s, uint64_t id)
 {
     uint32_t i = 0;
     if (id < s->next_id)
@@ -141,7 +140,7 @@ uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t 
             s->departures[i].id = 0;
     }
     if (id)
-        note_chosen(s, id);
+        sequences_choose(s, id);
     else
         id = next_id(s);
     assert(s->at[row].id == 0 && sequences_find(s, id) == NO_ROW);

@@ -51,6 +51,9 @@ uint32_t sequences_find(const struct sequences *sequences, uint64_t id);
  * given out and that no client ever chose. Returns the id. */
 uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent, double now_s);
 
+/* sequences_choose: a client is about to choose `id` for a sequence: it is never given out. */
+void sequences_choose(struct sequences *sequences, uint64_t id);
+
 void sequences_remove(struct sequences *sequences, uint32_t row);
 
 /* sequences_note_reaped: `row` is about to be removed because nobody used it. sequences_departure: what

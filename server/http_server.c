@@ -164,7 +164,7 @@ static void write_problem(struct http_exchange *x, int status, const char *point
     struct json_writer *w = &x->reply;
     for (char *p = detail; *p; p++) /* what it quotes may be cut, or no UTF-8 at all */
         *p = (unsigned char)*p < 0x80 ? *p : '?';
-    snprintf(all, sizeof all, "%s%s%s", pointer ? pointer : "", pointer ? ": " : "", detail);
+    snprintf(all, sizeof all, "%s%s%s%s", x->prefix, pointer ? pointer : "", pointer ? ": " : "", detail);
     json_writer_init(w, w->buffer, w->capacity);
     x->tail_count = 0;
     x->http_status = status_http(status);

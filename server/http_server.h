@@ -54,6 +54,7 @@ struct http_exchange {
     void *upload;                     /* the sink's */
     void *staging;                    /* of body_buffer, when begun has set it */
     struct json_writer reply;         /* the handler writes the body here, */
+    char prefix[16];                  /* what the detail of a problem begins with */
     struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it
                                               stays there until finished is called */
     unsigned tail_count;

@@ -131,17 +131,19 @@ int request_parse_pool(struct http_exchange *x, struct request *request, const s
 struct body {
     struct http_exchange *x;
     cJSON *tree;
+    const char *where; /* the JSON pointer of the object; NULL: it is the body itself */
 };
 
 static int open_body(struct body *b, struct http_exchange *x, const char *const *names)
 {
     b->x = x;
+    b->where = NULL;
     return body_open(x, names, &b->tree);
 }
 
 static int refuse(struct body *b, const char *member, const char *wants)
 {
-    return member_wrong(b->x, "", member, wants);
+    return member_wrong(b->x, b->where ? b->where : "", member, wants);
 }
 
 static const cJSON *member(const struct body *b, const char *name)
@@ -151,7 +153,7 @@ static const cJSON *member(const struct body *b, const char *name)
 
 static int read_integer(struct body *b, const char *name, int64_t min, int64_t max, int64_t *value)
 {
-    return member_integer(b->x, "", b->tree, name, min, max, value);
+    return member_integer(b->x, b->where ? b->where : "", b->tree, name, min, max, value);
 }
 
 /* An optional list of token ids, `count` of them (UINT32_MAX: any number). */
@@ -176,50 +178,62 @@ static int read_tokens(struct body *b, const char *name, struct request *request
     return 0;
 }
 
-static int read_salt(struct body *b, struct request *request)
+static int read_salt(struct body *b, struct request_create *create)
 {
     const cJSON *salt = member(b, "salt");
     size_t n = cJSON_IsString(salt) ? strlen(salt->valuestring) : 0;
     if (!salt)
         return 0;
-    if (!cJSON_IsString(salt) || n > sizeof request->create.salt)
+    if (!cJSON_IsString(salt) || n > sizeof create->salt)
         return refuse(b, "salt", "wants a string of at most 64 bytes");
-    memcpy(request->create.salt, salt->valuestring, n);
-    request->create.salt_bytes = (uint32_t)n;
+    memcpy(create->salt, salt->valuestring, n);
+    create->salt_bytes = (uint32_t)n;
     return 0;
+}
+
+/* Members of single requests and, with the first ones, of ops of a batch. */
+static const char *const create_members[] = {"op",         "id",       "tokens",         "salt",
+                                             "max_tokens", "priority", "idle_timeout_s", NULL};
+static const char *const fork_members[] = {"op", "id", "count", "length", "ids", NULL};
+static const char *const truncate_members[] = {"op", "id", "length", NULL};
+static const char *const delete_members[] = {"op", "id", NULL};
+enum { AFTER_OP = 1, AFTER_ID = 2 };
+
+static int read_create(struct body *b, struct request *request, const struct config *config,
+                       struct request_create *create, uint64_t *result)
+{
+    int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
+    int rc = read_integer(b, "id", 1, ID_MAX, &id);
+    if (rc == 0)
+        rc = read_integer(b, "max_tokens", 1, config->limits.sequence_tokens, &max_tokens);
+    if (rc == 0)
+        rc = read_integer(b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
+    if (rc == 0)
+        rc = read_integer(b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+    if (rc == 0)
+        rc = read_tokens(b, "tokens", request, UINT32_MAX, &create->tokens);
+    if (rc == 0)
+        rc = read_salt(b, create);
+    *result = (uint64_t)id;
+    create->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
+    return rc;
 }
 
 int request_parse_create(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    static const char *const names[] = {"id",       "tokens",         "salt", "max_tokens",
-                                        "priority", "idle_timeout_s", NULL};
     struct body b;
-    int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
     request->create.options.idle_timeout_s = config->limits.idle_timeout_s;
     if (tensor_parse_wanted(x))
         return tensor_parse_create(x, request, config);
-    int rc = open_body(&b, x, names);
+    int rc = open_body(&b, x, create_members + AFTER_OP);
     if (rc == 0)
-        rc = read_integer(&b, "id", 1, ID_MAX, &id);
-    if (rc == 0)
-        rc = read_integer(&b, "max_tokens", 1, config->limits.sequence_tokens, &max_tokens);
-    if (rc == 0)
-        rc = read_integer(&b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
-    if (rc == 0)
-        rc = read_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
-    if (rc == 0)
-        rc = read_tokens(&b, "tokens", request, UINT32_MAX, &request->create.tokens);
-    if (rc == 0)
-        rc = read_salt(&b, request);
+        rc = read_create(&b, request, config, &request->create, &request->id);
     cJSON_Delete(b.tree);
-    request->id = (uint64_t)id;
-    request->create.options =
-        (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
     return rc;
 }
 
 /* "ids": one for each of `count` children. */
-static int read_fork_ids(struct body *b, struct request *request, int64_t count)
+static int read_fork_ids(struct body *b, struct request *request, struct request_fork *fork, int64_t count)
 {
     const cJSON *list = member(b, "ids"), *item;
     uint32_t n = 0;
@@ -228,51 +242,142 @@ static int read_fork_ids(struct body *b, struct request *request, int64_t count)
         return 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > FORKS_MAX)
         return refuse(b, "ids", "wants a list of ids, one for each fork");
-    request->fork.ids = request_alloc(request, (size_t)count, sizeof *request->fork.ids);
-    if (!request->fork.ids)
+    fork->ids = request_alloc(request, (size_t)count, sizeof *fork->ids);
+    if (!fork->ids)
         return refuse(b, "ids", "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
             return refuse(b, "ids", "wants integers in 1..2^53-1");
-        request->fork.ids[n++] = (uint64_t)id;
+        fork->ids[n++] = (uint64_t)id;
     }
     return 0;
 }
 
+static int read_fork(struct body *b, struct request *request, struct request_fork *fork)
+{
+    int64_t count = 1, length = UINT32_MAX;
+    if (member(b, "ids"))
+        count = cJSON_GetArraySize(member(b, "ids")); /* unless it is given */
+    int rc = read_integer(b, "count", 1, FORKS_MAX, &count);
+    if (rc == 0)
+        rc = read_integer(b, "length", 0, UINT32_MAX - 1, &length);
+    if (rc == 0)
+        rc = read_fork_ids(b, request, fork, count);
+    fork->count = (uint32_t)count;
+    fork->length = (uint32_t)length;
+    return rc;
+}
+
 int request_parse_fork(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    static const char *const names[] = {"count", "length", "ids", NULL};
     struct body b;
-    int64_t count = 1, length = UINT32_MAX;
     (void)config;
-    int rc = open_body(&b, x, names);
-    if (rc == 0 && member(&b, "ids"))
-        count = cJSON_GetArraySize(member(&b, "ids")); /* unless it is given */
+    int rc = open_body(&b, x, fork_members + AFTER_ID);
     if (rc == 0)
-        rc = read_integer(&b, "count", 1, FORKS_MAX, &count);
-    if (rc == 0)
-        rc = read_integer(&b, "length", 0, UINT32_MAX - 1, &length);
-    if (rc == 0)
-        rc = read_fork_ids(&b, request, count);
+        rc = read_fork(&b, request, &request->fork);
     cJSON_Delete(b.tree);
-    request->fork.count = (uint32_t)count;
-    request->fork.length = (uint32_t)length;
+    return rc;
+}
+
+static int read_truncate(struct body *b, struct request_truncate *truncate)
+{
+    int64_t length = -1;
+    int rc = read_integer(b, "length", 0, UINT32_MAX - 1, &length);
+    if (rc == 0 && length < 0)
+        rc = refuse(b, "length", "is missing");
+    truncate->length = (uint32_t)length;
     return rc;
 }
 
 int request_parse_truncate(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    static const char *const names[] = {"length", NULL};
     struct body b;
-    int64_t length = -1;
     (void)config;
+    int rc = open_body(&b, x, truncate_members + AFTER_ID);
+    if (rc == 0)
+        rc = read_truncate(&b, &request->truncate);
+    cJSON_Delete(b.tree);
+    return rc;
+}
+
+/* ---- batches ------------------------------------------------------------------------------------- */
+
+/* The id of the sequence that an op is about. */
+static int read_op_id(struct body *b, uint64_t *result)
+{
+    int64_t id = 0;
+    int rc = read_integer(b, "id", 1, ID_MAX, &id);
+    if (rc == 0 && id == 0)
+        rc = refuse(b, "id", "is missing");
+    *result = (uint64_t)id;
+    return rc;
+}
+
+static int read_op(struct body *b, struct request *request, const struct config *config,
+                   struct request_op *op)
+{
+    static const struct {
+        const char *name;
+        enum request_kind kind;
+        const char *const *members;
+    } ops[] = {{"create", REQUEST_CREATE, create_members},
+               {"fork", REQUEST_FORK, fork_members},
+               {"truncate", REQUEST_TRUNCATE, truncate_members},
+               {"delete", REQUEST_DELETE, delete_members}};
+    const cJSON *name = cJSON_IsObject(b->tree) ? member(b, "op") : NULL;
+    size_t i = 0, n = sizeof ops / sizeof ops[0];
+    while (i < n && !(cJSON_IsString(name) && strcmp(name->valuestring, ops[i].name) == 0))
+        i++;
+    if (i == n)
+        return refuse(b, "op", "wants create, fork, truncate or delete");
+    op->kind = ops[i].kind;
+    int rc = member_check(b->x, b->where, b->tree, ops[i].members);
+    if (rc == 0 && op->kind == REQUEST_CREATE)
+        return read_create(b, request, config, &op->create, &op->id);
+    if (rc == 0)
+        rc = read_op_id(b, &op->id);
+    if (rc == 0 && op->kind == REQUEST_FORK)
+        rc = read_fork(b, request, &op->fork);
+    if (rc == 0 && op->kind == REQUEST_TRUNCATE)
+        rc = read_truncate(b, &op->truncate);
+    return rc;
+}
+
+static int read_ops(struct body *b, struct request *request, const struct config *config)
+{
+    struct request_batch *batch = &request->batch;
+    const cJSON *list = member(b, "ops");
+    char where[32], text[80];
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
+    if (n < 0)
+        return refuse(b, "ops", list ? "wants a list of ops" : "is missing");
+    snprintf(text, sizeof text, "has %d ops, and one batch takes at most %d", n, REQUEST_OPS_MAX);
+    if (n > REQUEST_OPS_MAX)
+        return refuse(b, "ops", text);
+    batch->ops = request_alloc(request, (size_t)n, sizeof *batch->ops);
+    if (!batch->ops)
+        return refuse(b, "ops", "is too long");
+    memset(batch->ops, 0, (size_t)n * sizeof *batch->ops);
+    for (cJSON *item = list->child; item; item = item->next) {
+        struct body one = {.x = b->x, .tree = item, .where = where};
+        snprintf(where, sizeof where, "/ops/%u", batch->count);
+        snprintf(b->x->prefix, sizeof b->x->prefix, "ops[%u]: ", batch->count);
+        int rc = read_op(&one, request, config, &batch->ops[batch->count++]);
+        if (rc != 0)
+            return rc;
+    }
+    b->x->prefix[0] = '\0';
+    return 0;
+}
+
+int request_parse_batch(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    static const char *const names[] = {"ops", NULL};
+    struct body b;
     int rc = open_body(&b, x, names);
     if (rc == 0)
-        rc = read_integer(&b, "length", 0, UINT32_MAX - 1, &length);
-    if (rc == 0 && length < 0)
-        rc = refuse(&b, "length", "is missing");
+        rc = read_ops(&b, request, config);
     cJSON_Delete(b.tree);
-    request->truncate.length = (uint32_t)length;
     return rc;
 }
 

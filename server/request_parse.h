@@ -41,6 +41,9 @@ int request_parse_fork(struct http_exchange *x, struct request *request, const s
 /* {"length"} */
 int request_parse_truncate(struct http_exchange *x, struct request *request, const struct config *config);
 
+/* {"ops": [{"op": "create", "fork", "truncate" or "delete", "id"?, and the members of that request}]} */
+int request_parse_batch(struct http_exchange *x, struct request *request, const struct config *config);
+
 /* JSON {"layer"?, "sequences", "indptr"?, "positions"?, "k", "v", "token_ids"?} and for attend "q",
  * "lse"?, "kernel"?, with k and v optional; or safetensors, see tensor_parse.h */
 int request_parse_append(struct http_exchange *x, struct request *request, const struct config *config);

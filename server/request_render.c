@@ -539,13 +539,9 @@ void request_render_append(struct http_exchange *x, const struct request *reques
 
 /* ---- sequences and leases ------------------------------------------------------------------------ */
 
-void request_render_fork(struct http_exchange *x, const struct request *request,
-                         const struct render_context *c)
+static void write_forks(struct json_writer *w, const struct request_shown *shown)
 {
-    const struct request_shown *shown = &request->fork.shown;
     const uint32_t *ids = shown->block_ids;
-    struct json_writer *w = &x->reply;
-    (void)c;
     json_open(w, NULL, '{');
     json_open(w, "sequences", '[');
     for (uint32_t i = 0; i < shown->count; i++) {
@@ -558,22 +554,33 @@ void request_render_fork(struct http_exchange *x, const struct request *request,
     }
     json_close(w, ']');
     json_close(w, '}');
-    json_raw(w, "\n");
 }
 
-void request_render_create(struct http_exchange *x, const struct request *request,
-                           const struct render_context *c)
+void request_render_fork(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
 {
-    const struct request_shown *shown = &request->create.shown;
-    struct json_writer *w = &x->reply;
     (void)c;
+    write_forks(&x->reply, &request->fork.shown);
+    json_raw(&x->reply, "\n");
+}
+
+static void write_created(struct json_writer *w, const struct request_shown *shown)
+{
     json_open(w, NULL, '{');
     json_uint(w, "id", shown->views[0].id);
     json_uint(w, "length", shown->views[0].length);
     json_uint(w, "cached_tokens", shown->views[0].length);
     write_ids(w, "blocks", shown->block_ids, shown->views[0].blocks);
     json_close(w, '}');
-    json_raw(w, "\n");
+}
+
+void request_render_create(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
+{
+    const struct request_shown *shown = &request->create.shown;
+    (void)c;
+    write_created(&x->reply, shown);
+    json_raw(&x->reply, "\n");
     snprintf(x->extra, sizeof x->extra, "Location: /v1/sequences/%llu\r\n",
              (unsigned long long)shown->views[0].id);
 }
@@ -606,14 +613,42 @@ void request_render_sequence(struct http_exchange *x, const struct request *requ
     json_raw(w, "\n");
 }
 
+static void write_truncated(struct json_writer *w, const struct request_shown *shown)
+{
+    json_open(w, NULL, '{');
+    write_sequence(w, &shown->views[0], shown->block_ids);
+    json_close(w, '}');
+}
+
 void request_render_truncate(struct http_exchange *x, const struct request *request,
                              const struct render_context *c)
 {
-    const struct request_shown *shown = &request->truncate.shown;
+    (void)c;
+    write_truncated(&x->reply, &request->truncate.shown);
+    json_raw(&x->reply, "\n");
+}
+
+void request_render_batch(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
+{
     struct json_writer *w = &x->reply;
     (void)c;
     json_open(w, NULL, '{');
-    write_sequence(w, &shown->views[0], shown->block_ids);
+    json_open(w, "results", '[');
+    for (uint32_t i = 0; i < request->batch.count; i++) {
+        const struct request_op *op = &request->batch.ops[i];
+        if (op->kind == REQUEST_CREATE) {
+            write_created(w, &op->create.shown);
+        } else if (op->kind == REQUEST_FORK) {
+            write_forks(w, &op->fork.shown);
+        } else if (op->kind == REQUEST_TRUNCATE) {
+            write_truncated(w, &op->truncate.shown);
+        } else {
+            json_open(w, NULL, '{');
+            json_close(w, '}');
+        }
+    }
+    json_close(w, ']');
     json_close(w, '}');
     json_raw(w, "\n");
 }

@@ -26,6 +26,7 @@ void request_render(struct http_exchange *x, const struct request *request,
 XX(append)
 XX(attend)
 XX(audit)
+XX(batch)
 XX(create)
 XX(fork)
 XX(lease)

@@ -242,6 +242,7 @@ static const struct route routes[] = {
     ASK(GET, "/v1/sequences/{id}/blocks", BLOCKS, request_parse_nothing, request_render_table, 200),
     ASK(POST, "/v1/sequences/{id}/fork", FORK, request_parse_fork, request_render_fork, 201),
     ASK(POST, "/v1/sequences/{id}/truncate", TRUNCATE, request_parse_truncate, request_render_truncate, 200),
+    ASK(POST, "/v1/batch", BATCH, request_parse_batch, request_render_batch, 200),
     ASK(POST, workloads_path, WORKLOAD_START, parse_workload, request_render_workload, 200),
     ASK(GET, "/v1/workloads/{id}", WORKLOAD, request_parse_nothing, request_render_workload, 200),
     ASK(DELETE, "/v1/workloads/{id}", WORKLOAD_CANCEL, request_parse_nothing, request_render_workload, 200),
