@@ -153,7 +153,7 @@ expect 'the first is on the host' swapped "$(curl -s "$URL/v1/sequences/1" | jq 
 expect 'a fork brings it back, and the second goes' '[10,10] idle swapped' \
     "$(batch '{"op":"fork","id":1,"ids":[3,4]}' | jq -c '[.results[0].sequences[].length]') $(
        for id in 3 2; do curl -s "$URL/v1/sequences/$id" | jq -r .state; done | paste -sd' ')"
-expect 'both parents do not fit at once' '503 ops[0]' \
+expect 'both parents do not fit at once' '503 ops[1]' \
     "$(batch '{"op":"fork","id":1},{"op":"fork","id":2}' | jq -r '"\(.status) \(.detail[:6])"')"
 expect 'but one can be cut, which needs no bytes' '[2,{}]' \
     "$(batch '{"op":"truncate","id":2,"length":2},{"op":"delete","id":1}' | jq -c '[.results[] | .length // .]')"

@@ -17,11 +17,25 @@ static const double MERGE_TOLERANCE = 1e-5;
 
 /* ---- what may have been refused ------------------------------------------------------------------- */
 
+static bool deletes(const struct request *batch, uint64_t id)
+{
+    for (uint32_t i = 0; i < batch->batch.count; i++) {
+        if (batch->batch.ops[i].kind == REQUEST_DELETE && batch->batch.ops[i].id == id)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a delete may have ended a request that waited: one behind it, or a batch before it. */
 static bool is_deleted_behind(const struct op *op)
 {
     for (uint32_t i = 0; i < op->count; i++) {
+        if (op->on[i]->ended)
+            return true;
         for (uint32_t k = 1; k < op->on[i]->queued; k++) {
-            if (op->on[i]->queue[k]->request->kind == REQUEST_DELETE)
+            const struct request *behind = op->on[i]->queue[k]->request;
+            if (behind->kind == REQUEST_DELETE ||
+                (behind->kind == REQUEST_BATCH && deletes(behind, op->on[i]->id)))
                 return true;
         }
     }
@@ -308,13 +322,12 @@ static struct model_sequence *new_sequence(const struct op *op, uint64_t id, boo
 }
 
 /* The tokens of a prompt, of which the cache had `hit`. */
-static void set_prompt(struct model_sequence *s, const struct op *op, uint32_t hit)
+static void set_prompt(struct model_sequence *s, const struct request_create *create, uint32_t hit)
 {
-    const struct request *request = op->request;
-    s->salt = op->salt;
-    s->prompt = request->create.tokens.count;
-    for (uint32_t at = 0; at < request->create.tokens.count; at++) {
-        s->token[at] = request->create.tokens.ids[at];
+    s->salt = create->salt_bytes;
+    s->prompt = create->tokens.count;
+    for (uint32_t at = 0; at < create->tokens.count; at++) {
+        s->token[at] = create->tokens.ids[at];
         s->base[at] = s->planned_base[at] = model_named_base(s, at);
     }
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
@@ -343,25 +356,50 @@ static void check_hit(const struct op *op, const struct model_sequence *s, uint3
     }
 }
 
+/* The status that the contract demands of a create whose id is free. */
+static int create_expected(const struct request_create *create)
+{
+    uint32_t size = sim.config.geometry.block_size, limit = sim.config.limits.sequence_tokens;
+    uint32_t max_tokens = create->options.max_tokens;
+    bool too_much = max_tokens > limit || (max_tokens + size - 1) / size > sim.config.pool_blocks;
+    return create->tokens.count > limit || too_much ? ATTND_INVALID : 0;
+}
+
+static struct model_sequence *put_created(const struct op *op, const struct request_create *create,
+                                          uint64_t id)
+{
+    const struct sequence_view *view = &create->shown.views[0];
+    require(op, view->length <= create->tokens.count && view->length % sim.config.geometry.block_size == 0,
+            "whole blocks of the prompt");
+    require(op, !id || view->id == id, "the id that was asked for");
+    struct model_sequence *s = new_sequence(op, view->id, false);
+    s->options = create->options;
+    set_prompt(s, create, view->length);
+    model_settle(s);
+    return s;
+}
+
 static void judge_create(struct op *op)
 {
     const struct request *request = op->request;
-    uint32_t size = sim.config.geometry.block_size, limit = sim.config.limits.sequence_tokens;
-    uint32_t max_tokens = request->create.options.max_tokens;
-    bool too_much = max_tokens > limit || (max_tokens + size - 1) / size > sim.config.pool_blocks;
-    int expected = request->create.tokens.count > limit || too_much ? ATTND_INVALID : 0;
-    int other = request->status == ATTND_NO_BLOCKS && max_tokens ? ATTND_NO_BLOCKS : ATTND_NO_SEQUENCES;
-    if (!has_run(op, expected, other))
+    int other = request->status == ATTND_NO_BLOCKS && request->create.options.max_tokens ? ATTND_NO_BLOCKS
+                                                                                         : ATTND_NO_SEQUENCES;
+    if (!has_run(op, create_expected(&request->create), other))
         return;
-    uint32_t hit = request->create.shown.views[0].length;
-    require(op, hit <= request->create.tokens.count && hit % size == 0, "whole blocks of the prompt");
-    require(op, !op->claimed[0] || request->create.shown.views[0].id == op->claimed[0],
-            "the id that was asked for");
-    struct model_sequence *s = new_sequence(op, request->create.shown.views[0].id, false);
-    s->options = request->create.options;
-    set_prompt(s, op, hit);
-    check_hit(op, s, hit);
-    model_settle(s);
+    struct model_sequence *s = put_created(op, &request->create, op->claimed[0]);
+    check_hit(op, s, request->create.shown.views[0].length);
+}
+
+static void put_forks(const struct op *op, const struct request_fork *fork,
+                      const struct model_sequence *parent, uint32_t length)
+{
+    require(op, fork->shown.count == fork->count, "every child");
+    for (uint32_t i = 0; i < fork->count; i++) {
+        require(op, sim.lost || fork->shown.views[i].length == length, "children of that length");
+        require(op, !fork->ids || fork->shown.views[i].id == fork->ids[i], "the ids that were asked for");
+        model_fork(new_sequence(op, fork->shown.views[i].id, false), parent, sim.lost ? 0 : length);
+        sim.seen.forks++;
+    }
 }
 
 static void judge_fork(struct op *op)
@@ -375,14 +413,7 @@ static void judge_fork(struct op *op)
     int other = expected ? 0 : request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
     if (!has_run(op, expected, other))
         return;
-    require(op, request->fork.shown.count == request->fork.count, "every child");
-    for (uint32_t i = 0; i < request->fork.count; i++) {
-        require(op, sim.lost || request->fork.shown.views[i].length == length, "children of that length");
-        require(op, !request->fork.ids || request->fork.shown.views[i].id == op->claimed[i],
-                "the ids that were asked for");
-        model_fork(new_sequence(op, request->fork.shown.views[i].id, false), parent, sim.lost ? 0 : length);
-        sim.seen.forks++;
-    }
+    put_forks(op, &request->fork, parent, length);
 }
 
 static void judge_truncate(struct op *op)
@@ -404,6 +435,105 @@ static void judge_delete(struct op *op)
         return;
     s->live = false;
     sim.seen.deletes++;
+}
+
+/* ---- batches ------------------------------------------------------------------------------------- */
+
+enum { TRIED_MOST = 32 };
+
+/* A sequence in the middle of a batch, as far as the contract says. */
+struct tried {
+    uint64_t id;
+    bool live, declared, known; /* `length` is */
+    uint32_t length;
+};
+
+static struct tried *try_find(struct tried *tried, uint32_t n, uint64_t id)
+{
+    while (n-- > 0) {
+        if (tried[n].id == id)
+            return &tried[n];
+    }
+    return NULL;
+}
+
+/* The status that the contract demands of a batch, and of which op it is; `*scarce`: it may want blocks. */
+static int try_batch(const struct op *op, uint32_t *at, bool *scarce)
+{
+    struct tried tried[TRIED_MOST];
+    const struct request_batch *batch = &op->request->batch;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < op->count; i++)
+        tried[n++] = (struct tried){op->on[i]->id, op->on[i]->live, op->on[i]->options.max_tokens != 0, true,
+                                    model_length(op->on[i])};
+    for (*at = 0; *at < batch->count; ++*at) {
+        const struct request_op *o = &batch->ops[*at];
+        struct tried *t = o->kind == REQUEST_CREATE ? NULL : try_find(tried, n, o->id);
+        if (o->kind == REQUEST_CREATE && create_expected(&o->create) != 0)
+            return ATTND_INVALID;
+        if (o->kind == REQUEST_CREATE) {
+            *scarce |= o->create.options.max_tokens != 0;
+            tried[n++] = (struct tried){o->id, true, o->create.options.max_tokens != 0, false, 0};
+        } else if (!t || !t->live) {
+            return ATTND_NOT_FOUND;
+        } else if (o->kind == REQUEST_FORK) {
+            *scarce = true;
+            if (t->known && o->fork.length != UINT32_MAX && o->fork.length > t->length)
+                return ATTND_INVALID;
+            if (o->fork.ids)
+                tried[n++] = (struct tried){o->fork.ids[0], true, t->declared, t->known,
+                                            o->fork.length == UINT32_MAX ? t->length : o->fork.length};
+        } else if (o->kind == REQUEST_TRUNCATE) {
+            *scarce |= t->declared;
+            t->length = o->truncate.length < t->length ? o->truncate.length : t->length;
+        } else {
+            t->live = false;
+        }
+    }
+    return 0;
+}
+
+/* Do one op of a batch that has run to the model. */
+static void put_op(const struct op *op, const struct request_op *o)
+{
+    struct model_sequence *s = o->kind == REQUEST_CREATE ? NULL : model_find(o->id);
+    require(op, s || o->kind == REQUEST_CREATE, "a sequence that there is");
+    if (o->kind == REQUEST_CREATE) {
+        (void)put_created(op, &o->create, o->id);
+    } else if (o->kind == REQUEST_FORK) {
+        put_forks(op, &o->fork, s, o->fork.length == UINT32_MAX ? model_length(s) : o->fork.length);
+    } else if (o->kind == REQUEST_TRUNCATE && !sim.lost) {
+        model_truncate(s, o->truncate.length);
+        require(op, o->truncate.shown.views[0].length == model_length(s), "the length after the truncate");
+        if (s->queued == 0)
+            model_settle(s);
+    } else if (o->kind == REQUEST_DELETE) {
+        s->live = false;
+        s->ended = true;
+        s->used = s->queued > 0;
+    }
+}
+
+static void judge_batch(struct op *op)
+{
+    const struct request *request = op->request;
+    char where[16];
+    uint32_t at;
+    bool scarce = false;
+    int expected = try_batch(op, &at, &scarce), other = ATTND_NO_SEQUENCES;
+    if (scarce && request->status == ATTND_NO_BLOCKS)
+        other = ATTND_NO_BLOCKS;
+    else if (scarce && request->status == ATTND_INVALID && strstr(request->detail, ": needs "))
+        other = ATTND_INVALID; /* all parents together have more blocks than the pool */
+    bool ran = has_run(op, expected, other);
+    snprintf(where, sizeof where, "ops[%u]: ", at);
+    if (!sim.lost && !ran && request->status == expected) {
+        require(op, strncmp(request->detail, where, strlen(where)) == 0, where);
+        sim.seen.batches_refused++;
+    }
+    for (uint32_t i = 0; ran && i < request->batch.count; i++)
+        put_op(op, &request->batch.ops[i]);
+    sim.seen.batches += ran;
 }
 
 /* ---- leases -------------------------------------------------------------------------------------- */
@@ -494,7 +624,7 @@ static void judge_question(struct op *op)
 {
     const struct request *request = op->request;
     const struct model_sequence *s = op->on[0];
-    if (request->status != 0 && !op->alone)
+    if (!op->alone && (request->status != 0 || !s->live))
         return; /* it may have been answered before or after what it was asked beside */
     if (!has_run(op, missing(s), 0))
         return;
@@ -606,6 +736,9 @@ void client_answers_judge(struct op *op)
         return;
     case REQUEST_DELETE:
         judge_delete(op);
+        return;
+    case REQUEST_BATCH:
+        judge_batch(op);
         return;
     case REQUEST_LEASE:
         judge_lease(op);

@@ -31,6 +31,7 @@ enum {
     XX(fork, 4, fork)                                                                                        \
     XX(truncate, 3, truncate)                                                                                \
     XX(delete, 4, delete)                                                                                    \
+    XX(batch, 5, batch)                                                                                      \
     XX(lease, 2, lease)                                                                                      \
     XX(paged, 6, paged)                                                                                      \
     XX(question, 3, question)                                                                                \
@@ -107,6 +108,19 @@ static void name(struct op *op, struct model_sequence *s)
     s->queue[s->queued++] = op;
 }
 
+static void describe_ops(const struct request *r, char *text, size_t bytes)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->batch.count && n < bytes; i++) {
+        const struct request_op *o = &r->batch.ops[i];
+        int length = o->kind == REQUEST_FORK       ? (int)o->fork.length
+                     : o->kind == REQUEST_TRUNCATE ? (int)o->truncate.length
+                                                   : 0;
+        n += (size_t)snprintf(text + n, bytes - n, " %c%llu:%d", request_kinds[o->kind].name[0],
+                              (unsigned long long)o->id, length);
+    }
+}
+
 /* What a kind of request asks beside its id and sequences. */
 static void describe(const struct request *r, char *text, size_t bytes)
 {
@@ -123,6 +137,8 @@ static void describe(const struct request *r, char *text, size_t bytes)
         snprintf(text, bytes, " length %d count %u", (int)r->fork.length, r->fork.count);
     else if (r->kind == REQUEST_TRUNCATE)
         snprintf(text, bytes, " length %u", r->truncate.length);
+    else if (r->kind == REQUEST_BATCH)
+        describe_ops(r, text, bytes);
     else if (r->kind == REQUEST_LEASE)
         snprintf(text, bytes, " blocks %u prio %d", r->lease.blocks, r->lease.options.priority);
 }
@@ -194,28 +210,30 @@ static void give_deadline(struct request *request)
 
 /* ---- create, fork, truncate, delete -------------------------------------------------------------- */
 
+static void fill_create(struct request *request, struct request_create *create)
+{
+    uint32_t longest = sim.config.limits.sequence_tokens;
+    if (chance(3))
+        create->options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
+    create->options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
+    create->salt_bytes = below(2);
+    memset(create->salt, 'x', create->salt_bytes);
+    if (chance(2)) {
+        create->tokens.count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
+        create->tokens.ids = request_alloc(request, create->tokens.count, sizeof *create->tokens.ids);
+        for (uint32_t i = 0; i < create->tokens.count; i++) /* few prompts, so that they meet */
+            create->tokens.ids[i] = i % 7 == 0 ? below(2) : 0;
+    }
+}
+
 static struct op *make_create(void)
 {
     struct op *op = begin_op(REQUEST_CREATE);
-    uint32_t longest = sim.config.limits.sequence_tokens;
     if (!op)
         return NULL;
-    struct request *request = op->request;
     if (chance(4))
-        request->id = op->claimed[0] = choose_id();
-    if (chance(3))
-        request->create.options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
-    request->create.options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
-    op->salt = below(2);
-    request->create.salt_bytes = op->salt;
-    memset(request->create.salt, 'x', op->salt);
-    if (chance(2)) {
-        request->create.tokens.count = below(chance(4) ? longest : smaller(longest, 70)) + chance(40);
-        request->create.tokens.ids =
-            request_alloc(request, request->create.tokens.count, sizeof *request->create.tokens.ids);
-        for (uint32_t i = 0; i < request->create.tokens.count; i++) /* few prompts, so that they meet */
-            request->create.tokens.ids[i] = i % 7 == 0 ? below(2) : 0;
-    }
+        op->request->id = op->claimed[0] = choose_id();
+    fill_create(op->request, &op->request->create);
     return op;
 }
 
@@ -273,6 +291,92 @@ static struct op *make_delete(void)
     op->request->id = s->id;
     op->request->of_leases = lease;
     name(op, s);
+    return op;
+}
+
+/* ---- batches ------------------------------------------------------------------------------------- */
+
+/* Claim an id for a new sequence of a batch; 0: it has claimed all that it may, or none is free. */
+static uint64_t claim_id(struct op *op)
+{
+    for (uint32_t i = 0; i < FORKS_MOST; i++) {
+        if (op->claimed[i] == 0)
+            return op->claimed[i] = choose_id();
+    }
+    return 0;
+}
+
+/* The sequence that an op of a batch is about: a new one of the batch, or one that is named; 0: none. */
+static uint64_t pick_for_batch(struct op *op, struct model_sequence **result)
+{
+    struct model_sequence *s = NULL;
+    *result = NULL;
+    uint64_t claimed = op->claimed[below(FORKS_MOST)];
+    if (claimed && chance(2))
+        return claimed;
+    for (uint32_t i = 0; i < op->count && chance(3); i++)
+        s = op->on[i];
+    s = s ? s : pick(false);
+    if (!s)
+        return 0;
+    bool named = false;
+    for (uint32_t i = 0; i < op->count; i++)
+        named |= op->on[i] == s;
+    if (!named && op->count == OP_SEQUENCES_MOST)
+        return 0;
+    if (!named)
+        name(op, s);
+    *result = s;
+    return s->id;
+}
+
+static void fill_fork(struct op *op, struct request_fork *fork, const struct model_sequence *s)
+{
+    uint32_t longest = s ? s->planned_high + 1 : 0;
+    fork->count = 1 + below(FORKS_MOST - 1);
+    fork->length = s && chance(2) ? below(longest + (sim.faults && chance(10))) : UINT32_MAX;
+    uint64_t id = chance(2) ? claim_id(op) : 0;
+    if (!id)
+        return;
+    fork->ids = request_alloc(op->request, 1, sizeof *fork->ids);
+    fork->ids[0] = id;
+    fork->count = 1;
+}
+
+static bool fill_op(struct op *op, struct request_op *o)
+{
+    static const enum request_kind kinds[] = {REQUEST_CREATE, REQUEST_FORK, REQUEST_FORK, REQUEST_TRUNCATE,
+                                              REQUEST_DELETE};
+    struct model_sequence *s;
+    o->kind = kinds[below(sizeof kinds / sizeof kinds[0])];
+    if (o->kind == REQUEST_CREATE) {
+        o->id = chance(2) ? claim_id(op) : 0;
+        fill_create(op->request, &o->create);
+        return true;
+    }
+    o->id = pick_for_batch(op, &s);
+    if (o->id && o->kind == REQUEST_FORK)
+        fill_fork(op, &o->fork, s);
+    else if (o->id && o->kind == REQUEST_TRUNCATE)
+        o->truncate.length = below((s ? s->planned_high : 20) + 2);
+    for (uint32_t layer = 0; s && o->kind == REQUEST_TRUNCATE && layer < SIM_LAYERS_MOST; layer++)
+        s->planned[layer] = smaller(s->planned[layer], o->truncate.length);
+    return o->id != 0;
+}
+
+static struct op *make_batch(void)
+{
+    enum { OPS_MOST = 7 };
+    struct op *op = begin_op(REQUEST_BATCH);
+    uint32_t wanted = 1 + below(OPS_MOST);
+    if (!op)
+        return NULL;
+    struct request_batch *batch = &op->request->batch;
+    batch->ops = request_alloc(op->request, OPS_MOST, sizeof *batch->ops);
+    memset(batch->ops, 0, OPS_MOST * sizeof *batch->ops);
+    while (wanted-- > 0 && fill_op(op, &batch->ops[batch->count]))
+        batch->count++;
+    give_deadline(op->request);
     return op;
 }
 

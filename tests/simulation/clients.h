@@ -28,8 +28,7 @@ struct op {
     uint32_t count;
     struct model_sequence *on[OP_SEQUENCES_MOST];
     uint32_t rows[OP_SEQUENCES_MOST], position[OP_SEQUENCES_MOST]; /* as they were given */
-    uint32_t salt;
-    uint64_t claimed[FORKS_MOST]; /* ids that it asks for; 0: none */
+    uint64_t claimed[FORKS_MOST];                                  /* ids that it asks for; 0: none */
     struct sim_workload *workload;
 };
 

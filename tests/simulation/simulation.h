@@ -39,6 +39,8 @@ enum {
     XX(forks, "forks")                                                                                       \
     XX(truncates, "truncates")                                                                               \
     XX(deletes, "deletes")                                                                                   \
+    XX(batches, "batches")                                                                                   \
+    XX(batches_refused, "batches of which an op was refused, and so all were")                               \
     XX(leases, "leases")                                                                                     \
     XX(paged, "paged requests")                                                                              \
     XX(questions, "questions")                                                                               \

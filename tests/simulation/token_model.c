@@ -23,6 +23,7 @@ struct model_sequence *model_add(uint64_t id, bool lease)
             continue;
         s->used = s->live = true;
         s->lease = lease;
+        s->ended = false;
         s->id = id;
         s->options = (struct sequence_options){0};
         s->salt = s->prompt = s->known = s->blocks = s->queued = s->planned_high = 0;

@@ -21,6 +21,7 @@ struct model_layer {
 /* A sequence or a lease. One that was deleted stays until all requests on it are judged. */
 struct model_sequence {
     bool used, live, lease;
+    bool ended; /* by a batch, and with it what waited behind that */
     uint64_t id;
     struct sequence_options options;
     uint32_t salt;
