@@ -514,12 +514,24 @@ static void put_op(const struct op *op, const struct request_op *o)
     }
 }
 
+/* Whether a batch may have been refused before an earlier batch ended one of its sequences: it does not wait for
+ * those that it only deletes. */
+static bool overtook_its_end(const struct op *op)
+{
+    bool ended = false;
+    for (uint32_t i = 0; i < op->count; i++)
+        ended |= op->on[i]->ended;
+    return ended && !op->alone;
+}
+
 static void judge_batch(struct op *op)
 {
     const struct request *request = op->request;
     char where[16];
     uint32_t at;
     bool scarce = false;
+    if (request->status != 0 && overtook_its_end(op))
+        return;
     int expected = try_batch(op, &at, &scarce), other = ATTND_NO_SEQUENCES;
     if (scarce && request->status == ATTND_NO_BLOCKS)
         other = ATTND_NO_BLOCKS;
