@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ARENA_BYTES = 1500, ARENA_BYTES_OF_ROW = 400 }; /* that an answer may take */
+enum { ARENA_BYTES = 1500, ARENA_BYTES_OF_ROW = 360, ARENA_BYTES_OF_HEAD = 40 }; /* that an answer may take */
 
 static const double MERGE_TOLERANCE = 1e-5;
 
@@ -152,13 +152,13 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
 
 static uint64_t tag_given(const struct request *request, uint32_t layer, uint32_t row)
 {
-    const struct symbolic_row *k = request->rows.k;
-    return k[(size_t)(request->rows.all_layers ? layer : 0) * request->rows.count + row].word[0];
+    size_t first = (size_t)(request->rows.all_layers ? layer : 0) * request->rows.count;
+    return symbolic_get(request->rows.k, first + row, sim.config.geometry.kv_heads)->word[0];
 }
 
 static uint64_t base_given(const struct request *request, uint32_t row)
 {
-    return ((const struct symbolic_row *)request->rows.k)[row].word[1];
+    return symbolic_get(request->rows.k, row, sim.config.geometry.kv_heads)->word[1];
 }
 
 static bool is_at_layer(const struct request *request, uint32_t layer)
@@ -210,24 +210,34 @@ static void put_rows(const struct op *op, uint32_t i, uint32_t first, const stru
     sim.seen.declared += s->options.max_tokens ? p->end - p->at : 0;
 }
 
+/* Whether all heads of a row have one output, of `keys` keys whose terms have that sum. */
+static bool has_output(const struct request *request, uint32_t row, uint64_t sum, uint32_t keys)
+{
+    uint32_t heads = sim.config.geometry.query_heads;
+    const struct symbolic_row *q = symbolic_get(request->rows.q, row, heads),
+                              *o = symbolic_get(request->rows.out.o, row, heads);
+    struct symbolic_row wanted = symbolic_output(q->word[0], sum, keys);
+    bool same = o && memcmp(&wanted, o, sizeof wanted) == 0;
+    for (uint32_t head = 0; head < heads; head++)
+        same &= request->rows.out.lse[(size_t)row * heads + head] == (float)keys;
+    return same;
+}
+
 /* The outputs of one sequence's rows. */
 static void check_outputs(const struct op *op, uint32_t i, uint32_t first, const struct placed *p)
 {
     const struct request *request = op->request;
-    const struct symbolic_row *q = request->rows.q, *o = request->rows.out.o;
     bool sees = request->rows.k || p->at > 0;
     for (uint32_t r = 0; r < op->rows[i]; r++) {
         uint32_t keys = sees ? p->position + r + 1 : 0;
         uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
         uint64_t sum = model_seen(op->on[i], request->rows.layer, keys);
-        struct symbolic_row wanted = symbolic_output(q[first + r].word[0], sum, seen);
         sim.seen.attended++;
-        if (memcmp(&wanted, &o[first + r], sizeof wanted) != 0 ||
-            request->rows.out.lse[first + r] != (float)seen)
+        if (!has_output(request, first + r, sum, seen))
             sim_fail("request %llu: sequence %llu, position %u, layer %u has another output than its tokens "
-                     "say (%llu keys of %u)",
+                     "say (%u keys)",
                      (unsigned long long)op->action, (unsigned long long)op->on[i]->id, p->position + r,
-                     request->rows.layer, (unsigned long long)o[first + r].word[2], seen);
+                     request->rows.layer, seen);
     }
 }
 
@@ -581,7 +591,6 @@ static void check_paged_row(const struct op *op, uint32_t table, uint32_t row, u
 {
     const struct request *request = op->request;
     const struct request_paged *p = &request->paged;
-    const struct symbolic_row *q = request->rows.q, *o = request->rows.out.o;
     uint32_t size = sim.config.geometry.block_size;
     uint32_t first = plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
     uint64_t sum = 0;
@@ -589,9 +598,8 @@ static void check_paged_row(const struct op *op, uint32_t table, uint32_t row, u
         uint32_t block = p->ids[p->first[table] + at / size];
         sum += symbolic_term(*lease_slot(op->on[0], request->rows.layer, block, at % size), at);
     }
-    struct symbolic_row wanted = symbolic_output(q[row].word[0], sum, keys - first);
     sim.seen.attended++;
-    if (memcmp(&wanted, &o[row], sizeof wanted) != 0)
+    if (!has_output(request, row, sum, keys - first))
         sim_fail("request %llu: lease %llu, row %u, layer %u has another output than its slots say",
                  (unsigned long long)op->action, (unsigned long long)op->on[0]->id, row, request->rows.layer);
 }
@@ -606,7 +614,7 @@ static void put_slots(const struct op *op)
         if (p->slots[i] >= 0)
             *lease_slot(op->on[0], request->rows.layer, (uint32_t)p->slots[i] / size,
                         (uint32_t)p->slots[i] % size) =
-                ((const struct symbolic_row *)request->rows.k)[i].word[0];
+                symbolic_get(request->rows.k, i, sim.config.geometry.kv_heads)->word[0];
     }
 }
 
@@ -676,17 +684,17 @@ static void judge_self_test(struct op *op)
     sim.seen.self_tests_failed += op->request->check.fault != NULL;
 }
 
-/* One row of a merge: the states weighed by what they saw. */
-static void check_merged(const struct op *op, uint32_t row)
+/* One row of a merge, of `rows` of all heads: the states weighed by what they saw. */
+static void check_merged(const struct op *op, uint32_t row, uint32_t rows)
 {
     const struct request_merge *m = &op->request->merge;
     const float *o = m->o, *merged = (const float *)m->out.o + (size_t)row * SYMBOLIC_HEAD_DIM;
     double sum = 0, wanted[SYMBOLIC_HEAD_DIM] = {0};
     for (uint32_t i = 0; i < m->states; i++) {
-        double weight = exp((double)m->lse[i * m->rows + row]);
+        double weight = exp((double)m->lse[i * rows + row]);
         sum += weight;
         for (uint32_t d = 0; d < SYMBOLIC_HEAD_DIM; d++)
-            wanted[d] += weight * (double)o[(i * m->rows + row) * SYMBOLIC_HEAD_DIM + d];
+            wanted[d] += weight * (double)o[(i * rows + row) * SYMBOLIC_HEAD_DIM + d];
     }
     bool same = sum > 0 ? fabs((double)m->out.lse[row] - log(sum)) < MERGE_TOLERANCE
                         : isinf(m->out.lse[row]) && m->out.lse[row] < 0;
@@ -701,8 +709,9 @@ static void judge_merge(struct op *op)
 {
     if (!has_run(op, 0, 0))
         return;
-    for (uint32_t row = 0; row < op->request->merge.rows; row++)
-        check_merged(op, row);
+    uint32_t rows = op->request->merge.rows * sim.config.geometry.query_heads;
+    for (uint32_t row = 0; row < rows; row++)
+        check_merged(op, row, rows);
     sim.seen.merges++;
 }
 
@@ -713,10 +722,12 @@ static void check_arena(const struct op *op)
     bool has_rows =
         request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED;
     size_t rows = has_rows ? request->rows.count : 0;
+    size_t heads = sim.config.geometry.query_heads;
+    rows += request->kind == REQUEST_MERGE ? request->merge.rows : 0;
     rows += request->kind == REQUEST_PAGED ? request->paged.tokens : 0;
     size_t used = request->arena_used - op->arena_used;
     if (request_kinds[request->kind].when == REQUEST_STEPPED &&
-        used > ARENA_BYTES + rows * ARENA_BYTES_OF_ROW)
+        used > ARENA_BYTES + rows * (ARENA_BYTES_OF_ROW + heads * ARENA_BYTES_OF_HEAD))
         sim_fail("request %llu (%s) of %zu rows has taken %zu bytes of its arena",
                  (unsigned long long)op->action, request_kinds[request->kind].name, rows, used);
 }

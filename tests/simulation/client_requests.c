@@ -15,11 +15,10 @@ enum {
     ROWS_MOST_LONG = 4600, /* where sequences are long */
     MERGED_STATES = 4,
     MERGED_ROWS = 6,
-    CHAINED_MOST =
-        3, /* requests that one client has answered in a turn of the engine's, one after the other */
-    AGAIN_MOST = 30, /* questions that one client asks one after the other */
-    CHOSEN_IDS = 60, /* ids that clients choose are among so many */
-    PATIENT = 8      /* one request in so many is one that its client does not wait for */
+    AGAIN_MOST = 30,  /* questions that one client asks one after the other, */
+    CHAINED_MOST = 3, /* and how many of them one turn of the engine's may answer */
+    CHOSEN_IDS = 60,  /* ids that clients choose are among so many */
+    PATIENT = 8       /* one request in so many is one that its client does not wait for */
 };
 
 /* XX(name, largest weight, function) */
@@ -513,13 +512,14 @@ static bool add_sequence(struct batch *b, struct request *request)
 static void fill_keys(const struct batch *b, struct request *request)
 {
     uint32_t layers = b->all_layers ? sim.config.geometry.layers : 1;
-    struct symbolic_row *k = request_alloc(request, (size_t)layers * b->total, sizeof *k),
-                        *v = request_alloc(request, (size_t)layers * b->total, sizeof *v);
+    uint32_t heads = sim.config.geometry.kv_heads;
+    struct symbolic_row *k = request_alloc(request, (size_t)layers * b->total * heads, sizeof *k),
+                        *v = request_alloc(request, (size_t)layers * b->total * heads, sizeof *v);
     for (uint32_t l = 0; l < layers; l++) {
         for (uint32_t r = 0; r < b->total; r++) {
             uint64_t tag = model_tag(b->base[r], b->all_layers ? l : b->layer);
-            k[l * b->total + r] = symbolic_k(tag, b->base[r]);
-            v[l * b->total + r] = symbolic_v(tag);
+            symbolic_put(k, l * b->total + r, heads, symbolic_k(tag, b->base[r]));
+            symbolic_put(v, l * b->total + r, heads, symbolic_v(tag));
         }
     }
     request->rows.k = k;
@@ -535,9 +535,10 @@ static void fill_keys(const struct batch *b, struct request *request)
 
 static void fill_queries(struct request *request, uint32_t rows)
 {
-    struct symbolic_row *q = request_alloc(request, rows, sizeof *q);
+    uint32_t heads = sim.config.geometry.query_heads;
+    struct symbolic_row *q = request_alloc(request, (size_t)rows * heads, sizeof *q);
     for (uint32_t r = 0; r < rows; r++)
-        q[r] = (struct symbolic_row){{sim_mix(clients.random + r)}};
+        symbolic_put(q, r, heads, (struct symbolic_row){{sim_mix(clients.random + r)}});
     request->rows.q = q;
 }
 
@@ -625,15 +626,17 @@ static void fill_slots(const struct model_sequence *s, struct request *request, 
 {
     uint32_t size = sim.config.geometry.block_size, all = s->blocks * size, at = below(all);
     uint32_t n = 1 + below(smaller(smaller(all, sim.config.step_rows_max), 40));
-    struct symbolic_row *k = request_alloc(request, n, sizeof *k), *v = request_alloc(request, n, sizeof *v);
+    uint32_t heads = sim.config.geometry.kv_heads;
+    struct symbolic_row *k = request_alloc(request, (size_t)n * heads, sizeof *k),
+                        *v = request_alloc(request, (size_t)n * heads, sizeof *v);
     p->slots = request_alloc(request, n, sizeof *p->slots);
     p->tokens = n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = (at + i) % all;
         uint64_t base = model_unique_base(), tag = model_tag(base, request->rows.layer);
         p->slots[i] = chance(5) ? -1 : (int64_t)s->block[slot / size] * size + slot % size;
-        k[i] = symbolic_k(tag, base);
-        v[i] = symbolic_v(tag);
+        symbolic_put(k, i, heads, symbolic_k(tag, base));
+        symbolic_put(v, i, heads, symbolic_v(tag));
     }
     request->rows.k = k;
     request->rows.v = v;
@@ -712,7 +715,8 @@ static struct op *make_merge(void)
     if (!op)
         return NULL;
     struct request *request = op->request;
-    uint32_t states = 1 + below(MERGED_STATES), rows = 1 + below(MERGED_ROWS), n = states * rows;
+    uint32_t states = 1 + below(MERGED_STATES), rows = 1 + below(MERGED_ROWS);
+    uint32_t n = states * rows * sim.config.geometry.query_heads;
     float *o = request_alloc(request, (size_t)n * SYMBOLIC_HEAD_DIM, sizeof *o),
           *lse = request_alloc(request, n, sizeof *lse);
     for (uint32_t i = 0; i < n * SYMBOLIC_HEAD_DIM; i++)

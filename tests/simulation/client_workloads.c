@@ -26,7 +26,7 @@ static void add_outputs(struct workload *w, uint32_t ordinal, uint32_t layer)
 {
     uint64_t sum[SIM_TOKENS_MOST + 1];
     uint32_t length = workload_length(w, ordinal), first_row = workload_first_row(w, ordinal);
-    uint32_t window = sim.config.geometry.window[layer];
+    uint32_t window = sim.config.geometry.window[layer], heads = sim.config.geometry.query_heads;
     sum[0] = 0;
     for (uint32_t at = 0; at < length; at++) {
         struct value_source source = {w->seed, workload_span_at(w, ordinal, at).content};
@@ -35,8 +35,9 @@ static void add_outputs(struct workload *w, uint32_t ordinal, uint32_t layer)
             continue;
         uint32_t first = plan_first_key(at + 1, window);
         uint64_t q = symbolic_generated(workload_query_source(w, ordinal), at, layer, VALUES_Q);
-        struct symbolic_row o = symbolic_output(q, sum[at + 1] - sum[first], at + 1 - first);
-        workload_digest(w, workload_hash_row(ordinal, at, layer, &o, sizeof o));
+        struct symbolic_row o[SYMBOLIC_HEADS_MOST];
+        symbolic_put(o, 0, heads, symbolic_output(q, sum[at + 1] - sum[first], at + 1 - first));
+        workload_digest(w, workload_hash_row(ordinal, at, layer, o, heads * sizeof o[0]));
     }
 }
 

@@ -63,8 +63,9 @@ static void choose_geometry(struct settings *s)
 {
     static const uint32_t sizes[] = {1, 2, 4, 16}, windows[] = {0, 0, 1, 5, 70, 300};
     set(s, "geometry.layers", 1 + below(SIM_LAYERS_MOST));
-    set(s, "geometry.query_heads", 1);
-    set(s, "geometry.kv_heads", 1);
+    uint32_t kv_heads = below(3) ? 1 : 2, group = below(3) ? 1 : SYMBOLIC_HEADS_MOST / 2;
+    set(s, "geometry.query_heads", kv_heads * group);
+    set(s, "geometry.kv_heads", kv_heads);
     set(s, "geometry.head_dim", SYMBOLIC_HEAD_DIM);
     set(s, "geometry.block_size", sim.long_sequences ? 4U << 2 * below(2) : one_of(sizes, 4));
     set(s, "geometry.window", one_of(windows, 6));

@@ -97,6 +97,22 @@ struct symbolic_row symbolic_output(uint64_t q, uint64_t sum, uint32_t keys)
     return (struct symbolic_row){{word, word * 3, keys, q}};
 }
 
+void symbolic_put(struct symbolic_row *tensor, size_t row, uint32_t heads, struct symbolic_row value)
+{
+    for (uint32_t head = 0; head < heads; head++)
+        tensor[row * heads + head] = value;
+}
+
+const struct symbolic_row *symbolic_get(const void *tensor, size_t row, uint32_t heads)
+{
+    const struct symbolic_row *first = (const struct symbolic_row *)tensor + row * heads;
+    for (uint32_t head = 1; head < heads; head++) {
+        if (memcmp(first, &first[head], sizeof *first) != 0)
+            return NULL;
+    }
+    return first;
+}
+
 /* ---- the pool ------------------------------------------------------------------------------------ */
 
 static uint64_t *slots_of(const struct symbolic_backend *b, bool host, uint32_t layer, uint32_t block)
@@ -161,17 +177,28 @@ static uint64_t *slot_at(const struct symbolic_backend *b, const struct pending 
     return slots_of(b, false, layer, table[position / size]) + position % size;
 }
 
+/* A row that a step is given, of which all heads are of one token. */
+static const struct symbolic_row *given(const struct pending *p, const void *tensor, size_t row,
+                                        uint32_t heads)
+{
+    const struct symbolic_row *at = symbolic_get(tensor, row, heads);
+    if (!at)
+        sim_fail("step %llu: the heads of row %zu are of different tokens", (unsigned long long)p->ticket,
+                 row);
+    return at;
+}
+
 /* ---- a pass -------------------------------------------------------------------------------------- */
 
 static void run_append(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass,
                        const struct kv_append *a)
 {
-    const struct symbolic_row *k = pass->k, *v = pass->v;
+    uint32_t heads = b->o.geometry->kv_heads;
     for (uint32_t i = 0; i < a->count; i++) {
         uint64_t tag;
-        if (k) {
-            tag = k[a->source + i].word[0];
-            if (v[a->source + i].word[0] != sim_mix(tag))
+        if (pass->k) {
+            tag = given(p, pass->k, a->source + i, heads)->word[0];
+            if (given(p, pass->v, a->source + i, heads)->word[0] != sim_mix(tag))
                 sim_fail("step %llu, row %u, position %u: k and v are of different tokens",
                          (unsigned long long)p->ticket, a->table, a->position + i);
         } else {
@@ -207,15 +234,16 @@ static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32
     return sum;
 }
 
-static void finish_row(const struct attention_pass *pass, uint32_t row, uint64_t sum, uint32_t keys)
+static void finish_row(const struct symbolic_backend *b, const struct pending *p,
+                       const struct attention_pass *pass, uint32_t row, uint64_t sum, uint32_t keys)
 {
-    const struct symbolic_row *q = pass->q;
+    uint32_t heads = b->o.geometry->query_heads;
     uint32_t position = pass->plan->rows[row].keys - 1;
-    uint64_t tag =
-        q ? q[row].word[0] : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
-    ((struct symbolic_row *)pass->o)[row] = symbolic_output(tag, sum, keys);
-    if (pass->lse)
-        pass->lse[row] = (float)keys;
+    uint64_t tag = pass->q ? given(p, pass->q, row, heads)->word[0]
+                           : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
+    symbolic_put(pass->o, row, heads, symbolic_output(tag, sum, keys));
+    for (uint32_t head = 0; pass->lse && head < heads; head++)
+        pass->lse[row * heads + head] = (float)keys;
 }
 
 static void run_items(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
@@ -227,7 +255,7 @@ static void run_items(struct symbolic_backend *b, const struct pending *p, const
             uint32_t row = plan->item_rows[item->first_row + r], keys;
             uint64_t sum = fold(b, p, pass->layer, item, &plan->rows[row], &keys);
             if (item->partial == PLAN_NO_PARTIAL) {
-                finish_row(pass, row, sum, keys);
+                finish_row(b, p, pass, row, sum, keys);
                 continue;
             }
             b->partials[item->partial + r] = sum;
@@ -236,7 +264,7 @@ static void run_items(struct symbolic_backend *b, const struct pending *p, const
     }
 }
 
-static void run_merges(struct symbolic_backend *b, const struct attention_pass *pass)
+static void run_merges(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
 {
     const struct plan *plan = pass->plan;
     for (uint32_t i = 0; i < plan->merge_count; i++) {
@@ -247,7 +275,7 @@ static void run_merges(struct symbolic_backend *b, const struct attention_pass *
             sum += b->partials[plan->merge_parts[part].partial];
             keys += b->partial_keys[plan->merge_parts[part].partial];
         }
-        finish_row(pass, merge->row, sum, keys);
+        finish_row(b, p, pass, merge->row, sum, keys);
     }
 }
 
@@ -258,26 +286,26 @@ static void run_pass(struct symbolic_backend *b, const struct pending *p, const 
     if (!pass->plan)
         return;
     if (pass->plan->row_count)
-        memset(pass->o, 0xee, pass->plan->row_count * sizeof(struct symbolic_row));
+        memset(pass->o, 0xee,
+               (size_t)pass->plan->row_count * b->o.geometry->query_heads * sizeof(struct symbolic_row));
     if (sim_chance(&b->random, PLANS_CHECKED)) {
         const char *fault = plan_fault(pass->plan, b->o.geometry->window[pass->layer]);
         if (fault)
             sim_fail("step %llu: %s", (unsigned long long)p->ticket, fault);
     }
     run_items(b, p, pass);
-    run_merges(b, pass);
+    run_merges(b, p, pass);
 }
 
 static void run_compare(struct symbolic_backend *b, const struct pending *p, const struct kv_compare *c)
 {
-    const struct symbolic_row *k = c->k;
-    uint32_t i = 0;
+    uint32_t heads = b->o.geometry->kv_heads, i = 0;
     for (; i < c->count; i++) {
         uint64_t stands = *slot_at(b, p, c->table, c->layer, c->position + i);
         if (stands == UNWRITTEN)
             sim_fail("step %llu: position %u of row %u is compared and was never written",
                      (unsigned long long)p->ticket, c->position + i, c->table);
-        if (stands != k[i].word[0])
+        if (stands != given(p, c->k, i, heads)->word[0])
             break;
     }
     *c->equal = i;
@@ -287,8 +315,8 @@ static void run_read(struct symbolic_backend *b, const struct pending *p, const 
 {
     for (uint32_t i = 0; i < r->count; i++) {
         uint64_t tag = *slot_at(b, p, r->table, r->layer, r->position + i);
-        ((struct symbolic_row *)r->k)[i] = symbolic_k(tag, 0);
-        ((struct symbolic_row *)r->v)[i] = symbolic_v(tag);
+        symbolic_put(r->k, i, b->o.geometry->kv_heads, symbolic_k(tag, 0));
+        symbolic_put(r->v, i, b->o.geometry->kv_heads, symbolic_v(tag));
     }
 }
 

@@ -9,12 +9,21 @@
 
 #include "kernels/attention.h"
 
-enum { SYMBOLIC_HEAD_DIM = 8, SYMBOLIC_WORDS = 4 }; /* of f32: a row is four words of 64 bits */
+enum {
+    SYMBOLIC_HEAD_DIM = 8, /* of f32: a row of a head is four words of 64 bits */
+    SYMBOLIC_WORDS = 4,
+    SYMBOLIC_HEADS_MOST = 8
+};
 
-/* A row of q, k, v or o. */
+/* A row of q, k, v or o of one head; those of the other heads of a token are the same. */
 struct symbolic_row {
     uint64_t word[SYMBOLIC_WORDS];
 };
+
+/* symbolic_put: row `row` of a tensor, at every head. symbolic_get: its first head, or NULL if another one
+ * differs. */
+void symbolic_put(struct symbolic_row *tensor, size_t row, uint32_t heads, struct symbolic_row value);
+const struct symbolic_row *symbolic_get(const void *tensor, size_t row, uint32_t heads);
 
 /* How the backend of the next open behaves. */
 struct symbolic_conduct {
