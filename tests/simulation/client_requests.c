@@ -471,8 +471,8 @@ static uint32_t choose_rows(const struct batch *b)
 {
     uint32_t most = smaller(sim.config.step_rows_max, ROWS_MOST / OP_SEQUENCES_MOST);
     uint32_t rows = chance(3) ? 1 + below(most) : 1 + below(smaller(most, 3));
-    if (sim.long_sequences && !b->queries && chance(6))
-        return 1 + below(ROWS_MOST_LONG);
+    if (sim.long_sequences && !b->queries && chance(3))
+        return ROWS_MOST_LONG - below(chance(2) ? 400 : ROWS_MOST_LONG);
     return sim.faults && chance(200) ? sim.config.limits.rows_per_call + 1 : rows;
 }
 
