@@ -559,7 +559,7 @@ int client_queue_merge(struct engine_state *state, struct request *request)
     const struct geometry *g = &state->config->geometry;
     struct request_merge *merge = &request->merge;
     struct request_output *out = &merge->out;
-    size_t heads = (size_t)merge->rows * g->query_heads;
+    size_t heads = (size_t)merge->rows * g->query_heads, used = request->arena_used;
     struct merge_states m = {.states = merge->states,
                              .rows = merge->rows,
                              .heads = g->query_heads,
@@ -571,7 +571,10 @@ int client_queue_merge(struct engine_state *state, struct request *request)
     m.merged_lse = out->lse = request_alloc(request, heads, sizeof *out->lse);
     if (!out->o || !out->lse)
         return request_fail(request, ATTND_INVALID, "%u rows are too many for one call", merge->rows);
-    return step_add_merge(state->clients->step, &m) ? 0 : WAIT;
+    if (step_add_merge(state->clients->step, &m))
+        return 0;
+    request->arena_used = used;
+    return WAIT;
 }
 
 /* Blocks of zeros for a new lease. */

@@ -324,9 +324,10 @@ static int read_op(struct body *b, struct request *request, const struct config 
                {"fork", REQUEST_FORK, fork_members},
                {"truncate", REQUEST_TRUNCATE, truncate_members},
                {"delete", REQUEST_DELETE, delete_members}};
-    const cJSON *name = cJSON_IsObject(b->tree) ? member(b, "op") : NULL;
+    const cJSON *member_op = cJSON_IsObject(b->tree) ? member(b, "op") : NULL;
+    const char *name = member_op && cJSON_IsString(member_op) ? member_op->valuestring : "";
     size_t i = 0, n = sizeof ops / sizeof ops[0];
-    while (i < n && !(cJSON_IsString(name) && strcmp(name->valuestring, ops[i].name) == 0))
+    while (i < n && strcmp(name, ops[i].name) != 0)
         i++;
     if (i == n)
         return refuse(b, "op", "wants create, fork, truncate or delete");
