@@ -52,6 +52,7 @@
 #include "allocator/mapping.h"
 #include "allocator/prefix_index.h"
 #include "allocator/swap_ledger.h"
+#include "config/numbers.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -130,11 +131,6 @@ static struct row *live_row(const struct block_tables *t, uint32_t row)
 static uint32_t blocks_for(const struct block_tables *t, uint32_t tokens)
 {
     return tokens / t->o.block_size + (tokens % t->o.block_size != 0);
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 static void set_entry(struct block_tables *t, uint32_t row, uint32_t i, uint32_t id)

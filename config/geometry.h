@@ -90,6 +90,12 @@ extern const char *const layout_names[LAYOUT_COUNT + 1]; /* likewise */
  * name of the offending field ("query_heads", a constant) in `*field` and a sentence in `reason`. */
 MUST_USE int geometry_check(const struct geometry *g, const char **field, char reason[GEOMETRY_REASON_BYTES]);
 
+/* Blocks that so many tokens take. */
+static inline uint32_t geometry_blocks(const struct geometry *g, uint64_t tokens)
+{
+    return (uint32_t)(tokens / g->block_size + (tokens % g->block_size != 0));
+}
+
 /* Query heads that share one KV head. */
 static inline uint32_t geometry_group(const struct geometry *g)
 {

@@ -15,6 +15,7 @@
  *
  * Nothing here takes a block out of the index of prompts, so what a create will find there is known.
  * Parents that are swapped out come in first, which changes no sequence; then the batch is checked again. */
+#include "config/numbers.h"
 #include "scheduler/client_queue.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
@@ -54,17 +55,6 @@ struct check {
     struct reserve_request *parents; /* [parent_count] that are swapped out */
     uint32_t parent_count, parent_op;
 };
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t blocks_of(const struct check *c, uint32_t tokens)
-{
-    uint32_t size = c->state->config->geometry.block_size;
-    return tokens / size + (tokens % size != 0);
-}
 
 /* ---- drafts -------------------------------------------------------------------------------------- */
 
@@ -249,7 +239,7 @@ static void check_fork(struct check *c, struct request_op *op)
     if (!parent)
         return;
     uint32_t length = fork->length == UINT32_MAX ? parent->length : fork->length,
-             blocks = blocks_of(c, length),
+             blocks = geometry_blocks(&c->state->config->geometry, length),
              each = reservation_need(c->state, parent->max_tokens, length, true);
     uint64_t need = (uint64_t)each * fork->count + (each > 0); /* the parent may have to copy, too */
     const struct draft child = {.row = NO_ROW,
@@ -303,7 +293,7 @@ static void check_truncate(struct check *c, struct request_op *op)
     }
     d->length = smaller(d->length, length);
     d->longest = smaller(d->longest, length);
-    d->blocks = blocks_of(c, d->longest);
+    d->blocks = geometry_blocks(&c->state->config->geometry, d->longest);
     d->kept += d->row == NO_ROW ? need : 0;
     d->cut = true;
     if (!d->max_tokens)

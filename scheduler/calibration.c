@@ -1,6 +1,8 @@
 /* calibration.c - see calibration.h. */
 #include "scheduler/calibration.h"
 
+#include "config/numbers.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +34,6 @@ struct trial {
     void *o;
     size_t o_bytes;
 };
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 /* A layer that sees everything; one behind the last if there is none. */
 static uint32_t find_layer(const struct geometry *g)

@@ -1,6 +1,7 @@
 /* client_slices.c - see client_slices.h. */
 #include "scheduler/client_slices.h"
 
+#include "config/numbers.h"
 #include "scheduler/client_tables.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
@@ -25,11 +26,6 @@ static size_t kv_row_bytes(const struct engine_state *state, enum dtype dtype)
 {
     const struct geometry *g = geometry_of(state);
     return (size_t)g->kv_heads * g->head_dim * dtype_bytes(dtype);
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 static bool is_paged(const struct request *request)

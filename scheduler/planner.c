@@ -20,6 +20,8 @@
  * share less (share_less()). A row that reads alone needs none, so there is always a plan that fits. */
 #include "scheduler/planner.h"
 
+#include "config/numbers.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,21 +96,6 @@ struct planner {
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint32_t ceiling(uint32_t n, uint32_t of)
-{
-    return n / of + (n % of != 0);
-}
 
 static uint32_t first_chunk_of(const struct planner *p, uint32_t keys)
 {

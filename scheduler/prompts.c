@@ -5,6 +5,8 @@
  * Pages of one store, chained by index; those that nobody uses are chained too. */
 #include "scheduler/prompts.h"
 
+#include "config/numbers.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,11 +20,6 @@ struct prompts {
     uint32_t pages, free, free_count;
     uint32_t *first, *length; /* [rows] */
 };
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 uint32_t prompts_pages(uint32_t n)
 {

@@ -71,12 +71,6 @@ struct reservation {
     } places[RESERVATION_PLACES];
 };
 
-static uint32_t blocks_of(const struct config *config, uint32_t tokens)
-{
-    uint32_t size = config->geometry.block_size;
-    return tokens / size + (tokens % size != 0);
-}
-
 int reservation_create(const struct config *config, struct reservation **result)
 {
     struct reservation *x = calloc(1, sizeof *x);
@@ -164,7 +158,8 @@ uint32_t reservation_need(const struct engine_state *state, uint32_t max_tokens,
     if (max_tokens <= tokens)
         return 0;
     bool copies = shared && tokens % state->config->geometry.block_size != 0;
-    return blocks_of(state->config, max_tokens) - blocks_of(state->config, tokens) + copies;
+    return geometry_blocks(&state->config->geometry, max_tokens) -
+           geometry_blocks(&state->config->geometry, tokens) + copies;
 }
 
 /* A row is kept `declared` blocks, among them some for copies of blocks that it shares, or none. */
@@ -202,7 +197,7 @@ void reservation_note(struct engine_state *state, uint32_t row)
     if (!s->options.max_tokens)
         return;
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    uint32_t blocks = blocks_of(state->config, s->options.max_tokens);
+    uint32_t blocks = geometry_blocks(&state->config->geometry, s->options.max_tokens);
     need = blocks > table.entries ? blocks - table.entries : 0;
     for (uint32_t i = table.length / state->config->geometry.block_size;
          table.length < s->options.max_tokens && i < table.entries; i++)
@@ -247,7 +242,7 @@ static uint32_t own_of(const struct outlook *o)
 
 static uint32_t to_fill(const struct reservation *x, const struct outlook *o)
 {
-    uint32_t blocks = blocks_of(x->config, o->fill);
+    uint32_t blocks = geometry_blocks(&x->config->geometry, o->fill);
     return blocks > o->entries ? blocks - o->entries : 0;
 }
 
@@ -270,7 +265,8 @@ static uint64_t latest_end(const struct reservation *x, const struct outlook *o,
 static void enter(struct reservation *x, uint32_t at, const struct outlook *o)
 {
     struct ledger *l = &x->places[o->place].ledger;
-    uint32_t blocks = blocks_of(x->config, o->length), kept = o->fork_at / x->config->geometry.block_size;
+    uint32_t blocks = geometry_blocks(&x->config->geometry, o->length),
+             kept = o->fork_at / x->config->geometry.block_size;
     uint32_t left = o->end > l->round ? (uint32_t)(o->end - l->round) : 0;
     bool in_step = o->end != LEDGER_OPEN && o->fork_at >= o->fill; /* its children fill nothing */
     ledger_set(l, at,
@@ -362,7 +358,7 @@ bool reservation_may_run(struct engine_state *state, const struct reservation_pl
     if (x->declared > available(state))
         return false;
     if (x->config->admission == ADMISSION_OPTIMISTIC) /* each has a block to grow into */
-        return blocks_of(x->config, plan->fill) - hit->held + x->running + x->to_fill <= all;
+        return geometry_blocks(&x->config->geometry, plan->fill) - hit->held + x->running + x->to_fill <= all;
     uint32_t holder = find_holder(state, hit), at = 2 * x->config->limits.sequences;
     uint32_t common = holder != NO_ROW ? x->outlooks[holder].common : 0;
     if (holder != NO_ROW)
@@ -403,7 +399,8 @@ void reservation_run_fork(struct engine_state *state, uint32_t row, uint32_t par
     struct reservation *x = state->reservation;
     struct outlook *from = &x->outlooks[parent];
     uint32_t size = x->config->geometry.block_size, shared = from->fork_at / size;
-    const struct block_tables_hit hit = {.hit = blocks_of(x->config, from->fork_at), .held = shared};
+    const struct block_tables_hit hit = {.hit = geometry_blocks(&x->config->geometry, from->fork_at),
+                                         .held = shared};
     struct outlook o = outlook_of(x, plan, &hit);
     o.copies = from->fork_at % size != 0;
     o.tokens = from->fork_at;

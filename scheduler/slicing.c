@@ -1,17 +1,9 @@
 /* slicing.c - see slicing.h. */
 #include "scheduler/slicing.h"
 
+#include "config/numbers.h"
+
 #include <assert.h>
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 void slicing_begin(struct slicing *s, const struct planner_place *places, uint32_t n)
 {

@@ -182,17 +182,12 @@ static int by_arrival(const void *a, const void *b)
     return x->ordinal < y->ordinal ? -1 : 1;
 }
 
-static uint32_t blocks_of(const struct geometry *g, uint64_t tokens)
-{
-    return (uint32_t)((tokens + g->block_size - 1) / g->block_size);
-}
-
 /* Whether a request and its forks can run at all, alone. */
 static int check_request(const struct workload_request *r, const struct geometry *g, uint32_t blocks,
                          uint32_t sequences, uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES])
 {
     uint64_t length = (uint64_t)r->prompt + r->decode;
-    uint64_t need = blocks_of(g, length);
+    uint64_t need = geometry_blocks(g, length);
     uint64_t of_child = need - r->fork_at / g->block_size;
     if (length > sequence_tokens)
         snprintf(reason, WORKLOAD_REASON_BYTES,

@@ -20,6 +20,7 @@
 #include "scheduler/workload_run.h"
 
 #include "allocator/prefix_index.h"
+#include "config/numbers.h"
 #include "kernels/thread_pool.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
@@ -149,16 +150,6 @@ struct workload_run {
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
 
 static struct workload_sequence *state_of(const struct running *r)
 {

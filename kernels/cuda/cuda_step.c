@@ -12,6 +12,8 @@
  * separate launches of kernels made for them, side by side. */
 #include "kernels/cuda/cuda_backend.h"
 
+#include "config/numbers.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -30,11 +32,6 @@ _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_at
 _Static_assert(sizeof(struct cuda_append_pass) <= CUDA_ARGUMENT_BYTES &&
                    sizeof(struct cuda_attend_pass) <= CUDA_ARGUMENT_BYTES,
                "arguments of a launch");
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- tables and copies --------------------------------------------------------------------------- */
 

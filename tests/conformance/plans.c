@@ -1,6 +1,8 @@
 /* plans.c - see plans.h. Simple and quadratic; the real planner lives in scheduler/. */
 #include "tests/conformance/plans.h"
 
+#include "config/numbers.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,11 +53,6 @@ static uint32_t random_below(struct maker *m, uint32_t n)
 {
     m->random = m->random * 1664525 + 1013904223;
     return (uint32_t)((uint64_t)m->random * n >> 32);
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t end, enum plan_level level)

@@ -3,6 +3,7 @@
  * Every action of every connection draws from a generator of its own, seeded with the connection and the
  * number of the action. So an action can be left out of a history and the others stay what they were,
  * which is how a failing history is shortened. */
+#include "config/numbers.h"
 #include "tests/simulation/clients.h"
 
 #include "tests/simulation/symbolic_backend.h"
@@ -72,11 +73,6 @@ static uint32_t below(uint32_t n)
 static bool chance(uint32_t n)
 {
     return sim_chance(&clients.random, n);
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* ---- submitting ---------------------------------------------------------------------------------- */
