@@ -249,34 +249,14 @@ int client_slices_begin(struct request *request)
     uint32_t queries = request->rows.q ? request->rows.count : 0,
              appends = is_paged(request) ? request->paged.tokens : request->queued.on_count;
     *s = (struct request_slices){.begun = true};
-    s->appends = request_alloc(request, appends, sizeof *s->appends);
+    s->append_list = request_alloc(request, appends, sizeof *s->append_list);
+    s->appends.appends = s->append_list;
     s->rows = request_alloc(request, queries, sizeof *s->rows);
     s->places = request_alloc(request, queries, sizeof *s->places);
-    return s->appends && s->rows && s->places
+    return s->append_list && s->rows && s->places
                ? 0
                : request_fail(request, ATTND_INVALID, "%u rows are too many for one call",
                               request->rows.count);
-}
-
-/* The next appends at a layer, of at most `tokens` tokens, into `to`; *done: how many tokens they are. */
-static uint32_t next_appends(struct request_slices *s, uint32_t tokens, struct kv_append *to, uint32_t room,
-                             uint32_t *done)
-{
-    uint32_t n = 0;
-    for (*done = 0; n < room && s->appends_done < s->append_count && *done < tokens; n++) {
-        struct kv_append append = s->appends[s->appends_done];
-        append.position += s->tokens_done;
-        append.source += s->tokens_done;
-        append.count = smaller(append.count - s->tokens_done, tokens - *done);
-        to[n] = append;
-        *done += append.count;
-        s->tokens_done += append.count;
-        if (s->tokens_done == s->appends[s->appends_done].count) {
-            s->appends_done++;
-            s->tokens_done = 0;
-        }
-    }
-    return n;
 }
 
 /* Add appends for which there is time, at least a token if `any`; microseconds that they take. */
@@ -287,7 +267,7 @@ static double add_appends(struct engine_state *state, struct step *step, struct 
     const struct cost_work one = {.appended = 1}, pass = {.passes = 1};
     double each = step_us_of(state->steps, &one), of_pass = step_us_of(state->steps, &pass), us = 0;
     uint32_t layers = layers_of(state, request);
-    if (s->append_count == 0)
+    if (s->appends.count == 0)
         s->layers = layers;
     while (s->layers < layers) {
         struct step_part part = part_of(state, request, s->layers);
@@ -300,20 +280,20 @@ static double add_appends(struct engine_state *state, struct step *step, struct 
         part.row_count = 0;
         part.q = NULL;
         part.in_place = true;
-        uint32_t room = smaller(smaller(s->append_count - s->appends_done, tokens), step_lists_left(step));
+        uint32_t room = smaller(smaller(s->appends.count - s->appends.done, tokens), step_lists_left(step));
         struct kv_append *appends = tokens && step_fits(step, &part, 1) ? step_appends(step, room) : NULL;
-        if (s->append_count && !appends)
+        if (s->appends.count && !appends)
             break;
         part.appends = appends;
-        part.append_count = next_appends(s, tokens, appends, room, &done);
+        part.append_count = slicing_appends(&s->appends, tokens, appends, room, &done);
         part.cost_us = of_pass + done * each;
         if (part.append_count)
             step_add(step, &part);
         us += part.cost_us;
-        if (s->appends_done < s->append_count)
+        if (s->appends.done < s->appends.count)
             break;
         s->layers++;
-        s->appends_done = 0;
+        s->appends.done = 0;
     }
     return us;
 }
@@ -351,12 +331,13 @@ bool client_slices_add(struct engine_state *state, struct step *step, struct req
 {
     struct request_slices *s = &request->queued.slices;
     uint32_t room = step_table_blocks(state->steps);
-    bool first = s->layers == 0 && s->appends_done == 0 && s->tokens_done == 0 && !s->appended, added = false;
+    bool first = s->layers == 0 && s->appends.done == 0 && s->appends.tokens == 0 && !s->appended,
+         added = false;
     if (is_paged(request) &&
         request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(step))
         return false;
     if (first || is_paged(request)) /* the caller's own tables are this step's */
-        s->append_count = make_lists(state, step, request, s->appends, s->rows);
+        s->appends.count = make_lists(state, step, request, s->append_list, s->rows);
     if (first && request->rows.q) {
         step_order(state->steps, request->rows.layer, s->rows, request->rows.count, s->places);
         slicing_begin(&s->queries, s->places, request->rows.count);

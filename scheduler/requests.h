@@ -335,15 +335,14 @@ struct request_workload {
 /* How far a request has come whose rows go into several steps; client_slices.c. */
 struct request_slices {
     bool begun;
-    bool appended;             /* no more to append, since it is, or will not be */
-    bool stands;               /* its cursors have moved over what it appends */
-    unsigned steps;            /* in flight that have some of it: a bit each, of step_slot() */
-    struct kv_append *appends; /* [append_count] of a layer */
-    uint32_t append_count;
-    uint32_t layers, appends_done,
-        tokens_done;              /* submitted: layers, of the next one appends, tokens of the next */
-    struct planner_row *rows;     /* [rows.count] of q */
-    struct planner_place *places; /* [rows.count] */
+    bool appended;                 /* no more to append, since it is, or will not be */
+    bool stands;                   /* its cursors have moved over what it appends */
+    unsigned steps;                /* in flight that have some of it: a bit each, of step_slot() */
+    struct kv_append *append_list; /* of a layer: */
+    struct append_slicing appends; /* how far the next layer has come */
+    uint32_t layers;               /* of which all is appended */
+    struct planner_row *rows;      /* [rows.count] of q */
+    struct planner_place *places;  /* [rows.count] */
     struct slicing queries;
 };
 

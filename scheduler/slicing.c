@@ -5,6 +5,26 @@
 
 #include <assert.h>
 
+uint32_t slicing_appends(struct append_slicing *s, uint32_t tokens, struct kv_append *to, uint32_t room,
+                         uint32_t *done)
+{
+    uint32_t n = 0;
+    for (*done = 0; n < room && s->done < s->count && *done < tokens; n++) {
+        struct kv_append append = s->appends[s->done];
+        append.position += s->tokens;
+        append.source += s->tokens;
+        append.count = smaller(append.count - s->tokens, tokens - *done);
+        to[n] = append;
+        *done += append.count;
+        s->tokens += append.count;
+        if (s->tokens == s->appends[s->done].count) {
+            s->done++;
+            s->tokens = 0;
+        }
+    }
+    return n;
+}
+
 void slicing_begin(struct slicing *s, const struct planner_place *places, uint32_t n)
 {
     *s = (struct slicing){.places = places, .n = n};

@@ -1,4 +1,4 @@
-/* slicing.h - cuts the queries of a layer into slices that each fit a step.
+/* slicing.h - cuts the appends and the queries of a layer into slices that each fit a step.
  *
  * The queries lie in the planner's order, in which those that share K and V are neighbours:
  *
@@ -37,6 +37,19 @@ struct slicing_room {
     uint32_t queries;
     bool any; /* take the smallest slice even if it takes longer */
 };
+
+/* A way through the appends of a layer. */
+struct append_slicing {
+    const struct kv_append *appends; /* [count] */
+    uint32_t count;
+    uint32_t done;   /* whole ones that are submitted, */
+    uint32_t tokens; /* and tokens of the next one */
+};
+
+/* slicing_appends: put the next appends, at most `room` with at most `tokens` tokens in all, into `to`; their
+ * number. *done: how many tokens they are. */
+uint32_t slicing_appends(struct append_slicing *s, uint32_t tokens, struct kv_append *to, uint32_t room,
+                         uint32_t *done);
 
 /* slicing_count: add what n queries do, of which `together` neighbours read together. */
 void slicing_count(const struct planner_place *places, uint32_t n, uint32_t together, struct cost_work *work);

@@ -78,11 +78,11 @@ struct output_row {
 /* What was begun and has not ended: of which not all layers are submitted, or not all retired. */
 struct round {
     bool begun;
-    uint32_t next_layer;                /* that is not submitted, or not all of it */
-    uint32_t in_flight;                 /* steps with some of its layers */
-    bool in_order;                      /* rows lie in the planner's order, so that a layer can be cut */
-    bool cutting;                       /* the next layer, of which some is submitted: */
-    uint32_t appends_done, tokens_done; /* whole appends, and tokens of the next one */
+    uint32_t next_layer; /* that is not submitted, or not all of it */
+    uint32_t in_flight;  /* steps with some of its layers */
+    bool in_order;       /* rows lie in the planner's order, so that a layer can be cut */
+    bool cutting;        /* the next layer, of which some is submitted: */
+    struct append_slicing appends;
     struct slicing queries;
     struct {
         uint32_t window;
@@ -775,7 +775,7 @@ static bool begin_cutting(struct workload_run *d, struct round *f)
         return false;
     slicing_begin(&f->queries, d->places, f->row_count);
     f->cutting = true;
-    f->appends_done = f->tokens_done = 0;
+    f->appends = (struct append_slicing){.appends = d->appends, .count = d->append_count};
     return true;
 }
 
@@ -784,26 +784,12 @@ static double cut_appends(struct workload_run *d, struct round *f, struct step *
                           struct step_part *part)
 {
     const struct cost_work one = {.generated = 1};
-    double each = step_us_of(d->o.state->steps, &one);
-    uint32_t tokens =
-                 room_us / each < (double)d->rows_max ? larger(1, (uint32_t)(room_us / each)) : d->rows_max,
-             left = d->append_count - f->appends_done, n = 0, done = 0;
-    struct kv_append *appends = step_appends(step, smaller(left, tokens));
-    for (; appends && n < smaller(left, tokens) && done < tokens; n++) {
-        struct kv_append append = d->appends[f->appends_done];
-        uint32_t count = smaller(append.count - f->tokens_done, tokens - done);
-        append.position += f->tokens_done;
-        append.count = count;
-        appends[n] = append;
-        done += count;
-        f->tokens_done += count;
-        if (f->tokens_done == d->appends[f->appends_done].count) {
-            f->appends_done++;
-            f->tokens_done = 0;
-        }
-    }
+    double each = step_us_of(d->o.state->steps, &one), fit = room_us / each;
+    uint32_t tokens = fit < (double)d->rows_max ? larger(1, (uint32_t)fit) : d->rows_max, done = 0,
+             room = smaller(f->appends.count - f->appends.done, tokens);
+    struct kv_append *appends = step_appends(step, room);
     part->appends = appends;
-    part->append_count = n;
+    part->append_count = appends ? slicing_appends(&f->appends, tokens, appends, room, &done) : 0;
     return done * each;
 }
 
@@ -815,10 +801,10 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
     struct step_part part = {
         .producer = STEP_OF_WORKLOADS, .layer = f->next_layer, .o = slice->outputs, .in_place = true};
     *slice = (struct slice){f, f->next_layer, 0, 0, 0, slice->outputs};
-    bool began_done = f->appends_done == d->append_count, last = true;
+    bool began_done = f->appends.done == f->appends.count, last = true;
     if (!began_done)
         part.cost_us = cut_appends(d, f, step, room_us, &part);
-    if (f->appends_done == d->append_count && (began_done || part.cost_us < room_us)) {
+    if (f->appends.done == f->appends.count && (began_done || part.cost_us < room_us)) {
         const struct slicing_room room = {room_us - part.cost_us, d->o.state->step_us_max / 2, d->rows_max,
                                           part.append_count == 0};
         double appends_us = part.cost_us;
@@ -836,13 +822,13 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
         slice->round = NULL;
         return;
     }
-    if (!began_done && f->appends_done == d->append_count)
+    if (!began_done && f->appends.done == f->appends.count)
         slice->layers = 1; /* its cursors move with the last append */
     enter_step(d, slice, step);
     slice->layers = 1;
     step_add(step, &part);
     f->in_flight++;
-    if (f->appends_done == d->append_count && slicing_is_done(&f->queries)) {
+    if (f->appends.done == f->appends.count && slicing_is_done(&f->queries)) {
         f->cutting = false;
         f->next_layer++;
     }
