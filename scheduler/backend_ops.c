@@ -22,21 +22,16 @@ int backend_ops_parameters(struct engine_state *state, struct request *request)
 
 int backend_ops_self_test(struct engine_state *state, struct request *request)
 {
-    struct request **end = &state->self_tests;
-    while (*end)
-        end = &(*end)->next;
-    request->next = NULL;
-    *end = request;
+    request_list_append(&state->self_tests, request);
     return REQUEST_WAITS;
 }
 
 struct request *backend_ops_test(struct engine_state *state)
 {
-    struct request *request = state->self_tests;
     enum attention_verdict verdict = state->failed ? ATTENTION_TEST_FAILED : step_self_test(state->steps);
     if (verdict == ATTENTION_TEST_RUNS)
         return NULL;
-    state->self_tests = request->next;
+    struct request *request = request_list_take(&state->self_tests);
     if (verdict == ATTENTION_TEST_FAILED)
         request->check.fault = "the kernels differ from the reference";
     return request;

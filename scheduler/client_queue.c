@@ -41,18 +41,13 @@ enum {
 static const double SMALL = 0.125;       /* of step_us_max: a request that takes no longer is small */
 static const double INTERACTIVE_S = 0.1; /* after a small request */
 
-/* Requests, linked by `next`. */
-struct line {
-    struct request *first, *last;
-};
-
 struct client_queue {
     struct client_queue_options o;
     const struct geometry *g;
     uint32_t rows_max;
-    struct line queue; /* that wait */
-    struct line rest;  /* likewise, while a step is formed: that had no turn yet */
-    struct line cut;   /* that go into steps in slices */
+    struct request_list queue; /* that wait */
+    struct request_list rest;  /* likewise, while a step is formed: that had no turn yet */
+    struct request_list cut;   /* that go into steps in slices */
     uint32_t cut_count;
     double small_s;          /* when the last small one was taken */
     uint64_t request_number; /* counts requests that were resolved */
@@ -65,23 +60,8 @@ struct client_queue {
     bool short_of_blocks; /* a request waits for some */
     bool whole;           /* the request being taken goes into the step as a whole */
 
-    struct line in_step[STEPS_IN_FLIGHT]; /* by step_slot(): to be answered with the step */
+    struct request_list in_step[STEPS_IN_FLIGHT]; /* by step_slot(): to be answered with the step */
 };
-
-/* ---- lists of requests --------------------------------------------------------------------------- */
-
-static void make_empty(struct line *list)
-{
-    *list = (struct line){NULL, NULL};
-}
-
-/* Put a request at the end of a list. */
-static void append(struct line *list, struct request *request)
-{
-    request->next = NULL;
-    *(list->last ? &list->last->next : &list->first) = request;
-    list->last = request;
-}
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
@@ -691,12 +671,12 @@ static void finish_taking(struct client_queue *c, struct request *request)
     c->takes_part = true;
     output_of(request)->queue_us = (c->o.state->now_s - request->submitted_s) * 1e6;
     if (request->queued.slices.begun) { /* still queued for others, until it is done */
-        append(&c->cut, request);
+        request_list_append(&c->cut, request);
         c->cut_count++;
         return;
     }
     count_queued(c, request, -1);
-    append(&c->in_step[step_slot(c->step)], request);
+    request_list_append(&c->in_step[step_slot(c->step)], request);
 }
 
 static void begin_forming(struct client_queue *c, struct step *step)
@@ -705,7 +685,7 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->copies = step_copies(step);
     c->forming++;
     c->short_of_blocks = c->takes_part = false;
-    make_empty(&c->in_step[step_slot(step)]);
+    c->in_step[step_slot(step)] = (struct request_list){0};
     for (const struct request *request = c->cut.first; request; request = request->next)
         mark(c, request);
 }
@@ -735,10 +715,9 @@ static void take_queued(struct client_queue *c, double bulk_us)
 {
     struct request *request;
     c->rest = c->queue;
-    make_empty(&c->queue);
-    while ((request = c->rest.first)) {
+    c->queue = (struct request_list){0};
+    while ((request = request_list_take(&c->rest))) {
         int rc = 0;
-        c->rest.first = request->next;
         if (request->queued.compared == COMPARING) {
             mark(c, request);
             rc = WAIT;
@@ -749,7 +728,7 @@ static void take_queued(struct client_queue *c, double bulk_us)
         }
         if (rc == WAIT) {
             request->queued.passed_over = true;
-            append(&c->queue, request);
+            request_list_append(&c->queue, request);
             continue;
         }
         if (rc == 0 && waits_for_step(request) && c->whole &&
@@ -762,12 +741,12 @@ static void take_queued(struct client_queue *c, double bulk_us)
 /* Answer those in slices that have no more of them, here or in flight. */
 static void finish_cut(struct client_queue *c)
 {
-    struct request *request = c->cut.first, *next;
-    make_empty(&c->cut);
-    for (; request; request = next) {
-        next = request->next;
+    struct request_list cut = c->cut;
+    struct request *request;
+    c->cut = (struct request_list){0};
+    while ((request = request_list_take(&cut))) {
         if (request->queued.slices.steps || (request->status == 0 && !client_slices_are_done(request))) {
-            append(&c->cut, request);
+            request_list_append(&c->cut, request);
             continue;
         }
         client_slices_stop(c->o.state, request);
@@ -781,11 +760,10 @@ static void finish_cut(struct client_queue *c)
 static void add_slices(struct client_queue *c, double bulk_us)
 {
     bool any = true;
-    struct request *request = c->cut.first, *next;
-    make_empty(&c->cut);
-    struct line served = {0};
-    for (; request; request = next) {
-        next = request->next;
+    struct request_list cut = c->cut, served = {0};
+    struct request *request;
+    c->cut = served;
+    while ((request = request_list_take(&cut))) {
         bool done = client_slices_are_done(request);
         if (c->o.state->failed && request->status == 0)
             request_fail(request, ATTND_DEVICE, "the device has failed");
@@ -797,12 +775,10 @@ static void add_slices(struct client_queue *c, double bulk_us)
             !done && client_slices_add(c->o.state, c->step, request, bulk_us - step_us(c->step), any);
         any &= !added;
         c->takes_part |= added;
-        append(added ? &served : &c->cut, request);
+        request_list_append(added ? &served : &c->cut, request);
     }
-    for (request = served.first; request; request = next) {
-        next = request->next;
-        append(&c->cut, request);
-    }
+    while ((request = request_list_take(&served)))
+        request_list_append(&c->cut, request);
     finish_cut(c);
 }
 
@@ -827,10 +803,8 @@ static void note_step(struct request *request, const struct step *step)
 void client_queue_retire(struct client_queue *c, const struct step *step)
 {
     unsigned slot = step_slot(step);
-    struct request *request = c->in_step[slot].first, *next;
-    make_empty(&c->in_step[slot]);
-    for (; request; request = next) {
-        next = request->next;
+    struct request *request;
+    while ((request = request_list_take(&c->in_step[slot]))) {
         note_step(request, step);
         finish(c, request);
     }
@@ -888,17 +862,17 @@ static void fail_deleted(struct request *request, uint64_t id)
                  request->of_leases ? "lease" : "sequence", (unsigned long long)id);
 }
 
-static void drop_from(struct client_queue *c, struct line *list, uint64_t id)
+static void drop_from(struct client_queue *c, struct request_list *list, uint64_t id)
 {
-    struct request *request = list->first, *next;
-    make_empty(list);
-    for (; request; request = next) {
-        next = request->next;
+    struct request_list old = *list;
+    struct request *request;
+    *list = (struct request_list){0};
+    while ((request = request_list_take(&old))) {
         bool goes = names(request, id);
         if (goes)
             fail_deleted(request, id);
         if (!goes || request->queued.compared == COMPARING) { /* a step in flight reads its tensors */
-            append(list, request);
+            request_list_append(list, request);
             continue;
         }
         count_queued(c, request, -1);
@@ -1040,7 +1014,7 @@ void client_queue_add(struct client_queue *c, struct request *request)
     if (c->queue.last && goes_before(request, c->queue.last))
         enqueue(c, request);
     else
-        append(&c->queue, request);
+        request_list_append(&c->queue, request);
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */

@@ -49,7 +49,7 @@ struct engine {
     struct engine_options o;
     struct engine_state state;
 
-    struct request *alone, **alone_end; /* requests that wait until no step is in flight */
+    struct request_list alone; /* requests that wait until no step is in flight */
 
     struct request *requests; /* [limits.calls] */
     uint8_t *arenas;
@@ -120,23 +120,12 @@ static void run_alone(struct engine *e, struct request *request)
     complete(request, e);
 }
 
-static void queue_alone(struct engine *e, struct request *request)
-{
-    *e->alone_end = request;
-    request->next = NULL;
-    e->alone_end = &request->next;
-}
-
 /* Run one request that waits for that, if no step is in flight. */
 static bool run_next_alone(struct engine *e)
 {
-    struct request *request = e->alone;
-    if (!request || steps_in_flight(e->state.steps))
+    if (!e->alone.first || steps_in_flight(e->state.steps))
         return false;
-    e->alone = request->next;
-    if (!e->alone)
-        e->alone_end = &e->alone;
-    run_alone(e, request);
+    run_alone(e, request_list_take(&e->alone));
     return true;
 }
 
@@ -149,7 +138,7 @@ static void handle(struct engine *e, struct request *request)
         client_queue_add(e->state.clients, request);
         break;
     case REQUEST_ALONE:
-        queue_alone(e, request);
+        request_list_append(&e->alone, request);
         break;
     case REQUEST_AT_ONCE:
         if (kind->run(&e->state, request) != REQUEST_WAITS)
@@ -207,10 +196,10 @@ static void watch_steps(struct engine *e, bool retired)
 /* Do a part of a self-test that somebody waits for. */
 static bool test_backend(struct engine *e)
 {
-    struct request *request = e->state.self_tests ? backend_ops_test(&e->state) : NULL;
+    struct request *request = e->state.self_tests.first ? backend_ops_test(&e->state) : NULL;
     if (request)
         complete(request, e);
-    return request || e->state.self_tests;
+    return request || e->state.self_tests.first;
 }
 
 /* Form a step and submit it; false when there is nothing to compute, or no place for a step. Bulk work of
@@ -218,7 +207,7 @@ static bool test_backend(struct engine *e)
 static bool form_step(struct engine *e)
 {
     struct step *step;
-    if ((e->alone && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
+    if ((e->alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
     bool workloads = workload_run_is_busy(e->state.workloads);
     double bulk_us =
@@ -500,7 +489,6 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o.clock = options->clock ? options->clock : real_clock;
     e->state.config = options->config;
     e->wake = eventfd(0, EFD_CLOEXEC);
-    e->alone_end = &e->alone;
     int rc = backend_ops_replace_constants(&e->state, &options->config->constants);
     if (rc == 0)
         rc = steps_create(&steps, &e->state.steps, error); /* refuses a pool that does not fit */

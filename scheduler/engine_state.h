@@ -6,6 +6,7 @@
 
 #include "config/model_constants.h"
 #include "scheduler/prompts.h"
+#include "scheduler/requests.h"
 #include "scheduler/sequences.h"
 #include "scheduler/step.h"
 
@@ -13,7 +14,6 @@
 #include <stdbool.h>
 
 struct client_queue;
-struct request;
 struct workload_run;
 struct reservation;
 struct swapping;
@@ -29,7 +29,7 @@ struct engine_state {
     struct steps *steps;              /* step.c: backend, tables, steps in flight */
     struct sequences *sequences;      /* sequence_ops.c, workload_run.c */
     struct prompts *prompts;          /* sequence_ops.c */
-    struct request *self_tests;       /* that wait for a verdict; backend_ops.c */
+    struct request_list self_tests;   /* that wait for a verdict; backend_ops.c */
     uint64_t epoch;                   /* counts changes */
     uint64_t preemptions;             /* since start; workload_run.c */
     struct model_constants constants; /* backend_ops.c */

@@ -10,7 +10,7 @@ enum { ALIGNMENT = 64 };
 /* What one member of the union is for is at its front. */
 static_assert(offsetof(struct request_attend, rows) == 0 && offsetof(struct request_paged, rows) == 0,
               "request.rows is of both");
-static_assert(offsetof(struct request_list, page) == 0 && offsetof(struct request_stats, list) == 0 &&
+static_assert(offsetof(struct request_listing, page) == 0 && offsetof(struct request_stats, list) == 0 &&
                   offsetof(struct request_pool, page) == 0,
               "request.page is of all three, request.list of two");
 

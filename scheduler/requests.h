@@ -290,7 +290,7 @@ struct request_merge {
     struct request_output out;
 };
 
-struct request_list {
+struct request_listing {
     struct request_page page;
     struct request_shown shown; /* out */
 };
@@ -306,7 +306,7 @@ struct engine_stats {
 };
 
 struct request_stats {
-    struct request_list list;
+    struct request_listing list;
     struct engine_stats all; /* out */
 };
 
@@ -375,7 +375,7 @@ struct request {
     char detail[REQUEST_DETAIL_BYTES];
 
     double submitted_s;
-    struct request *next; /* in the engine's queue in which it waits */
+    struct request *next; /* in the list in which it waits */
     struct request_queued queued;
 
     uint8_t *arena;
@@ -396,13 +396,36 @@ struct request {
         struct model_constants parameters; /* PARAMETERS: those given replace the model's */
         struct request_check check;        /* SELF_TEST, AUDIT */
         struct request_page page;          /* STATS, LIST, POOL: what these three begin with: */
-        struct request_list list;          /* LIST; STATS begins with it, too */
+        struct request_listing list;       /* LIST; STATS begins with it, too */
         struct request_stats stats;        /* STATS */
         struct request_pool pool;          /* POOL */
         struct request_trim trim;          /* TRIM */
         struct request_workload workload;  /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
     };                                     /* DELETE needs none */
 };
+
+/* Requests in order, linked by `next`. One that is all zeros is empty. */
+struct request_list {
+    struct request *first, *last;
+};
+
+/* request_list_append: put a request at the end. request_list_take: take the first one; NULL: empty. */
+static inline void request_list_append(struct request_list *list, struct request *request)
+{
+    request->next = NULL;
+    *(list->last ? &list->last->next : &list->first) = request;
+    list->last = request;
+}
+
+static inline struct request *request_list_take(struct request_list *list)
+{
+    struct request *request = list->first;
+    if (request)
+        list->first = request->next;
+    if (!list->first)
+        list->last = NULL;
+    return request;
+}
 
 /* request_alloc(request, n, size): room for n elements in the request's arena, aligned to 64 bytes; NULL when
  * it does not fit. */

@@ -130,7 +130,7 @@ struct workload_run {
 
     struct round rounds[ROUNDS];
     struct slice slices[STEPS_IN_FLIGHT]; /* by step_slot() */
-    struct request *cancels;              /* requests that wait for the end of all rounds */
+    struct request_list cancels;          /* requests that wait for the end of all rounds */
 
     /* the round that was begun last */
     unsigned now;
@@ -872,7 +872,7 @@ void workload_run_fill(struct workload_run *d, struct step *step, double room_us
         add_slice(d, step, room_us);
         return;
     }
-    if (d->cancels || d->o.state->stopping || d->rounds[!d->now].begun) /* or it has no place yet */
+    if (d->cancels.first || d->o.state->stopping || d->rounds[!d->now].begun) /* or it has no place yet */
         return;
     d->now = !d->now;
     admit(d, now);
@@ -1222,11 +1222,8 @@ static bool is_between_rounds(const struct workload_run *d)
 /* Cancel what was waiting for the end of all rounds, if they have ended. */
 static void make_cancels(struct workload_run *d)
 {
-    struct request *request = is_between_rounds(d) ? d->cancels : NULL, *next;
-    if (request)
-        d->cancels = NULL;
-    for (; request; request = next) {
-        next = request->next;
+    struct request *request;
+    while (is_between_rounds(d) && (request = request_list_take(&d->cancels))) {
         struct workload *w = find_workload(d, request);
         if (w) {
             cancel_workload(d, w);
@@ -1241,8 +1238,7 @@ int workload_run_cancel(struct engine_state *state, struct request *request)
     struct workload_run *d = state->workloads;
     if (!find_workload(d, request))
         return request->status;
-    request->next = d->cancels;
-    d->cancels = request;
+    request_list_append(&d->cancels, request);
     make_cancels(d);
     return REQUEST_WAITS; /* completed by that, or later */
 }
