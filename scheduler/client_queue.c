@@ -3,14 +3,15 @@
  * A step takes the queued requests oldest first, as long as they fit. A sequence has at most one request in a
  * step; a request that has to wait makes the later ones on its sequences wait, so their order is kept.
  *
- * A request is taken in one go: it is checked, its blocks are reserved, its cursors move, and its parts are
- * added to the step (step.h), where they share passes with those of other requests.
+ * A request is taken when it has been checked and its blocks are reserved. A small one goes into the step
+ * whole: its cursors move, and its parts are added, where they share passes with those of others (step.h). A
+ * large one goes into this step and the next ones in slices (client_slices.h).
  *
  * Rows at positions that stand already are a retry: they are compared with what stands and not appended
  * again, and their attention sees what it saw the first time:
  *
- *     stands   0 1 2 3 4 5 |            cursor 6
- *     request           3 4 5 6 7          position 3: 3..5 are compared, 6 and 7 appended
+ *     stands   0 1 2 3 4 5 |          cursor 6
+ *     request        3 4 5 6 7        position 3: 3..5 are compared, 6 and 7 appended
  *
  * A request on a sequence that is swapped out has it swapped in beside the step being formed and runs in
  * the next one. When blocks run out, idle sequences are swapped out in the same way (swapping.h); the

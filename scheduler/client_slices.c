@@ -210,9 +210,7 @@ bool client_slices_fit(const struct engine_state *state, const struct step *step
                        const struct request *request)
 {
     struct step_part part = part_of(state, request, 0);
-    uint32_t room = step_table_blocks(state->steps);
-    if (is_paged(request) &&
-        request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(step))
+    if (is_paged(request) && client_tables_count(state, request) > step_tables_left(step))
         return false;
     return part.row_count <= step_lists_left(step) && part.tokens <= step_lists_left(step) &&
            step_fits(step, &part, layers_of(state, request));
@@ -330,11 +328,9 @@ bool client_slices_add(struct engine_state *state, struct step *step, struct req
                        bool any)
 {
     struct request_slices *s = &request->queued.slices;
-    uint32_t room = step_table_blocks(state->steps);
     bool first = s->layers == 0 && s->appends.done == 0 && s->appends.tokens == 0 && !s->appended,
          added = false;
-    if (is_paged(request) &&
-        request->paged.sequences + (request->paged.tokens + room - 1) / room > step_tables_left(step))
+    if (is_paged(request) && client_tables_count(state, request) > step_tables_left(step))
         return false;
     if (first || is_paged(request)) /* the caller's own tables are this step's */
         s->appends.count = make_lists(state, step, request, s->append_list, s->rows);

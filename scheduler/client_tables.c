@@ -9,7 +9,13 @@
  * so that an append through it puts each token where its slot says. */
 #include "scheduler/client_tables.h"
 
+#include "config/numbers.h"
 #include "scheduler/inspect.h"
+
+uint32_t client_tables_count(const struct engine_state *state, const struct request *request)
+{
+    return request->paged.sequences + ceiling(request->paged.tokens, step_table_blocks(state->steps));
+}
 
 int client_tables_check(const struct engine_state *state, struct request *request)
 {
@@ -19,7 +25,7 @@ int client_tables_check(const struct engine_state *state, struct request *reques
     uint32_t row = inspect_find(state, request, id), room = step_table_blocks(state->steps);
     if (row == NO_ROW)
         return request->status;
-    if (p->sequences + (p->tokens + room - 1) / room > STEP_LOOSE_TABLES)
+    if (client_tables_count(state, request) > STEP_LOOSE_TABLES)
         return request_fail(request, ATTND_INVALID, "%u sequences and %u tokens are too many for one call",
                             p->sequences, p->tokens);
     for (uint32_t s = 0; s < p->sequences; s++) {

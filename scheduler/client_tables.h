@@ -10,6 +10,10 @@
 #include "scheduler/requests.h"
 #include "scheduler/engine_state.h"
 
+/* client_tables_count: tables of a step that a paged request needs at most: one a sequence, and those of its
+ * slots. */
+uint32_t client_tables_count(const struct engine_state *state, const struct request *request);
+
 /* client_tables_check: whether the lease is there, and all blocks of the request are its own; 0, or the
  * request has failed. O(block ids). */
 int client_tables_check(const struct engine_state *state, struct request *request);

@@ -1,8 +1,9 @@
 /* engine.h - the engine thread: the only one that touches the allocator, the sequences and the backend.
  *
  * The loop thread acquires a request, fills it in and submits it; the engine completes it and notifies the
- * loop, which takes it, reads the answer and releases it. Requests that compute (append, attend) are
- * gathered into steps: whatever is ready for the same layer when a step is formed shares it. */
+ * loop, which takes it, reads the answer and releases it. Requests that compute (append, attend, ...)
+ * go into steps beside workloads, whole or in slices: what is ready for the same layer when a step is formed
+ * shares a pass (step.h). */
 #ifndef SCHEDULER_ENGINE_H
 #define SCHEDULER_ENGINE_H
 

@@ -2,8 +2,8 @@
  *
  * A step is laid out when it is submitted. Parts that share a pass lie side by side in staging memory:
  *
- *     pass of layer 3    q  [ call 7: 2 rows | call 9: 1 row | call 12: 1 row ]    o, lse likewise
- *                      k, v [ call 7: 2      |               | call 12: 1     ]
+ *     pass of layer 3    q  [ request 7: 2 rows | request 9: 1 row | request 12: 1 row ]    o, lse likewise
+ *                      k, v [ request 7: 2      |                  | request 12: 1     ]
  *
  * so the planner sees all their rows at once and rows of different clients share work tiles. When the
  * step retires, outputs are copied from there to where each part wants them. Parts in place are passes
@@ -22,7 +22,7 @@
 enum {
     SAMPLES = 1024,       /* steps remembered for the percentiles of /stats */
     PASSES_PER_LAYER = 4, /* room in a step */
-    KEPT_MAX = 64,        /* calls of which slices have states */
+    KEPT_MAX = 64,        /* requests of which slices have states */
     CORRECTED_US = 200,   /* steps estimated shorter say little about the machine's speed */
     PRODUCERS = STEP_OF_WORKLOADS + 1
 };
@@ -78,8 +78,9 @@ struct step {
     uint32_t compare_count, merge_count;
     struct staging staging;
     struct step_cost cost;
-    double cost_us;     /* estimated of its parts, */
-    double estimate_us; /* and of its plans, once they are made */
+    struct cost_work operations; /* its compares and merges */
+    double cost_us;              /* estimated of its parts and operations, */
+    double estimate_us;          /* and of its plans, once they are made */
 };
 
 /* States that slices keep. */
@@ -155,6 +156,7 @@ struct step *step_begin(struct steps *x)
     s->pass_count = s->part_count = s->client_plans = s->staged_rows = s->staged_tokens = 0;
     s->copies.count = s->table_row_count = s->loose_count = 0;
     s->cost_us = 0;
+    s->operations = (struct cost_work){0};
     s->compare_count = s->merge_count = 0;
     memset(s->rows, 0, sizeof s->rows);
     memset(s->bytes, 0, sizeof s->bytes);
@@ -277,13 +279,19 @@ double step_us_of(const struct steps *x, const struct cost_work *work)
     return cost_us(&x->cost, work);
 }
 
+static void add_operation(struct step *s, const struct cost_work *work)
+{
+    cost_add(&s->operations, work);
+    s->cost_us += cost_us(&s->of->cost, work);
+}
+
 bool step_add_compare(struct step *s, const struct kv_compare *compare)
 {
     const struct cost_work work = {.passes = 1, .appended = compare->count};
     if (s->compare_count == STEP_COMPARES)
         return false;
     s->compares[s->compare_count++] = *compare;
-    s->cost_us += cost_us(&s->of->cost, &work);
+    add_operation(s, &work);
     return true;
 }
 
@@ -293,7 +301,7 @@ bool step_add_merge(struct step *s, const struct merge_states *merge)
     if (s->merge_count == STEP_MERGES)
         return false;
     s->merges[s->merge_count++] = *merge;
-    s->cost_us += cost_us(&s->of->cost, &work);
+    add_operation(s, &work);
     return true;
 }
 
@@ -551,7 +559,8 @@ static struct cost_work work_of(const struct steps *x, const struct attention_pa
 /* Bytes that the plans read, by producer, and how long it all takes. Passes of one plan read the same. */
 static void count_work(struct step *s, const struct attention_pass *passes)
 {
-    struct cost_work work = {0}, sum = {.copies = s->copies.count};
+    struct cost_work work = {0}, sum = s->operations;
+    sum.copies = s->copies.count;
     for (uint32_t i = 0; i < s->pass_count; i++) {
         if (i == 0 || passes[i].plan != passes[i - 1].plan || passes[i].appends != passes[i - 1].appends)
             work = work_of(s->of, &passes[i]);
@@ -664,12 +673,15 @@ static void scatter(struct step *s)
         for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
             const struct step_part *part = &s->parts[i].is;
             size_t row = pass->first_row + s->parts[i].first_row;
-            for (uint32_t r = 0; part->o && !part->in_place && r < part->row_count; r++) {
-                size_t to = part->places ? part->places[r].row : r;
-                memcpy((uint8_t *)part->o + to * bytes, s->staging.o + (row + r) * bytes, bytes);
+            uint32_t runs = part->places ? part->row_count : 1, rows = part->places ? 1 : part->row_count;
+            if (!part->o || part->in_place)
+                continue;
+            for (uint32_t r = 0; r < runs; r++) {
+                size_t to = part->places ? part->places[r].row : 0;
+                memcpy((uint8_t *)part->o + to * bytes, s->staging.o + (row + r) * bytes, rows * bytes);
                 if (part->lse)
                     memcpy(part->lse + to * heads, s->staging.lse + (row + r) * heads,
-                           heads * sizeof *part->lse);
+                           rows * heads * sizeof *part->lse);
             }
         }
     }

@@ -3,7 +3,7 @@
  * All that may leave are in one order (policy_victims_before), with what is known of each. Of those of the
  * first rank the one that moves least and is enough stands at the first place where blocks >= need, else the
  * one that gives most stands before it: a search. What is known may be old: what others do to blocks
- * that a sequence shares is not noted, nor the calls queued on it. So whoever is found is looked at again,
+ * that a sequence shares is not noted, nor the requests queued on it. So whoever is found is looked at again,
  * and goes to its right place if something was wrong. */
 #include "scheduler/swapping.h"
 
