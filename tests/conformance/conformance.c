@@ -582,12 +582,14 @@ static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cu
     return ok;
 }
 
-/* Run all rows under the plan that the scheduler's planner makes of so many partial states. */
-static bool run_planner(struct instance *x, uint32_t partials)
+/* Make the planner of the scheduler with so many partial states, and so many states of slices. Write the
+ * rows of the world to rows[row_count], as it takes them. */
+static struct planner *make_planner(const struct world *w, uint32_t partials, uint32_t slice_states,
+                                    struct planner_row *rows)
 {
-    const struct world *w = x->w;
     const struct planner_options options = {.rows_max = ROWS_MAX,
                                             .partials_max = partials,
+                                            .slice_states = slice_states,
                                             .tasks = 24,
                                             .kv_heads = w->g.kv_heads,
                                             .group = geometry_group(&w->g),
@@ -595,12 +597,20 @@ static bool run_planner(struct instance *x, uint32_t partials)
                                             .window = w->g.window[LAYER],
                                             .first_loose_table = w->shape->count,
                                             .share = true};
-    struct planner_row rows[ROWS_MAX];
     struct planner *planner;
     if (planner_create(&options, &planner) != 0)
         abort();
     for (uint32_t i = 0; i < w->row_count; i++)
         rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1};
+    return planner;
+}
+
+/* Run all rows under the plan that the scheduler's planner makes of so many partial states. */
+static bool run_planner(struct instance *x, uint32_t partials)
+{
+    const struct world *w = x->w;
+    struct planner_row rows[ROWS_MAX];
+    struct planner *planner = make_planner(w, partials, 0, rows);
     bool ok = submit_plan(x, 0, planner_make(planner, rows, w->row_count, x->tables, w->stride));
     planner_destroy(planner);
     return ok;
@@ -610,23 +620,10 @@ static bool run_planner(struct instance *x, uint32_t partials)
 static bool run_slices(struct instance *x, uint32_t together, uint32_t segments)
 {
     const struct world *w = x->w;
-    const struct planner_options options = {.rows_max = ROWS_MAX,
-                                            .partials_max = PARTIALS_MAX - SLICE_STATES,
-                                            .slice_states = SLICE_STATES,
-                                            .tasks = 24,
-                                            .kv_heads = w->g.kv_heads,
-                                            .group = geometry_group(&w->g),
-                                            .block_size = w->g.block_size,
-                                            .window = w->g.window[LAYER],
-                                            .first_loose_table = w->shape->count,
-                                            .share = true};
+    const uint32_t partials = PARTIALS_MAX - SLICE_STATES;
     struct planner_row rows[ROWS_MAX];
-    struct planner *planner;
+    struct planner *planner = make_planner(w, partials, SLICE_STATES, rows);
     bool ok = true;
-    if (planner_create(&options, &planner) != 0)
-        abort();
-    for (uint32_t i = 0; i < w->row_count; i++)
-        rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1};
     for (uint32_t first = 0, n; ok && first < w->row_count; first += n) {
         uint32_t longest = 0;
         n = w->row_count - first < together ? w->row_count - first : together;
@@ -634,8 +631,7 @@ static bool run_slices(struct instance *x, uint32_t together, uint32_t segments)
             longest = rows[i].keys > longest ? rows[i].keys : longest;
         uint32_t end = (longest + SEGMENT_TOKENS - 1) / SEGMENT_TOKENS;
         for (uint32_t s = 0; ok && (s < end || s == 0); s += segments) {
-            const struct plan_slice slice = {s, s + segments < end ? s + segments : UINT32_MAX, 0,
-                                             options.partials_max};
+            const struct plan_slice slice = {s, s + segments < end ? s + segments : UINT32_MAX, 0, partials};
             ok = submit_plan(x, first,
                              planner_make_slice(planner, rows + first, n, x->tables, w->stride, &slice));
         }
