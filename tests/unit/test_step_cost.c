@@ -44,6 +44,23 @@ static void make_step(struct small *s, uint32_t count, uint32_t keys)
         .tables = s->table, .stride = KEYS / BLOCK_SIZE, .passes = &s->pass, .pass_count = 1};
 }
 
+static struct attention *open_backend(uint32_t threads)
+{
+    static float ones[2] = {1, 1};
+    static const struct model_constants constants = {.k_scale = ones, .v_scale = ones};
+    const struct attention_options options = {.backend = "cpu",
+                                              .isa = "auto",
+                                              .threads = threads,
+                                              .geometry = &geometry,
+                                              .constants = &constants,
+                                              .blocks = BLOCKS,
+                                              .rows_max = ROWS};
+    char error[ATTENTION_ERROR_BYTES];
+    struct attention *a;
+    ck_assert_msg(attention_open(&options, &a, error) == 0, "%s", error);
+    return a;
+}
+
 START_TEST(every_kind_of_work_counts)
 {
     static const struct step_rates rates = {1e6, 1e3, 1e2, 1};
@@ -98,19 +115,8 @@ END_TEST
 
 START_TEST(a_tiny_step_wakes_nobody)
 {
-    float ones[2] = {1, 1};
-    const struct model_constants constants = {.k_scale = ones, .v_scale = ones};
-    const struct attention_options options = {.backend = "cpu",
-                                              .isa = "auto",
-                                              .threads = 2,
-                                              .geometry = &geometry,
-                                              .constants = &constants,
-                                              .blocks = BLOCKS,
-                                              .rows_max = ROWS};
-    char error[ATTENTION_ERROR_BYTES];
-    struct attention *a;
+    struct attention *a = open_backend(2);
     struct small tiny, large;
-    ck_assert_msg(attention_open(&options, &a, error) == 0, "%s", error);
     make_step(&tiny, 1, 1);
     make_step(&large, ROWS, KEYS);
     struct attention_pass passes[64]; /* a million keys to weigh for a query head each */
@@ -137,20 +143,10 @@ END_TEST
 START_TEST(a_large_comparison_wakes_and_finds_the_first_difference)
 {
     enum { TOKENS = BLOCKS * BLOCK_SIZE, ROW = 2 * HEAD_DIM, ROUNDS = 50 };
-    static float k[TOKENS * ROW], v[TOKENS * ROW], ones[2] = {1, 1};
+    static float k[TOKENS * ROW], v[TOKENS * ROW];
     static uint32_t table[BLOCKS], equal[ROUNDS];
     static struct kv_compare compares[ROUNDS];
-    const struct model_constants constants = {.k_scale = ones, .v_scale = ones};
-    const struct attention_options options = {.backend = "cpu",
-                                              .isa = "auto",
-                                              .threads = 3,
-                                              .geometry = &geometry,
-                                              .constants = &constants,
-                                              .blocks = BLOCKS,
-                                              .rows_max = ROWS};
-    char error[ATTENTION_ERROR_BYTES];
-    struct attention *a;
-    ck_assert_msg(attention_open(&options, &a, error) == 0, "%s", error);
+    struct attention *a = open_backend(3);
     for (uint32_t i = 0; i < BLOCKS; i++)
         table[i] = i;
     v[700 * ROW + 3] = v[500 * ROW] = k[900 * ROW] = 1; /* zeros stand there */
