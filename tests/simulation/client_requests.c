@@ -103,6 +103,18 @@ static void name(struct op *op, struct model_sequence *s)
     s->queue[s->queued++] = op;
 }
 
+/* Begin a request about a sequence (or lease). Returns NULL if there is none, or no request is free. */
+static struct op *begin_op_on(struct model_sequence *s, enum request_kind kind)
+{
+    struct op *op = s ? begin_op(kind) : NULL;
+    if (!op)
+        return NULL;
+    op->request->id = s->id;
+    op->request->of_leases = s->lease;
+    name(op, s);
+    return op;
+}
+
 static void describe_ops(const struct request *r, char *text, size_t bytes)
 {
     size_t n = 0;
@@ -235,11 +247,10 @@ static struct op *make_create(void)
 static struct op *make_fork(void)
 {
     struct model_sequence *s = pick(false);
-    struct op *op = s ? begin_op(REQUEST_FORK) : NULL;
+    struct op *op = begin_op_on(s, REQUEST_FORK);
     if (!op)
         return NULL;
     struct request *request = op->request;
-    request->id = s->id;
     request->fork.count = 1 + below(FORKS_MOST - 1);
     request->fork.length = chance(2) ? UINT32_MAX : below(s->planned_high + 1 + (sim.faults && chance(10)));
     if (chance(4)) {
@@ -256,37 +267,26 @@ static struct op *make_fork(void)
         request->fork.count += request->fork.count == 0;
     }
     give_deadline(request);
-    name(op, s);
     return op;
 }
 
 static struct op *make_truncate(void)
 {
     struct model_sequence *s = pick(false);
-    struct op *op = s ? begin_op(REQUEST_TRUNCATE) : NULL;
+    struct op *op = begin_op_on(s, REQUEST_TRUNCATE);
     if (!op)
         return NULL;
-    op->request->id = s->id;
     op->request->truncate.length =
         chance(3) ? below(s->planned_high + 2) : s->planned_high - smaller(s->planned_high, below(5));
     for (uint32_t layer = 0; layer < SIM_LAYERS_MOST; layer++)
         s->planned[layer] = smaller(s->planned[layer], op->request->truncate.length);
     give_deadline(op->request);
-    name(op, s);
     return op;
 }
 
 static struct op *make_delete(void)
 {
-    bool lease = chance(4);
-    struct model_sequence *s = pick(lease);
-    struct op *op = s ? begin_op(REQUEST_DELETE) : NULL;
-    if (!op)
-        return NULL;
-    op->request->id = s->id;
-    op->request->of_leases = lease;
-    name(op, s);
-    return op;
+    return begin_op_on(pick(chance(4)), REQUEST_DELETE);
 }
 
 /* ---- batches ------------------------------------------------------------------------------------- */
@@ -665,13 +665,11 @@ static void fill_tables(const struct model_sequence *s, struct request *request,
 static struct op *make_paged(void)
 {
     struct model_sequence *s = pick(true);
-    struct op *op = s && s->blocks ? begin_op(REQUEST_PAGED) : NULL;
+    struct op *op = s && s->blocks ? begin_op_on(s, REQUEST_PAGED) : NULL;
     if (!op)
         return NULL;
     struct request *request = op->request;
     struct request_paged *p = &request->paged;
-    request->id = s->id;
-    request->of_leases = true;
     request->rows.layer = below(sim.config.geometry.layers);
     bool writes = chance(2);
     if (writes)
@@ -685,7 +683,6 @@ static struct op *make_paged(void)
         p->ids = request_alloc(request, p->tokens, sizeof *p->ids);
     }
     give_deadline(request);
-    name(op, s);
     return op;
 }
 
@@ -693,15 +690,8 @@ static struct op *make_paged(void)
 
 static struct op *make_question(void)
 {
-    bool lease = chance(5);
-    struct model_sequence *s = pick(lease);
-    struct op *op = s ? begin_op(chance(3) ? REQUEST_BLOCKS : REQUEST_SEQUENCE) : NULL;
-    if (!op)
-        return NULL;
-    op->request->id = s->id;
-    op->request->of_leases = lease;
-    name(op, s);
-    return op;
+    struct model_sequence *s = pick(chance(5));
+    return s ? begin_op_on(s, chance(3) ? REQUEST_BLOCKS : REQUEST_SEQUENCE) : NULL;
 }
 
 /* States of rows that saw some keys, or none. */
