@@ -261,46 +261,61 @@ static uint32_t whole_nodes(uint32_t chunks)
     return chunks >= RUN_CHUNKS / 2 ? RUN_CHUNKS : 1;
 }
 
-/* One item over chunks [first, end) for the rows [a, b) of the order; a final one has no partials. */
-static void add_item(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
-                     enum plan_level level, bool final)
+/* Add one item over chunks [first, end) for the rows [a, b) of the order, whose partial states are those
+ * from `partial` on. Inline: else families of 256 take 17.8 us a step in bench_planner, not 17.0. */
+static inline void add_item(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
+                            uint32_t partial)
 {
-    uint32_t longest = a;
-    if (p->item_row_count + (b - a) > p->room ||
-        (!final && p->plan.partial_count + (b - a) > p->o.partials_max)) {
-        p->overflow = true;
-        return;
+    const struct entry *entries = &p->entries[a], *longest = entries;
+    uint32_t *item_rows = &p->item_rows[p->item_row_count], n = b - a;
+    for (uint32_t i = 0; i < n; i++) {
+        longest = entries[i].keys > longest->keys ? &entries[i] : longest;
+        item_rows[i] = entries[i].row;
     }
-    struct plan_item *item = &p->items[p->plan.item_count++];
-    *item = (struct plan_item){.first_chunk = first,
-                               .chunks = end - first,
-                               .first_row = p->item_row_count,
-                               .rows = b - a,
-                               .partial = final ? PLAN_NO_PARTIAL : p->plan.partial_count};
-    for (uint32_t i = a; i < b; i++) {
+    p->items[p->plan.item_count++] =
+        (struct plan_item){.table = longest->table, /* it names every block that any of the rows reads */
+                           .first_chunk = first,
+                           .chunks = end - first,
+                           .first_row = p->item_row_count,
+                           .rows = n,
+                           .partial = partial};
+    p->item_row_count += n;
+}
+
+/* Add to each of the rows [a, b) of the order a piece that ends at chunk `end`, with the next partials. */
+static void add_pieces(struct planner *p, uint32_t a, uint32_t b, uint32_t end, enum plan_level level)
+{
+    uint32_t piece = p->piece_count, partial = p->plan.partial_count;
+    p->piece_count += b - a;
+    p->plan.partial_count += b - a;
+    for (uint32_t i = a; i < b; i++, piece++) {
         uint32_t row = p->entries[i].row;
-        longest = p->entries[i].keys > p->entries[longest].keys ? i : longest;
-        p->item_rows[p->item_row_count++] = row;
-        if (final)
-            continue;
-        uint32_t piece = p->piece_count++;
-        p->pieces[piece] = (struct piece){p->plan.partial_count++, end, NO_PIECE, level};
+        p->pieces[piece] = (struct piece){partial++, end, NO_PIECE, level};
         if (p->first_piece[row] == NO_PIECE)
             p->first_piece[row] = piece;
         else
             p->pieces[p->last_piece[row]].next = piece;
         p->last_piece[row] = piece;
     }
-    item->table = p->entries[longest].table; /* it names every block that any of the rows reads */
 }
 
-/* The same for any number of rows: as many items as their packed rows need. */
+/* Add as many items over chunks [first, end) as the packed rows of [a, b) need, and their pieces; final
+ * ones have none. */
 static void add_items(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
                       enum plan_level level, bool final)
 {
     uint32_t rows = rows_of_item(p);
-    for (; a < b; a = smaller(a + rows, b))
-        add_item(p, a, smaller(a + rows, b), first, end, level, final);
+    for (uint32_t next; a < b; a = next) {
+        next = smaller(a + rows, b);
+        if (p->item_row_count + (next - a) > p->room ||
+            (!final && p->plan.partial_count + (next - a) > p->o.partials_max)) {
+            p->overflow = true;
+            continue;
+        }
+        add_item(p, a, next, first, end, final ? PLAN_NO_PARTIAL : p->plan.partial_count);
+        if (!final)
+            add_pieces(p, a, next, end, level);
+    }
 }
 
 /* The level of the next piece from chunk `at` on, and its end. The rows begin at chunk `first`; the
@@ -705,19 +720,8 @@ static void emit_segment(struct planner *p, uint32_t segment)
         b = range.first < range.end ? end_of_readers(p, a, segment) : a + 1;
         if (range.first >= range.end)
             continue;
-        uint32_t longest = a;
         assert(p->item_row_count + (b - a) <= p->item_rows_max);
-        struct plan_item *item = &p->items[p->plan.item_count++];
-        *item = (struct plan_item){.first_chunk = range.first,
-                                   .chunks = range.end - range.first,
-                                   .first_row = p->item_row_count,
-                                   .rows = b - a,
-                                   .partial = plan_slice_state(&p->plan, p->entries[a].row, segment)};
-        for (uint32_t i = a; i < b; i++) {
-            longest = p->entries[i].keys > p->entries[longest].keys ? i : longest;
-            p->item_rows[p->item_row_count++] = p->entries[i].row;
-        }
-        item->table = p->entries[longest].table;
+        add_item(p, a, b, range.first, range.end, plan_slice_state(&p->plan, p->entries[a].row, segment));
     }
 }
 
