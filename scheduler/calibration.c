@@ -35,6 +35,14 @@ struct trial {
     size_t o_bytes;
 };
 
+/* Run a step. Returns the seconds that the backend was busy with it. */
+static double time_step(struct attention *attention, const struct attention_step *step)
+{
+    uint64_t ticket = attention_submit(attention, step);
+    attention_await(attention, ticket);
+    return attention_times(attention, ticket).busy_s;
+}
+
 /* A layer that sees everything; one behind the last if there is none. */
 static uint32_t find_layer(const struct geometry *g)
 {
@@ -86,7 +94,8 @@ static void free_trial(struct trial *t)
     free(t->sources);
 }
 
-static double run_step(const struct trial *t, const struct plan *plan)
+/* Run a step of PASSES passes by one plan. Returns the seconds that the backend was busy with it. */
+static double time_plan(const struct trial *t, const struct plan *plan)
 {
     struct attention_pass passes[PASSES];
     for (uint32_t i = 0; i < PASSES; i++)
@@ -98,9 +107,7 @@ static double run_step(const struct trial *t, const struct plan *plan)
                                         .use_count = t->rows,
                                         .passes = passes,
                                         .pass_count = PASSES};
-    uint64_t ticket = attention_submit(t->attention, &step);
-    attention_await(t->attention, ticket);
-    return attention_times(t->attention, ticket).busy_s;
+    return time_step(t->attention, &step);
 }
 
 /* A planner that cuts no row. */
@@ -129,9 +136,9 @@ static bool time_grouping(const struct trial *t, double *us)
     double best[2] = {LONGEST_S, LONGEST_S};
     for (int i = 0; i < 2 && planners[i]; i++)
         plans[i] = planner_make(planners[i], t->planned, t->rows, t->tables, t->stride);
-    bool ok = plans[0] && plans[1] && run_step(t, plans[0]) < LONGEST_S;
+    bool ok = plans[0] && plans[1] && time_plan(t, plans[0]) < LONGEST_S;
     for (int i = 0; ok && i < 2 * REPEATS; i++)
-        best[i % 2] = fmin(best[i % 2], run_step(t, plans[i % 2]));
+        best[i % 2] = fmin(best[i % 2], time_plan(t, plans[i % 2]));
     *us = (best[1] - best[0]) / PASSES * 1e6;
     for (int i = 0; i < 2; i++)
         planner_destroy(planners[i]);
@@ -258,9 +265,7 @@ static double time_rate(struct rates_room *x, const struct rate_trial *t)
                                             .copy_count = t->copies,
                                             .passes = passes,
                                             .pass_count = t->passes};
-        uint64_t ticket = attention_submit(x->attention, &step);
-        attention_await(x->attention, ticket);
-        double took = attention_times(x->attention, ticket).busy_s;
+        double took = time_step(x->attention, &step);
         best = fmin(best, took * 1e6);
         x->slow = took > LONGEST_S;
     }
