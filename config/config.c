@@ -123,8 +123,8 @@ static const struct key keys[] = {
      "after which an unused sequence is removed, unless it says otherwise; 0: never"},
     {"limits.body_bytes", KIND_BYTES, AT(limits.body_bytes), 1 << 20, 1 << 30, "\"64MiB\"", NULL,
      "of a safetensors body; JSON has 64 KiB"},
-    {"limits.large_bodies", KIND_U32, AT(limits.large_bodies), 1, 1024, "4", NULL,
-     "bodies of more than 1 MiB at a time; each may come to take twice limits.body_bytes of memory"},
+    {"limits.staging_bytes", KIND_BYTES, AT(limits.staging_bytes), 0, (double)(UINT64_C(1) << 40), "0", NULL,
+     "memory for tensors of all calls under way, pinned with a GPU; 0: eight times limits.body_bytes"},
     {"scheduler.step_rows_max", KIND_U32, AT(step_rows_max), 1, 65536, "4096", NULL,
      "query rows, and appended tokens, of one step"},
     {"scheduler.step_us_max", KIND_U32, AT(step_us_max), 0, 60000000, "0", NULL,
@@ -518,6 +518,20 @@ static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
+/* Room for the tensors of at least one call: a body, copies of what is not aligned in it, lists and outputs. */
+static int resolve_staging(struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    struct config_limits *l = &c->limits;
+    uint64_t least = 4 * l->body_bytes + (UINT64_C(16) << 20);
+    char reason[GEOMETRY_REASON_BYTES];
+    l->staging_bytes = l->staging_bytes ? l->staging_bytes : 8 * l->body_bytes + (UINT64_C(16) << 20);
+    if (l->staging_bytes >= least)
+        return 0;
+    snprintf(reason, sizeof reason, "wants at least %llu MiB, four times limits.body_bytes and 16 MiB",
+             (unsigned long long)(least >> 20));
+    return misfit(c, "limits.staging_bytes", reason, error);
+}
+
 int config_load(struct config *config, const struct config_inputs *inputs, char error[CONFIG_ERROR_BYTES])
 {
     *config = (struct config){.origins = calloc(KEY_COUNT, sizeof *config->origins)};
@@ -537,6 +551,8 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         rc = fill_constants(config, error);
     if (rc == 0)
         rc = resolve_pool(config, error);
+    if (rc == 0)
+        rc = resolve_staging(config, error);
     if (rc != 0)
         config_deinit(config);
     return rc;

@@ -32,7 +32,7 @@ struct config_limits {
     uint32_t rows_per_call;    /* of q, and of k and v */
     uint32_t idle_timeout_s;   /* of sequences that do not say otherwise; 0: never reaped */
     uint64_t body_bytes;       /* of a safetensors body */
-    uint32_t large_bodies;     /* of more than HTTP_BODY_BYTES_MAX, at a time */
+    uint64_t staging_bytes;    /* of memory for bodies with tensors and for outputs, all together */
 };
 
 /* When a workload's sequence may start. */

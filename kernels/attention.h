@@ -84,11 +84,18 @@ struct kv_copy {
     uint32_t from, to, slots;
 };
 
-/* `count` consecutive tokens of one sequence, the first at `position`: rows `source` and on of the
- * pass's k and v, or generated. */
+/* `count` consecutive tokens of one sequence, the first at `position`. */
 struct kv_append {
-    uint32_t table, position, count, source;
-    struct value_source generated;
+    uint32_t table, position, count;
+    const void *k, *v;             /* [count][kv_heads][head_dim] of the pass's source_dtype; NULL: */
+    struct value_source generated; /* values.h */
+};
+
+/* Where q, o and lse of a row of a pass lie. */
+struct attention_row {
+    const void *q; /* [query_heads][head_dim] of geometry.dtype */
+    void *o;       /* likewise */
+    float *lse;    /* [query_heads]; NULL: not wanted */
 };
 
 /* How many of `count` consecutive tokens, the first at `position`, from the first one on, are what stands in
@@ -125,15 +132,25 @@ struct attention_pass {
     uint32_t layer;
     const struct kv_append *appends;
     uint32_t append_count;
-    const void *k, *v;                   /* NULL: generated (values.h) */
-    enum dtype source_dtype;             /* of k and v */
-    const struct plan *plan;             /* NULL: appends only */
-    const void *q;                       /* NULL: generated from q_source */
-    const struct value_source *q_source; /* [rows] */
-    void *o;
-    float *lse;                   /* NULL: not wanted */
+    enum dtype source_dtype; /* of k and v that are given */
+    const struct plan *plan; /* NULL: appends only. If all its items leave states, o and lse are not used */
+    const struct attention_row *rows;    /* [plan->row_count]; NULL: */
+    const struct value_source *q_source; /* [plan->row_count]: q is generated (values.h), */
+    void *o;                      /* and these lie one after the other: [row_count][query_heads][head_dim], */
+    float *lse;                   /* [row_count][query_heads]; NULL: not wanted */
     enum attention_kernel kernel; /* AUTO: as the options have it; see attention_info.paged_v1_tokens */
 };
+
+/* Where o and lse of row `row` of a pass belong; lse NULL: not wanted. */
+static inline struct attention_row attention_row_of(const struct attention_pass *pass,
+                                                    const struct geometry *g, uint32_t row)
+{
+    if (pass->rows)
+        return pass->rows[row];
+    size_t heads = (size_t)row * g->query_heads;
+    return (struct attention_row){.o = (uint8_t *)pass->o + heads * g->head_dim * dtype_bytes(g->dtype),
+                                  .lse = pass->lse ? pass->lse + heads : NULL};
+}
 
 /* A row of the block tables that a step reads or writes. As long as the row comes with the same
  * version, the entries that it had before are what they were. */
@@ -152,9 +169,7 @@ struct attention_step {
     const struct kv_copy *copies;
     uint32_t copy_count;
     /* Behind the copies and ahead of every pass: none sees what the step appends. Results are there when the
-       step is done. A step may consist of these alone. A device uses their tensors where they are if they lie
-       in attention_host_memory(), aligned to 16 bytes; others are copied, and submit waits for those that are
-       copied back. */
+       step is done. A step may consist of these alone. */
     const struct kv_compare *compares;
     const struct kv_read *reads;
     const struct merge_states *merges; /* in any order, since none sees what another one makes */
@@ -179,7 +194,8 @@ struct attention_times {
 
 /* attention_submit: begin a step; the result is its ticket. The tensors that it names (q, k, v, o, lse, those
  * of merges, kv_compare.equal) stay untouched until attention_poll() says that it is done; all else may be
- * used again. */
+ * used again. A device uses tensors where they are: they lie in attention_host_memory(), aligned to 8
+ * bytes (lse: to 4); equal and q_source may lie anywhere. */
 uint64_t attention_submit(struct attention *attention, const struct attention_step *step);
 
 /* attention_poll: whether a step is done. */
@@ -191,8 +207,7 @@ void attention_await(struct attention *attention, uint64_t ticket);
 /* attention_times: of one of the two latest steps that are done. */
 struct attention_times attention_times(struct attention *attention, uint64_t ticket);
 
-/* attention_host_memory(a, bytes): memory for tensors, which the backend reads and writes without an
- * extra copy. NULL when there is none. */
+/* attention_host_memory(a, bytes): memory for tensors. NULL when there is none. */
 void *attention_host_memory(struct attention *attention, size_t bytes);
 void attention_free_host_memory(struct attention *attention, void *memory, size_t bytes);
 

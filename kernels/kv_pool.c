@@ -170,10 +170,10 @@ static void store_row(const struct kv_pool *pool, const struct attention_pass *p
                       float scale, uint8_t *to)
 {
     const struct geometry *g = pool->geometry;
-    const uint8_t *source = tensor == VALUES_K ? pass->k : pass->v;
+    const uint8_t *source = tensor == VALUES_K ? append->k : append->v;
     float row[HEAD_DIM_MAX];
     if (source) {
-        size_t first = ((size_t)(append->source + i) * g->kv_heads + head) * g->head_dim;
+        size_t first = ((size_t)i * g->kv_heads + head) * g->head_dim;
         convert_row(pool, pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), scale, to);
         return;
     }
@@ -257,9 +257,9 @@ void kv_pool_read(const struct kv_pool *pool, const struct kv_read *r, uint32_t 
 void kv_pool_load_q(const struct geometry *g, const struct attention_pass *pass, uint32_t row, uint32_t head,
                     float *q)
 {
-    if (pass->q) {
-        size_t first = ((size_t)row * g->query_heads + head) * g->head_dim;
-        numeric_to_float(g->dtype, (const uint8_t *)pass->q + first * dtype_bytes(g->dtype), g->head_dim, q);
+    if (pass->rows) {
+        size_t first = (size_t)head * g->head_dim * dtype_bytes(g->dtype);
+        numeric_to_float(g->dtype, (const uint8_t *)pass->rows[row].q + first, g->head_dim, q);
         return;
     }
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)]; /* a generated q is rounded to the geometry's dtype

@@ -175,7 +175,7 @@ struct rates_room {
     uint32_t *table, *item_rows;
     struct plan_row *plan_rows;
     struct plan_item *plan_items;
-    struct value_source *sources;
+    struct attention_row *tensors; /* [items * rows] */
     uint8_t *q, *o, *kv;
     size_t q_bytes, kv_bytes;
     bool slow; /* one took too long: no more of them */
@@ -199,17 +199,21 @@ static bool make_room(struct rates_room *x)
     x->item_rows = calloc(n, sizeof *x->item_rows);
     x->plan_rows = calloc(n, sizeof *x->plan_rows);
     x->plan_items = calloc(x->items, sizeof *x->plan_items);
-    x->sources = calloc(n, sizeof *x->sources);
+    x->tensors = calloc(n, sizeof *x->tensors);
     x->q = attention_host_memory(x->attention, x->q_bytes);
     x->o = attention_host_memory(x->attention, x->q_bytes);
     x->kv = attention_host_memory(x->attention, x->kv_bytes);
-    if (!x->table || !x->item_rows || !x->plan_rows || !x->plan_items || !x->sources || !x->q || !x->o ||
+    if (!x->table || !x->item_rows || !x->plan_rows || !x->plan_items || !x->tensors || !x->q || !x->o ||
         !x->kv)
         return false;
     memset(x->q, 0, x->q_bytes);
     memset(x->kv, 0, x->kv_bytes);
     for (uint32_t i = 0; i < x->blocks; i++)
         x->table[i] = i;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t at = x->q_bytes / n * i;
+        x->tensors[i] = (struct attention_row){.q = (uint8_t *)x->q + at, .o = (uint8_t *)x->o + at};
+    }
     return true;
 }
 
@@ -218,7 +222,7 @@ static void free_room(struct rates_room *x)
     attention_free_host_memory(x->attention, x->q, x->q_bytes);
     attention_free_host_memory(x->attention, x->o, x->q_bytes);
     attention_free_host_memory(x->attention, x->kv, x->kv_bytes);
-    void *const lists[] = {x->table, x->item_rows, x->plan_rows, x->plan_items, x->sources};
+    void *const lists[] = {x->table, x->item_rows, x->plan_rows, x->plan_items, x->tensors};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]);
 }
@@ -240,18 +244,15 @@ static double time_rate(struct rates_room *x, const struct rate_trial *t)
                               .item_rows = x->item_rows,
                               .row_count = n,
                               .item_count = t->items};
-    const struct kv_append append = {.count = t->appended, .generated = {1, 1}};
+    const void *kv = t->generated ? NULL : x->kv;
+    const struct kv_append append = {.count = t->appended, .k = kv, .v = kv, .generated = {1, 1}};
     struct attention_pass passes[PASSES];
     for (uint32_t i = 0; i < t->passes; i++)
         passes[i] = (struct attention_pass){.appends = &append,
                                             .append_count = t->appended ? 1 : 0,
-                                            .k = t->generated ? NULL : x->kv,
-                                            .v = t->generated ? NULL : x->kv,
                                             .source_dtype = x->c->geometry->dtype,
                                             .plan = n ? &plan : NULL,
-                                            .q = t->generated ? NULL : x->q,
-                                            .q_source = x->sources,
-                                            .o = x->o};
+                                            .rows = x->tensors};
     struct kv_copy copies[PASSES];
     for (uint32_t i = 0; i < t->copies; i++)
         copies[i] = (struct kv_copy){KV_COPY, 0, 1, x->c->geometry->block_size};

@@ -66,11 +66,6 @@ struct client_queue {
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
-static size_t q_row_bytes(const struct client_queue *c)
-{
-    return (size_t)c->g->query_heads * c->g->head_dim * dtype_bytes(c->g->dtype);
-}
-
 static size_t kv_row_bytes(const struct client_queue *c, enum dtype dtype)
 {
     return (size_t)c->g->kv_heads * c->g->head_dim * dtype_bytes(dtype);
@@ -323,23 +318,18 @@ static void note_compared(struct client_queue *c, struct request *request)
     }
 }
 
-/* Room for the request's outputs in its own arena. */
-static int make_outputs(struct client_queue *c, struct request *request)
+/* Room in the request's arena for what an append shows. */
+static int make_views(struct client_queue *c, struct request *request)
 {
     struct request_attend *append = &request->attend;
-    struct request_output *out = &request->rows.out;
-    uint32_t rows = request->rows.count, n = append->sequence_count;
-    bool ok = true;
-    if (request->rows.q) {
-        out->o = request_alloc(request, rows, q_row_bytes(c));
-        out->lse = request_alloc(request, (size_t)rows * c->g->query_heads, sizeof *out->lse);
-        ok = out->o && out->lse;
-    } else if (request->kind == REQUEST_APPEND) {
-        append->views = request_alloc(request, n, sizeof *append->views);
-        append->lengths = request_alloc(request, (size_t)n * c->g->layers, sizeof *append->lengths);
-        ok = append->views && append->lengths;
-    }
-    return ok ? 0 : request_fail(request, ATTND_INVALID, "%u rows are too many for one call", rows);
+    uint32_t n = append->sequence_count;
+    if (request->kind != REQUEST_APPEND || request->rows.q)
+        return 0;
+    append->views = request_alloc(request, n, sizeof *append->views);
+    append->lengths = request_alloc(request, (size_t)n * c->g->layers, sizeof *append->lengths);
+    return append->views && append->lengths
+               ? 0
+               : request_fail(request, ATTND_INVALID, "%u sequences are too many for one call", n);
 }
 
 /* Whether the kernel that a request names can compute it; else it has failed. */
@@ -486,7 +476,7 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
     if (rc == 0)
         rc = check_kernel(c, request);
     if (rc == 0)
-        rc = make_outputs(c, request);
+        rc = make_views(c, request);
     if (rc == 0)
         rc = make_room(
             c, request,
@@ -506,7 +496,7 @@ static int go(struct client_queue *c, struct request *request)
         client_slices_add_whole(c->o.state, c->step, request);
         return 0;
     }
-    int rc = client_slices_begin(request);
+    int rc = client_slices_begin(c->o.state, request);
     if (rc == 0)
         pin(c, request, true);
     return rc;
@@ -530,32 +520,23 @@ int client_queue_paged(struct engine_state *state, struct request *request)
     int rc = client_tables_check(c->o.state, request);
     if (rc == 0)
         rc = check_kernel(c, request);
-    if (rc == 0)
-        rc = make_outputs(c, request);
     return rc == 0 ? go(c, request) : rc;
 }
 
 int client_queue_merge(struct engine_state *state, struct request *request)
 {
     const struct geometry *g = &state->config->geometry;
-    struct request_merge *merge = &request->merge;
-    struct request_output *out = &merge->out;
-    size_t heads = (size_t)merge->rows * g->query_heads, used = request->arena_used;
-    struct merge_states m = {.states = merge->states,
-                             .rows = merge->rows,
-                             .heads = g->query_heads,
-                             .head_dim = g->head_dim,
-                             .dtype = g->dtype,
-                             .o = merge->o,
-                             .lse = merge->lse};
-    m.merged_o = out->o = request_alloc(request, heads, g->head_dim * dtype_bytes(g->dtype));
-    m.merged_lse = out->lse = request_alloc(request, heads, sizeof *out->lse);
-    if (!out->o || !out->lse)
-        return request_fail(request, ATTND_INVALID, "%u rows are too many for one call", merge->rows);
-    if (step_add_merge(state->clients->step, &m))
-        return 0;
-    request->arena_used = used;
-    return WAIT;
+    const struct request_merge *merge = &request->merge;
+    const struct merge_states m = {.states = merge->states,
+                                   .rows = merge->rows,
+                                   .heads = g->query_heads,
+                                   .head_dim = g->head_dim,
+                                   .dtype = g->dtype,
+                                   .o = merge->o,
+                                   .lse = merge->lse,
+                                   .merged_o = merge->out.o,
+                                   .merged_lse = merge->out.lse};
+    return step_add_merge(state->clients->step, &m) ? 0 : WAIT;
 }
 
 /* Blocks of zeros for a new lease. */
@@ -699,10 +680,10 @@ static bool finds_place(struct client_queue *c, struct request *request, double 
     double us = request->queued.estimate_us = client_slices_us(state, request),
            left_us = state->step_us_max - step_us(c->step);
     bool small = us <= state->step_us_max * SMALL, fits = us <= left_us || !c->takes_part;
-    bool has_room = rows_of(request) <= c->rows_max && tokens_of(request) <= c->rows_max;
     c->whole = true;
     if (!has_rows(request))
         return fits;
+    bool has_room = client_slices_go_whole(state, request);
     if (has_room && small)
         return fits && client_slices_fit(state, c->step, request);
     if (has_room && us <= bulk_us - step_us(c->step) && client_slices_fit(state, c->step, request))

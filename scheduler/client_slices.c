@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 enum { NOTED_TOGETHER = 256 }; /* ids of a prompt */
 
@@ -100,14 +101,20 @@ static void note_tokens(struct engine_state *state, const struct request *reques
 }
 
 /* The appends of a request on sequences: those of its new tokens; their number. Blocks are reserved. */
-static uint32_t make_appends(const struct request *request, struct kv_append *appends)
+static uint32_t make_appends(const struct engine_state *state, const struct request *request,
+                             struct kv_append *appends)
 {
+    size_t row_bytes = kv_row_bytes(state, request->rows.kv_source);
     uint32_t first = 0, count = 0;
     for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
         struct reserve_request at = request->queued.writes[i];
         uint32_t rows = request->attend.sequences[i].rows, n = at.end - at.first;
-        const struct kv_append append = {
-            .table = at.row, .position = at.first, .count = n, .source = first + rows - n};
+        size_t skip = (first + rows - n) * row_bytes;
+        const struct kv_append append = {.table = at.row,
+                                         .position = at.first,
+                                         .count = n,
+                                         .k = (const uint8_t *)request->rows.k + skip,
+                                         .v = (const uint8_t *)request->rows.v + skip};
         if (n > 0)
             appends[count++] = append;
         first += rows;
@@ -138,7 +145,7 @@ static uint32_t make_lists(struct engine_state *state, struct step *step, const 
         return part.append_count;
     }
     make_rows(state, request, rows);
-    return make_appends(request, appends);
+    return make_appends(state, request, appends);
 }
 
 /* The sequences, or the lease, of a request take part in the step. */
@@ -182,45 +189,73 @@ static void show(const struct engine_state *state, struct request *request)
     }
 }
 
-/* A request's part at its layer; with `all_layers`, at `layer`. */
-static struct step_part part_of(const struct engine_state *state, const struct request *request,
-                                uint32_t layer)
+/* Bytes of K, or V, of one layer to the next one's, of a request that has all of them. */
+static size_t layer_bytes(const struct engine_state *state, const struct request *request)
+{
+    return request->rows.all_layers ? request->rows.count * kv_row_bytes(state, request->rows.kv_source) : 0;
+}
+
+/* Move appends of the first layer to another one. */
+static void move_to_layer(const struct engine_state *state, const struct request *request, uint32_t layer,
+                          struct kv_append *appends, uint32_t n)
+{
+    size_t bytes = layer * layer_bytes(state, request);
+    for (uint32_t i = 0; i < n; i++) {
+        appends[i].k = (const uint8_t *)appends[i].k + bytes;
+        appends[i].v = (const uint8_t *)appends[i].v + bytes;
+    }
+}
+
+/* Appends of a layer, at most. */
+static uint32_t appends_of(const struct request *request)
+{
+    uint32_t tokens = request->rows.k ? request->rows.count : 0;
+    return is_paged(request) ? request->paged.tokens : smaller(tokens, request->queued.on_count);
+}
+
+/* A request's part at its layer; with `all_layers`, at `layer`. Its appends and rows are still to come. */
+static struct step_part part_of(const struct request *request, uint32_t layer)
 {
     const struct request_rows *r = &request->rows;
-    size_t layer_bytes = r->all_layers ? r->count * kv_row_bytes(state, r->kv_source) : 0;
     return (struct step_part){.producer = STEP_OF_CLIENTS,
                               .layer = r->all_layers ? layer : r->layer,
                               .kernel = r->kernel,
-                              .k = r->k ? (const uint8_t *)r->k + layer * layer_bytes : NULL,
-                              .v = r->k ? (const uint8_t *)r->v + layer * layer_bytes : NULL,
-                              .tokens = !r->k               ? 0
-                                        : is_paged(request) ? request->paged.tokens
-                                                            : r->count,
+                              .append_count = appends_of(request),
                               .kv_dtype = r->kv_source,
                               .row_count = r->q ? r->count : 0,
                               .q = r->q,
                               .o = r->out.o,
-                              .lse = r->out.lse,
-                              .in_place = r->all_layers || is_paged(request)};
+                              .lse = r->out.lse};
 }
 
 /* ---- whole --------------------------------------------------------------------------------------- */
 
+/* Whether there is room for a request's rows, and for its appends, in lists of so many. */
+static bool lists_fit(const struct engine_state *state, const struct request *request, uint32_t room)
+{
+    uint32_t rows = request->rows.q ? request->rows.count : 0;
+    return rows <= room && (uint64_t)appends_of(request) * layers_of(state, request) <= room;
+}
+
+bool client_slices_go_whole(const struct engine_state *state, const struct request *request)
+{
+    return lists_fit(state, request, state->config->step_rows_max);
+}
+
 bool client_slices_fit(const struct engine_state *state, const struct step *step,
                        const struct request *request)
 {
-    struct step_part part = part_of(state, request, 0);
+    const struct step_part part = part_of(request, 0);
     if (is_paged(request) && client_tables_count(state, request) > step_tables_left(step))
         return false;
-    return part.row_count <= step_lists_left(step) && part.tokens <= step_lists_left(step) &&
+    return lists_fit(state, request, step_lists_left(step)) &&
            step_fits(step, &part, layers_of(state, request));
 }
 
 void client_slices_add_whole(struct engine_state *state, struct step *step, struct request *request)
 {
-    uint32_t layers = layers_of(state, request), tokens = request->rows.k ? request->rows.count : 0;
-    struct kv_append *appends = step_appends(
-        step, is_paged(request) ? request->paged.tokens : smaller(tokens, request->queued.on_count));
+    uint32_t layers = layers_of(state, request), most = appends_of(request);
+    struct kv_append *appends = step_appends(step, most * layers);
     struct planner_row *rows = step_rows(step, request->rows.q ? request->rows.count : 0);
     assert(appends && rows);
     uint32_t append_count = make_lists(state, step, request, appends, rows);
@@ -230,8 +265,13 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
     }
     take_part(state, step, request);
     for (uint32_t layer = 0; layer < layers; layer++) {
-        struct step_part part = part_of(state, request, layer);
-        part.appends = appends;
+        struct step_part part = part_of(request, layer);
+        struct kv_append *of_layer = appends + (size_t)layer * most;
+        if (layer > 0) {
+            memcpy(of_layer, appends, append_count * sizeof *appends);
+            move_to_layer(state, request, layer, of_layer, append_count);
+        }
+        part.appends = of_layer;
         part.append_count = append_count;
         part.rows = rows;
         part.cost_us = request->queued.estimate_us / layers;
@@ -241,14 +281,14 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
 
 /* ---- in slices ----------------------------------------------------------------------------------- */
 
-int client_slices_begin(struct request *request)
+int client_slices_begin(const struct engine_state *state, struct request *request)
 {
     struct request_slices *s = &request->queued.slices;
-    uint32_t queries = request->rows.q ? request->rows.count : 0,
-             appends = is_paged(request) ? request->paged.tokens : request->queued.on_count;
+    uint32_t queries = request->rows.q ? request->rows.count : 0, appends = appends_of(request);
     *s = (struct request_slices){.begun = true};
     s->append_list = request_alloc(request, appends, sizeof *s->append_list);
-    s->appends.appends = s->append_list;
+    s->appends = (struct append_slicing){.appends = s->append_list,
+                                         .row_bytes = kv_row_bytes(state, request->rows.kv_source)};
     s->rows = request_alloc(request, queries, sizeof *s->rows);
     s->places = request_alloc(request, queries, sizeof *s->places);
     return s->append_list && s->rows && s->places
@@ -268,7 +308,7 @@ static double add_appends(struct engine_state *state, struct step *step, struct 
     if (s->appends.count == 0)
         s->layers = layers;
     while (s->layers < layers) {
-        struct step_part part = part_of(state, request, s->layers);
+        struct step_part part = part_of(request, s->layers);
         double fit = floor((room_us - us - of_pass) / each);
         uint32_t tokens = fit < 1 ? 0 : fit < (double)UINT32_MAX ? (uint32_t)fit : UINT32_MAX, done = 0;
         if (is_paged(request)) /* all or none: what its slots hold is the caller's affair */
@@ -276,14 +316,14 @@ static double add_appends(struct engine_state *state, struct step *step, struct 
         else if (tokens == 0 && any && us == 0)
             tokens = 1;
         part.row_count = 0;
-        part.q = NULL;
-        part.in_place = true;
+        part.append_count = 1; /* or more: whether one fits */
         uint32_t room = smaller(smaller(s->appends.count - s->appends.done, tokens), step_lists_left(step));
         struct kv_append *appends = tokens && step_fits(step, &part, 1) ? step_appends(step, room) : NULL;
         if (s->appends.count && !appends)
             break;
         part.appends = appends;
         part.append_count = slicing_appends(&s->appends, tokens, appends, room, &done);
+        move_to_layer(state, request, s->layers, appends, part.append_count);
         part.cost_us = of_pass + done * each;
         if (part.append_count)
             step_add(step, &part);
@@ -301,13 +341,11 @@ static bool add_queries_slice(struct engine_state *state, struct step *step, str
                               double room_us, bool any)
 {
     struct request_slices *s = &request->queued.slices;
-    struct step_part part = part_of(state, request, 0);
+    struct step_part part = part_of(request, 0);
     uint32_t first, rows_max = step_lists_left(step);
     const struct slicing_room room = {room_us, any ? state->step_us_max / 2 : 0, rows_max, any};
     bool last;
-    part.tokens = 0;
-    part.k = part.v = NULL;
-    part.in_place = false;
+    part.append_count = 0;
     part.row_count = 1;
     if (rows_max == 0 || !step_fits(step, &part, 1) ||
         !slicing_next(&s->queries, state->steps, &room, &part, &first, &last))

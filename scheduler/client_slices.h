@@ -16,14 +16,15 @@
  * sequences share counts for each. Requests that compute nothing take 0. */
 double client_slices_us(const struct engine_state *state, const struct request *request);
 
-/* client_slices_fit: whether the step has room for all of a request. client_slices_add_whole: add all of it;
+/* client_slices_go_whole: whether an empty step has room for all of a request. client_slices_fit: whether the step has. client_slices_add_whole: add all of it;
  * its blocks are reserved. */
+bool client_slices_go_whole(const struct engine_state *state, const struct request *request);
 bool client_slices_fit(const struct engine_state *state, const struct step *step,
                        const struct request *request);
 void client_slices_add_whole(struct engine_state *state, struct step *step, struct request *request);
 
 /* client_slices_begin: a request whose blocks are reserved is to go into slices: 0, or it has failed. */
-int client_slices_begin(struct request *request);
+int client_slices_begin(const struct engine_state *state, struct request *request);
 
 /* client_slices_add: add the next slice for which `room_us` are enough, or, if `any`, the smallest one.
  * False when nothing was added. */

@@ -51,9 +51,12 @@ int client_tables_check(const struct engine_state *state, struct request *reques
 }
 
 /* The appends, in runs of consecutive slots of a block; each run takes an entry of a table. */
-static void fill_appends(const struct engine_state *state, const struct request_paged *p, struct step *step,
+static void fill_appends(const struct engine_state *state, const struct request *request, struct step *step,
                          struct client_tables_part *part)
 {
+    const struct request_paged *p = &request->paged;
+    const struct geometry *g = &state->config->geometry;
+    size_t row_bytes = (size_t)g->kv_heads * g->head_dim * dtype_bytes(request->rows.kv_source);
     uint32_t size = state->config->geometry.block_size, room = step_table_blocks(state->steps);
     uint32_t first_append = 0, n = 0;                /* of the table being made; its entries */
     uint32_t *ids = p->ids + p->first[p->sequences]; /* there is room behind the ids for them */
@@ -71,7 +74,10 @@ static void fill_appends(const struct engine_state *state, const struct request_
         while (i + count < p->tokens && offset + count < size && p->slots[i + count] == p->slots[i] + count)
             count++;
         part->appends[part->append_count++] =
-            (struct kv_append){.position = n * size + offset, .count = count, .source = i};
+            (struct kv_append){.position = n * size + offset,
+                               .count = count,
+                               .k = (const uint8_t *)request->rows.k + i * row_bytes,
+                               .v = (const uint8_t *)request->rows.v + i * row_bytes};
         ids[n++] = (uint32_t)(p->slots[i] / size);
     }
 }
@@ -88,5 +94,5 @@ void client_tables_fill(const struct engine_state *state, const struct request *
             part->rows[part->row_count++] =
                 (struct planner_row){table.row, p->context[s] ? p->context[s] - n + r + 1 : 0, table.version};
     }
-    fill_appends(state, p, step, part);
+    fill_appends(state, request, step, part);
 }

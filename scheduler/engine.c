@@ -20,6 +20,7 @@
 #include "scheduler/reservation.h"
 #include "scheduler/ring.h"
 #include "scheduler/sequence_ops.h"
+#include "scheduler/staging.h"
 #include "scheduler/swapping.h"
 #include "scheduler/workload_run.h"
 
@@ -53,6 +54,8 @@ struct engine {
 
     struct request *requests; /* [limits.calls] */
     uint8_t *arenas;
+    void *staging_memory; /* limits.staging_bytes */
+    struct staging *staging;
     struct request **free_requests; /* the loop's stack */
     uint32_t free_count;
     struct ring to_engine, to_loop;
@@ -313,8 +316,12 @@ static void wake_engine(struct engine *e)
 static void reset(struct request *request, uint8_t *arena, size_t arena_bytes)
 {
     void *cookie = request->cookie;
+    struct staging *staging = request->staging;
+    for (uint32_t i = 0; i < request->tensor_count; i++)
+        staging_give(staging, request->tensors[i]);
     memset(request, 0, sizeof *request);
     request->cookie = cookie;
+    request->staging = staging;
     request->arena = arena;
     request->arena_bytes = arena_bytes;
 }
@@ -330,6 +337,7 @@ struct request *engine_acquire(struct engine *e)
 
 void engine_reuse(struct request *request, enum request_kind kind, uint64_t id)
 {
+    assert(request->tensor_count == 0); /* the arena may be one of them */
     reset(request, request->arena, request->arena_bytes);
     request->kind = kind;
     request->id = id;
@@ -351,7 +359,13 @@ struct request *engine_take(struct engine *e)
 
 void engine_release(struct engine *e, struct request *request)
 {
+    reset(request, NULL, 0);
     e->free_requests[e->free_count++] = request;
+}
+
+struct staging *engine_staging(const struct engine *e)
+{
+    return e->staging;
 }
 
 const struct attention_info *engine_backend(const struct engine *e)
@@ -414,6 +428,15 @@ static double real_clock(void *cookie)
     return clock_s();
 }
 
+static int make_staging(struct engine *e)
+{
+    const struct config_limits *limits = &e->o.config->limits;
+    uint32_t blocks = limits->calls * REQUEST_TENSORS_MAX + 2 * limits->connections;
+    e->staging_memory = step_host_memory(e->state.steps, limits->staging_bytes);
+    return e->staging_memory ? staging_create(e->staging_memory, limits->staging_bytes, blocks, &e->staging)
+                             : ATTND_NO_MEMORY;
+}
+
 static int make_requests(struct engine *e)
 {
     uint32_t n = e->o.config->limits.calls;
@@ -424,8 +447,10 @@ static int make_requests(struct engine *e)
     if (!e->requests || !e->free_requests || arenas == MAP_FAILED)
         return ATTND_NO_MEMORY;
     e->arenas = arenas;
-    for (uint32_t i = n; i-- > 0;)
+    for (uint32_t i = n; i-- > 0;) {
+        e->requests[i].staging = e->staging;
         e->free_requests[e->free_count++] = &e->requests[i];
+    }
     return ring_init(&e->to_engine, n) || ring_init(&e->to_loop, n) ? ATTND_NO_MEMORY : 0;
 }
 
@@ -455,6 +480,8 @@ static int make_parts(struct engine *e)
         rc = client_queue_create(&requests, &e->state.clients);
     if (rc == 0)
         rc = workload_run_create(&workloads, &e->state.workloads);
+    if (rc == 0)
+        rc = make_staging(e);
     return rc == 0 ? make_requests(e) : rc;
 }
 
@@ -525,6 +552,9 @@ void engine_destroy(struct engine *e)
     reservation_destroy(e->state.reservation);
     sequences_destroy(e->state.sequences);
     prompts_destroy(e->state.prompts);
+    staging_destroy(e->staging);
+    if (e->staging_memory)
+        step_free_host_memory(e->state.steps, e->staging_memory, e->o.config->limits.staging_bytes);
     steps_destroy(e->state.steps);
     model_constants_deinit(&e->state.constants);
     free(e->state.lease_of);

@@ -58,6 +58,9 @@ void engine_submit(struct engine *engine, struct request *request);
 struct request *engine_take(struct engine *engine);
 void engine_release(struct engine *engine, struct request *request);
 
+/* engine_staging: the memory for tensors, of limits.staging_bytes. */
+struct staging *engine_staging(const struct engine *engine);
+
 /* engine_reuse: make a completed request an empty one of that kind, about `id`, with the same arena. */
 void engine_reuse(struct request *request, enum request_kind kind, uint64_t id);
 

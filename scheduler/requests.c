@@ -1,6 +1,8 @@
 /* requests.c - see requests.h. */
 #include "scheduler/requests.h"
 
+#include "scheduler/staging.h"
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,6 +32,35 @@ void *request_alloc(struct request *request, size_t n, size_t size)
         return NULL;
     request->arena_used = at + n * size;
     return request->arena + at;
+}
+
+void request_adopt_tensor(struct request *request, void *block)
+{
+    assert(request->tensor_count < REQUEST_TENSORS_MAX);
+    request->tensors[request->tensor_count++] = block;
+}
+
+void *request_tensor(struct request *request, size_t n, size_t size)
+{
+    if (n > SIZE_MAX / 2 / size)
+        return NULL;
+    void *block = staging_take(request->staging, n * size);
+    if (block)
+        request_adopt_tensor(request, block);
+    return block;
+}
+
+int request_make_outputs(struct request *request, const struct geometry *g)
+{
+    bool merges = request->kind == REQUEST_MERGE,
+         attends = (request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED) && request->rows.q;
+    struct request_output *out = merges ? &request->merge.out : &request->rows.out;
+    size_t heads = (size_t)(merges ? request->merge.rows : request->rows.count) * g->query_heads;
+    if (!merges && !attends)
+        return 0;
+    out->o = request_tensor(request, heads, g->head_dim * dtype_bytes(g->dtype));
+    out->lse = request_tensor(request, heads, sizeof *out->lse);
+    return out->o && out->lse ? 0 : request_fail(request, ATTND_BUSY, "no staging memory for the outputs");
 }
 
 int request_fail(struct request *request, int status, const char *format, ...)

@@ -25,7 +25,8 @@
 
 enum {
     REQUEST_DETAIL_BYTES = 256,
-    REQUEST_ARENA_BYTES = 4 << 20, /* tensors of a small body, in and out, with room to spare */
+    REQUEST_ARENA_BYTES = 4 << 20, /* lists of a body of up to a MiB, and of its answer */
+    REQUEST_TENSORS_MAX = 8,       /* blocks of staging memory */
     REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
     REQUEST_IDS_MAX = 100000,      /* block ids in one answer */
     REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page */
@@ -182,7 +183,7 @@ struct request_sequence {
 
 /* What was computed of rows of queries. */
 struct request_output {
-    void *o;    /* [rows][query_heads][head_dim] of geometry.dtype */
+    void *o;    /* [rows][query_heads][head_dim] of geometry.dtype; from request_make_outputs(), like */
     float *lse; /* [rows][query_heads] */
     double queue_us, step_us;
     uint32_t rows_in_step;
@@ -380,6 +381,9 @@ struct request {
 
     uint8_t *arena;
     size_t arena_bytes, arena_used;
+    struct staging *staging;            /* the engine's; stays, like the cookie */
+    void *tensors[REQUEST_TENSORS_MAX]; /* blocks of it, which go back with the request */
+    uint32_t tensor_count;
 
     union {
         struct request_create create;      /* CREATE */
@@ -430,6 +434,14 @@ static inline struct request *request_list_take(struct request_list *list)
 /* request_alloc(request, n, size): room for n elements in the request's arena, aligned to 64 bytes; NULL when
  * it does not fit. */
 void *request_alloc(struct request *request, size_t n, size_t size);
+
+/* request_tensor(request, n, size): room for n elements of a tensor in staging memory, aligned to
+ * STAGING_ALIGNMENT, until the request is released; NULL when there is none now. request_adopt_tensor: a block that
+ * was taken there goes back with the request. request_make_outputs: room for o and lse of what the request computes;
+ * 0 or ATTND_BUSY. Loop thread. */
+void *request_tensor(struct request *request, size_t n, size_t size);
+void request_adopt_tensor(struct request *request, void *block);
+MUST_USE int request_make_outputs(struct request *request, const struct geometry *g);
 
 /* request_fail: set status and detail; returns the status. */
 int request_fail(struct request *request, int status, const char *format, ...)

@@ -12,7 +12,10 @@ uint32_t slicing_appends(struct append_slicing *s, uint32_t tokens, struct kv_ap
     for (*done = 0; n < room && s->done < s->count && *done < tokens; n++) {
         struct kv_append append = s->appends[s->done];
         append.position += s->tokens;
-        append.source += s->tokens;
+        if (s->row_bytes) {
+            append.k = (const uint8_t *)append.k + s->tokens * s->row_bytes;
+            append.v = (const uint8_t *)append.v + s->tokens * s->row_bytes;
+        }
         append.count = smaller(append.count - s->tokens, tokens - *done);
         to[n] = append;
         *done += append.count;

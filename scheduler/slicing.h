@@ -42,8 +42,9 @@ struct slicing_room {
 struct append_slicing {
     const struct kv_append *appends; /* [count] */
     uint32_t count;
-    uint32_t done;   /* whole ones that are submitted, */
-    uint32_t tokens; /* and tokens of the next one */
+    size_t row_bytes; /* of a token of k or v; 0: generated */
+    uint32_t done;    /* whole ones that are submitted, */
+    uint32_t tokens;  /* and tokens of the next one */
 };
 
 /* slicing_appends: put the next appends, at most `room` with at most `tokens` tokens in all, into `to`; their

@@ -1,13 +1,12 @@
 /* step.c - see step.h.
  *
- * A step is laid out when it is submitted. Parts that share a pass lie side by side in staging memory:
+ * A step is laid out when it is submitted. Appends, and the rows of q, of parts that share a pass become one list
+ * each, so that the planner sees them all at once and rows of different clients share work tiles:
  *
- *     pass of layer 3    q  [ request 7: 2 rows | request 9: 1 row | request 12: 1 row ]    o, lse likewise
- *                      k, v [ request 7: 2      |                  | request 12: 1     ]
+ *     pass of layer 3    rows      [ request 7: 2 | request 9: 1 | request 12: 1 ]    where q, o and lse of each lie
+ *                        appends   [ request 7: 2 |              | request 12: 1 ]    where k and v of each lie
  *
- * so the planner sees all their rows at once and rows of different clients share work tiles. When the
- * step retires, outputs are copied from there to where each part wants them. Parts in place are passes
- * by themselves and are copied nowhere. */
+ * Tensors stay where their requests have them; the backend reads and writes them there. */
 #include "scheduler/step.h"
 
 #include "config/clock.h"
@@ -38,25 +37,18 @@ struct window_planners {
 /* A part as the step keeps it. */
 struct kept_part {
     struct step_part is;
-    uint32_t next;      /* of its pass; NO_PART: the last */
-    uint32_t first_row; /* in its pass */
+    uint32_t next; /* of its pass; NO_PART: the last */
 };
 
 struct pass {
     uint32_t layer;
     enum attention_kernel kernel;
-    enum dtype kv_dtype;       /* if it appends given k and v */
-    bool alone, appends_given; /* alone: no other part shares it */
+    enum dtype kv_dtype; /* of what is given to its appends */
+    bool alone;          /* no other part shares it */
     enum step_producer producer;
     uint32_t first, last; /* parts */
-    uint32_t rows, tokens;
-    size_t first_row; /* of its rows among all of the staging memory */
-};
-
-/* Memory in which the parts of a step lie side by side. */
-struct staging {
-    uint8_t *q, *o, *k, *v; /* [rows_max][heads][head_dim] */
-    float *lse;             /* [rows_max][query_heads] */
+    uint32_t rows, appends;
+    const struct planner_row *planned; /* [rows] once it is laid out */
 };
 
 struct step {
@@ -66,7 +58,6 @@ struct step {
     struct pass *passes;     /* [passes_max] */
     struct kept_part *parts; /* [parts_max] */
     uint32_t pass_count, part_count, client_plans;
-    uint32_t staged_rows, staged_tokens; /* of parts that are not in place */
     uint32_t rows[PRODUCERS];
     uint64_t bytes[PRODUCERS];
     struct copy_list copies;
@@ -76,7 +67,6 @@ struct step {
     struct kv_compare compares[STEP_COMPARES];
     struct merge_states merges[STEP_MERGES];
     uint32_t compare_count, merge_count;
-    struct staging staging;
     struct step_cost cost;
     struct cost_work operations; /* its compares and merges */
     double cost_us;              /* estimated of its parts and operations, */
@@ -111,6 +101,7 @@ struct steps {
     struct planner_row *row_room, *rows;     /* [rows_max] given out; as laid out */
     struct kv_append *append_room, *appends; /* [rows_max] likewise */
     uint32_t rows_given, appends_given;
+    struct attention_row *tensors;    /* [rows_max] of the rows of clients, as laid out */
     struct attention_pass *submitted; /* [passes_max] */
     struct kv_copy *kv_copies;        /* [copies_max] */
     struct table_use *loose;          /* [STEPS_IN_FLIGHT * STEP_LOOSE_TABLES] what they hold */
@@ -133,18 +124,6 @@ static size_t q_row_bytes(const struct steps *x)
     return (size_t)x->g->query_heads * x->g->head_dim * dtype_bytes(x->g->dtype);
 }
 
-static size_t kv_row_bytes(const struct steps *x, enum dtype dtype)
-{
-    return (size_t)x->g->kv_heads * x->g->head_dim * dtype_bytes(dtype);
-}
-
-/* Room for one token's K or V, whichever format it comes in. */
-static size_t kv_row_room(const struct steps *x)
-{
-    size_t given = kv_row_bytes(x, x->g->dtype), stored = kv_row_bytes(x, x->g->kv_dtype);
-    return given > stored ? given : stored;
-}
-
 /* ---- forming ------------------------------------------------------------------------------------- */
 
 struct step *step_begin(struct steps *x)
@@ -153,7 +132,7 @@ struct step *step_begin(struct steps *x)
         return NULL;
     struct step *s = &x->slots[(x->oldest + x->in_flight) % STEPS_IN_FLIGHT];
     s->number = x->number;
-    s->pass_count = s->part_count = s->client_plans = s->staged_rows = s->staged_tokens = 0;
+    s->pass_count = s->part_count = s->client_plans = 0;
     s->copies.count = s->table_row_count = s->loose_count = 0;
     s->cost_us = 0;
     s->operations = (struct cost_work){0};
@@ -202,7 +181,7 @@ uint32_t step_lists_left(const struct step *s)
 /* Whether a part is a pass by itself. */
 static bool is_alone(const struct step_part *part)
 {
-    return part->in_place || part->slice;
+    return part->producer == STEP_OF_WORKLOADS || part->slice;
 }
 
 /* The pass that a part can share, or NULL. */
@@ -211,7 +190,7 @@ static struct pass *find_pass(const struct step *s, const struct step_part *part
     for (uint32_t i = 0; !is_alone(part) && i < s->pass_count; i++) {
         struct pass *pass = &s->passes[i];
         if (!pass->alone && pass->layer == part->layer && pass->kernel == part->kernel &&
-            (!part->k || !pass->appends_given || pass->kv_dtype == part->kv_dtype))
+            (!part->append_count || !pass->appends || pass->kv_dtype == part->kv_dtype))
             return pass;
     }
     return NULL;
@@ -227,11 +206,8 @@ bool step_fits(const struct step *s, const struct step_part *part, uint32_t n)
 {
     const struct steps *x = s->of;
     const struct pass *pass = find_pass(s, part);
-    bool staged = part->in_place || (part->row_count <= x->rows_max - s->staged_rows &&
-                                     part->tokens <= x->rows_max - s->staged_tokens);
     uint32_t kept = part->producer == STEP_OF_CLIENTS ? x->g->layers : 0; /* for workloads, that come last */
-    return staged && n + kept <= x->parts_max - s->part_count &&
-           (pass || n + kept <= x->passes_max - s->pass_count) &&
+    return n + kept <= x->parts_max - s->part_count && (pass || n + kept <= x->passes_max - s->pass_count) &&
            !(needs_plan(pass, part) && s->client_plans == STEP_CLIENT_PLANS);
 }
 
@@ -252,15 +228,11 @@ void step_add(struct step *s, const struct step_part *part)
         s->parts[pass->last].next = at;
     }
     pass->last = at;
-    s->parts[at] = (struct kept_part){.is = *part, .next = NO_PART, .first_row = pass->rows};
-    if (part->k) {
-        pass->appends_given = true;
+    s->parts[at] = (struct kept_part){.is = *part, .next = NO_PART};
+    if (part->append_count)
         pass->kv_dtype = part->kv_dtype;
-    }
     pass->rows += part->row_count;
-    pass->tokens += part->tokens;
-    s->staged_rows += part->in_place ? 0 : part->row_count;
-    s->staged_tokens += part->in_place ? 0 : part->tokens;
+    pass->appends += part->append_count;
     s->cost_us += part->cost_us;
     if (part->producer == STEP_OF_CLIENTS)
         s->rows[STEP_OF_CLIENTS] += part->row_count;
@@ -349,64 +321,49 @@ uint32_t step_row_count(const struct step *s)
 
 /* ---- laying out ---------------------------------------------------------------------------------- */
 
-/* Put the tensors of a pass's parts side by side, from row `row` and token `token` of the staging memory
- * on. */
-static void gather(struct step *s, struct pass *pass, uint32_t row, uint32_t token, struct attention_pass *to)
+/* Where q, o and lse of a part's rows lie. */
+static void find_tensors(const struct steps *x, const struct step_part *part, struct attention_row *to)
 {
-    struct steps *x = s->of;
-    size_t q_bytes = q_row_bytes(x), kv_bytes = kv_row_bytes(x, pass->kv_dtype);
-    uint8_t *q = s->staging.q + row * q_bytes, *k = s->staging.k + token * kv_row_room(x),
-            *v = s->staging.v + token * kv_row_room(x);
-    pass->first_row = row;
-    *to = (struct attention_pass){.layer = pass->layer,
-                                  .appends = x->appends + x->appends_given,
-                                  .k = k,
-                                  .v = v,
-                                  .source_dtype = pass->kv_dtype,
-                                  .q = q,
-                                  .o = s->staging.o + row * q_bytes,
-                                  .lse = s->staging.lse + (size_t)row * x->g->query_heads,
-                                  .kernel = pass->kernel};
-    uint32_t source = 0;
-    for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
-        const struct step_part *part = &s->parts[i].is;
-        if (part->row_count)
-            memcpy(x->rows + row, part->rows, part->row_count * sizeof *part->rows);
-        for (uint32_t r = 0; part->places && r < part->row_count; r++)
-            memcpy(q + r * q_bytes, (const uint8_t *)part->q + part->places[r].row * q_bytes, q_bytes);
-        if (!part->places && part->row_count)
-            memcpy(q, part->q, part->row_count * q_bytes);
-        row += part->row_count;
-        q += part->row_count * q_bytes;
-        for (uint32_t a = 0; a < part->append_count; a++) {
-            x->appends[x->appends_given] = part->appends[a];
-            x->appends[x->appends_given++].source += source;
-        }
-        if (part->tokens) {
-            memcpy(k, part->k, part->tokens * kv_bytes);
-            memcpy(v, part->v, part->tokens * kv_bytes);
-        }
-        k += part->tokens * kv_bytes;
-        v += part->tokens * kv_bytes;
-        source += part->tokens;
-        to->append_count += part->append_count;
+    size_t q_bytes = q_row_bytes(x), heads = x->g->query_heads;
+    for (uint32_t i = 0; i < part->row_count; i++) {
+        size_t row = part->places ? part->places[i].row : i;
+        to[i] = (struct attention_row){.q = (const uint8_t *)part->q + row * q_bytes,
+                                       .o = part->o ? (uint8_t *)part->o + row * q_bytes : NULL,
+                                       .lse = part->lse ? part->lse + row * heads : NULL};
     }
 }
 
-/* A part in place, as it is. */
-static struct attention_pass as_it_is(const struct step_part *part)
+/* Lay out the pass of a workload, as it is. */
+static void lay_out_alone(struct step *s, struct pass *pass, struct attention_pass *to)
 {
-    return (struct attention_pass){.layer = part->layer,
-                                   .appends = part->appends,
-                                   .append_count = part->append_count,
-                                   .k = part->k,
-                                   .v = part->v,
-                                   .source_dtype = part->kv_dtype,
-                                   .q = part->q,
-                                   .q_source = part->q_source,
-                                   .o = part->o,
-                                   .lse = part->lse,
-                                   .kernel = part->kernel};
+    const struct step_part *part = &s->parts[pass->first].is;
+    pass->planned = part->rows;
+    to->appends = part->appends;
+    to->append_count = part->append_count;
+    to->q_source = part->q_source;
+    to->o = part->o;
+    to->lse = part->lse;
+}
+
+/* Make one list of what the parts of clients have: appends and rows go behind those of the passes before. */
+static void join_parts(struct step *s, struct pass *pass, struct attention_pass *to)
+{
+    struct steps *x = s->of;
+    to->source_dtype = pass->kv_dtype;
+    to->appends = x->appends + x->appends_given;
+    to->append_count = pass->appends;
+    to->rows = x->tensors + x->rows_given;
+    pass->planned = x->rows + x->rows_given;
+    for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
+        const struct step_part *part = &s->parts[i].is;
+        if (part->append_count)
+            memcpy(x->appends + x->appends_given, part->appends, part->append_count * sizeof *part->appends);
+        if (part->row_count)
+            memcpy(x->rows + x->rows_given, part->rows, part->row_count * sizeof *part->rows);
+        find_tensors(x, part, x->tensors + x->rows_given);
+        x->appends_given += part->append_count;
+        x->rows_given += part->row_count;
+    }
 }
 
 /* The planners of a layer. */
@@ -505,7 +462,7 @@ static void make_plans(struct step *s, struct attention_pass *passes)
         const struct step_part *part = &s->parts[pass->first].is;
         if (pass->rows == 0)
             continue;
-        const struct planner_row *rows = part->in_place ? part->rows : x->rows + pass->first_row;
+        const struct planner_row *rows = pass->planned;
         if (pass->producer == STEP_OF_CLIENTS) {
             passes[i].plan = make_plan(x, clients++, pass->layer, rows, pass->rows, part->slice);
             continue;
@@ -522,17 +479,14 @@ static void make_plans(struct step *s, struct attention_pass *passes)
 
 static void lay_out(struct step *s, struct attention_pass *passes)
 {
-    uint32_t row = 0, token = 0;
-    s->of->appends_given = 0; /* given out; from now on laid out */
+    s->of->appends_given = s->of->rows_given = 0; /* given out; from now on laid out */
     for (uint32_t i = 0; i < s->pass_count; i++) {
         struct pass *pass = &s->passes[i];
-        if (s->parts[pass->first].is.in_place) {
-            passes[i] = as_it_is(&s->parts[pass->first].is);
-            continue;
-        }
-        gather(s, pass, row, token, &passes[i]);
-        row += pass->rows;
-        token += pass->tokens;
+        passes[i] = (struct attention_pass){.layer = pass->layer, .kernel = pass->kernel};
+        if (pass->producer == STEP_OF_WORKLOADS)
+            lay_out_alone(s, pass, &passes[i]);
+        else
+            join_parts(s, pass, &passes[i]);
     }
     make_plans(s, passes);
 }
@@ -548,10 +502,9 @@ static struct cost_work work_of(const struct steps *x, const struct attention_pa
         work.tokens += tokens;
         work.weighed += tokens * pass->plan->items[i].rows;
     }
-    uint64_t *appended = pass->k ? &work.appended : &work.generated;
     for (uint32_t i = 0; i < pass->append_count; i++)
-        *appended += pass->appends[i].count;
-    if (!pass->q)
+        *(pass->appends[i].k ? &work.appended : &work.generated) += pass->appends[i].count;
+    if (!pass->rows)
         work.generated += work.queries;
     return work;
 }
@@ -663,30 +616,6 @@ struct step *steps_poll(struct steps *x)
     return x->in_flight && attention_poll(x->attention, s->ticket) ? s : NULL;
 }
 
-/* Copy the outputs of the parts that lie side by side to where they belong. */
-static void scatter(struct step *s)
-{
-    const struct steps *x = s->of;
-    size_t bytes = q_row_bytes(x), heads = x->g->query_heads;
-    for (uint32_t p = 0; p < s->pass_count; p++) {
-        const struct pass *pass = &s->passes[p];
-        for (uint32_t i = pass->first; i != NO_PART; i = s->parts[i].next) {
-            const struct step_part *part = &s->parts[i].is;
-            size_t row = pass->first_row + s->parts[i].first_row;
-            uint32_t runs = part->places ? part->row_count : 1, rows = part->places ? 1 : part->row_count;
-            if (!part->o || part->in_place)
-                continue;
-            for (uint32_t r = 0; r < runs; r++) {
-                size_t to = part->places ? part->places[r].row : 0;
-                memcpy((uint8_t *)part->o + to * bytes, s->staging.o + (row + r) * bytes, rows * bytes);
-                if (part->lse)
-                    memcpy(part->lse + to * heads, s->staging.lse + (row + r) * heads,
-                           rows * heads * sizeof *part->lse);
-            }
-        }
-    }
-}
-
 /* One line for a step that took long. */
 static void note_slow(struct steps *x, const struct step *s)
 {
@@ -720,7 +649,6 @@ void step_retire(struct step *s)
     assert(x->in_flight && s == &x->slots[x->oldest]);
     struct attention_times times = attention_times(x->attention, s->ticket);
     s->cost = (struct step_cost){times.busy_s, s->bytes[STEP_OF_CLIENTS] + s->bytes[STEP_OF_WORKLOADS]};
-    scatter(s);
     if (s->estimate_us >= CORRECTED_US)
         cost_correct(&x->cost, s->estimate_us, s->cost.seconds * 1e6);
     note_slow(x, s);
@@ -943,35 +871,21 @@ static int make_tables(struct steps *x)
 static bool make_slot(struct steps *x, unsigned slot)
 {
     struct step *s = &x->slots[slot];
-    size_t rows = x->rows_max, q_bytes = rows * q_row_bytes(x), kv_bytes = rows * kv_row_room(x);
     s->of = x;
     s->slot = slot;
     s->passes = calloc(x->passes_max, sizeof *s->passes);
     s->parts = calloc(x->parts_max, sizeof *s->parts);
     s->copies.list = calloc(x->copies_max, sizeof *s->copies.list);
     s->table_rows = calloc(x->config->limits.sequences, sizeof *s->table_rows);
-    s->staging =
-        (struct staging){.q = step_host_memory(x, q_bytes),
-                         .o = step_host_memory(x, q_bytes),
-                         .k = step_host_memory(x, kv_bytes),
-                         .v = step_host_memory(x, kv_bytes),
-                         .lse = step_host_memory(x, rows * x->g->query_heads * sizeof *s->staging.lse)};
-    return s->passes && s->parts && s->copies.list && s->table_rows && s->staging.q && s->staging.o &&
-           s->staging.k && s->staging.v && s->staging.lse;
+    return s->passes && s->parts && s->copies.list && s->table_rows;
 }
 
-static void free_slot(struct steps *x, struct step *s)
+static void free_slot(struct step *s)
 {
-    size_t rows = x->rows_max;
     free(s->passes);
     free(s->parts);
     free(s->copies.list);
     free(s->table_rows);
-    step_free_host_memory(x, s->staging.q, rows * q_row_bytes(x));
-    step_free_host_memory(x, s->staging.o, rows * q_row_bytes(x));
-    step_free_host_memory(x, s->staging.k, rows * kv_row_room(x));
-    step_free_host_memory(x, s->staging.v, rows * kv_row_room(x));
-    step_free_host_memory(x, s->staging.lse, rows * x->g->query_heads * sizeof *s->staging.lse);
 }
 
 static bool make_lists(struct steps *x)
@@ -982,6 +896,7 @@ static bool make_lists(struct steps *x)
     x->rows = calloc(rows, sizeof *x->rows);
     x->append_room = calloc(rows, sizeof *x->append_room);
     x->appends = calloc(rows, sizeof *x->appends);
+    x->tensors = calloc(rows, sizeof *x->tensors);
     x->submitted = calloc(x->passes_max, sizeof *x->submitted);
     x->kv_copies = calloc(x->copies_max, sizeof *x->kv_copies);
     x->loose = calloc((size_t)STEPS_IN_FLIGHT * STEP_LOOSE_TABLES, sizeof *x->loose);
@@ -989,8 +904,8 @@ static bool make_lists(struct steps *x)
     x->used_in = calloc(tables, sizeof *x->used_in);
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         made &= make_slot(x, slot);
-    return made && x->row_room && x->rows && x->append_room && x->appends && x->submitted && x->kv_copies &&
-           x->loose && x->uses && x->used_in;
+    return made && x->row_room && x->rows && x->append_room && x->appends && x->tensors && x->submitted &&
+           x->kv_copies && x->loose && x->uses && x->used_in;
 }
 
 int steps_create(const struct steps_options *options, struct steps **result,
@@ -1029,10 +944,10 @@ void steps_destroy(struct steps *x)
             planner_destroy(x->windows[i].plans[plan]);
         planner_destroy(x->windows[i].order);
     }
-    for (unsigned slot = 0; x->attention && slot < STEPS_IN_FLIGHT; slot++)
-        free_slot(x, &x->slots[slot]);
-    void *const lists[] = {x->windows,   x->row_room,  x->rows, x->append_room, x->appends,
-                           x->submitted, x->kv_copies, x->uses, x->used_in,     x->loose};
+    for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
+        free_slot(&x->slots[slot]);
+    void *const lists[] = {x->windows,   x->tensors,   x->row_room, x->rows,    x->append_room, x->appends,
+                           x->submitted, x->kv_copies, x->uses,     x->used_in, x->loose};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
     block_tables_destroy(x->tables);

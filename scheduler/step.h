@@ -63,28 +63,24 @@ struct step_stats {
 enum step_producer { STEP_OF_CLIENTS, STEP_OF_WORKLOADS };
 
 /* What one producer has computed at one layer: appends, then attention. The arrays of appends and rows
- * stay as they are until the step is submitted, tensors until it is retired. */
+ * stay as they are until the step is submitted, tensors until it is retired. Those of workloads are passes by
+ * themselves, and so are slices. */
 struct step_part {
     enum step_producer producer;
     uint32_t layer;
     enum attention_kernel kernel;
-    const struct kv_append *appends; /* [append_count]; their sources are rows of k and v */
+    const struct kv_append *appends; /* [append_count] */
     uint32_t append_count;
-    const void *k, *v; /* [tokens][kv_heads][head_dim] of kv_dtype; NULL: generated */
-    uint32_t tokens;
-    enum dtype kv_dtype;
+    enum dtype kv_dtype;            /* of what they are given */
     const struct planner_row *rows; /* [row_count] */
     uint32_t row_count;
-    const void *q;                       /* [..][query_heads][head_dim]; NULL: generated */
+    const void *q;                       /* [..][query_heads][head_dim]; NULL, of workloads: generated */
     const struct value_source *q_source; /* [row_count] */
     void *o;                             /* [..][query_heads][head_dim]; NULL: a slice that others follow */
     float *lse;                          /* [..][query_heads]; NULL: not wanted */
     const struct planner_place *places;  /* [row_count] .row: which of q, o and lse; NULL: as they come */
-    const struct plan_slice *slice;      /* the part is a pass by itself; NULL: all of the rows' keys */
+    const struct plan_slice *slice;      /* NULL: all of the rows' keys */
     double cost_us;                      /* estimated: cost_us() */
-    /* The backend uses these tensors where they lie, and the part is a pass by itself: for parts so
-       large that copying them costs more than a pass, and for generated ones. */
-    bool in_place;
 };
 
 /* steps_create: open the backend, measure the roof, make the tables. Returns 0, ATTND_INVALID or

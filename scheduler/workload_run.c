@@ -757,7 +757,6 @@ static void add_layers(struct workload_run *d, struct step *step, uint32_t layer
                                        .row_count = f->row_count,
                                        .q_source = d->q_source,
                                        .o = slice->outputs + i * layer_bytes,
-                                       .in_place = true,
                                        .cost_us = layer_us(d, f, slice->first_layer + i)};
         step_add(step, &part);
     }
@@ -798,8 +797,7 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
 {
     struct slice *slice = &d->slices[step_slot(step)];
     struct round *f = &d->rounds[d->now];
-    struct step_part part = {
-        .producer = STEP_OF_WORKLOADS, .layer = f->next_layer, .o = slice->outputs, .in_place = true};
+    struct step_part part = {.producer = STEP_OF_WORKLOADS, .layer = f->next_layer, .o = slice->outputs};
     *slice = (struct slice){f, f->next_layer, 0, 0, 0, slice->outputs};
     bool began_done = f->appends.done == f->appends.count, last = true;
     if (!began_done)

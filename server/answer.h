@@ -7,7 +7,6 @@
 #include "server/http_server.h"
 
 struct render_context;
-struct staging;
 
 /* Writes the answer of a request that has succeeded into `x`. */
 typedef void (*answer_render)(struct http_exchange *x, const struct request *request,
@@ -17,7 +16,7 @@ struct answer {
     struct http_exchange *x; /* NULL: its client has gone */
     int http_status;         /* of success */
     answer_render render;    /* NULL: success has no body */
-    struct staging *staging; /* memory that its body lies in, and the request's arena with it; NULL: none */
+    uint32_t copied;         /* tensors of the body, since they were not where the backend can use them */
 
     bool wants_lse, wants_tensors; /* of what computes: lse; safetensors instead of JSON */
     bool columns;                  /* of a page of blocks: arrays instead of objects */

@@ -42,6 +42,7 @@ _Static_assert(LLHTTP_STRICT_MODE == 1, "llhttp accepts smuggled headers unless 
 
 enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
+    READ_MAX = 1 << 20, /* bytes of a body, of one read */
     OUTPUT_HEAD_BYTES_MAX = 1024,
     REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
     ACCEPT_BACKLOG = 511,
@@ -476,8 +477,9 @@ static int on_body(llhttp_t *parser, const char *at, size_t n)
         c->sink_refused = true;
         return HPE_USER;
     }
-    if (!c->exchange.sink)
-        memcpy(c->exchange.body_buffer + c->body_bytes, at, n);
+    char *to = c->exchange.body_buffer + c->body_bytes;
+    if (!c->exchange.sink && to != at) /* else it was read there */
+        memcpy(to, at, n);
     c->body_bytes += n;
     return 0;
 }
@@ -759,13 +761,36 @@ static void process(struct connection *c)
         answer(c);
 }
 
+/* `n` bytes more of the body are where they belong. */
+static void process_body(struct connection *c, size_t n)
+{
+    size_t used;
+    if (feed(c, c->exchange.body_buffer + c->body_bytes, n, &used) && c->complete)
+        answer(c);
+}
+
 /* ---- libuv's callbacks --------------------------------------------------------------------------- */
+
+/* What is still to come of a body that is read to where it is collected: one with a length, once what came with the
+ * head has been taken out of the input. */
+static size_t body_left(const struct connection *c)
+{
+    const struct http_exchange *x = &c->exchange;
+    if (c->phase != PHASE_BODY || x->sink || x->body_length == 0 || c->input_bytes > c->head_bytes)
+        return 0;
+    return (size_t)x->body_length - c->body_bytes;
+}
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
 {
     struct connection *c = handle->data;
+    size_t left = body_left(c);
     (void)suggested;
-    *buffer = uv_buf_init(c->input + c->input_bytes, (unsigned)(INPUT_BYTES - c->input_bytes));
+    if (left)
+        *buffer =
+            uv_buf_init(c->exchange.body_buffer + c->body_bytes, left < READ_MAX ? (unsigned)left : READ_MAX);
+    else
+        *buffer = uv_buf_init(c->input + c->input_bytes, (unsigned)(INPUT_BYTES - c->input_bytes));
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
@@ -789,8 +814,12 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         set_deadline(c, c->server->limits.body_timeout_s);
     if (c->phase == PHASE_BODY && c->deadline_ms > c->body_until_ms)
         c->deadline_ms = c->body_until_ms;
-    c->input_bytes += (size_t)n;
-    process(c);
+    if (body_left(c))
+        process_body(c, (size_t)n);
+    else {
+        c->input_bytes += (size_t)n;
+        process(c);
+    }
 }
 
 static void start_reading(struct connection *c)

@@ -52,7 +52,7 @@ struct http_exchange {
     size_t body_max;                  /* how much may come: begun may set both */
     bool wants_length;                /* set by begun: more would be taken if there were a Content-Length */
     void *upload;                     /* the sink's */
-    void *staging;                    /* of body_buffer, when begun has set it */
+    void *staging;                    /* the handler's: what body_buffer is, when begun has set it */
     struct json_writer reply;         /* the handler writes the body here, */
     char prefix[16];                  /* what the detail of a problem begins with */
     struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it

@@ -403,7 +403,7 @@ static enum exit_code serve(const struct config *config)
     d.watch.data = &d;
     enum exit_code code = start_engine(&d);
     if (code == EXIT_OK && (routes_create(&d.state) != 0 || json_arena_install() != 0)) {
-        fprintf(stderr, "attnd: no memory for limits.large_bodies of limits.body_bytes\n");
+        fprintf(stderr, "attnd: no memory for limits.calls answers\n");
         code = EXIT_UNAVAILABLE;
     }
     if (code == EXIT_OK) {

@@ -12,6 +12,8 @@ struct render_context {
     const struct config *config;
     const struct attention_info *backend;
     double roof_gb_per_s, uptime_s;
+    uint64_t tensors_copied;
+    size_t staging_used;
 };
 
 /* request_render: write the answer of `request` into `x`: a problem when it failed, else what its route

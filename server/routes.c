@@ -6,6 +6,7 @@
  * it is kept in its struct answer (answer.h). A new kind of request may have its two functions here. */
 #include "server/routes.h"
 
+#include "scheduler/staging.h"
 #include "server/answer.h"
 #include "server/body.h"
 #include "server/request_parse.h"
@@ -19,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 typedef void (*route_answer)(struct http_exchange *x, struct daemon_state *daemon);
 typedef int (*route_parse)(struct http_exchange *x, struct request *request, const struct config *config);
@@ -36,18 +36,13 @@ struct route {
 };
 
 enum {
-    UPLOADS_MAX = 8,         /* traces being read at a time; each may take 100 MiB while it is */
-    STAGING_SPARE = 8 << 20, /* for lists and outputs that are larger than what they answer */
+    UPLOADS_MAX = 8,       /* traces being read at a time; each may take 100 MiB while it is */
+    ARENA_SPARE = 4 << 20, /* of a large body's lists, which may be larger than they are in the body */
     DRAIN_DEADLINE_S = 30,
     DRAIN_DEADLINE_S_MAX = 86400
 };
 
-/* Memory for one large body and, behind it, the arena of its request. */
-struct staging {
-    uint8_t *bytes;
-    struct staging *next; /* while it is free */
-};
-
+static const char staging_in_use[] = "limits.staging_bytes are in use";
 static const double STALL_S_MAX = 10; /* without a sign of life from a busy engine */
 
 static void write_status(struct http_exchange *x, int http_status, const char *status)
@@ -133,7 +128,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "connections", config->limits.connections);
     json_uint(w, "json_bytes", HTTP_JSON_BYTES_MAX);
     json_uint(w, "body_bytes", config->limits.body_bytes);
-    json_uint(w, "large_bodies", config->limits.large_bodies);
+    json_uint(w, "staging_bytes", config->limits.staging_bytes);
     json_uint(w, "header_bytes", HTTP_HEAD_BYTES_MAX);
     json_uint(w, "headers", HTTP_HEADERS_MAX);
     json_uint(w, "url_bytes", HTTP_URL_BYTES_MAX);
@@ -303,26 +298,46 @@ static void refuse_busy(struct http_exchange *x, const char *what)
     http_problem(x, ATTND_BUSY, "%s", what);
 }
 
-static void release_staging(struct daemon_state *daemon, struct staging *staging)
-{
-    if (!staging)
-        return;
-    staging->next = daemon->free_staging;
-    daemon->free_staging = staging;
-}
-
 static void release_request(struct daemon_state *daemon, struct request *request)
 {
-    struct answer *answer = answer_of(request);
-    daemon->streams -= answer->streams;
-    release_staging(daemon, answer->staging);
-    answer->staging = NULL;
+    daemon->streams -= answer_of(request)->streams;
     engine_release(daemon->engine, request);
 }
 
 static void refuse_given_up(struct http_exchange *x, const struct daemon_state *daemon)
 {
     http_problem(x, ATTND_DEVICE, "%s; the daemon ends", daemon->given_up);
+}
+
+/* Room for the lists of a large body. */
+static bool enlarge_arena(struct request *request, uint64_t body_bytes)
+{
+    size_t bytes = (size_t)body_bytes + ARENA_SPARE;
+    uint8_t *arena = body_bytes > HTTP_BODY_BYTES_MAX ? request_tensor(request, bytes, 1) : request->arena;
+    if (!arena)
+        return false;
+    request->arena_bytes = arena == request->arena ? request->arena_bytes : bytes;
+    request->arena = arena;
+    return true;
+}
+
+/* Read the exchange into the request, which gets its staging memory; false: the answer is a problem. */
+static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
+                          struct request *request)
+{
+    bool room = enlarge_arena(request, x->staging ? x->body_length : 0);
+    int rc = room ? route->parse(x, request, daemon->config) : ATTND_BUSY;
+    daemon->tensors_copied += answer_of(request)->copied;
+    if (rc == 0)
+        room = request_make_outputs(request, &daemon->config->geometry) == 0;
+    if (!room)
+        refuse_busy(x, staging_in_use);
+    if (rc != 0 || !room)
+        return false;
+    if (x->staging)
+        request_adopt_tensor(request, x->staging);
+    x->staging = NULL;
+    return true;
 }
 
 /* Read the exchange into a request and hand it to the engine. */
@@ -343,17 +358,10 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
     request->id = id;
     *answer = (struct answer){.x = x, .http_status = route->http_status, .render = route->render};
     request->deadline_s = x->timeout_ms * 1e-3;
-    if (x->staging) {
-        size_t body_bytes = (size_t)daemon->config->limits.body_bytes;
-        answer->staging = x->staging;
-        request->arena = answer->staging->bytes + body_bytes;
-        request->arena_bytes = body_bytes + STAGING_SPARE;
-    }
-    if (route->parse(x, request, daemon->config) != 0) {
-        engine_release(daemon->engine, request); /* the staging memory stays the exchange's */
+    if (!read_exchange(x, daemon, route, request)) {
+        engine_release(daemon->engine, request);
         return;
     }
-    x->staging = NULL;
     if (answer->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
         workload_destroy(request->workload.workload); /* only requests on workloads stream */
         answer->streams = false;
@@ -398,23 +406,21 @@ void routes_handle(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     daemon->uploads -= x->upload != NULL;
     dispatch(x, daemon);
-    workload_parse_drop(x);              /* a trace that nobody took, since the request was refused; */
-    release_staging(daemon, x->staging); /* likewise */
+    workload_parse_drop(x); /* a trace that nobody took, since the request was refused; */
+    staging_give(engine_staging(daemon->engine), x->staging); /* likewise */
     x->staging = NULL;
 }
 
-/* Memory for a body that is larger than a connection's own. */
+/* Memory for a body with tensors. */
 static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 {
-    if (!daemon->free_staging) {
-        refuse_busy(x, "limits.large_bodies are under way");
+    x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->body_length);
+    if (!x->staging) {
+        refuse_busy(x, staging_in_use);
         return false;
     }
-    struct staging *staging = daemon->free_staging;
-    daemon->free_staging = staging->next;
-    x->staging = staging;
-    x->body_buffer = (char *)staging->bytes;
-    x->body_max = (size_t)daemon->config->limits.body_bytes;
+    x->body_buffer = x->staging;
+    x->body_max = (size_t)x->body_length;
     return true;
 }
 
@@ -434,9 +440,8 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     if (takes_tensors(x)) {
         x->wants_length = x->body_length == 0;
-        if (x->body_length > HTTP_BODY_BYTES_MAX && x->body_length <= daemon->config->limits.body_bytes)
-            return give_staging(x, daemon);
-        return true;
+        return x->body_length == 0 || x->body_length > daemon->config->limits.body_bytes ||
+               give_staging(x, daemon);
     }
     if (x->method != HTTP_METHOD_POST || !http_text_is(x->path, workloads_path))
         return true;
@@ -467,7 +472,7 @@ void routes_abandon(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     daemon->uploads -= x->upload != NULL;
     workload_parse_drop(x);
-    release_staging(daemon, x->staging);
+    staging_give(engine_staging(daemon->engine), x->staging);
     if (!request)
         return;
     answer_of(request)->x = NULL;
@@ -520,6 +525,8 @@ void routes_deliver(struct daemon_state *daemon)
     const struct render_context context = {.config = daemon->config,
                                            .backend = engine_backend(daemon->engine),
                                            .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
+                                           .tensors_copied = daemon->tensors_copied,
+                                           .staging_used = staging_used(engine_staging(daemon->engine)),
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct request *request;
     while ((request = engine_take(daemon->engine))) {
@@ -556,35 +563,18 @@ void routes_give_up(struct daemon_state *daemon, const char *why)
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
-/* A body, and an arena that has room for outputs of the same size. */
-static size_t staging_bytes(const struct daemon_state *daemon)
-{
-    return 2 * (size_t)daemon->config->limits.body_bytes + STAGING_SPARE;
-}
-
 int routes_create(struct daemon_state *daemon)
 {
-    uint32_t n = daemon->config->limits.large_bodies, requests = daemon->config->limits.calls;
-    daemon->staging = calloc(n, sizeof *daemon->staging);
+    uint32_t requests = daemon->config->limits.calls;
     daemon->answers = calloc(requests, sizeof *daemon->answers);
-    void *bytes = mmap(NULL, n * staging_bytes(daemon), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    daemon->staging_bytes = bytes == MAP_FAILED ? NULL : bytes;
-    if (!daemon->staging || !daemon->staging_bytes || !daemon->answers)
+    if (!daemon->answers)
         return ATTND_NO_MEMORY;
     for (uint32_t i = 0; i < requests; i++)
         engine_request(daemon->engine, i)->cookie = &daemon->answers[i];
-    for (uint32_t i = n; i-- > 0;) {
-        daemon->staging[i].bytes = daemon->staging_bytes + i * staging_bytes(daemon);
-        release_staging(daemon, &daemon->staging[i]);
-    }
     return 0;
 }
 
 void routes_destroy(struct daemon_state *daemon)
 {
-    if (daemon->staging_bytes)
-        munmap(daemon->staging_bytes, daemon->config->limits.large_bodies * staging_bytes(daemon));
-    free(daemon->staging);
     free(daemon->answers);
 }

@@ -5,27 +5,24 @@
 #include "scheduler/engine.h"
 #include "server/http_server.h"
 
-struct staging;
-
 /* What requests are answered from; owned by main, lives as long as the server. Loop thread. */
 struct daemon_state {
     const struct config *config;
     struct engine *engine;
     uint64_t started_ns; /* uv_hrtime() */
     bool draining;
-    const char *given_up;                   /* why the engine answers no more requests; NULL: it does */
-    uint32_t streams;                       /* requests that streamed answers keep */
-    uint32_t uploads;                       /* traces being read */
-    struct staging *staging, *free_staging; /* [limits.large_bodies], made by routes_create() */
-    uint8_t *staging_bytes;
-    struct answer *answers; /* [limits.calls], of the engine's requests; likewise */
+    const char *given_up;    /* why the engine answers no more requests; NULL: it does */
+    uint32_t streams;        /* requests that streamed answers keep */
+    uint32_t uploads;        /* traces being read */
+    uint64_t tensors_copied; /* of bodies, since they were not where they can be used */
+    struct answer *answers;  /* [limits.calls], of the engine's requests, made by routes_create() */
 
     /* begin to drain, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);
     void *cookie;
 };
 
-/* routes_create, _destroy: the memory for large bodies. Returns 0 or ATTND_NO_MEMORY. */
+/* routes_create, _destroy: what is kept of requests. Returns 0 or ATTND_NO_MEMORY. */
 MUST_USE int routes_create(struct daemon_state *daemon);
 void routes_destroy(struct daemon_state *daemon);
 

@@ -11,6 +11,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { TENSOR_ALIGNMENT = 8 }; /* attention.h */
+
 /* A body being read. */
 struct tensor_body {
     struct http_exchange *x;
@@ -130,15 +132,22 @@ static int read_tokens(struct tensor_body *b, const char *name, uint64_t n, cons
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
-/* The data of a tensor: where it lies, or a copy. NULL: it does not fit. */
+/* The data of a tensor: where it lies, or a copy. NULL: there is no room. */
 static const void *take_data(struct tensor_body *b, const struct safetensor *t)
 {
-    if (b->x->staging)
+    if (b->x->staging && (uintptr_t)t->data % TENSOR_ALIGNMENT == 0)
         return t->data;
-    void *copy = request_alloc(b->request, t->end - t->begin, 1);
+    answer_of(b->request)->copied++;
+    void *copy = request_tensor(b->request, t->end - t->begin, 1);
     if (copy)
         memcpy(copy, t->data, t->end - t->begin);
     return copy;
+}
+
+static int refuse_no_room(const struct tensor_body *b)
+{
+    http_problem(b->x, ATTND_BUSY, "limits.staging_bytes are in use");
+    return ATTND_BUSY;
 }
 
 /* A tensor [n][heads][head_dim], all finite; with `layered`, [layers] may come before. Its format is
@@ -164,7 +173,7 @@ static int read_rows(struct tensor_body *b, const char *name, bool required, uin
     size_t elements = (size_t)n * heads * g->head_dim * (all ? g->layers : 1);
     *rows = take_data(b, t);
     if (!*rows)
-        return refuse(b, name, "is too large");
+        return refuse_no_room(b);
     size_t bad = numeric_first_nonfinite(*dtype, *rows, elements);
     if (bad == elements)
         return 0;
@@ -436,12 +445,11 @@ int tensor_parse_states(struct http_exchange *x, struct request *request, const 
         lse->shape[1] != request->merge.rows || lse->shape[2] != g->query_heads)
         return refuse(&b, "lse", wants);
     size_t heads = (size_t)request->merge.states * request->merge.rows * g->query_heads;
-    float *values = request_alloc(request, heads, sizeof *values);
+    const float *values = take_data(&b, lse);
     request->merge.o = take_data(&b, o);
     request->merge.lse = values;
     if (!values || !request->merge.o)
-        return refuse(&b, "o", "is too large");
-    memcpy(values, lse->data, heads * sizeof *values);
+        return refuse_no_room(&b);
     for (size_t i = 0; i < heads; i++) {
         if (!(values[i] < INFINITY))
             return refuse(&b, "lse", "wants numbers, or minus infinity for a state without keys");

@@ -148,17 +148,17 @@ static void write_outputs(const struct cpu_backend *b, struct scratch *s, const 
     const struct model_constants *c = b->options.constants;
     uint32_t group = geometry_group(g);
     float v_scale = c->v_scale[(size_t)pass->layer * g->kv_heads + kv_head], lse;
+    const struct attention_row to = attention_row_of(pass, g, row);
     for (uint32_t i = 0; i < group; i++) {
         uint32_t head = kv_head * group + i;
-        size_t at = (size_t)row * g->query_heads + head;
         const float *sink = c->sinks ? &c->sinks[(size_t)pass->layer * g->query_heads + head] : NULL;
         b->kernels->finish(g->head_dim, states, first + i, sink, v_scale, s->o, &lse);
         if (FAULTY(FAULT_NOT_A_NUMBER) && row == 0)
             s->o[0] = NAN;
         numeric_from_float(g->dtype, s->o, g->head_dim,
-                           (uint8_t *)pass->o + at * g->head_dim * dtype_bytes(g->dtype));
-        if (pass->lse)
-            pass->lse[at] = lse;
+                           (uint8_t *)to.o + (size_t)head * g->head_dim * dtype_bytes(g->dtype));
+        if (to.lse)
+            to.lse[head] = lse;
     }
 }
 
@@ -318,12 +318,17 @@ static void run_merge(const struct cpu_backend *b, struct scratch *s, const stru
 static void run_append(const struct cpu_backend *b, const struct attention_pass *pass,
                        const struct kv_append *append, uint32_t piece)
 {
+    const struct geometry *g = b->options.geometry;
     struct kv_append part = *append;
     uint32_t skip = piece * TASK_TOKENS;
     if (skip >= append->count)
         return;
     part.position += skip;
-    part.source += skip;
+    if (append->k) {
+        size_t bytes = (size_t)skip * g->kv_heads * g->head_dim * dtype_bytes(pass->source_dtype);
+        part.k = (const uint8_t *)append->k + bytes;
+        part.v = (const uint8_t *)append->v + bytes;
+    }
     part.count = append->count - skip < TASK_TOKENS ? append->count - skip : TASK_TOKENS;
     kv_pool_append(&b->pool, b->options.constants, pass, &part,
                    b->step->tables + (uint64_t)append->table * b->step->stride);

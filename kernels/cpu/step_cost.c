@@ -49,10 +49,9 @@ static double rows_ns(const struct step_rates *r, const struct geometry *g, uint
 static double appends_ns(const struct step_rates *r, const struct geometry *g,
                          const struct attention_pass *pass, double enough)
 {
-    bool as_it_is = pass->k && pass->source_dtype == g->kv_dtype;
     double ns = 0;
     for (uint32_t i = 0; i < pass->append_count && ns < enough; i++)
-        ns += rows_ns(r, g, pass->appends[i].count, as_it_is);
+        ns += rows_ns(r, g, pass->appends[i].count, pass->appends[i].k && pass->source_dtype == g->kv_dtype);
     return ns;
 }
 
@@ -62,7 +61,7 @@ static double item_ns(const struct step_rates *r, const struct geometry *g, cons
     uint64_t keys = plan_item_tokens(pass->plan, item, g->window[pass->layer]);
     uint64_t columns = (uint64_t)item->rows * g->query_heads;
     return (double)(keys * g->kv_heads) * r->key_ns + (double)(keys * columns) * r->column_ns +
-           (double)columns * r->head_ns + (pass->q ? 0 : generated_ns(r, g, columns));
+           (double)columns * r->head_ns + (pass->rows ? 0 : generated_ns(r, g, columns));
 }
 
 static double pass_ns(const struct step_rates *r, const struct geometry *g, const struct attention_pass *pass,
@@ -133,15 +132,19 @@ static double time_trial(const struct trial *t, double *read)
     const struct geometry *g = t->g;
     uint32_t entries = (t->keys + g->block_size - 1) / g->block_size;
     struct plan_row rows[TRIAL_COLUMNS];
+    struct attention_row tensors[TRIAL_COLUMNS];
     uint32_t item_rows[TRIAL_COLUMNS];
+    size_t bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
     for (uint32_t i = 0; i < t->rows; i++) {
         rows[i] = (struct plan_row){0, t->keys};
+        tensors[i] =
+            (struct attention_row){.q = (const uint8_t *)t->q + i * bytes, .o = (uint8_t *)t->o + i * bytes};
         item_rows[i] = i;
     }
     const struct plan_item item = {.chunks = 1, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
     const struct plan plan = {
         .rows = rows, .items = &item, .item_rows = item_rows, .row_count = t->rows, .item_count = 1};
-    const struct attention_pass pass = {.plan = &plan, .q = t->q, .o = t->o};
+    const struct attention_pass pass = {.plan = &plan, .rows = tensors};
     const struct attention_step step = {
         .tables = t->table, .stride = entries, .passes = &pass, .pass_count = 1};
     double best = INFINITY, begin = clock_s();

@@ -115,9 +115,8 @@ static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,       b->q,
-                               b->k,          b->v,           b->sinks,      b->alibi,
-                               b->k_scale,    b->v_scale,     b->partial_ml, b->partial_o};
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,    b->q,          b->sinks,
+                               b->alibi,      b->k_scale,     b->v_scale, b->partial_ml, b->partial_o};
     (void)d->cu.cuCtxSetCurrent(d->context);
     if (!cuda_failed(d))
         cuda_await_stream(d, d->stream, "what was issued before the end");
@@ -379,8 +378,6 @@ static int take_memory(struct cuda_backend *b)
         b->o[i] = cuda_allocate(d, o->rows_max * row_bytes, "o");
         b->lse[i] = cuda_allocate(d, (uint64_t)o->rows_max * g->query_heads * sizeof(float), "lse");
     }
-    b->k = cuda_allocate(d, CUDA_GIVEN_BYTES, "k");
-    b->v = cuda_allocate(d, CUDA_GIVEN_BYTES, "v");
     b->partial_ml = cuda_allocate(d, heads * 2 * sizeof(float), "partial states");
     b->partial_o = cuda_allocate(d, heads * g->head_dim * sizeof(float), "partial states");
     b->k_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
@@ -402,7 +399,7 @@ static size_t plan_bytes_max(const struct cuda_backend *b)
     size_t item_rows = rows + b->options.partials_max;
     return item_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_item) + sizeof(struct cuda_item_row) +
                         sizeof(struct plan_part)) +
-           rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct value_source)) +
+           rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct cuda_host_row)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;
 }
 

@@ -10,8 +10,7 @@
 #include "kernels/kv_pool.h"
 
 enum {
-    CUDA_GIVEN_BYTES = 64 << 20, /* of k and v that are being appended, each, on the device */
-    CUDA_PASS_OPERATIONS = 64,   /* of a pass, at most, without its appends */
+    CUDA_PASS_OPERATIONS = 64, /* of a pass, at most, without its appends */
     CUDA_WIDTHS_MAX = 5,
     CUDA_MEMBER_SIZES = 3,      /* 1, 2 and CUDA_MEMBERS_MAX members */
     CUDA_PREPARED_MAX = 8,      /* plans of a step that are remembered: one a window */
@@ -83,7 +82,7 @@ struct cuda_backend {
     CUdeviceptr maps;             /* the pool as the copy engine sees it, two CUtensorMaps; 0: not used */
     uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct cuda_known_row *known; /* [table_rows] */
-    CUdeviceptr q, k, v, partial_ml, partial_o;
+    CUdeviceptr q, partial_ml, partial_o;
     CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
     unsigned side;
     CUdeviceptr sinks, alibi, k_scale, v_scale;

@@ -101,7 +101,7 @@ static void submit(struct cuda_self_test *t)
     const struct plan plan = {rows,           items,     item_rows, &merge, parts,
                               CUDA_TEST_ROWS, 1 + chunk, 1,         chunk,  NULL};
     assert(!plan_fault(&plan, g->window[0]));
-    const struct kv_append append = {0, 0, CUDA_TEST_KEYS, 0, test_values};
+    const struct kv_append append = {.count = CUDA_TEST_KEYS, .generated = test_values};
     const struct value_source q_source[CUDA_TEST_ROWS] = {test_values, test_values};
     const struct attention_pass pass = {
         .appends = &append, .append_count = 1, .plan = &plan, .q_source = q_source, .o = t->o};

@@ -1,7 +1,10 @@
 /* cuda_step.c - what a step does on the GPU, written down in a queue (queue.h) and issued together:
  *
  *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)
- *   for each pass:  k, v -> append;  q (copied or generated) -> items -> merges -> o, lse
+ *   for each pass:  append;  q (loaded or generated) -> items -> merges -> o, lse (stored or copied)
+ *
+ * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of addresses: so
+ * launches do not grow with requests. Outputs of workloads, which lie together, are copied beside the next pass.
  *
  * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
  * version is another than the last time it was named, and otherwise from where it was known to
@@ -150,61 +153,33 @@ static void make_swaps(struct cuda_backend *b, const struct attention_step *step
 
 /* ---- appends ------------------------------------------------------------------------------------- */
 
-/* Write down `n` appends of `tokens` tokens in all, which lie in the control buffer. */
-static void launch_appends(struct cuda_backend *b, const struct attention_pass *pass,
-                           const struct cuda_append *appends, uint32_t n, uint32_t tokens)
-{
-    uint64_t first = (uint64_t)pass->layer * b->options.geometry->kv_heads * sizeof(float);
-    if (n == 0)
-        return;
-    const struct cuda_append_pass p = {.pool = b->pool,
-                                       .appends = cuda_queue_address(&b->queue, appends),
-                                       .append_count = n,
-                                       .layer = pass->layer,
-                                       .k = pass->k ? b->k : 0,
-                                       .v = pass->k ? b->v : 0,
-                                       .source_dtype = pass->source_dtype,
-                                       .k_scale = b->k_scale + first,
-                                       .v_scale = b->v_scale + first};
-    cuda_queue_launch(&b->queue, KERNEL_APPEND, cuda_grid_of(tokens, CUDA_THREADS), &p, sizeof p);
-}
-
-/* Appends of given k and v are cut where the device's room for k and v ends; each piece is copied to
- * its place there first. */
 static void add_appends(struct cuda_backend *b, const struct attention_pass *pass)
 {
-    const struct geometry *g = b->options.geometry;
     struct cuda_queue *q = &b->queue;
-    size_t row_bytes = (size_t)g->kv_heads * g->head_dim * dtype_bytes(pass->source_dtype);
-    uint32_t room = pass->k ? (uint32_t)(CUDA_GIVEN_BYTES / row_bytes) : UINT32_MAX, tokens = 0, n = 0;
-    struct cuda_append *appends = NULL;
+    uint64_t scales = (uint64_t)pass->layer * b->options.geometry->kv_heads * sizeof(float);
+    uint32_t tokens = 0;
+    cuda_queue_reserve(q, pass->append_count * sizeof(struct cuda_append), 1);
+    struct cuda_append *appends = cuda_queue_take(q, pass->append_count, sizeof *appends);
     for (uint32_t i = 0; i < pass->append_count; i++) {
         const struct kv_append *append = &pass->appends[i];
-        for (uint32_t done = 0, count; done < append->count; done += count) {
-            if (!appends || tokens == room) {
-                launch_appends(b, pass, appends, n, tokens);
-                cuda_queue_reserve(q, (pass->append_count - i) * sizeof *appends, 4);
-                appends = cuda_queue_take(q, pass->append_count - i, sizeof *appends);
-                n = tokens = 0;
-            }
-            count = smaller(append->count - done, room - tokens);
-            appends[n++] = (struct cuda_append){.first = tokens,
-                                                .count = count,
-                                                .table = append->table,
-                                                .position = append->position + done,
-                                                .source = tokens,
-                                                .generated = append->generated};
-            if (pass->k) {
-                size_t from = (size_t)(append->source + done) * row_bytes;
-                cuda_queue_copy_in(q, b->k + tokens * row_bytes, (const uint8_t *)pass->k + from,
-                                   count * row_bytes);
-                cuda_queue_copy_in(q, b->v + tokens * row_bytes, (const uint8_t *)pass->v + from,
-                                   count * row_bytes);
-            }
-            tokens += count;
-        }
+        assert(!append->k || cuda_is_pinned(&b->device, append->k, 1));
+        appends[i] = (struct cuda_append){.first = tokens,
+                                          .count = append->count,
+                                          .table = append->table,
+                                          .position = append->position,
+                                          .k = (uintptr_t)append->k,
+                                          .v = (uintptr_t)append->v,
+                                          .generated = append->generated};
+        tokens += append->count;
     }
-    launch_appends(b, pass, appends, n, tokens);
+    const struct cuda_append_pass p = {.pool = b->pool,
+                                       .appends = cuda_queue_address(q, appends),
+                                       .append_count = pass->append_count,
+                                       .layer = pass->layer,
+                                       .source_dtype = pass->source_dtype,
+                                       .k_scale = b->k_scale + scales,
+                                       .v_scale = b->v_scale + scales};
+    cuda_queue_launch(q, KERNEL_APPEND, cuda_grid_of(tokens, CUDA_THREADS), &p, sizeof p);
 }
 
 /* ---- attention ----------------------------------------------------------------------------------- */
@@ -632,6 +607,48 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
     }
 }
 
+/* Write down which rows of the host are loaded or stored. */
+static struct cuda_rows_pass put_rows(struct cuda_backend *b, const struct attention_pass *pass)
+{
+    uint32_t n = pass->plan->row_count;
+    struct cuda_host_row *rows = cuda_queue_take(&b->queue, n, sizeof *rows);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct attention_row *row = &pass->rows[i];
+        rows[i] = (struct cuda_host_row){(uintptr_t)row->q, (uintptr_t)row->o, (uintptr_t)row->lse};
+    }
+    assert(cuda_is_pinned(&b->device, pass->rows[0].q, 1));
+    return (struct cuda_rows_pass){.rows = cuda_queue_address(&b->queue, rows)};
+}
+
+static void launch_rows(struct cuda_backend *b, enum cuda_kernel kernel, uint32_t n,
+                        struct cuda_rows_pass pass, CUdeviceptr tensor, CUdeviceptr lse)
+{
+    const struct geometry *g = b->options.geometry;
+    size_t vectors = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype) / CUDA_VECTOR_BYTES;
+    struct cuda_grid grid = cuda_grid_of(n, CUDA_THREADS);
+    grid.y = (uint32_t)((vectors + CUDA_ROW_VECTORS - 1) / CUDA_ROW_VECTORS);
+    grid.overlaps = 1;
+    pass.tensor = tensor;
+    pass.lse = lse;
+    cuda_queue_launch(&b->queue, kernel, grid, &pass, sizeof pass);
+}
+
+/* Copy the outputs of a pass while the next one is computed. */
+static void copy_outputs(struct cuda_backend *b, const struct attention_pass *pass,
+                         const struct cuda_attend_pass *p)
+{
+    const struct geometry *g = b->options.geometry;
+    struct cuda_queue *q = &b->queue;
+    size_t heads = (size_t)pass->plan->row_count * g->query_heads;
+    cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
+    cuda_queue_begin_copies(q, b->side);
+    cuda_queue_copy_out(q, pass->o, p->o, heads * g->head_dim * dtype_bytes(g->dtype));
+    if (pass->lse)
+        cuda_queue_copy_out(q, pass->lse, p->lse, heads * sizeof(float));
+    cuda_queue_end_copies(q, b->side);
+    b->side = (b->side + 1) % CUDA_SIDES;
+}
+
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,
                          const struct attention_pass *pass)
 {
@@ -642,13 +659,14 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     if (next && (!next->plan || next->plan->row_count == 0))
         next = NULL;
     struct cuda_queue *q = &b->queue;
-    size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    struct cuda_rows_pass rows = {0};
     cuda_queue_reserve(q, q->control_bytes / 2, CUDA_PASS_OPERATIONS); /* more than any plan is */
     const struct cuda_prepared_plan *prepared = prepare_plan(b, step, plan, g->window[pass->layer]);
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
     cuda_queue_await_side(q, b->side);
-    if (pass->q) {
-        cuda_queue_copy_in(q, b->q, pass->q, plan->row_count * row_bytes);
+    if (pass->rows) {
+        rows = put_rows(b, pass);
+        launch_rows(b, KERNEL_LOAD_Q, plan->row_count, rows, p.q, 0);
     } else {
         p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
         cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
@@ -657,13 +675,10 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
         launch_paged(b, plan, &p, pass->kernel);
     else
         launch_attention(b, prepared, &p, next);
-    cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
-    cuda_queue_begin_copies(q, b->side);
-    cuda_queue_copy_out(q, pass->o, p.o, plan->row_count * row_bytes);
-    if (pass->lse)
-        cuda_queue_copy_out(q, pass->lse, p.lse, (size_t)plan->row_count * g->query_heads * sizeof(float));
-    cuda_queue_end_copies(q, b->side);
-    b->side = (b->side + 1) % CUDA_SIDES;
+    if (!pass->rows)
+        copy_outputs(b, pass, &p);
+    else if (pass->rows[0].o)
+        launch_rows(b, KERNEL_STORE_ROWS, plan->row_count, rows, p.o, p.lse);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */

@@ -87,15 +87,14 @@ void cuda_free(struct cuda_device *d, CUdeviceptr address)
 void *cuda_host_memory(struct cuda_device *d, size_t bytes)
 {
     void *memory = NULL;
+    int place = 0;
+    while (place < CUDA_PINNED_MAX && d->pinned[place].memory)
+        place++;
     cuda_enter(d);
-    if (cuda_failed(d) || d->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
+    if (cuda_failed(d) || place == CUDA_PINNED_MAX ||
+        d->cu.cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
         return NULL;
-    for (int i = 0; i < CUDA_PINNED_MAX; i++) {
-        if (!d->pinned[i].memory) { /* without a place it is memory like any other */
-            d->pinned[i] = (struct cuda_pinned){memory, bytes};
-            break;
-        }
-    }
+    d->pinned[place] = (struct cuda_pinned){memory, bytes};
     return memory;
 }
 

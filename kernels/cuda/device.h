@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-enum { CUDA_PINNED_MAX = 32 };
+enum { CUDA_PINNED_MAX = 64 };
 
 struct cuda_pinned {
     const uint8_t *memory;

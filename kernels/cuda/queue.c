@@ -23,7 +23,6 @@ const char *const cuda_kernel_names[KERNEL_COUNT] = {
 enum kind {
     LAUNCH,
     COPY_IN,
-    COPY_BACK,
     COPY_OUT,     /* on the stream of copies, like */
     BEGIN_COPIES, /* wait there for what is computed, for the outputs of `side`; */
     END_COPIES,   /* they are copied; */
@@ -90,11 +89,8 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
         cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, d->stream),
                    "copying %zu bytes to the GPU", x->bytes);
         break;
-    case COPY_BACK:
     case COPY_OUT:
-        cuda_holds(d,
-                   d->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes,
-                                              x->kind == COPY_OUT ? d->copies : d->stream),
+        cuda_holds(d, d->cu.cuMemcpyDtoHAsync_v2(x->host, x->device, x->bytes, d->copies),
                    "copying %zu bytes from the GPU", x->bytes);
         break;
     case BEGIN_COPIES:
@@ -142,19 +138,6 @@ static void put_stamp(struct cuda_queue *q, uint64_t *to)
 }
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
-
-/* Whether a list is worth a graph and can be one. */
-static bool fits_graph(const struct cuda_queue *q, const struct cuda_operations *list)
-{
-    if (list->count < GRAPH_OPERATIONS)
-        return false;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct cuda_operation *x = &list->list[i];
-        if ((x->kind == COPY_IN || x->kind == COPY_OUT) && !cuda_is_pinned(q->d, x->host, x->bytes))
-            return false;
-    }
-    return true;
-}
 
 /* Record a list; NULL after a failure. */
 static CUgraph record(struct cuda_queue *q, const struct cuda_operations *list)
@@ -250,7 +233,7 @@ static void issue_all(struct cuda_queue *q)
             add_to(&q->passes, AWAIT_SIDE)->side = side;
         q->side_used[side] = false;
     }
-    if (fits_graph(q, &q->passes))
+    if (q->passes.count >= GRAPH_OPERATIONS)
         issue_graph(q);
     else
         issue_list(q, &q->passes);
@@ -333,11 +316,6 @@ void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, 
 void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes)
 {
     add_copy(q, COPY_OUT, from, to, bytes);
-}
-
-void cuda_queue_copy_back(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes)
-{
-    add_copy(q, COPY_BACK, from, to, bytes);
 }
 
 void cuda_queue_await_side(struct cuda_queue *q, unsigned side)

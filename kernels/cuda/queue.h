@@ -10,8 +10,7 @@
  * The passes are issued as one graph if they are many, since a launch costs the host up to 10 us where
  * it runs in a virtual machine. Their control data comes first in the buffer and so lies at the same
  * addresses step after step: a decode step mostly repeats the one before it, and its graph with it.
- * Otherwise the graph is recorded again, and updated in place if it still has the same form. Outputs
- * must be in pinned memory for that.
+ * Otherwise the graph is recorded again, and updated in place if it still has the same form.
  *
  * Engine thread only. */
 #ifndef KERNELS_CUDA_QUEUE_H
@@ -31,6 +30,8 @@ enum {
     XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                      \
     XX(KERNEL_APPEND, "append")                                                                              \
     XX(KERNEL_GENERATE_Q, "generate_q")                                                                      \
+    XX(KERNEL_LOAD_Q, "load_q")                                                                              \
+    XX(KERNEL_STORE_ROWS, "store_rows")                                                                      \
     XX(KERNEL_COMPARE_KV, "compare_kv")                                                                      \
     XX(KERNEL_READ_KV, "read_kv")                                                                            \
     XX(KERNEL_MERGE_STATES, "merge_states")                                                                  \
@@ -153,9 +154,6 @@ struct cuda_grid {
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
-
-/* cuda_queue_copy_back: to the host, in its turn among the kernels, unlike outputs. */
-void cuda_queue_copy_back(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes);
 
 /* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls, which come
  * right after cuda_queue_begin(). A GPU makes copies of one direction in the order in which they

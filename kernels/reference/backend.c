@@ -42,18 +42,18 @@ static void run_row(const struct reference_backend *b, const struct attention_st
 {
     const struct geometry *g = b->options.geometry;
     const struct plan_row *r = &pass->plan->rows[row];
+    const struct attention_row to = attention_row_of(pass, g, row);
     struct row_source source = {&b->pool, step->tables + (uint64_t)r->table * step->stride, pass->layer};
     for (uint32_t head = 0; head < g->query_heads; head++) {
         float q[HEAD_DIM_MAX];
         double o[HEAD_DIM_MAX], lse;
-        size_t at = (size_t)row * g->query_heads + head;
         if (r->keys) /* a generated q is that of the row's position, and a row without keys has none */
             kv_pool_load_q(g, pass, row, head, q);
         reference_row(g, b->options.constants, pass->layer, r->keys, head, q, load_kv, &source, o, &lse);
         for (uint32_t d = 0; d < g->head_dim; d++)
-            numeric_store(g->dtype, pass->o, at * g->head_dim + d, (float)o[d]);
-        if (pass->lse)
-            pass->lse[at] = (float)lse;
+            numeric_store(g->dtype, to.o, (size_t)head * g->head_dim + d, (float)o[d]);
+        if (to.lse)
+            to.lse[head] = (float)lse;
     }
 }
 

@@ -172,10 +172,12 @@ static bool fill(struct world *x)
     struct kv_append *appends = make_array(w->sequences + 1, sizeof *appends);
     uint32_t n = 0;
     if (w->shared)
-        appends[n++] = (struct kv_append){0, 0, w->shared, 0, source_of(x, 0, 0)};
+        appends[n++] = (struct kv_append){.count = w->shared, .generated = source_of(x, 0, 0)};
     for (uint32_t s = 0; s < w->sequences; s++)
-        appends[n++] =
-            (struct kv_append){s, w->shared, x->lengths[s] - w->shared, 0, source_of(x, s, w->shared)};
+        appends[n++] = (struct kv_append){.table = s,
+                                          .position = w->shared,
+                                          .count = x->lengths[s] - w->shared,
+                                          .generated = source_of(x, s, w->shared)};
     for (uint32_t s = 0; s < w->sequences; s++) {
         x->sources[s] = source_of(x, s, w->shared);
         x->uses[s] = (struct table_use){s, (x->lengths[s] + w->block_size - 1) / w->block_size, 1};

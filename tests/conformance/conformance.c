@@ -94,7 +94,8 @@ struct instance {
     uint64_t steps;      /* so far */
     uint8_t *buffer, *o; /* o lies between guard bytes */
     float *lse;          /* likewise, behind it */
-    size_t o_bytes, lse_bytes;
+    uint8_t *q;          /* the world's */
+    size_t o_bytes, lse_bytes, buffer_bytes;
 };
 
 static char fault[512];
@@ -115,6 +116,15 @@ static bool __attribute__((format(printf, 1, 2))) broken(const char *format, ...
 static void *make_array(size_t n, size_t size)
 {
     void *array = calloc(n + 1, size);
+    if (!array)
+        abort();
+    return array;
+}
+
+/* Memory for tensors. */
+static void *make_host_array(struct attention *attention, size_t bytes)
+{
+    void *array = attention_host_memory(attention, bytes + 1);
     if (!array)
         abort();
     return array;
@@ -407,22 +417,18 @@ static bool poison(struct instance *x)
     const struct world *w = x->w;
     uint32_t tokens = w->blocks * w->g.block_size, *all = make_array(w->blocks, sizeof *all);
     size_t bytes = (size_t)tokens * w->g.kv_heads * w->g.head_dim * dtype_bytes(w->g.kv_dtype);
-    uint8_t *nan = make_array(bytes, 1);
+    uint8_t *nan = make_host_array(x->attention, bytes);
     memset(nan, 0xff, bytes); /* a NaN in every format */
     for (uint32_t i = 0; i < w->blocks; i++)
         all[i] = i;
-    const struct kv_append append = {.count = tokens};
+    const struct kv_append append = {.count = tokens, .k = nan, .v = nan};
     struct attention_pass passes[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++)
-        passes[layer] = (struct attention_pass){.layer = layer,
-                                                .appends = &append,
-                                                .append_count = 1,
-                                                .k = nan,
-                                                .v = nan,
-                                                .source_dtype = w->g.kv_dtype};
+        passes[layer] = (struct attention_pass){
+            .layer = layer, .appends = &append, .append_count = 1, .source_dtype = w->g.kv_dtype};
     struct attention_step step = {.tables = all, .stride = w->blocks, .passes = passes, .pass_count = LAYERS};
     bool ok = run_step(x, &step, 1);
-    free(nan);
+    attention_free_host_memory(x->attention, nan, bytes + 1);
     free(all);
     return ok;
 }
@@ -435,8 +441,8 @@ static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t
     enum dtype dtype = w->source == SOURCE_KV_DTYPE ? w->g.kv_dtype : w->g.dtype;
     size_t row_bytes = w->g.head_dim * dtype_bytes(dtype),
            tensor_bytes = (size_t)n * w->g.kv_heads * row_bytes;
-    uint8_t *data = make_array(2 * LAYERS * tensor_bytes, 1);
-    const struct kv_append append = {s, first, n, 0, {SEED, content}};
+    uint8_t *data = make_host_array(x->attention, 2 * LAYERS * tensor_bytes);
+    struct kv_append appends[LAYERS];
     struct attention_pass passes[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         uint8_t *tensor[3] = {NULL, data + 2 * layer * tensor_bytes, data + (2 * layer + 1) * tensor_bytes};
@@ -447,12 +453,15 @@ static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t
             handed_in(w, content, first + token, layer, which, head, row);
             numeric_from_float(dtype, row, w->g.head_dim, tensor[which] + i / 2 * row_bytes);
         }
-        passes[layer] = (struct attention_pass){.layer = layer,
-                                                .appends = &append,
-                                                .append_count = n > 0,
-                                                .k = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_K],
-                                                .v = w->source == SOURCE_GENERATED ? NULL : tensor[VALUES_V],
-                                                .source_dtype = dtype};
+        bool given = w->source != SOURCE_GENERATED;
+        appends[layer] = (struct kv_append){.table = s,
+                                            .position = first,
+                                            .count = n,
+                                            .k = given ? tensor[VALUES_K] : NULL,
+                                            .v = given ? tensor[VALUES_V] : NULL,
+                                            .generated = {SEED, content}};
+        passes[layer] = (struct attention_pass){
+            .layer = layer, .appends = &appends[layer], .append_count = n > 0, .source_dtype = dtype};
     }
     struct attention_step step = {.tables = x->tables,
                                   .stride = w->stride,
@@ -461,7 +470,7 @@ static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t
                                   .passes = passes,
                                   .pass_count = LAYERS};
     bool ok = run_step(x, &step, w->shape->count);
-    free(data);
+    attention_free_host_memory(x->attention, data, 2 * LAYERS * tensor_bytes + 1);
     return ok;
 }
 
@@ -530,10 +539,13 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
         cpu_backend_wake_from(x->attention, 0); /* also for steps as small as these */
     x->o_bytes = (size_t)w->row_count * w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
     x->lse_bytes = (size_t)w->row_count * w->g.query_heads * sizeof *x->lse;
-    x->buffer = make_array(x->o_bytes + x->lse_bytes + 4 * GUARD_BYTES, 1);
+    x->buffer_bytes = x->o_bytes + x->lse_bytes + 4 * GUARD_BYTES;
+    x->buffer = make_host_array(x->attention, x->buffer_bytes);
     x->o = x->buffer + GUARD_BYTES;
     /* aligned for float: o_bytes is a multiple of 8 elements */
     x->lse = (float *)(void *)(x->o + x->o_bytes + GUARD_BYTES);
+    x->q = make_host_array(x->attention, x->o_bytes);
+    memcpy(x->q, w->q, x->o_bytes);
     make_tables(x, seed, forks, copies);
     bool ok = poison(x);
     for (uint32_t s = 0; ok && s < w->shape->count; s++)
@@ -543,9 +555,12 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
 
 static void close_instance(struct instance *x)
 {
+    if (x->buffer) {
+        attention_free_host_memory(x->attention, x->buffer, x->buffer_bytes + 1);
+        attention_free_host_memory(x->attention, x->q, x->o_bytes + 1);
+    }
     attention_close(x->attention);
     free(x->tables);
-    free(x->buffer);
 }
 
 /* Submit `plan`, whose row 0 is row `first` of the world, with outputs at their places in x->o and
@@ -555,10 +570,14 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
     const struct world *w = x->w;
     const char *wrong = plan_fault(plan, w->g.window[LAYER]);
     size_t row_bytes = (size_t)w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
+    struct attention_row rows[ROWS_MAX];
+    for (uint32_t i = 0; i < plan->row_count; i++)
+        rows[i] = (struct attention_row){x->q + (first + i) * row_bytes, x->o + (first + i) * row_bytes,
+                                         x->lse + (size_t)(first + i) * w->g.query_heads};
     const struct attention_pass pass = {
         .layer = LAYER,
         .plan = plan,
-        .q = w->source == SOURCE_GENERATED ? NULL : w->q + first * row_bytes,
+        .rows = w->source == SOURCE_GENERATED ? NULL : rows,
         .q_source = w->q_source + first,
         .o = x->o + first * row_bytes,
         .lse = x->lse + (size_t)first * w->g.query_heads,
@@ -825,9 +844,9 @@ static bool states_merge(struct instance *x)
     const struct world *w = x->w;
     const struct geometry *g = &w->g;
     size_t o_bytes = g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    float *lse = make_array(w->row_count * g->query_heads, sizeof *lse),
-          *merged_lse = make_array(g->query_heads, sizeof *lse);
-    uint8_t *states = make_array(w->row_count, o_bytes), *merged = make_array(1, o_bytes);
+    size_t bytes = x->o_bytes + o_bytes + x->lse_bytes + g->query_heads * sizeof(float);
+    uint8_t *states = make_host_array(x->attention, bytes), *merged = states + x->o_bytes;
+    float *lse = (float *)(void *)(merged + o_bytes), *merged_lse = lse + x->lse_bytes / sizeof *lse;
     struct merge_states m = {w->row_count, 1,   g->query_heads, g->head_dim, g->dtype,
                              states,       lse, merged,         merged_lse};
     const double unit = g->dtype == DTYPE_F32 ? 0x1p-22 : g->dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
@@ -860,10 +879,7 @@ static bool states_merge(struct instance *x)
     m.merged_lse = lse;
     bool same = run_step(x, &step, 0) && memcmp(states, merged, o_bytes) == 0 &&
                 memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
-    free(lse);
-    free(merged_lse);
-    free(states);
-    free(merged);
+    attention_free_host_memory(x->attention, states, bytes + 1);
     return !ok ? broken("merged states are wrong") : same || broken("states merged in place are others");
 }
 

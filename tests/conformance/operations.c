@@ -8,8 +8,7 @@
  *            and a self-test beside them
  *   step 3   operations alone
  *
- * What is expected follows from the values that were handed in, not from what another backend says. Tensors
- * lie in the backend's memory or, at odd addresses, elsewhere, in turn. */
+ * What is expected follows from the values that were handed in, not from what another backend says. */
 #include "tests/conformance/operations.h"
 
 #include "kernels/backend.h"
@@ -52,11 +51,10 @@ struct reading {
     uint8_t *k, *v;
 };
 
-/* Where tensors lie. */
+/* Where tensors lie: the backend's memory. */
 struct arena {
-    uint8_t *memory[2]; /* the backend's, and any other */
-    size_t used[2], bytes;
-    unsigned turn;
+    uint8_t *memory;
+    size_t used, bytes;
 };
 
 struct test {
@@ -75,10 +73,9 @@ struct test {
 static uint8_t *take(struct test *t, size_t bytes)
 {
     struct arena *x = &t->arena;
-    unsigned which = x->turn++ % 2;
-    uint8_t *at = x->memory[which] + x->used[which] + which; /* odd addresses */
-    x->used[which] += (bytes + 2 + 63) / 64 * 64;
-    if (x->used[which] > x->bytes)
+    uint8_t *at = x->memory + x->used;
+    x->used += (bytes + 2 + 15) / 16 * 16; /* a guard behind each */
+    if (x->used > x->bytes)
         abort();
     return at;
 }
@@ -206,7 +203,7 @@ static void add_ranges(struct test *t, uint32_t sequence, uint32_t layer, enum d
 
 /* Merges of the same states, into other memory and in place, and of one state alone, in place: these three where
  * kernels reach it, and where they do not. */
-enum { MERGES = 6 };
+enum { MERGES = 3 };
 
 struct merging {
     struct merge_states list[MERGES];
@@ -214,14 +211,9 @@ struct merging {
     size_t heads;
 };
 
-static float *take_floats(struct test *t, unsigned which, size_t n)
+static float *take_floats(struct test *t, size_t n)
 {
-    struct arena *x = &t->arena;
-    float *at = (float *)(void *)(x->memory[which] + x->used[which]);
-    x->used[which] += (n * sizeof *at + 63) / 64 * 64;
-    if (x->used[which] > x->bytes)
-        abort();
-    return at;
+    return (float *)(void *)take(t, n * sizeof(float));
 }
 
 static float element_of_state(size_t i)
@@ -238,15 +230,13 @@ static void make_merges(struct test *t, struct merging *x)
     if (!x->expected_o || !x->expected_lse)
         abort();
     for (unsigned i = 0; i < MERGES; i++) {
-        unsigned which = i / 3;
-        float *o = take_floats(t, which, STATES * count), *lse = take_floats(t, which, STATES * heads),
-              *merged_o = i % 3 ? o : take_floats(t, which, count),
-              *merged_lse = i % 3 ? lse : take_floats(t, which, heads);
+        float *o = take_floats(t, STATES * count), *lse = take_floats(t, STATES * heads),
+              *merged_o = i ? o : take_floats(t, count), *merged_lse = i ? lse : take_floats(t, heads);
         for (size_t j = 0; j < STATES * heads; j++)
             lse[j] = j % 7 == 3 ? -INFINITY : (float)(j % 11) - 5;
         for (size_t j = 0; j < STATES * count; j++)
             o[j] = element_of_state(j);
-        x->list[i] = (struct merge_states){.states = i % 3 == 2 ? 1 : STATES,
+        x->list[i] = (struct merge_states){.states = i == 2 ? 1 : STATES,
                                            .rows = MERGE_ROWS,
                                            .heads = g->query_heads,
                                            .head_dim = g->head_dim,
@@ -410,9 +400,9 @@ static bool run(struct test *t)
     fill(t, &end, dtype, VALUES_V, v);
     for (uint32_t i = 0; i < n; i++)
         negate(t, dtype, k, i, 0, 0);
-    const struct kv_append append = {.table = s, .position = length - n, .count = n};
+    const struct kv_append append = {.table = s, .position = length - n, .count = n, .k = k, .v = v};
     const struct attention_pass pass = {
-        .layer = 1, .appends = &append, .append_count = 1, .k = k, .v = v, .source_dtype = dtype};
+        .layer = 1, .appends = &append, .append_count = 1, .source_dtype = dtype};
     struct attention_step first = {.compares = t->compares,
                                    .compare_count = t->compare_count,
                                    .reads = t->reads,
@@ -473,15 +463,13 @@ const char *operations_fault(const struct operations_world *w)
         abort();
     t->w = w;
     t->version = w->version;
-    t->arena.bytes = (elements + kv * 160) * sizeof(float) + (COMPARES_MAX + READS_MAX) * 512;
-    t->arena.memory[0] = attention_host_memory(w->attention, t->arena.bytes);
-    t->arena.memory[1] = malloc(t->arena.bytes);
-    if (!t->arena.memory[0] || !t->arena.memory[1])
+    t->arena.bytes = (elements + kv * 320) * sizeof(float) + (COMPARES_MAX + READS_MAX) * 512;
+    t->arena.memory = attention_host_memory(w->attention, t->arena.bytes);
+    if (!t->arena.memory)
         abort();
     choose_sequences(t);
     bool ok = t->w->lengths[t->looked_at[0]] == 0 || run(t);
-    attention_free_host_memory(w->attention, t->arena.memory[0], t->arena.bytes);
-    free(t->arena.memory[1]);
+    attention_free_host_memory(w->attention, t->arena.memory, t->arena.bytes);
     free(t);
     return ok ? NULL : fault;
 }

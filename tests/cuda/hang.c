@@ -50,12 +50,13 @@ static void *stub(const char *name)
     exit(1);
 }
 
-/* A step of so many passes of one row. */
-static uint64_t submit(struct attention *a, uint32_t pass_count)
+enum { HOST_BYTES = 1 << 16 }; /* for tensors */
+
+/* A step of so many passes of one row; `memory` is the backend's. */
+static uint64_t submit(struct attention *a, uint32_t pass_count, uint8_t *memory)
 {
     static uint32_t table[STRIDE];
     static struct attention_pass passes[PASSES_MANY];
-    static uint8_t o[8 * 64 * 2];
     static const uint32_t item_rows[] = {0};
     static const struct plan_row row = {0, KEYS};
     static const struct plan_item item = {0, 0, 1, 0, 1, PLAN_NO_PARTIAL};
@@ -63,7 +64,7 @@ static uint64_t submit(struct attention *a, uint32_t pass_count)
     static const struct plan plan = {&row, &item, item_rows, NULL, NULL, 1, 1, 0, 0, NULL};
     static const struct table_use use = {0, STRIDE, 1};
     for (uint32_t i = 0; i < pass_count; i++)
-        passes[i] = (struct attention_pass){.plan = &plan, .q_source = &source, .o = o};
+        passes[i] = (struct attention_pass){.plan = &plan, .q_source = &source, .o = memory};
     const struct attention_step step = {.tables = table,
                                         .stride = STRIDE,
                                         .uses = &use,
@@ -87,11 +88,16 @@ static void look(const struct attention *a)
 }
 
 /* A step of compares, reads and merges; more compares than have room for their results. */
-static void operate(struct attention *a)
+static void operate(struct attention *a, uint8_t *memory)
 {
-    enum { COMPARES = CUDA_COMPARED_MAX + 1, TOKENS = 20 };
-    static uint16_t k[TOKENS * 2 * 64], v[TOKENS * 2 * 64], o[2 * 8 * 64];
-    static float lse[2 * 8];
+    enum {
+        COMPARES = CUDA_COMPARED_MAX + 1,
+        TOKENS = 20,
+        KV_BYTES = TOKENS * 2 * 64 * 2,
+        O_BYTES = 2 * 8 * 64 * 2
+    };
+    uint8_t *k = memory, *v = k + KV_BYTES, *o = v + KV_BYTES;
+    float *lse = (float *)(void *)(o + O_BYTES);
     static uint32_t table[STRIDE], equal[COMPARES];
     static struct kv_compare compares[COMPARES];
     static const struct table_use use = {0, STRIDE, 2};
@@ -136,21 +142,21 @@ static bool ask_for_everything(char error[ATTENTION_ERROR_BYTES])
     look(a);
     (void)calibrate(&calibration, a);
     look(a);
-    void *memory = attention_host_memory(a, 4096);
+    void *memory = attention_host_memory(a, HOST_BYTES);
     for (int i = 0; i < 3; i++) /* the third one waits for the first */
-        (void)submit(a, PASSES_FEW);
+        (void)submit(a, PASSES_FEW, memory);
     look(a);
-    attention_await(a, submit(a, PASSES_MANY));
+    attention_await(a, submit(a, PASSES_MANY, memory));
     look(a);
-    (void)submit(a, 0);
+    (void)submit(a, 0, memory);
     look(a);
-    operate(a);
+    operate(a, memory);
     look(a);
-    (void)submit(a, PASSES_FEW); /* beside it */
+    (void)submit(a, PASSES_FEW, memory); /* beside it */
     while (attention_self_test(a) == ATTENTION_TEST_RUNS)
         look(a);
     look(a);
-    attention_free_host_memory(a, memory, 4096);
+    attention_free_host_memory(a, memory, HOST_BYTES);
     if (attention_failure(a))
         snprintf(error, ATTENTION_ERROR_BYTES, "%s", attention_failure(a));
     attention_close(a);

@@ -118,22 +118,21 @@ static void feed(world &w)
     const size_t row_bytes = KV_HEADS * HEAD_DIM * dtype_bytes(GIVEN);
     for (uint32_t s = 0; s < SEQUENCES; s++) {
         for (uint32_t layer = 0; layer < LAYERS && lengths[s]; layer++) {
-            std::vector<uint8_t> k(lengths[s] * row_bytes), v(k.size());
+            const size_t bytes = 2 * lengths[s] * row_bytes;
+            uint8_t *k = (uint8_t *)attention_host_memory(w.a, bytes), *v = k + bytes / 2;
             for (uint32_t i = 0; i < lengths[s] * KV_HEADS; i++) {
                 float row[HEAD_DIM];
                 for (int tensor = VALUES_K; tensor <= VALUES_V; tensor++) {
                     row_of(&w, false, s, i / KV_HEADS, layer, (values_tensor)tensor, i % KV_HEADS, row);
                     numeric_from_float(GIVEN, row, HEAD_DIM,
-                                       (tensor == VALUES_K ? k : v).data() + i * row_bytes / KV_HEADS);
+                                       (tensor == VALUES_K ? k : v) + i * row_bytes / KV_HEADS);
                 }
             }
-            const kv_append append = {s, 0, lengths[s], 0, {}};
+            const kv_append append = {s, 0, lengths[s], k, v, {}};
             attention_pass pass = {};
             pass.layer = layer;
             pass.appends = &append;
             pass.append_count = 1;
-            pass.k = k.data();
-            pass.v = v.data();
             pass.source_dtype = GIVEN;
             const table_use use = {s, STRIDE, 1};
             attention_step step = {};
@@ -144,6 +143,7 @@ static void feed(world &w)
             step.passes = &pass;
             step.pass_count = 1;
             attention_await(w.a, attention_submit(w.a, &step));
+            attention_free_host_memory(w.a, k, bytes);
         }
     }
 }

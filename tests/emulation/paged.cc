@@ -99,18 +99,17 @@ static bool append_agrees(world &w)
     uint32_t tokens = 0;
     for (uint32_t s = 0; s < SEQUENCES; s++) {
         if (lengths[s])
-            appends.push_back({tokens, lengths[s], s, 0, 0, {SEED, s}});
+            appends.push_back({tokens, lengths[s], s, 0, nullptr, nullptr, {SEED, s}});
         tokens += lengths[s];
     }
-    const cuda_append_pass pass = {
-        device_pool(w),   appends.data(),  (uint32_t)appends.size(), 0, nullptr, nullptr, Q_DTYPE, 0,
-        w.k_scale.data(), w.v_scale.data()};
+    const cuda_append_pass pass = {device_pool(w),   appends.data(),  (uint32_t)appends.size(), 0, Q_DTYPE, 0,
+                                   w.k_scale.data(), w.v_scale.data()};
     emulate({tokens, 1, 1}, EMULATED_LANES, 0, [&] { append(pass); });
     memcpy(bytes.data(), w.pool.bytes, bytes.size());
     memset(w.pool.bytes, 0xff, w.pool.total_bytes);
     attention_pass host = {};
     for (uint32_t s = 0; s < SEQUENCES; s++) {
-        const kv_append one = {s, 0, lengths[s], 0, {SEED, s}};
+        const kv_append one = {s, 0, lengths[s], nullptr, nullptr, {SEED, s}};
         kv_pool_append(&w.pool, &w.c, &host, &one, &w.tables[s * STRIDE]);
     }
     return memcmp(bytes.data(), w.pool.bytes, bytes.size()) == 0;

@@ -23,6 +23,19 @@ many=$(perl -e 'print join(",", (0) x (8 * 200))')
 expect 'two hundred tokens at once' 202 \
     "$(tensors sequences I64 1 1 indptr I64 2 0,200 k BF16 200,1,8 "$many" v BF16 200,1,8 "$many" | post /v1/append | jq '.sequences[0].length')"
 
+# Where tensors lie does not matter; those that cannot be used there are copied once.
+copied() { curl -s "$URL/metrics" | sed -n 's/^attnd_tensors_copied_total //p'; }
+ask() { tensors sequences I64 1 1 q BF16 1,1,8 $one | "$@" | post '/v1/attend?accept=json' | jq -c .o; }
+odd() { perl -e 'local $/; $_ = <STDIN>; print pack("Q<", unpack("Q<", $_) + 1), substr($_, 8, unpack("Q<", $_)), " ", substr($_, 8 + unpack("Q<", $_))'; }
+expected=$(ask cat)
+expect 'no tensor was copied' 0 "$(copied)"
+expect 'a header of any length' "$expected" "$(ask odd)"
+expect 'one was' 1 "$(copied)"
+expect 'a body in chunks' "$expected" "$(tensors sequences I64 1 1 q BF16 1,1,8 $one |
+    curl -s -H 'Content-Type: application/x-safetensors' -H 'Transfer-Encoding: chunked' --data-binary @- "$URL/v1/attend?accept=json" | jq -c .o)"
+expect 'another one' 2 "$(copied)"
+expect 'staging memory comes back' 0 "$(caught_up && curl -s "$URL/metrics" | sed -n 's/^attnd_staging_bytes_used //p')"
+
 # Mistakes.
 wrong() { expect "$1" "$2" "$(tensors "${@:3}" | post /v1/attend | jq -r '"\(.status) \(.detail)"')"; }
 wrong 'another dtype' '422 /q: wants BF16 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero

@@ -81,6 +81,7 @@ tensors() {
             $data .= $raw;
         }
         my $header = "{" . join(",", @parts) . "}";
+        $header .= " " x (-length($header) % 8); # as the safetensors library does
         print pack("Q<", length $header), $header, $data;' "$@"
 }
 # post PATH - send the body on standard input.

@@ -172,6 +172,8 @@ static void submit(struct op *op)
     op->tests = symbolic_backend_tests();
     op->arena_used = op->request->arena_used;
     note_op(op);
+    if (request_make_outputs(op->request, &sim.config.geometry) != 0)
+        sim_fail("no staging memory is left");
     engine_submit(sim.engine, op->request);
 }
 
@@ -509,8 +511,8 @@ static void fill_keys(const struct batch *b, struct request *request)
 {
     uint32_t layers = b->all_layers ? sim.config.geometry.layers : 1;
     uint32_t heads = sim.config.geometry.kv_heads;
-    struct symbolic_row *k = request_alloc(request, (size_t)layers * b->total * heads, sizeof *k),
-                        *v = request_alloc(request, (size_t)layers * b->total * heads, sizeof *v);
+    struct symbolic_row *k = request_tensor(request, (size_t)layers * b->total * heads, sizeof *k),
+                        *v = request_tensor(request, (size_t)layers * b->total * heads, sizeof *v);
     for (uint32_t l = 0; l < layers; l++) {
         for (uint32_t r = 0; r < b->total; r++) {
             uint64_t tag = model_tag(b->base[r], b->all_layers ? l : b->layer);
@@ -532,7 +534,7 @@ static void fill_keys(const struct batch *b, struct request *request)
 static void fill_queries(struct request *request, uint32_t rows)
 {
     uint32_t heads = sim.config.geometry.query_heads;
-    struct symbolic_row *q = request_alloc(request, (size_t)rows * heads, sizeof *q);
+    struct symbolic_row *q = request_tensor(request, (size_t)rows * heads, sizeof *q);
     for (uint32_t r = 0; r < rows; r++)
         symbolic_put(q, r, heads, (struct symbolic_row){{sim_mix(clients.random + r)}});
     request->rows.q = q;
@@ -623,8 +625,8 @@ static void fill_slots(const struct model_sequence *s, struct request *request, 
     uint32_t size = sim.config.geometry.block_size, all = s->blocks * size, at = below(all);
     uint32_t n = 1 + below(smaller(smaller(all, sim.config.step_rows_max), 40));
     uint32_t heads = sim.config.geometry.kv_heads;
-    struct symbolic_row *k = request_alloc(request, (size_t)n * heads, sizeof *k),
-                        *v = request_alloc(request, (size_t)n * heads, sizeof *v);
+    struct symbolic_row *k = request_tensor(request, (size_t)n * heads, sizeof *k),
+                        *v = request_tensor(request, (size_t)n * heads, sizeof *v);
     p->slots = request_alloc(request, n, sizeof *p->slots);
     p->tokens = n;
     for (uint32_t i = 0; i < n; i++) {
@@ -703,8 +705,8 @@ static struct op *make_merge(void)
     struct request *request = op->request;
     uint32_t states = 1 + below(MERGED_STATES), rows = 1 + below(MERGED_ROWS);
     uint32_t n = states * rows * sim.config.geometry.query_heads;
-    float *o = request_alloc(request, (size_t)n * SYMBOLIC_HEAD_DIM, sizeof *o),
-          *lse = request_alloc(request, n, sizeof *lse);
+    float *o = request_tensor(request, (size_t)n * SYMBOLIC_HEAD_DIM, sizeof *o),
+          *lse = request_tensor(request, n, sizeof *lse);
     for (uint32_t i = 0; i < n * SYMBOLIC_HEAD_DIM; i++)
         o[i] = (float)below(2000) * 1e-3F - 1;
     for (uint32_t i = 0; i < n; i++)

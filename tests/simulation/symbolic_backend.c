@@ -15,10 +15,12 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
     ROOM_BYTES = 4 << 20, /* of what is copied of a step */
-    PLANS_CHECKED = 16    /* one plan in so many is checked by plan_fault() too */
+    REGIONS_MOST = 16,
+    PLANS_CHECKED = 16 /* one plan in so many is checked by plan_fault() too */
 };
 
 #define UNWRITTEN UINT64_MAX
@@ -61,6 +63,10 @@ struct symbolic_backend {
     double free_s;   /* when the latest step is done */
     uint64_t *partials;
     uint32_t *partial_keys;
+    struct host_region {
+        uint8_t *memory;
+        size_t bytes;
+    } regions[REGIONS_MOST]; /* that were given out for tensors */
 };
 
 struct symbolic_conduct symbolic_backend_conduct;
@@ -196,9 +202,9 @@ static void run_append(struct symbolic_backend *b, const struct pending *p, cons
     uint32_t heads = b->o.geometry->kv_heads;
     for (uint32_t i = 0; i < a->count; i++) {
         uint64_t tag;
-        if (pass->k) {
-            tag = given(p, pass->k, a->source + i, heads)->word[0];
-            if (given(p, pass->v, a->source + i, heads)->word[0] != sim_mix(tag))
+        if (a->k) {
+            tag = given(p, a->k, i, heads)->word[0];
+            if (given(p, a->v, i, heads)->word[0] != sim_mix(tag))
                 sim_fail("step %llu, row %u, position %u: k and v are of different tokens",
                          (unsigned long long)p->ticket, a->table, a->position + i);
         } else {
@@ -239,11 +245,15 @@ static void finish_row(const struct symbolic_backend *b, const struct pending *p
 {
     uint32_t heads = b->o.geometry->query_heads;
     uint32_t position = pass->plan->rows[row].keys - 1;
-    uint64_t tag = pass->q ? given(p, pass->q, row, heads)->word[0]
-                           : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
+    uint64_t tag = pass->rows ? given(p, pass->rows[row].q, 0, heads)->word[0]
+                              : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
+    if (pass->rows) {
+        symbolic_put(pass->rows[row].o, 0, heads, symbolic_output(tag, sum, keys));
+        for (uint32_t head = 0; pass->rows[row].lse && head < heads; head++)
+            pass->rows[row].lse[head] = (float)keys;
+        return;
+    }
     symbolic_put(pass->o, row, heads, symbolic_output(tag, sum, keys));
-    for (uint32_t head = 0; pass->lse && head < heads; head++)
-        pass->lse[row * heads + head] = (float)keys;
 }
 
 static void run_items(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
@@ -285,7 +295,7 @@ static void run_pass(struct symbolic_backend *b, const struct pending *p, const 
         run_append(b, p, pass, &pass->appends[i]);
     if (!pass->plan)
         return;
-    if (pass->plan->row_count)
+    if (pass->plan->row_count && !pass->rows && pass->o)
         memset(pass->o, 0xee,
                (size_t)pass->plan->row_count * b->o.geometry->query_heads * sizeof(struct symbolic_row));
     if (sim_chance(&b->random, PLANS_CHECKED)) {
@@ -378,6 +388,34 @@ static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
     return kept;
 }
 
+/* Tensors lie where a device finds them. */
+static void check_place(const struct symbolic_backend *b, const struct pending *p, const void *tensor,
+                        uint32_t rows, uint32_t heads)
+{
+    const uint8_t *at = tensor, *end = at + (size_t)rows * heads * sizeof(struct symbolic_row);
+    bool found = tensor == NULL;
+    for (int i = 0; i < REGIONS_MOST; i++) {
+        const struct host_region *r = &b->regions[i];
+        found |= r->memory && at >= r->memory && end <= r->memory + r->bytes;
+    }
+    if (!found || (uintptr_t)tensor % 8)
+        sim_fail("step %llu: a tensor is not in the backend's memory", (unsigned long long)p->ticket);
+}
+
+static void check_places(const struct symbolic_backend *b, const struct pending *p,
+                         const struct attention_pass *pass)
+{
+    const struct geometry *g = b->o.geometry;
+    for (uint32_t i = 0; i < pass->append_count; i++) {
+        check_place(b, p, pass->appends[i].k, pass->appends[i].count, g->kv_heads);
+        check_place(b, p, pass->appends[i].v, pass->appends[i].count, g->kv_heads);
+    }
+    for (uint32_t i = 0; pass->plan && pass->rows && i < pass->plan->row_count; i++) {
+        check_place(b, p, pass->rows[i].q, 1, g->query_heads);
+        check_place(b, p, pass->rows[i].o, 1, g->query_heads);
+    }
+}
+
 static void keep_passes(struct symbolic_backend *b, struct pending *p, const struct attention_step *step)
 {
     p->pass_count = step->pass_count;
@@ -385,12 +423,15 @@ static void keep_passes(struct symbolic_backend *b, struct pending *p, const str
     for (uint32_t i = 0; i < p->pass_count; i++) {
         struct attention_pass *pass = &p->passes[i];
         pass->appends = keep(p, pass->appends, pass->append_count, sizeof *pass->appends);
+        check_places(b, p, pass);
         if (!pass->plan)
             continue;
         if (pass->plan->partial_count > b->o.partials_max || pass->plan->row_count > b->o.rows_max)
             sim_fail("a plan has %u rows and %u partials", pass->plan->row_count, pass->plan->partial_count);
         pass->plan = keep_plan(p, pass->plan);
-        if (!pass->q)
+        if (pass->rows)
+            pass->rows = keep(p, pass->rows, pass->plan->row_count, sizeof *pass->rows);
+        else
             pass->q_source = keep(p, pass->q_source, pass->plan->row_count, sizeof *pass->q_source);
     }
 }
@@ -485,7 +526,7 @@ static void count_slices(struct symbolic_backend *b, const struct pending *p)
 {
     for (uint32_t i = 0; i < p->pass_count; i++) {
         const struct attention_pass *pass = &p->passes[i];
-        bool generated = pass->plan ? !pass->q : !pass->k;
+        bool generated = pass->plan ? !pass->rows : !pass->appends[0].k;
         sim.seen.segments += pass->plan && pass->plan->slice;
         sim.seen.cut_layers += generated && b->layer == pass->layer + 1 && b->o.geometry->layers > 1;
         b->layer = generated ? pass->layer + 1 : b->layer;
@@ -595,7 +636,33 @@ static void symbolic_close(struct attention *attention)
     free(b);
 }
 
+static void *symbolic_host_memory(struct attention *attention, size_t bytes)
+{
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    int place = 0;
+    while (b->regions[place].memory)
+        place++;
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == REGIONS_MOST || memory == MAP_FAILED)
+        abort();
+    b->regions[place] = (struct host_region){memory, bytes};
+    return memory;
+}
+
+static void symbolic_free_host_memory(struct attention *attention, void *memory, size_t bytes)
+{
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    for (int i = 0; i < REGIONS_MOST; i++) {
+        if (b->regions[i].memory == memory)
+            b->regions[i] = (struct host_region){0};
+    }
+    munmap(memory, bytes);
+}
+
 static const struct attention_ops ops = {
+    .host_memory = symbolic_host_memory,
+    .free_host_memory = symbolic_free_host_memory,
     .close = symbolic_close,
     .submit = symbolic_submit,
     .poll = symbolic_poll,

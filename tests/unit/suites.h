@@ -26,7 +26,8 @@
     XX(prompts)                                                                                              \
     XX(sequences)                                                                                            \
     XX(workload)                                                                                             \
-    XX(ledger)
+    XX(ledger)                                                                                               \
+    XX(staging)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

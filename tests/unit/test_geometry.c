@@ -55,8 +55,8 @@ START_TEST(vllm_elements_lie_where_its_documents_say)
         k[i / 32][i % 32] = (uint16_t)(100 + i);
         v[i / 32][i % 32] = (uint16_t)(1000 + i);
     }
-    const struct attention_pass pass = {.k = k, .v = v, .source_dtype = DTYPE_F16};
-    const struct kv_append append = {.position = 5, .count = 1};
+    const struct attention_pass pass = {.source_dtype = DTYPE_F16};
+    const struct kv_append append = {.position = 5, .count = 1, .k = k, .v = v};
     kv_pool_append(&pool, &c, &pass, &append, ids);
     const uint16_t *block = (const uint16_t *)(const void *)(pool.bytes + pool.block_bytes);
     /* head 1, dim 19 of slot 5: K [1][19 / 8][5][19 % 8], V [1][19][5] */

@@ -177,8 +177,8 @@ static inline quad load_bits(const uint8_t *tensor, uint32_t bytes, size_t eleme
 {
     const uint8_t *at = tensor + element * bytes;
     if (bytes == 4) {
-        uint4 x = *(const uint4 *)at;
-        return {{x.x, x.y, x.z, x.w}};
+        uint2 x = ((const uint2 *)at)[0], y = ((const uint2 *)at)[1];
+        return {{x.x, x.y, y.x, y.y}};
     }
     if (bytes == 2) {
         uint2 x = *(const uint2 *)at;
@@ -235,21 +235,77 @@ struct token_quad {
     }
 };
 
+/* What is stored of a token: of given ones, as they were handed in; generated ones are made here. */
+static inline quad quad_of(const cuda_append_pass &pass, const cuda_append &append, uint32_t i, const token_quad &q)
+{
+    float scale = q.v ? pass.v_scale[q.head] : pass.k_scale[q.head];
+    if (append.k)
+        return given_quad(q.v ? append.v : append.k, (dtype)pass.source_dtype, q.element(i), scale);
+    return encode_quad(generated(append.generated, append.position + i, pass.layer, q.v ? VALUES_V : VALUES_K, q.head, q.quad),
+                       scale);
+}
+
+/* A thread block a token. A thread asks for some quads before it stores the first, since they come from the host: one by one
+ * each would take a microsecond and more. */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pass pass)
 {
+    constexpr uint32_t ASKED = 4;
     let_next_begin();
     const cuda_append append = pass.appends[owner_of(pass.appends, pass.append_count, blockIdx.x)];
     uint32_t i = blockIdx.x - append.first, position = append.position + i;
     uint8_t *block = block_at(pass.pool, append.table, pass.layer, position);
-    for (uint32_t at = threadIdx.x; at < token_quad::COUNT; at += blockDim.x) {
-        const token_quad q(at);
-        float scale = q.v ? pass.v_scale[q.head] : pass.k_scale[q.head];
-        q.place(pass.pool, block, position)
-            .store(pass.k ? given_quad(q.v ? pass.v : pass.k, (dtype)pass.source_dtype, q.element(append.source + i), scale)
-                          : encode_quad(generated(append.generated, position, pass.layer, q.v ? VALUES_V : VALUES_K, q.head,
-                                                  q.quad),
-                                        scale));
+    for (uint32_t from = threadIdx.x; from < token_quad::COUNT; from += ASKED * blockDim.x) {
+        quad stored[ASKED];
+#pragma unroll
+        for (uint32_t n = 0; n < ASKED; n++) {
+            if (from + n * blockDim.x < token_quad::COUNT)
+                stored[n] = quad_of(pass, append, i, token_quad(from + n * blockDim.x));
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < ASKED; n++) {
+            if (from + n * blockDim.x < token_quad::COUNT)
+                token_quad(from + n * blockDim.x).place(pass.pool, block, position).store(stored[n]);
+        }
     }
+}
+
+/* Vectors of 8 bytes of a row of q and o, to which tensors of clients are aligned. */
+static constexpr uint32_t ROW_VECTORS = KV_HEADS * GROUP * HEAD_DIM * bytes_of(Q_DTYPE) / sizeof(uint2);
+
+/* grid: (rows, CUDA_ROW_VECTORS of each). What is ahead is awaited while the host's memory answers: the appends must be complete
+ * before attention begins, and the pass before done with q. */
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) load_q(cuda_rows_pass pass)
+{
+    constexpr uint32_t EACH = CUDA_ROW_VECTORS / CUDA_THREADS;
+    const uint2 *from = (const uint2 *)pass.rows[blockIdx.x].q;
+    uint2 *to = (uint2 *)pass.tensor + (size_t)blockIdx.x * ROW_VECTORS, x[EACH];
+    uint32_t first = blockIdx.y * CUDA_ROW_VECTORS, end = min(first + CUDA_ROW_VECTORS, ROW_VECTORS);
+#pragma unroll
+    for (uint32_t n = 0; n < EACH; n++) {
+        if (first + threadIdx.x + n * CUDA_THREADS < end)
+            x[n] = from[first + threadIdx.x + n * CUDA_THREADS];
+    }
+    await_previous();
+    let_next_begin();
+#pragma unroll
+    for (uint32_t n = 0; n < EACH; n++) {
+        if (first + threadIdx.x + n * CUDA_THREADS < end)
+            to[first + threadIdx.x + n * CUDA_THREADS] = x[n];
+    }
+}
+
+/* grid: likewise. */
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS) store_rows(cuda_rows_pass pass)
+{
+    constexpr uint32_t heads = KV_HEADS * GROUP;
+    const cuda_host_row row = pass.rows[blockIdx.x];
+    const uint2 *from = (const uint2 *)pass.tensor + (size_t)blockIdx.x * ROW_VECTORS;
+    uint32_t first = blockIdx.y * CUDA_ROW_VECTORS, end = min(first + CUDA_ROW_VECTORS, ROW_VECTORS);
+    await_previous();
+    for (uint32_t at = first + threadIdx.x; at < end; at += CUDA_THREADS)
+        ((uint2 *)row.o)[at] = from[at];
+    for (uint32_t head = threadIdx.x; row.lse && blockIdx.y == 0 && head < heads; head += CUDA_THREADS)
+        row.lse[head] = pass.lse[(size_t)blockIdx.x * heads + head];
 }
 
 /* How many of its tokens are equal, from the first one on, is the smallest number of a token that any thread finds to differ. */

@@ -31,6 +31,8 @@ enum {
     CUDA_ITEM_ENTRIES = 16,  /* of the block table, that come with an item */
     CUDA_COLUMNS_MAX = 128,  /* of an item: those of the widest kernel */
     CUDA_COMPARE_TOKENS = 8, /* of a thread block of compare_kv */
+    CUDA_VECTOR_BYTES = 8,   /* to which tensors in the host's memory are aligned */
+    CUDA_ROW_VECTORS = 1024, /* of a row, that a thread block of load_q or store_rows takes */
     MERGE_TOGETHER_MAX = 32  /* partial states that a merge takes at a time: a lane each */
 };
 
@@ -63,8 +65,24 @@ struct cuda_table_change {
 struct cuda_append {
     uint32_t first, count;
     uint32_t table, position;
-    uint32_t source; /* row of k and v of its first token */
+    DEVICE(const uint8_t)
+    k; /* [count][kv_heads][head_dim] of the pass's source_dtype, the host's; 0: generated */
+    DEVICE(const uint8_t) v;
     struct value_source generated;
+};
+
+/* Where q, o and lse of a row lie in the host's memory. */
+struct cuda_host_row {
+    DEVICE(const uint8_t) q;
+    DEVICE(uint8_t) o;
+    DEVICE(float) lse; /* 0: not wanted */
+};
+
+/* Rows of a pass that are loaded from there, or stored there. */
+struct cuda_rows_pass {
+    DEVICE(const struct cuda_host_row) rows;
+    DEVICE(uint8_t) tensor; /* q, or o: [rows][query_heads][head_dim] */
+    DEVICE(float) lse;      /* [rows][query_heads] */
 };
 
 /* Where things lie in the pool; [layer][block][K, V][head and slot in the order of the layout][dim]. */
@@ -92,8 +110,6 @@ struct cuda_append_pass {
     struct cuda_pool pool;
     DEVICE(const struct cuda_append) appends; /* in order of `first` */
     uint32_t append_count, layer;
-    DEVICE(const uint8_t) k; /* [tokens][kv_heads][head_dim] of source_dtype; 0: generated */
-    DEVICE(const uint8_t) v;
     uint32_t source_dtype, zero; /* an enum dtype; no padding: they are compared byte by byte */
     DEVICE(const float) k_scale; /* [kv_heads] of the layer */
     DEVICE(const float) v_scale;
@@ -166,7 +182,7 @@ struct cuda_compare {
     uint32_t first;
     uint32_t table, layer, position, count;
     uint32_t dtype;          /* an enum dtype */
-    DEVICE(const uint8_t) k; /* [count][kv_heads][head_dim], aligned to 16 bytes, may be the host's */
+    DEVICE(const uint8_t) k; /* [count][kv_heads][head_dim], the host's */
     DEVICE(const uint8_t) v;
 };
 

@@ -1,0 +1,81 @@
+/* staging.c - see staging.h. */
+#include "scheduler/staging.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A block that is out, in units of STAGING_ALIGNMENT bytes. */
+struct extent {
+    size_t first, count;
+};
+
+struct staging {
+    uint8_t *memory;
+    size_t units, used;
+    struct extent *out; /* [blocks_max] in order of first */
+    uint32_t count, blocks_max;
+};
+
+int staging_create(void *memory, size_t bytes, uint32_t blocks_max, struct staging **result)
+{
+    struct staging *s = calloc(1, sizeof *s);
+    if (!s)
+        return ATTND_NO_MEMORY;
+    *s = (struct staging){.memory = memory, .units = bytes / STAGING_ALIGNMENT, .blocks_max = blocks_max};
+    s->out = calloc(blocks_max, sizeof *s->out);
+    if (!s->out) {
+        free(s);
+        return ATTND_NO_MEMORY;
+    }
+    *result = s;
+    return 0;
+}
+
+void staging_destroy(struct staging *s)
+{
+    if (!s)
+        return;
+    free(s->out);
+    free(s);
+}
+
+void *staging_take(struct staging *s, size_t bytes)
+{
+    size_t units = bytes / STAGING_ALIGNMENT + (bytes % STAGING_ALIGNMENT != 0), first = 0;
+    uint32_t at = 0;
+    units += units == 0;
+    while (at < s->count && s->out[at].first - first < units) {
+        first = s->out[at].first + s->out[at].count;
+        at++;
+    }
+    if (s->count == s->blocks_max || units > s->units - first)
+        return NULL;
+    memmove(&s->out[at + 1], &s->out[at], (s->count++ - at) * sizeof *s->out);
+    s->out[at] = (struct extent){first, units};
+    s->used += units;
+    return s->memory + first * STAGING_ALIGNMENT;
+}
+
+void staging_give(struct staging *s, void *block)
+{
+    if (!block)
+        return;
+    size_t first = (size_t)((uint8_t *)block - s->memory) / STAGING_ALIGNMENT;
+    uint32_t from = 0, end = s->count;
+    while (from + 1 < end) { /* out[from].first <= first < out[end].first */
+        uint32_t middle = from + (end - from) / 2;
+        if (s->out[middle].first <= first)
+            from = middle;
+        else
+            end = middle;
+    }
+    assert(s->count && s->out[from].first == first);
+    s->used -= s->out[from].count;
+    memmove(&s->out[from], &s->out[from + 1], (--s->count - from) * sizeof *s->out);
+}
+
+size_t staging_used(const struct staging *s)
+{
+    return s->used * STAGING_ALIGNMENT;
+}
