@@ -210,28 +210,30 @@ void numeric_from_float(enum dtype dtype, const float *from, size_t n, void *to)
         numeric_store(dtype, to, i, from[i]);
 }
 
-/* Whether any of n elements of 1, 2 or 4 bytes has all the bits of `mask`: the exponent of NaN and
- * infinity (or, in e4m3, of NaN). Without branches, so that it is vectorised. */
-static bool any_has_bits(const uint8_t *from, size_t n, size_t bytes, uint32_t mask)
+typedef uint64_t vector __attribute__((vector_size(16)));
+
+/* Whether any of n elements of `size` bytes has all the bits of `mask`, its exponent: a NaN or infinity (or, in e4m3, a
+ * NaN). Adding the exponent's lowest bit carries into the sign's place only then, so any number of elements are
+ * looked at in one word:
+ *
+ *     bf16   x & 7f80    7f80    7f00    0000
+ *              + 0080    8000    7f80    0080
+ */
+static bool any_has_bits(const uint8_t *from, size_t n, size_t size, uint32_t mask)
 {
-    uint32_t found = 0;
-    if (bytes == 1) {
-        for (size_t i = 0; i < n; i++)
-            found |= (uint8_t)(from[i] & mask) == mask;
-    } else if (bytes == 2) {
-        for (size_t i = 0; i < n; i++) {
-            uint16_t x;
-            memcpy(&x, from + 2 * i, 2);
-            found |= (uint16_t)(x & mask) == mask;
-        }
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            uint32_t x;
-            memcpy(&x, from + 4 * i, 4);
-            found |= (x & mask) == mask;
-        }
+    uint64_t ones = UINT64_MAX / ((UINT64_C(1) << 8 * size) - 1), masks = ones * mask,
+             low = ones * (mask & -mask), found = 0, word = 0;
+    size_t i = 0, bytes = n * size;
+    vector x, all = {0};
+    for (; i + sizeof x <= bytes; i += sizeof x) {
+        memcpy(&x, from + i, sizeof x);
+        all |= (x & masks) + low;
     }
-    return found;
+    for (; i < bytes; i += size) {
+        memcpy(&word, from + i, size);
+        found |= (word & masks) + low;
+    }
+    return (found | all[0] | all[1]) & ones * (mask + (mask & -mask));
 }
 
 size_t numeric_first_nonfinite(enum dtype dtype, const void *array, size_t n)

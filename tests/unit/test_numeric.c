@@ -99,6 +99,25 @@ START_TEST(finds_the_first_value_that_is_not_finite)
 }
 END_TEST
 
+/* Every bit pattern of up to 16 bits, in short arrays of any length. */
+START_TEST(finds_every_pattern_that_is_not_finite)
+{
+    static const enum dtype dtypes[] = {DTYPE_F16, DTYPE_BF16, DTYPE_E4M3, DTYPE_E5M2};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        size_t size = dtype_bytes(dtypes[d]), patterns = (size_t)1 << 8 * size;
+        for (uint32_t bits = 0; bits < patterns; bits++) {
+            uint8_t array[40 * 2];
+            size_t n = 1 + bits % 40, at = bits / 40 % n;
+            for (size_t i = 0; i < n; i++)
+                numeric_store(dtypes[d], array, i, i % 2 ? -240 : 0x1p-14F);
+            memcpy(array + at * size, &bits, size);
+            bool finite = isfinite(numeric_load(dtypes[d], array, at));
+            ck_assert_uint_eq(numeric_first_nonfinite(dtypes[d], array, n), finite ? n : at);
+        }
+    }
+}
+END_TEST
+
 TCase *numeric_case(void)
 {
     TCase *tc = tcase_create("numeric");
@@ -107,5 +126,6 @@ TCase *numeric_case(void)
     tcase_add_loop_test(tc, what_is_too_large_saturates, 0, 4);
     tcase_add_loop_test(tc, many_at_once_equal_one_at_a_time, 0, 4);
     tcase_add_test(tc, finds_the_first_value_that_is_not_finite);
+    tcase_add_test(tc, finds_every_pattern_that_is_not_finite);
     return tc;
 }
