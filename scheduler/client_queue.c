@@ -878,8 +878,8 @@ void client_queue_drop(struct client_queue *c, uint64_t id)
 
 static bool goes_before(const struct request *a, const struct request *b)
 {
-    const struct policy_claim first = {a->queued.priority, a->submitted_s, 0, 0},
-                              second = {b->queued.priority, b->submitted_s, 0, 0};
+    const struct policy_claim first = {.priority = a->queued.priority, .arrived_s = a->submitted_s},
+                              second = {.priority = b->queued.priority, .arrived_s = b->submitted_s};
     return policy_goes_before(&first, &second);
 }
 

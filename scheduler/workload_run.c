@@ -186,8 +186,10 @@ static uint32_t forks_due(const struct running *r)
 
 static struct policy_claim claim_of(const struct workload *w, uint32_t ordinal)
 {
-    return (struct policy_claim){request_of(w, ordinal)->priority, w->sequences[ordinal].arrived_s,
-                                 w->report.id, ordinal};
+    return (struct policy_claim){.priority = request_of(w, ordinal)->priority,
+                                 .arrived_s = w->sequences[ordinal].arrived_s,
+                                 .id = w->report.id,
+                                 .ordinal = ordinal};
 }
 
 /* Whether ordinal `a` of workload `v` goes before `b` of `w`. */

@@ -27,6 +27,7 @@
     XX(sequences)                                                                                            \
     XX(workload)                                                                                             \
     XX(ledger)                                                                                               \
+    XX(shares)                                                                                               \
     XX(staging)
 
 #define XX(name) TCase *name##_case(void);
