@@ -1,7 +1,10 @@
 /* client_queue.c - see client_queue.h.
  *
- * A step takes the queued requests oldest first, as long as they fit. A sequence has at most one request in a
- * step; a request that has to wait makes the later ones on its sequences wait, so their order is kept.
+ *     gather -> those let wait for blocks -> small ones of owners within their share -> bulk, by turns -> kept
+ *
+ * A sequence has at most one request in a step; a request that has to wait makes the later ones on its sequences
+ * wait, so their order is kept. Those that may go have their turns by the time that their owners have had
+ * (turns.h), as long as they fit.
  *
  * A request is taken when it has been checked and its blocks are reserved. A small one goes into the step
  * whole: its cursors move, and its parts are added, where they share passes with those of others (step.h). A
@@ -27,7 +30,9 @@
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/sequence_ops.h"
+#include "scheduler/shares.h"
 #include "scheduler/swapping.h"
+#include "scheduler/turns.h"
 
 #include <assert.h>
 #include <math.h>
@@ -36,20 +41,21 @@
 
 enum {
     WAIT = REQUEST_WAITS, /* for another step; errors are negative */
-    CUT_MAX = 16          /* requests that go into steps in slices at a time */
+    CUT_MAX = 64,         /* requests that go into steps in slices at a time, */
+    CUT_OWNER_MAX = 16,   /* and of one owner; of each other one there may be one at any time */
+    CLIENT_WEIGHT = 1     /* of an owner */
 };
 
-static const double SMALL = 0.125;       /* of step_us_max: a request that takes no longer is small */
 static const double INTERACTIVE_S = 0.1; /* after a small request */
 
 struct client_queue {
     struct client_queue_options o;
     const struct geometry *g;
     uint32_t rows_max;
-    struct request_list queue; /* that wait */
-    struct request_list rest;  /* likewise, while a step is formed: that had no turn yet */
+    struct request_list queue; /* that wait, but while a step is formed: then they are kept by turns */
     struct request_list cut;   /* that go into steps in slices */
     uint32_t cut_count;
+    struct turns *turns;
     double small_s;          /* when the last small one was taken */
     uint64_t request_number; /* counts requests that were resolved */
     uint64_t forming;        /* counts attempts to form a step */
@@ -60,6 +66,8 @@ struct client_queue {
     bool takes_part;      /* some request */
     bool short_of_blocks; /* a request waits for some */
     bool whole;           /* the request being taken goes into the step as a whole */
+    bool early;           /* others may have their turns yet, and give blocks back: */
+    bool hesitates;       /* so the request being taken has not failed for want of them */
 
     struct request_list in_step[STEPS_IN_FLIGHT]; /* by step_slot(): to be answered with the step */
 };
@@ -398,6 +406,14 @@ static bool nothing_runs(const struct client_queue *c)
            c->copies->count == 0 && block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0;
 }
 
+/* Whether a request that is to fail for want of blocks waits once more, since others may have their turns yet. */
+static bool hesitates(struct client_queue *c, struct request *request)
+{
+    c->hesitates = c->early && !request->queued.hesitated;
+    request->queued.hesitated |= c->hesitates;
+    return c->hesitates;
+}
+
 /* Whether a request may take `need` blocks now: 0; WAIT when some step gives some back; else the
  * request has failed. What was promised to others is not touched. */
 static int make_room(struct client_queue *c, struct request *request, uint32_t need)
@@ -426,7 +442,7 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
     bool comes = need + promised <= available + counts.fenced ||
                  (swap.blocks <= counts.blocks && swapping_out(c->o.state->swapping, &swap, c->copies));
     if (!comes && nothing_runs(c)) /* else those that are in a step may leave after it */
-        return fail_for_blocks(c, request, need, promised);
+        return hesitates(c, request) ? WAIT : fail_for_blocks(c, request, need, promised);
     c->short_of_blocks = true;
     return WAIT;
 }
@@ -594,17 +610,21 @@ static int take(struct client_queue *c, struct request *request)
     return request_kinds[request->kind].run(c->o.state, request);
 }
 
-/* Whether a request must wait for another step: one of its sequences is in this one or waits itself. Its
- * sequences are marked. */
-static bool has_to_wait(struct client_queue *c, const struct request *request)
+/* Whether a request must wait for another step: an earlier one on one of its sequences is in this one or waits
+ * itself. Later ones wait behind it. */
+static bool is_behind(struct client_queue *c, const struct request *request)
 {
-    bool waits = false;
+    bool behind = false;
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         const struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        waits |= s && s->forming == c->forming; /* of unknown ones resolve() will say so */
+        behind |= s && s->ordered == c->forming; /* of unknown ones resolve() will say so */
     }
-    mark(c, request); /* after that: one may be named twice */
-    return waits;
+    for (uint32_t i = 0; i < request->queued.on_count; i++) { /* after that: one may be named twice */
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        if (s)
+            s->ordered = c->forming;
+    }
+    return behind;
 }
 
 static void count_queued(struct client_queue *c, const struct request *request, int32_t by)
@@ -639,6 +659,8 @@ static struct request_output *output_of(struct request *request)
 static void finish(struct client_queue *c, struct request *request)
 {
     pin(c, request, false);
+    turns_forget(c->turns, request);
+    shares_drop(c->o.state->shares, request->queued.account);
     c->o.complete(request, c->o.cookie);
 }
 
@@ -661,65 +683,6 @@ static void finish_taking(struct client_queue *c, struct request *request)
     request_list_append(&c->in_step[step_slot(c->step)], request);
 }
 
-static void begin_forming(struct client_queue *c, struct step *step)
-{
-    c->step = step;
-    c->copies = step_copies(step);
-    c->forming++;
-    c->short_of_blocks = c->takes_part = false;
-    c->in_step[step_slot(step)] = (struct request_list){0};
-    for (const struct request *request = c->cut.first; request; request = request->next)
-        mark(c, request);
-}
-
-/* Whether a request goes into the step, and how: whole, or in slices (c->whole). Small ones go first: they
- * have all of the step's time, others `bulk_us` of it. */
-static bool finds_place(struct client_queue *c, struct request *request, double bulk_us)
-{
-    const struct engine_state *state = c->o.state;
-    double us = request->queued.estimate_us = client_slices_us(state, request),
-           left_us = state->step_us_max - step_us(c->step);
-    bool small = us <= state->step_us_max * SMALL, fits = us <= left_us || !c->takes_part;
-    c->whole = true;
-    if (!has_rows(request))
-        return fits;
-    bool has_room = client_slices_go_whole(state, request);
-    if (has_room && small)
-        return fits && client_slices_fit(state, c->step, request);
-    if (has_room && us <= bulk_us - step_us(c->step) && client_slices_fit(state, c->step, request))
-        return true;
-    c->whole = false;
-    return c->cut_count < CUT_MAX;
-}
-
-/* Take what is queued, in its order, as far as it finds place. */
-static void take_queued(struct client_queue *c, double bulk_us)
-{
-    struct request *request;
-    c->rest = c->queue;
-    c->queue = (struct request_list){0};
-    while ((request = request_list_take(&c->rest))) {
-        int rc = 0;
-        if (request->queued.compared == COMPARING) {
-            mark(c, request);
-            rc = WAIT;
-        } else if (c->o.state->failed) {
-            request_fail(request, ATTND_DEVICE, "the device has failed");
-        } else if (request->status == 0 && !is_too_late(request, c->o.state->now_s)) {
-            rc = has_to_wait(c, request) || !finds_place(c, request, bulk_us) ? WAIT : take(c, request);
-        }
-        if (rc == WAIT) {
-            request->queued.passed_over = true;
-            request_list_append(&c->queue, request);
-            continue;
-        }
-        if (rc == 0 && waits_for_step(request) && c->whole &&
-            request->queued.estimate_us <= c->o.state->step_us_max * SMALL)
-            c->small_s = c->o.state->now_s;
-        finish_taking(c, request);
-    }
-}
-
 /* Answer those in slices that have no more of them, here or in flight. */
 static void finish_cut(struct client_queue *c)
 {
@@ -738,38 +701,217 @@ static void finish_cut(struct client_queue *c)
     }
 }
 
-/* Stop those requests that are in slices and too late; add slices of the others, which take turns. */
-static void add_slices(struct client_queue *c, double bulk_us)
+/* ---- turns --------------------------------------------------------------------------------------- */
+
+/* Charge the owner of a request for what has come into the step since it was estimated to take `before_us`. */
+static void charge(struct client_queue *c, const struct request *request, double before_us)
 {
-    bool any = true;
-    struct request_list cut = c->cut, served = {0};
-    struct request *request;
-    c->cut = served;
-    while ((request = request_list_take(&cut))) {
+    double us = step_us(c->step) - before_us;
+    if (us > 0)
+        shares_charge(c->o.state->shares, step_slot(c->step), request->queued.account, us);
+}
+
+/* Let a request have its turn: 0, WAIT, or it has failed; a whole one that does not wait is gone then. */
+static int take_turn(struct client_queue *c, struct request *request)
+{
+    double before_us = step_us(c->step);
+    mark(c, request);
+    c->hesitates = false;
+    turns_forget(c->turns, request); /* a batch deletes sequences, and with them what is kept on them */
+    int rc = take(c, request);
+    charge(c, request, before_us);
+    request->queued.tried = !c->hesitates;
+    request->queued.wants_time = false;
+    request->queued.resumes = rc == WAIT && request->queued.compared != COMPARING;
+    if (rc == WAIT || (rc == 0 && request->queued.slices.begun))
+        turns_put_back(c->turns, request);
+    if (rc != WAIT)
+        finish_taking(c, request);
+    return rc;
+}
+
+static bool is_small(const struct client_queue *c, const struct request *request)
+{
+    return !has_rows(request) ||
+           (client_slices_go_whole(c->o.state, request) && policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
+}
+
+/* Whether a small request finds place in the step. */
+static bool small_fits(const struct client_queue *c, const struct request *request)
+{
+    const struct engine_state *state = c->o.state;
+    double us = request->queued.estimate_us, left_us = state->step_us_max - step_us(c->step);
+    bool fits = us <= left_us || !c->takes_part;
+    return fits && (!has_rows(request) || client_slices_fit(state, c->step, request));
+}
+
+/* Whether a request may begin to go into steps in slices. */
+static bool may_be_cut(const struct client_queue *c, const struct request *request)
+{
+    const struct shares *shares = c->o.state->shares;
+    uint32_t owner = shares_owner(shares, request->queued.account), n = 0;
+    for (const struct request *other = c->cut.first; other; other = other->next)
+        n += shares_owner(shares, other->queued.account) == owner;
+    return n == 0 || (n < CUT_OWNER_MAX && c->cut_count < CUT_MAX);
+}
+
+/* ---- forming a step ------------------------------------------------------------------------------ */
+
+static void begin_forming(struct client_queue *c, struct step *step)
+{
+    c->step = step;
+    c->copies = step_copies(step);
+    c->forming++;
+    c->short_of_blocks = c->takes_part = c->early = false;
+    c->in_step[step_slot(step)] = (struct request_list){0};
+    turns_begin(c->turns);
+}
+
+/* Stop those requests that are in slices and too late; the others may have more. */
+static void gather_cut(struct client_queue *c)
+{
+    for (struct request *request = c->cut.first; request; request = request->next) {
         bool done = client_slices_are_done(request);
+        mark(c, request);
+        (void)is_behind(c, request);
         if (c->o.state->failed && request->status == 0)
             request_fail(request, ATTND_DEVICE, "the device has failed");
         if (!done && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
             client_slices_stop(c->o.state, request);
             done = true;
         }
-        bool added =
-            !done && client_slices_add(c->o.state, c->step, request, bulk_us - step_us(c->step), any);
-        any &= !added;
-        c->takes_part |= added;
-        request_list_append(added ? &served : &c->cut, request);
+        if (done)
+            continue;
+        turns_keep(c->turns, request);
+        turns_offer(c->turns, c->o.state, request, false);
     }
-    while ((request = request_list_take(&served)))
-        request_list_append(&c->cut, request);
-    finish_cut(c);
 }
 
-void client_queue_fill(struct client_queue *c, struct step *step, double bulk_us)
+/* Fail what is queued and too late, and keep the others; those that wait for no earlier one may go. */
+static void gather_queued(struct client_queue *c)
+{
+    struct request_list queue = c->queue;
+    struct request *request;
+    c->queue = (struct request_list){0};
+    while ((request = request_list_take(&queue))) {
+        bool comparing = request->queued.compared == COMPARING;
+        if (!comparing && c->o.state->failed)
+            request_fail(request, ATTND_DEVICE, "the device has failed");
+        if (!comparing && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
+            finish_taking(c, request);
+            continue;
+        }
+        bool behind = is_behind(c, request);
+        turns_keep(c->turns, request);
+        if (comparing)
+            mark(c, request);
+        if (comparing || behind)
+            continue;
+        request->queued.estimate_us = client_slices_us(c->o.state, request);
+        turns_offer(c->turns, c->o.state, request, is_small(c, request));
+    }
+}
+
+/* Whoever waits for blocks is first to have them, in the order of the queue. Of large requests no slice goes
+ * into the step out of turn. */
+static void take_resuming(struct client_queue *c)
+{
+    c->early = true;
+    for (uint32_t i = 0; i < turns_count(c->turns); i++) {
+        struct request *request = turns_kept(c->turns, i);
+        if (!request || !request->queued.resumes || request->queued.tried)
+            continue;
+        c->whole = is_small(c, request);
+        if (c->whole ? small_fits(c, request) : may_be_cut(c, request))
+            (void)take_turn(c, request);
+    }
+    c->early = false;
+}
+
+/* Take small requests of owners within their share. */
+static void take_small(struct client_queue *c)
+{
+    struct request *request;
+    turns_arrange(c->turns);
+    while ((request = turns_next(c->turns, c->o.state, true))) {
+        bool steps = waits_for_step(request);
+        c->whole = true;
+        if (small_fits(c, request) && take_turn(c, request) == 0 && steps)
+            c->small_s = c->o.state->now_s;
+    }
+    turns_arrange(c->turns);
+}
+
+void client_queue_begin(struct client_queue *c, struct step *step)
 {
     begin_forming(c, step);
+    gather_cut(c);
     if (client_queue_wait_s(c) == 0 || c->o.state->stopping)
-        take_queued(c, bulk_us);
-    add_slices(c, bulk_us);
+        gather_queued(c);
+    take_resuming(c);
+    take_small(c);
+}
+
+double client_queue_at(struct client_queue *c, double *next_but_one)
+{
+    return turns_at(c->turns, c->o.state, next_but_one);
+}
+
+uint32_t client_queue_owners(struct client_queue *c)
+{
+    return turns_owners(c->turns);
+}
+
+/* Take a request out of the queue: whole if that takes no longer than `slice_us`, or, if it is small, `room_us`; or
+ * else in slices. */
+static void take_bulk(struct client_queue *c, struct request *request, double slice_us, double room_us,
+                      bool any)
+{
+    double us = request->queued.estimate_us;
+    bool small = is_small(c, request),
+         fits =
+             !has_rows(request) || (client_slices_go_whole(c->o.state, request) && client_slices_fit(c->o.state, c->step, request));
+    c->whole = small || (us <= slice_us && fits);
+    if (small ? fits && (us <= room_us || any) : c->whole || may_be_cut(c, request))
+        (void)take_turn(c, request);
+}
+
+bool client_queue_add_bulk(struct client_queue *c, double slice_us, double room_us, bool any)
+{
+    struct request *request = turns_next(c->turns, c->o.state, false);
+    assert(request);
+    uint32_t place = request->queued.place;
+    double before_us = step_us(c->step);
+    if (!request->queued.slices.begun)
+        take_bulk(c, request, slice_us, room_us, any);
+    request = turns_kept(c->turns, place); /* NULL: it is gone */
+    if (request && request->queued.slices.begun) {
+        double begun_us = step_us(c->step);
+        request->queued.tried = true;
+        c->takes_part |= client_slices_add(c->o.state, c->step, request, slice_us, any);
+        charge(c, request, begun_us);
+    }
+    return step_us(c->step) > before_us;
+}
+
+void client_queue_end(struct client_queue *c)
+{
+    for (uint32_t i = 0; i < turns_count(c->turns); i++) {
+        struct request *request = turns_kept(c->turns, i);
+        if (!request)
+            continue;
+        bool begun = request->queued.slices.begun,
+             more = begun ? request->status == 0 && !client_slices_are_done(request)
+                          : request->queued.wants_time;
+        if (more)
+            shares_wait(c->o.state->shares, request->queued.account);
+        if (begun)
+            continue;
+        request->queued.passed_over = true;
+        request_list_append(&c->queue, request);
+    }
+    turns_begin(c->turns);
+    finish_cut(c);
 }
 
 /* What a step was for one of its requests. */
@@ -844,6 +986,21 @@ static void fail_deleted(struct request *request, uint64_t id)
                  request->of_leases ? "lease" : "sequence", (unsigned long long)id);
 }
 
+/* Likewise while a step is formed. */
+static void drop_kept(struct client_queue *c, uint64_t id)
+{
+    for (uint32_t i = 0; i < turns_count(c->turns); i++) {
+        struct request *request = turns_kept(c->turns, i);
+        if (!request || request->queued.slices.begun || !names(request, id))
+            continue;
+        fail_deleted(request, id);
+        if (request->queued.compared == COMPARING) /* a step in flight reads its tensors */
+            continue;
+        count_queued(c, request, -1);
+        finish(c, request);
+    }
+}
+
 static void drop_from(struct client_queue *c, struct request_list *list, uint64_t id)
 {
     struct request_list old = *list;
@@ -866,7 +1023,7 @@ void client_queue_drop(struct client_queue *c, uint64_t id)
 {
     struct request *request;
     drop_from(c, &c->queue, id);
-    drop_from(c, &c->rest, id);
+    drop_kept(c, id);
     for (request = c->cut.first; request; request = request->next) {
         if (!names(request, id) || request->status != 0)
             continue;
@@ -966,6 +1123,8 @@ void client_queue_add(struct client_queue *c, struct request *request)
              rows_max = c->o.state->config->limits.rows_per_call;
     bool batch = request->kind == REQUEST_BATCH,
          whole = batch || request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* sequences */
+    request->queued.account = shares_hold(c->o.state->shares, request->owner & ~SHARES_WORKLOAD,
+                                          request->connection, CLIENT_WEIGHT);
     if (batch)
         name_batch(c, request);
     if (request->status != 0 || (whole && !is_held_up(c, request))) {
@@ -983,7 +1142,7 @@ void client_queue_add(struct client_queue *c, struct request *request)
                      tokens > rows ? tokens : rows, request->queued.on_count,
                      rows > rows_max || most == rows_max ? "limits.rows_per_call" : "scheduler.step_rows_max",
                      rows > rows_max ? rows_max : most);
-        c->o.complete(request, c->o.cookie);
+        finish(c, request);
         return;
     }
     count_queued(c, request, 1);
@@ -1010,6 +1169,10 @@ int client_queue_create(const struct client_queue_options *options, struct clien
     c->g = &options->state->config->geometry;
     c->rows_max = options->state->config->step_rows_max;
     c->small_s = -1;
+    if (turns_create(options->state->config->limits.calls, &c->turns) != 0) {
+        client_queue_destroy(c);
+        return ATTND_NO_MEMORY;
+    }
     *result = c;
     return 0;
 }
@@ -1018,5 +1181,6 @@ void client_queue_destroy(struct client_queue *c)
 {
     if (!c)
         return;
+    turns_destroy(c->turns);
     free(c);
 }

@@ -30,10 +30,22 @@ void client_queue_drop(struct client_queue *queue, uint64_t id);
 int client_queue_bring_in(struct client_queue *queue, struct request *request,
                           const struct reserve_request *nothing, uint32_t n);
 
-/* client_queue_fill: take into the step being formed what fits, oldest first: small requests, and of the time
- * that is estimated up to `bulk_us` of others, which are cut if need be. Requests that fail, and those that
- * compute nothing, are completed on the way. */
-void client_queue_fill(struct client_queue *queue, struct step *step, double bulk_us);
+/* client_queue_begin: take into the step being formed small requests of owners within their share. Requests that
+ * fail, and those that compute nothing, are completed on the way. */
+void client_queue_begin(struct client_queue *queue, struct step *step);
+
+/* client_queue_at: the virtual time (shares.h) of the owner of bulk work, or of small requests beyond his share, whose
+ * turn it is, and of the next one; INFINITY: there is none. client_queue_owners: how many such owners there are. */
+double client_queue_at(struct client_queue *queue, double *next_but_one);
+uint32_t client_queue_owners(struct client_queue *queue);
+
+/* client_queue_add_bulk: let that owner have his turn, if there is one: he may add a small request of `room_us`, or
+ * `slice_us` of others, which are cut if need be; if `any`, the smallest slice though it takes longer. False when
+ * nothing was added. */
+bool client_queue_add_bulk(struct client_queue *queue, double slice_us, double room_us, bool any);
+
+/* client_queue_end: the step has all that clients add to it. */
+void client_queue_end(struct client_queue *queue);
 
 /* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);

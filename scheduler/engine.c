@@ -17,9 +17,11 @@
 #include "config/model_constants.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/ring.h"
 #include "scheduler/sequence_ops.h"
+#include "scheduler/shares.h"
 #include "scheduler/staging.h"
 #include "scheduler/swapping.h"
 #include "scheduler/workload_run.h"
@@ -172,6 +174,7 @@ static bool retire_steps(struct engine *e)
     while ((step = steps_poll(e->state.steps))) {
         step_retire(step);
         e->state.epoch++;
+        shares_retire(e->state.shares, step_slot(step), step_cost(step).seconds * 1e6);
         client_queue_retire(e->state.clients, step);
         workload_run_retire(e->state.workloads, step);
         check_invariants(e);
@@ -205,18 +208,62 @@ static bool test_backend(struct engine *e)
     return request || e->state.self_tests.first;
 }
 
-/* Form a step and submit it; false when there is nothing to compute, or no place for a step. Bulk work of
- * clients and workloads share what time there is, which is less while others make small requests. */
+/* Of the step being formed. */
+struct bulk {
+    double bulk_us;
+    uint32_t owners; /* that have some */
+    bool beside;     /* workloads have all that they can do in it, or had room for */
+};
+
+/* How much bulk work a client's owner who is at `at` may add, the next one's being at `next_at` and the workloads'
+ * at `round_at`. */
+static double client_slice_us(const struct bulk *b, double at, double next_at, double round_at)
+{
+    double us = policy_slice_us(b->bulk_us, b->owners, fmin(next_at, round_at) - at);
+    return b->beside ? fmin(us, policy_beside_us(b->bulk_us, round_at - at)) : us;
+}
+
+/* Add bulk work to a step, by turns of the owners: of clients, and of the round of all workloads. The first slice is
+ * added however long it takes. */
+static void add_bulk(struct engine *e, struct step *step, double bulk_us)
+{
+    struct client_queue *clients = e->state.clients;
+    struct workload_run *workloads = e->state.workloads;
+    uint32_t running = workload_run_owners(workloads);
+    struct bulk b = {.bulk_us = bulk_us, .owners = client_queue_owners(clients) + running};
+    for (bool any = true;;) {
+        double next_at, at = client_queue_at(clients, &next_at), round_at = workload_run_at(workloads),
+                        room_us = bulk_us - step_us(step);
+        bool round = workload_run_may_add(workloads) && round_at <= at;
+        if ((!round && isinf(at)) || (!any && room_us < policy_slice_least_us(bulk_us)))
+            return;
+        if (round) {
+            double slice_us = running * policy_slice_us(bulk_us, b.owners, at - round_at);
+            b.beside = workload_run_add(workloads, step, fmin(slice_us, room_us));
+            any &= !b.beside;
+            continue;
+        }
+        double slice_us = client_slice_us(&b, at, next_at, round_at);
+        if (slice_us <= 0)
+            return;
+        any &= !client_queue_add_bulk(clients, fmin(slice_us, room_us), room_us, any);
+    }
+}
+
+/* Form a step and submit it; false when there is nothing to compute, or no place for a step. There is less bulk
+ * work in it while owners within their share make small requests. */
 static bool form_step(struct engine *e)
 {
     struct step *step;
     if ((e->alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
-    bool workloads = workload_run_is_busy(e->state.workloads);
-    double bulk_us =
-        client_queue_is_interactive(e->state.clients) ? e->state.step_us_shared : e->state.step_us_max;
-    client_queue_fill(e->state.clients, step, workloads ? bulk_us / 2 : bulk_us);
-    workload_run_fill(e->state.workloads, step, fmax(bulk_us - step_us(step), bulk_us / 2));
+    client_queue_begin(e->state.clients, step);
+    workload_run_begin(e->state.workloads, step);
+    add_bulk(e, step,
+             client_queue_is_interactive(e->state.clients) ? e->state.step_us_shared : e->state.step_us_max);
+    client_queue_end(e->state.clients);
+    workload_run_end(e->state.workloads);
+    shares_end(e->state.shares);
     check_invariants(e);
     if (step_is_empty(step))
         return step_skip(step);
@@ -477,6 +524,8 @@ static int make_parts(struct engine *e)
     if (rc == 0)
         rc = swapping_create(&e->state, &e->state.swapping);
     if (rc == 0)
+        rc = shares_create(c->limits.calls + WORKLOADS_MAX, STEPS_IN_FLIGHT, &e->state.shares);
+    if (rc == 0)
         rc = client_queue_create(&requests, &e->state.clients);
     if (rc == 0)
         rc = workload_run_create(&workloads, &e->state.workloads);
@@ -548,6 +597,7 @@ void engine_destroy(struct engine *e)
     }
     workload_run_destroy(e->state.workloads);
     client_queue_destroy(e->state.clients);
+    shares_destroy(e->state.shares);
     swapping_destroy(e->state.swapping);
     reservation_destroy(e->state.reservation);
     sequences_destroy(e->state.sequences);

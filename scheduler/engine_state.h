@@ -17,6 +17,7 @@ struct client_queue;
 struct workload_run;
 struct reservation;
 struct swapping;
+struct shares;
 
 struct engine_state {
     const struct config *config;
@@ -36,6 +37,7 @@ struct engine_state {
     atomic_bool has_sinks, has_alibi; /* whether constants has them, for other threads */
     struct reservation *reservation;  /* every promise of blocks */
     struct swapping *swapping;        /* who leaves for host memory */
+    struct shares *shares;            /* time that owners have had */
     uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
     uint32_t leases, leased_blocks;   /* sequence_ops.c, like the next two */
     double reaped_s;                  /* when it was last looked for sequences that nobody uses, */

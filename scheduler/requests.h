@@ -356,6 +356,12 @@ struct request_queued {
     bool passed_over;               /* a step was formed without it */
     struct reserve_request *writes; /* [on_count]: what it writes; NULL before that is known */
     double estimate_us;             /* of what it computes */
+    uint32_t account;               /* of its connection, shares.h */
+    uint32_t place;                 /* among those that wait while a step is formed */
+    bool tried;                     /* likewise: it has had its turn, or has to wait for others */
+    bool wants_time;                /* likewise: nothing else keeps it waiting */
+    bool hesitated;                 /* it was to fail for want of blocks, and waited once more */
+    bool resumes;                   /* it was let wait for blocks, and goes first in the next step */
     bool pinned;                    /* its sequences are, until it is done */
     enum { NOT_COMPARED, COMPARING, COMPARED } compared; /* rows that stand already: a step does so, or has */
     unsigned compare_step;                               /* its slot */
@@ -366,10 +372,12 @@ struct request_queued {
 
 struct request {
     enum request_kind kind;
-    uint64_t id;       /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
-    bool of_leases;    /* id, or what is listed, is of leases */
-    double deadline_s; /* after its submission; 0: none. One that still waits then fails */
-    void *cookie;      /* the loop's own; stays from one use of the request to the next */
+    uint64_t id;         /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
+    bool of_leases;      /* id, or what is listed, is of leases */
+    uint64_t owner;      /* whose time it takes, whoever that is; the highest bit counts for nothing */
+    uint64_t connection; /* and on which connection of his */
+    double deadline_s;   /* after its submission; 0: none. One that still waits then fails */
+    void *cookie;        /* the loop's own; stays from one use of the request to the next */
     atomic_bool cancelled; /* nobody waits for the answer any more: if it still waits, it fails */
 
     int status; /* out: 0, or why it failed, and in words: */

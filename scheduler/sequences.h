@@ -23,6 +23,7 @@ struct sequence {
     uint32_t declared; /* blocks that it may still take of those kept for it, see reservation.h */
     double created_s, used_s;
     uint64_t forming;  /* number of the step formation that holds, or keeps waiting, a request of it */
+    uint64_t ordered;  /* likewise, in which a request of it has come, behind which later ones wait */
     uint64_t seen;     /* number of the request that named it last */
     uint64_t workload; /* that drives it; 0: clients do */
     uint32_t queued;   /* requests on it that wait for a step, or are in slices */

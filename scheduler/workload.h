@@ -120,6 +120,10 @@ struct workload {
     uint32_t *waiting; /* heap of ordinals */
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */
+    bool has_account;
+    uint32_t account; /* shares.h; it is an owner */
+    double round_us;  /* of its rows and tokens in the last round that it took part in, all layers */
+    bool sits_out;    /* of the round being formed */
     double started_s;
     uint64_t noted_step;   /* the last one in its figures */
     uint64_t round_number; /* the last one that it took part in */

@@ -15,6 +15,9 @@
  * the latest sequence of the lowest priority is preempted when the pool runs out. The head of the queue is
  * never overtaken.
  *
+ * Each workload is an owner of time (shares.h) and is charged for its part of a round. One that is ahead of the
+ * others by as much as it would take sits the round out, as long as that is worth a round (policy.h).
+ *
  * A request whose beginning is just being appended by another one waits for it, a round or two, and then
  * finds it in the cache. */
 #include "scheduler/workload_run.h"
@@ -25,6 +28,7 @@
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/row_order.h"
+#include "scheduler/shares.h"
 #include "scheduler/slicing.h"
 #include "scheduler/verify.h"
 
@@ -43,6 +47,7 @@ enum {
     ADMITTED_TOKENS_MAX = 65536, /* which are looked for in the cache */
     VERIFY_TURNS = 4,            /* while others run, every so many a part of a row is verified */
     OWNER_WORKLOADS = 1,         /* of prefix roots; clients without a key are 0 */
+    WEIGHT = 1,                  /* of a workload */
     WINDOWS_KNOWN = 8            /* whose costs are kept for a round */
 };
 
@@ -90,6 +95,7 @@ struct round {
     } costs[WINDOWS_KNOWN]; /* of a layer with that window */
     uint32_t cost_count;
     uint32_t row_count, member_count;
+    double part[WORKLOADS_MAX]; /* of what it costs; by place */
     uint64_t copies;
     struct output_row *rows;   /* [rows_max] */
     struct workload **members; /* [sequences_max] of the sequences that take part */
@@ -121,6 +127,7 @@ struct workload_run {
     uint32_t *index_of;          /* [sequences_max] by row: where it is in running */
     struct policy_claim *claims; /* likewise, its own */
     struct row_order by_turn;    /* rows, those that go first first */
+    bool may_add;                /* to the step being formed */
     bool blocked;                /* clients hold what the next step needs */
     uint32_t turns;
     uint64_t steps_noted; /* with layers of a round */
@@ -636,6 +643,12 @@ static bool catches_up(const struct workload_run *d, const struct running *r)
     return length < r->fill || larger(r->done, workload_first_row(r->w, r->ordinal)) < length;
 }
 
+/* Whether a running sequence could take part in a round, but for room. */
+static bool may_take_part(const struct workload_run *d, const struct running *r, bool catching_up)
+{
+    return !r->w->sits_out && catches_up(d, r) == catching_up && !has_come_to_its_end(r);
+}
+
 /* Who takes part: those that decode first, then those that catch up. */
 static void take_all(struct workload_run *d)
 {
@@ -643,13 +656,94 @@ static void take_all(struct workload_run *d)
     f->row_count = f->member_count = d->token_count = d->request_count = d->append_count = 0;
     for (uint32_t i = 0; i < d->running_count; i++) {
         d->running[i].in[d->now].taken = false;
-        if (!catches_up(d, &d->running[i]) && !has_come_to_its_end(&d->running[i]))
+        if (may_take_part(d, &d->running[i], false))
             take_one(d, i);
     }
     for (uint32_t i = 0; i < d->running_count; i++) {
-        if (catches_up(d, &d->running[i]) && !has_come_to_its_end(&d->running[i]))
+        if (may_take_part(d, &d->running[i], true))
             take_one(d, i);
     }
+}
+
+/* The workloads with running sequences: the account of a workload's time is an owner's. */
+static bool runs(const struct workload *w)
+{
+    return w && w->report.state == WORKLOAD_RUNNING && w->report.running > 0;
+}
+
+static uint32_t owner_of(const struct workload_run *d, const struct workload *w)
+{
+    return shares_owner(d->o.state->shares, w->account);
+}
+
+/* The least virtual time of the workloads that run; INFINITY: none does. */
+static double least_at(const struct workload_run *d)
+{
+    double least = INFINITY;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (runs(d->workloads[i]))
+            least = fmin(least, shares_at(d->o.state->shares, owner_of(d, d->workloads[i])));
+    }
+    return least;
+}
+
+/* Let workloads that are ahead sit out the round that begins, if the others' is worth it. */
+static void let_sit_out(struct workload_run *d)
+{
+    const struct shares *shares = d->o.state->shares;
+    const struct cost_work passes = {.passes = d->g->layers};
+    double least = least_at(d), rest_us = 0, lead_us[WORKLOADS_MAX] = {0};
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (!runs(w))
+            continue;
+        w->sits_out = false;
+        lead_us[i] = shares_us(shares, owner_of(d, w), shares_at(shares, owner_of(d, w)) - least);
+        rest_us += lead_us[i] < w->round_us || w->round_us <= 0 ? w->round_us : 0;
+    }
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (runs(w) && w->round_us > 0)
+            w->sits_out =
+                policy_sits_out(lead_us[i], w->round_us, rest_us, step_us_of(d->o.state->steps, &passes));
+    }
+}
+
+/* Nobody sits the round out; whether somebody would have. */
+static bool let_all_take_part(struct workload_run *d)
+{
+    bool any = false;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (!d->workloads[i])
+            continue;
+        any |= runs(d->workloads[i]) && d->workloads[i]->sits_out;
+        d->workloads[i]->sits_out = false;
+    }
+    return any;
+}
+
+/* What each workload's rows and tokens are of a round, by the keys that they see. */
+static void note_parts(struct workload_run *d, struct round *f)
+{
+    struct cost_work work[WORKLOADS_MAX] = {0};
+    double sum_us = 0;
+    for (uint32_t i = 0; i < f->member_count; i++)
+        work[place_of(d, f->members[i])].generated += d->running[d->members[i]].in[d->now].appended;
+    for (uint32_t i = 0; i < f->row_count; i++) {
+        struct cost_work *of = &work[place_of(d, f->rows[i].w)];
+        of->generated++;
+        of->queries++;
+        of->tokens += f->rows[i].position + 1;
+        of->weighed += f->rows[i].position + 1;
+    }
+    for (uint32_t i = 0; i < WORKLOADS_MAX; i++) {
+        f->part[i] = step_us_of(d->o.state->steps, &work[i]);
+        sum_us += f->part[i];
+        if (f->part[i] > 0)
+            d->workloads[i]->round_us = f->part[i] * d->g->layers;
+    }
+    for (uint32_t i = 0; i < WORKLOADS_MAX; i++)
+        f->part[i] /= sum_us > 0 ? sum_us : 1;
 }
 
 /* Take part for good: blocks are reserved. */
@@ -686,6 +780,7 @@ static void enter_round(struct workload_run *d)
     }
     f->begun = true;
     f->next_layer = f->in_flight = 0;
+    note_parts(d, f);
     look_at_costs(d, f);
 }
 
@@ -703,8 +798,11 @@ static bool begin_round(struct workload_run *d, struct step *step)
 {
     struct copy_list *copies = step_copies(step);
     uint32_t before = copies->count;
+    let_sit_out(d);
     for (;;) {
         take_all(d);
+        if (d->rounds[d->now].member_count == 0 && let_all_take_part(d))
+            continue;
         if (d->rounds[d->now].member_count == 0)
             return false;
         if (leaves_declared(d) && block_tables_reserve(d->tables, step_number(d->o.state->steps), d->requests,
@@ -712,6 +810,8 @@ static bool begin_round(struct workload_run *d, struct step *step)
             break;
         if (d->rounds[!d->now].begun) /* what ends in the round before gives its blocks back */
             return false;
+        if (let_all_take_part(d)) /* whoever ends gives some back */
+            continue;
         bool preempted = preempt(d);
         compact(d);
         if (!preempted) {
@@ -855,31 +955,85 @@ static void add_slice(struct workload_run *d, struct step *step, double room_us)
         add_layers(d, step, 1);
 }
 
-bool workload_run_is_busy(const struct workload_run *d)
+/* Charge the workloads of the round for what has come into the step. */
+static void charge(struct workload_run *d, const struct step *step, double before_us)
 {
-    return d->running_count > 0;
+    const struct round *f = &d->rounds[d->now];
+    double us = step_us(step) - before_us;
+    for (uint32_t i = 0; i < WORKLOADS_MAX; i++) {
+        if (f->part[i] > 0 && d->workloads[i]->has_account)
+            shares_charge(d->o.state->shares, step_slot(step), d->workloads[i]->account, us * f->part[i]);
+    }
 }
 
-void workload_run_fill(struct workload_run *d, struct step *step, double room_us)
+/* Whether a round was begun that is not submitted. */
+static bool is_under_way(const struct workload_run *d)
 {
-    double now = d->o.state->now_s;
-    const struct round *last = &d->rounds[d->now];
+    return d->rounds[d->now].begun && d->rounds[d->now].next_layer < d->g->layers;
+}
+
+void workload_run_begin(struct workload_run *d, struct step *step)
+{
     d->slices[step_slot(step)].round = NULL;
+    d->may_add = false;
     if (d->o.state->failed)
         return;
-    note_arrivals(d, now);
-    if (last->begun && last->next_layer < d->g->layers) {
-        add_slice(d, step, room_us);
+    note_arrivals(d, d->o.state->now_s);
+    d->may_add = is_under_way(d);
+    if (d->may_add || d->cancels.first || d->o.state->stopping || d->rounds[!d->now].begun) /* no place yet */
         return;
+    admit(d, d->o.state->now_s);
+    d->may_add = d->live_count > 0;
+}
+
+bool workload_run_may_add(const struct workload_run *d)
+{
+    return d->may_add;
+}
+
+double workload_run_at(const struct workload_run *d)
+{
+    const struct round *f = &d->rounds[d->now];
+    double most = -INFINITY;
+    if (!is_under_way(d))
+        return least_at(d);
+    for (uint32_t i = 0; i < WORKLOADS_MAX; i++) {
+        if (f->part[i] > 0 && d->workloads[i]->has_account)
+            most = fmax(most, shares_at(d->o.state->shares, owner_of(d, d->workloads[i])));
     }
-    if (d->cancels.first || d->o.state->stopping || d->rounds[!d->now].begun) /* or it has no place yet */
-        return;
-    d->now = !d->now;
-    admit(d, now);
-    if (begin_round(d, step))
-        add_slice(d, step, room_us);
-    else
+    return most;
+}
+
+uint32_t workload_run_owners(const struct workload_run *d)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < WORKLOADS_MAX; i++)
+        n += runs(d->workloads[i]);
+    return n;
+}
+
+bool workload_run_add(struct workload_run *d, struct step *step, double room_us)
+{
+    double before_us = step_us(step);
+    d->may_add = false;
+    if (!is_under_way(d)) {
         d->now = !d->now;
+        if (!begin_round(d, step)) {
+            d->now = !d->now;
+            return false;
+        }
+    }
+    add_slice(d, step, room_us);
+    charge(d, step, before_us);
+    return d->slices[step_slot(step)].round != NULL;
+}
+
+void workload_run_end(struct workload_run *d)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (runs(d->workloads[i]) && !d->blocked)
+            shares_wait(d->o.state->shares, d->workloads[i]->account);
+    }
 }
 
 /* ---- running it ---------------------------------------------------------------------------------- */
@@ -972,6 +1126,9 @@ static void finish_workload(struct workload_run *d, struct workload *w, enum wor
     if (w->report.state == WORKLOAD_RUNNING)
         w->report.wall_s = d->o.state->now_s - w->started_s;
     w->report.state = state;
+    if (w->has_account)
+        shares_drop(d->o.state->shares, w->account);
+    w->has_account = false;
     if (state != WORKLOAD_VERIFYING)
         workload_release(w);
 }
@@ -1166,6 +1323,8 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->report.id = d->next_id++;
     w->report.verify_tolerance = verify_tolerance(d->g, step_backend(d->o.state->steps)->p_rounded);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
+    w->account = shares_hold(state->shares, SHARES_WORKLOAD | w->report.id, 0, WEIGHT);
+    w->has_account = true;
     w->started_s = w->watched_s = d->o.state->now_s;
     d->changed = true;
     tell(d, w, request);

@@ -23,13 +23,23 @@ MUST_USE int workload_run_create(const struct workload_run_options *options, str
 /* workload_run_destroy: drops the workloads. NULL is fine. */
 void workload_run_destroy(struct workload_run *run);
 
-/* workload_run_is_busy: whether some sequence runs. */
-bool workload_run_is_busy(const struct workload_run *run);
+/* workload_run_begin: a step is being formed: admit what may run. workload_run_may_add: whether something of a round
+ * may be added to it. */
+void workload_run_begin(struct workload_run *run, struct step *step);
+bool workload_run_may_add(const struct workload_run *run);
 
-/* workload_run_fill: add to the step being formed the next layers of the round, or of a new one, as many as
- * are estimated to take `room_us`; if none, a part of one. workload_run_retire: a step has retired: take its
+/* workload_run_at: the virtual time (shares.h) of the workload in the round that has had most, or, before there is one,
+ * of the one that has had least; INFINITY: none runs. workload_run_owners: how many run. */
+double workload_run_at(const struct workload_run *run);
+uint32_t workload_run_owners(const struct workload_run *run);
+
+/* workload_run_add: add the next layers of the round, or of a new one, as many as are estimated to take `room_us`;
+ * if none, a part of one. Once a step. False when nothing was added. */
+bool workload_run_add(struct workload_run *run, struct step *step, double room_us);
+
+/* workload_run_end: the step has all that workloads add to it. workload_run_retire: a step has retired: take its
  * outputs and go on. */
-void workload_run_fill(struct workload_run *run, struct step *step, double room_us);
+void workload_run_end(struct workload_run *run);
 void workload_run_retire(struct workload_run *run, const struct step *step);
 
 /* workload_run_verify: verify a part of a row, now and then, or at once when the engine is `idle`. False

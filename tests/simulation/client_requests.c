@@ -51,7 +51,7 @@ struct connection {
 static struct {
     struct connection at[SIM_CONNECTIONS_MOST];
     struct op ops[SIM_REQUESTS_MOST];
-    uint32_t count;
+    uint32_t count, owners;
     uint64_t random, action; /* that is being made */
     uint64_t base[ROWS_MOST_LONG];
     uint32_t token[ROWS_MOST_LONG];
@@ -818,6 +818,7 @@ void clients_begin(uint64_t seed, uint32_t connections)
     clients.count = connections;
     choose_weights(&seed);
     clients.think_s = think_s[sim_below(&seed, 3)];
+    clients.owners = 1 + sim_below(&seed, SIM_OWNERS_MOST);
     for (uint32_t i = 0; i < connections; i++)
         clients.at[i].next_s = sim.now_s;
 }
@@ -857,6 +858,8 @@ static void act(struct connection *c)
         return;
     c->op = op;
     op->connection = (int)index;
+    op->request->owner = index % clients.owners;
+    op->request->connection = index;
     bool patient = !sim.faults || !chance(PATIENT);
     c->next_s = patient ? INFINITY : sim.now_s + below(1000) * 4e-6;
     submit(op);
@@ -994,6 +997,8 @@ static void ask_again(struct connection *c, const struct op *answered)
     op->again = answered->again - 1;
     op->chained = answered->turn == sim.seen.turns ? answered->chained + 1 : 0;
     op->connection = (int)(c - clients.at);
+    op->request->owner = (uint64_t)op->connection % clients.owners;
+    op->request->connection = (uint64_t)op->connection;
     clients.action = answered->action;
     c->op = op;
     c->next_s = INFINITY;

@@ -16,6 +16,7 @@ enum {
     SIM_LAYERS_MOST = 3,
     SIM_TOKENS_MOST = 5100, /* of one sequence; more than a segment, so that it is cut */
     SIM_CONNECTIONS_MOST = 16,
+    SIM_OWNERS_MOST = 4,
     SIM_REQUESTS_MOST = 48,
     SIM_HISTORY_LINES = 300,
     SIM_LINE_BYTES = 200,
