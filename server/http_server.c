@@ -20,6 +20,7 @@
 
 #include "config/log.h"
 #include "server/http_head.h"
+#include "server/peer.h"
 
 #include <llhttp.h>
 
@@ -71,6 +72,7 @@ struct connection {
     struct http_server *server;
     enum phase phase;
     union {
+        uv_handle_t any;
         uv_stream_t stream;
         uv_tcp_t tcp;
         uv_pipe_t pipe;
@@ -79,6 +81,7 @@ struct connection {
     uint64_t deadline_ms;   /* loop time at which patience ends, */
     uint64_t body_until_ms; /* and at which a body has to be there, however steadily it comes */
     llhttp_t parser;
+    uint64_t peer, number; /* peer.h; of the connection, none is used twice */
 
     size_t head_bytes;  /* front of `input` that belongs to the current request */
     size_t input_bytes; /* filled part of `input` */
@@ -121,6 +124,7 @@ struct http_server {
     struct listen_address address;
     uint32_t open, slots; /* connections in use, and all */
     bool draining;
+    uint64_t accepted; /* connections so far */
     bool accept_waits; /* a client is in the backlog and no slot was free */
     struct connection *connections;
     char *buffers; /* one mapping for every connection's three */
@@ -518,7 +522,9 @@ static void choose_request_id(struct connection *c)
 static void begin_exchange(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
-    *x = (struct http_exchange){.http_status = 200,
+    *x = (struct http_exchange){.peer = c->peer,
+                                .connection = c->number,
+                                .http_status = 200,
                                 .content_type = "application/json",
                                 .body_buffer = c->body,
                                 .body_max = HTTP_BODY_BYTES_MAX};
@@ -837,6 +843,21 @@ static struct connection *free_slot(struct http_server *server)
     return NULL;
 }
 
+/* Note who is at the other end. */
+static void note_peer(struct http_server *server, struct connection *c)
+{
+    struct sockaddr_storage address = {0};
+    int bytes = sizeof address;
+    uv_os_fd_t fd;
+    c->number = ++server->accepted;
+    c->peer = 0;
+    if (server->address.is_unix && uv_fileno(&c->handle.any, &fd) == 0)
+        c->peer = peer_of_socket(fd);
+    else if (!server->address.is_unix &&
+             uv_tcp_getpeername(&c->handle.tcp, (struct sockaddr *)&address, &bytes) == 0)
+        c->peer = peer_of_address((const struct sockaddr *)&address);
+}
+
 static void accept_client(struct http_server *server)
 {
     struct connection *c = free_slot(server);
@@ -857,6 +878,7 @@ static void accept_client(struct http_server *server)
         close_connection(c);
         return;
     }
+    note_peer(server, c);
     if (!server->address.is_unix)
         uv_tcp_nodelay(&c->handle.tcp, 1);
     start_reading(c);

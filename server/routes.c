@@ -356,6 +356,8 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
     struct answer *answer = answer_of(request);
     request->kind = route->kind;
     request->id = id;
+    request->owner = x->peer;
+    request->connection = x->connection;
     *answer = (struct answer){.x = x, .http_status = route->http_status, .render = route->render};
     request->deadline_s = x->timeout_ms * 1e-3;
     if (!read_exchange(x, daemon, route, request)) {

@@ -1,0 +1,33 @@
+/* peer.c - see peer.h. */
+#include "server/peer.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
+
+uint64_t peer_of_socket(int fd)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.uid : 0;
+}
+
+uint64_t peer_of_address(const struct sockaddr *address)
+{
+    struct sockaddr_in v4 = {0};
+    struct sockaddr_in6 v6 = {0};
+    uint32_t half[2];
+    if (address->sa_family == AF_INET) {
+        memcpy(&v4, address, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr);
+    }
+    if (address->sa_family != AF_INET6)
+        return 0;
+    memcpy(&v6, address, sizeof v6);
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+        memcpy(half, v6.sin6_addr.s6_addr + 12, sizeof half[0]);
+        return ntohl(half[0]);
+    }
+    memcpy(half, v6.sin6_addr.s6_addr, sizeof half);
+    return (uint64_t)ntohl(half[0]) << 32 | ntohl(half[1]);
+}
