@@ -142,7 +142,6 @@ static uint32_t find(struct shares *x, uint32_t parent, uint64_t key)
     x->free = x->accounts[i].next;
     x->accounts[i] =
         (struct account){.key = key, .parent = parent, .next = *bucket, .place = x->live_count, .weight = 1};
-    x->accounts[i].at = level_of(x, &x->accounts[i])->now;
     *bucket = i;
     x->live[x->live_count++] = i;
     return i;
@@ -197,8 +196,10 @@ void shares_charge(struct shares *x, uint32_t slot, uint32_t account, double us)
 
 void shares_wait(struct shares *x, uint32_t account)
 {
-    for (uint32_t i = account; i != SHARES_NONE; i = x->accounts[i].parent)
+    for (uint32_t i = account; i != SHARES_NONE; i = x->accounts[i].parent) {
+        x->accounts[i].at = shares_at(x, i);
         x->accounts[i].waits = true;
+    }
 }
 
 static void begin_level(struct level *l)

@@ -322,8 +322,13 @@ bool episode_run(uint64_t seed, uint64_t actions)
     episode.random = sim_mix(seed);
     episode.spins = 0;
     log_init(LOG_ERROR); /* the history says more */
+    memset(symbolic_meters, 0, sizeof symbolic_meters);
     if (setjmp(sim.failed))
         return false;
+    if (fairness_wants(seed)) {
+        fairness_run(seed);
+        return true;
+    }
     sim.long_sequences = below(LONG) == 0;
     make_config();
     choose_conduct(actions);

@@ -10,4 +10,9 @@
  * simulation leaves its engine as it is. */
 bool episode_run(uint64_t seed, uint64_t actions);
 
+/* fairness_run: instead of an episode: owners who always have work, for a second; see fairness.c. The caller has
+ * made sim anew. fairness_wants: whether the seed is one for that. */
+bool fairness_wants(uint64_t seed);
+void fairness_run(uint64_t seed);
+
 #endif

@@ -69,7 +69,9 @@ enum {
     XX(preemptions, "preemptions")                                                                           \
     XX(device_failures, "device failures")                                                                   \
     XX(hangs, "steps that hung")                                                                             \
-    XX(audits, "audits")
+    XX(audits, "audits")                                                                                     \
+    XX(seconds_shared, "seconds of which each owner had his part")                                           \
+    XX(small_at_once, "small requests in the first step after they came")
 
 struct coverage {
 #define XX(name, text) uint64_t name;

@@ -20,7 +20,9 @@
 enum {
     ROOM_BYTES = 4 << 20, /* of what is copied of a step */
     REGIONS_MOST = 16,
-    PLANS_CHECKED = 16 /* one plan in so many is checked by plan_fault() too */
+    READ_KEYS = 2,        /* a key is read in the time in which so many queries see one */
+    STEP_US = 5,          /* that a step takes at least, where keys take time */
+    PLANS_CHECKED = 16    /* one plan in so many is checked by plan_fault() too */
 };
 
 #define UNWRITTEN UINT64_MAX
@@ -70,6 +72,7 @@ struct symbolic_backend {
 };
 
 struct symbolic_conduct symbolic_backend_conduct;
+struct symbolic_meter symbolic_meters[SYMBOLIC_METERS];
 static struct symbolic_backend *current;
 
 /* ---- tags ---------------------------------------------------------------------------------------- */
@@ -256,6 +259,30 @@ static void finish_row(const struct symbolic_backend *b, const struct pending *p
     symbolic_put(pass->o, row, heads, symbolic_output(tag, sum, keys));
 }
 
+/* What an item takes. */
+static double us_of(const struct symbolic_backend *b, const struct plan *plan, const struct plan_item *item)
+{
+    return b->conduct.key_us * (double)plan_item_tokens(plan, item, 0) * (READ_KEYS + item->rows);
+}
+
+/* Note what a row has taken. */
+static void meter(const struct symbolic_backend *b, const struct pending *p,
+                  const struct attention_pass *pass, uint32_t row, double us)
+{
+    uint64_t at = 0;
+    if (pass->rows)
+        at = given(p, pass->rows[row].q, 0, b->o.geometry->query_heads)->word[SYMBOLIC_METER] - 1;
+    while (!pass->rows && at < SYMBOLIC_METERS && symbolic_meters[at].seed != pass->q_source[row].seed)
+        at++;
+    if (at >= SYMBOLIC_METERS)
+        return;
+    struct symbolic_meter *m = &symbolic_meters[at];
+    uint64_t gap = p->ticket - m->ticket;
+    m->us += us;
+    m->longest = m->ticket && gap > m->longest ? gap : m->longest;
+    m->ticket = p->ticket;
+}
+
 static void run_items(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
 {
     const struct plan *plan = pass->plan;
@@ -264,6 +291,7 @@ static void run_items(struct symbolic_backend *b, const struct pending *p, const
         for (uint32_t r = 0; r < item->rows; r++) {
             uint32_t row = plan->item_rows[item->first_row + r], keys;
             uint64_t sum = fold(b, p, pass->layer, item, &plan->rows[row], &keys);
+            meter(b, p, pass, row, us_of(b, plan, item) / item->rows);
             if (item->partial == PLAN_NO_PARTIAL) {
                 finish_row(b, p, pass, row, sum, keys);
                 continue;
@@ -533,6 +561,18 @@ static void count_slices(struct symbolic_backend *b, const struct pending *p)
     }
 }
 
+/* What a step takes. */
+static double busy_us(const struct symbolic_backend *b, const struct pending *p)
+{
+    double us = STEP_US;
+    for (uint32_t i = 0; i < p->pass_count; i++) {
+        const struct plan *plan = p->passes[i].plan;
+        for (uint32_t k = 0; plan && k < plan->item_count; k++)
+            us += us_of(b, plan, &plan->items[k]);
+    }
+    return us;
+}
+
 static void symbolic_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     struct symbolic_backend *b = (struct symbolic_backend *)attention;
@@ -551,6 +591,8 @@ static void symbolic_submit(struct attention *attention, const struct attention_
     count_slices(b, p);
     check_fences(b, p);
     p->busy_s = b->conduct.latency_s * (0.25 + sim_below(&b->random, 1000) * 0.0015);
+    if (b->conduct.key_us > 0)
+        p->busy_s = busy_us(b, p) * (0.5 + sim_below(&b->random, 1000) * 0.001) * 1e-6;
     if (ticket == b->conduct.hang_at) {
         p->busy_s = HANG_S;
         sim.seen.hangs++;

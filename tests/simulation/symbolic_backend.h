@@ -33,7 +33,19 @@ struct symbolic_conduct {
     uint64_t fail_at; /* the step that loses the device; 0: none */
     uint64_t hang_at; /* the step that takes HANG_S */
     bool differs;     /* self-tests fail */
+    double
+        key_us; /* if not 0: a query sees a key in it, an item reads one in twice as long; else latency_s */
 };
+
+/* Time that queries of each meter have taken: of a client's those whose word[SYMBOLIC_METER] is the meter's number
+ * plus 1, of a workload those with its seed. */
+enum { SYMBOLIC_METER = 3, SYMBOLIC_METERS = 24 };
+struct symbolic_meter {
+    uint64_t seed; /* 0: of clients */
+    double us;
+    uint64_t ticket, longest; /* the step in which it had some last; steps between two such */
+};
+extern struct symbolic_meter symbolic_meters[SYMBOLIC_METERS];
 
 /* symbolic_backend_open: for engine_options.open_backend; behaves as symbolic_backend_conduct says. */
 extern struct symbolic_conduct symbolic_backend_conduct;
