@@ -347,8 +347,10 @@ static bool add_queries_slice(struct engine_state *state, struct step *step, str
     bool last;
     part.append_count = 0;
     part.row_count = 1;
-    if (rows_max == 0 || !step_fits(step, &part, 1) ||
-        !slicing_next(&s->queries, state->steps, &room, &part, &first, &last))
+    part.slice = &s->queries.segments; /* which it may become: then it is a pass by itself */
+    bool fits = rows_max > 0 && step_fits(step, &part, 1);
+    part.slice = NULL;
+    if (!fits || !slicing_next(&s->queries, state->steps, &room, &part, &first, &last))
         return false;
     struct planner_row *rows = step_rows(step, part.row_count);
     assert(rows);

@@ -22,7 +22,7 @@ client() {
             'header="Content-Type: application/x-safetensors"' output=/dev/null "write-out=\"$1 %{http_code}\\n\""
     done | sed 1d >"$again"
     while [ ! -e "$WORK/stop" ]; do
-        curl -s --no-buffer -K "$again" >>"$WORK/answers"
+        curl -s --no-buffer -K "$again" >>"$WORK/answers" || break
     done
 }
 answers() { grep -c "^$1 200" "$WORK/answers"; }
@@ -38,10 +38,10 @@ for i in 9 10; do
 done
 
 # Wait until all have begun, and then for so many answers more.
-have_begun() { [ "$(answers 1)" -ge 24 ] && [ "$(answers 2)" -ge 6 ]; }
+have_begun() { has_ended || [ "$(answers 1)" -ge 24 ] && [ "$(answers 2)" -ge 6 ]; }
 eventually have_begun
 first=$(answers 1) second=$(answers 2)
-enough() { [ $(($(answers 1) + $(answers 2))) -ge $((first + second + 300)) ]; }
+enough() { has_ended || [ $(($(answers 1) + $(answers 2))) -ge $((first + second + 300)) ]; }
 eventually enough
 first=$(($(answers 1) - first)) second=$(($(answers 2) - second))
 touch "$WORK/stop"
