@@ -21,11 +21,11 @@
 enum {
     SEEDS_EACH = 40, /* one seed in so many */
     OWNERS_MOST = 3,
-    CONNECTIONS_LEAST = 2, /* of an owner, so that one waits while the other is answered */
+    CONNECTIONS_LEAST = 3, /* of an owner, so that one waits while the other is answered */
     CONNECTIONS_MOST = 4,
     CLIENTS_MOST = OWNERS_MOST * CONNECTIONS_MOST + 1,
     WORKLOADS_MOST = 2,
-    TOKENS = 600,       /* of a sequence, */
+    TOKENS = 2048, /* of a sequence, whose last rows see whole chunks but for 3 %, as they are estimated, */
     SMALL_TOKENS = 100, /* and of one for small requests */
     SMALL_STEPS = 3,    /* the first after a small request, the next, and one formed as it is answered */
     IDLE_STEPS =
@@ -33,7 +33,8 @@ enum {
                          before, and a slice may be 8 times the least (policy.h) */
 };
 
-static const double WARM_S = 0.1, WINDOW_S = 1, TOLERANCE = 0.05, LATE_S = 0.4, KEY_US = 0.05, THINK_S = 3e-3;
+static const double WARM_S = 0.1, WINDOW_S = 1, TOLERANCE = 0.05, LATE_S = 0.4, KEY_US = 0.032,
+                    THINK_S = 3e-3;
 
 struct client {
     uint32_t owner, rows;
@@ -82,12 +83,12 @@ static void make_engine(uint64_t seed)
                               "geometry.block_size=16",
                               "geometry.dtype=f32",
                               "geometry.kv_dtype=f32",
-                              "pool.blocks=6000",
+                              "pool.blocks=12000",
                               "limits.sequences=64",
                               "limits.sequence_tokens=4000",
                               "limits.calls=40",
                               "scheduler.step_rows_max=256",
-                              "limits.rows_per_call=600",
+                              "limits.rows_per_call=2100",
                               "scheduler.step_us_max=1000",
                               "scheduler.step_us_shared=500",
                               "scheduler.batch_window_us=0"};
@@ -179,7 +180,7 @@ static void make_client(uint32_t owner, bool small, double next_s)
     struct client *c = &fair.clients[fair.client_count++];
     *c = (struct client){.owner = owner,
                          .sequence = 1000 + fair.client_count,
-                         .rows = small ? 1 : 100 + below(500),
+                         .rows = small ? 1 : 80 + below(60),
                          .small = small,
                          .next_s = next_s};
     struct request *create = new_request(REQUEST_CREATE, c);
@@ -243,7 +244,8 @@ static void make_workload(uint32_t at)
     char reason[WORKLOAD_REASON_BYTES];
     struct workload *w = workload_create(sim_mix(fair.random));
     struct workload_request r = {.prompt = 400 + below(400), .decode = 3000};
-    uint32_t sequences = 8 + below(9); /* so that a round of theirs is worth a step */
+    bool both = fair.workload_count > 1; /* then a round of each is to be worth more than a common one */
+    uint32_t sequences = both ? 8 + below(9) : 2 + below(3);
     int rc = w ? 0 : ATTND_NO_MEMORY;
     symbolic_meters[CLIENTS_MOST + at].seed = w->seed;
     for (uint32_t i = 0; rc == 0 && i < sequences; i++)

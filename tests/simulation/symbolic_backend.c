@@ -20,9 +20,12 @@
 enum {
     ROOM_BYTES = 4 << 20, /* of what is copied of a step */
     REGIONS_MOST = 16,
-    READ_KEYS = 2,        /* a key is read in the time in which so many queries see one */
-    STEP_US = 5,          /* that a step takes at least, where keys take time */
-    PLANS_CHECKED = 16    /* one plan in so many is checked by plan_fault() too */
+    /* Where keys take time, the other rates are those of cost_fallback(): */
+    READ_KEYS = 2,      /* a key is read in the time in which so many queries see one, */
+    GENERATE_KEYS = 80, /* and the k, v and q of a token generated */
+    STEP_US = 20,
+    PASS_US = 5,
+    PLANS_CHECKED = 16 /* one plan in so many is checked by plan_fault() too */
 };
 
 #define UNWRITTEN UINT64_MAX
@@ -33,7 +36,7 @@ static const double HANG_S = 30;
 /* A step that was submitted and not computed. */
 struct pending {
     uint64_t ticket;
-    double done_s, busy_s;
+    double done_s, busy_s, overhead; /* what it takes over what its items and passes do */
     bool swaps_last;
     struct kv_copy *copies;
     struct kv_compare *compares;
@@ -259,10 +262,17 @@ static void finish_row(const struct symbolic_backend *b, const struct pending *p
     symbolic_put(pass->o, row, heads, symbolic_output(tag, sum, keys));
 }
 
-/* What an item takes. */
-static double us_of(const struct symbolic_backend *b, const struct plan *plan, const struct plan_item *item)
+/* What a row takes of its item and its pass. */
+static double us_of(const struct symbolic_backend *b, const struct attention_pass *pass,
+                    const struct plan_item *item)
 {
-    return b->conduct.key_us * (double)plan_item_tokens(plan, item, 0) * (READ_KEYS + item->rows);
+    const struct plan *plan = pass->plan;
+    double tokens = (double)plan_item_tokens(plan, item, 0),
+           keys = (double)plan->rows[plan->item_rows[item->first_row]].keys;
+    double part = keys > 0 ? tokens / keys : 1; /* of the row */
+    return b->conduct.key_us *
+               (tokens * (READ_KEYS + item->rows) / item->rows + (pass->rows ? 0 : GENERATE_KEYS) * part) +
+           PASS_US * part / plan->row_count;
 }
 
 /* Note what a row has taken. */
@@ -278,7 +288,7 @@ static void meter(const struct symbolic_backend *b, const struct pending *p,
         return;
     struct symbolic_meter *m = &symbolic_meters[at];
     uint64_t gap = p->ticket - m->ticket;
-    m->us += us;
+    m->us += us * p->overhead;
     m->longest = m->ticket && gap > m->longest ? gap : m->longest;
     m->ticket = p->ticket;
 }
@@ -291,7 +301,7 @@ static void run_items(struct symbolic_backend *b, const struct pending *p, const
         for (uint32_t r = 0; r < item->rows; r++) {
             uint32_t row = plan->item_rows[item->first_row + r], keys;
             uint64_t sum = fold(b, p, pass->layer, item, &plan->rows[row], &keys);
-            meter(b, p, pass, row, us_of(b, plan, item) / item->rows);
+            meter(b, p, pass, row, us_of(b, pass, item));
             if (item->partial == PLAN_NO_PARTIAL) {
                 finish_row(b, p, pass, row, sum, keys);
                 continue;
@@ -561,14 +571,14 @@ static void count_slices(struct symbolic_backend *b, const struct pending *p)
     }
 }
 
-/* What a step takes. */
+/* What the items and passes of a step take. */
 static double busy_us(const struct symbolic_backend *b, const struct pending *p)
 {
-    double us = STEP_US;
+    double us = 0;
     for (uint32_t i = 0; i < p->pass_count; i++) {
         const struct plan *plan = p->passes[i].plan;
         for (uint32_t k = 0; plan && k < plan->item_count; k++)
-            us += us_of(b, plan, &plan->items[k]);
+            us += us_of(b, &p->passes[i], &plan->items[k]) * plan->items[k].rows;
     }
     return us;
 }
@@ -591,8 +601,11 @@ static void symbolic_submit(struct attention *attention, const struct attention_
     count_slices(b, p);
     check_fences(b, p);
     p->busy_s = b->conduct.latency_s * (0.25 + sim_below(&b->random, 1000) * 0.0015);
-    if (b->conduct.key_us > 0)
-        p->busy_s = busy_us(b, p) * (0.5 + sim_below(&b->random, 1000) * 0.001) * 1e-6;
+    if (b->conduct.key_us > 0) {
+        double us = busy_us(b, p);
+        p->overhead = us > 0 ? (us + STEP_US) / us : 1;
+        p->busy_s = (us + STEP_US) * (0.5 + sim_below(&b->random, 1000) * 0.001) * 1e-6;
+    }
     if (ticket == b->conduct.hang_at) {
         p->busy_s = HANG_S;
         sim.seen.hangs++;
