@@ -699,7 +699,10 @@ static void let_sit_out(struct workload_run *d)
             continue;
         w->sits_out = false;
         lead_us[i] = shares_us(shares, owner_of(d, w), shares_at(shares, owner_of(d, w)) - least);
-        rest_us += lead_us[i] < w->round_us || w->round_us <= 0 ? w->round_us : 0;
+        if (w->round_us <= 0) /* it never took part: it does, and then its part is known */
+            rest_us = INFINITY;
+        else if (lead_us[i] < w->round_us)
+            rest_us += w->round_us;
     }
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
@@ -1028,11 +1031,13 @@ bool workload_run_add(struct workload_run *d, struct step *step, double room_us)
     return d->slices[step_slot(step)].round != NULL;
 }
 
+/* One that found no room in the round waits for that, not for time. */
 void workload_run_end(struct workload_run *d)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
-        if (runs(d->workloads[i]) && !d->blocked)
-            shares_wait(d->o.state->shares, d->workloads[i]->account);
+        const struct workload *w = d->workloads[i];
+        if (runs(w) && !d->blocked && (w->sits_out || d->rounds[d->now].part[i] > 0))
+            shares_wait(d->o.state->shares, w->account);
     }
 }
 

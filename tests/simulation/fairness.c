@@ -34,7 +34,7 @@ enum {
 };
 
 static const double WARM_S = 0.1, WINDOW_S = 1, TOLERANCE = 0.05, LATE_S = 0.4, KEY_US = 0.032,
-                    THINK_S = 3e-3;
+                    THINK_S = 1e-3;
 
 struct client {
     uint32_t owner, rows;
@@ -214,7 +214,7 @@ static void take(void)
         sim.seen.small_at_once += c->small;
         sim.seen.requests++;
         c->asked = false;
-        c->next_s = sim.now_s + (c->small ? THINK_S * below(1000) * 1e-3 : 0);
+        c->next_s = sim.now_s + (c->small ? THINK_S * (1 + below(1000) * 2e-3) : 0);
         engine_release(sim.engine, request);
     }
 }
@@ -243,9 +243,9 @@ static void make_workload(uint32_t at)
     static const struct client nobody = {0};
     char reason[WORKLOAD_REASON_BYTES];
     struct workload *w = workload_create(sim_mix(fair.random));
-    struct workload_request r = {.prompt = 400 + below(400), .decode = 3000};
+    struct workload_request r = {.prompt = fair.workload_count > 1 ? 400 + below(400) : 100, .decode = 3000};
     bool both = fair.workload_count > 1; /* then a round of each is to be worth more than a common one */
-    uint32_t sequences = both ? 8 + below(9) : 2 + below(3);
+    uint32_t sequences = both ? 8 + below(9) : 2;
     int rc = w ? 0 : ATTND_NO_MEMORY;
     symbolic_meters[CLIENTS_MOST + at].seed = w->seed;
     for (uint32_t i = 0; rc == 0 && i < sequences; i++)
@@ -301,7 +301,7 @@ void fairness_run(uint64_t seed)
     memset(&fair, 0, sizeof fair);
     fair.random = sim_mix(seed);
     make_engine(seed);
-    fair.owner_count = below(OWNERS_MOST + 1);
+    fair.owner_count = (uint32_t)(seed / SEEDS_EACH % (OWNERS_MOST + 1));
     fair.workload_count = fair.owner_count < 2 ? 2 - fair.owner_count : below(WORKLOADS_MOST + 1);
     double begin_s = sim.now_s;
     for (uint32_t i = 0; i < fair.owner_count; i++) {
