@@ -732,8 +732,8 @@ static int take_turn(struct client_queue *c, struct request *request)
 
 static bool is_small(const struct client_queue *c, const struct request *request)
 {
-    return !has_rows(request) ||
-           (client_slices_go_whole(c->o.state, request) && policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
+    return !has_rows(request) || (client_slices_go_whole(c->o.state, request) &&
+                                  policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
 }
 
 /* Whether a small request finds place in the step. */
@@ -869,8 +869,8 @@ static void take_bulk(struct client_queue *c, struct request *request, double sl
 {
     double us = request->queued.estimate_us;
     bool small = is_small(c, request),
-         fits =
-             !has_rows(request) || (client_slices_go_whole(c->o.state, request) && client_slices_fit(c->o.state, c->step, request));
+         fits = !has_rows(request) || (client_slices_go_whole(c->o.state, request) &&
+                                       client_slices_fit(c->o.state, c->step, request));
     c->whole = small || (us <= slice_us && fits);
     if (small ? fits && (us <= room_us || any) : c->whole || may_be_cut(c, request))
         (void)take_turn(c, request);

@@ -34,12 +34,12 @@ int client_queue_bring_in(struct client_queue *queue, struct request *request,
  * fail, and those that compute nothing, are completed on the way. */
 void client_queue_begin(struct client_queue *queue, struct step *step);
 
-/* client_queue_at: the virtual time (shares.h) of the owner of bulk work, or of small requests beyond his share, whose
+/* client_queue_at: the virtual time (shares.h) of the owner of bulk work, or of small requests beyond its share, whose
  * turn it is, and of the next one; INFINITY: there is none. client_queue_owners: how many such owners there are. */
 double client_queue_at(struct client_queue *queue, double *next_but_one);
 uint32_t client_queue_owners(struct client_queue *queue);
 
-/* client_queue_add_bulk: let that owner have his turn, if there is one: he may add a small request of `room_us`, or
+/* client_queue_add_bulk: let that owner have its turn, if there is one: it may add a small request of `room_us`, or
  * `slice_us` of others, which are cut if need be; if `any`, the smallest slice though it takes longer. False when
  * nothing was added. */
 bool client_queue_add_bulk(struct client_queue *queue, double slice_us, double room_us, bool any);

@@ -375,7 +375,7 @@ struct request {
     uint64_t id;         /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
     bool of_leases;      /* id, or what is listed, is of leases */
     uint64_t owner;      /* whose time it takes, whoever that is; the highest bit counts for nothing */
-    uint64_t connection; /* and on which connection of his */
+    uint64_t connection; /* and on which connection of its own */
     double deadline_s;   /* after its submission; 0: none. One that still waits then fails */
     void *cookie;        /* the loop's own; stays from one use of the request to the next */
     atomic_bool cancelled; /* nobody waits for the answer any more: if it still waits, it fails */

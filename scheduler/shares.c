@@ -4,7 +4,7 @@
  *   buckets  key and parent -> account
  *
  * What is `now` among accounts of a kind only grows: it is the least of those that wait for time. When none
- * does, everybody had what he asked for, nobody is owed anything, and it is the most that any has had. An
+ * does, everybody had what it asked for, nobody is owed anything, and it is the most that any has had. An
  * account that was not left waiting by the latest step starts at `now` if it is behind.
  *
  *   S1  an account that exists holds its parent's

@@ -6,7 +6,7 @@
  *              ------|-----------
  *                   now: the least of those that wait
  *
- * Start-time fair queueing. Whoever waits for time has his turn in the order of the accounts, so none waits
+ * Start-time fair queueing. Whoever waits for time has its turn in the order of the accounts, so none waits
  * for ever and each gets time by its weight; who does not wait saves up nothing. Within an owner its
  * connections have accounts of the same kind, all of one weight.
  *

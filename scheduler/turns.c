@@ -10,7 +10,7 @@
 
 struct offer {
     uint32_t place; /* in kept */
-    uint32_t owner; /* his account */
+    uint32_t owner; /* its account */
     bool small;
     struct policy_claim claim; /* among those of its owner */
 };

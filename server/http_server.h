@@ -41,7 +41,7 @@ typedef int (*http_sink)(struct http_exchange *x, const char *bytes, size_t n);
 /* One request and its answer, lent to a handler. HEAD arrives as GET. */
 struct http_exchange {
     enum http_method method;
-    uint64_t peer, connection;    /* who asks (peer.h), and a number of his connection that no other has */
+    uint64_t peer, connection;    /* who asks (peer.h), and a number of the connection that no other has */
     struct http_text path, query; /* query without its '?' */
     struct http_text body, body_type; /* Content-Type, empty if there is none */
     struct http_text accept;          /* Accept, likewise */

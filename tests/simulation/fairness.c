@@ -1,8 +1,8 @@
 /* fairness.c - owners who always have work, for a second of virtual time.
  *
- * Property: each owner has the same part of the second within 5 % of it, and so has every connection of his, and
+ * Property: each owner has the same part of the second within 5 % of it, and so has every connection of its own, and
  * every workload, however they differ in number, size and time of coming; none is left out for long; and a small
- * request of somebody within his share is in the first step that is formed after it came.
+ * request of somebody within its share is in the first step that is formed after it came.
  *
  * Method: attends on sequences of the connections' own, larger than a step, one after the other; workloads that do
  * not end; one more owner, who makes a small request now and then, and another who comes late. The backend takes
@@ -151,8 +151,8 @@ static struct request *new_request(enum request_kind kind, const struct client *
 static struct request *new_rows(enum request_kind kind, const struct client *c, uint32_t rows)
 {
     struct request *request = new_request(kind, c);
-    struct symbolic_row *q = request_alloc(request, rows, sizeof *q),
-                        *v = request_alloc(request, rows, sizeof *v);
+    struct symbolic_row *q = request_tensor(request, rows, sizeof *q),
+                        *v = request_tensor(request, rows, sizeof *v);
     request->attend.sequences = request_alloc(request, 1, sizeof *request->attend.sequences);
     request->attend.sequences[0] =
         (struct request_sequence){.id = c->sequence, .rows = rows, .position = REQUEST_POSITION_ABSENT};
@@ -172,6 +172,8 @@ static struct request *new_rows(enum request_kind kind, const struct client *c, 
         request->rows.k = q;
         request->rows.v = v;
     }
+    if (request_make_outputs(request, &sim.config.geometry) != 0)
+        sim_fail("no staging memory is left");
     return request;
 }
 
@@ -209,7 +211,7 @@ static void take(void)
         if (request->status != 0)
             sim_fail("a request of connection %u fails: %s", (unsigned)request->connection, request->detail);
         if (c->small && sim.seen.steps - c->steps > SMALL_STEPS)
-            sim_fail("a small request of an owner within his share took %llu steps",
+            sim_fail("a small request of an owner within its share took %llu steps",
                      (unsigned long long)(sim.seen.steps - c->steps));
         sim.seen.small_at_once += c->small;
         sim.seen.requests++;

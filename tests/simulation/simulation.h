@@ -70,7 +70,7 @@ enum {
     XX(device_failures, "device failures")                                                                   \
     XX(hangs, "steps that hung")                                                                             \
     XX(audits, "audits")                                                                                     \
-    XX(seconds_shared, "seconds of which each owner had his part")                                           \
+    XX(seconds_shared, "seconds of which each owner had its part")                                           \
     XX(small_at_once, "small requests in the first step after they came")
 
 struct coverage {

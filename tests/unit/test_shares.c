@@ -1,7 +1,7 @@
 /* test_shares.c - time is shared by weight.
  *
- * Property: over a second of machine time every owner who always has work gets his weight's part of it within 5 %,
- * and so does every connection of his that always has work, whoever else comes and goes, whatever steps take.
+ * Property: over a second of machine time every owner who always has work gets its weight's part of it within 5 %,
+ * and so does every connection of its own that always has work, whoever else comes and goes, whatever steps take.
  * Method: steps of slices are formed by the rules of the scheduler, for random owners, with estimates that are
  * wrong by a factor of each step. */
 #include "scheduler/policy.h"
@@ -24,7 +24,7 @@ static uint32_t below(uint32_t n)
 
 /* An owner of the model. */
 struct model {
-    bool always;                  /* has work, on all of his connections */
+    bool always;                  /* has work, on all of its connections */
     uint32_t weight, connections; /* those that have */
     uint32_t account[CONNECTIONS];
     double had_us[CONNECTIONS], charged_us[CONNECTIONS]; /* so far; in the step being formed */
@@ -46,7 +46,7 @@ static void make_owners(struct shares *shares)
     }
 }
 
-/* The owner who is next of those that want time, and his connection; false: none is. */
+/* The owner who is next of those that want time, and its connection; false: none is. */
 static bool find_next(const struct shares *shares, struct model **owner, uint32_t *connection, double *behind)
 {
     double least = INFINITY, second = INFINITY, first = INFINITY;
@@ -135,7 +135,7 @@ START_TEST(each_gets_its_part_of_a_second)
             if (!m->always)
                 continue;
             ck_assert_msg(fabs(had(m) - part) < 0.05 * SECOND_US,
-                          "seed %llu: owner %u of weight %u had %.0f us, his part is %.0f",
+                          "seed %llu: owner %u of weight %u had %.0f us, its part is %.0f",
                           (unsigned long long)seed, i, m->weight, had(m), part);
             for (uint32_t k = 0; k < m->connections; k++)
                 ck_assert_msg(fabs(m->had_us[k] - had(m) / m->connections) < 0.05 * SECOND_US,
