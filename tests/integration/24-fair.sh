@@ -3,7 +3,7 @@
 # bulk attends, another at 127.0.0.2 has two: each has about half of what is answered. On one thread of a CPU, which is never idle.
 . tests/integration/lib.sh
 
-queries=400
+queries=200
 start_daemon --config config/tiny.jsonc --set backend.name=cpu --set pool.blocks=1200 --set geometry.block_size=16 --set backend.threads=1 \
     --set scheduler.step_us_max=500 --set scheduler.step_us_shared=500 --set limits.connections=64
 curl -s -X POST "$URL/v1/sequences" >/dev/null
