@@ -10,7 +10,8 @@
 enum {
     ALIGNMENT = 16, /* of arrays in the control buffer */
     OPERATIONS_MAX = 4096,
-    GRAPH_OPERATIONS = 24, /* fewer are issued one by one */
+    GRAPH_OPERATIONS = 24, /* fewer are a graph when they come again, */
+    GRAPH_LEAST = 3,       /* and those never */
     WARM_UP = 3            /* replays of a graph before it is timed */
 };
 
@@ -166,41 +167,75 @@ static bool same_nodes(const struct cuda_operations *old, const struct cuda_oper
     return same;
 }
 
-/* Make the graph of the slot that of the passes. */
-static void renew_graph(struct cuda_queue *q)
+static bool is_same(const struct cuda_operations *a, const struct cuda_operations *b)
+{
+    return a->count == b->count && memcmp(a->list, b->list, a->count * sizeof *a->list) == 0;
+}
+
+static void drop_exec(const struct cuda_device *d, struct cuda_graph *g)
+{
+    if (g->exec)
+        (void)d->cu.cuGraphExecDestroy(g->exec);
+    g->exec = NULL;
+}
+
+static void remember(struct cuda_graph *g, const struct cuda_operations *list)
+{
+    memcpy(g->recorded.list, list->list, list->count * sizeof *list->list);
+    g->recorded.count = list->count;
+}
+
+/* Make a graph that of the passes. */
+static void renew_graph(struct cuda_queue *q, struct cuda_graph *g)
 {
     struct cuda_device *d = q->d;
-    struct cuda_slot *s = q->slot;
     CUgraph graph = record(q, &q->passes);
     CUgraphExecUpdateResultInfo info;
     q->graphs_recorded++;
-    if (s->graph && !cuda_failed(d) &&
-        (!same_nodes(&s->recorded, &q->passes) ||
-         d->cu.cuGraphExecUpdate_v2(s->graph, graph, &info) != CUDA_SUCCESS)) {
-        (void)d->cu.cuGraphExecDestroy(s->graph);
-        s->graph = NULL;
-    }
-    if (!s->graph && !cuda_failed(d)) {
-        cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&s->graph, graph, 0), "making a graph");
+    if (g->exec && !cuda_failed(d) &&
+        (!same_nodes(&g->recorded, &q->passes) ||
+         d->cu.cuGraphExecUpdate_v2(g->exec, graph, &info) != CUDA_SUCCESS))
+        drop_exec(d, g);
+    if (!g->exec && !cuda_failed(d)) {
+        cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&g->exec, graph, 0), "making a graph");
         q->graphs_made++;
     }
     if (graph)
         (void)d->cu.cuGraphDestroy(graph);
-    memcpy(s->recorded.list, q->passes.list, q->passes.count * sizeof *q->passes.list);
-    s->recorded.count = q->passes.count;
+    remember(g, &q->passes);
 }
 
-static void issue_graph(struct cuda_queue *q)
+static void launch_graph(struct cuda_queue *q, const struct cuda_graph *g)
 {
-    struct cuda_device *d = q->d;
-    struct cuda_slot *s = q->slot;
-    const struct cuda_operations *list = &q->passes;
-    if (!s->graph || s->recorded.count != list->count ||
-        memcmp(s->recorded.list, list->list, list->count * sizeof *list->list) != 0)
-        renew_graph(q);
     q->graphs_launched++;
-    if (!cuda_failed(d))
-        cuda_holds(d, d->cu.cuGraphLaunch(s->graph, d->stream), "launching a graph");
+    if (!cuda_failed(q->d))
+        cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->d->stream), "launching a graph");
+}
+
+static void issue_many(struct cuda_queue *q)
+{
+    struct cuda_graph *g = &q->slot->many;
+    if (!g->exec || !is_same(&g->recorded, &q->passes))
+        renew_graph(q, g);
+    launch_graph(q, g);
+}
+
+/* One by one; as a graph when they come again: a client that decodes repeats itself, and each operation
+ * costs the host up to 6 us. */
+static void issue_few(struct cuda_queue *q)
+{
+    struct cuda_graph *g = &q->slot->few;
+    if (q->passes.count < GRAPH_LEAST) {
+        issue_list(q, &q->passes);
+    } else if (!is_same(&g->recorded, &q->passes)) {
+        drop_exec(q->d, g);
+        remember(g, &q->passes);
+        issue_list(q, &q->passes);
+    } else {
+        if (!g->exec)
+            renew_graph(q, g);
+        launch_graph(q, g);
+    }
 }
 
 /* ---- writing down -------------------------------------------------------------------------------- */
@@ -234,9 +269,9 @@ static void issue_all(struct cuda_queue *q)
         q->side_used[side] = false;
     }
     if (q->passes.count >= GRAPH_OPERATIONS)
-        issue_graph(q);
+        issue_many(q);
     else
-        issue_list(q, &q->passes);
+        issue_few(q);
     q->preparation.count = q->passes.count = 0;
 }
 
@@ -553,9 +588,9 @@ static void make_event(struct cuda_device *d, CUevent *event)
         cuda_holds(d, d->cu.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "making an event");
 }
 
-static bool make_list(struct cuda_operations *list)
+static bool make_list(struct cuda_operations *list, size_t n)
 {
-    list->list = calloc(OPERATIONS_MAX, sizeof *list->list);
+    list->list = calloc(n, sizeof *list->list);
     return list->list != NULL;
 }
 
@@ -571,11 +606,13 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     make_event(d, &q->begun);
     make_event(d, &q->swapped);
     q->coming = calloc(CUDA_COMING, sizeof *q->coming);
-    bool ok = make_list(&q->preparation) && make_list(&q->passes) && q->coming;
+    bool ok =
+        make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->passes, OPERATIONS_MAX) && q->coming;
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
-        ok = make_list(&q->slots[i].recorded) && q->slots[i].host && ok;
+        ok = make_list(&q->slots[i].many.recorded, OPERATIONS_MAX) &&
+             make_list(&q->slots[i].few.recorded, GRAPH_OPERATIONS) && q->slots[i].host && ok;
     }
     q->stamps = cuda_host_memory(d, CUDA_TICKETS * sizeof *q->stamps);
     if (q->stamps)
@@ -608,11 +645,12 @@ void cuda_queue_deinit(struct cuda_queue *q)
     destroy_event(d, q->swapped);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         struct cuda_slot *s = &q->slots[i];
-        if (s->graph)
-            (void)d->cu.cuGraphExecDestroy(s->graph);
+        drop_exec(d, &s->many);
+        drop_exec(d, &s->few);
         cuda_free(d, s->device);
         cuda_free_host_memory(d, s->host);
-        free(s->recorded.list);
+        free(s->many.recorded.list);
+        free(s->few.recorded.list);
     }
     cuda_free_host_memory(d, q->stamps);
     free(q->preparation.list);

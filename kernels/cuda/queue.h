@@ -7,7 +7,7 @@
  * are two buffers, so that a step is written down while the one before is computed. A step that needs
  * more than the buffer holds is issued in parts, with a wait between them.
  *
- * The passes are issued as one graph if they are many, since a launch costs the host up to 10 us where
+ * The passes are issued as one graph if they are many, or, if they are few, when they come again, since a launch costs the host up to 10 us where
  * it runs in a virtual machine. Their control data comes first in the buffer and so lies at the same
  * addresses step after step: a decode step mostly repeats the one before it, and its graph with it.
  * Otherwise the graph is recorded again, and updated in place if it still has the same form.
@@ -67,14 +67,19 @@ struct cuda_operations {
     uint32_t count;
 };
 
+/* A graph, and what it was recorded from, or will be if that comes again. */
+struct cuda_graph {
+    CUgraphExec exec; /* NULL: not made yet */
+    struct cuda_operations recorded;
+};
+
 /* What belongs to one of the steps in flight: a buffer and its copy on the device; and a graph, with
  * what it was recorded from. */
 struct cuda_slot {
     uint8_t *host;
     CUdeviceptr device;
-    size_t used, top; /* taken: from the front for passes, from `top` on for the preparation */
-    CUgraphExec graph;
-    struct cuda_operations recorded;
+    size_t used, top;            /* taken: from the front for passes, from `top` on for the preparation */
+    struct cuda_graph many, few; /* of steps of many operations, and of few */
 };
 
 /* When a step began and ended, in nanoseconds of the device's own clock. (Events would not do: one that
