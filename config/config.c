@@ -124,7 +124,7 @@ static const struct key keys[] = {
     {"limits.body_bytes", KIND_BYTES, AT(limits.body_bytes), 1 << 20, 1 << 30, "\"64MiB\"", NULL,
      "of a safetensors body; JSON has 64 KiB"},
     {"limits.staging_bytes", KIND_BYTES, AT(limits.staging_bytes), 0, (double)(UINT64_C(1) << 40), "0", NULL,
-     "memory for tensors of all calls under way, pinned with a GPU; 0: eight times limits.body_bytes"},
+     "memory for tensors of all calls under way, pinned with a GPU; 0: eight times limits.body_bytes and 32 MiB"},
     {"scheduler.step_rows_max", KIND_U32, AT(step_rows_max), 1, 65536, "4096", NULL,
      "query rows, and appended tokens, of one step"},
     {"scheduler.step_us_max", KIND_U32, AT(step_us_max), 0, 60000000, "0", NULL,
@@ -518,16 +518,17 @@ static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
-/* Room for the tensors of at least one call: a body, copies of what is not aligned in it, lists and outputs. */
+/* Room for the tensors of at least one call beside small ones (staging.h): a body, copies of what is not aligned in it,
+ * lists and outputs. */
 static int resolve_staging(struct config *c, char error[CONFIG_ERROR_BYTES])
 {
     struct config_limits *l = &c->limits;
-    uint64_t least = 4 * l->body_bytes + (UINT64_C(16) << 20);
+    uint64_t least = 6 * l->body_bytes + (UINT64_C(32) << 20);
     char reason[GEOMETRY_REASON_BYTES];
-    l->staging_bytes = l->staging_bytes ? l->staging_bytes : 8 * l->body_bytes + (UINT64_C(16) << 20);
+    l->staging_bytes = l->staging_bytes ? l->staging_bytes : 8 * l->body_bytes + (UINT64_C(32) << 20);
     if (l->staging_bytes >= least)
         return 0;
-    snprintf(reason, sizeof reason, "wants at least %llu MiB, four times limits.body_bytes and 16 MiB",
+    snprintf(reason, sizeof reason, "wants at least %llu MiB, six times limits.body_bytes and 32 MiB",
              (unsigned long long)(least >> 20));
     return misfit(c, "limits.staging_bytes", reason, error);
 }

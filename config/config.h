@@ -18,6 +18,7 @@ enum {
     CONFIG_STRING_BYTES = 128,
     CONFIG_ERROR_BYTES = 512,
     CONFIG_FILE_BYTES_MAX = 1 << 20,
+    CONFIG_SMALL_BODY_BYTES = 1 << 20, /* of a body that is not large */
 };
 
 /* Where the limits of the HTTP server stand; all counts are of one daemon. */

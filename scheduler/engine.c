@@ -480,8 +480,9 @@ static int make_staging(struct engine *e)
     const struct config_limits *limits = &e->o.config->limits;
     uint32_t blocks = limits->calls * REQUEST_TENSORS_MAX + 2 * limits->connections;
     e->staging_memory = step_host_memory(e->state.steps, limits->staging_bytes);
-    return e->staging_memory ? staging_create(e->staging_memory, limits->staging_bytes, blocks, &e->staging)
-                             : ATTND_NO_MEMORY;
+    const struct staging_options options = {e->staging_memory, limits->staging_bytes, CONFIG_SMALL_BODY_BYTES,
+                                            blocks};
+    return e->staging_memory ? staging_create(&options, &e->staging) : ATTND_NO_MEMORY;
 }
 
 static int make_requests(struct engine *e)

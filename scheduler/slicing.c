@@ -79,7 +79,7 @@ static uint32_t whole_queries(const struct slicing *s, const struct steps *steps
 /* Microseconds of a segment of n queries that read together. */
 static double segment_us(const struct steps *steps, uint32_t n)
 {
-    const uint64_t tokens = SEGMENT_CHUNKS * CHUNK_TOKENS;
+    const uint64_t tokens = (uint64_t)SEGMENT_CHUNKS * CHUNK_TOKENS;
     const struct cost_work work = {.passes = 1, .tokens = tokens, .weighed = tokens * n, .queries = n};
     return step_us_of(steps, &work);
 }

@@ -13,17 +13,21 @@ struct extent {
 struct staging {
     uint8_t *memory;
     size_t units, used;
+    size_t small_bytes;
     struct extent *out; /* [blocks_max] in order of first */
     uint32_t count, blocks_max;
 };
 
-int staging_create(void *memory, size_t bytes, uint32_t blocks_max, struct staging **result)
+int staging_create(const struct staging_options *o, struct staging **result)
 {
     struct staging *s = calloc(1, sizeof *s);
     if (!s)
         return ATTND_NO_MEMORY;
-    *s = (struct staging){.memory = memory, .units = bytes / STAGING_ALIGNMENT, .blocks_max = blocks_max};
-    s->out = calloc(blocks_max, sizeof *s->out);
+    *s = (struct staging){.memory = o->memory,
+                          .units = o->bytes / STAGING_ALIGNMENT,
+                          .small_bytes = o->small_bytes,
+                          .blocks_max = o->blocks_max};
+    s->out = calloc(o->blocks_max, sizeof *s->out);
     if (!s->out) {
         free(s);
         return ATTND_NO_MEMORY;
@@ -42,12 +46,13 @@ void staging_destroy(struct staging *s)
 
 void *staging_take(struct staging *s, size_t bytes)
 {
-    size_t units = bytes / STAGING_ALIGNMENT + (bytes % STAGING_ALIGNMENT != 0), first = 0;
+    size_t units = bytes / STAGING_ALIGNMENT + (bytes % STAGING_ALIGNMENT != 0),
+           first = bytes > s->small_bytes ? s->units / 4 : 0;
     uint32_t at = 0;
     units += units == 0;
-    while (at < s->count && s->out[at].first - first < units) {
-        first = s->out[at].first + s->out[at].count;
-        at++;
+    for (; at < s->count && (s->out[at].first < first || s->out[at].first - first < units); at++) {
+        size_t end = s->out[at].first + s->out[at].count;
+        first = end > first ? end : first;
     }
     if (s->count == s->blocks_max || units > s->units - first)
         return NULL;

@@ -13,11 +13,12 @@
 #include <uv.h>
 
 enum {
-    HTTP_HEAD_BYTES_MAX = 16 * 1024,   /* request line and headers; more is 431 */
-    HTTP_URL_BYTES_MAX = 4096,         /* more is 414 */
-    HTTP_HEADERS_MAX = 64,             /* more is 431 */
-    HTTP_JSON_BYTES_MAX = 64 * 1024,   /* of a JSON body; more is 413 */
-    HTTP_BODY_BYTES_MAX = 1024 * 1024, /* of a body, unless http_service.begun gives it more room */
+    HTTP_HEAD_BYTES_MAX = 16 * 1024, /* request line and headers; more is 431 */
+    HTTP_URL_BYTES_MAX = 4096,       /* more is 414 */
+    HTTP_HEADERS_MAX = 64,           /* more is 431 */
+    HTTP_JSON_BYTES_MAX = 64 * 1024, /* of a JSON body; more is 413 */
+    HTTP_BODY_BYTES_MAX =
+        CONFIG_SMALL_BODY_BYTES, /* of a body, unless http_service.begun gives it more room */
     HTTP_TAILS_MAX = 2,
     HTTP_REPLY_BYTES_MAX = 2 * 1024 * 1024,
     HTTP_REQUEST_ID_BYTES = 129,

@@ -347,7 +347,9 @@ static void cut_items(const struct cuda_backend *b, const struct attention_step 
         if (merge != PLAN_NO_PARTIAL) {
             if (plan->merge_parts[plan->merges[merge].first].partial != item->partial)
                 continue;
-            (void)make_members(b, plan, &plan->merges[merge], &s);
+            bool made = make_members(b, plan, &plan->merges[merge], &s); /* as prepare_merges() has found */
+            assert(made);
+            (void)made;
         }
         cut_item(b, step, plan, window, &s, to);
     }

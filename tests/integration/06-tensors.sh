@@ -36,6 +36,25 @@ expect 'a body in chunks' "$expected" "$(tensors sequences I64 1 1 q BF16 1,1,8 
 expect 'another one' 2 "$(copied)"
 expect 'staging memory comes back' 0 "$(caught_up && curl -s "$URL/metrics" | sed -n 's/^attnd_staging_bytes_used //p')"
 
+# Large bodies that never come leave room for small ones.
+used() { curl -s "$URL/metrics" | sed -n 's/^attnd_staging_bytes_used //p'; }
+is_used() { [ "$(used)" "$@" ]; }
+promise() {
+    perl -e 'use IO::Socket; my @all = map {
+        my $s = IO::Socket::INET->new("127.0.0.1:$ARGV[0]") or die;
+        print $s "POST /v1/attend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-safetensors\r\nContent-Length: 67108864\r\n\r\n";
+        $s->flush; $s } 1 .. 8;
+        sleep 3600' "$PORT" &
+    promising=$!
+}
+promise
+eventually is_used -ge $((6 * 64 << 20))
+expect 'another large body finds no room' 503 \
+    "$(head -c 60000000 /dev/zero | curl -s -o /dev/null -w '%{http_code}' -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/attend")"
+expect 'small ones do' "$expected" "$(ask cat)"
+kill "$promising"
+eventually is_used -eq 0
+
 # Mistakes.
 wrong() { expect "$1" "$2" "$(tensors "${@:3}" | post /v1/attend | jq -r '"\(.status) \(.detail)"')"; }
 wrong 'another dtype' '422 /q: wants BF16 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
