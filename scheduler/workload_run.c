@@ -1080,7 +1080,7 @@ static void collect(struct workload_run *d, const struct slice *slice)
         thread_pool_run(d->helpers, hash_rows, &h);
     else
         hash_rows(0, &h);
-    for (size_t at = 0; at < (size_t)slice->layers * slice->rows; at++) {
+    for (size_t at = 0; slice->rows > 0 && at < (size_t)slice->layers * slice->rows; at++) {
         const struct output_row *row = &f->rows[slice->first_row + at % slice->rows];
         struct workload *w = row->w;
         uint32_t layer = slice->first_layer + (uint32_t)(at / slice->rows);
@@ -1319,7 +1319,7 @@ int workload_run_start(struct engine_state *state, struct request *request)
         request_fail(request, ATTND_DEVICE, "the device has failed");
     else if (!place)
         request_fail(request, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
-    if (request->status != 0) {
+    if (!place || request->status != 0) {
         workload_destroy(w);
         return request->status;
     }
