@@ -96,6 +96,18 @@ static inline uint32_t geometry_blocks(const struct geometry *g, uint64_t tokens
     return (uint32_t)(tokens / g->block_size + (tokens % g->block_size != 0));
 }
 
+/* Bytes of a token's K, or V, of one layer, in a format. */
+static inline size_t geometry_kv_row_bytes(const struct geometry *g, enum dtype dtype)
+{
+    return (size_t)g->kv_heads * g->head_dim * dtype_bytes(dtype);
+}
+
+/* Bytes of a row of q, or o. */
+static inline size_t geometry_q_row_bytes(const struct geometry *g)
+{
+    return (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+}
+
 /* Query heads that share one KV head. */
 static inline uint32_t geometry_group(const struct geometry *g)
 {

@@ -147,9 +147,8 @@ static inline struct attention_row attention_row_of(const struct attention_pass 
 {
     if (pass->rows)
         return pass->rows[row];
-    size_t heads = (size_t)row * g->query_heads;
-    return (struct attention_row){.o = (uint8_t *)pass->o + heads * g->head_dim * dtype_bytes(g->dtype),
-                                  .lse = pass->lse ? pass->lse + heads : NULL};
+    return (struct attention_row){.o = (uint8_t *)pass->o + row * geometry_q_row_bytes(g),
+                                  .lse = pass->lse ? pass->lse + (size_t)row * g->query_heads : NULL};
 }
 
 /* A row of the block tables that a step reads or writes. As long as the row comes with the same

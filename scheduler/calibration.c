@@ -67,7 +67,7 @@ static bool make_trial(struct trial *t)
     if (CHUNK_TOKENS % g->block_size != 0 || t->stride > c->table_stride || t->rows < 2 ||
         c->partials_max < 2 * ROW_CHUNKS || t->layer == g->layers)
         return false;
-    t->o_bytes = (size_t)t->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    t->o_bytes = t->rows * geometry_q_row_bytes(g);
     t->o = attention_host_memory(t->attention, t->o_bytes);
     t->tables = calloc((size_t)t->rows * t->stride, sizeof *t->tables);
     t->planned = calloc(t->rows, sizeof *t->planned);
@@ -193,8 +193,8 @@ static bool make_room(struct rates_room *x)
     if (x->tokens == 0 || x->rows == 0)
         return false;
     uint32_t n = x->items * x->rows;
-    x->q_bytes = (size_t)n * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
-    x->kv_bytes = (size_t)RATE_APPENDED * g->kv_heads * g->head_dim * dtype_bytes(g->dtype);
+    x->q_bytes = n * geometry_q_row_bytes(g);
+    x->kv_bytes = RATE_APPENDED * geometry_kv_row_bytes(g, g->dtype);
     x->table = calloc(x->blocks, sizeof *x->table);
     x->item_rows = calloc(n, sizeof *x->item_rows);
     x->plan_rows = calloc(n, sizeof *x->plan_rows);

@@ -74,11 +74,6 @@ struct client_queue {
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
-static size_t kv_row_bytes(const struct client_queue *c, enum dtype dtype)
-{
-    return (size_t)c->g->kv_heads * c->g->head_dim * dtype_bytes(dtype);
-}
-
 static struct block_tables *tables_of(const struct client_queue *c)
 {
     return step_tables(c->o.state->steps);
@@ -265,7 +260,7 @@ static int compare(struct client_queue *c, struct request *request)
 {
     struct request_queued *q = &request->queued;
     uint32_t layers = request->rows.all_layers ? c->g->layers : 1, first = 0;
-    size_t row_bytes = kv_row_bytes(c, request->rows.kv_source);
+    size_t row_bytes = geometry_kv_row_bytes(c->g, request->rows.kv_source);
     if (q->compared == COMPARED || !has_retries(request))
         return 0;
     if (q->compared == NOT_COMPARED && !q->equal) {

@@ -23,12 +23,6 @@ static const struct geometry *geometry_of(const struct engine_state *state)
     return &state->config->geometry;
 }
 
-static size_t kv_row_bytes(const struct engine_state *state, enum dtype dtype)
-{
-    const struct geometry *g = geometry_of(state);
-    return (size_t)g->kv_heads * g->head_dim * dtype_bytes(dtype);
-}
-
 static bool is_paged(const struct request *request)
 {
     return request->kind == REQUEST_PAGED;
@@ -104,7 +98,7 @@ static void note_tokens(struct engine_state *state, const struct request *reques
 static uint32_t make_appends(const struct engine_state *state, const struct request *request,
                              struct kv_append *appends)
 {
-    size_t row_bytes = kv_row_bytes(state, request->rows.kv_source);
+    size_t row_bytes = geometry_kv_row_bytes(geometry_of(state), request->rows.kv_source);
     uint32_t first = 0, count = 0;
     for (uint32_t i = 0; request->rows.k && i < request->attend.sequence_count; i++) {
         struct reserve_request at = request->queued.writes[i];
@@ -192,7 +186,9 @@ static void show(const struct engine_state *state, struct request *request)
 /* Bytes of K, or V, of one layer to the next one's, of a request that has all of them. */
 static size_t layer_bytes(const struct engine_state *state, const struct request *request)
 {
-    return request->rows.all_layers ? request->rows.count * kv_row_bytes(state, request->rows.kv_source) : 0;
+    return request->rows.all_layers
+               ? request->rows.count * geometry_kv_row_bytes(geometry_of(state), request->rows.kv_source)
+               : 0;
 }
 
 /* Move appends of the first layer to another one. */
@@ -287,8 +283,9 @@ int client_slices_begin(const struct engine_state *state, struct request *reques
     uint32_t queries = request->rows.q ? request->rows.count : 0, appends = appends_of(request);
     *s = (struct request_slices){.begun = true};
     s->append_list = request_alloc(request, appends, sizeof *s->append_list);
-    s->appends = (struct append_slicing){.appends = s->append_list,
-                                         .row_bytes = kv_row_bytes(state, request->rows.kv_source)};
+    s->appends = (struct append_slicing){
+        .appends = s->append_list,
+        .row_bytes = geometry_kv_row_bytes(geometry_of(state), request->rows.kv_source)};
     s->rows = request_alloc(request, queries, sizeof *s->rows);
     s->places = request_alloc(request, queries, sizeof *s->places);
     return s->append_list && s->rows && s->places

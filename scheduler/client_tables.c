@@ -55,8 +55,7 @@ static void fill_appends(const struct engine_state *state, const struct request 
                          struct client_tables_part *part)
 {
     const struct request_paged *p = &request->paged;
-    const struct geometry *g = &state->config->geometry;
-    size_t row_bytes = (size_t)g->kv_heads * g->head_dim * dtype_bytes(request->rows.kv_source);
+    size_t row_bytes = geometry_kv_row_bytes(&state->config->geometry, request->rows.kv_source);
     uint32_t size = state->config->geometry.block_size, room = step_table_blocks(state->steps);
     uint32_t first_append = 0, n = 0;                /* of the table being made; its entries */
     uint32_t *ids = p->ids + p->first[p->sequences]; /* there is room behind the ids for them */

@@ -55,11 +55,11 @@ int request_make_outputs(struct request *request, const struct geometry *g)
     bool merges = request->kind == REQUEST_MERGE,
          attends = (request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED) && request->rows.q;
     struct request_output *out = merges ? &request->merge.out : &request->rows.out;
-    size_t heads = (size_t)(merges ? request->merge.rows : request->rows.count) * g->query_heads;
+    uint32_t rows = merges ? request->merge.rows : request->rows.count;
     if (!merges && !attends)
         return 0;
-    out->o = request_tensor(request, heads, g->head_dim * dtype_bytes(g->dtype));
-    out->lse = request_tensor(request, heads, sizeof *out->lse);
+    out->o = request_tensor(request, rows, geometry_q_row_bytes(g));
+    out->lse = request_tensor(request, rows, g->query_heads * sizeof *out->lse);
     return out->o && out->lse ? 0 : request_fail(request, ATTND_BUSY, "no staging memory for the outputs");
 }
 

@@ -117,13 +117,6 @@ struct steps {
     uint64_t step_bytes_of[SAMPLES];
 };
 
-/* ---- sizes --------------------------------------------------------------------------------------- */
-
-static size_t q_row_bytes(const struct steps *x)
-{
-    return (size_t)x->g->query_heads * x->g->head_dim * dtype_bytes(x->g->dtype);
-}
-
 /* ---- forming ------------------------------------------------------------------------------------- */
 
 struct step *step_begin(struct steps *x)
@@ -324,7 +317,7 @@ uint32_t step_row_count(const struct step *s)
 /* Where q, o and lse of a part's rows lie. */
 static void find_tensors(const struct steps *x, const struct step_part *part, struct attention_row *to)
 {
-    size_t q_bytes = q_row_bytes(x), heads = x->g->query_heads;
+    size_t q_bytes = geometry_q_row_bytes(x->g), heads = x->g->query_heads;
     for (uint32_t i = 0; i < part->row_count; i++) {
         size_t row = part->places ? part->places[i].row : i;
         to[i] = (struct attention_row){.q = (const uint8_t *)part->q + row * q_bytes,

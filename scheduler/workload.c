@@ -227,7 +227,7 @@ static int draw_samples(struct workload *w, const struct geometry *g)
     uint32_t n = w->verify_rows < total ? w->verify_rows : (uint32_t)total;
     struct random random = {w->seed ^ UINT64_C(0x7665726966790000)}; /* "verify" */
     w->samples = calloc((size_t)n + 1, sizeof *w->samples);
-    w->outputs = calloc((size_t)n + 1, (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype));
+    w->outputs = calloc((size_t)n + 1, geometry_q_row_bytes(g));
     if (!w->samples || !w->outputs)
         return ATTND_NO_MEMORY;
     uint64_t drawn = draw_from_stretch(&random, total, n, 0);

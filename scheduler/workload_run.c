@@ -1470,7 +1470,7 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->tables = step_tables(options->state->steps);
     d->rows_max = d->config->step_rows_max;
     d->sequences_max = d->config->limits.sequences;
-    d->row_bytes = (size_t)d->g->query_heads * d->g->head_dim * dtype_bytes(d->g->dtype);
+    d->row_bytes = geometry_q_row_bytes(d->g);
     d->next_id = 1;
     uint32_t n = d->sequences_max;
     d->appends_max = n + d->rows_max;

@@ -782,7 +782,7 @@ static int read_states(struct body *b, struct request *request, const struct geo
         return refuse(b, "o", "wants [states][rows][heads][head_dim], of at least one state and row");
     request->merge.states = (uint32_t)n;
     request->merge.rows = (uint32_t)rows;
-    size_t state_bytes = (size_t)rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t state_bytes = (size_t)rows * geometry_q_row_bytes(g);
     uint8_t *o = request_tensor(request, (size_t)n, state_bytes);
     float *lse = request_tensor(request, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
     if (!o || !lse)

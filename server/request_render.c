@@ -450,7 +450,7 @@ static void write_output(struct json_writer *w, const struct output *out, const 
 static void send_tensors(struct http_exchange *x, const struct output *out, const struct geometry *g)
 {
     const struct request_output *of = out->of;
-    size_t o_bytes = (size_t)out->rows * g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t o_bytes = out->rows * geometry_q_row_bytes(g);
     size_t lse_bytes = (size_t)out->rows * g->query_heads * sizeof *of->lse;
     struct safetensors tensors = {
         .count = out->lse ? 2 : 1,

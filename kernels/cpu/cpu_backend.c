@@ -325,7 +325,7 @@ static void run_append(const struct cpu_backend *b, const struct attention_pass 
         return;
     part.position += skip;
     if (append->k) {
-        size_t bytes = (size_t)skip * g->kv_heads * g->head_dim * dtype_bytes(pass->source_dtype);
+        size_t bytes = skip * geometry_kv_row_bytes(g, pass->source_dtype);
         part.k = (const uint8_t *)append->k + bytes;
         part.v = (const uint8_t *)append->v + bytes;
     }

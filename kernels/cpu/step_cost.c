@@ -134,7 +134,7 @@ static double time_trial(const struct trial *t, double *read)
     struct plan_row rows[TRIAL_COLUMNS];
     struct attention_row tensors[TRIAL_COLUMNS];
     uint32_t item_rows[TRIAL_COLUMNS];
-    size_t bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t bytes = geometry_q_row_bytes(g);
     for (uint32_t i = 0; i < t->rows; i++) {
         rows[i] = (struct plan_row){0, t->keys};
         tensors[i] =
@@ -208,7 +208,7 @@ struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, 
     struct step_rates rates = fallback;
     uint32_t keys = blocks > CHUNK_TOKENS / g->block_size ? CHUNK_TOKENS : blocks * g->block_size;
     uint32_t group = geometry_group(g), many = group < TRIAL_COLUMNS ? TRIAL_COLUMNS / group : 1;
-    size_t row_bytes = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    size_t row_bytes = geometry_q_row_bytes(g);
     struct trial t = {.g = g, .blocks = blocks, .keys = keys, .rows = 1, .run = run, .cookie = cookie};
     t.table = calloc(CHUNK_TOKENS, sizeof *t.table);
     t.q = calloc(many, row_bytes);

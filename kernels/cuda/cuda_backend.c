@@ -368,7 +368,7 @@ static int take_memory(struct cuda_backend *b)
     const struct attention_options *o = &b->options;
     const struct geometry *g = o->geometry;
     struct cuda_device *d = &b->device;
-    uint64_t row_bytes = (uint64_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+    uint64_t row_bytes = geometry_q_row_bytes(g);
     uint64_t heads = (uint64_t)o->partials_max * g->query_heads,
              kv_scales = (uint64_t)g->layers * g->kv_heads;
     if (!take_pool(b) || !make_maps(b) || !take_host_blocks(b))

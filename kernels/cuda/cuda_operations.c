@@ -94,7 +94,7 @@ static void add_compare(struct cuda_backend *b, struct batch *x, const struct kv
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_compared *to = b->compared;
-    size_t at = (size_t)first * g->kv_heads * g->head_dim * dtype_bytes(c->dtype);
+    size_t at = first * geometry_kv_row_bytes(g, c->dtype);
     assert(cuda_is_pinned(&b->device, c->k, 1));
     ((struct cuda_compare *)x->list)[x->count++] = (struct cuda_compare){.first = x->blocks,
                                                                          .table = c->table,

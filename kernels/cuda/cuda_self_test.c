@@ -177,7 +177,7 @@ bool cuda_self_test_init(struct cuda_backend *b)
     uint32_t blocks = cuda_self_test_blocks(g);
     size_t q_heads = (size_t)g->layers * g->query_heads, kv_heads = (size_t)g->layers * g->kv_heads,
            lse_bytes = CUDA_TEST_ROWS * (size_t)g->query_heads * sizeof(float),
-           o_bytes = CUDA_TEST_ROWS * (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype);
+           o_bytes = CUDA_TEST_ROWS * geometry_q_row_bytes(g);
     struct cuda_self_test *t = b->test = calloc(1, sizeof *t);
     if (!t)
         return false;

@@ -626,7 +626,7 @@ static void launch_rows(struct cuda_backend *b, enum cuda_kernel kernel, uint32_
                         struct cuda_rows_pass pass, CUdeviceptr tensor, CUdeviceptr lse)
 {
     const struct geometry *g = b->options.geometry;
-    size_t vectors = (size_t)g->query_heads * g->head_dim * dtype_bytes(g->dtype) / CUDA_VECTOR_BYTES;
+    size_t vectors = geometry_q_row_bytes(g) / CUDA_VECTOR_BYTES;
     struct cuda_grid grid = cuda_grid_of(n, CUDA_THREADS);
     grid.y = (uint32_t)((vectors + CUDA_ROW_VECTORS - 1) / CUDA_ROW_VECTORS);
     grid.overlaps = 1;
@@ -641,12 +641,12 @@ static void copy_outputs(struct cuda_backend *b, const struct attention_pass *pa
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_queue *q = &b->queue;
-    size_t heads = (size_t)pass->plan->row_count * g->query_heads;
+    size_t rows = pass->plan->row_count;
     cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
     cuda_queue_begin_copies(q, b->side);
-    cuda_queue_copy_out(q, pass->o, p->o, heads * g->head_dim * dtype_bytes(g->dtype));
+    cuda_queue_copy_out(q, pass->o, p->o, rows * geometry_q_row_bytes(g));
     if (pass->lse)
-        cuda_queue_copy_out(q, pass->lse, p->lse, heads * sizeof(float));
+        cuda_queue_copy_out(q, pass->lse, p->lse, rows * g->query_heads * sizeof(float));
     cuda_queue_end_copies(q, b->side);
     b->side = (b->side + 1) % CUDA_SIDES;
 }
