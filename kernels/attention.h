@@ -141,6 +141,20 @@ struct attention_pass {
     enum attention_kernel kernel; /* AUTO: as the options have it; see attention_info.paged_v1_tokens */
 };
 
+/* `count` tokens of an append, from its token `first` on. row_bytes: of a token of k, or v, that are given. */
+static inline struct kv_append kv_append_part(const struct kv_append *append, uint32_t first, uint32_t count,
+                                              size_t row_bytes)
+{
+    struct kv_append part = *append;
+    part.position += first;
+    part.count = count;
+    if (append->k) {
+        part.k = (const uint8_t *)append->k + first * row_bytes;
+        part.v = (const uint8_t *)append->v + first * row_bytes;
+    }
+    return part;
+}
+
 /* Where o and lse of row `row` of a pass belong; lse NULL: not wanted. */
 static inline struct attention_row attention_row_of(const struct attention_pass *pass,
                                                     const struct geometry *g, uint32_t row)

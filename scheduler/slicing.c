@@ -10,17 +10,12 @@ uint32_t slicing_appends(struct append_slicing *s, uint32_t tokens, struct kv_ap
 {
     uint32_t n = 0;
     for (*done = 0; n < room && s->done < s->count && *done < tokens; n++) {
-        struct kv_append append = s->appends[s->done];
-        append.position += s->tokens;
-        if (s->row_bytes) {
-            append.k = (const uint8_t *)append.k + s->tokens * s->row_bytes;
-            append.v = (const uint8_t *)append.v + s->tokens * s->row_bytes;
-        }
-        append.count = smaller(append.count - s->tokens, tokens - *done);
-        to[n] = append;
-        *done += append.count;
-        s->tokens += append.count;
-        if (s->tokens == s->appends[s->done].count) {
+        const struct kv_append *whole = &s->appends[s->done];
+        uint32_t count = smaller(whole->count - s->tokens, tokens - *done);
+        to[n] = kv_append_part(whole, s->tokens, count, s->row_bytes);
+        *done += count;
+        s->tokens += count;
+        if (s->tokens == whole->count) {
             s->done++;
             s->tokens = 0;
         }

@@ -42,7 +42,7 @@ struct slicing_room {
 struct append_slicing {
     const struct kv_append *appends; /* [count] */
     uint32_t count;
-    size_t row_bytes; /* of a token of k or v; 0: generated */
+    size_t row_bytes; /* of a token of k, or v, that are given */
     uint32_t done;    /* whole ones that are submitted, */
     uint32_t tokens;  /* and tokens of the next one */
 };

@@ -318,18 +318,13 @@ static void run_merge(const struct cpu_backend *b, struct scratch *s, const stru
 static void run_append(const struct cpu_backend *b, const struct attention_pass *pass,
                        const struct kv_append *append, uint32_t piece)
 {
-    const struct geometry *g = b->options.geometry;
-    struct kv_append part = *append;
     uint32_t skip = piece * TASK_TOKENS;
     if (skip >= append->count)
         return;
-    part.position += skip;
-    if (append->k) {
-        size_t bytes = skip * geometry_kv_row_bytes(g, pass->source_dtype);
-        part.k = (const uint8_t *)append->k + bytes;
-        part.v = (const uint8_t *)append->v + bytes;
-    }
-    part.count = append->count - skip < TASK_TOKENS ? append->count - skip : TASK_TOKENS;
+    uint32_t left = append->count - skip;
+    const struct kv_append part =
+        kv_append_part(append, skip, left < TASK_TOKENS ? left : TASK_TOKENS,
+                       geometry_kv_row_bytes(b->options.geometry, pass->source_dtype));
     kv_pool_append(&b->pool, b->options.constants, pass, &part,
                    b->step->tables + (uint64_t)append->table * b->step->stride);
 }
