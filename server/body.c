@@ -76,6 +76,12 @@ int body_none(struct http_exchange *x)
     return ATTND_INVALID;
 }
 
+int body_no_room(struct http_exchange *x)
+{
+    http_problem(x, ATTND_BUSY, "limits.staging_bytes are in use");
+    return ATTND_BUSY;
+}
+
 bool body_is_type(struct http_text type, const char *name)
 {
     size_t n = strlen(name);

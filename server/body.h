@@ -30,6 +30,9 @@ int body_none(struct http_exchange *x);
 /* Whether a media type, its parameters aside, is `name`. */
 bool body_is_type(struct http_text type, const char *name);
 
+/* body_no_room: staging memory for the body, or for its answer, is all in use. */
+int body_no_room(struct http_exchange *x);
+
 /* body_open(x, names, tree): the body as an object whose members are all in `names` (NULL-terminated);
  * an empty body counts as {}. The caller frees *tree with cJSON_Delete(); after an error it is NULL. */
 int body_open(struct http_exchange *x, const char *const *names, struct cJSON **tree);

@@ -173,6 +173,8 @@ static void write_problem(struct http_exchange *x, int status, const char *point
     json_writer_init(w, w->buffer, w->capacity);
     x->tail_count = 0;
     x->http_status = status_http(status);
+    if (x->http_status == 503) /* it may be better soon */
+        snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
     x->content_type = "application/problem+json";
     snprintf(type, sizeof type, "/problems/%s", status_code(status));
     for (char *p = type; *p; p++)
@@ -597,7 +599,6 @@ static bool check_head(struct connection *c)
     struct http_text encoding = find_header(c, "transfer-encoding", &encodings);
     bool over_ip = !c->server->address.is_unix;
     if (c->refusing) {
-        strcpy(c->exchange.extra, "Retry-After: 1\r\n");
         refuse(c, ATTND_BUSY, "limits.connections (%u) are open", c->server->limits.connections);
     } else if (c->parser.http_major != 1 || c->parser.http_minor > 1) {
         refuse(c, ATTND_BAD_VERSION, "HTTP/%d.%d", c->parser.http_major, c->parser.http_minor);

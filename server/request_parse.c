@@ -493,12 +493,6 @@ static int read_row_list(struct body *b, const char *name, const cJSON *rows, ui
     return 0;
 }
 
-static int refuse_no_room(const struct body *b)
-{
-    http_problem(b->x, ATTND_BUSY, "limits.staging_bytes are in use");
-    return ATTND_BUSY;
-}
-
 /* A tensor [n][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
 static int read_tensor(struct body *b, struct request *request, const char *name, bool required, uint32_t n,
                        uint32_t heads, const struct geometry *g, const void **tensor)
@@ -510,7 +504,7 @@ static int read_tensor(struct body *b, struct request *request, const char *name
         return wrong_shape(b, name, "", entries(rows), n, "one for each row");
     uint8_t *to = request_tensor(request, (size_t)n * heads, g->head_dim * dtype_bytes(g->dtype));
     if (!to)
-        return refuse_no_room(b);
+        return body_no_room(b->x);
     *tensor = to;
     return read_row_list(b, name, rows, n, heads, g, to);
 }
@@ -786,7 +780,7 @@ static int read_states(struct body *b, struct request *request, const struct geo
     uint8_t *o = request_tensor(request, (size_t)n, state_bytes);
     float *lse = request_tensor(request, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
     if (!o || !lse)
-        return refuse_no_room(b);
+        return body_no_room(b->x);
     request->merge.o = o;
     request->merge.lse = lse;
     uint32_t i = 0;

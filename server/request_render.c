@@ -812,11 +812,8 @@ void request_render(struct http_exchange *x, const struct request *request, cons
 {
     const struct answer *answer = answer_of(request);
     x->http_status = answer->http_status;
-    if (request->status != 0) {
-        if (status_http(request->status) == 503)
-            snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
+    if (request->status != 0)
         http_problem(x, request->status, "%s", request->detail);
-    } else if (answer->render) {
+    else if (answer->render)
         answer->render(x, request, c);
-    }
 }

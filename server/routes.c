@@ -42,7 +42,6 @@ enum {
     DRAIN_DEADLINE_S_MAX = 86400
 };
 
-static const char staging_in_use[] = "limits.staging_bytes are in use";
 static const double STALL_S_MAX = 10; /* without a sign of life from a busy engine */
 
 static void write_status(struct http_exchange *x, int http_status, const char *status)
@@ -291,13 +290,6 @@ static void refuse_method(struct http_exchange *x, unsigned allowed)
     snprintf(x->extra, sizeof x->extra, "Allow: %s\r\n", list);
 }
 
-/* Tell the client to come back. */
-static void refuse_busy(struct http_exchange *x, const char *what)
-{
-    snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
-    http_problem(x, ATTND_BUSY, "%s", what);
-}
-
 static void release_request(struct daemon_state *daemon, struct request *request)
 {
     daemon->streams -= answer_of(request)->streams;
@@ -312,12 +304,14 @@ static void refuse_given_up(struct http_exchange *x, const struct daemon_state *
 /* Room for the lists of a large body. */
 static bool enlarge_arena(struct request *request, uint64_t body_bytes)
 {
+    if (body_bytes <= HTTP_BODY_BYTES_MAX)
+        return true;
     size_t bytes = (size_t)body_bytes + ARENA_SPARE;
-    uint8_t *arena = body_bytes > HTTP_BODY_BYTES_MAX ? request_tensor(request, bytes, 1) : request->arena;
+    uint8_t *arena = request_tensor(request, bytes, 1);
     if (!arena)
         return false;
-    request->arena_bytes = arena == request->arena ? request->arena_bytes : bytes;
     request->arena = arena;
+    request->arena_bytes = bytes;
     return true;
 }
 
@@ -325,19 +319,17 @@ static bool enlarge_arena(struct request *request, uint64_t body_bytes)
 static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
                           struct request *request)
 {
-    bool room = enlarge_arena(request, x->staging ? x->body_length : 0);
-    int rc = room ? route->parse(x, request, daemon->config) : ATTND_BUSY;
-    daemon->tensors_copied += answer_of(request)->copied;
+    int rc = enlarge_arena(request, x->staging ? x->body_length : 0) ? 0 : body_no_room(x);
     if (rc == 0)
-        room = request_make_outputs(request, &daemon->config->geometry) == 0;
-    if (!room)
-        refuse_busy(x, staging_in_use);
-    if (rc != 0 || !room)
-        return false;
-    if (x->staging)
+        rc = route->parse(x, request, daemon->config);
+    daemon->tensors_copied += answer_of(request)->copied;
+    if (rc == 0 && request_make_outputs(request, &daemon->config->geometry) != 0)
+        rc = body_no_room(x);
+    if (rc == 0 && x->staging) {
         request_adopt_tensor(request, x->staging);
-    x->staging = NULL;
-    return true;
+        x->staging = NULL;
+    }
+    return rc == 0;
 }
 
 /* Read the exchange into a request and hand it to the engine. */
@@ -350,7 +342,7 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
     }
     struct request *request = engine_acquire(daemon->engine);
     if (!request) {
-        refuse_busy(x, "limits.calls are under way");
+        http_problem(x, ATTND_BUSY, "limits.calls are under way");
         return;
     }
     struct answer *answer = answer_of(request);
@@ -368,7 +360,7 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
         workload_destroy(request->workload.workload); /* only requests on workloads stream */
         answer->streams = false;
         release_request(daemon, request);
-        refuse_busy(x, "half of limits.calls are streams of workloads");
+        http_problem(x, ATTND_BUSY, "half of limits.calls are streams of workloads");
         return;
     }
     daemon->streams += answer->streams;
@@ -418,7 +410,7 @@ static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 {
     x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->body_length);
     if (!x->staging) {
-        refuse_busy(x, staging_in_use);
+        (void)body_no_room(x);
         return false;
     }
     x->body_buffer = x->staging;
@@ -448,7 +440,7 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     if (x->method != HTTP_METHOD_POST || !http_text_is(x->path, workloads_path))
         return true;
     if (daemon->uploads == UPLOADS_MAX) {
-        refuse_busy(x, "as many workloads as may be are being posted");
+        http_problem(x, ATTND_BUSY, "as many workloads as may be are being posted");
         return false;
     }
     bool ok = workload_parse_begin(x);

@@ -144,12 +144,6 @@ static const void *take_data(struct tensor_body *b, const struct safetensor *t)
     return copy;
 }
 
-static int refuse_no_room(const struct tensor_body *b)
-{
-    http_problem(b->x, ATTND_BUSY, "limits.staging_bytes are in use");
-    return ATTND_BUSY;
-}
-
 /* A tensor [n][heads][head_dim], all finite; with `layered`, [layers] may come before. Its format is
  * geometry.dtype or `other`. */
 static int read_rows(struct tensor_body *b, const char *name, bool required, uint32_t n, uint32_t heads,
@@ -173,7 +167,7 @@ static int read_rows(struct tensor_body *b, const char *name, bool required, uin
     size_t elements = (size_t)n * heads * g->head_dim * (all ? g->layers : 1);
     *rows = take_data(b, t);
     if (!*rows)
-        return refuse_no_room(b);
+        return body_no_room(b->x);
     size_t bad = numeric_first_nonfinite(*dtype, *rows, elements);
     if (bad == elements)
         return 0;
@@ -449,7 +443,7 @@ int tensor_parse_states(struct http_exchange *x, struct request *request, const 
     request->merge.o = take_data(&b, o);
     request->merge.lse = values;
     if (!values || !request->merge.o)
-        return refuse_no_room(&b);
+        return body_no_room(x);
     for (size_t i = 0; i < heads; i++) {
         if (!(values[i] < INFINITY))
             return refuse(&b, "lse", "wants numbers, or minus infinity for a state without keys");
