@@ -218,7 +218,7 @@ lint: compile_commands.json
 
 format:
 	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
-		$(SIMULATION_SOURCES) $(wildcard tests/emulation/* tests/cuda/*.c)
+		$(SIMULATION_SOURCES) $(wildcard tests/emulation/* tests/cuda/*.c kernels/cuda/device/*)
 
 compile_commands.json: FORCE
 	@{ echo '['; first=1; for f in $(SOURCES) $(CLIENT_SOURCES) server/main.c; do \

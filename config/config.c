@@ -518,8 +518,8 @@ static int resolve_pool(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
-/* Room for the tensors of at least one call beside small ones (staging.h): a body, copies of what is not aligned in it,
- * lists and outputs. */
+/* Room for the tensors of at least one call beside small ones (staging.h): a body, copies of what is not
+ * aligned in it, lists and outputs. */
 static int resolve_staging(struct config *c, char error[CONFIG_ERROR_BYTES])
 {
     struct config_limits *l = &c->limits;

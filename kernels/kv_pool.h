@@ -53,8 +53,8 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
 void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
                     const struct attention_pass *pass, const struct kv_append *append, const uint32_t *ids);
 
-/* kv_pool_compare(pool, constants, c, first, n, ids): how many of the rows [first, first + n) of a comparison,
- * from `first` on, are equal; `ids` is its table. */
+/* kv_pool_compare(pool, constants, c, first, n, ids): how many of the rows [first, first + n) of a
+ * comparison, from `first` on, are equal; `ids` is its table. */
 uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
                          const struct kv_compare *c, uint32_t first, uint32_t n, const uint32_t *ids);
 

@@ -212,9 +212,9 @@ void numeric_from_float(enum dtype dtype, const float *from, size_t n, void *to)
 
 typedef uint64_t vector __attribute__((vector_size(16)));
 
-/* Whether any of n elements of `size` bytes has all the bits of `mask`, its exponent: a NaN or infinity (or, in e4m3, a
- * NaN). Adding the exponent's lowest bit carries into the sign's place only then, so any number of elements are
- * looked at in one word:
+/* Whether any of n elements of `size` bytes has all the bits of `mask`, its exponent: a NaN or infinity
+ * (or, in e4m3, a NaN). Adding the exponent's lowest bit carries into the sign's place only then, so any
+ * number of elements are looked at in one word:
  *
  *     bf16   x & 7f80    7f80    7f00    0000
  *              + 0080    8000    7f80    0080

@@ -68,9 +68,9 @@ struct plan_part {
     enum plan_level level;
 };
 
-/* Segments [first, end) of every row; the last slice has end UINT32_MAX, and only it has outputs. The states of row r of the plan, one per segment, are
- * states + (segment - base) * plan.row_count + r. All slices of the same rows name the same base, at most the
- * first segment that any of the rows sees. */
+/* Segments [first, end) of every row; the last slice has end UINT32_MAX, and only it has outputs. The
+ * states of row r of the plan, one per segment, are states + (segment - base) * plan.row_count + r. All
+ * slices of the same rows name the same base, at most the first segment that any of the rows sees. */
 struct plan_slice {
     uint32_t first, end, base, states;
 };

@@ -2,9 +2,9 @@
  *
  *     gather -> those let wait for blocks -> small ones of owners within their share -> bulk, by turns -> kept
  *
- * A sequence has at most one request in a step; a request that has to wait makes the later ones on its sequences
- * wait, so their order is kept. Those that may go have their turns by the time that their owners have had
- * (turns.h), as long as they fit.
+ * A sequence has at most one request in a step; a request that has to wait makes the later ones on its
+ * sequences wait, so their order is kept. Those that may go have their turns by the time that their owners
+ * have had (turns.h), as long as they fit.
  *
  * A request is taken when it has been checked and its blocks are reserved. A small one goes into the step
  * whole: its cursors move, and its parts are added, where they share passes with those of others (step.h). A
@@ -401,7 +401,8 @@ static bool nothing_runs(const struct client_queue *c)
            c->copies->count == 0 && block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0;
 }
 
-/* Whether a request that is to fail for want of blocks waits once more, since others may have their turns yet. */
+/* Whether a request that is to fail for want of blocks waits once more, since others may have their turns
+ * yet. */
 static bool hesitates(struct client_queue *c, struct request *request)
 {
     c->hesitates = c->early && !request->queued.hesitated;
@@ -499,8 +500,8 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
     return rc == 0 ? reserve(c, request) : rc;
 }
 
-/* The request goes into the step: whole, or, if that takes too long, in as many slices as it takes. Its blocks
- * are reserved. */
+/* The request goes into the step: whole, or, if that takes too long, in as many slices as it takes. Its
+ * blocks are reserved. */
 static int go(struct client_queue *c, struct request *request)
 {
     if (c->whole) {
@@ -605,8 +606,8 @@ static int take(struct client_queue *c, struct request *request)
     return request_kinds[request->kind].run(c->o.state, request);
 }
 
-/* Whether a request must wait for another step: an earlier one on one of its sequences is in this one or waits
- * itself. Later ones wait behind it. */
+/* Whether a request must wait for another step: an earlier one on one of its sequences is in this one or
+ * waits itself. Later ones wait behind it. */
 static bool is_behind(struct client_queue *c, const struct request *request)
 {
     bool behind = false;
@@ -857,8 +858,8 @@ uint32_t client_queue_owners(struct client_queue *c)
     return turns_owners(c->turns);
 }
 
-/* Take a request out of the queue: whole if that takes no longer than `slice_us`, or, if it is small, `room_us`; or
- * else in slices. */
+/* Take a request out of the queue: whole if that takes no longer than `slice_us`, or, if it is small,
+ * `room_us`; or else in slices. */
 static void take_bulk(struct client_queue *c, struct request *request, double slice_us, double room_us,
                       bool any)
 {

@@ -25,23 +25,24 @@ void client_queue_add(struct client_queue *queue, struct request *request);
 /* client_queue_drop(queue, id): fail the queued requests on a sequence that is about to be deleted. */
 void client_queue_drop(struct client_queue *queue, uint64_t id);
 
-/* client_queue_bring_in: swap in those of `n` rows that are on the host, beside the step being formed: 0 when none
- * is, REQUEST_WAITS, or the request has failed. */
+/* client_queue_bring_in: swap in those of `n` rows that are on the host, beside the step being formed: 0
+ * when none is, REQUEST_WAITS, or the request has failed. */
 int client_queue_bring_in(struct client_queue *queue, struct request *request,
                           const struct reserve_request *nothing, uint32_t n);
 
-/* client_queue_begin: take into the step being formed small requests of owners within their share. Requests that
- * fail, and those that compute nothing, are completed on the way. */
+/* client_queue_begin: take into the step being formed small requests of owners within their share.
+ * Requests that fail, and those that compute nothing, are completed on the way. */
 void client_queue_begin(struct client_queue *queue, struct step *step);
 
-/* client_queue_at: the virtual time (shares.h) of the owner of bulk work, or of small requests beyond its share, whose
- * turn it is, and of the next one; INFINITY: there is none. client_queue_owners: how many such owners there are. */
+/* client_queue_at: the virtual time (shares.h) of the owner of bulk work, or of small requests beyond its
+ * share, whose turn it is, and of the next one; INFINITY: there is none. client_queue_owners: how many
+ * such owners there are. */
 double client_queue_at(struct client_queue *queue, double *next_but_one);
 uint32_t client_queue_owners(struct client_queue *queue);
 
-/* client_queue_add_bulk: let that owner have its turn, if there is one: it may add a small request of `room_us`, or
- * `slice_us` of others, which are cut if need be; if `any`, the smallest slice though it takes longer. False when
- * nothing was added. */
+/* client_queue_add_bulk: let that owner have its turn, if there is one: it may add a small request of
+ * `room_us`, or `slice_us` of others, which are cut if need be; if `any`, the smallest slice though it
+ * takes longer. False when nothing was added. */
 bool client_queue_add_bulk(struct client_queue *queue, double slice_us, double room_us, bool any);
 
 /* client_queue_end: the step has all that clients add to it. */

@@ -16,8 +16,8 @@
  * sequences share counts for each. Requests that compute nothing take 0. */
 double client_slices_us(const struct engine_state *state, const struct request *request);
 
-/* client_slices_go_whole: whether an empty step has room for all of a request. client_slices_fit: whether the step has. client_slices_add_whole: add all of it;
- * its blocks are reserved. */
+/* client_slices_go_whole: whether an empty step has room for all of a request. client_slices_fit: whether
+ * the step has. client_slices_add_whole: add all of it; its blocks are reserved. */
 bool client_slices_go_whole(const struct engine_state *state, const struct request *request);
 bool client_slices_fit(const struct engine_state *state, const struct step *step,
                        const struct request *request);

@@ -1,17 +1,17 @@
 /* policy.c - see policy.h.
  *
- * Turns: who has had least time by its weight, then by priority, then whose connection has had least, then by
- * arrival. Small requests of owners within their share go first. Bulk work of a step is shared among those that
- * have some, so that each has a part of it, in slices not too small to be worth it.
+ * Turns: who has had least time by its weight, then by priority, then whose connection has had least, then
+ * by arrival. Small requests of owners within their share go first. Bulk work of a step is shared among
+ * those that have some, so that each has a part of it, in slices not too small to be worth it.
  *
- * Victims: the lowest priority first, never one above the asker; idle ones before those with a request queued;
- * then the one that moves least and is enough, then the one that gives most; then the latest. */
+ * Victims: the lowest priority first, never one above the asker; idle ones before those with a request
+ * queued; then the one that moves least and is enough, then the one that gives most; then the latest. */
 #include "scheduler/policy.h"
 
 #include <math.h>
 
-/* Parts of a step: a request that takes no longer is small, an owner that is no further ahead is within its share;
- * a slice of bulk work has at least so much of the time for it. */
+/* Parts of a step: a request that takes no longer is small, an owner that is no further ahead is within
+ * its share; a slice of bulk work has at least so much of the time for it. */
 static const double SMALL = 0.125, SLICE_LEAST = 0.125;
 
 /* A round without those that are ahead takes so many times what each round takes at least, so that two rounds

@@ -24,22 +24,25 @@ bool policy_goes_before(const struct policy_claim *a, const struct policy_claim 
 /* policy_of_both: the priority of a request on two sequences. */
 int32_t policy_of_both(int32_t a, int32_t b);
 
-/* policy_is_small: whether a request of `us` is small beside steps of at most `step_us_max`. _is_within_share: whether
- * an owner that is `lead_us` ahead of those that wait is within its share, so that its small requests go first. */
+/* policy_is_small: whether a request of `us` is small beside steps of at most `step_us_max`.
+ * _is_within_share: whether an owner that is `lead_us` ahead of those that wait is within its share, so
+ * that its small requests go first. */
 bool policy_is_small(double us, double step_us_max);
 bool policy_is_within_share(double lead_us, double step_us_max);
 
-/* policy_slice_us: microseconds that an owner whose turn it is may add of bulk work to a step that has `bulk_us` of
- * it. `owners`: those that have some; `behind_us`: by how much of its own it is behind the next one. */
+/* policy_slice_us: microseconds that an owner whose turn it is may add of bulk work to a step that has
+ * `bulk_us` of it. `owners`: those that have some; `behind_us`: by how much of its own it is behind the
+ * next one. */
 double policy_slice_us(double bulk_us, uint32_t owners, double behind_us);
 double policy_slice_least_us(double bulk_us); /* at least so much */
 
-/* policy_beside_us: likewise at most, when another owner has all that it could do in this step, who has a step
- * more to do after it. 0: the step is better over. */
+/* policy_beside_us: likewise at most, when another owner has all that it could do in this step, who has a
+ * step more to do after it. 0: the step is better over. */
 double policy_beside_us(double bulk_us, double behind_us);
 
-/* policy_sits_out: whether a workload that is `lead_us` ahead of the one that had least is left out of a round
- * in which it would take `part_us`, and those that stay `rest_us`, of which every round takes `fixed_us`. */
+/* policy_sits_out: whether a workload that is `lead_us` ahead of the one that had least is left out of a
+ * round in which it would take `part_us`, and those that stay `rest_us`, of which every round takes
+ * `fixed_us`. */
 bool policy_sits_out(double lead_us, double part_us, double rest_us, double fixed_us);
 
 /* A sequence whose blocks could be given to somebody else. */

@@ -30,8 +30,9 @@ struct shares;
 MUST_USE int shares_create(uint32_t holders, uint32_t slots, struct shares **shares);
 void shares_destroy(struct shares *shares); /* NULL is fine. */
 
-/* shares_hold: the account of a connection of an owner, which has this weight >= 1 from now on. It is kept until
- * shares_drop(), and longer while it has had more than others. O(1), O(accounts) when there are many. */
+/* shares_hold: the account of a connection of an owner, which has this weight >= 1 from now on. It is kept
+ * until shares_drop(), and longer while it has had more than others. O(1), O(accounts) when there are
+ * many. */
 uint32_t shares_hold(struct shares *shares, uint64_t owner, uint64_t connection, uint32_t weight);
 void shares_drop(struct shares *shares, uint32_t account);
 
@@ -48,9 +49,9 @@ double shares_us(const struct shares *shares, uint32_t owner, double virtual_us)
 
 /* ---- a step: begin, charge and wait, end ... retire ---- */
 
-/* shares_charge: a connection, and with it its owner, has so much estimated time in the step of `slot` that is
- * being formed. shares_wait: it had none, or could do with more, and nothing else keeps it waiting. shares_end:
- * the step is formed. O(accounts). shares_retire: the step took so long. O(accounts). */
+/* shares_charge: a connection, and with it its owner, has so much estimated time in the step of `slot`
+ * that is being formed. shares_wait: it had none, or could do with more, and nothing else keeps it
+ * waiting. shares_end: the step is formed. O(accounts). shares_retire: the step took so long. O(accounts). */
 void shares_charge(struct shares *shares, uint32_t slot, uint32_t account, double us);
 void shares_wait(struct shares *shares, uint32_t account);
 void shares_end(struct shares *shares);

@@ -81,8 +81,9 @@ static double segment_us(const struct steps *steps, uint32_t n)
 
 enum begun { BEGUN, NO_STATES, ONE_SEGMENT };
 
-/* Begin slices of segments of the queries from s->at on that share more than a segment: as many as a segment of
- * which fits, and leaves others half of the states. Queries that see one segment only are not cut. */
+/* Begin slices of segments of the queries from s->at on that share more than a segment: as many as a
+ * segment of which fits, and leaves others half of the states. Queries that see one segment only are not
+ * cut. */
 static enum begun begin_segments(struct slicing *s, struct steps *steps, const struct slicing_room *room,
                                  uint32_t together)
 {

@@ -7,10 +7,10 @@
  *        1     | A A A A A A A A
  *        2..65 | B B B C C C D D          B, C, D: as many as read together, some segments
  *
- * A slice takes as many queries as there is time for. Where they would have to stop in the midst of those that
- * read together, or one query alone takes too long, the slices are of segments instead: each leaves states
- * (plan.h), and the last one merges them. So K and V are read as often as by one plan, but where a segment
- * of all that read together takes too long for a step; then fewer of them do. Engine thread. */
+ * A slice takes as many queries as there is time for. Where they would have to stop in the midst of those
+ * that read together, or one query alone takes too long, the slices are of segments instead: each leaves
+ * states (plan.h), and the last one merges them. So K and V are read as often as by one plan, but where a
+ * segment of all that read together takes too long for a step; then fewer of them do. Engine thread. */
 #ifndef SCHEDULER_SLICING_H
 #define SCHEDULER_SLICING_H
 

@@ -1,12 +1,12 @@
-/* staging.h - memory for the tensors of requests: bodies are read into it, outputs are written into it, and the
- * backend finds both where they are.
+/* staging.h - memory for the tensors of requests: bodies are read into it, outputs are written into it,
+ * and the backend finds both where they are.
  *
  *     | body of 7 | outputs of 5 |   free   :   free   | large body of 9 |   free   |
  *                                           a quarter
  *
- * One piece of attention_host_memory(), given out in blocks, each at the first place where it fits. Large ones begin
- * behind the first quarter, so that whoever sends large bodies, and slowly, leaves room for small ones. A block
- * costs O(blocks that are out). Loop thread; nothing allocates after create. */
+ * One piece of attention_host_memory(), given out in blocks, each at the first place where it fits. Large
+ * ones begin behind the first quarter, so that whoever sends large bodies, and slowly, leaves room for
+ * small ones. A block costs O(blocks that are out). Loop thread; nothing allocates after create. */
 #ifndef SCHEDULER_STAGING_H
 #define SCHEDULER_STAGING_H
 
@@ -30,8 +30,8 @@ struct staging_options {
 MUST_USE int staging_create(const struct staging_options *options, struct staging **staging);
 void staging_destroy(struct staging *staging);
 
-/* staging_take: a block, aligned to STAGING_ALIGNMENT; NULL: there is no room now. staging_give: a block comes
- * back. NULL is fine. */
+/* staging_take: a block, aligned to STAGING_ALIGNMENT; NULL: there is no room now. staging_give: a block
+ * comes back. NULL is fine. */
 void *staging_take(struct staging *staging, size_t bytes);
 void staging_give(struct staging *staging, void *block);
 

@@ -1,7 +1,7 @@
 /* step.c - see step.h.
  *
- * A step is laid out when it is submitted. Appends, and the rows of q, of parts that share a pass become one list
- * each, so that the planner sees them all at once and rows of different clients share work tiles:
+ * A step is laid out when it is submitted. Appends, and the rows of q, of parts that share a pass become
+ * one list each, so that the planner sees them all at once and rows of different clients share work tiles:
  *
  *     pass of layer 3    rows      [ request 7: 2 | request 9: 1 | request 12: 1 ]    where q, o and lse of each lie
  *                        appends   [ request 7: 2 |              | request 12: 1 ]    where k and v of each lie

@@ -113,14 +113,14 @@ uint32_t step_lists_left(const struct step *step);
 bool step_fits(const struct step *step, const struct step_part *part, uint32_t n);
 void step_add(struct step *step, const struct step_part *part);
 
-/* step_add_compare, step_add_merge: operations beside the passes. Compares come before all that the step appends;
- * their results and those of merges are there when the step retires, and not to be used if
+/* step_add_compare, step_add_merge: operations beside the passes. Compares come before all that the step
+ * appends; their results and those of merges are there when the step retires, and not to be used if
  * step_failure(). False when there is no room. */
 bool step_add_compare(struct step *step, const struct kv_compare *compare);
 bool step_add_merge(struct step *step, const struct merge_states *merge);
 
-/* step_us: how long the step will take, estimated of what has been added so far. step_us_of: how long some work
- * takes in a step. */
+/* step_us: how long the step will take, estimated of what has been added so far. step_us_of: how long some
+ * work takes in a step. */
 double step_us(const struct step *step);
 double step_us_of(const struct steps *steps, const struct cost_work *work);
 
@@ -133,8 +133,8 @@ void step_order(struct steps *steps, uint32_t layer, const struct planner_row *r
 uint32_t step_rows_together(const struct steps *steps);
 bool step_takes_segments(const struct steps *steps);
 
-/* step_keep_states(steps, n): n states that lie side by side, for the slices of some rows; STEP_NO_STATES: not
- * now. step_drop_states: they are not needed any more once the steps in flight are done, whose
+/* step_keep_states(steps, n): n states that lie side by side, for the slices of some rows; STEP_NO_STATES:
+ * not now. step_drop_states: they are not needed any more once the steps in flight are done, whose
  * successors may write them. step_states_free: how many step_keep_states() gives at most. */
 #define STEP_NO_STATES UINT32_MAX
 uint32_t step_keep_states(struct steps *steps, uint32_t n);

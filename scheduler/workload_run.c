@@ -8,7 +8,8 @@
  * A round is one token of every running sequence that decodes, and as many tokens of those that fill
  * (append their prompt, or what they had before a preemption) as there is room for, through all layers.
  * A step has all layers of a round, or as many as there is time for, and room for their outputs; the others
- * go into the next steps. A layer that takes too long for a step is cut (slicing.h). The next round is formed while the one before is computed.
+ * go into the next steps. A layer that takes too long for a step is cut (slicing.h). The next round is formed
+ * while the one before is computed.
  *
  * Admission looks at the peak of blocks over all future rounds (reservation.h). What was admitted so is
  * never preempted; under scheduler.admission "optimistic" a request is admitted when its prompt fits, and

@@ -13,7 +13,7 @@ have() {
 }
 
 if have clang-format; then
-    clang-format --dry-run --Werror "${sources[@]}"
+    clang-format --dry-run --Werror "${sources[@]}" kernels/cuda/device/*
 fi
 if have cppcheck; then
     cppcheck --quiet --error-exitcode=1 --std=c11 -I. --inline-suppr --suppress=missingIncludeSystem \

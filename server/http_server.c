@@ -778,8 +778,8 @@ static void process_body(struct connection *c, size_t n)
 
 /* ---- libuv's callbacks --------------------------------------------------------------------------- */
 
-/* What is still to come of a body that is read to where it is collected: one with a length, once what came with the
- * head has been taken out of the input. */
+/* What is still to come of a body that is read to where it is collected: one with a length, once what came
+ * with the head has been taken out of the input. */
 static size_t body_left(const struct connection *c)
 {
     const struct http_exchange *x = &c->exchange;

@@ -1,4 +1,5 @@
-/* peer.h - who is at the other end of a connection, as long as there are no keys: time is shared between these. */
+/* peer.h - who is at the other end of a connection, as long as there are no keys: time is shared between
+ * these. */
 #ifndef SERVER_PEER_H
 #define SERVER_PEER_H
 
@@ -8,8 +9,8 @@
 /* peer_of_socket: the uid of the process at the other end of a unix socket; 0 if it is not known. */
 uint64_t peer_of_socket(int fd);
 
-/* peer_of_address: a number for an IP address without its port. An IPv4 address is the same inside IPv6; another
- * IPv6 address counts by its first 64 bits, since one host has all of these. */
+/* peer_of_address: a number for an IP address without its port. An IPv4 address is the same inside IPv6;
+ * another IPv6 address counts by its first 64 bits, since one host has all of these. */
 uint64_t peer_of_address(const struct sockaddr *address);
 
 #endif

@@ -467,10 +467,10 @@ static void run_step(uint32_t worker, void *cookie)
 }
 
 /* A thread that is woken costs some 50 us of processor time beside its share of the step: the wake-up, and
- * spinning between the phases and after the last. So a step that takes one thread less than WAKE_US is left to
- * the engine thread; the bits are the same for any number of threads. Measured with two threads of an
- * EPYC, attends of one row of 32/8 heads of 128 over 3 tokens: 70 us of processor time (engine and worker) with
- * the worker, 17 without; over 60 tokens 83 and 37. */
+ * spinning between the phases and after the last. So a step that takes one thread less than WAKE_US is
+ * left to the engine thread; the bits are the same for any number of threads. Measured with two threads of
+ * an EPYC, attends of one row of 32/8 heads of 128 over 3 tokens: 70 us of processor time (engine and
+ * worker) with the worker, 17 without; over 60 tokens 83 and 37. */
 static void cpu_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     (void)ticket; /* done when this returns */

@@ -10,8 +10,8 @@ enum { SELF_TEST_DIMS = 2, SELF_TEST_PARTS = DTYPE_COUNT * SELF_TEST_DIMS };
  * every KV format. */
 bool self_test(const struct cpu_kernels *kernels);
 
-/* self_test_part(kernels, part): one of SELF_TEST_PARTS parts of that, for a format and a size of a head. About
- * half a millisecond; allocates. */
+/* self_test_part(kernels, part): one of SELF_TEST_PARTS parts of that, for a format and a size of a head.
+ * About half a millisecond; allocates. */
 bool self_test_part(const struct cpu_kernels *kernels, uint32_t part);
 
 #endif

@@ -1,5 +1,6 @@
-/* cuda_operations.c - compares, reads and merges of a step, written down ahead of its passes: a list of one kind in
- * the control buffer, and a launch of a thread block for so many tokens, or a head. Tensors stay in the host's memory.
+/* cuda_operations.c - compares, reads and merges of a step, written down ahead of its passes: a list of
+ * one kind in the control buffer, and a launch of a thread block for so many tokens, or a head. Tensors
+ * stay in the host's memory.
  *
  * As many operations as have room share a launch. They are issued one by one, outside of the graph of the
  * passes, which stays as it is.

@@ -1,6 +1,6 @@
-/* cuda_self_test.c - see cuda_self_test.h. Two rows of the first layer: one finished by an item, one
- * cut into chunks and merged. What writes the step down is a second struct cuda_backend: pool and kernels of the
- * one that is tested, all else its own. */
+/* cuda_self_test.c - see cuda_self_test.h. Two rows of the first layer: one finished by an item, one cut
+ * into chunks and merged. What writes the step down is a second struct cuda_backend: pool and kernels of
+ * the one that is tested, all else its own. */
 #include "kernels/cuda/cuda_self_test.h"
 
 #include "config/clock.h"

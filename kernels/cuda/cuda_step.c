@@ -3,8 +3,9 @@
  *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)
  *   for each pass:  append;  q (loaded or generated) -> items -> merges -> o, lse (stored or copied)
  *
- * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of addresses: so
- * launches do not grow with requests. Outputs of workloads, which lie together, are copied beside the next pass.
+ * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of
+ * addresses: so launches do not grow with requests. Outputs of workloads, which lie together, are copied
+ * beside the next pass.
  *
  * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
  * version is another than the last time it was named, and otherwise from where it was known to

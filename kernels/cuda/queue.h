@@ -1,16 +1,17 @@
 /* queue.h - what a step does on the GPU: written down first, then issued together.
  *
- * A step's operations come in two lists: a preparation (tables, copies, comparisons and the like) and its passes. Control data
- * that they need (table entries, appends, plans) is put into a pinned buffer, which is uploaded at once
- * before anything runs. Everything is in order on one stream; outputs are copied on a second one, while
- * the next pass is computed. Blocks are swapped on a third one, beside the step's computation. There
- * are two buffers, so that a step is written down while the one before is computed. A step that needs
- * more than the buffer holds is issued in parts, with a wait between them.
+ * A step's operations come in two lists: a preparation (tables, copies, comparisons and the like) and its
+ * passes. Control data that they need (table entries, appends, plans) is put into a pinned buffer, which
+ * is uploaded at once before anything runs. Everything is in order on one stream; outputs are copied on a
+ * second one, while the next pass is computed. Blocks are swapped on a third one, beside the step's
+ * computation. There are two buffers, so that a step is written down while the one before is computed. A
+ * step that needs more than the buffer holds is issued in parts, with a wait between them.
  *
- * The passes are issued as one graph if they are many, or, if they are few, when they come again, since a launch costs the host up to 10 us where
- * it runs in a virtual machine. Their control data comes first in the buffer and so lies at the same
- * addresses step after step: a decode step mostly repeats the one before it, and its graph with it.
- * Otherwise the graph is recorded again, and updated in place if it still has the same form.
+ * The passes are issued as one graph if they are many, or, if they are few, when they come again, since a
+ * launch costs the host up to 10 us where it runs in a virtual machine. Their control data comes first in
+ * the buffer and so lies at the same addresses step after step: a decode step mostly repeats the one
+ * before it, and its graph with it. Otherwise the graph is recorded again, and updated in place if it
+ * still has the same form.
  *
  * Engine thread only. */
 #ifndef KERNELS_CUDA_QUEUE_H

@@ -21,7 +21,8 @@ static uint32_t below(uint32_t n)
     return generator() % n;
 }
 
-/* The parts of a row of `chunks`: pieces of any level where they may begin, of several nodes where they may be. */
+/* The parts of a row of `chunks`: pieces of any level where they may begin, of several nodes where they
+ * may be. */
 static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
 {
     static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS},
@@ -167,7 +168,8 @@ static state random_state()
     return s;
 }
 
-/* Two rows, each of 2^bits members, 2^block_bits to a thread block: some of their columns, as pieces of items are. */
+/* Two rows, each of 2^bits members, 2^block_bits to a thread block: some of their columns, as pieces of
+ * items are. */
 static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, uint32_t columns)
 {
     const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,

@@ -1,9 +1,10 @@
-/* operations.cc - compares, reads and merges of steps by the CUDA backend, on the CPU: its host side as it is, on a
- * driver that is a stub (tests/cuda/stub_driver.c) and runs the kernels of pool.cu, for one geometry that the
- * compiler is told (-DHEAD_DIM= and so on, and -DGIVEN=, the format in which k and v are handed in).
+/* operations.cc - compares, reads and merges of steps by the CUDA backend, on the CPU: its host side as it
+ * is, on a driver that is a stub (tests/cuda/stub_driver.c) and runs the kernels of pool.cu, for one
+ * geometry that the compiler is told (-DHEAD_DIM= and so on, and -DGIVEN=, the format in which k and v are
+ * handed in).
  *
- * The tests are those of tests/conformance/operations.c. Sequences are fed by appends, so append, change_tables
- * and copy_slots run too. */
+ * The tests are those of tests/conformance/operations.c. Sequences are fed by appends, so append,
+ * change_tables and copy_slots run too. */
 #include "tests/emulation/cuda_on_host.h"
 
 extern "C" {

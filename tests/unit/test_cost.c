@@ -33,8 +33,8 @@ START_TEST(estimates_add_up)
 }
 END_TEST
 
-/* A machine that becomes four times slower, or faster, is estimated within a tenth after 20 steps, whatever the
- * estimates vary by. */
+/* A machine that becomes four times slower, or faster, is estimated within a tenth after 20 steps,
+ * whatever the estimates vary by. */
 START_TEST(a_change_of_speed_is_followed_within_20_steps)
 {
     for (int slower = 0; slower < 2; slower++) {

@@ -1,9 +1,10 @@
 /* test_shares.c - time is shared by weight.
  *
- * Property: over a second of machine time every owner who always has work gets its weight's part of it within 5 %,
- * and so does every connection of its own that always has work, whoever else comes and goes, whatever steps take.
- * Method: steps of slices are formed by the rules of the scheduler, for random owners, with estimates that are
- * wrong by a factor of each step. */
+ * Property: over a second of machine time every owner who always has work gets its weight's part of it
+ * within 5 %, and so does every connection of its own that always has work, whoever else comes and goes,
+ * whatever steps take.
+ * Method: steps of slices are formed by the rules of the scheduler, for random owners, with estimates that
+ * are wrong by a factor of each step. */
 #include "scheduler/policy.h"
 #include "scheduler/shares.h"
 #include "tests/unit/suites.h"

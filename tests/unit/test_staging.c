@@ -1,8 +1,9 @@
 /* test_staging.c - memory for tensors.
  *
- * Property: whatever is taken and given back, blocks lie within the memory, aligned, and none overlaps another; a
- * block is refused only when no gap is large enough, for large ones behind the first quarter, or as many are out as
- * may be; what is counted as used is what is out. Method: random histories against a map of the memory. One case: CK_RUN_CASE=staging. */
+ * Property: whatever is taken and given back, blocks lie within the memory, aligned, and none overlaps
+ * another; a block is refused only when no gap is large enough, for large ones behind the first quarter,
+ * or as many are out as may be; what is counted as used is what is out.
+ * Method: random histories against a map of the memory. One case: CK_RUN_CASE=staging. */
 #include "scheduler/shape.h"
 #include "scheduler/staging.h"
 #include "tests/unit/suites.h"

@@ -1,40 +1,48 @@
 /* attend_mma.cu - the attention items on tensor cores, for q in f16 or bf16 and K, V of q's format or
  * fp8.
  *
- * A warp takes 8 packed columns of an item (a range of chunks of one KV head) and walks it tile by tile, 64 keys at a time,
- * alone:
+ * A warp takes 8 packed columns of an item (a range of chunks of one KV head) and walks it tile by tile,
+ * 64 keys at a time, alone:
  *
  *   S^T [64 tokens x 8] = K Q^T
  *   m' = max(m, max_j s_j)
  *   p_j = 2^(s_j - m'), l' = l 2^(m - m') + sum_j p_j
  *   O^T [head_dim x 8] = O^T 2^(m - m') + V^T P^T
  *
- * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing. p stays in registers: what
- * comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Items of more columns have more warps,
- * which read the same K and V. Those arrive through a ring of shared-memory slots (ring.cuh).
+ * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing. p stays in
+ * registers: what comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Items
+ * of more columns have more warps, which read the same K and V. Those arrive through a ring of
+ * shared-memory slots (ring.cuh).
  *
- * The arithmetic of a column does not depend on the other columns, on their number or on which warp computes it: dot
- * products run over head_dim in steps of 16; p is rounded to the operands' format after m'; l sums unrounded p: tokens g, g + 8 ..
- * g + 56 of a tile as a tree of neighbours, for each g < 8, tile by tile, and at the end of a chunk over g by halves 4 apart,
- * 2, 1 (a butterfly); o accumulates tokens in steps of 16. A tile that a column does not see leaves it as it is: m' = m, p = 0,
- * and adding 0 keeps all bits but the sign of a zero (states.cuh, finished). At the end of a chunk the state goes into the fold of
- * kernels/plan.h.
+ * The arithmetic of a column does not depend on the other columns, on their number or on which warp
+ * computes it: dot products run over head_dim in steps of 16; p is rounded to the operands' format after
+ * m'; l sums unrounded p: tokens g, g + 8 .. g + 56 of a tile as a tree of neighbours, for each g < 8,
+ * tile by tile, and at the end of a chunk over g by halves 4 apart, 2, 1 (a butterfly); o accumulates
+ * tokens in steps of 16. A tile that a column does not see leaves it as it is: m' = m, p = 0, and adding 0
+ * keeps all bits but the sign of a zero (states.cuh, finished). At the end of a chunk the state goes into
+ * the fold of kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/ring.cuh"
 #include "kernels/cuda/device/weigh.cuh"
 
-/* A thread's part of the states of its warp's columns: its accumulators of O^T, and m and l of the two columns that they belong
- * to. Until a chunk ends, l is of the thread's tokens. */
+/* A thread's part of the states of its warp's columns: its accumulators of O^T, and m and l of the two
+ * columns that they belong to. Until a chunk ends, l is of the thread's tokens. */
 template <int DIM_TILES> struct mma_state {
     static constexpr int VALUES = DIM_TILES * 4;
 
     fragment_c o[DIM_TILES];
     float m[2], l[2];
 
-    float &value(int i) { return o[i / 4].r[i % 4]; }
-    static constexpr int column_of(int i) { return i % 2; }
+    float &value(int i)
+    {
+        return o[i / 4].r[i % 4];
+    }
+    static constexpr int column_of(int i)
+    {
+        return i % 2;
+    }
 
     void make_empty()
     {
@@ -50,9 +58,13 @@ template <int DIM_TILES> struct mma_state {
 };
 
 template <int COLUMNS> struct mma_tile {
-    static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE);
+    static constexpr tile_shape SHAPE =
+        tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE);
     static constexpr uint32_t TOGETHER = tile_box_rows(BLOCK_SIZE, SHAPE.unit);
-    static uint32_t readers(const cuda_item &item) { return (item.columns + 7) / 8; }
+    static uint32_t readers(const cuda_item &item)
+    {
+        return (item.columns + 7) / 8;
+    }
 };
 
 template <int COLUMNS> struct attend : item_columns {
@@ -62,12 +74,13 @@ template <int COLUMNS> struct attend : item_columns {
     static constexpr uint32_t UNIT = SHAPE.unit, UNITS = tiles::UNITS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, UNIT_STEPS = UNIT / 16; /* of tokens */
     /* of the largest thread block, of as many members as may be one */
-    static constexpr uint32_t TOGETHER = ENGINE ? tile_together_max(&SHAPE) : 1, THREADS = SHAPE.threads * TOGETHER,
-                              BLOCKS = SHAPE.blocks / TOGETHER;
+    static constexpr uint32_t TOGETHER = ENGINE ? tile_together_max(&SHAPE) : 1,
+                              THREADS = SHAPE.threads * TOGETHER, BLOCKS = SHAPE.blocks / TOGETHER;
     static_assert(SHAPE.blocks > 0, "the host asks only for what fits");
 
     using state = mma_state<STEPS>;
-    using folds = chunk_fold<state, fold_storage<SHAPE.register_levels, state::VALUES, 32 * SHAPE.warps>, FOLD_LEVELS>;
+    using folds =
+        chunk_fold<state, fold_storage<SHAPE.register_levels, state::VALUES, 32 * SHAPE.warps>, FOLD_LEVELS>;
     using query_fragments = fragment_b[STEPS];
     using scores = fragment_c[TILE_STEPS];
     using probabilities = fragment_b[TILE_STEPS];
@@ -78,17 +91,23 @@ template <int COLUMNS> struct attend : item_columns {
     float scales[2]; /* of dot products */
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is there, and folds. */
+    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is
+     * there, and folds. */
     attend(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : item_columns(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
-          ring(pass_, item, kv_head_, shared), fold_memory(shared + SHAPE.folds),
-          rule(pass_, memory_.k_scale)
+          ring(pass_, item, kv_head_, shared), fold_memory(shared + SHAPE.folds), rule(pass_, memory_.k_scale)
     {
     }
 
-    static uint32_t lane() { return threadIdx.x % 32; }
+    static uint32_t lane()
+    {
+        return threadIdx.x % 32;
+    }
     /* the i-th (0, 1) column that this thread's accumulators belong to */
-    uint32_t column_of(int i) const { return first_column + lane() % 4 * 2 + i; }
+    uint32_t column_of(int i) const
+    {
+        return first_column + lane() % 4 * 2 + i;
+    }
 
     void load_q(query_fragments &q) const
     {
@@ -106,11 +125,12 @@ template <int COLUMNS> struct attend : item_columns {
             unit = narrow_query(q);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            scales[i] = fmaxf(rule.scale * __shfl_sync(ALL_LANES, unit, (lane() % 4 * 2 + i) * 4), SMALLEST_SCALE);
+            scales[i] =
+                fmaxf(rule.scale * __shfl_sync(ALL_LANES, unit, (lane() % 4 * 2 + i) * 4), SMALLEST_SCALE);
     }
 
-    /* A column of q from bf16 to f16, in units of a power of two such that the largest element is just below 2^15. Those
-     * below 2^-29 of it lose bits; the others are exact. Returns the unit. */
+    /* A column of q from bf16 to f16, in units of a power of two such that the largest element is just
+     * below 2^15. Those below 2^-29 of it lose bits; the others are exact. Returns the unit. */
     static float narrow_query(query_fragments &q)
     {
         uint32_t largest = 0; /* as bits of an f32 */
@@ -129,8 +149,8 @@ template <int COLUMNS> struct attend : item_columns {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 uint32_t both = q[step].r[r];
-                q[step].r[r] =
-                    round_operands(__uint_as_float(both << 16) * factor, __uint_as_float(both & 0xffff0000u) * factor);
+                q[step].r[r] = round_operands(__uint_as_float(both << 16) * factor,
+                                              __uint_as_float(both & 0xffff0000u) * factor);
             }
         }
         return __int_as_float((127 + exponent) << 23);
@@ -164,7 +184,8 @@ template <int COLUMNS> struct attend : item_columns {
     }
 
     /* p of the dot products of the tile at `position`; o and l are scaled to the new maximum. */
-    void weigh(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common, state &x, probabilities &p) const
+    void weigh(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common, state &x,
+               probabilities &p) const
     {
         float scale[2] = {scales[0], scales[1]};
         score_tile<false>(
@@ -250,7 +271,8 @@ template <int COLUMNS> struct attend : item_columns {
         }
     }
 
-    /* The two columns' elements of a row of O^T, as 16 bits each, are transposed, so that a thread has neighbours of one column. */
+    /* The two columns' elements of a row of O^T, as 16 bits each, are transposed, so that a thread has
+     * neighbours of one column. */
     void write_outputs(const state &x) const
     {
         const uint32_t column = first_column + lane() / 4;
@@ -261,11 +283,13 @@ template <int COLUMNS> struct attend : item_columns {
             uint32_t both[2];
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                both[half] = transpose(encode_results<Q_DTYPE>(f[0](x.o[t].r[2 * half]), f[1](x.o[t].r[2 * half + 1])));
+                both[half] = transpose(
+                    encode_results<Q_DTYPE>(f[0](x.o[t].r[2 * half]), f[1](x.o[t].r[2 * half + 1])));
             const uint32_t dim = t * 16 + lane() % 4 * (NARROW_KV ? 4 : 2);
             if constexpr (NARROW_KV) { /* even elements, and odd ones (dim_of) */
                 if (column < item.columns && dim < HEAD_DIM)
-                    *(uint2 *)(o + dim * 2) = {__byte_perm(both[0], both[1], 0x5410), __byte_perm(both[0], both[1], 0x7632)};
+                    *(uint2 *)(o + dim * 2) = {__byte_perm(both[0], both[1], 0x5410),
+                                               __byte_perm(both[0], both[1], 0x7632)};
             } else {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
@@ -307,7 +331,8 @@ template <int COLUMNS> struct attend : item_columns {
     static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
         const item_place place(pass);
-        shared += threadIdx.y * SHAPE.bytes; /* not item_place::of_block(): one register less, which head_dim 256 needs */
+        shared += threadIdx.y *
+                  SHAPE.bytes; /* not item_place::of_block(): one register less, which head_dim 256 needs */
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (tiles::is_sender()) {
             tiles::send_item(pass, place, memory, shared);
@@ -364,12 +389,12 @@ template <int COLUMNS> struct attend : item_columns {
     }
 };
 
-#define ATTEND_KERNEL(COLUMNS)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(attend<COLUMNS>::THREADS, attend<COLUMNS>::BLOCKS)                          \
-        attend_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                      \
-    {                                                                                                                        \
-        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
-        attend<COLUMNS>::run(pass, shared);                                                                                  \
+#define ATTEND_KERNEL(COLUMNS)                                                                               \
+    extern "C" __global__ void __launch_bounds__(attend<COLUMNS>::THREADS, attend<COLUMNS>::BLOCKS)          \
+        attend_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                      \
+    {                                                                                                        \
+        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                        \
+        attend<COLUMNS>::run(pass, shared);                                                                  \
     }
 
 ATTEND_KERNEL(8)

@@ -73,7 +73,8 @@ struct simple_attend : item_columns {
         for (uint32_t at = threadIdx.x; at < SIMPLE_COLUMNS * HEAD_DIM; at += CUDA_THREADS) {
             uint32_t column = at / HEAD_DIM, dim = at % HEAD_DIM;
             size_t row = column < item.columns ? query_of(column) : 0;
-            shared.q[column][dim] = column < item.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
+            shared.q[column][dim] =
+                column < item.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
         }
         if (threadIdx.x < SIMPLE_COLUMNS)
             shared.keys[threadIdx.x] = threadIdx.x < item.columns ? row_at(threadIdx.x).keys : 0;
@@ -221,7 +222,8 @@ struct simple_attend : item_columns {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREADS ? 2 : 3) attend_simple(const __grid_constant__ cuda_attend_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREADS ? 2 : 3)
+    attend_simple(const __grid_constant__ cuda_attend_pass pass)
 {
     begin_pass(pass);
     __shared__ simple_shared shared;

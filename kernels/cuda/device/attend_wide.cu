@@ -1,22 +1,23 @@
-/* attend_wide.cu - items of many packed columns (more than 32) by warpgroups, on Hopper, for K and V in q's format: the
- * arithmetic of attend_mma.cu to the bit, with K and V read from shared memory once for 64 columns.
+/* attend_wide.cu - items of many packed columns (more than 32) by warpgroups, on Hopper, for K and V in
+ * q's format: the arithmetic of attend_mma.cu to the bit, with K and V read from shared memory once for 64
+ * columns.
  *
  * A warpgroup takes 64 packed columns:
  *
  *   S [64 x 64 tokens] = Q K^T
  *   O [64 x head_dim] = O 2^(m - m') + P V
  *
- * Columns are the rows of the products here, a thread has two of them and the four threads of a quad their tokens: maxima need two
- * exchanges, and p goes from accumulators into operands as it lies in registers; q is kept there too. Which role an operand has,
- * and in which instruction, does not change a bit of the products (tests/conformance compares every item with its rows computed
- * one by one).
+ * Columns are the rows of the products here, a thread has two of them and the four threads of a quad their
+ * tokens: maxima need two exchanges, and p goes from accumulators into operands as it lies in registers; q
+ * is kept there too. Which role an operand has, and in which instruction, does not change a bit of the
+ * products (tests/conformance compares every item with its rows computed one by one).
  *
- * The dot products of a tile are made together with the sum of values of the tile before, and while the tile is weighed that sum is
- * still going on.
+ * The dot products of a tile are made together with the sum of values of the tile before, and while the
+ * tile is weighed that sum is still going on.
  *
- * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp sends for them and which leaves
- * its registers to the others. An item lies within a run (64 columns) or a segment (128), so that one or two levels of the fold are
- * enough; they lie in shared memory. */
+ * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp sends
+ * for them and which leaves its registers to the others. An item lies within a run (64 columns) or a
+ * segment (128), so that one or two levels of the fold are enough; they lie in shared memory. */
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/ring.cuh"
 #include "kernels/cuda/device/weigh.cuh"
@@ -29,8 +30,14 @@ template <int SEGMENTS> struct wide_state {
     float o[SEGMENTS][WGMMA_VALUES];
     float m[2], l[2];
 
-    float &value(int i) { return o[i / WGMMA_VALUES][i % WGMMA_VALUES]; }
-    static constexpr int column_of(int i) { return i / 2 % 2; }
+    float &value(int i)
+    {
+        return o[i / WGMMA_VALUES][i % WGMMA_VALUES];
+    }
+    static constexpr int column_of(int i)
+    {
+        return i / 2 % 2;
+    }
 
     void make_empty()
     {
@@ -70,8 +77,13 @@ template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
     float4 ml[LEVELS];
     float4 *shared; /* [level][vector][thread] */
 
-    wide_fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x) {}
-    float4 get(int level, int i) const { return i == 0 ? ml[level] : shared[(level * (VALUES / 4) + i - 1) * THREADS]; }
+    wide_fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x)
+    {
+    }
+    float4 get(int level, int i) const
+    {
+        return i == 0 ? ml[level] : shared[(level * (VALUES / 4) + i - 1) * THREADS];
+    }
     void put(int level, int i, const float4 &x)
     {
         if (i == 0)
@@ -84,27 +96,35 @@ template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
 template <int COLUMNS> struct wide_tile {
     static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES);
     static constexpr uint32_t TOGETHER = SHAPE.unit;
-    static uint32_t readers(const cuda_item &) { return SHAPE.warps; }
+    static uint32_t readers(const cuda_item &)
+    {
+        return SHAPE.warps;
+    }
 };
 
 template <int COLUMNS> struct attend_wide : item_columns {
     using tiles = tile_ring<wide_tile<COLUMNS>>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
-    static constexpr int STEPS = SHAPE.padded_dim / 16, SEGMENTS = SHAPE.kv_row / TILE_SEGMENT, TILE_STEPS = TILE_TOKENS / 16,
-                         SEGMENT_STEPS = 4 /* of 16 elements */, TOKEN_GROUPS = TILE_TOKENS / 8;
-    /* of a thread; all have as many at first (whole eights of 512 a lane of those that share a file), and hand them over */
-    static constexpr int GROUPS = COLUMNS / TILE_GROUP_COLUMNS, FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
+    static constexpr int STEPS = SHAPE.padded_dim / 16, SEGMENTS = SHAPE.kv_row / TILE_SEGMENT,
+                         TILE_STEPS = TILE_TOKENS / 16, SEGMENT_STEPS = 4 /* of 16 elements */,
+                         TOKEN_GROUPS = TILE_TOKENS / 8;
+    /* of a thread; all have as many at first (whole eights of 512 a lane of those that share a file), and
+     * hand them over */
+    static constexpr int GROUPS = COLUMNS / TILE_GROUP_COLUMNS,
+                         FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
                          REGISTERS = GROUPS > 1 ? 232 : 224,
                          SENDER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
     /* of the largest thread block, of as many members as may be one */
     static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
                               BLOCKS = SHAPE.blocks / TOGETHER;
     static_assert(SHAPE.slots >= TILE_SLOTS_MIN, "there is room on sm_90");
-    /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise the products of both. */
+    /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise
+     * the products of both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
     using state = wide_state<SEGMENTS>;
-    using folds = chunk_fold<state, wide_fold_storage<SHAPE.fold_levels, state::VALUES, 32 * SHAPE.warps>, SHAPE.fold_levels>;
+    using folds = chunk_fold<state, wide_fold_storage<SHAPE.fold_levels, state::VALUES, 32 * SHAPE.warps>,
+                             SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
     using scores = float[WGMMA_VALUES];
     using place = typename tiles::place;
@@ -114,18 +134,28 @@ template <int COLUMNS> struct attend_wide : item_columns {
     tiles ring;
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is there, and folds. */
+    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is
+     * there, and folds. */
     attend_wide(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : item_columns(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
           ring(pass_, item, kv_head_, shared), rule(pass_, memory_.k_scale)
     {
     }
 
-    static uint32_t lane() { return threadIdx.x % 32; }
+    static uint32_t lane()
+    {
+        return threadIdx.x % 32;
+    }
     /* the i-th (0, 1) column of this thread */
-    uint32_t column_of(int i) const { return threadIdx.x / 32 * 16 + lane() / 4 + i * 8; }
+    uint32_t column_of(int i) const
+    {
+        return threadIdx.x / 32 * 16 + lane() / 4 + i * 8;
+    }
 
-    seen_keys seen() const { return seen_keys(*this, {column_of(0), column_of(1)}); }
+    seen_keys seen() const
+    {
+        return seen_keys(*this, {column_of(0), column_of(1)});
+    }
 
     void load_q(query_fragments &q) const
     {
@@ -160,7 +190,9 @@ template <int COLUMNS> struct attend_wide : item_columns {
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
             wgmma_along(s, q[step],
-                        k + step / SEGMENT_STEPS * (WGMMA_SEGMENT / 16) + step % SEGMENT_STEPS * WGMMA_STEP_ALONG, step > 0);
+                        k + step / SEGMENT_STEPS * (WGMMA_SEGMENT / 16) +
+                            step % SEGMENT_STEPS * WGMMA_STEP_ALONG,
+                        step > 0);
         wgmma_commit();
     }
 
@@ -193,9 +225,11 @@ template <int COLUMNS> struct attend_wide : item_columns {
         ring.release(at);
     }
 
-    /* p in place of the dot products of the tile at `position`, and l. Returns whether o is to be multiplied by `scaled`. */
+    /* p in place of the dot products of the tile at `position`, and l. Returns whether o is to be
+     * multiplied by `scaled`. */
     template <bool PLAIN>
-    bool weigh(scores &s, uint32_t position, const common_keys &common, wide_sums &x, float (&scaled)[2]) const
+    bool weigh(scores &s, uint32_t position, const common_keys &common, wide_sums &x,
+               float (&scaled)[2]) const
     {
         float scale[2] = {fmaxf(rule.scale, SMALLEST_SCALE), fmaxf(rule.scale, SMALLEST_SCALE)};
         score_tile<PLAIN>(
@@ -250,7 +284,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
         }
     }
 
-    /* m and l of a chunk, of all tokens, in the order of attend_mma.cu: its g is 2 c + e here. `from` becomes empty. */
+    /* m and l of a chunk, of all tokens, in the order of attend_mma.cu: its g is 2 c + e here. `from`
+     * becomes empty. */
     static void end_sums(wide_sums &from, state &to)
     {
 #pragma unroll
@@ -301,8 +336,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
-    /* All tiles. PLAIN: all columns see all of them, and there is no alibi; what the others need is so much code that it makes the
-     * loop slower where it is not needed. */
+    /* All tiles. PLAIN: all columns see all of them, and there is no alibi; what the others need is so
+     * much code that it makes the loop slower where it is not needed. */
     template <bool PLAIN> void take_tiles(state &x, const query_fragments &q, const common_keys &common)
     {
         scores s = {};
@@ -320,7 +355,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         weigh<PLAIN>(s, position, common, sums, scaled);
         round(s, p);
         keys.skip(2);
-        bool are_there = false; /* K of the next tile, and V of this one */
+        bool are_there = false;                /* K of the next tile, and V of this one */
         while (position + TILE_TOKENS < end) { /* p of the tile at `position` is there */
             if (!are_there) {
                 ring.acquire_keys(keys);
@@ -342,7 +377,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
             next_values.skip(2);
             /* asked early, since it takes a while to know */
             are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
-            /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on beside */
+            /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on
+             * beside */
             if (ends_chunk) {
                 end_values(values, x);
                 fold.add_chunk(x, position / CHUNK_TOKENS);
@@ -379,8 +415,10 @@ template <int COLUMNS> struct attend_wide : item_columns {
         load_q(q);
         x.make_empty();
         if (ring.end > 0) {
-            const bool is_plain = pass.alibi == nullptr && common.has(ring.position_of(0), ring.end / 2 * TILE_TOKENS);
-            if (HAS_PLAIN && __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.readers * 32, is_plain), 0))
+            const bool is_plain =
+                pass.alibi == nullptr && common.has(ring.position_of(0), ring.end / 2 * TILE_TOKENS);
+            if (HAS_PLAIN &&
+                __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.readers * 32, is_plain), 0))
                 take_tiles<true>(x, q, common);
             else
                 take_tiles<false>(x, q, common);
@@ -393,12 +431,13 @@ template <int COLUMNS> struct attend_wide : item_columns {
     }
 };
 
-#define ATTEND_WIDE_KERNEL(COLUMNS)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(attend_wide<COLUMNS>::THREADS, attend_wide<COLUMNS>::BLOCKS)                \
-        attend_wide_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                                 \
-    {                                                                                                                        \
-        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                                        \
-        attend_wide<COLUMNS>::run(pass, shared);                                                                             \
+#define ATTEND_WIDE_KERNEL(COLUMNS)                                                                          \
+    extern "C" __global__ void __launch_bounds__(attend_wide<COLUMNS>::THREADS,                              \
+                                                 attend_wide<COLUMNS>::BLOCKS)                               \
+        attend_wide_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                 \
+    {                                                                                                        \
+        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                        \
+        attend_wide<COLUMNS>::run(pass, shared);                                                             \
     }
 
 ATTEND_WIDE_KERNEL(64)

@@ -1,20 +1,23 @@
-/* cluster.cuh - thread blocks that run at the same time and read each other's shared memory (a cluster, sm_90 and later). */
+/* cluster.cuh - thread blocks that run at the same time and read each other's shared memory (a cluster,
+ * sm_90 and later). */
 #pragma once
 
 #include "kernels/cuda/device/copies.cuh"
 
-/* By all threads of all thread blocks of the cluster that have not ended: what was written before is seen after. */
+/* By all threads of all thread blocks of the cluster that have not ended: what was written before is seen
+ * after. */
 static inline void cluster_sync()
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 #elif !defined(__CUDA_ARCH__) /* tests/emulation */
     emulated_await_cluster();
 #endif
 }
 
-/* Likewise, before they end: what they read of each other's has been read. What they wrote need not be seen by the others, which
- * would take 0.4 us (H200). */
+/* Likewise, before they end: what they read of each other's has been read. What they wrote need not be
+ * seen by the others, which would take 0.4 us (H200). */
 static inline void cluster_part()
 {
 #if __CUDA_ARCH__ >= 900

@@ -1,6 +1,6 @@
-/* columns.cuh - the packed columns of an item: which row and head each of them is, what it sees, and what it writes: its output, a
- * partial state for merge.cu, or, if it is one of several members that have a row's chunks among them, a state in shared memory, out
- * of which they make the output together. */
+/* columns.cuh - the packed columns of an item: which row and head each of them is, what it sees, and what
+ * it writes: its output, a partial state for merge.cu, or, if it is one of several members that have a
+ * row's chunks among them, a state in shared memory, out of which they make the output together. */
 #pragma once
 
 #include "kernels/cuda/device/cluster.cuh"
@@ -8,8 +8,8 @@
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
-/* What an item's columns need of global memory, in shared memory since the start: a load beside the tiles takes 0.3 us (H200), and
- * when an item ends nothing hides that. */
+/* What an item's columns need of global memory, in shared memory since the start: a load beside the tiles
+ * takes 0.3 us (H200), and when an item ends nothing hides that. */
 struct item_memory {
     cuda_item item;
     float k_scale, v_scale;          /* of the KV head */
@@ -17,8 +17,9 @@ struct item_memory {
 };
 static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "the room that tile.h leaves");
 
-/* Which item of which KV head is taken here. Its 2^member_bits members have the same columns and each some of the chunks, in order;
- * 2^block_bits of them are a thread block (threadIdx.y), and as many thread blocks as that takes a cluster. */
+/* Which item of which KV head is taken here. Its 2^member_bits members have the same columns and each some
+ * of the chunks, in order; 2^block_bits of them are a thread block (threadIdx.y), and as many thread
+ * blocks as that takes a cluster. */
 struct item_place {
     uint32_t item, kv_head;
 
@@ -32,8 +33,12 @@ struct item_place {
     {
         return ((blockIdx.x << pass.block_bits) + of_block()) & (1u << pass.member_bits) - 1;
     }
-    /* Which of the thread block's members; said so that the compiler sees that it is the same for a whole warp. */
-    static uint32_t of_block() { return __shfl_sync(ALL_LANES, threadIdx.y, 0); }
+    /* Which of the thread block's members; said so that the compiler sees that it is the same for a whole
+     * warp. */
+    static uint32_t of_block()
+    {
+        return __shfl_sync(ALL_LANES, threadIdx.y, 0);
+    }
 
     /* By a warp: bring the item, which is there after a barrier. */
     void bring(const cuda_attend_pass &pass, item_memory &to) const
@@ -44,7 +49,8 @@ struct item_place {
         if (lane < WORDS)
             ((uint32_t *)&to.item)[lane] = ((const uint32_t *)&pass.items[item])[lane];
         else if (lane < WORDS + 2)
-            (lane == WORDS ? to.k_scale : to.v_scale) = (lane == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
+            (lane == WORDS ? to.k_scale : to.v_scale) =
+                (lane == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
     }
 };
 
@@ -54,16 +60,31 @@ struct output_writer {
     size_t first;
     float factor;
 
-    float f(float x) const { return finished::scaled(x, factor); }
-    void operator()(uint32_t dim, float x) const { store_result<Q_DTYPE>(o, first + dim, f(x)); }
-    void operator()(uint32_t dim, float x, float next) const { store_results<Q_DTYPE>(o, first + dim, f(x), f(next)); }
+    float f(float x) const
+    {
+        return finished::scaled(x, factor);
+    }
+    void operator()(uint32_t dim, float x) const
+    {
+        store_result<Q_DTYPE>(o, first + dim, f(x));
+    }
+    void operator()(uint32_t dim, float x, float next) const
+    {
+        store_results<Q_DTYPE>(o, first + dim, f(x), f(next));
+    }
 };
 
 struct partial_writer {
     float *o;
 
-    void operator()(uint32_t dim, float x) const { store_result<DTYPE_F32>(o, dim, x); }
-    void operator()(uint32_t dim, float x, float next) const { store_results<DTYPE_F32>(o, dim, x, next); }
+    void operator()(uint32_t dim, float x) const
+    {
+        store_result<DTYPE_F32>(o, dim, x);
+    }
+    void operator()(uint32_t dim, float x, float next) const
+    {
+        store_results<DTYPE_F32>(o, dim, x, next);
+    }
 };
 
 struct item_columns {
@@ -81,7 +102,10 @@ struct item_columns {
     {
         return pass.item_rows[item.first_row + (item.column + column) / GROUP];
     }
-    uint32_t head_of(uint32_t column) const { return kv_head * GROUP + (item.column + column) % GROUP; }
+    uint32_t head_of(uint32_t column) const
+    {
+        return kv_head * GROUP + (item.column + column) % GROUP;
+    }
     /* By a warp: keep the rows of `n` columns from `first` on, up to 32. */
     void keep_rows(uint32_t first, uint32_t n) const
     {
@@ -104,13 +128,20 @@ struct item_columns {
     /* of a column's state in shared memory: o, then m and l */
     static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
 
-    bool is_shared() const { return ENGINE && pass.member_bits > 0; }
-    bool is_whole() const { return !is_shared() && item.partial == PLAN_NO_PARTIAL; }
+    bool is_shared() const
+    {
+        return ENGINE && pass.member_bits > 0;
+    }
+    bool is_whole() const
+    {
+        return !is_shared() && item.partial == PLAN_NO_PARTIAL;
+    }
 
-    /* What becomes of a column's state, which is the row's if the item is_whole(); otherwise `states` is where it goes if it is
-     * shared. each(write) calls write for this thread's elements of o; `one`: of the threads that have the column, this one writes
-     * m and l, or lse. */
-    template <typename F> void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
+    /* What becomes of a column's state, which is the row's if the item is_whole(); otherwise `states` is
+     * where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of
+     * the threads that have the column, this one writes m and l, or lse. */
+    template <typename F>
+    void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
         if (!is_whole())
             write_state(column, m, l, one, states, each);
@@ -127,7 +158,8 @@ struct item_columns {
         return f;
     }
 
-    template <typename F> void write_state(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
+    template <typename F>
+    void write_state(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
         if (column >= item.columns)
             return;
@@ -139,7 +171,8 @@ struct item_columns {
             }
             each(partial_writer{state});
         } else {
-            size_t at = (size_t)(item.partial + (item.column + column) / GROUP) * (KV_HEADS * GROUP) + head_of(column);
+            size_t at = (size_t)(item.partial + (item.column + column) / GROUP) * (KV_HEADS * GROUP) +
+                        head_of(column);
             if (one) {
                 pass.partial_ml[2 * at] = m;
                 pass.partial_ml[2 * at + 1] = l;
@@ -148,7 +181,8 @@ struct item_columns {
         }
     }
 
-    /* How the members' states of a column are folded: o = o * into + o_i * from, member by member, then times factor. */
+    /* How the members' states of a column are folded: o = o * into + o_i * from, member by member, then
+     * times factor. */
     struct column_weights {
         float into[CUDA_MEMBERS_MAX - 1], from[CUDA_MEMBERS_MAX - 1], factor;
     };
@@ -188,13 +222,13 @@ struct item_columns {
         return w;
     }
 
-    /* Those of vectors [0, count) of columns from `first` on that this warp has, `rounds` a lane. The lanes find the weights of the
-     * columns, once, while the first vectors are on their way. */
+    /* Those of vectors [0, count) of columns from `first` on that this warp has, `rounds` a lane. The
+     * lanes find the weights of the columns, once, while the first vectors are on their way. */
     void fold_members(const member_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
-        const uint32_t lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 32 * rounds, found_first = begin / VECTORS,
-                       mine = found_first + lane;
+        const uint32_t lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 32 * rounds,
+                       found_first = begin / VECTORS, mine = found_first + lane;
         float4 o[CUDA_MEMBERS_MAX], next[CUDA_MEMBERS_MAX];
         const auto load = [&](float4(&to)[CUDA_MEMBERS_MAX], uint32_t round) {
             const uint32_t at = min(begin + round * 32 + lane, count - 1);
@@ -205,10 +239,12 @@ struct item_columns {
         if (begin >= count)
             return;
         load(o, 0);
-        const column_weights found = weigh_members(states, first + min(mine, count / VECTORS - 1),
-                                                   mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
+        const column_weights found =
+            weigh_members(states, first + min(mine, count / VECTORS - 1),
+                          mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
         for (uint32_t round = 0; round < rounds; round++) {
-            const uint32_t at = begin + round * 32 + lane, column = min(at, count - 1) / VECTORS, dim = at % VECTORS * 4;
+            const uint32_t at = begin + round * 32 + lane, column = min(at, count - 1) / VECTORS,
+                           dim = at % VECTORS * 4;
             if (round + 1 < rounds)
                 load(next, round + 1);
 #pragma unroll
@@ -216,8 +252,10 @@ struct item_columns {
                 const float into = __shfl_sync(ALL_LANES, found.into[i - 1], column - found_first),
                             from = __shfl_sync(ALL_LANES, found.from[i - 1], column - found_first);
                 if (i < states.count)
-                    o[0] = {merge_weights::weighed(o[0].x, into, o[i].x, from), merge_weights::weighed(o[0].y, into, o[i].y, from),
-                            merge_weights::weighed(o[0].z, into, o[i].z, from), merge_weights::weighed(o[0].w, into, o[i].w, from)};
+                    o[0] = {merge_weights::weighed(o[0].x, into, o[i].x, from),
+                            merge_weights::weighed(o[0].y, into, o[i].y, from),
+                            merge_weights::weighed(o[0].z, into, o[i].z, from),
+                            merge_weights::weighed(o[0].w, into, o[i].w, from)};
             }
             const output_writer write{pass.o, query_of(first + column) * HEAD_DIM,
                                       __shfl_sync(ALL_LANES, found.factor, column - found_first)};
@@ -231,12 +269,14 @@ struct item_columns {
         }
     }
 
-    /* By `threads` threads of each member, when its states are written: fold those of some columns, in order of the members, and
-     * write them. `mine` are this member's, `apart` is how far those of a thread block lie from each other. The item is of one row. */
+    /* By `threads` threads of each member, when its states are written: fold those of some columns, in
+     * order of the members, and write them. `mine` are this member's, `apart` is how far those of a thread
+     * block lie from each other. The item is of one row. */
     void write_together(const uint8_t *mine, uint32_t apart, uint32_t threads) const
     {
         const uint32_t member = item_place::member(pass), each = (item.columns - 1 >> pass.member_bits) + 1,
-                       first = min(member * each, item.columns), count = min(each, item.columns - first) * (HEAD_DIM / 4),
+                       first = min(member * each, item.columns),
+                       count = min(each, item.columns - first) * (HEAD_DIM / 4),
                        rounds = (count + threads - 1) / threads;
         const uint8_t *all = mine - item_place::of_block() * apart; /* of the thread block */
         const bool is_cluster = pass.member_bits > pass.block_bits;

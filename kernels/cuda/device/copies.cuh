@@ -1,4 +1,5 @@
-/* copies.cuh - copies from global to shared memory in the background (cp.async, sm_80 and later; before, they are just made). */
+/* copies.cuh - copies from global to shared memory in the background (cp.async, sm_80 and later; before,
+ * they are just made). */
 #pragma once
 
 #include <stdint.h>
@@ -18,13 +19,14 @@ template <int BYTES> void copy_async(uint32_t to, const void *from, bool valid)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(valid ? BYTES : 0),
-                     "n"(BYTES)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from),
+                     "r"(valid ? BYTES : 0), "n"(BYTES)
                      : "memory");
 #else
 #pragma unroll
     for (int i = 0; i < BYTES / 4; i++)
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + 4 * i), "r"(valid ? ((const uint32_t *)from)[i] : 0) : "memory");
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + 4 * i), "r"(valid ? ((const uint32_t *)from)[i] : 0)
+                     : "memory");
 #endif
 }
 

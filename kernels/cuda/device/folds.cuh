@@ -1,9 +1,10 @@
-/* folds.cuh - the fold of kernels/plan.h over the chunks of an item, for kernels whose threads have parts of the states of two
- * columns each.
+/* folds.cuh - the fold of kernels/plan.h over the chunks of an item, for kernels whose threads have parts
+ * of the states of two columns each.
  *
- * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the chunks of the run), 1 (the
- * runs of the segment) and 2 (the segments of the row) as vectors: get(level, 0) is m and l of the columns, get(level, 1 + i) is
- * the values 4 i and on; put() likewise. IS_SHARED: o of all levels is in shared memory. */
+ * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the
+ * chunks of the run), 1 (the runs of the segment) and 2 (the segments of the row) as vectors: get(level,
+ * 0) is m and l of the columns, get(level, 1 + i) is the values 4 i and on; put() likewise. IS_SHARED: o
+ * of all levels is in shared memory. */
 #pragma once
 
 #include "kernels/cuda/device/states.cuh"
@@ -15,10 +16,13 @@ template <int LEVELS, int VALUES, int THREADS> struct fold_storage {
     float4 values[LEVELS ? LEVELS : 1][VECTORS];
     float4 *shared; /* [level][vector][thread] */
 
-    fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x) {}
+    fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x)
+    {
+    }
     float4 get(int level, int i) const
     {
-        return level < LEVELS ? values[level < LEVELS ? level : 0][i] : shared[((level - LEVELS) * VECTORS + i) * THREADS];
+        return level < LEVELS ? values[level < LEVELS ? level : 0][i]
+                              : shared[((level - LEVELS) * VECTORS + i) * THREADS];
     }
     void put(int level, int i, const float4 &x)
     {
@@ -64,7 +68,8 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
             const float4 o = get(level, 1 + i / 4);
             put(level, 1 + i / 4,
                 {w[STATE::column_of(i)](o.x, x.value(i)), w[STATE::column_of(i + 1)](o.y, x.value(i + 1)),
-                 w[STATE::column_of(i + 2)](o.z, x.value(i + 2)), w[STATE::column_of(i + 3)](o.w, x.value(i + 3))});
+                 w[STATE::column_of(i + 2)](o.z, x.value(i + 2)),
+                 w[STATE::column_of(i + 3)](o.w, x.value(i + 3))});
         }
     }
 

@@ -7,9 +7,9 @@
  *   C  c0, c1 (row g, columns 2c, 2c + 1)  c2, c3 (row g + 8)
  * each of a and b two 16-bit elements, k and k + 1.
  *
- * fp8 elements are loaded by the same matrix loads, as pairs, and widened in registers to f16. That permutes the elements
- * of a fragment's k (keys) or rows (values); q is loaded in the same order, and the outputs are named accordingly. Both are
- * exact and always the same. */
+ * fp8 elements are loaded by the same matrix loads, as pairs, and widened in registers to f16. That
+ * permutes the elements of a fragment's k (keys) or rows (values); q is loaded in the same order, and the
+ * outputs are named accordingly. Both are exact and always the same. */
 #pragma once
 
 #include "kernels/cuda/device/copies.cuh"
@@ -18,17 +18,18 @@
 
 static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
 
-/* Of what is multiplied. fp8 is widened to f16, for which there is an instruction; q in bf16 is scaled to f16's range. */
+/* Of what is multiplied. fp8 is widened to f16, for which there is an instruction; q in bf16 is scaled to
+ * f16's range. */
 static constexpr dtype OPERAND = NARROW_KV ? DTYPE_F16 : Q_DTYPE;
 
-/* Where byte `byte` of row `row` of a unit of UNIT rows lies; rows are ROW bytes apart, or come by the copy engine
- * (ring.cuh): boxes of the unit's rows of a block, in segments. */
+/* Where byte `byte` of row `row` of a unit of UNIT rows lies; rows are ROW bytes apart, or come by the
+ * copy engine (ring.cuh): boxes of the unit's rows of a block, in segments. */
 template <uint32_t UNIT, uint32_t ROW> uint32_t place_of(uint32_t unit, uint32_t row, uint32_t byte)
 {
 #if ENGINE
     constexpr uint32_t rows = tile_box_rows(BLOCK_SIZE, UNIT);
-    return unit + row / rows * (rows * ROW) + byte / TILE_SEGMENT * (rows * TILE_SEGMENT) + row % rows * TILE_SEGMENT +
-           (byte % TILE_SEGMENT ^ row % 8 * 16);
+    return unit + row / rows * (rows * ROW) + byte / TILE_SEGMENT * (rows * TILE_SEGMENT) +
+           row % rows * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
 #else
     return unit + row * ROW + byte;
 #endif
@@ -110,11 +111,13 @@ static inline uint32_t transpose(uint32_t rows)
     return columns;
 }
 
-/* Two e4m3 elements, each in the upper byte of a 16-bit lane, as f16: the bits are shifted to where exponent and mantissa
- * belong and the difference of the biases is multiplied in, which also makes denormals normal. Exact. */
+/* Two e4m3 elements, each in the upper byte of a 16-bit lane, as f16: the bits are shifted to where
+ * exponent and mantissa belong and the difference of the biases is multiplied in, which also makes
+ * denormals normal. Exact. */
 static inline uint32_t widen_pair(uint32_t x)
 {
-    uint32_t shifted = (x & 0x80008000u) | (x & 0x7fff7fffu) >> 1, scale = 0x5c005c00u, zero = 0x80008000u, /* 2^8, -0 */
+    uint32_t shifted = (x & 0x80008000u) | (x & 0x7fff7fffu) >> 1, scale = 0x5c005c00u,
+             zero = 0x80008000u, /* 2^8, -0 */
         result;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(shifted), "r"(scale), "r"(zero));
     return result;
@@ -164,7 +167,7 @@ void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t unit, uint32_t first, uint3
     }
 }
 
-/* The B fragment of 8 columns of q for the same 16 elements. `q`: the row of column lane / 4, NULL for zeros. */
+/* The B fragment of 8 columns of q for the same 16 elements. `q`: the row of column lane / 4; NULL: zeros. */
 static inline fragment_b query_fragment(const uint8_t *q, uint32_t step)
 {
     constexpr uint32_t words = HEAD_DIM / 2;
@@ -181,7 +184,8 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t unit, uint32_t dim_tile, 
     if constexpr (NARROW_KV) {
         fragment_a x = load_matrices_transposed(place_of<UNIT, ROW>(unit, step * 16 + lane, dim_tile * 16));
 #pragma unroll
-        for (int i = 0; i < 2; i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
+        for (int i = 0; i < 2;
+             i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
             widen(__byte_perm(x.r[2 * i], 0, 0x3120), v[i].r[0], v[i].r[1]);
             widen(__byte_perm(x.r[2 * i + 1], 0, 0x3120), v[i].r[2], v[i].r[3]);
         }
@@ -221,7 +225,8 @@ static inline void barrier_fence()
 /* The barrier's phase ends once so many bytes have arrived. */
 static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 
 /* Whether the phase has ended. */
@@ -283,20 +288,22 @@ static inline uint64_t evict_first_policy()
 }
 
 /* Bring a box into L2. */
-static inline void fetch_box(const void *map, uint32_t dim, uint32_t segment, uint32_t slot, uint32_t head, uint32_t half)
+static inline void fetch_box(const void *map, uint32_t dim, uint32_t segment, uint32_t slot, uint32_t head,
+                             uint32_t half)
 {
-    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %5, %3, %4}];" ::"l"(map), "r"(dim), "r"(slot),
-                 "r"(head), "r"(half), "r"(segment)
+    asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %5, %3, %4}];" ::"l"(map),
+                 "r"(dim), "r"(slot), "r"(head), "r"(half), "r"(segment)
                  : "memory");
 }
 
 /* One box of the pool; its number in each dimension of the map. */
-static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t segment, uint32_t slot,
-                            uint32_t head, uint32_t half, uint64_t policy)
+static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t segment,
+                            uint32_t slot, uint32_t head, uint32_t half, uint64_t policy)
 {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%3, %4, %8, %5, %6}], [%2], %7;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy), "r"(segment)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %8, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy), "r"(segment)
+        : "memory");
 }
 #endif

@@ -1,27 +1,30 @@
 /* merge.cu - rows whose items left partial states: fold them, in order of position, and write the row.
  *
- * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that a merge needs. Where these
- * are few, they are of a warp, with others beside it (threadIdx.y) that send for some of the partials or find weights. Partials are
- * taken pass.merge_together at a time (a power of two, up to a warp). While their o is on its way, a warp finds the weights of all of
- * them for a head, a lane each; then what goes on one after the other is a multiplication and an addition an element. What does not
- * depend on the states is found before the items are awaited.
+ * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that
+ * a merge needs. Where these are few, they are of a warp, with others beside it (threadIdx.y) that send
+ * for some of the partials or find weights. Partials are taken pass.merge_together at a time (a power of
+ * two, up to a warp). While their o is on its way, a warp finds the weights of all of them for a head, a
+ * lane each; then what goes on one after the other is a multiplication and an addition an element. What
+ * does not depend on the states is found before the items are awaited.
  *
- * The operations on an element are those of the items' kernels, so it does not matter where a fold is cut. A maximum is the same
- * in any order. Ahead of a part of a level lie whole nodes of it, so the levels below it are empty. */
+ * The operations on an element are those of the items' kernels, so it does not matter where a fold is cut.
+ * A maximum is the same in any order. Ahead of a part of a level lie whole nodes of it, so the levels
+ * below it are empty. */
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
 static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
-/* The parts that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are the first). Masks have a
- * bit a part; a part may end its run, if that is open, and its segment. */
+/* The parts that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are
+ * the first). Masks have a bit a part; a part may end its run, if that is open, and its segment. */
 struct merge_parts {
     plan_part part; /* the lane's; where there is none, the first one's, which changes nothing */
     bool there;
-    uint32_t chunks, runs, run_ends, segment_ends; /* masks: of parts of these levels, and of what ends with them */
-    uint32_t run_first, segment_first;             /* the first lane of the lane's run, and segment */
-    bool run_goes_on, segment_goes_on;             /* at lane 0, from behind */
+    uint32_t chunks, runs, run_ends,
+        segment_ends;                  /* masks: of parts of these levels, and of what ends with them */
+    uint32_t run_first, segment_first; /* the first lane of the lane's run, and segment */
+    bool run_goes_on, segment_goes_on; /* at lane 0, from behind */
 
     merge_parts(const plan_part *parts, uint32_t count, bool is_end, uint32_t behind)
     {
@@ -35,7 +38,8 @@ struct merge_parts {
         chunks = __ballot_sync(ALL_LANES, there && part.level == PLAN_CHUNK);
         runs = __ballot_sync(ALL_LANES, there && part.level == PLAN_RUN);
         run_ends = __ballot_sync(ALL_LANES, part.end_chunk % RUN_CHUNKS == 0 || last) & chunks;
-        segment_ends = __ballot_sync(ALL_LANES, part.end_chunk % SEGMENT_CHUNKS == 0 || last) & (chunks | runs);
+        segment_ends =
+            __ballot_sync(ALL_LANES, part.end_chunk % SEGMENT_CHUNKS == 0 || last) & (chunks | runs);
         run_first = first_of(run);
         segment_first = first_of(segment);
         run_goes_on = __shfl_sync(ALL_LANES, run, 0) == (behind - 1) / RUN_CHUNKS;
@@ -48,11 +52,15 @@ struct merge_parts {
         uint32_t firsts = __ballot_sync(ALL_LANES, lane == 0 || before != node);
         return 31 - __clz(firsts & (2u << lane) - 1);
     }
-    bool is_in(uint32_t mask) const { return mask >> threadIdx.x % 32 & 1; }
+    bool is_in(uint32_t mask) const
+    {
+        return mask >> threadIdx.x % 32 & 1;
+    }
 };
 
-/* The largest of a level from the beginning of its node on, before the lane's part and after it. `first`: the node's first lane, of
- * which up to `most` have it in common; `carried`: from behind, if the node at lane 0 goes on. */
+/* The largest of a level from the beginning of its node on, before the lane's part and after it. `first`:
+ * the node's first lane, of which up to `most` have it in common; `carried`: from behind, if the node at
+ * lane 0 goes on. */
 struct level_maxima {
     float before, after;
 
@@ -70,8 +78,9 @@ struct level_maxima {
     }
 };
 
-/* Shared memory of partials: o [together][thread]; by part and head the weights with which the part goes into its level, and l;
- * those of the run that goes into its segment, and of the segment into the row. And by head the maxima of the levels so far. */
+/* Shared memory of partials: o [together][thread]; by part and head the weights with which the part goes
+ * into its level, and l; those of the run that goes into its segment, and of the segment into the row. And
+ * by head the maxima of the levels so far. */
 struct merge_memory {
     uint32_t heads; /* of the thread block */
     float4 *o, *parts, *nodes;
@@ -88,19 +97,22 @@ struct merge_memory {
     {
         float *m = maxima + head * FOLD_LEVELS;
         const float x = p.there ? ml.x : -INFINITE;
-        const level_maxima in_run(p.is_in(p.chunks) ? x : -INFINITE, p.run_first, p.chunks ? min(count, RUN_CHUNKS) : 0, m[0],
-                                  p.run_goes_on);
+        const level_maxima in_run(p.is_in(p.chunks) ? x : -INFINITE, p.run_first,
+                                  p.chunks ? min(count, RUN_CHUNKS) : 0, m[0], p.run_goes_on);
         const level_maxima in_segment(p.is_in(p.runs)       ? x
                                       : p.is_in(p.run_ends) ? in_run.after
                                                             : -INFINITE,
-                                      p.segment_first, p.chunks | p.runs ? min(count, SEGMENT_CHUNKS) : 0, m[1],
-                                      p.segment_goes_on);
+                                      p.segment_first, p.chunks | p.runs ? min(count, SEGMENT_CHUNKS) : 0,
+                                      m[1], p.segment_goes_on);
         const level_maxima in_row(p.is_in(p.segment_ends)      ? in_segment.after
                                   : p.is_in(p.chunks | p.runs) ? -INFINITE
                                                                : x,
                                   0, count, m[2], true);
-        const float before = p.is_in(p.chunks) ? in_run.before : p.is_in(p.runs) ? in_segment.before : in_row.before;
-        const merge_weights of_part(before, x), of_run(in_segment.before, in_run.after), of_segment(in_row.before, in_segment.after);
+        const float before = p.is_in(p.chunks) ? in_run.before
+                             : p.is_in(p.runs) ? in_segment.before
+                                               : in_row.before;
+        const merge_weights of_part(before, x), of_run(in_segment.before, in_run.after),
+            of_segment(in_row.before, in_segment.after);
         __syncwarp(); /* the maxima are read */
         uint32_t lane = threadIdx.x % 32;
         if (p.there) {
@@ -142,7 +154,8 @@ struct merge_fold {
     /* The parts [first, end), all of this level. */
     void add_parts(int level, const merge_memory &memory, uint32_t first, uint32_t end, uint32_t head)
     {
-        const float4 *from_o = memory.o + first * blockDim.x + threadIdx.x, *part = memory.parts + first * memory.heads + head;
+        const float4 *from_o = memory.o + first * blockDim.x + threadIdx.x,
+                     *part = memory.parts + first * memory.heads + head;
         float4 next_o = *from_o, next = *part;
         for (; first < end; first++) { /* one ahead */
             const float4 this_o = next_o, this_part = next;
@@ -156,7 +169,8 @@ struct merge_fold {
     /* The parts that lie in shared memory, `count` of them. */
     void add_all(const merge_memory &memory, const merge_parts &p, uint32_t count, uint32_t head)
     {
-        uint32_t ends = p.run_ends | p.segment_ends | (p.chunks ^ p.chunks >> 1) | (p.runs ^ p.runs >> 1) | 1u << (count - 1);
+        uint32_t ends = p.run_ends | p.segment_ends | (p.chunks ^ p.chunks >> 1) | (p.runs ^ p.runs >> 1) |
+                        1u << (count - 1);
         for (uint32_t first = 0, end; first < count; first = end) {
             end = first + __ffs(ends >> first);
             const float4 node = memory.nodes[(end - 1) * memory.heads + head];
@@ -180,8 +194,9 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     constexpr uint32_t heads = KV_HEADS * GROUP;
     DYNAMIC_SHARED(uint8_t, merge_shared);
     const merge_memory memory(merge_shared, pass.merge_together);
-    const uint32_t blocks = gridDim.x / pass.merge_count, block_at = blockIdx.x % blocks * blockDim.x, at = block_at + threadIdx.x,
-                   vector = at % MERGE_VECTORS, first_head = block_at / MERGE_VECTORS;
+    const uint32_t blocks = gridDim.x / pass.merge_count, block_at = blockIdx.x % blocks * blockDim.x,
+                   at = block_at + threadIdx.x, vector = at % MERGE_VECTORS,
+                   first_head = block_at / MERGE_VECTORS;
     const bool is_used = at / MERGE_VECTORS < heads;
     const uint32_t head = min(at / MERGE_VECTORS, heads - 1);
     const plan_merge m = pass.merges[blockIdx.x / blocks];
@@ -207,11 +222,14 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_COPIES; i++)
                 from[i] = (const float4 *)pass.partial_o +
-                          ((size_t)__shfl_sync(ALL_LANES, p.part.partial, first + i) * heads + head) * MERGE_VECTORS + vector;
+                          ((size_t)__shfl_sync(ALL_LANES, p.part.partial, first + i) * heads + head) *
+                              MERGE_VECTORS +
+                          vector;
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_COPIES; i++) {
                 if (first + i < n)
-                    copy_async<16>(shared_address(&memory.o[(first + i) * blockDim.x + threadIdx.x]), from[i], true);
+                    copy_async<16>(shared_address(&memory.o[(first + i) * blockDim.x + threadIdx.x]), from[i],
+                                   true);
             }
         }
         copy_async_commit();
@@ -229,8 +247,8 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     }
     if (!is_used || threadIdx.y > 0)
         return;
-    const finished f(memory.maxima[(head - first_head) * FOLD_LEVELS + 2], fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr,
-                     v_scale);
+    const finished f(memory.maxima[(head - first_head) * FOLD_LEVELS + 2], fold.l[2],
+                     pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t row = (size_t)m.row * heads + head;
 #pragma unroll
     for (uint32_t d = 0; d < 4; d += 2)

@@ -13,9 +13,15 @@ static constexpr uint32_t bytes_of(dtype d)
 
 /* Exponent bits, mantissa bits, and the largest finite value of a narrow format. */
 template <dtype D> struct narrow_format;
-template <> struct narrow_format<DTYPE_F16> { static constexpr uint32_t E = 5, M = 10, LARGEST = 0x7bff; };
-template <> struct narrow_format<DTYPE_E4M3> { static constexpr uint32_t E = 4, M = 3, LARGEST = 0x7e; };
-template <> struct narrow_format<DTYPE_E5M2> { static constexpr uint32_t E = 5, M = 2, LARGEST = 0x7b; };
+template <> struct narrow_format<DTYPE_F16> {
+    static constexpr uint32_t E = 5, M = 10, LARGEST = 0x7bff;
+};
+template <> struct narrow_format<DTYPE_E4M3> {
+    static constexpr uint32_t E = 4, M = 3, LARGEST = 0x7e;
+};
+template <> struct narrow_format<DTYPE_E5M2> {
+    static constexpr uint32_t E = 5, M = 2, LARGEST = 0x7b;
+};
 
 /* In units of the last place the value is an integer plus a fraction, exactly; rintf ties to even. */
 template <dtype D> uint32_t encode_narrow(float value)
@@ -95,8 +101,9 @@ template <dtype D> void store_element(void *array, size_t i, float value)
         ((uint8_t *)array)[i] = (uint8_t)encode<D>(value);
 }
 
-/* As store_element, one or two from an even `i` on, of f32 or of a format of 16 bits, for results of arithmetic, whose NaN is the canonical one: one instruction converts both where
- * there is one, for outputs are written by code that is in no cache, and the other way takes a dozen. */
+/* As store_element, one or two from an even `i` on, of f32 or of a format of 16 bits, for results of
+ * arithmetic, whose NaN is the canonical one: one instruction converts both where there is one, for
+ * outputs are written by code that is in no cache, and the other way takes a dozen. */
 template <dtype D> uint32_t encode_results(float value, float next)
 {
 #if __CUDA_ARCH__ >= 800 && __CUDACC_VER_MAJOR__ >= 13

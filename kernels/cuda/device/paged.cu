@@ -25,15 +25,16 @@
 static constexpr int WARPS = CUDA_THREADS / 32;
 static constexpr int GROUP_THREADS = BLOCK_SIZE < 32 ? 32 / BLOCK_SIZE : 1;
 static constexpr int GROUPS_OF_BLOCK = CUDA_THREADS / GROUP_THREADS;
-static constexpr int PACK = 16 / bytes_of(KV_DTYPE);                               /* x */
-static constexpr int VECTOR = 16 / (GROUP_THREADS * bytes_of(Q_DTYPE));            /* elements of q or k */
-static constexpr int VECTORS = HEAD_DIM / GROUP_THREADS / VECTOR;                  /* of a thread */
+static constexpr int PACK = 16 / bytes_of(KV_DTYPE);                    /* x */
+static constexpr int VECTOR = 16 / (GROUP_THREADS * bytes_of(Q_DTYPE)); /* elements of q or k */
+static constexpr int VECTORS = HEAD_DIM / GROUP_THREADS / VECTOR;       /* of a thread */
 static constexpr int UNROLLED = VECTORS > 8 ? 4 : VECTORS;
 static constexpr int V_VECTOR = 16 / bytes_of(Q_DTYPE) < BLOCK_SIZE ? 16 / bytes_of(Q_DTYPE) : BLOCK_SIZE;
 static constexpr int V_VECTORS_PER_ROW = BLOCK_SIZE / V_VECTOR;
 static constexpr int ROWS_PER_ROUND = 32 / V_VECTORS_PER_ROW;
 static constexpr int ROWS_PER_THREAD = (HEAD_DIM + ROWS_PER_ROUND - 1) / ROWS_PER_ROUND;
-static constexpr int RESIDENT = HEAD_DIM * bytes_of(Q_DTYPE) > 256 ? 2 : 4; /* thread blocks an SM, for registers */
+static constexpr int RESIDENT =
+    HEAD_DIM * bytes_of(Q_DTYPE) > 256 ? 2 : 4; /* thread blocks an SM, for registers */
 static constexpr uint32_t EVERY_LANE = 0xffffffffu;
 
 /* N elements of the stored format as f32, loaded as whole words where they are any. */
@@ -94,7 +95,7 @@ static inline bool sees_block(uint32_t head, uint32_t keys, uint32_t token)
     uint32_t query_block = (keys - 1) / SPARSE_BLOCK_SIZE, key_block = token / SPARSE_BLOCK_SIZE;
     uint32_t first = SPARSE_HEAD_STEP >= 0
                          ? (SPARSE_TP_RANK * KV_HEADS * GROUP + head) * (uint32_t)(SPARSE_HEAD_STEP)
-                         : (SPARSE_TP_RANK * KV_HEADS + head / GROUP) * (uint32_t)-(SPARSE_HEAD_STEP);
+                         : (SPARSE_TP_RANK * KV_HEADS + head / GROUP) * (uint32_t) - (SPARSE_HEAD_STEP);
     return key_block + SPARSE_LOCAL_BLOCKS > query_block || (key_block + first + 1) % SPARSE_VERT_STRIDE == 0;
 #else
     return true;
@@ -268,13 +269,15 @@ template <bool PARTITIONED> struct paged {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT) paged_v1(const __grid_constant__ cuda_paged_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT)
+    paged_v1(const __grid_constant__ cuda_paged_pass pass)
 {
     DYNAMIC_SHARED(float, shared_logits);
     paged<false>{pass}.run(shared_logits);
 }
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT) paged_v2(const __grid_constant__ cuda_paged_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT)
+    paged_v2(const __grid_constant__ cuda_paged_pass pass)
 {
     DYNAMIC_SHARED(float, shared_logits);
     paged<true>{pass}.run(shared_logits);
@@ -282,7 +285,8 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT) paged_v2(co
 
 /* The partitions of one head of one row: each output is worth its sum of exponentials under the common
  * maximum. grid (heads, rows). */
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS) paged_reduce(const __grid_constant__ cuda_paged_pass pass)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
+    paged_reduce(const __grid_constant__ cuda_paged_pass pass)
 {
     __shared__ float scratch[2][WARPS];
     constexpr uint32_t heads = KV_HEADS * GROUP;

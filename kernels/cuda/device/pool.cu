@@ -9,8 +9,8 @@
  *   read_kv         what stands, token by token                       a thread block a token
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
  *
- * The last three take all operations of their kind in a step, in tensors that may lie in the host's pinned memory: elements
- * are read and written once, by fours, side by side.
+ * The last three take all operations of their kind in a step, in tensors that may lie in the host's pinned
+ * memory: elements are read and written once, by fours, side by side.
  *
  * Generated values are those of kernels/values.c, bit for bit. */
 #include "kernels/cuda/device/launch.cuh"
@@ -74,7 +74,8 @@ struct quad {
 
     bool operator!=(const quad &other) const
     {
-        return ((at[0] ^ other.at[0]) | (at[1] ^ other.at[1]) | (at[2] ^ other.at[2]) | (at[3] ^ other.at[3])) != 0;
+        return ((at[0] ^ other.at[0]) | (at[1] ^ other.at[1]) | (at[2] ^ other.at[2]) |
+                (at[3] ^ other.at[3])) != 0;
     }
 };
 
@@ -129,7 +130,8 @@ extern "C" __global__ void copy_slots(cuda_list_pass pass)
     if constexpr (LAYOUT == LAYOUT_VLLM) {
         bool v = blockIdx.z;
         for (uint32_t i = threadIdx.x; i < copy.slots * KV_HEADS * (HEAD_DIM / 4); i += blockDim.x) {
-            uint32_t slot = i % copy.slots, head = i / copy.slots % KV_HEADS, dim = i / copy.slots / KV_HEADS * 4;
+            uint32_t slot = i % copy.slots, head = i / copy.slots % KV_HEADS,
+                     dim = i / copy.slots / KV_HEADS * 4;
             const quad_place a(from, pool, head, slot, dim, v), b(to, pool, head, slot, dim, v);
             b.store(a.load());
         }
@@ -199,14 +201,16 @@ static inline void store_bits(uint8_t *tensor, size_t element, const quad &q)
         *(uint32_t *)at = q.at[0] | q.at[1] << 8 | q.at[2] << 16 | q.at[3] << 24;
 }
 
-/* Four elements of k or v as they were handed in, as they are stored: as they are when they have the stored format. */
+/* Four elements of k or v as they were handed in, as they are stored: as they are when they have the
+ * stored format. */
 static inline quad given_quad(const uint8_t *tensor, dtype source_dtype, size_t element, float scale)
 {
     if (source_dtype == KV_DTYPE)
         return load_bits(tensor, bytes_of(KV_DTYPE), element);
     const quad bits = load_bits(tensor, bytes_of(source_dtype), element);
     return encode_quad(make_float4(decode_any(source_dtype, bits.at[0]), decode_any(source_dtype, bits.at[1]),
-                                   decode_any(source_dtype, bits.at[2]), decode_any(source_dtype, bits.at[3])),
+                                   decode_any(source_dtype, bits.at[2]),
+                                   decode_any(source_dtype, bits.at[3])),
                        scale);
 }
 
@@ -236,17 +240,19 @@ struct token_quad {
 };
 
 /* What is stored of a token: of given ones, as they were handed in; generated ones are made here. */
-static inline quad quad_of(const cuda_append_pass &pass, const cuda_append &append, uint32_t i, const token_quad &q)
+static inline quad quad_of(const cuda_append_pass &pass, const cuda_append &append, uint32_t i,
+                           const token_quad &q)
 {
     float scale = q.v ? pass.v_scale[q.head] : pass.k_scale[q.head];
     if (append.k)
         return given_quad(q.v ? append.v : append.k, (dtype)pass.source_dtype, q.element(i), scale);
-    return encode_quad(generated(append.generated, append.position + i, pass.layer, q.v ? VALUES_V : VALUES_K, q.head, q.quad),
+    return encode_quad(generated(append.generated, append.position + i, pass.layer, q.v ? VALUES_V : VALUES_K,
+                                 q.head, q.quad),
                        scale);
 }
 
-/* A thread block a token. A thread asks for some quads before it stores the first, since they come from the host: one by one
- * each would take a microsecond and more. */
+/* A thread block a token. A thread asks for some quads before it stores the first, since they come from
+ * the host: one by one each would take a microsecond and more. */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pass pass)
 {
     constexpr uint32_t ASKED = 4;
@@ -272,8 +278,8 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pa
 /* Vectors of 8 bytes of a row of q and o, to which tensors of clients are aligned. */
 static constexpr uint32_t ROW_VECTORS = KV_HEADS * GROUP * HEAD_DIM * bytes_of(Q_DTYPE) / sizeof(uint2);
 
-/* grid: (rows, CUDA_ROW_VECTORS of each). What is ahead is awaited while the host's memory answers: the appends must be complete
- * before attention begins, and the pass before done with q. */
+/* grid: (rows, CUDA_ROW_VECTORS of each). What is ahead is awaited while the host's memory answers: the
+ * appends must be complete before attention begins, and the pass before done with q. */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) load_q(cuda_rows_pass pass)
 {
     constexpr uint32_t EACH = CUDA_ROW_VECTORS / CUDA_THREADS;
@@ -308,14 +314,15 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) store_rows(cuda_rows_
         row.lse[head] = pass.lse[(size_t)blockIdx.x * heads + head];
 }
 
-/* How many of its tokens are equal, from the first one on, is the smallest number of a token that any thread finds to differ. */
+/* How many of its tokens are equal, from the first one on, is the smallest number of a token that any
+ * thread finds to differ. */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) compare_kv(cuda_operations_pass pass)
 {
     __shared__ uint32_t found[CUDA_THREADS];
     const cuda_compare *list = (const cuda_compare *)pass.list;
     const cuda_compare c = list[owner_of(list, pass.count, blockIdx.x)];
-    uint32_t first = (blockIdx.x - c.first) * CUDA_COMPARE_TOKENS, tokens = min(c.count - first, CUDA_COMPARE_TOKENS),
-             equal = tokens;
+    uint32_t first = (blockIdx.x - c.first) * CUDA_COMPARE_TOKENS,
+             tokens = min(c.count - first, CUDA_COMPARE_TOKENS), equal = tokens;
     for (uint32_t at = threadIdx.x; at < tokens * token_quad::COUNT && equal == tokens; at += blockDim.x) {
         uint32_t token = at / token_quad::COUNT, position = c.position + first + token;
         const token_quad q(at % token_quad::COUNT);
@@ -352,8 +359,8 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_atten
     let_next_begin();
     uint32_t position = pass.rows[blockIdx.x].keys - 1;
     for (uint32_t at = threadIdx.x; at < heads * quads; at += blockDim.x) {
-        float4 x = generated(pass.q_source[blockIdx.x], position, pass.layer, VALUES_Q, at / quads,
-                             at % quads);
+        float4 x =
+            generated(pass.q_source[blockIdx.x], position, pass.layer, VALUES_Q, at / quads, at % quads);
         size_t element = ((size_t)blockIdx.x * heads * quads + at) * 4;
         store_element<Q_DTYPE>(pass.q, element, x.x);
         store_element<Q_DTYPE>(pass.q, element + 1, x.y);
@@ -372,8 +379,8 @@ static inline void store_any(dtype d, void *array, size_t i, float value)
         store_element<DTYPE_BF16>(array, i, value);
 }
 
-/* Which reads all states of its head before it writes, perhaps in place. Weights are computed by a thread a state, and added
- * in order. */
+/* Which reads all states of its head before it writes, perhaps in place. Weights are computed by a thread
+ * a state, and added in order. */
 extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_operations_pass pass)
 {
     __shared__ float shared[HEAD_DIM_MAX];
@@ -397,7 +404,8 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_ope
             float w = shared[i];
             sum += w;
             if (w > 0 && threadIdx.x < m.head_dim)
-                o += w * load_any((dtype)m.dtype, m.o, ((first + i) * (size_t)m.apart + head) * m.head_dim + threadIdx.x);
+                o += w * load_any((dtype)m.dtype, m.o,
+                                  ((first + i) * (size_t)m.apart + head) * m.head_dim + threadIdx.x);
         }
     }
     __syncthreads(); /* every lse is read, which may be written in place */

@@ -1,22 +1,23 @@
-/* ring.cuh - how K and V come into shared memory: units of 16 to 64 keys, or of the values that belong to them, one after
- * the other, through a ring of slots. While one is used the others are on their way.
+/* ring.cuh - how K and V come into shared memory: units of 16 to 64 keys, or of the values that belong to
+ * them, one after the other, through a ring of slots. While one is used the others are on their way.
  *
  *   unit     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in slot unit % slots
  *
- * acquire_keys(unit) and acquire_values(unit) wait for it, release(unit) says that this warp has read it. Two ways, chosen by
- * ENGINE:
+ * acquire_keys(unit) and acquire_values(unit) wait for it, release(unit) says that this warp has read it.
+ * Two ways, chosen by ENGINE:
  *
- *   copy engine (cuda_uses_engine)  A warp of its own sends for units, box by box: the slots of a block, described by a
- *                                   tensor map of the pool. Boxes arrive at a barrier of the slot, rows in segments of 128
- *                                   bytes (where they are not whole, a segment a box) whose 16-byte pieces are exchanged by
- *                                   the row's number, so that matrix loads meet no bank twice. Whole blocks come, so values
- *                                   behind a sequence's end are zeroed when they have arrived. A second barrier of the slot
- *                                   says that all warps have read it.
- *   cp.async                        All threads send for 16 (or 8) bytes at a time, zeros where nothing is seen; a group
- *                                   a unit. Rows are padded by 16 bytes.
+ *   copy engine (cuda_uses_engine)
+ *       A warp of its own sends for units, box by box: the slots of a block, described by a tensor map of the
+ *       pool. Boxes arrive at a barrier of the slot, rows in segments of 128 bytes (where they are not whole, a
+ *       segment a box) whose 16-byte pieces are exchanged by the row's number, so that matrix loads meet no
+ *       bank twice. Whole blocks come, so values behind a sequence's end are zeroed when they have arrived. A
+ *       second barrier of the slot says that all warps have read it.
+ *   cp.async
+ *       All threads send for 16 (or 8) bytes at a time, zeros where nothing is seen; a group a unit. Rows are
+ *       padded by 16 bytes.
  *
- * One row a copy was tried (no tensor map, rows padded): the engine makes a copy in 11 ns, so rows of 256 bytes come at
- * 0.66 of the roof. */
+ * One row a copy was tried (no tensor map, rows padded): the engine makes a copy in 11 ns, so rows of 256
+ * bytes come at 0.66 of the roof. */
 #pragma once
 
 #include "kernels/cuda/device/columns.cuh"
@@ -34,20 +35,28 @@ struct tile_range {
           first_entries(item.entries), first_key(item.first_key), end_key(item.end_key)
     {
     }
-    uint32_t first_tile() const { return first_key / TILE_TOKENS; }
+    uint32_t first_tile() const
+    {
+        return first_key / TILE_TOKENS;
+    }
     uint32_t tiles() const
     {
         return end_key > first_key ? (end_key + TILE_TOKENS - 1) / TILE_TOKENS - first_tile() : 0;
     }
-    bool is_seen(uint32_t token) const { return token >= first_key && token < end_key; }
+    bool is_seen(uint32_t token) const
+    {
+        return token >= first_key && token < end_key;
+    }
 };
 
-/* A unit's slot, and the phase of the slot's barriers at which it is there: for those who take units in order and would wait for a
- * division by the number of slots. */
+/* A unit's slot, and the phase of the slot's barriers at which it is there: for those who take units in
+ * order and would wait for a division by the number of slots. */
 template <uint32_t SLOTS> struct ring_place {
     uint32_t slot, phase;
 
-    ring_place(uint32_t unit) : slot(unit), phase(0) {}
+    ring_place(uint32_t unit) : slot(unit), phase(0)
+    {
+    }
     void skip(uint32_t units)
     {
         slot += units;
@@ -58,11 +67,12 @@ template <uint32_t SLOTS> struct ring_place {
     }
 };
 
-/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a box or all.
- * TILE::readers(item): warps that compute for it. */
+/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a
+ * box or all. TILE::readers(item): warps that compute for it. */
 template <class TILE> struct tile_ring {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
-    static constexpr uint32_t WARPS = SHAPE.warps, SLOTS = SHAPE.slots, UNIT = SHAPE.unit, KV_ROW = SHAPE.kv_row,
+    static constexpr uint32_t WARPS = SHAPE.warps, SLOTS = SHAPE.slots, UNIT = SHAPE.unit,
+                              KV_ROW = SHAPE.kv_row,
                               UNITS = TILE_TOKENS / UNIT, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
 
@@ -71,10 +81,19 @@ template <class TILE> struct tile_ring {
     uint32_t end;     /* units of the item */
     uint32_t readers; /* warps that compute; the engine's warp is behind all that might */
 
-    static uint32_t lane() { return threadIdx.x % 32; }
-    static bool is_of_values(uint32_t unit) { return unit / UNITS % 2; }
+    static uint32_t lane()
+    {
+        return threadIdx.x % 32;
+    }
+    static bool is_of_values(uint32_t unit)
+    {
+        return unit / UNITS % 2;
+    }
 
-    uint32_t address(uint32_t unit) const { return shared_address(slots) + unit % SLOTS * SHAPE.slot; }
+    uint32_t address(uint32_t unit) const
+    {
+        return shared_address(slots) + unit % SLOTS * SHAPE.slot;
+    }
 
     /* the first token of a unit */
     uint32_t position_of(uint32_t unit) const
@@ -92,8 +111,9 @@ template <class TILE> struct tile_ring {
     }
 
 #if ENGINE
-    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS, BOX_BYTES = BOX_ROWS * KV_ROW,
-                              TOGETHER = TILE::TOGETHER, HALF_ENTRIES = TILE_ENTRIES / 2;
+    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS,
+                              BOX_BYTES = BOX_ROWS * KV_ROW, TOGETHER = TILE::TOGETHER,
+                              HALF_ENTRIES = TILE_ENTRIES / 2;
     /* a box a segment where rows are not whole segments, or those of a box do not lie together */
     static constexpr bool WHOLE = ROW_BYTES % TILE_SEGMENT == 0, APART = TOGETHER != BOX_ROWS;
     static constexpr uint32_t PARTS = WHOLE && !APART ? 1 : KV_ROW / TILE_SEGMENT,
@@ -110,19 +130,28 @@ template <class TILE> struct tile_ring {
 
     /* of an item that is there, as the ring's barriers are */
     tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()), readers(TILE::readers(item)),
-          arrived(shared_address(shared + SHAPE.barriers)), read(arrived + 8 * SLOTS),
-          entries(shared_address(shared + SHAPE.entries)), policy(evict_first_policy()),
-          map(map_of(range.pass)),
+        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()),
+          readers(TILE::readers(item)), arrived(shared_address(shared + SHAPE.barriers)),
+          read(arrived + 8 * SLOTS), entries(shared_address(shared + SHAPE.entries)),
+          policy(evict_first_policy()), map(map_of(range.pass)),
           whole_from(range.first_key % TILE_TOKENS ? 2 * UNITS : 0),
           whole_end(range.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
     {
     }
 
-    static bool is_sender() { return threadIdx.x / 32 == WARPS; }
-    static const void *map_of(const cuda_attend_pass &pass) { return pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES; }
+    static bool is_sender()
+    {
+        return threadIdx.x / 32 == WARPS;
+    }
+    static const void *map_of(const cuda_attend_pass &pass)
+    {
+        return pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES;
+    }
 
-    uint32_t entry_address(uint32_t entry) const { return entries + entry % TILE_ENTRIES * 4; }
+    uint32_t entry_address(uint32_t entry) const
+    {
+        return entries + entry % TILE_ENTRIES * 4;
+    }
 
     /* 32 entries from `first` on, a multiple of 32, but for those that are there. */
     void fetch_entries(uint32_t first) const
@@ -133,7 +162,8 @@ template <class TILE> struct tile_ring {
         copy_async_commit();
     }
 
-    /* The first ones come with the item, others are asked for long before they are needed: beside the tiles they come late. */
+    /* The first ones come with the item, others are asked for long before they are needed: beside the
+     * tiles they come late. */
     void begin_entries()
     {
         uint32_t first = range.first_tile() * TILE_TOKENS / BLOCK_SIZE;
@@ -161,7 +191,8 @@ template <class TILE> struct tile_ring {
     {
         uint32_t barrier = arrived + unit % SLOTS * 8, token = position_of(unit);
         uint32_t first = range.first_key > token ? (range.first_key - token) / BOX_ROWS : 0,
-                 below = range.end_key > token ? min(BOXES, (range.end_key - token + BOX_ROWS - 1) / BOX_ROWS) : 0;
+                 below = range.end_key > token ? min(BOXES, (range.end_key - token + BOX_ROWS - 1) / BOX_ROWS)
+                                               : 0;
         find_entries(token / BLOCK_SIZE, (token + UNIT - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
@@ -181,7 +212,8 @@ template <class TILE> struct tile_ring {
     {
         uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
                  to = address(unit) + row / TOGETHER * (TOGETHER * KV_ROW) + row % TOGETHER * TILE_SEGMENT,
-                 half = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) + is_of_values(unit);
+                 half = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) +
+                        is_of_values(unit);
 #pragma unroll
         for (uint32_t part = 0; part < PARTS; part++)
             copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, arrived + unit % SLOTS * 8, part * PART_DIM,
@@ -202,7 +234,7 @@ template <class TILE> struct tile_ring {
         sync();         /* the zeros are there */
     }
 
-    /* By the sender: all units, as slots become free. Those that compute go on when the barriers are there. */
+    /* By the sender: all units, as slots become free. The others go on when the barriers are there. */
     void send_all()
     {
         if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
@@ -231,23 +263,28 @@ template <class TILE> struct tile_ring {
         for (uint32_t at = sender * ahead.step; at < ahead.places; at += senders * ahead.step) {
             const cuda_item &item = ahead.items[at / KV_HEADS];
             const uint32_t entry = lane() < CUDA_ITEM_ENTRIES ? item.entries[lane()] : 0,
-                           first = item.first_key / TILE_TOKENS * TILE_TOKENS, end = min(item.end_key, first + ahead.tokens);
+                           first = item.first_key / TILE_TOKENS * TILE_TOKENS,
+                           end = min(item.end_key, first + ahead.tokens);
             for (uint32_t token = first; token < end; token += BOX_ROWS) {
                 const uint32_t half =
-                    ahead.map_first + 2 * __shfl_sync(ALL_LANES, entry, token / BLOCK_SIZE - first / BLOCK_SIZE);
+                    ahead.map_first +
+                    2 * __shfl_sync(ALL_LANES, entry, token / BLOCK_SIZE - first / BLOCK_SIZE);
                 if (!elect_one())
                     continue;
 #pragma unroll
                 for (uint32_t part = 0; part < PARTS; part++) {
-                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE, at % KV_HEADS, half);
-                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE, at % KV_HEADS, half + 1);
+                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE,
+                              at % KV_HEADS, half);
+                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE,
+                              at % KV_HEADS, half + 1);
                 }
             }
         }
     }
 
     /* By the sending warp: all that there is to be done. `memory` is the item's, in `shared`. */
-    static void send_item(const cuda_attend_pass &pass, const item_place &place, item_memory &memory, uint8_t *shared)
+    static void send_item(const cuda_attend_pass &pass, const item_place &place, item_memory &memory,
+                          uint8_t *shared)
     {
         if (lane() == 0)
             prefetch_map(map_of(pass));
@@ -258,16 +295,32 @@ template <class TILE> struct tile_ring {
     }
 
     /* By all that compute, first. */
-    static void await_item() { await_threads(1 + threadIdx.y, (WARPS + 1) * 32); }
-    void prepare() const {}
+    static void await_item()
+    {
+        await_threads(1 + threadIdx.y, (WARPS + 1) * 32);
+    }
+    void prepare() const
+    {
+    }
 
-    void begin() const {} /* the sender has */
+    void begin() const
+    {
+    } /* the sender has */
 
     using place = ring_place<SLOTS>;
 
-    uint32_t address(const place &at) const { return shared_address(slots) + at.slot * SHAPE.slot; }
-    bool is_there(const place &at) const { return barrier_test(arrived + at.slot * 8, at.phase); }
-    void acquire_keys(const place &at) const { barrier_wait(arrived + at.slot * 8, at.phase); }
+    uint32_t address(const place &at) const
+    {
+        return shared_address(slots) + at.slot * SHAPE.slot;
+    }
+    bool is_there(const place &at) const
+    {
+        return barrier_test(arrived + at.slot * 8, at.phase);
+    }
+    void acquire_keys(const place &at) const
+    {
+        barrier_wait(arrived + at.slot * 8, at.phase);
+    }
     /* In V of the tile at `position`, which is there, values that nobody sees become 0. */
     void clear_unseen_values(const place &at, uint32_t position) const
     {
@@ -281,7 +334,10 @@ template <class TILE> struct tile_ring {
             barrier_arrive(read + at.slot * 8);
     }
 
-    void acquire_keys(uint32_t unit) const { barrier_wait(arrived + unit % SLOTS * 8, unit / SLOTS % 2); }
+    void acquire_keys(uint32_t unit) const
+    {
+        barrier_wait(arrived + unit % SLOTS * 8, unit / SLOTS % 2);
+    }
 
     void acquire_values(uint32_t unit) const
     {
@@ -327,11 +383,20 @@ template <class TILE> struct tile_ring {
         }
     }
 
-    static bool is_sender() { return false; }
-    static void send_item(const cuda_attend_pass &, const item_place &, item_memory &, uint8_t *) {}
-    static void await_item() { __syncthreads(); }
+    static bool is_sender()
+    {
+        return false;
+    }
+    static void send_item(const cuda_attend_pass &, const item_place &, item_memory &, uint8_t *)
+    {
+    }
+    static void await_item()
+    {
+        __syncthreads();
+    }
 
-    /* By all that compute. Zeros into the padding of rows, which is multiplied by zeros of q and must not be NaN. */
+    /* By all that compute. Zeros into the padding of rows, which is multiplied by zeros of q and must not
+     * be NaN. */
     void prepare() const
     {
         if constexpr (ROW_BYTES % (16 * bytes_of(KV_DTYPE)) != 0) {
@@ -361,8 +426,13 @@ template <class TILE> struct tile_ring {
         copy_async_commit(); /* an empty group keeps the count */
     }
 
-    void acquire_values(uint32_t unit) const { acquire_keys(unit); }
+    void acquire_values(uint32_t unit) const
+    {
+        acquire_keys(unit);
+    }
 
-    void release(uint32_t) const {}
+    void release(uint32_t) const
+    {
+    }
 #endif
 };

@@ -62,9 +62,15 @@ struct score_rule {
     {
     }
 
-    float capped(float scaled) const { return softcap * tanh_any(scaled); }
+    float capped(float scaled) const
+    {
+        return softcap * tanh_any(scaled);
+    }
     /* In units of ln 2, as is the slope; distance = j - i, not positive. */
-    static float with_slope(float score, float slope, int distance) { return fmaf(slope, (float)distance, score); }
+    static float with_slope(float score, float slope, int distance)
+    {
+        return fmaf(slope, (float)distance, score);
+    }
     float operator()(float dot, float slope, int distance) const
     {
         return with_slope(softcap > 0.0f ? capped(dot * scale) : dot * scale, slope, distance);
@@ -85,8 +91,14 @@ struct merge_weights {
         : m(fmaxf(m_into, m_from)), into(weight(m_into, m)), from(weight(m_from, m))
     {
     }
-    float operator()(float x_into, float x_from) const { return weighed(x_into, into, x_from, from); }
-    static float weighed(float x_into, float into, float x_from, float from) { return fmaf(x_into, into, x_from * from); }
+    float operator()(float x_into, float x_from) const
+    {
+        return weighed(x_into, into, x_from, from);
+    }
+    static float weighed(float x_into, float into, float x_from, float from)
+    {
+        return fmaf(x_into, into, x_from * from);
+    }
 };
 
 /* What the outputs of one query head are made of: o_d becomes o_d * factor. */
@@ -94,8 +106,7 @@ struct finished {
     float factor, lse;
 
     /* sink: NULL, or one more logit (natural) without a value */
-    finished(float m, float l, const float *sink, float v_scale)
-        : factor(0.0f), lse(sink ? *sink : -INFINITE)
+    finished(float m, float l, const float *sink, float v_scale) : factor(0.0f), lse(sink ? *sink : -INFINITE)
     {
         float of_o = 1.0f;
         if (m == -INFINITE) /* no keys: o is 0 already */
@@ -110,6 +121,12 @@ struct finished {
         lse = fmaf(m, LN_2, logf(l));
     }
     /* "+ 0": a value that was -0 or 0, depending on what it was computed together with, is 0 */
-    float operator()(float o) const { return scaled(o, factor); }
-    static float scaled(float o, float factor) { return fmaf(o, factor, 0.0f); }
+    float operator()(float o) const
+    {
+        return scaled(o, factor);
+    }
+    static float scaled(float o, float factor)
+    {
+        return fmaf(o, factor, 0.0f);
+    }
 };

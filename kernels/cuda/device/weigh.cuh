@@ -1,5 +1,5 @@
-/* weigh.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose threads have some of the tokens of
- * two columns each. */
+/* weigh.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose threads
+ * have some of the tokens of two columns each. */
 #pragma once
 
 #include "kernels/cuda/device/columns.cuh"
@@ -28,16 +28,23 @@ struct common_keys {
           end(__reduce_min_sync(ALL_LANES, min(seen.keys[0], seen.keys[1])))
     {
     }
-    bool has(uint32_t position, uint32_t tokens) const { return position >= first && position + tokens <= end; }
-    bool has_tile(uint32_t position) const { return has(position, TILE_TOKENS); }
+    bool has(uint32_t position, uint32_t tokens) const
+    {
+        return position >= first && position + tokens <= end;
+    }
+    bool has_tile(uint32_t position) const
+    {
+        return has(position, TILE_TOKENS);
+    }
 };
 
-/* Scores of the tile at `position` in place of dot products, but for a factor, which is left in `scales`; -inf where a column
- * does not see the key. each(change) calls change(x, i, j) for every dot product x of column i with key j; seen() is what the two
- * columns see. PLAIN: all columns see the tile, and there is no alibi. */
+/* Scores of the tile at `position` in place of dot products, but for a factor, which is left in `scales`;
+ * -inf where a column does not see the key. each(change) calls change(x, i, j) for every dot product x of
+ * column i with key j; seen() is what the two columns see. PLAIN: all columns see the tile, and there is
+ * no alibi. */
 template <bool PLAIN, typename SEEN, typename EACH>
-void score_tile(const item_columns &columns, const uint32_t (&column)[2], const score_rule &rule, float (&scales)[2],
-                const common_keys &common, uint32_t position, SEEN seen, EACH each)
+void score_tile(const item_columns &columns, const uint32_t (&column)[2], const score_rule &rule,
+                float (&scales)[2], const common_keys &common, uint32_t position, SEEN seen, EACH each)
 {
     const float *alibi = columns.pass.alibi;
     if (SOFTCAP || (!PLAIN && __builtin_expect(alibi != nullptr, false))) {
@@ -47,9 +54,12 @@ void score_tile(const item_columns &columns, const uint32_t (&column)[2], const 
     if constexpr (SOFTCAP)
         each([&](float &x, int, uint32_t) { x = rule.capped(x); });
     if (!PLAIN && __builtin_expect(alibi != nullptr, false)) {
-        const float slopes[2] = {alibi[columns.head_of(column[0])] * LOG2_E, alibi[columns.head_of(column[1])] * LOG2_E};
+        const float slopes[2] = {alibi[columns.head_of(column[0])] * LOG2_E,
+                                 alibi[columns.head_of(column[1])] * LOG2_E};
         const seen_keys by = seen();
-        each([&](float &x, int i, uint32_t j) { x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.keys[i])); });
+        each([&](float &x, int i, uint32_t j) {
+            x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.keys[i]));
+        });
     }
     if (!PLAIN && __builtin_expect(!common.has_tile(position), false)) {
         const seen_keys by = seen();
@@ -57,8 +67,8 @@ void score_tile(const item_columns &columns, const uint32_t (&column)[2], const 
     }
 }
 
-/* best[0] becomes the largest of all best[], and of those of the threads FIRST .. END / 2 apart, for two columns: a tree for both
- * together, since a chain of comparisons takes longer. */
+/* best[0] becomes the largest of all best[], and of those of the threads FIRST .. END / 2 apart, for two
+ * columns: a tree for both together, since a chain of comparisons takes longer. */
 template <int FIRST, int END, int N> void largest_of(float (&best)[N][2])
 {
 #pragma unroll
@@ -78,9 +88,9 @@ template <int FIRST, int END, int N> void largest_of(float (&best)[N][2])
     }
 }
 
-/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - of), o and l so far times `scaled`. (A maximum that stays up to
- * 2^8 behind the true one would save most of the scaling, but then the largest p, 1, would be rounded like the others: twice the
- * error where one key outweighs the rest.) */
+/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - of), o and l so far times `scaled`. (A
+ * maximum that stays up to 2^8 behind the true one would save most of the scaling, but then the largest p,
+ * 1, would be rounded like the others: twice the error where one key outweighs the rest.) */
 struct maximum_update {
     float m, of, scaled;
     bool scales; /* something is there, and not to be multiplied by 1 */
@@ -94,5 +104,8 @@ struct maximum_update {
         scaled = exp2_fast(m_before - of);
         scales = m != m_before && m_before != -INFINITE;
     }
-    float p(float s, float scale) const { return exp2_fast(fmaf(s, scale, -of)); }
+    float p(float s, float scale) const
+    {
+        return exp2_fast(fmaf(s, scale, -of));
+    }
 };
