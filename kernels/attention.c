@@ -227,6 +227,12 @@ uint64_t attention_memory_available(const char *backend, uint32_t device)
     return bytes ? bytes : config_memory_available();
 }
 
+struct attention_graphs attention_graphs(const struct attention *attention)
+{
+    bool has = attention->ops->graphs && !attention->hangs;
+    return has ? attention->ops->graphs(attention) : (struct attention_graphs){0};
+}
+
 double attention_measure_roof(struct attention *attention)
 {
     if (attention->hangs)

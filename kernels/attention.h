@@ -189,6 +189,7 @@ struct attention_step {
     uint32_t compare_count, read_count, merge_count;
     const struct attention_pass *passes; /* in this order */
     uint32_t pass_count;
+    uint32_t steady; /* of these, the first so many mostly come again in a later step */
 };
 
 /* attention_open(options, attention, error): take the pool's memory, touch it, test the kernels against
@@ -205,6 +206,12 @@ struct attention_times {
     double idle_s; /* since the end of the step before */
 };
 
+/* How many graphs of passes a device has been given since the start, how many of them were recorded for
+ * that, and how many recorded ones were made anew, since no graph of the same form was there. */
+struct attention_graphs {
+    uint64_t launched, recorded, made;
+};
+
 /* attention_submit: begin a step; the result is its ticket. The tensors that it names (q, k, v, o, lse, those
  * of merges, kv_compare.equal) stay untouched until attention_poll() says that it is done; all else may be
  * used again. A device uses tensors where they are: they lie in attention_host_memory(), aligned to 8
@@ -219,6 +226,9 @@ void attention_await(struct attention *attention, uint64_t ticket);
 
 /* attention_times: of one of the two latest steps that are done. */
 struct attention_times attention_times(struct attention *attention, uint64_t ticket);
+
+/* attention_graphs: all zero where there are none. */
+struct attention_graphs attention_graphs(const struct attention *attention);
 
 /* attention_host_memory(a, bytes): memory for tensors. NULL when there is none. */
 void *attention_host_memory(struct attention *attention, size_t bytes);

@@ -16,6 +16,8 @@ struct attention_ops {
     struct attention_times (*times)(struct attention *attention, uint64_t ticket);
     void *(*host_memory)(struct attention *attention, size_t bytes);
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
+    /* NULL: it has none */
+    struct attention_graphs (*graphs)(const struct attention *attention);
     enum attention_verdict (*self_test)(struct attention *attention);
     double (*measure_roof)(struct attention *attention);
     /* NULL: no clock of its own */

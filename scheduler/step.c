@@ -103,6 +103,7 @@ struct steps {
     uint32_t rows_given, appends_given;
     struct attention_row *tensors;    /* [rows_max] of the rows of clients, as laid out */
     struct attention_pass *submitted; /* [passes_max] */
+    struct pass *ordered;             /* [passes_max] scratch */
     struct kv_copy *kv_copies;        /* [copies_max] */
     struct table_use *loose;          /* [STEPS_IN_FLIGHT * STEP_LOOSE_TABLES] what they hold */
     uint64_t loose_version;
@@ -470,6 +471,22 @@ static void make_plans(struct step *s, struct attention_pass *passes)
     }
 }
 
+/* Put the passes of workloads first, which mostly come again. Returns their number. */
+static uint32_t order_passes(struct step *s)
+{
+    struct pass *ordered = s->of->ordered;
+    uint32_t n = 0, steady = 0;
+    for (int clients = 0; clients < 2; clients++) {
+        for (uint32_t i = 0; i < s->pass_count; i++) {
+            if ((s->passes[i].producer == STEP_OF_CLIENTS) == clients)
+                ordered[n++] = s->passes[i];
+        }
+        steady = clients ? steady : n;
+    }
+    memcpy(s->passes, ordered, n * sizeof *ordered);
+    return steady;
+}
+
 static void lay_out(struct step *s, struct attention_pass *passes)
 {
     s->of->appends_given = s->of->rows_given = 0; /* given out; from now on laid out */
@@ -566,6 +583,7 @@ void step_submit(struct step *s)
     assert(s->number == x->number && x->in_flight < STEPS_IN_FLIGHT && copies <= x->copies_max);
     for (uint32_t i = 0; i < copies; i++)
         x->kv_copies[i] = copy_of(&s->copies.list[i]);
+    uint32_t steady = order_passes(s);
     lay_out(s, x->submitted);
     count_work(s, x->submitted);
     for (uint32_t i = 0; i < s->pass_count; i++)
@@ -579,7 +597,8 @@ void step_submit(struct step *s)
                                   .merges = s->merges,
                                   .merge_count = s->merge_count,
                                   .passes = x->submitted,
-                                  .pass_count = s->pass_count};
+                                  .pass_count = s->pass_count,
+                                  .steady = steady};
     step.tables = block_tables_ids(x->tables, &step.stride);
     s->ticket = attention_submit(x->attention, &step);
     x->in_flight++;
@@ -678,6 +697,7 @@ static int by_u32(const void *a, const void *b)
 struct step_stats step_stats(const struct steps *x)
 {
     struct step_stats stats = x->totals;
+    stats.graphs = attention_graphs(x->attention);
     uint32_t n = stats.steps < SAMPLES ? (uint32_t)stats.steps : SAMPLES, rows[SAMPLES];
     float times[SAMPLES], idle[SAMPLES];
     if (n == 0)
@@ -891,14 +911,15 @@ static bool make_lists(struct steps *x)
     x->appends = calloc(rows, sizeof *x->appends);
     x->tensors = calloc(rows, sizeof *x->tensors);
     x->submitted = calloc(x->passes_max, sizeof *x->submitted);
+    x->ordered = calloc(x->passes_max, sizeof *x->ordered);
     x->kv_copies = calloc(x->copies_max, sizeof *x->kv_copies);
     x->loose = calloc((size_t)STEPS_IN_FLIGHT * STEP_LOOSE_TABLES, sizeof *x->loose);
     x->uses = calloc(tables, sizeof *x->uses);
     x->used_in = calloc(tables, sizeof *x->used_in);
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         made &= make_slot(x, slot);
-    return made && x->row_room && x->rows && x->append_room && x->appends && x->tensors && x->submitted &&
-           x->kv_copies && x->loose && x->uses && x->used_in;
+    return made && x->ordered && x->row_room && x->rows && x->append_room && x->appends && x->tensors &&
+           x->submitted && x->kv_copies && x->loose && x->uses && x->used_in;
 }
 
 int steps_create(const struct steps_options *options, struct steps **result,
@@ -939,8 +960,8 @@ void steps_destroy(struct steps *x)
     }
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         free_slot(&x->slots[slot]);
-    void *const lists[] = {x->windows,   x->tensors,   x->row_room, x->rows,    x->append_room, x->appends,
-                           x->submitted, x->kv_copies, x->uses,     x->used_in, x->loose};
+    void *const lists[] = {x->windows, x->ordered,   x->tensors,   x->row_room, x->rows,    x->append_room,
+                           x->appends, x->submitted, x->kv_copies, x->uses,     x->used_in, x->loose};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
     block_tables_destroy(x->tables);

@@ -57,6 +57,7 @@ struct step_stats {
     double step_us_p50, step_us_p99;
     struct step_cost latest; /* of the latest steps together */
     double idle_us_p50;      /* between the end of a step and the begin of the next */
+    struct attention_graphs graphs;
 };
 
 /* Who adds a part. */

@@ -255,6 +255,10 @@ void request_render_metrics(struct http_exchange *x, const struct request *reque
     write_metric(w, "latest_roof_fraction", "gauge",
                  "Of the latest steps: time to read their K and V at that rate, over the time they took.",
                  latest_fraction(s, c));
+    write_metric(w, "graphs_launched_total", "counter", "Graphs of passes that a GPU was given.",
+                 (double)s->steps.graphs.launched);
+    write_metric(w, "graphs_recorded_total", "counter", "Of these, recorded anew for that.",
+                 (double)s->steps.graphs.recorded);
     write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
     write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
     write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);

@@ -64,6 +64,11 @@ static void free_host_memory(struct attention *attention, void *memory, size_t b
 
 /* ---- measuring ----------------------------------------------------------------------------------- */
 
+static struct attention_graphs cuda_graphs(const struct attention *attention)
+{
+    return ((const struct cuda_backend *)attention)->queue.graphs;
+}
+
 static enum attention_verdict cuda_self_test(struct attention *attention)
 {
     return cuda_self_test_part((struct cuda_backend *)attention);
@@ -151,6 +156,7 @@ static const struct attention_ops ops = {
     .times = cuda_times,
     .host_memory = take_host_memory,
     .free_host_memory = free_host_memory,
+    .graphs = cuda_graphs,
     .self_test = cuda_self_test,
     .measure_roof = cuda_measure_roof,
     .time_passes = cuda_time_passes,

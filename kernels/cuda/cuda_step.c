@@ -2,6 +2,7 @@
  *
  *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)
  *   for each pass:  append;  q (loaded or generated) -> items -> merges -> o, lse (stored or copied)
+ *   steady passes are a graph of their own
  *
  * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of
  * addresses: so launches do not grow with requests. Outputs of workloads, which lie together, are copied
@@ -657,8 +658,9 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
 {
     const struct geometry *g = b->options.geometry;
     const struct plan *plan = pass->plan;
-    /* in the step, if it attends too */
-    const struct attention_pass *next = pass + 1 < step->passes + step->pass_count ? pass + 1 : NULL;
+    /* of the same list, if it attends too */
+    uint32_t at = (uint32_t)(pass - step->passes), end = at < step->steady ? step->steady : step->pass_count;
+    const struct attention_pass *next = at + 1 < end ? pass + 1 : NULL;
     if (next && (!next->plan || next->plan->row_count == 0))
         next = NULL;
     struct cuda_queue *q = &b->queue;
@@ -666,11 +668,11 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     cuda_queue_reserve(q, q->control_bytes / 2, CUDA_PASS_OPERATIONS); /* more than any plan is */
     const struct cuda_prepared_plan *prepared = prepare_plan(b, step, plan, g->window[pass->layer]);
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
-    cuda_queue_await_side(q, b->side);
     if (pass->rows) {
         rows = put_rows(b, pass);
         launch_rows(b, KERNEL_LOAD_Q, plan->row_count, rows, p.q, 0);
     } else {
+        cuda_queue_await_side(q, b->side);
         p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
         cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
     }
@@ -715,9 +717,11 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
     update_tables(b, step);
     make_copies(b, step);
     cuda_operations_add(b, step, ticket);
-    cuda_queue_begin_passes(&b->queue);
+    cuda_queue_begin_steady(&b->queue);
     for (uint32_t i = 0; i < step->pass_count && !cuda_failed(&b->device); i++) {
         const struct attention_pass *pass = &step->passes[i];
+        if (i == step->steady)
+            cuda_queue_begin_passes(&b->queue);
         assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&
                                pass->plan->row_count <= b->options.rows_max));
         if (pass->append_count)

@@ -12,6 +12,8 @@ enum {
     OPERATIONS_MAX = 4096,
     GRAPH_OPERATIONS = 24, /* fewer are a graph when they come again, */
     GRAPH_LEAST = 3,       /* and those never */
+    GRAPHS_MANY = 8,       /* a round of a workload in up to so many parts, with two steps in flight; */
+    GRAPHS_FEW = 64,       /* layers of a client that computes one after the other */
     WARM_UP = 3            /* replays of a graph before it is timed */
 };
 
@@ -185,57 +187,63 @@ static void remember(struct cuda_graph *g, const struct cuda_operations *list)
     g->recorded.count = list->count;
 }
 
-/* Make a graph that of the passes. */
-static void renew_graph(struct cuda_queue *q, struct cuda_graph *g)
+/* Make a graph that of a list. */
+static void renew_graph(struct cuda_queue *q, struct cuda_graph *g, const struct cuda_operations *list)
 {
     struct cuda_device *d = q->d;
-    CUgraph graph = record(q, &q->passes);
+    CUgraph graph = record(q, list);
     CUgraphExecUpdateResultInfo info;
-    q->graphs_recorded++;
+    q->graphs.recorded++;
     if (g->exec && !cuda_failed(d) &&
-        (!same_nodes(&g->recorded, &q->passes) ||
+        (!same_nodes(&g->recorded, list) ||
          d->cu.cuGraphExecUpdate_v2(g->exec, graph, &info) != CUDA_SUCCESS))
         drop_exec(d, g);
     if (!g->exec && !cuda_failed(d)) {
         cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&g->exec, graph, 0), "making a graph");
-        q->graphs_made++;
+        q->graphs.made++;
     }
     if (graph)
         (void)d->cu.cuGraphDestroy(graph);
-    remember(g, &q->passes);
+    remember(g, list);
 }
 
-static void launch_graph(struct cuda_queue *q, const struct cuda_graph *g)
+/* The graph of a list, or the one that was not used for longest; whether it is that of the list. */
+static bool find_graph(struct cuda_queue *q, const struct cuda_graphs *graphs,
+                       const struct cuda_operations *list, struct cuda_graph **found)
 {
-    q->graphs_launched++;
-    if (!cuda_failed(q->d))
-        cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->d->stream), "launching a graph");
-}
-
-static void issue_many(struct cuda_queue *q)
-{
-    struct cuda_graph *g = &q->slot->many;
-    if (!g->exec || !is_same(&g->recorded, &q->passes))
-        renew_graph(q, g);
-    launch_graph(q, g);
-}
-
-/* One by one; as a graph when they come again: a client that decodes repeats itself, and each operation
- * costs the host up to 6 us. */
-static void issue_few(struct cuda_queue *q)
-{
-    struct cuda_graph *g = &q->slot->few;
-    if (q->passes.count < GRAPH_LEAST) {
-        issue_list(q, &q->passes);
-    } else if (!is_same(&g->recorded, &q->passes)) {
-        drop_exec(q->d, g);
-        remember(g, &q->passes);
-        issue_list(q, &q->passes);
-    } else {
-        if (!g->exec)
-            renew_graph(q, g);
-        launch_graph(q, g);
+    bool same = false;
+    *found = &graphs->list[0];
+    for (uint32_t i = 0; i < graphs->count && !same; i++) {
+        struct cuda_graph *g = &graphs->list[i];
+        same = is_same(&g->recorded, list);
+        if (same || g->used < (*found)->used)
+            *found = g;
     }
+    (*found)->used = ++q->uses;
+    return same;
+}
+
+/* Issue passes: many as a graph; few one by one, and as a graph when they come again: a client that
+ * decodes repeats itself, and each operation costs the host up to 6 us. */
+static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
+{
+    bool many = list->count >= GRAPH_OPERATIONS;
+    struct cuda_graph *g = NULL;
+    bool same = list->count >= GRAPH_LEAST && find_graph(q, many ? &q->slot->many : &q->slot->few, list, &g);
+    if (g && !same && !many) {
+        drop_exec(q->d, g);
+        remember(g, list);
+    }
+    if (!many && !same) {
+        issue_list(q, list);
+    } else {
+        if (!same || !g->exec)
+            renew_graph(q, g, list);
+        q->graphs.launched++;
+        if (!cuda_failed(q->d))
+            cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->d->stream), "launching a graph");
+    }
+    list->count = 0;
 }
 
 /* ---- writing down -------------------------------------------------------------------------------- */
@@ -255,24 +263,28 @@ static void empty_slot(struct cuda_queue *q)
     q->emptied++;
 }
 
+/* The list being written down ends when all its copies have. */
+static void end_list(struct cuda_queue *q)
+{
+    for (unsigned side = 0; side < CUDA_SIDES; side++) {
+        if (q->side_used[side])
+            add_to(q->now, AWAIT_SIDE)->side = side;
+        q->side_used[side] = false;
+    }
+}
+
 /* Upload the control data and issue all that is written down. */
 static void issue_all(struct cuda_queue *q)
 {
+    end_list(q);
     if (q->begins)
         put_stamp(q, q->begins);
     q->begins = NULL;
     upload(q);
     issue_list(q, &q->preparation);
-    for (unsigned side = 0; side < CUDA_SIDES; side++) {
-        if (q->side_used[side])
-            add_to(&q->passes, AWAIT_SIDE)->side = side;
-        q->side_used[side] = false;
-    }
-    if (q->passes.count >= GRAPH_OPERATIONS)
-        issue_many(q);
-    else
-        issue_few(q);
-    q->preparation.count = q->passes.count = 0;
+    q->preparation.count = 0;
+    issue_passes(q, &q->steady);
+    issue_passes(q, &q->passes);
 }
 
 void cuda_queue_finish_part(struct cuda_queue *q)
@@ -286,7 +298,7 @@ void cuda_queue_reserve(struct cuda_queue *q, size_t bytes, uint32_t n)
 {
     bytes += (size_t)n * ALIGNMENT;
     assert(bytes <= q->control_bytes);
-    if (bytes <= q->slot->top - q->slot->used && n <= OPERATIONS_MAX - q->now->count)
+    if (bytes <= q->slot->top - q->slot->used && n <= OPERATIONS_MAX - CUDA_SIDES - q->now->count)
         return;
     cuda_queue_finish_part(q);
 }
@@ -319,7 +331,7 @@ uint64_t cuda_queue_put(struct cuda_queue *q, const void *array, size_t n, size_
 
 static struct cuda_operation *add(struct cuda_queue *q, enum kind kind)
 {
-    if (q->now->count >= OPERATIONS_MAX - CUDA_SIDES) /* the last ones are for issue_all() */
+    if (q->now->count >= OPERATIONS_MAX - CUDA_SIDES) /* the last ones are for end_list() */
         issue_all(q);
     return add_to(q->now, kind);
 }
@@ -453,8 +465,14 @@ void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket)
     q->now = &q->preparation;
 }
 
+void cuda_queue_begin_steady(struct cuda_queue *q)
+{
+    q->now = &q->steady;
+}
+
 void cuda_queue_begin_passes(struct cuda_queue *q)
 {
+    end_list(q);
     q->now = &q->passes;
 }
 
@@ -574,6 +592,7 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
             us[i] -= empty[i];
     }
     q->passes.count = 0;
+    q->steady.count = 0;
     memset(q->side_used, 0, sizeof q->side_used);
     q->begins = NULL;
     free(empty);
@@ -594,6 +613,25 @@ static bool make_list(struct cuda_operations *list, size_t n)
     return list->list != NULL;
 }
 
+static bool make_graphs(struct cuda_graphs *graphs, uint32_t n, size_t operations)
+{
+    graphs->list = calloc(n, sizeof *graphs->list);
+    graphs->count = graphs->list ? n : 0;
+    bool ok = graphs->list != NULL;
+    for (uint32_t i = 0; i < graphs->count; i++)
+        ok &= make_list(&graphs->list[i].recorded, operations);
+    return ok;
+}
+
+static void free_graphs(const struct cuda_device *d, struct cuda_graphs *graphs)
+{
+    for (uint32_t i = 0; i < graphs->count; i++) {
+        drop_exec(d, &graphs->list[i]);
+        free(graphs->list[i].recorded.list);
+    }
+    free(graphs->list);
+}
+
 bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
 {
     *q = (struct cuda_queue){.d = d, .control_bytes = control_bytes};
@@ -606,13 +644,13 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     make_event(d, &q->begun);
     make_event(d, &q->swapped);
     q->coming = calloc(CUDA_COMING, sizeof *q->coming);
-    bool ok =
-        make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->passes, OPERATIONS_MAX) && q->coming;
+    bool ok = make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->steady, OPERATIONS_MAX) &&
+              make_list(&q->passes, OPERATIONS_MAX) && q->coming;
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
-        ok = make_list(&q->slots[i].many.recorded, OPERATIONS_MAX) &&
-             make_list(&q->slots[i].few.recorded, GRAPH_OPERATIONS) && q->slots[i].host && ok;
+        ok = make_graphs(&q->slots[i].many, GRAPHS_MANY, OPERATIONS_MAX) &&
+             make_graphs(&q->slots[i].few, GRAPHS_FEW, GRAPH_OPERATIONS) && q->slots[i].host && ok;
     }
     q->stamps = cuda_host_memory(d, CUDA_TICKETS * sizeof *q->stamps);
     if (q->stamps)
@@ -633,8 +671,8 @@ void cuda_queue_deinit(struct cuda_queue *q)
     if (!d)
         return;
     log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
-             (unsigned long long)q->graphs_launched, (unsigned long long)q->graphs_recorded,
-             (unsigned long long)q->graphs_made);
+             (unsigned long long)q->graphs.launched, (unsigned long long)q->graphs.recorded,
+             (unsigned long long)q->graphs.made);
     for (int i = 0; i < CUDA_TICKETS; i++)
         destroy_event(d, q->done[i]);
     for (int i = 0; i < CUDA_SIDES; i++) {
@@ -645,15 +683,14 @@ void cuda_queue_deinit(struct cuda_queue *q)
     destroy_event(d, q->swapped);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         struct cuda_slot *s = &q->slots[i];
-        drop_exec(d, &s->many);
-        drop_exec(d, &s->few);
+        free_graphs(d, &s->many);
+        free_graphs(d, &s->few);
         cuda_free(d, s->device);
         cuda_free_host_memory(d, s->host);
-        free(s->many.recorded.list);
-        free(s->few.recorded.list);
     }
     cuda_free_host_memory(d, q->stamps);
     free(q->preparation.list);
+    free(q->steady.list);
     free(q->passes.list);
     free(q->coming);
 }

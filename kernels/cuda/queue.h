@@ -1,17 +1,19 @@
 /* queue.h - what a step does on the GPU: written down first, then issued together.
  *
- * A step's operations come in two lists: a preparation (tables, copies, comparisons and the like) and its
- * passes. Control data that they need (table entries, appends, plans) is put into a pinned buffer, which
- * is uploaded at once before anything runs. Everything is in order on one stream; outputs are copied on a
- * second one, while the next pass is computed. Blocks are swapped on a third one, beside the step's
- * computation. There are two buffers, so that a step is written down while the one before is computed. A
- * step that needs more than the buffer holds is issued in parts, with a wait between them.
+ * A step's operations come in three lists: a preparation (tables, copies, comparisons and the like), its
+ * steady passes, and the others. Control data that they need (table entries, appends, plans) is put into a
+ * pinned buffer, which is uploaded at once before anything runs. Everything is in order on one stream;
+ * outputs are copied on a second one, while the next pass is computed. Blocks are swapped on a third one,
+ * beside the step's computation. There are two buffers, so that a step is written down while the one
+ * before is computed. A step that needs more than the buffer holds is issued in parts, with a wait between
+ * them.
  *
- * The passes are issued as one graph if they are many, or, if they are few, when they come again, since a
- * launch costs the host up to 10 us where it runs in a virtual machine. Their control data comes first in
- * the buffer and so lies at the same addresses step after step: a decode step mostly repeats the one
- * before it, and its graph with it. Otherwise the graph is recorded again, and updated in place if it
- * still has the same form.
+ * A list of passes is issued as one graph if they are many, or, if they are few, when they come again,
+ * since a launch costs the host up to 10 us where it runs in a virtual machine. Control data of steady
+ * passes comes first in the buffer and so lies at the same addresses whatever else is in the step: a
+ * decode step mostly repeats an earlier one, and its graph with it. The latest graphs are kept, so that
+ * layers which are computed in several steps, or a client that goes from layer to layer, find theirs when
+ * they come again. Else the oldest one is recorded anew, and updated in place if its form is the same.
  *
  * Engine thread only. */
 #ifndef KERNELS_CUDA_QUEUE_H
@@ -21,7 +23,7 @@
 #include "kernels/cuda/device.h"
 
 enum {
-    CUDA_SIDES = 4, /* sets of outputs, used in turn: as many as a step of calls has passes */
+    CUDA_SIDES = 4, /* sets of outputs that are copied to the host, used in turn */
     CUDA_ARGUMENT_BYTES = 320
 };
 
@@ -72,15 +74,21 @@ struct cuda_operations {
 struct cuda_graph {
     CUgraphExec exec; /* NULL: not made yet */
     struct cuda_operations recorded;
+    uint64_t used; /* cuda_queue.uses then */
 };
 
-/* What belongs to one of the steps in flight: a buffer and its copy on the device; and a graph, with
- * what it was recorded from. */
+/* The latest graphs of one size. */
+struct cuda_graphs {
+    struct cuda_graph *list; /* [count] */
+    uint32_t count;
+};
+
+/* What belongs to one of the steps in flight: a buffer and its copy on the device, and graphs. */
 struct cuda_slot {
     uint8_t *host;
     CUdeviceptr device;
-    size_t used, top;            /* taken: from the front for passes, from `top` on for the preparation */
-    struct cuda_graph many, few; /* of steps of many operations, and of few */
+    size_t used, top;             /* taken: from the front for passes, from `top` on for the preparation */
+    struct cuda_graphs many, few; /* of many operations, and of few */
 };
 
 /* When a step began and ended, in nanoseconds of the device's own clock. (Events would not do: one that
@@ -109,15 +117,16 @@ struct cuda_queue {
     size_t control_bytes;
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
     uint64_t emptied; /* times that control data became void: remembered addresses with it */
-    struct cuda_operations preparation, passes, *now; /* written down, not yet issued; and where to */
-    bool swapping;                                    /* blocks, in this step; of these */
-    struct cuda_block *coming;                        /* [CUDA_COMING] not issued yet */
+    struct cuda_operations preparation, steady, passes, *now; /* written down, not issued; and where to */
+    bool swapping;                                            /* blocks, in this step; of these */
+    struct cuda_block *coming;                                /* [CUDA_COMING] not issued yet */
     uint32_t coming_count;
     CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped;
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
-    bool side_used[CUDA_SIDES]; /* by the passes that are written down */
-    uint64_t graphs_launched, graphs_recorded, graphs_made;
+    bool side_used[CUDA_SIDES]; /* by the list that is being written down */
+    uint64_t uses;              /* of graphs */
+    struct attention_graphs graphs;
 };
 
 /* cuda_queue_init(q, d, control_bytes): events, two buffers of that size. False after a failure.
@@ -125,9 +134,10 @@ struct cuda_queue {
 MUST_USE bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes);
 void cuda_queue_deinit(struct cuda_queue *q);
 
-/* A step: begin, its preparation, then its passes, end. `ticket` counts steps from 1 on; the step two
- * before must be done, else begin waits for it. */
+/* A step: begin, its preparation, then its steady passes, the others, end. `ticket` counts steps from 1
+ * on; the step two before must be done, else begin waits for it. */
 void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
+void cuda_queue_begin_steady(struct cuda_queue *q);
 void cuda_queue_begin_passes(struct cuda_queue *q);
 void cuda_queue_end(struct cuda_queue *q, uint64_t ticket);
 bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket);

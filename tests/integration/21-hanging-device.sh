@@ -4,29 +4,10 @@
 # that is a stub (tests/cuda): at each wait in turn, then the daemon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/integration/stub.sh
+. "$(dirname "$0")/stub.sh"
 cd "$(dirname "$0")/../.." || exit 1
-build=$(dirname "$ATTND")
-case $build in
-    */asan | */ubsan | */tsan)
-        echo 'skip a device that hangs: built without sanitizers only'
-        exit 0
-        ;;
-esac
-if [ ! -e "$build/libattnd.a" ]; then
-    echo 'skip a device that hangs: no build here'
-    exit 0
-fi
-cuda=
-for folder in /usr/local/cuda/include /usr/include; do
-    [ -n "$cuda" ] || [ ! -e $folder/cuda.h ] || cuda=$folder
-done
-
-# build NAME ARG... - compile and link with the daemon's library
-build() {
-    # shellcheck disable=SC2046
-    ${CC:-cc} -std=c11 -O1 -D_GNU_SOURCE -I. ${cuda:+-isystem $cuda} -o "$WORK/$1" "${@:2}" "$build/libattnd.a" -pthread \
-        $(pkg-config --libs libuv libcjson libxxhash) -lm || exit 1
-}
+needs_build 'a device that hangs'
 limit=(--set backend.step_timeout_s=1)
 workload='{"sequences":[{"count":4,"prompt":8,"decode":500}]}'
 told='500 device_failed'
@@ -41,7 +22,7 @@ expect_end() {
 
 # ---- on the CPU
 while read -r defect reason; do
-    build "faulty-$defect" "-DATTND_FAULT=$defect" kernels/attention.c "$build/obj/server/main.o"
+    build "faulty-$defect" "-DATTND_FAULT=$defect" kernels/attention.c "$build_folder/obj/server/main.o"
     ATTND=$WORK/faulty-$defect start_daemon --backend cpu "${limit[@]}"
     lines=$(curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads")
     expect "defect $defect: the client is told" "$told" "$(code_of "$(tail -n 1 <<<"$lines")")"
@@ -52,26 +33,17 @@ done <<'TABLE'
 TABLE
 
 # ---- on a stub of CUDA's driver
-case $("$ATTND" --version) in
-    *'CUDA: built in'*) ;;
-    *) cuda= ;;
-esac
-if [ -z "$cuda" ]; then
+if ! on_stub_driver; then
     echo 'skip the CUDA backend on a stub: no CUDA headers'
     finish
 fi
-wrap=('-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part' tests/cuda/stub_kernels.c)
-build libcuda.so.1 -shared -fPIC tests/cuda/stub_driver.c
 build hang "${wrap[@]}" tests/cuda/hang.c
-build attnd "${wrap[@]}" "$build/obj/server/main.o"
-export LD_LIBRARY_PATH=$WORK STUB_HANGS=$WORK/hangs
 "$WORK/hang" >"$WORK/waits" 2>&1 || FAILED=1
 grep '^ok\|^not ok\|was called' "$WORK/waits"
 waits='a part of a step,a step,clearing the KV pool,replaying a graph,the self-test,uploading tensor maps,what was issued before'
 expect 'all waits are among them' "$waits the end" \
     "$(sed -n 's/^wait .*: the device hangs: \(.*\) is not finished after 1 s$/\1/p' "$WORK/waits" | sort -u | paste -sd,)"
 
-ATTND=$WORK/attnd
 on_stub() {
     rm -f "$STUB_HANGS"
     start_daemon --backend cuda "${limit[@]}"
