@@ -5,17 +5,24 @@
  * for steps of 1, 8 and 64 sequences, then with 16 connections of 8 sequences each. Beside the time of a
  * call stand the step that the daemon reports and a plain echo of the same bytes over such a socket.
  *
- *   bench_client [--short] [DAEMON-ARGUMENT...]      e.g. --set backend.name=cpu */
+ *   bench_client [--short] [DAEMON-ARGUMENT...]      e.g. --set backend.name=cpu
+ *
+ * Or beside a workload: what it reads of K and V in SECONDS alone, beside CONNECTIONS that attend for one
+ * sequence each, and alone again.
+ *
+ *   bench_client --beside WORKLOAD SECONDS CONNECTIONS [DAEMON-ARGUMENT...] */
 #include "tests/bench/bench.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -28,12 +35,14 @@ enum {
     CONTEXT = 1000,
     CONNECTIONS = 16,
     CALLS_MAX = 1000,
-    FILL_TOKENS = 250, /* of a sequence, in one append */
+    BESIDE_CALLS_MAX = 100000, /* of a connection */
+    FILL_TOKENS = 250,         /* of a sequence, in one append */
     HEAD_BYTES = 4096
 };
 
 static char socket_path[64];
 static bool brief;
+static atomic_bool over; /* connections stop before they have made all their calls */
 
 static void die(const char *what)
 {
@@ -96,12 +105,12 @@ static uint16_t noise(uint32_t *state)
     return (uint16_t)(bits >> 16);
 }
 
-/* POST `path` with `rows` rows of each of `sequences` sequences from id `first` on; q too if `attends`. */
+/* POST `path` with `rows` rows of each of `sequences` sequences from id `first` on. */
 static struct exchange make_request(const char *path, uint64_t first, uint32_t sequences, uint32_t rows,
-                                    bool attends)
+                                    bool appends, bool attends)
 {
     struct exchange x = {.room = HEAD_BYTES};
-    size_t n = (size_t)sequences * rows, kv = n * KV_HEADS * HEAD_DIM * 2,
+    size_t n = (size_t)sequences * rows, kv = appends ? n * KV_HEADS * HEAD_DIM * 2 : 0,
            q = attends ? n * QUERY_HEADS * HEAD_DIM * 2 : 0, ids = sequences * sizeof(uint64_t),
            starts = (sequences + 1) * sizeof(int64_t);
     char head[HEAD_BYTES], tensors[HEAD_BYTES];
@@ -115,10 +124,14 @@ static struct exchange make_request(const char *path, uint64_t first, uint32_t s
         size_t bytes;
     } all[] = {{"k", KV_HEADS, kv}, {"v", KV_HEADS, kv}, {"q", QUERY_HEADS, q}};
     size_t offset = ids + starts;
-    for (int i = 0; i < 3 && all[i].bytes; offset += all[i++].bytes)
+    for (int i = 0; i < 3; offset += all[i++].bytes) {
+        if (all[i].bytes == 0)
+            continue;
         at += snprintf(tensors + at, sizeof tensors - (size_t)at,
                        "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%zu,%u,%d],\"data_offsets\":[%zu,%zu]}",
-                       i ? "," : "", all[i].name, n, all[i].heads, HEAD_DIM, offset, offset + all[i].bytes);
+                       offset > ids + starts ? "," : "", all[i].name, n, all[i].heads, HEAD_DIM, offset,
+                       offset + all[i].bytes);
+    }
     uint64_t header = (uint64_t)(at + 1 + 7) / 8 * 8; /* data begins at a multiple of 8 */
     memset(tensors + at, ' ', header - (uint64_t)at);
     tensors[at] = '}';
@@ -193,7 +206,8 @@ struct client {
     pthread_t thread;
     uint64_t first;
     uint32_t sequences, calls;
-    double us[CALLS_MAX], step[CALLS_MAX];
+    bool appends;
+    double *us, *step; /* [calls] */
 };
 
 static pthread_barrier_t begin;
@@ -216,7 +230,8 @@ static void make_sequences(int fd, const struct client *c)
     }
     for (uint32_t done = 0; done < (brief ? 50 : CONTEXT); done += brief ? 50 : FILL_TOKENS) {
         for (uint32_t i = 0; i < c->sequences; i++) {
-            struct exchange x = make_request("/v1/append", c->first + i, 1, brief ? 50 : FILL_TOKENS, false);
+            struct exchange x =
+                make_request("/v1/append", c->first + i, 1, brief ? 50 : FILL_TOKENS, true, false);
             ask(fd, &x);
             free_exchange(&x);
         }
@@ -230,14 +245,17 @@ static void *run_client(void *cookie)
     if (fd < 0)
         die("connecting");
     make_sequences(fd, c);
-    struct exchange x = make_request("/v1/attend", c->first, c->sequences, 1, true);
+    struct exchange x = make_request("/v1/attend", c->first, c->sequences, 1, c->appends, true);
     pthread_barrier_wait(&begin);
-    for (uint32_t i = 0; i < c->calls; i++) {
+    pthread_barrier_wait(&begin);
+    uint32_t done = 0;
+    for (; done < c->calls && !atomic_load(&over); done++) {
         double start = bench_now();
         ask(fd, &x);
-        c->us[i] = (bench_now() - start) * 1e6;
-        c->step[i] = step_us(&x);
+        c->us[done] = (bench_now() - start) * 1e6;
+        c->step[done] = step_us(&x);
     }
+    c->calls = done;
     free_exchange(&x);
     close(fd);
     return NULL;
@@ -270,7 +288,7 @@ static void *run_echo(void *cookie)
 /* Median time of an echo of as many bytes as a call of that many sequences takes. */
 static double echo_us(uint32_t sequences, uint32_t calls)
 {
-    struct exchange x = make_request("/v1/attend", 1, sequences, 1, true);
+    struct exchange x = make_request("/v1/attend", 1, sequences, 1, true, true);
     size_t out = (size_t)sequences * QUERY_HEADS * HEAD_DIM * 2 + 600;
     int fds[2];
     double us[CALLS_MAX];
@@ -292,34 +310,144 @@ static double echo_us(uint32_t sequences, uint32_t calls)
     return bench_spread(us, calls).median;
 }
 
-static void run(uint32_t connections, uint32_t sequences, uint32_t calls)
+static struct client clients[CONNECTIONS];
+static double *all_us, *all_steps; /* [CONNECTIONS * BESIDE_CALLS_MAX] */
+
+/* Connections that each have their sequences, and begin with one more wait at `begin`. */
+static void make_clients(uint32_t connections, uint32_t sequences, uint32_t calls, bool appends)
 {
-    static struct client clients[CONNECTIONS];
-    static uint64_t next_id = 1;
-    static double all[CONNECTIONS * CALLS_MAX], steps[CONNECTIONS * CALLS_MAX];
-    size_t n = 0;
+    static uint64_t next_id = 1 << 20; /* away from those that the daemon gives */
+    size_t all = (size_t)CONNECTIONS * BESIDE_CALLS_MAX;
+    all_us = all_us ? all_us : calloc(2 * all, sizeof *all_us);
+    all_steps = all_us + all;
+    if (!all_us)
+        die("memory");
     pthread_barrier_init(&begin, NULL, connections + 1);
     for (uint32_t i = 0; i < connections; i++, next_id += sequences) {
-        clients[i].first = next_id;
-        clients[i].sequences = sequences;
-        clients[i].calls = calls;
+        clients[i] = (struct client){.first = next_id,
+                                     .sequences = sequences,
+                                     .calls = calls,
+                                     .appends = appends,
+                                     .us = calloc(calls, sizeof(double)),
+                                     .step = calloc(calls, sizeof(double))};
+        if (!clients[i].us || !clients[i].step)
+            die("memory");
         pthread_create(&clients[i].thread, NULL, run_client, &clients[i]);
     }
+    pthread_barrier_wait(&begin); /* all have their sequences */
+}
+
+/* Wait for them; how many calls they made, whose times are in all_us and all_steps. */
+static size_t end_clients(uint32_t connections)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < connections; i++) {
+        struct client *c = &clients[i];
+        pthread_join(c->thread, NULL);
+        memcpy(all_us + n, c->us, c->calls * sizeof *all_us);
+        memcpy(all_steps + n, c->step, c->calls * sizeof *all_steps);
+        n += c->calls;
+        free(c->us);
+        free(c->step);
+    }
+    pthread_barrier_destroy(&begin);
+    return n;
+}
+
+static void run(uint32_t connections, uint32_t sequences, uint32_t calls)
+{
+    make_clients(connections, sequences, calls, true);
     pthread_barrier_wait(&begin);
     double start = bench_now();
-    for (uint32_t i = 0; i < connections; i++) {
-        pthread_join(clients[i].thread, NULL);
-        memcpy(all + n, clients[i].us, calls * sizeof *all);
-        memcpy(steps + n, clients[i].step, calls * sizeof *steps);
-        n += calls;
-    }
+    size_t n = end_clients(connections);
     double seconds = bench_now() - start;
-    pthread_barrier_destroy(&begin);
-    struct bench_spread call = bench_spread(all, n), step = bench_spread(steps, n);
+    struct bench_spread call = bench_spread(all_us, n), step = bench_spread(all_steps, n);
     printf("client: %2u x %2u sequences: p50 %.0f us, p99 %.0f, %.0f calls/s; step %.0f us; echo %.0f us\n",
-           connections, sequences, call.median, all[n * 99 / 100], (double)n / seconds, step.median,
+           connections, sequences, call.median, all_us[n * 99 / 100], (double)n / seconds, step.median,
            echo_us(sequences, calls));
     fflush(stdout);
+}
+
+/* ---- beside a workload --------------------------------------------------------------------------- */
+
+/* Ask something in text; the answer's body, valid until the next one. */
+static const char *ask_text(int fd, const char *method, const char *path, const char *body, size_t n)
+{
+    static uint8_t answer[1 << 20];
+    char *request = malloc(n + HEAD_BYTES);
+    if (!request)
+        die("memory");
+    int head = snprintf(request, HEAD_BYTES,
+                        "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                        "Content-Length: %zu\r\n\r\n",
+                        method, path, n);
+    memcpy(request + head, body, n);
+    struct exchange x = {.request = (uint8_t *)request,
+                         .request_bytes = (size_t)head + n,
+                         .answer = answer,
+                         .room = sizeof answer - 1};
+    ask(fd, &x);
+    answer[x.answer_bytes] = 0;
+    free(request);
+    return strstr((char *)answer, "\r\n\r\n") + 4;
+}
+
+static double metric(int fd, const char *name)
+{
+    char line[128];
+    snprintf(line, sizeof line, "\nattnd_%s ", name);
+    const char *at = strstr(ask_text(fd, "GET", "/metrics", "", 0), line);
+    return at ? strtod(at + strlen(line), NULL) : 0;
+}
+
+/* GB/s of K and V that all steps read in so many seconds. */
+static double read_gb_per_s(int fd, double seconds)
+{
+    double bytes = metric(fd, "kv_read_bytes_total"), start = bench_now();
+    usleep((useconds_t)(seconds * 1e6));
+    bytes = metric(fd, "kv_read_bytes_total") - bytes;
+    return bytes / (bench_now() - start) * 1e-9;
+}
+
+/* Post the workload in a file; its id. */
+static unsigned post_workload(int fd, const char *path)
+{
+    char body[1 << 16];
+    FILE *file = fopen(path, "r");
+    size_t n = file ? fread(body, 1, sizeof body, file) : 0;
+    if (!file || n == sizeof body)
+        die(path);
+    fclose(file);
+    const char *id = strstr(ask_text(fd, "POST", "/v1/workloads", body, n), "\"id\":");
+    return id ? (unsigned)strtoul(id + 5, NULL, 10) : 0;
+}
+
+static void run_beside(const char *workload, double seconds, uint32_t connections)
+{
+    int fd = connect_to_daemon();
+    char path[64];
+    make_clients(connections, 1, BESIDE_CALLS_MAX, false);
+    snprintf(path, sizeof path, "/v1/workloads/%u", post_workload(fd, workload));
+    usleep((useconds_t)(seconds * 1e6)); /* until it is under way */
+    double before = read_gb_per_s(fd, seconds);
+    pthread_barrier_wait(&begin);
+    double recorded = metric(fd, "graphs_recorded_total"), launched = metric(fd, "graphs_launched_total"),
+           start = bench_now(), beside = read_gb_per_s(fd, seconds);
+    atomic_store(&over, true);
+    size_t n = end_clients(connections);
+    double per_s = (double)n / (bench_now() - start);
+    recorded = metric(fd, "graphs_recorded_total") - recorded;
+    launched = metric(fd, "graphs_launched_total") - launched;
+    double after = read_gb_per_s(fd, seconds);
+    bool runs = strstr(ask_text(fd, "GET", path, "", 0), "\"running\"") != NULL;
+    (void)ask_text(fd, "DELETE", path, "", 0);
+    close(fd);
+    struct bench_spread call = bench_spread(all_us, n);
+    printf(
+        "client: %u beside a workload that %s: p50 %.0f us, p99 %.0f, max %.0f, %.0f calls/s; K and V of all "
+        "steps %.1f GB/s, alone %.1f before and %.1f after: %.3f; %.0f of %.0f graphs recorded\n",
+        connections, runs ? "runs on" : "HAS ENDED", call.median, all_us[n * 99 / 100], all_us[n - 1], per_s,
+        beside, before, after, beside / (before + after) * 2, recorded, launched);
 }
 
 /* ---- the daemon ---------------------------------------------------------------------------------- */
@@ -348,6 +476,7 @@ static pid_t start_daemon(int argc, char **argv)
     arguments[n] = NULL;
     pid_t daemon = fork();
     if (daemon == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* it ends with this process */
         execv(attnd, arguments);
         die(attnd);
     }
@@ -366,15 +495,21 @@ static pid_t start_daemon(int argc, char **argv)
 int main(int argc, char **argv)
 {
     brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    int status = 0, skip = brief ? 2 : 1;
+    bool is_beside = argc > 4 && strcmp(argv[1], "--beside") == 0;
+    int status = 0, skip = is_beside ? 5 : brief ? 2 : 1;
     pid_t daemon = start_daemon(argc - skip, argv + skip);
     uint32_t calls = brief ? 3 : 300;
     bench_print_machine("client");
-    run(1, 1, calls);
-    run(1, 8, calls);
-    if (!brief)
-        run(1, 64, calls);
-    run(brief ? 2 : CONNECTIONS, brief ? 2 : 8, calls);
+    if (is_beside) {
+        uint32_t connections = (uint32_t)atoi(argv[4]);
+        run_beside(argv[2], atof(argv[3]), connections < CONNECTIONS ? connections : CONNECTIONS);
+    } else {
+        run(1, 1, calls);
+        run(1, 8, calls);
+        if (!brief)
+            run(1, 64, calls);
+        run(brief ? 2 : CONNECTIONS, brief ? 2 : 8, calls);
+    }
     kill(daemon, SIGTERM);
     waitpid(daemon, &status, 0);
     unlink(socket_path);
