@@ -400,13 +400,29 @@ static double metric(int fd, const char *name)
     return at ? strtod(at + strlen(line), NULL) : 0;
 }
 
-/* GB/s of K and V that all steps read in so many seconds. */
-static double read_gb_per_s(int fd, double seconds)
+/* The p50 of the latest steps that /stats gives, 0: none. */
+static double p50(int fd, const char *name)
 {
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\":{\"p50\":", name);
+    const char *at = strstr(ask_text(fd, "GET", "/stats", "", 0), key);
+    return at ? strtod(at + strlen(key), NULL) : 0;
+}
+
+/* Print what steps do in so many seconds. Returns GB/s of K and V that they read. */
+static double watch_steps(int fd, const char *when, double seconds)
+{
+    double recorded = metric(fd, "graphs_recorded_total"), launched = metric(fd, "graphs_launched_total"),
+           steps = metric(fd, "steps_total");
     double bytes = metric(fd, "kv_read_bytes_total"), start = bench_now();
     usleep((useconds_t)(seconds * 1e6));
-    bytes = metric(fd, "kv_read_bytes_total") - bytes;
-    return bytes / (bench_now() - start) * 1e-9;
+    double per_s = (metric(fd, "kv_read_bytes_total") - bytes) / (bench_now() - start) * 1e-9;
+    printf(
+        "client: %s: K and V read at %.1f GB/s; %.0f steps, p50 %.0f us, %.1f us between them; %.0f of %.0f "
+        "graphs recorded\n",
+        when, per_s, metric(fd, "steps_total") - steps, p50(fd, "step_us"), p50(fd, "idle_us"),
+        metric(fd, "graphs_recorded_total") - recorded, metric(fd, "graphs_launched_total") - launched);
+    return per_s;
 }
 
 /* Post the workload in a file; its id. */
@@ -429,25 +445,22 @@ static void run_beside(const char *workload, double seconds, uint32_t connection
     make_clients(connections, 1, BESIDE_CALLS_MAX, false);
     snprintf(path, sizeof path, "/v1/workloads/%u", post_workload(fd, workload));
     usleep((useconds_t)(seconds * 1e6)); /* until it is under way */
-    double before = read_gb_per_s(fd, seconds);
+    double before = watch_steps(fd, "a workload alone", seconds);
     pthread_barrier_wait(&begin);
-    double recorded = metric(fd, "graphs_recorded_total"), launched = metric(fd, "graphs_launched_total"),
-           start = bench_now(), beside = read_gb_per_s(fd, seconds);
+    double start = bench_now(), beside = watch_steps(fd, "beside", seconds);
     atomic_store(&over, true);
     size_t n = end_clients(connections);
     double per_s = (double)n / (bench_now() - start);
-    recorded = metric(fd, "graphs_recorded_total") - recorded;
-    launched = metric(fd, "graphs_launched_total") - launched;
-    double after = read_gb_per_s(fd, seconds);
+    double after = watch_steps(fd, "alone again", seconds);
     bool runs = strstr(ask_text(fd, "GET", path, "", 0), "\"running\"") != NULL;
     (void)ask_text(fd, "DELETE", path, "", 0);
     close(fd);
     struct bench_spread call = bench_spread(all_us, n);
-    printf(
-        "client: %u beside a workload that %s: p50 %.0f us, p99 %.0f, max %.0f, %.0f calls/s; K and V of all "
-        "steps %.1f GB/s, alone %.1f before and %.1f after: %.3f; %.0f of %.0f graphs recorded\n",
-        connections, runs ? "runs on" : "HAS ENDED", call.median, all_us[n * 99 / 100], all_us[n - 1], per_s,
-        beside, before, after, beside / (before + after) * 2, recorded, launched);
+    printf("client: %u beside a workload that %s: p50 %.0f us, p99 %.0f, max %.0f, %.0f calls/s; %.3f of "
+           "what is "
+           "read alone\n",
+           connections, runs ? "runs on" : "HAS ENDED", call.median, all_us[n * 99 / 100], all_us[n - 1],
+           per_s, beside / (before + after) * 2);
 }
 
 /* ---- the daemon ---------------------------------------------------------------------------------- */
