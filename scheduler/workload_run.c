@@ -938,15 +938,12 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
     }
 }
 
-/* Of the `fit` layers from `next` on for which there is room, how many to take, if that is not all that
- * are left: the layers are cut into equal parts, as few as there would be anyway. So rounds are cut alike
- * while the room varies a little, and a device's graphs of them come again. */
-static uint32_t equal_part(uint32_t all, uint32_t next, uint32_t fit)
+/* Of `fit` layers for which there is room, how many to take of `all`, which are cut into equal parts, as
+ * few as there would be anyway. So rounds are cut alike while the room varies a little, and a device's
+ * graphs of them come again. */
+static uint32_t equal_part(uint32_t all, uint32_t fit)
 {
-    if (fit == 0 || fit == all - next)
-        return fit;
-    uint32_t parts = ceiling(all, fit), part = ceiling(all, parts);
-    return smaller(fit, part - next % part);
+    return fit ? ceiling(all, ceiling(all, fit)) : 0;
 }
 
 /* Add what there is time for of the round to the step being formed. */
@@ -962,7 +959,8 @@ static void add_slice(struct workload_run *d, struct step *step, double room_us)
         if (us > room_us)
             break;
     }
-    layers = equal_part(d->g->layers, f->next_layer, layers);
+    if (layers < d->g->layers - f->next_layer)
+        layers = equal_part(d->g->layers, layers);
     if (layers > 0)
         add_layers(d, step, layers);
     else if (f->cutting || begin_cutting(d, f))
