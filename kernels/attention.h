@@ -30,7 +30,8 @@
 enum {
     ATTENTION_ERROR_BYTES = 256,
     ATTENTION_STEPS_IN_FLIGHT = 2, /* submitted and not done; they are done in their order */
-    ATTENTION_STEP_TIMEOUT_S = 60  /* unless the options say otherwise */
+    ATTENTION_STEP_TIMEOUT_S = 60, /* unless the options say otherwise */
+    ATTENTION_PLANS = 8 /* different plans of a step that a device keeps; others it prepares again */
 };
 
 struct attention;

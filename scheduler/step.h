@@ -21,8 +21,8 @@
 enum {
     STEPS_IN_FLIGHT = ATTENTION_STEPS_IN_FLIGHT,
     /* Plans of a step, each made by a planner that remembers the rows that it had: one for each pass of
-       clients, and one for the sequences of workloads. */
-    STEP_CLIENT_PLANS = 4,
+       clients, and one for the sequences of workloads (and each window). */
+    STEP_CLIENT_PLANS = ATTENTION_PLANS / 2,
     STEP_PLANS,
     STEP_LOOSE_TABLES = 1024, /* block tables of a step that belong to no sequence */
     STEP_COMPARES = 1024,     /* of a step */

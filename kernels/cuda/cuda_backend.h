@@ -13,7 +13,6 @@ enum {
     CUDA_PASS_OPERATIONS = 64, /* of a pass, at most, without its appends */
     CUDA_WIDTHS_MAX = 5,
     CUDA_MEMBER_SIZES = 3,      /* 1, 2 and CUDA_MEMBERS_MAX members */
-    CUDA_PREPARED_MAX = 8,      /* plans of a step that are remembered: one a window */
     CUDA_COMPARED_MAX = 1 << 16 /* thread blocks that compare at a time; a step of more is issued in parts */
 };
 
@@ -88,7 +87,7 @@ struct cuda_backend {
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
 
-    struct cuda_prepared_plan prepared[CUDA_PREPARED_MAX]; /* of the buffer as it was emptied the last time */
+    struct cuda_prepared_plan prepared[ATTENTION_PLANS]; /* of the buffer as it was emptied the last time */
     uint32_t prepared_count;
     uint64_t prepared_since; /* cuda_queue.emptied */
 

@@ -365,7 +365,7 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
         b->prepared_count = 0;
         b->prepared_since = b->queue.emptied;
     }
-    for (uint32_t i = 0; i < CUDA_PREPARED_MAX; i++) {
+    for (uint32_t i = 0; i < ATTENTION_PLANS; i++) {
         if (b->prepared[i].plan == plan)
             return &b->prepared[i];
     }
@@ -401,7 +401,7 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
     const struct cuda_prepared_plan *known = find_prepared(b, plan);
     if (known)
         return known;
-    struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % CUDA_PREPARED_MAX];
+    struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % ATTENTION_PLANS];
     struct cuda_attend_pass *arrays = &prepared->arrays;
     *prepared = (struct cuda_prepared_plan){.plan = plan};
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
