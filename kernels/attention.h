@@ -190,7 +190,9 @@ struct attention_step {
     uint32_t compare_count, read_count, merge_count;
     const struct attention_pass *passes; /* in this order */
     uint32_t pass_count;
-    uint32_t steady; /* of these, the first so many mostly come again in a later step */
+    /* The first so many of these mostly come again in a later step. They generate q, and the others then
+       do not; these may run beside them: nothing that one of them writes is read by another. */
+    uint32_t steady;
 };
 
 /* attention_open(options, attention, error): take the pool's memory, touch it, test the kernels against

@@ -223,17 +223,18 @@ static double client_slice_us(const struct bulk *b, double at, double next_at, d
     return b->beside ? fmin(us, policy_beside_us(b->bulk_us, round_at - at)) : us;
 }
 
-/* Add bulk work to a step, by turns of the owners: of clients, and of the round of all workloads. The first slice is
- * added however long it takes. */
+/* Add so much bulk work to a step that has small requests, and takes at most step_us_max, by turns of the owners: of
+ * clients, and of the round of all workloads. The first slice is added however long it takes. */
 static void add_bulk(struct engine *e, struct step *step, double bulk_us)
 {
+    double end_us = fmin(step_us(step) + bulk_us, e->state.step_us_max);
     struct client_queue *clients = e->state.clients;
     struct workload_run *workloads = e->state.workloads;
     uint32_t running = workload_run_owners(workloads);
     struct bulk b = {.bulk_us = bulk_us, .owners = client_queue_owners(clients) + running};
     for (bool any = true;;) {
         double next_at, at = client_queue_at(clients, &next_at), round_at = workload_run_at(workloads),
-                        room_us = bulk_us - step_us(step);
+                        room_us = end_us - step_us(step);
         bool round = workload_run_may_add(workloads) && round_at <= at;
         if ((!round && isinf(at)) || (!any && room_us < policy_slice_least_us(bulk_us)))
             return;

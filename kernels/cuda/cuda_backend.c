@@ -120,8 +120,8 @@ static void cuda_close(struct attention *attention)
 {
     struct cuda_backend *b = (struct cuda_backend *)attention;
     struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,    b->q,          b->sinks,
-                               b->alibi,      b->k_scale,     b->v_scale, b->partial_ml, b->partial_o};
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,   b->sinks,
+                               b->alibi,      b->k_scale,     b->v_scale};
     (void)d->cu.cuCtxSetCurrent(d->context);
     if (!cuda_failed(d))
         cuda_await_stream(d, d->stream, "what was issued before the end");
@@ -136,10 +136,7 @@ static void cuda_close(struct attention *attention)
     cuda_queue_deinit(&b->queue);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        cuda_free(d, b->o[i]);
-        cuda_free(d, b->lse[i]);
-    }
+    cuda_tensors_free(b);
     cuda_free_host_memory(d, b->host);
     if (b->module)
         (void)d->cu.cuModuleUnload(b->module);
@@ -369,23 +366,47 @@ static bool take_host_blocks(struct cuda_backend *b)
     return false;
 }
 
+void cuda_tensors_take(struct cuda_backend *b, uint32_t rows, uint32_t partials)
+{
+    const struct geometry *g = b->options.geometry;
+    struct cuda_device *d = &b->device;
+    uint64_t row_bytes = geometry_q_row_bytes(g), heads = (uint64_t)partials * g->query_heads;
+    for (int i = 0; i <= CUDA_SIDES; i++) {
+        struct cuda_tensors *t = &b->tensors[i];
+        if (i == 0 || i == CUDA_OF_ROWS) {
+            t->q = cuda_allocate(d, rows * row_bytes, "q");
+            t->partial_ml = cuda_allocate(d, heads * 2 * sizeof(float), "partial states");
+            t->partial_o = cuda_allocate(d, heads * g->head_dim * sizeof(float), "partial states");
+        } else {
+            *t = b->tensors[0];
+        }
+        t->o = cuda_allocate(d, rows * row_bytes, "o");
+        t->lse = cuda_allocate(d, (uint64_t)rows * g->query_heads * sizeof(float), "lse");
+    }
+}
+
+void cuda_tensors_free(struct cuda_backend *b)
+{
+    struct cuda_device *d = &b->device;
+    for (int i = 0; i <= CUDA_SIDES; i++) {
+        const struct cuda_tensors *t = &b->tensors[i];
+        const CUdeviceptr own[] = {t->q, t->partial_ml, t->partial_o};
+        for (size_t j = 0; (i == 0 || i == CUDA_OF_ROWS) && j < sizeof own / sizeof own[0]; j++)
+            cuda_free(d, own[j]);
+        cuda_free(d, t->o);
+        cuda_free(d, t->lse);
+    }
+}
+
 static int take_memory(struct cuda_backend *b)
 {
     const struct attention_options *o = &b->options;
     const struct geometry *g = o->geometry;
     struct cuda_device *d = &b->device;
-    uint64_t row_bytes = geometry_q_row_bytes(g);
-    uint64_t heads = (uint64_t)o->partials_max * g->query_heads,
-             kv_scales = (uint64_t)g->layers * g->kv_heads;
+    uint64_t kv_scales = (uint64_t)g->layers * g->kv_heads;
     if (!take_pool(b) || !make_maps(b) || !take_host_blocks(b))
         return ATTND_NO_MEMORY;
-    b->q = cuda_allocate(d, o->rows_max * row_bytes, "q");
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        b->o[i] = cuda_allocate(d, o->rows_max * row_bytes, "o");
-        b->lse[i] = cuda_allocate(d, (uint64_t)o->rows_max * g->query_heads * sizeof(float), "lse");
-    }
-    b->partial_ml = cuda_allocate(d, heads * 2 * sizeof(float), "partial states");
-    b->partial_o = cuda_allocate(d, heads * g->head_dim * sizeof(float), "partial states");
+    cuda_tensors_take(b, o->rows_max, o->partials_max);
     b->k_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");

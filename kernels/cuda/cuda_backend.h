@@ -12,7 +12,9 @@
 enum {
     CUDA_PASS_OPERATIONS = 64, /* of a pass, at most, without its appends */
     CUDA_WIDTHS_MAX = 5,
-    CUDA_MEMBER_SIZES = 3,      /* 1, 2 and CUDA_MEMBERS_MAX members */
+    CUDA_OF_ROWS =
+        CUDA_SIDES,        /* the tensors of passes whose rows lie in host memory: they run beside others */
+    CUDA_MEMBER_SIZES = 3, /* 1, 2 and CUDA_MEMBERS_MAX members */
     CUDA_COMPARED_MAX = 1 << 16 /* thread blocks that compare at a time; a step of more is issued in parts */
 };
 
@@ -61,6 +63,12 @@ struct cuda_compared {
     uint32_t count;
 };
 
+/* What a pass computes with. All sides but the last share q and partial states: their passes run one after
+ * the other. */
+struct cuda_tensors {
+    CUdeviceptr q, o, lse, partial_ml, partial_o;
+};
+
 struct cuda_self_test;
 
 struct cuda_backend {
@@ -81,8 +89,7 @@ struct cuda_backend {
     CUdeviceptr maps;             /* the pool as the copy engine sees it, two CUtensorMaps; 0: not used */
     uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct cuda_known_row *known; /* [table_rows] */
-    CUdeviceptr q, partial_ml, partial_o;
-    CUdeviceptr o[CUDA_SIDES], lse[CUDA_SIDES]; /* used in turn */
+    struct cuda_tensors tensors[CUDA_SIDES + 1]; /* for outputs that are copied, in turn; and CUDA_OF_ROWS */
     unsigned side;
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
@@ -103,6 +110,11 @@ static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */
 void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
+
+/* cuda_tensors_take(b, rows, partials): memory for passes of so many rows and partial states; it is freed by
+ * cuda_tensors_free(), also after a failure. */
+void cuda_tensors_take(struct cuda_backend *b, uint32_t rows, uint32_t partials);
+void cuda_tensors_free(struct cuda_backend *b);
 
 /* cuda_step_attention: write down the attention of a pass of a step. */
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,

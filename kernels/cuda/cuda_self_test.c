@@ -176,7 +176,6 @@ bool cuda_self_test_init(struct cuda_backend *b)
     const struct geometry *g = b->options.geometry;
     uint32_t blocks = cuda_self_test_blocks(g);
     size_t q_heads = (size_t)g->layers * g->query_heads, kv_heads = (size_t)g->layers * g->kv_heads,
-           lse_bytes = CUDA_TEST_ROWS * (size_t)g->query_heads * sizeof(float),
            o_bytes = CUDA_TEST_ROWS * geometry_q_row_bytes(g);
     struct cuda_self_test *t = b->test = calloc(1, sizeof *t);
     if (!t)
@@ -200,13 +199,7 @@ bool cuda_self_test_init(struct cuda_backend *b)
         return false;
     memcpy(own->queue.kernels, b->queue.kernels, sizeof own->queue.kernels);
     own->pool.tables = cuda_allocate(d, blocks * sizeof(uint32_t), "the self-test");
-    own->q = cuda_allocate(d, o_bytes, "the self-test");
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        own->o[i] = cuda_allocate(d, o_bytes, "the self-test");
-        own->lse[i] = cuda_allocate(d, lse_bytes, "the self-test");
-    }
-    own->partial_ml = cuda_allocate(d, 2 * lse_bytes, "the self-test");
-    own->partial_o = cuda_allocate(d, lse_bytes * g->head_dim, "the self-test");
+    cuda_tensors_take(own, CUDA_TEST_ROWS, CUDA_TEST_ROWS);
     own->k_scale = cuda_allocate(d, kv_heads * sizeof(float), "the self-test");
     own->v_scale = cuda_allocate(d, kv_heads * sizeof(float), "the self-test");
     own->sinks = cuda_allocate(d, q_heads * sizeof(float), "the self-test");
@@ -228,15 +221,11 @@ void cuda_self_test_deinit(struct cuda_backend *b)
         return;
     struct cuda_backend *own = &t->own;
     struct cuda_device *d = &own->device;
-    const CUdeviceptr all[] = {own->pool.tables, own->q,       own->partial_ml, own->partial_o,
-                               own->k_scale,     own->v_scale, own->sinks,      own->alibi};
+    const CUdeviceptr all[] = {own->pool.tables, own->k_scale, own->v_scale, own->sinks, own->alibi};
     cuda_queue_deinit(&own->queue);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        cuda_free(d, own->o[i]);
-        cuda_free(d, own->lse[i]);
-    }
+    cuda_tensors_free(own);
     cuda_free_host_memory(d, t->o);
     cuda_device_unshare(d);
     free(own->known);

@@ -2,7 +2,7 @@
  *
  *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)
  *   for each pass:  append;  q (loaded or generated) -> items -> merges -> o, lse (stored or copied)
- *   steady passes are a graph of their own
+ *   steady passes are a graph of their own, beside which others run
  *
  * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of
  * addresses: so launches do not grow with requests. Outputs of workloads, which lie together, are copied
@@ -435,15 +435,16 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     const struct model_constants *c = b->options.constants;
     uint64_t of_query = (uint64_t)pass->layer * g->query_heads * sizeof(float),
              of_kv = (uint64_t)pass->layer * g->kv_heads * sizeof(float);
+    const struct cuda_tensors *tensors = &b->tensors[pass->rows ? CUDA_OF_ROWS : b->side];
     struct cuda_attend_pass p = plan->arrays;
     p.pool = b->pool;
     p.maps = b->maps;
     p.map_first = 2 * pass->layer * b->layout.blocks;
-    p.q = b->q;
-    p.o = b->o[b->side];
-    p.lse = b->lse[b->side];
-    p.partial_ml = b->partial_ml;
-    p.partial_o = b->partial_o;
+    p.q = tensors->q;
+    p.o = tensors->o;
+    p.lse = tensors->lse;
+    p.partial_ml = tensors->partial_ml;
+    p.partial_o = tensors->partial_o;
     p.k_scale = b->k_scale + of_kv;
     p.v_scale = b->v_scale + of_kv;
     p.sinks = c->sinks ? b->sinks + of_query : 0;
@@ -720,6 +721,7 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
     cuda_queue_begin_steady(&b->queue);
     for (uint32_t i = 0; i < step->pass_count && !cuda_failed(&b->device); i++) {
         const struct attention_pass *pass = &step->passes[i];
+        assert(step->steady == 0 || !pass->plan || !pass->rows == (i < step->steady)); /* of other tensors */
         if (i == step->steady)
             cuda_queue_begin_passes(&b->queue);
         assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&

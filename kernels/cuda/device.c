@@ -6,7 +6,10 @@
 #include <string.h>
 
 /* Drivers from this version on record kernels that begin early into graphs (CUDA 12.3). */
-enum { EARLY_IN_GRAPHS = 12030 };
+enum {
+    EARLY_IN_GRAPHS = 12030,
+    FIRST_PRIORITY = -100 /* the smaller goes first; the driver takes the least that it has */
+};
 
 bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
 {
@@ -135,7 +138,9 @@ static bool make_streams(struct cuda_device *d)
     static const char making[] = "making a stream";
     return cuda_holds(d, d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), making) &&
            cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), making) &&
-           cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), making);
+           cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), making) &&
+           cuda_holds(d, d->cu.cuStreamCreateWithPriority(&d->beside, CU_STREAM_NON_BLOCKING, FIRST_PRIORITY),
+                      making);
 }
 
 static bool take(struct cuda_device *d, uint32_t index)
@@ -185,7 +190,7 @@ int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *ow
 bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 {
     *d = *of;
-    d->stream = d->copies = d->swaps = NULL;
+    d->stream = d->copies = d->swaps = d->beside = NULL;
     memset(d->pinned, 0, sizeof d->pinned);
     return make_streams(d);
 }
@@ -193,12 +198,11 @@ bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 /* Results are not looked at: after a failure they all say so again. */
 void cuda_device_unshare(struct cuda_device *d)
 {
-    if (d->swaps)
-        (void)d->cu.cuStreamDestroy_v2(d->swaps);
-    if (d->copies)
-        (void)d->cu.cuStreamDestroy_v2(d->copies);
-    if (d->stream)
-        (void)d->cu.cuStreamDestroy_v2(d->stream);
+    const CUstream streams[] = {d->beside, d->swaps, d->copies, d->stream};
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
+        if (streams[i])
+            (void)d->cu.cuStreamDestroy_v2(streams[i]);
+    }
 }
 
 void cuda_device_close(struct cuda_device *d)

@@ -35,6 +35,7 @@
     XX(cuMemsetD2D8Async)                                                                                    \
     XX(cuMemcpy2DAsync_v2)                                                                                   \
     XX(cuStreamCreate)                                                                                       \
+    XX(cuStreamCreateWithPriority)                                                                           \
     XX(cuStreamDestroy_v2)                                                                                   \
     XX(cuStreamQuery)                                                                                        \
     XX(cuStreamWaitEvent)                                                                                    \

@@ -70,13 +70,13 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
                                    .blockDimY = g->threads_y ? g->threads_y : 1,
                                    .blockDimZ = 1,
                                    .sharedMemBytes = g->shared_bytes,
-                                   .hStream = d->stream,
+                                   .hStream = q->on,
                                    .attrs = attributes,
                                    .numAttrs = count};
     cuda_holds(d,
                count ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
                      : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY, 1,
-                                            g->shared_bytes, d->stream, parameters, NULL),
+                                            g->shared_bytes, q->on, parameters, NULL),
                "launching %s", cuda_kernel_names[x->kernel]);
 }
 
@@ -89,7 +89,7 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
         launch(q, x);
         break;
     case COPY_IN:
-        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, d->stream),
+        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(x->device, x->host, x->bytes, q->on),
                    "copying %zu bytes to the GPU", x->bytes);
         break;
     case COPY_OUT:
@@ -97,17 +97,17 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
                    "copying %zu bytes from the GPU", x->bytes);
         break;
     case BEGIN_COPIES:
-        cuda_holds(d, d->cu.cuEventRecord(q->computed[x->side], d->stream), ordering);
+        cuda_holds(d, d->cu.cuEventRecord(q->computed[x->side], q->on), ordering);
         cuda_holds(d, d->cu.cuStreamWaitEvent(d->copies, q->computed[x->side], 0), ordering);
         break;
     case END_COPIES:
         cuda_holds(d, d->cu.cuEventRecord(q->copied[x->side], d->copies), ordering);
         break;
     case AWAIT_SIDE:
-        cuda_holds(d, d->cu.cuStreamWaitEvent(d->stream, q->copied[x->side], 0), ordering);
+        cuda_holds(d, d->cu.cuStreamWaitEvent(q->on, q->copied[x->side], 0), ordering);
         break;
     case CLEAR:
-        cuda_holds(d, d->cu.cuMemsetD2D8Async(x->device, x->pitch, 0, x->bytes, x->rows, d->stream),
+        cuda_holds(d, d->cu.cuMemsetD2D8Async(x->device, x->pitch, 0, x->bytes, x->rows, q->on),
                    "clearing a block");
         break;
     }
@@ -147,10 +147,10 @@ static CUgraph record(struct cuda_queue *q, const struct cuda_operations *list)
 {
     struct cuda_device *d = q->d;
     CUgraph graph = NULL;
-    if (cuda_holds(d, d->cu.cuStreamBeginCapture_v2(d->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+    if (cuda_holds(d, d->cu.cuStreamBeginCapture_v2(q->on, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
                    "recording a graph")) {
         issue_list(q, list);
-        CUresult ended = d->cu.cuStreamEndCapture(d->stream, &graph); /* whatever was recorded */
+        CUresult ended = d->cu.cuStreamEndCapture(q->on, &graph); /* whatever was recorded */
         cuda_holds(d, ended, "recording a graph");
     }
     return graph;
@@ -241,7 +241,7 @@ static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
             renew_graph(q, g, list);
         q->graphs.launched++;
         if (!cuda_failed(q->d))
-            cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->d->stream), "launching a graph");
+            cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->on), "launching a graph");
     }
     list->count = 0;
 }
@@ -273,9 +273,18 @@ static void end_list(struct cuda_queue *q)
     }
 }
 
+/* What is issued on stream `later` from now on waits for what was issued on `now`. */
+static void order_streams(struct cuda_queue *q, CUevent event, CUstream now, CUstream later)
+{
+    cuda_holds(q->d, q->d->cu.cuEventRecord(event, now), "ordering passes");
+    cuda_holds(q->d, q->d->cu.cuStreamWaitEvent(later, event, 0), "ordering passes");
+}
+
 /* Upload the control data and issue all that is written down. */
 static void issue_all(struct cuda_queue *q)
 {
+    struct cuda_device *d = q->d;
+    bool beside = q->steady.count > 0 && q->passes.count > 0;
     end_list(q);
     if (q->begins)
         put_stamp(q, q->begins);
@@ -283,8 +292,14 @@ static void issue_all(struct cuda_queue *q)
     upload(q);
     issue_list(q, &q->preparation);
     q->preparation.count = 0;
+    if (beside)
+        order_streams(q, q->forked, d->stream, d->beside);
     issue_passes(q, &q->steady);
+    q->on = beside ? d->beside : d->stream;
     issue_passes(q, &q->passes);
+    q->on = d->stream;
+    if (beside)
+        order_streams(q, q->joined, d->beside, d->stream);
 }
 
 void cuda_queue_finish_part(struct cuda_queue *q)
@@ -634,7 +649,7 @@ static void free_graphs(const struct cuda_device *d, struct cuda_graphs *graphs)
 
 bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
 {
-    *q = (struct cuda_queue){.d = d, .control_bytes = control_bytes};
+    *q = (struct cuda_queue){.d = d, .on = d->stream, .control_bytes = control_bytes};
     for (int i = 0; i < CUDA_TICKETS; i++)
         make_event(d, &q->done[i]);
     for (int i = 0; i < CUDA_SIDES; i++) {
@@ -643,6 +658,8 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     }
     make_event(d, &q->begun);
     make_event(d, &q->swapped);
+    make_event(d, &q->forked);
+    make_event(d, &q->joined);
     q->coming = calloc(CUDA_COMING, sizeof *q->coming);
     bool ok = make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->steady, OPERATIONS_MAX) &&
               make_list(&q->passes, OPERATIONS_MAX) && q->coming;
@@ -681,6 +698,8 @@ void cuda_queue_deinit(struct cuda_queue *q)
     }
     destroy_event(d, q->begun);
     destroy_event(d, q->swapped);
+    destroy_event(d, q->forked);
+    destroy_event(d, q->joined);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         struct cuda_slot *s = &q->slots[i];
         free_graphs(d, &s->many);

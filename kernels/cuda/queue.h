@@ -6,7 +6,8 @@
  * outputs are copied on a second one, while the next pass is computed. Blocks are swapped on a third one,
  * beside the step's computation. There are two buffers, so that a step is written down while the one
  * before is computed. A step that needs more than the buffer holds is issued in parts, with a wait between
- * them.
+ * them. The other passes run beside the steady ones, on a fourth stream: they are small, and wait for
+ * host memory.
  *
  * A list of passes is issued as one graph if they are many, or, if they are few, when they come again,
  * since a launch costs the host up to 10 us where it runs in a virtual machine. Control data of steady
@@ -113,6 +114,7 @@ struct cuda_block {
 
 struct cuda_queue {
     struct cuda_device *d;
+    CUstream on;                      /* where passes are issued */
     CUfunction kernels[KERNEL_COUNT]; /* NULL: not in this program */
     size_t control_bytes;
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
@@ -121,7 +123,7 @@ struct cuda_queue {
     bool swapping;                                            /* blocks, in this step; of these */
     struct cuda_block *coming;                                /* [CUDA_COMING] not issued yet */
     uint32_t coming_count;
-    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped;
+    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped, forked, joined;
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
     bool side_used[CUDA_SIDES]; /* by the list that is being written down */

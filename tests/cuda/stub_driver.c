@@ -112,6 +112,8 @@ CUresult cuMemsetD2D8Async(CUdeviceptr at, size_t pitch, unsigned char value, si
     SUCCEED(cuMemsetD2D8Async)
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream) SUCCEED(cuMemcpy2DAsync_v2)
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) GIVE(cuStreamCreate, stream, handle())
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+    GIVE(cuStreamCreateWithPriority, stream, handle())
 CUresult cuStreamDestroy_v2(CUstream stream) SUCCEED(cuStreamDestroy_v2)
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) SUCCEED(cuStreamWaitEvent)
 CUresult cuEventCreate(CUevent *event, unsigned flags) GIVE(cuEventCreate, event, handle())
