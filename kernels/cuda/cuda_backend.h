@@ -90,7 +90,7 @@ struct cuda_backend {
     uint8_t *host;                /* [host_blocks][layers][K, V]: blocks that are swapped to; pinned */
     struct cuda_known_row *known; /* [table_rows] */
     struct cuda_tensors tensors[CUDA_SIDES + 1]; /* for outputs that are copied, in turn; and CUDA_OF_ROWS */
-    unsigned side;
+    unsigned side, side_first;                   /* the next; the first of the step's */
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
 

@@ -6,7 +6,7 @@
  *
  * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of
  * addresses: so launches do not grow with requests. Outputs of workloads, which lie together, are copied
- * beside the next pass.
+ * beside the next pass, or the next step.
  *
  * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
  * version is another than the last time it was named, and otherwise from where it was known to
@@ -651,7 +651,7 @@ static void copy_outputs(struct cuda_backend *b, const struct attention_pass *pa
     if (pass->lse)
         cuda_queue_copy_out(q, pass->lse, p->lse, rows * g->query_heads * sizeof(float));
     cuda_queue_end_copies(q, b->side);
-    b->side = (b->side + 1) % CUDA_SIDES;
+    b->side = b->side + 1 == b->side_first + CUDA_SIDES / 2 ? b->side_first : b->side + 1;
 }
 
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,
@@ -712,7 +712,8 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
     if (cuda_failed(&b->device))
         return;
     cuda_queue_begin(&b->queue, ticket);
-    b->side = 0; /* so that the same step is the same graph */
+    /* so that the same step is the same graph, and the step before may still be copied */
+    b->side = b->side_first = ticket % 2 * (CUDA_SIDES / 2);
     make_swaps(b, step);
     update_constants(b);
     update_tables(b, step);

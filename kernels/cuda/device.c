@@ -139,6 +139,7 @@ static bool make_streams(struct cuda_device *d)
     return cuda_holds(d, d->cu.cuStreamCreate(&d->stream, CU_STREAM_NON_BLOCKING), making) &&
            cuda_holds(d, d->cu.cuStreamCreate(&d->copies, CU_STREAM_NON_BLOCKING), making) &&
            cuda_holds(d, d->cu.cuStreamCreate(&d->swaps, CU_STREAM_NON_BLOCKING), making) &&
+           cuda_holds(d, d->cu.cuStreamCreate(&d->uploads, CU_STREAM_NON_BLOCKING), making) &&
            cuda_holds(d, d->cu.cuStreamCreateWithPriority(&d->beside, CU_STREAM_NON_BLOCKING, FIRST_PRIORITY),
                       making);
 }
@@ -190,7 +191,7 @@ int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *ow
 bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 {
     *d = *of;
-    d->stream = d->copies = d->swaps = d->beside = NULL;
+    d->stream = d->copies = d->swaps = d->beside = d->uploads = NULL;
     memset(d->pinned, 0, sizeof d->pinned);
     return make_streams(d);
 }
@@ -198,7 +199,7 @@ bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 /* Results are not looked at: after a failure they all say so again. */
 void cuda_device_unshare(struct cuda_device *d)
 {
-    const CUstream streams[] = {d->beside, d->swaps, d->copies, d->stream};
+    const CUstream streams[] = {d->uploads, d->beside, d->swaps, d->copies, d->stream};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
         if (streams[i])
             (void)d->cu.cuStreamDestroy_v2(streams[i]);

@@ -1,4 +1,4 @@
-/* device.h - one GPU: its context, four streams, memory, and the first error that CUDA reported.
+/* device.h - one GPU: its context, five streams, memory, and the first error that CUDA reported.
  *
  * Engine thread only, but for opening. After the first error nothing is of use any more: the context is
  * lost, and functions do nothing. A GPU that hangs is one that failed: nothing waits for it without a
@@ -25,6 +25,7 @@ struct cuda_device {
     CUcontext context;
     CUstream stream, copies, swaps; /* kernels; outputs on their way to the host; blocks */
     CUstream beside;                /* kernels beside those, whose thread blocks go first */
+    CUstream uploads;               /* control data */
     struct cuda_target target;
     uint32_t multiprocessors;
     uint32_t l2_bytes;

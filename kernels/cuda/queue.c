@@ -14,6 +14,7 @@ enum {
     GRAPH_LEAST = 3,       /* and those never */
     GRAPHS_MANY = 8,       /* a round of a workload in up to so many parts, with two steps in flight; */
     GRAPHS_FEW = 64,       /* layers of a client that computes one after the other */
+    LAST_COPIES = 4,       /* operations that copy a pass's outputs */
     WARM_UP = 3            /* replays of a graph before it is timed */
 };
 
@@ -119,16 +120,16 @@ static void issue_list(struct cuda_queue *q, const struct cuda_operations *list)
         issue(q, &list->list[i]);
 }
 
-static void upload(struct cuda_queue *q)
+static void upload(struct cuda_queue *q, CUstream stream)
 {
     const struct cuda_slot *s = q->slot;
     struct cuda_device *d = q->d;
     size_t behind = q->control_bytes - s->top;
     if (s->used)
-        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, d->stream),
+        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, stream),
                    "uploading %zu bytes of a step", s->used);
     if (behind)
-        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, d->stream),
+        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, stream),
                    "uploading %zu bytes of a step", behind);
 }
 
@@ -263,6 +264,22 @@ static void empty_slot(struct cuda_queue *q)
     q->emptied++;
 }
 
+/* The step's last outputs are copied beside the next step, outside of the graph. */
+static void take_last_copies(struct cuda_queue *q)
+{
+    struct cuda_operations *list = q->now, *last = &q->last_copies;
+    uint32_t n = 0;
+    if (list->count == 0 || list->list[list->count - 1].kind != END_COPIES)
+        return;
+    while (list->list[list->count - 1 - n++].kind != BEGIN_COPIES) {
+    }
+    assert(last->count == 0 && n <= LAST_COPIES);
+    list->count -= n;
+    last->count = n;
+    memcpy(last->list, list->list + list->count, n * sizeof *last->list);
+    q->side_used[last->list[0].side] = false;
+}
+
 /* The list being written down ends when all its copies have. */
 static void end_list(struct cuda_queue *q)
 {
@@ -286,10 +303,16 @@ static void issue_all(struct cuda_queue *q)
     struct cuda_device *d = q->d;
     bool beside = q->steady.count > 0 && q->passes.count > 0;
     end_list(q);
+    bool ahead = q->begins && q->known_done + 1 < q->ticket; /* beside the step before */
+    if (ahead) {
+        upload(q, d->uploads);
+        order_streams(q, q->uploaded, d->uploads, d->stream);
+    }
     if (q->begins)
         put_stamp(q, q->begins);
     q->begins = NULL;
-    upload(q);
+    if (!ahead)
+        upload(q, d->stream);
     issue_list(q, &q->preparation);
     q->preparation.count = 0;
     if (beside)
@@ -476,6 +499,7 @@ void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket)
         cuda_queue_await(q, ticket - ATTENTION_STEPS_IN_FLIGHT);
     q->slot = &q->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
     empty_slot(q);
+    q->ticket = ticket;
     q->begins = &q->stamps[ticket % CUDA_TICKETS].begin;
     q->now = &q->preparation;
 }
@@ -487,18 +511,23 @@ void cuda_queue_begin_steady(struct cuda_queue *q)
 
 void cuda_queue_begin_passes(struct cuda_queue *q)
 {
+    take_last_copies(q);
     end_list(q);
     q->now = &q->passes;
 }
 
 void cuda_queue_end(struct cuda_queue *q, uint64_t ticket)
 {
+    struct cuda_device *d = q->d;
+    take_last_copies(q);
     issue_all(q);
     end_swaps(q);
     put_stamp(q, &q->stamps[ticket % CUDA_TICKETS].end);
-    if (!cuda_failed(q->d))
-        cuda_holds(q->d, q->d->cu.cuEventRecord(q->done[ticket % CUDA_TICKETS], q->d->stream),
-                   "ending a step");
+    issue_list(q, &q->last_copies);
+    cuda_holds(
+        d, d->cu.cuEventRecord(q->done[ticket % CUDA_TICKETS], q->last_copies.count ? d->copies : d->stream),
+        "ending a step");
+    q->last_copies.count = 0;
 }
 
 bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket)
@@ -509,12 +538,15 @@ bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket)
     if (result == CUDA_ERROR_NOT_READY)
         return false;
     cuda_holds(q->d, result, "running a step");
+    q->known_done = ticket > q->known_done ? ticket : q->known_done;
     return true;
 }
 
 bool cuda_queue_await(struct cuda_queue *q, uint64_t ticket)
 {
-    return cuda_await_event(q->d, q->done[ticket % CUDA_TICKETS], "a step");
+    bool ok = cuda_await_event(q->d, q->done[ticket % CUDA_TICKETS], "a step");
+    q->known_done = ticket > q->known_done ? ticket : q->known_done;
+    return ok;
 }
 
 struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket)
@@ -598,7 +630,7 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
 {
     double *empty = calloc(replays, sizeof *empty);
     keep_timed(q, &q->passes, apart);
-    upload(q);
+    upload(q, q->d->stream);
     bool ok = empty && time_list(q, &q->passes, replays, us);
     if (ok && apart) {
         keep_empty(&q->passes);
@@ -607,7 +639,7 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
             us[i] -= empty[i];
     }
     q->passes.count = 0;
-    q->steady.count = 0;
+    q->steady.count = q->last_copies.count = 0;
     memset(q->side_used, 0, sizeof q->side_used);
     q->begins = NULL;
     free(empty);
@@ -649,7 +681,7 @@ static void free_graphs(const struct cuda_device *d, struct cuda_graphs *graphs)
 
 bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
 {
-    *q = (struct cuda_queue){.d = d, .on = d->stream, .control_bytes = control_bytes};
+    *q = (struct cuda_queue){.d = d, .on = d->stream, .control_bytes = control_bytes, .now = &q->preparation};
     for (int i = 0; i < CUDA_TICKETS; i++)
         make_event(d, &q->done[i]);
     for (int i = 0; i < CUDA_SIDES; i++) {
@@ -660,9 +692,10 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     make_event(d, &q->swapped);
     make_event(d, &q->forked);
     make_event(d, &q->joined);
+    make_event(d, &q->uploaded);
     q->coming = calloc(CUDA_COMING, sizeof *q->coming);
     bool ok = make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->steady, OPERATIONS_MAX) &&
-              make_list(&q->passes, OPERATIONS_MAX) && q->coming;
+              make_list(&q->passes, OPERATIONS_MAX) && make_list(&q->last_copies, LAST_COPIES) && q->coming;
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
@@ -700,6 +733,7 @@ void cuda_queue_deinit(struct cuda_queue *q)
     destroy_event(d, q->swapped);
     destroy_event(d, q->forked);
     destroy_event(d, q->joined);
+    destroy_event(d, q->uploaded);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         struct cuda_slot *s = &q->slots[i];
         free_graphs(d, &s->many);
@@ -711,5 +745,6 @@ void cuda_queue_deinit(struct cuda_queue *q)
     free(q->preparation.list);
     free(q->steady.list);
     free(q->passes.list);
+    free(q->last_copies.list);
     free(q->coming);
 }

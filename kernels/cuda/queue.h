@@ -3,11 +3,11 @@
  * A step's operations come in three lists: a preparation (tables, copies, comparisons and the like), its
  * steady passes, and the others. Control data that they need (table entries, appends, plans) is put into a
  * pinned buffer, which is uploaded at once before anything runs. Everything is in order on one stream;
- * outputs are copied on a second one, while the next pass is computed. Blocks are swapped on a third one,
- * beside the step's computation. There are two buffers, so that a step is written down while the one
- * before is computed. A step that needs more than the buffer holds is issued in parts, with a wait between
- * them. The other passes run beside the steady ones, on a fourth stream: they are small, and wait for
- * host memory.
+ * outputs are copied on a second one, while the next pass, or step, is computed. Blocks are swapped on a
+ * third one, beside the step's computation. The other passes run beside the steady ones, on a fourth
+ * stream: they are small, and wait for host memory. There are two buffers, so that a step is written down,
+ * and its control data uploaded on a fifth, while the one before is computed. A step that needs more than
+ * the buffer holds is issued in parts, with a wait between them.
  *
  * A list of passes is issued as one graph if they are many, or, if they are few, when they come again,
  * since a launch costs the host up to 10 us where it runs in a virtual machine. Control data of steady
@@ -24,7 +24,7 @@
 #include "kernels/cuda/device.h"
 
 enum {
-    CUDA_SIDES = 4, /* sets of outputs that are copied to the host, used in turn */
+    CUDA_SIDES = 6, /* sets of outputs that are copied to the host: half of them a step's, used in turn */
     CUDA_ARGUMENT_BYTES = 320
 };
 
@@ -120,10 +120,13 @@ struct cuda_queue {
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
     uint64_t emptied; /* times that control data became void: remembered addresses with it */
     struct cuda_operations preparation, steady, passes, *now; /* written down, not issued; and where to */
+    struct cuda_operations last_copies;                       /* likewise, of the step's last outputs */
+    uint64_t ticket, known_done;                              /* of the step; the latest that is done */
     bool swapping;                                            /* blocks, in this step; of these */
     struct cuda_block *coming;                                /* [CUDA_COMING] not issued yet */
     uint32_t coming_count;
-    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped, forked, joined;
+    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped, forked, joined,
+        uploaded;
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
     bool side_used[CUDA_SIDES]; /* by the list that is being written down */
