@@ -42,7 +42,7 @@ enum admission {
     ADMISSION_OPTIMISTIC /* when its prompt fits; who came last is preempted when blocks run out */
 };
 
-/* Whether rows with common blocks read them together. */
+/* Whether a query reads blocks that it has in common with others together with them. */
 enum sharing {
     SHARING_AUTO, /* where that saves time, as measured at start */
     SHARING_ON,
@@ -69,8 +69,8 @@ struct config {
     uint32_t batch_window_us; /* that a client's rows wait for company */
     uint32_t slow_step_ms;    /* longer ones are logged; 0: none */
     enum admission admission; /* of the sequences of workloads */
-    enum sharing sharing;
-    uint64_t host_blocks; /* in host memory, to swap to */
+    enum sharing sharing;     /* of all queries */
+    uint64_t host_blocks;     /* in host memory, to swap to */
     enum log_level log_level;
     struct config_origin *origins; /* owned: text and place of each key's value */
 };

@@ -78,7 +78,7 @@ static bool make_trial(struct trial *t)
     for (uint32_t row = 0; row < t->rows; row++) {
         for (uint32_t i = 0; i < t->stride; i++)
             t->tables[(size_t)row * t->stride + i] = ((row == 1 && i < shared ? 0 : row) + i) % c->blocks;
-        t->planned[row] = (struct planner_row){row, ROW_CHUNKS * CHUNK_TOKENS, 1};
+        t->planned[row] = (struct planner_row){.table = row, .keys = ROW_CHUNKS * CHUNK_TOKENS};
         t->uses[row] = (struct table_use){row, t->stride, UINT64_MAX}; /* no sequence's version */
     }
     return true;
@@ -111,7 +111,7 @@ static double time_plan(const struct trial *t, const struct plan *plan)
 }
 
 /* A planner that cuts no row. */
-static struct planner *make_planner(const struct trial *t, bool share)
+static struct planner *make_planner(const struct trial *t)
 {
     const struct geometry *g = t->c->geometry;
     const struct planner_options options = {.rows_max = t->rows,
@@ -120,10 +120,17 @@ static struct planner *make_planner(const struct trial *t, bool share)
                                             .kv_heads = g->kv_heads,
                                             .group = geometry_group(g),
                                             .block_size = g->block_size,
-                                            .first_loose_table = t->rows,
-                                            .share = share};
+                                            .first_loose_table = t->rows};
     struct planner *planner;
     return planner_create(&options, &planner) == 0 ? planner : NULL;
+}
+
+/* The plan in which all rows share, or none does. */
+static const struct plan *make_plan(const struct trial *t, struct planner *planner, enum sharing sharing)
+{
+    for (uint32_t row = 0; row < t->rows; row++)
+        t->planned[row].sharing = sharing;
+    return planner_make(planner, t->planned, t->rows, t->tables, t->stride);
 }
 
 /* What grouping the two rows adds to a pass, in microseconds; the chunk that is read once less counts
@@ -131,11 +138,12 @@ static struct planner *make_planner(const struct trial *t, bool share)
  * use the machine. False if it takes too long to be measured. */
 static bool time_grouping(const struct trial *t, double *us)
 {
-    struct planner *planners[2] = {make_planner(t, false), make_planner(t, true)};
+    static const enum sharing sharing[2] = {SHARING_OFF, SHARING_ON};
+    struct planner *planners[2] = {make_planner(t), make_planner(t)};
     const struct plan *plans[2] = {NULL, NULL};
     double best[2] = {LONGEST_S, LONGEST_S};
     for (int i = 0; i < 2 && planners[i]; i++)
-        plans[i] = planner_make(planners[i], t->planned, t->rows, t->tables, t->stride);
+        plans[i] = make_plan(t, planners[i], sharing[i]);
     bool ok = plans[0] && plans[1] && time_plan(t, plans[0]) < LONGEST_S;
     for (int i = 0; ok && i < 2 * REPEATS; i++)
         best[i % 2] = fmin(best[i % 2], time_plan(t, plans[i % 2]));

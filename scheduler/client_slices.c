@@ -125,7 +125,7 @@ static void make_rows(const struct engine_state *state, const struct request *re
         bool sees = request->rows.k || request->queued.writes[i].first > 0; /* an empty one has no keys */
         uint64_t version = block_tables_version(tables_of(state), row);
         for (uint32_t r = 0; r < request->attend.sequences[i].rows; r++)
-            *rows++ = (struct planner_row){row, sees ? first + r + 1 : 0, version};
+            *rows++ = (struct planner_row){row, sees ? first + r + 1 : 0, version, state->config->sharing};
     }
 }
 

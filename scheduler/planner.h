@@ -3,25 +3,22 @@
  * A planner serves the layers of one window. It finds what rows share by comparing block ids, never
  * reference counts: rows sorted by their tables form a tree, and every stretch of chunks that several
  * rows read becomes items of all of them, at any depth. How finely work is cut follows the amount of
- * it, and whether rows are grouped what that costs. None of this changes a bit of any result
- * (kernels/plan.h), so the planner is free to choose.
+ * it; whether a row is grouped with others it says itself, or what that costs. None of this changes a
+ * bit of any result (kernels/plan.h), so the planner is free to choose.
  *
  * Between steps it keeps the order of the rows: as long as the same tables come again, with the same
- * versions, a step costs O(rows + items), whatever the contexts. Loose tables are compared entry by
- * entry when they are new. Engine thread only; nothing allocates after create. */
+ * versions and sharing, a step costs O(rows + items), whatever the contexts. Loose tables are compared
+ * entry by entry when they are new. Engine thread only; nothing allocates after create. */
 #ifndef SCHEDULER_PLANNER_H
 #define SCHEDULER_PLANNER_H
 
 #include "kernels/plan.h"
 
-#include "config/geometry.h"
-
-#include <stdbool.h>
+#include "config/config.h"
 
 struct planner;
 
-/* Microseconds, as measured on this machine (calibration.h). All 0: rows are grouped wherever they
- * share a chunk. */
+/* Microseconds, as measured on this machine (calibration.h). All 0: grouping always pays. */
 struct planner_costs {
     double chunk_us;    /* of reading a chunk of one layer, all KV heads */
     double grouping_us; /* of a pass in which rows read something together, beside what it reads */
@@ -36,15 +33,17 @@ struct planner_options {
     uint32_t window;            /* of the layers that the plans are for */
     uint32_t first_loose_table; /* tables below it are sequences', which agree at an index only if they
                                    agree before it; those from it on may hold anything */
-    bool share;                 /* false: never group rows (for tests and measurements) */
     struct planner_costs costs;
 };
 
 /* A row to be planned. `version` changes whenever blocks that the table already had change; growth at
- * its end does not count. */
+ * its end does not count. `sharing` says whether it reads together with its neighbours in the order:
+ * never (off), wherever they share a chunk (on), or (auto) where that saves time or rows that are on
+ * share something anyway. */
 struct planner_row {
     uint32_t table, keys;
     uint64_t version;
+    enum sharing sharing;
 };
 
 /* planner_create(options, planner): takes about 230 bytes a row of rows_max and 80 a partial state, 2.3

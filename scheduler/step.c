@@ -822,8 +822,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
                                             .table_stride = options.table_stride,
                                             .read_gb_per_s = x->roof_gb_per_s};
     x->cost = (struct cost_model){calibrate_rates(&calibration, x->attention), 1};
-    if (c->sharing == SHARING_AUTO)
-        x->costs = calibrate(&calibration, x->attention);
+    x->costs = calibrate(&calibration, x->attention);
     const char *failure = attention_failure(x->attention);
     if (failure)
         snprintf(error, ATTENTION_ERROR_BYTES, "%s", failure);
@@ -850,7 +849,6 @@ static int make_planners(struct steps *x, uint32_t partials_max)
                                           .block_size = g->block_size,
                                           .window = g->window[layer],
                                           .first_loose_table = x->config->limits.sequences,
-                                          .share = x->config->sharing != SHARING_OFF,
                                           .costs = x->costs};
         for (int plan = 0; plan < STEP_PLANS; plan++) {
             if (planner_create(&options, &x->windows[i].plans[plan]) != 0)

@@ -777,8 +777,8 @@ static void enter_round(struct workload_run *d)
         r->done = r->in[d->now].done;
         f->table_rows[i] = r->row;
         for (; row < f->row_count && f->rows[row].w == r->w && f->rows[row].ordinal == r->ordinal; row++) {
-            d->planner_rows[row] = (struct planner_row){r->row, f->rows[row].position + 1,
-                                                        block_tables_version(d->tables, r->row)};
+            d->planner_rows[row] = (struct planner_row){
+                r->row, f->rows[row].position + 1, block_tables_version(d->tables, r->row), d->config->sharing};
             d->q_source[row] = workload_query_source(r->w, r->ordinal);
         }
     }

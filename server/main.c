@@ -318,15 +318,14 @@ static void end_engine(struct daemon *d)
     d->state.engine = NULL;
 }
 
-static void log_backend(const struct engine *engine, const struct config *config)
+static void log_backend(const struct engine *engine)
 {
     const struct attention_info *backend = engine_backend(engine);
-    char grouping[64] = "";
-    if (config->sharing == SHARING_AUTO)
-        snprintf(grouping, sizeof grouping, "; grouping rows costs %.1f us a layer",
-                 engine_grouping_us(engine));
-    log_line(LOG_INFO, "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s%s", backend->name,
-             backend->isa, backend->device, backend->threads, engine_roof_gb_per_s(engine), grouping);
+    log_line(LOG_INFO,
+             "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s; "
+             "grouping rows costs %.1f us a layer",
+             backend->name, backend->isa, backend->device, backend->threads, engine_roof_gb_per_s(engine),
+             engine_grouping_us(engine));
 }
 
 /* Start thread: take the pool's memory, open the backend, start the engine. */
@@ -349,7 +348,7 @@ static void create_engine(void *cookie)
         rc = ATTND_NO_MEMORY;
     }
     if (rc == 0)
-        log_backend(d->engine, d->state.config);
+        log_backend(d->engine);
     else
         fprintf(stderr, "attnd: %s\n", error);
     d->start_code = rc == 0 ? EXIT_OK : rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;

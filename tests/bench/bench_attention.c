@@ -112,8 +112,8 @@ static void fill(struct world *w)
     free(appends);
 }
 
-/* A plan, with sharing or without, for every pass. */
-static void plan(struct world *w, bool share)
+/* A plan for every pass. */
+static void plan(struct world *w, enum sharing sharing)
 {
     const struct setting *s = w->s;
     const struct planner_options options = {.rows_max = s->sequences,
@@ -122,13 +122,12 @@ static void plan(struct world *w, bool share)
                                             .kv_heads = KV_HEADS,
                                             .group = s->group,
                                             .block_size = BLOCK_SIZE,
-                                            .first_loose_table = s->sequences,
-                                            .share = share};
+                                            .first_loose_table = s->sequences};
     planner_destroy(w->planner);
     if (planner_create(&options, &w->planner) != 0)
         abort();
     for (uint32_t i = 0; i < s->sequences; i++)
-        w->rows[i] = (struct planner_row){.table = i, .keys = w->lengths[i]};
+        w->rows[i] = (struct planner_row){.table = i, .keys = w->lengths[i], .sharing = sharing};
     const struct plan *made = planner_make(w->planner, w->rows, s->sequences, w->tables, w->stride);
     for (uint32_t layer = 0; layer < s->layers; layer++)
         w->passes[layer] =
@@ -215,7 +214,7 @@ static double run(const struct setting *s, int rounds)
     double fraction = 0;
     open_world(&w, s);
     if (w.attention) {
-        plan(&w, true);
+        plan(&w, SHARING_ON);
         struct bench_spread t = measure(&w, rounds, &roof);
         double rate = (double)geometry_token_bytes(&w.g) * (double)w.tokens * 1e-9 / t.median;
         fraction = rate / roof.median;
@@ -237,15 +236,15 @@ static void run_shared(const struct setting *s, int rounds)
     shared.lengths = SHARED;
     open_world(&apart, s);
     if (apart.attention) {
-        plan(&apart, true);
+        plan(&apart, SHARING_ON);
         ta = measure(&apart, rounds, &roof);
         close_world(&apart);
         open_world(&together, &shared);
-        plan(&together, false);
+        plan(&together, SHARING_OFF);
         time_step(together.attention, &together.step);
         void *unshared = make_array(together.o_bytes, 1);
         memcpy(unshared, together.o, together.o_bytes);
-        plan(&together, true);
+        plan(&together, SHARING_ON);
         tt = measure(&together, rounds, &roof);
         printf("%-9s %s group %u, %u sequences x %u tokens: apart %.2f ms a layer (%.2f .. %.2f), "
                "sharing all "

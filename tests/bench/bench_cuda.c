@@ -247,11 +247,10 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
                                              .kv_heads = w->kv_heads,
                                              .group = geometry_group(&x->g),
                                              .block_size = w->block_size,
-                                             .first_loose_table = w->sequences,
-                                             .share = true};
+                                             .first_loose_table = w->sequences};
     struct planner_row *rows = make_array(w->sequences, sizeof *rows);
     for (uint32_t s = 0; s < w->sequences; s++)
-        rows[s] = (struct planner_row){s, x->lengths[s], 1};
+        rows[s] = (struct planner_row){s, x->lengths[s], 1, SHARING_ON};
     if (planner_create(&planning, &x->planner) != 0)
         abort();
     x->plan = planner_make(x->planner, rows, w->sequences, x->tables, x->stride);

@@ -5,6 +5,7 @@
 #include "scheduler/planner.h"
 #include "tests/bench/bench.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,7 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
                                       .kv_heads = 8,
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
-                                      .first_loose_table = sequences,
-                                      .share = true};
+                                      .first_loose_table = sequences};
     struct planner *p;
     double seconds[ROUNDS];
     if (!tables || !rows || planner_create(&o, &p) != 0)
@@ -34,7 +34,7 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
             bool shared = s % family && b < tokens / 2 / BLOCK_SIZE;
             tables[(size_t)s * stride + b] = shared ? tables[(size_t)(s - 1) * stride + b] : next++;
         }
-        rows[s] = (struct planner_row){s, tokens, 1};
+        rows[s] = (struct planner_row){s, tokens, 1, SHARING_AUTO};
     }
     double first = bench_now();
     const struct plan *plan = planner_make(p, rows, sequences, tables, stride);

@@ -614,13 +614,12 @@ static struct planner *make_planner(const struct world *w, uint32_t partials, ui
                                             .group = geometry_group(&w->g),
                                             .block_size = w->g.block_size,
                                             .window = w->g.window[LAYER],
-                                            .first_loose_table = w->shape->count,
-                                            .share = true};
+                                            .first_loose_table = w->shape->count};
     struct planner *planner;
     if (planner_create(&options, &planner) != 0)
         abort();
     for (uint32_t i = 0; i < w->row_count; i++)
-        rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1};
+        rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1, SHARING_ON};
     return planner;
 }
 

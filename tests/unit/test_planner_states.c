@@ -75,7 +75,7 @@ static uint16_t add(struct forest *f, uint16_t parent, uint32_t tokens, uint32_t
     for (; blocks * BLOCK_SIZE < f->length[t]; blocks++)
         f->tables[t][blocks] = f->next_id++;
     for (uint32_t i = rows; i > 0 && f->row_count < ROWS; i--)
-        f->rows[f->row_count++] = (struct planner_row){t, f->length[t] - i + 1, 1};
+        f->rows[f->row_count++] = (struct planner_row){t, f->length[t] - i + 1, 1, SHARING_ON};
     return t;
 }
 
@@ -129,8 +129,7 @@ static struct planner *create(uint32_t rows_max, uint32_t group, uint32_t window
                                       .group = group,
                                       .block_size = BLOCK_SIZE,
                                       .window = window,
-                                      .first_loose_table = TABLES,
-                                      .share = true};
+                                      .first_loose_table = TABLES};
     struct planner *p;
     ck_assert_int_eq(planner_create(&o, &p), 0);
     return p;
