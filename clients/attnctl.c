@@ -31,6 +31,7 @@ struct options {
     const char *count, *seed, *length_scale, *time_scale, *verify, *prefill, *arrival_rate, *arrival_cv;
     const char *prefix_share; /* FRACTION:LENGTH */
     const char *fork_share;   /* FRACTION:COUNT[:AT] */
+    const char *sharing;
 };
 
 struct command {
@@ -53,6 +54,7 @@ static void print_help(void)
          "      --count N --seed N --length-scale F --time-scale F --verify ROWS\n"
          "      --prefill append|attend --arrival-rate F --arrival-cv F\n"
          "      --prefix-share FRACTION:TOKENS --fork-share FRACTION:COUNT[:AT]\n"
+         "      --sharing auto|on|off\n"
          "  stats                 the state at a glance\n"
          "  blocks                a map of the pool\n"
          "  audit                 check every count against every other\n"
@@ -260,6 +262,8 @@ static char *shape_body(const struct options *o)
         cJSON_AddNumberToObject(cJSON_AddObjectToObject(tree, "verify"), "rows", strtod(o->verify, NULL));
     if (o->prefill)
         cJSON_AddStringToObject(tree, "prefill", o->prefill);
+    if (o->sharing)
+        cJSON_AddStringToObject(tree, "sharing", o->sharing);
     if (o->arrival_rate) {
         part = cJSON_AddObjectToObject(tree, "arrival");
         cJSON_AddNumberToObject(part, "rate", strtod(o->arrival_rate, NULL));
@@ -292,7 +296,8 @@ static bool trace_path(const struct options *o, char path[PATH_BYTES])
     const struct {
         const char *name, *value;
     } parts[] = {{"count", o->count},           {"seed", o->seed},     {"length_scale", o->length_scale},
-                 {"time_scale", o->time_scale}, {"verify", o->verify}, {"prefill", o->prefill}};
+                 {"time_scale", o->time_scale}, {"verify", o->verify}, {"prefill", o->prefill},
+                 {"sharing", o->sharing}};
     if (o->arrival_rate || o->arrival_cv || o->prefix_share || o->fork_share)
         return false;
     size_t n = (size_t)snprintf(path, PATH_BYTES, "/v1/workloads");
@@ -331,7 +336,7 @@ static int run_workload(const struct command *c)
     if (c->argc == 1) {
         request.file = c->argv[0];
         if (o->count || o->seed || o->length_scale || o->time_scale || o->verify || o->prefill ||
-            o->arrival_rate || o->arrival_cv || o->prefix_share || o->fork_share)
+            o->arrival_rate || o->arrival_cv || o->prefix_share || o->fork_share || o->sharing)
             return usage("a workload file says it all: options belong to --shape and --trace");
     }
     if (request.file && access(request.file, R_OK) != 0) {
@@ -542,10 +547,12 @@ static bool parse_options(int argc, char **argv, struct options *o)
                                           {"arrival-cv", required_argument, NULL, 10},
                                           {"prefix-share", required_argument, NULL, 11},
                                           {"fork-share", required_argument, NULL, 12},
+                                          {"sharing", required_argument, NULL, 13},
                                           {NULL, 0, NULL, 0}};
     const char **const values[] = {&o->shape,        &o->trace,      &o->count,        &o->seed,
                                    &o->length_scale, &o->time_scale, &o->verify,       &o->prefill,
-                                   &o->arrival_rate, &o->arrival_cv, &o->prefix_share, &o->fork_share};
+                                   &o->arrival_rate, &o->arrival_cv, &o->prefix_share, &o->fork_share,
+                                   &o->sharing};
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
         if (c == 'u') {

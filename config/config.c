@@ -53,7 +53,7 @@ struct config_origin {
 
 const char *const config_kernel_names[] = {"auto", "paged_v1", "paged_v2", NULL};
 static const char *const admission_names[] = {"forecast", "optimistic", NULL};
-static const char *const sharing_names[] = {"auto", "on", "off", NULL};
+const char *const config_sharing_names[] = {"auto", "on", "off", NULL};
 
 #define AT(member) offsetof(struct config, member)
 
@@ -137,8 +137,8 @@ static const struct key keys[] = {
      "a step that takes longer is logged, one a second at most; 0: none is"},
     {"scheduler.admission", KIND_ENUM, AT(admission), 0, 0, "\"forecast\"", admission_names,
      "of workloads' sequences: forecast (never preempted) or optimistic"},
-    {"scheduler.sharing", KIND_ENUM, AT(sharing), 0, 0, "\"auto\"", sharing_names,
-     "whether rows whose tables begin alike read those blocks together: auto (where it saves time, as measured at start), on or off; the bits are the same"},
+    {"scheduler.sharing", KIND_ENUM, AT(sharing), 0, 0, "\"auto\"", config_sharing_names,
+     "whether rows whose tables begin alike read those blocks together: auto (where it saves time, as measured at start), on or off; a workload may say otherwise; the bits are the same"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
 };
 /* clang-format on */

@@ -69,7 +69,7 @@ struct config {
     uint32_t batch_window_us; /* that a client's rows wait for company */
     uint32_t slow_step_ms;    /* longer ones are logged; 0: none */
     enum admission admission; /* of the sequences of workloads */
-    enum sharing sharing;     /* of all queries */
+    enum sharing sharing;     /* of queries of clients, and of workloads that do not say otherwise */
     uint64_t host_blocks;     /* in host memory, to swap to */
     enum log_level log_level;
     struct config_origin *origins; /* owned: text and place of each key's value */
@@ -83,8 +83,8 @@ struct config_inputs {
     char *const *environment; /* as environ: "NAME=value", NULL-terminated */
 };
 
-/* Names of the kernels of the vllm layout, by enum attention_kernel; NULL-terminated. */
-extern const char *const config_kernel_names[];
+/* Names of the kernels of the vllm layout, by enum attention_kernel, and of enum sharing; NULL-terminated. */
+extern const char *const config_kernel_names[], *const config_sharing_names[];
 
 /* config_load(config, inputs, error): read every source and check the result. On success the caller
  * owns `config` and ends it with config_deinit(). Returns 0, or ATTND_INVALID with `error` filled and

@@ -14,7 +14,7 @@
 #ifndef SCHEDULER_WORKLOAD_H
 #define SCHEDULER_WORKLOAD_H
 
-#include "config/geometry.h"
+#include "config/config.h"
 #include "kernels/values.h"
 #include "scheduler/quantiles.h"
 
@@ -80,6 +80,7 @@ enum workload_state { WORKLOAD_RUNNING, WORKLOAD_VERIFYING, WORKLOAD_FINISHED, W
 struct workload_report {
     uint64_t id;
     enum workload_state state;
+    enum sharing sharing;                                     /* of its queries */
     uint32_t requests, sequences;                             /* in all */
     uint32_t arrived, waiting, running, finished;             /* sequences now */
     uint64_t tokens, tokens_done;                             /* to be decoded in all, and so far */

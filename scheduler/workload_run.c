@@ -778,7 +778,7 @@ static void enter_round(struct workload_run *d)
         f->table_rows[i] = r->row;
         for (; row < f->row_count && f->rows[row].w == r->w && f->rows[row].ordinal == r->ordinal; row++) {
             d->planner_rows[row] = (struct planner_row){
-                r->row, f->rows[row].position + 1, block_tables_version(d->tables, r->row), d->config->sharing};
+                r->row, f->rows[row].position + 1, block_tables_version(d->tables, r->row), report->sharing};
             d->q_source[row] = workload_query_source(r->w, r->ordinal);
         }
     }

@@ -761,6 +761,7 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
     json_uint(w, "id", r->id);
     json_string(w, "state", states[r->state]);
     json_double(w, "wall_s", round(r->wall_s * 1e3) / 1e3);
+    json_string(w, "sharing", config_sharing_names[r->sharing]);
     json_uint(w, "requests", r->requests);
     json_open(w, "sequences", '{');
     json_uint(w, "total", r->sequences);

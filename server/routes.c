@@ -443,7 +443,7 @@ bool routes_begun(struct http_exchange *x, void *cookie)
         http_problem(x, ATTND_BUSY, "as many workloads as may be are being posted");
         return false;
     }
-    bool ok = workload_parse_begin(x);
+    bool ok = workload_parse_begin(x, daemon->config);
     daemon->uploads += x->upload != NULL;
     return ok;
 }

@@ -27,11 +27,9 @@ static const double ARRIVAL_S_MAX = 1e7, SCALE_MAX = 1e4, RATE_MAX = 1e6;
 struct options {
     int64_t seed, verify_rows, count;
     bool attend_prompt;
+    enum sharing sharing;
     struct workload_shaping shaping;
 };
-
-static const struct options default_options = {
-    .seed = 1, .count = WORKLOAD_REQUESTS_MAX, .shaping = {.length_scale = 1, .time_scale = 1}};
 
 /* A trace on its way in. */
 struct trace_reader {
@@ -54,6 +52,39 @@ static int refuse(struct http_exchange *x, int status, const char *what)
     return status;
 }
 
+/* What counts where nothing is said. */
+static struct options default_options(const struct config *config)
+{
+    return (struct options){.seed = 1,
+                            .count = WORKLOAD_REQUESTS_MAX,
+                            .sharing = config->sharing,
+                            .shaping = {.length_scale = 1, .time_scale = 1}};
+}
+
+/* An empty workload with these options; NULL without memory. */
+static struct workload *make_workload(const struct options *o)
+{
+    struct workload *w = workload_create((uint64_t)o->seed);
+    if (w) {
+        w->verify_rows = (uint32_t)o->verify_rows;
+        w->attend_prompt = o->attend_prompt;
+        w->report.sharing = o->sharing;
+    }
+    return w;
+}
+
+/* The value of enum sharing that a text names; false if there is none. */
+static bool read_sharing(struct http_text text, enum sharing *sharing)
+{
+    int i = 0;
+    while (config_sharing_names[i] && !http_text_is(text, config_sharing_names[i]))
+        i++;
+    if (!config_sharing_names[i])
+        return false;
+    *sharing = (enum sharing)i;
+    return true;
+}
+
 /* ---- JSON ---------------------------------------------------------------------------------------- */
 
 static int read_options(struct http_exchange *x, const cJSON *tree, struct options *o)
@@ -66,6 +97,7 @@ static int read_options(struct http_exchange *x, const cJSON *tree, struct optio
                 *p = cJSON_GetObjectItemCaseSensitive(tree, "prefix_share"),
                 *f = cJSON_GetObjectItemCaseSensitive(tree, "fork_share"),
                 *prefill = cJSON_GetObjectItemCaseSensitive(tree, "prefill"),
+                *sharing = cJSON_GetObjectItemCaseSensitive(tree, "sharing"),
                 *returns = cJSON_GetObjectItemCaseSensitive(tree, "return");
     struct workload_shaping *s = &o->shaping;
     int64_t prefix_length = 0, fork_at = 0, fork_count = 1;
@@ -92,6 +124,9 @@ static int read_options(struct http_exchange *x, const cJSON *tree, struct optio
     if (prefill && (!cJSON_IsString(prefill) || (strcmp(prefill->valuestring, "append") != 0 &&
                                                  strcmp(prefill->valuestring, "attend") != 0)))
         return member_wrong(x, "", "prefill", "wants \"append\" or \"attend\"");
+    const char *word = cJSON_IsString(sharing) ? sharing->valuestring : "";
+    if (sharing && !read_sharing((struct http_text){word, strlen(word)}, &o->sharing))
+        return member_wrong(x, "", "sharing", "wants \"auto\", \"on\" or \"off\"");
     if (returns && (!cJSON_IsString(returns) || strcmp(returns->valuestring, "digest") != 0))
         return member_wrong(x, "", "return", "wants \"digest\"; \"outputs\" is not built yet");
     s->prefix_length = (uint32_t)prefix_length;
@@ -237,22 +272,20 @@ static int read_requests(struct http_exchange *x, const cJSON *tree, struct work
     return rc == 0 ? 0 : refuse(x, rc, text);
 }
 
-static int parse_json(struct http_exchange *x, struct workload **workload)
+static int parse_json(struct http_exchange *x, const struct config *config, struct workload **workload)
 {
     static const char *const names[] = {"seed",       "sequences",    "shape",      "trace",   "count",
                                         "arrival",    "verify",       "return",     "prefill", "length_scale",
-                                        "time_scale", "prefix_share", "fork_share", NULL};
+                                        "time_scale", "prefix_share", "fork_share", "sharing", NULL};
     cJSON *tree;
-    struct options options = default_options;
+    struct options options = default_options(config);
     struct workload_builder builder;
     int rc = body_open(x, names, &tree);
     if (rc == 0)
         rc = read_options(x, tree, &options);
-    if (rc == 0 && !(*workload = workload_create((uint64_t)options.seed)))
+    if (rc == 0 && !(*workload = make_workload(&options)))
         rc = refuse(x, ATTND_NO_MEMORY, "");
     if (rc == 0) {
-        (*workload)->verify_rows = (uint32_t)options.verify_rows;
-        (*workload)->attend_prompt = options.attend_prompt;
         workload_builder_init(&builder, *workload, &options.shaping);
         rc = read_requests(x, tree, &builder);
         workload_builder_deinit(&builder);
@@ -411,13 +444,15 @@ static int read_query(struct http_exchange *x, struct options *o)
             i++;
         if (i < sizeof known / sizeof known[0])
             continue;
+        struct http_text value;
         if (http_text_is(text, "prefill=attend"))
             o->attend_prompt = true;
-        else if (!http_text_is(text, "prefill=append"))
+        else if (!http_text_is(text, "prefill=append") &&
+                 !(query_is(text, "sharing", &value) && read_sharing(value, &o->sharing)))
             return query_refuse(x, text,
                                 "wants seed, verify, count, length_scale, time_scale, prefix_fraction, "
-                                "prefix_length, fork_fraction, fork_at or fork_count with a number, or "
-                                "prefill=attend");
+                                "prefix_length, fork_fraction, fork_at or fork_count with a number, "
+                                "prefill=attend, or sharing=auto, on or off");
     }
     o->seed = (int64_t)seed;
     o->verify_rows = (int64_t)verify;
@@ -428,16 +463,16 @@ static int read_query(struct http_exchange *x, struct options *o)
     return 0;
 }
 
-bool workload_parse_begin(struct http_exchange *x)
+bool workload_parse_begin(struct http_exchange *x, const struct config *config)
 {
     bool csv = body_is_type(x->body_type, "text/csv");
     if (!csv && !body_is_type(x->body_type, "application/x-ndjson"))
         return true;
-    struct options options = default_options;
+    struct options options = default_options(config);
     if (read_query(x, &options) != 0)
         return false;
     struct trace_reader *t = calloc(1, sizeof *t);
-    struct workload *w = workload_create((uint64_t)options.seed);
+    struct workload *w = make_workload(&options);
     if (!t || !w) {
         free(t);
         workload_destroy(w);
@@ -447,8 +482,6 @@ bool workload_parse_begin(struct http_exchange *x)
     t->options = options;
     t->json = !csv;
     t->workload = w;
-    w->verify_rows = (uint32_t)options.verify_rows;
-    w->attend_prompt = options.attend_prompt;
     workload_builder_init(&t->builder, w, &options.shaping);
     x->upload = t;
     x->sink = read_trace;
@@ -484,7 +517,7 @@ int workload_parse(struct http_exchange *x, struct request *request, const struc
 {
     struct workload *w = NULL;
     char reason[WORKLOAD_REASON_BYTES];
-    int rc = x->upload ? finish_trace(x, &w) : parse_json(x, &w);
+    int rc = x->upload ? finish_trace(x, &w) : parse_json(x, config, &w);
     if (rc == 0) {
         rc = workload_close(w, &config->geometry, (uint32_t)config->pool_blocks,
                             config->limits.sequences < config->step_rows_max ? config->limits.sequences

@@ -11,7 +11,7 @@ enum { TRACE_BYTES_MAX = 64 << 20 };
 
 /* workload_parse_begin: the head of such a request is there. A trace gets a reader as x->upload and a
  * sink; false with the answer already a problem when its parameters are wrong. */
-bool workload_parse_begin(struct http_exchange *x);
+bool workload_parse_begin(struct http_exchange *x, const struct config *config);
 
 /* workload_parse_drop: free the reader of an upload that will not be finished. */
 void workload_parse_drop(struct http_exchange *x);

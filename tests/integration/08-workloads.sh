@@ -32,9 +32,6 @@ expect 'and is right' true "$(jq .verify.ok <<<"$report")"
 expect '/stats has the latest steps, and the time that reading takes at the roof' '[true,true,true]' \
     "$(curl -s "$URL/stats" | jq -c '.scheduler.latest | [.bytes_read > 0, .ideal_seconds < .seconds, (.roof_fraction - .ideal_seconds / .seconds | fabs < 0.001)]')"
 expect 'and /metrics their share' 1 "$(curl -s "$URL/metrics" | grep -c '^attnd_latest_roof_fraction [0-9]')"
-family='{"seed":2,"sequences":[{"count":4,"prompt":600,"decode":3,"prefix":{"id":1,"length":560}}],"verify":{"rows":8}}'
-report=$(run "$family")
-family_digest=$(jq .digest <<<"$report")
 
 # Forks: three children leave at token 42, in the middle of a block, and go on with tokens of their own.
 forked='{"seed":1,"sequences":[{"count":4,"prompt":40,"decode":20,"fork":{"at":42,"count":3}}],"verify":{"rows":100}}'
@@ -171,18 +168,6 @@ again 'small steps' ".steps > $steps" --set scheduler.step_rows_max=32
 again "steps of little time" ".steps > $steps" --set scheduler.step_us_max=50
 again 'one thread' '.steps > 0' --set backend.threads=1
 again 'in other blocks' '.steps > 0' --set geometry.block_size=32 --set geometry.layout=nhd
-
-# Without sharing every row reads its own blocks, though they are the same: more bytes, the same bits.
-start_daemon "${geometry[@]}" --set pool.blocks=40000 --set scheduler.sharing=on
-report=$(run "$family")
-expect 'whatever sharing costs, the same digest' "$family_digest" "$(jq .digest <<<"$report")"
-family_bytes=$(jq .bytes_read <<<"$report")
-stop_daemon
-start_daemon "${geometry[@]}" --set pool.blocks=40000 --set scheduler.sharing=off
-report=$(run "$family")
-expect 'without sharing the same digest' "$family_digest" "$(jq .digest <<<"$report")"
-expect 'for more bytes' true "$(jq --argjson b "$family_bytes" '.bytes_read > 1.2 * $b' <<<"$report")"
-stop_daemon
 
 # Attended prompts under pressure: rows of cached tokens are computed all the same.
 start_daemon "${geometry[@]}" --set pool.blocks=60 --set scheduler.admission=optimistic --set scheduler.step_rows_max=16

@@ -17,9 +17,10 @@ expect 'what the daemon refuses is said' '1 attnctl: 404 not_found: there is no 
 
 report=$(ctl --json run --shape azure-code --count 30 --length-scale 0.02 --verify 16 --prefix-share 0.5:16 --fork-share 0.5:2)
 expect 'a shape is run and verified' '0 finished true' "$? $(jq -r '"\(.state) \(.verify.ok)"' <<<"$report")"
+expect 'as it says, on what it shares' on "$(ctl --json run --shape azure-code --count 1 --length-scale 0.01 --sharing on | jq -r .sharing)"
 expect 'as a table too' ok "$(ctl run --shape azure-code --count 3 --length-scale 0.02 --verify 4 | sed -n 's/^  verified.*: //p')"
 printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,37,4\n' >"$WORK/t.csv"
-expect 'a trace' 4 "$(ctl --json run --trace "$WORK/t.csv" | jq .tokens.done)"
+expect 'a trace' '4 off' "$(ctl --json run --trace "$WORK/t.csv" --sharing off | jq -r '"\(.tokens.done) \(.sharing)"')"
 echo '{"sequences":[{"prompt":9,"decode":3}]}' >"$WORK/w.json"
 expect 'a file' 3 "$(ctl --json run "$WORK/w.json" | jq .tokens.done)"
 ctl run "$WORK/none.json"

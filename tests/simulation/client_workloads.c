@@ -87,6 +87,7 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct request *req
     struct workload *w = s < workloads + SIM_WORKLOADS ? workload_create(sim_mix(*random)) : NULL;
     if (!w)
         return NULL;
+    w->report.sharing = symbolic_sharing(w->seed);
     w->attend_prompt = sim_chance(random, 3);
     w->verify_rows = sim_chance(random, 4) ? 2 : 0;
     int rc = 0;
@@ -101,10 +102,10 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct request *req
         return NULL;
     }
     for (uint32_t i = 0; i < w->request_count; i++)
-        sim_note("request: at %.6f prompt %u decode %u fork at %u of %u priority %d%s",
+        sim_note("request: at %.6f prompt %u decode %u fork at %u of %u priority %d sharing %s%s",
                  w->requests[i].arrival_s, w->requests[i].prompt, w->requests[i].decode,
                  w->requests[i].fork_at, w->requests[i].forks, w->requests[i].priority,
-                 w->attend_prompt ? " attended" : "");
+                 config_sharing_names[w->report.sharing], w->attend_prompt ? " attended" : "");
     *s = (struct sim_workload){.used = true, .tokens = w->report.tokens, .sequences = w->report.sequences};
     predict(w, s);
     request->workload.workload = w;

@@ -52,12 +52,19 @@ struct settings {
     uint32_t count;
 };
 
-static void set(struct settings *s, const char *key, uint32_t value)
+static void set_text(struct settings *s, const char *key, const char *value)
 {
-    snprintf(s->text[s->count], SETTING_BYTES, "%s=%u", key, value);
+    snprintf(s->text[s->count], SETTING_BYTES, "%s=%s", key, value);
     s->list[s->count] = s->text[s->count];
     s->count++;
     sim_note("%s", s->list[s->count - 1]);
+}
+
+static void set(struct settings *s, const char *key, uint32_t value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%u", value);
+    set_text(s, key, text);
 }
 
 static void choose_geometry(struct settings *s)
@@ -90,7 +97,7 @@ static void choose_limits(struct settings *s)
     set(s, "scheduler.batch_window_us", one_of(windows, 4));
     set(s, "scheduler.slow_step_ms", 0);
     s->list[s->count++] = below(2) ? "scheduler.admission=optimistic" : "scheduler.admission=forecast";
-    s->list[s->count++] = below(2) ? "scheduler.sharing=on" : "scheduler.sharing=off";
+    set_text(s, "scheduler.sharing", config_sharing_names[below(3)]);
 }
 
 static void make_config(void)

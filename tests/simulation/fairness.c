@@ -249,6 +249,7 @@ static void make_workload(uint32_t at)
     bool both = fair.workload_count > 1; /* then a round of each is to be worth more than a common one */
     uint32_t sequences = both ? 8 + below(9) : 2;
     int rc = w ? 0 : ATTND_NO_MEMORY;
+    w->report.sharing = symbolic_sharing(w->seed);
     symbolic_meters[CLIENTS_MOST + at].seed = w->seed;
     for (uint32_t i = 0; rc == 0 && i < sequences; i++)
         rc = workload_add(w, &r, NULL, 0, reason);

@@ -50,6 +50,8 @@ enum {
     XX(self_tests_failed, "self-tests that failed")                                                          \
     XX(asked_meanwhile, "questions asked in the middle of a turn")                                           \
     XX(compared, "requests whose comparisons took a step")                                                   \
+    XX(together, "items of several queries")                                                                 \
+    XX(mixed, "passes of which some queries read alone")                                                     \
     XX(segments, "slices of segments")                                                                       \
     XX(cut_layers, "slices of a layer of a workload's round")                                                \
     XX(cancelled, "requests whose client has gone before they ran")                                          \

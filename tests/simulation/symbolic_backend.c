@@ -103,6 +103,11 @@ uint64_t symbolic_generated(struct value_source source, uint32_t position, uint3
     return sim_mix(sim_mix(source.seed ^ sim_mix(source.content)) ^ place) | 1;
 }
 
+enum sharing symbolic_sharing(uint64_t seed)
+{
+    return (enum sharing)(seed % (SHARING_OFF + 1));
+}
+
 struct symbolic_row symbolic_output(uint64_t q, uint64_t sum, uint32_t keys)
 {
     uint64_t word = sim_mix(q + sum);
@@ -293,6 +298,32 @@ static void meter(const struct symbolic_backend *b, const struct pending *p,
     m->ticket = p->ticket;
 }
 
+/* Whether a query of a pass reads alone. */
+static bool reads_alone(const struct attention_pass *pass, uint32_t row)
+{
+    enum sharing sharing = pass->rows ? sim.config.sharing : symbolic_sharing(pass->q_source[row].seed);
+    return sharing == SHARING_OFF;
+}
+
+static void check_sharing(const struct pending *p, const struct attention_pass *pass)
+{
+    const struct plan *plan = pass->plan;
+    uint32_t alone = 0;
+    for (uint32_t row = 0; row < plan->row_count; row++)
+        alone += reads_alone(pass, row);
+    sim.seen.mixed += alone > 0 && alone < plan->row_count;
+    for (uint32_t i = 0; i < plan->item_count; i++) {
+        const struct plan_item *item = &plan->items[i];
+        const uint32_t *rows = plan->item_rows + item->first_row;
+        sim.seen.together += item->rows > 1;
+        for (uint32_t r = 0; item->rows > 1 && r < item->rows; r++) {
+            if (reads_alone(pass, rows[r]))
+                sim_fail("step %llu: query %u reads alone, and an item has it and %u others",
+                         (unsigned long long)p->ticket, rows[r], item->rows - 1);
+        }
+    }
+}
+
 static void run_items(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
 {
     const struct plan *plan = pass->plan;
@@ -341,6 +372,7 @@ static void run_pass(struct symbolic_backend *b, const struct pending *p, const 
         if (fault)
             sim_fail("step %llu: %s", (unsigned long long)p->ticket, fault);
     }
+    check_sharing(p, pass);
     run_items(b, p, pass);
     run_merges(b, p, pass);
 }

@@ -7,6 +7,7 @@
 #ifndef TESTS_SIMULATION_SYMBOLIC_BACKEND_H
 #define TESTS_SIMULATION_SYMBOLIC_BACKEND_H
 
+#include "config/config.h"
 #include "kernels/attention.h"
 
 enum {
@@ -71,6 +72,10 @@ struct symbolic_row symbolic_v(uint64_t tag);
 /* The tag of a generated row. */
 uint64_t symbolic_generated(struct value_source source, uint32_t position, uint32_t layer,
                             enum values_tensor tensor);
+
+/* symbolic_sharing: what a workload with this seed says. Of its queries, and of those of clients, the ones that read
+ * alone must be in items by themselves. */
+enum sharing symbolic_sharing(uint64_t seed);
 
 /* The output of a row: `sum` of the terms of the `keys` tokens that it sees. */
 struct symbolic_row symbolic_output(uint64_t q, uint64_t sum, uint32_t keys);
