@@ -21,7 +21,8 @@
  * request waits, and so does every later one that needs blocks.
  *
  * Forks and truncates of a sequence that has requests queued wait behind them, and so does a batch that has
- * some; leases wait for blocks. They are done while the step is formed and compute nothing. */
+ * some; leases wait for blocks. They are done while the step is formed and compute nothing; those for which its
+ * budget has no time (budget.h) are done with the next one. */
 #include "scheduler/client_queue.h"
 
 #include "scheduler/client_slices.h"
@@ -732,13 +733,20 @@ static bool is_small(const struct client_queue *c, const struct request *request
                                   policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
 }
 
+/* Whether there is time for a request that the step carries out and that computes nothing; others take none now. */
+static bool is_time_for(const struct client_queue *c, const struct request *request)
+{
+    return waits_for_step(request) || budget_allows(&c->o.state->waiting);
+}
+
 /* Whether a small request finds place in the step. */
 static bool small_fits(const struct client_queue *c, const struct request *request)
 {
     const struct engine_state *state = c->o.state;
     double us = request->queued.estimate_us, left_us = state->step_us_max - step_us(c->step);
     bool fits = us <= left_us || !c->takes_part;
-    return fits && (!has_rows(request) || client_slices_fit(state, c->step, request));
+    return fits && is_time_for(c, request) &&
+           (!has_rows(request) || client_slices_fit(state, c->step, request));
 }
 
 /* Whether a request may begin to go into steps in slices. */
@@ -761,6 +769,7 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->short_of_blocks = c->takes_part = c->early = false;
     c->in_step[step_slot(step)] = (struct request_list){0};
     turns_begin(c->turns);
+    budget_begin(&c->o.state->waiting);
 }
 
 /* Stop those requests that are in slices and too late; the others may have more. */
@@ -864,9 +873,10 @@ static void take_bulk(struct client_queue *c, struct request *request, double sl
                       bool any)
 {
     double us = request->queued.estimate_us;
-    bool small = is_small(c, request),
-         fits = !has_rows(request) || (client_slices_go_whole(c->o.state, request) &&
-                                       client_slices_fit(c->o.state, c->step, request));
+    bool small = is_small(c, request), fits = has_rows(request)
+                                                  ? client_slices_go_whole(c->o.state, request) &&
+                                                        client_slices_fit(c->o.state, c->step, request)
+                                                  : is_time_for(c, request);
     c->whole = small || (us <= slice_us && fits);
     if (small ? fits && (us <= room_us || any) : c->whole || may_be_cut(c, request))
         (void)take_turn(c, request);

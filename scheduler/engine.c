@@ -6,8 +6,9 @@
  *                                     workload_run.c   > step.c -> planner -> backend
  *   take   <- notify  <=== ring ===   completed when their step retires
  *
- * A turn retires the steps that the backend has done, takes as many requests from the ring as were there
- * when it began, forms a step of what clients and workloads have to compute, and submits it. While steps
+ * A turn retires the steps that the backend has done, takes requests from the ring, at most as many as were there
+ * when it began and only as long as its budget lasts (budget.h), forms a step of what clients and workloads have
+ * to compute, and submits it. While steps
  * are in flight turns follow each other, so a question never waits for the device. Requests on one sequence
  * keep their order; only a delete ends the queued requests on its sequence instead. */
 #include "scheduler/engine.h"
@@ -40,6 +41,7 @@
 
 enum {
     ALIGNMENT = 64,
+    BUDGETS = 4,         /* each a fourth of scheduler.step_us_shared */
     CPU_STEP_US = 20000, /* scheduler.step_us_max and step_us_shared */
     CPU_SHARED_US = 2000,
     DEVICE_STEP_US = 4000,
@@ -152,12 +154,13 @@ static void handle(struct engine *e, struct request *request)
     }
 }
 
-/* Handle the requests that are in the ring now; those that come meanwhile have their turn later, so that
- * steps are formed however many come. */
+/* Handle the requests that are in the ring now, as many as there is time for; the others and those that come
+ * meanwhile have their turn later, so that steps are formed however many come and however long they take. */
 static bool take_requests(struct engine *e)
 {
     uint32_t n = ring_count(&e->to_engine);
-    for (uint32_t i = 0; i < n; i++) {
+    budget_begin(&e->state.taking);
+    for (uint32_t i = 0; i < n && budget_allows(&e->state.taking); i++) {
         handle(e, ring_take(&e->to_engine));
         check_invariants(e);
     }
@@ -546,6 +549,8 @@ static void set_bounds(struct engine *e)
                               : on_device       ? DEVICE_SHARED_US
                                                 : CPU_SHARED_US;
     e->state.step_us_shared = fmin(e->state.step_us_shared, e->state.step_us_max);
+    e->state.taking = e->state.waiting =
+        (struct budget){.clock = e->o.clock, .cookie = e->o.cookie, .us = e->state.step_us_shared / BUDGETS};
 }
 
 int engine_create(const struct engine_options *options, struct engine **result,

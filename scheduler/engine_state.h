@@ -5,6 +5,7 @@
 #define SCHEDULER_ENGINE_STATE_H
 
 #include "config/model_constants.h"
+#include "scheduler/budget.h"
 #include "scheduler/prompts.h"
 #include "scheduler/requests.h"
 #include "scheduler/sequences.h"
@@ -25,6 +26,8 @@ struct engine_state {
     bool stopping;                      /* only what was queued is computed, and waits for no company */
     bool failed;                        /* the backend has */
     double step_us_max, step_us_shared; /* scheduler.step_us_max and step_us_shared, as the backend is */
+    struct budget taking;               /* requests from the ring: engine.c, */
+    struct budget waiting;              /* and those that a step carries out: client_queue.c */
     struct client_queue *clients;
     struct workload_run *workloads;
     struct steps *steps;              /* step.c: backend, tables, steps in flight */

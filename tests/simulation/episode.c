@@ -4,7 +4,8 @@
  *
  * Time is virtual. After a turn that did something a microsecond or so passes; otherwise time jumps to
  * whatever comes first: the end of a step, the end of the engine's idle time, the next client. When none
- * of them ever comes and a request is under way, it waits for ever. */
+ * of them ever comes and a request is under way, it waits for ever. Within a turn time passes when the engine
+ * looks at the clock, which it does before each request that no step computes. */
 #include "tests/simulation/episode.h"
 
 #include "config/log.h"
@@ -20,9 +21,12 @@ enum {
     SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
-    LOOK_TURNS = 64, /* between two looks for requests that wait too long */
-    LONG = 25,       /* one seed in so many has long sequences, */
-    LONGER = 10      /* and in those requests may wait so many times as long */
+    LOOK_TURNS = 64,  /* between two looks for requests that wait too long */
+    BUDGETS = 2,      /* a turn has, for requests that no step computes, */
+    BUDGET_PART = 4,  /* each such a part of scheduler.step_us_shared, */
+    SHARED_US = 2000, /* which is so much, or less */
+    LONG = 25,        /* one seed in so many has long sequences, */
+    LONGER = 10       /* and in those requests may wait so many times as long */
 };
 
 static const double WAIT_S_MOST = 120;
@@ -30,6 +34,8 @@ static const double WAIT_S_MOST = 120;
 static struct {
     uint64_t random;
     uint32_t spins;
+    uint32_t look_us; /* that a look at the clock within a turn may take */
+    bool in_turn;
 } episode;
 
 static uint32_t below(uint32_t n)
@@ -127,13 +133,18 @@ static void choose_conduct(uint64_t actions)
 
 static void notice(void *cookie)
 {
+    bool in_turn = episode.in_turn;
     (void)cookie;
+    episode.in_turn = false;
     clients_notice();
+    episode.in_turn = in_turn;
 }
 
 static double virtual_clock(void *cookie)
 {
     (void)cookie;
+    if (episode.in_turn && episode.look_us)
+        sim.now_s += 1e-6 * (1 + below(episode.look_us));
     return sim.now_s;
 }
 
@@ -202,11 +213,27 @@ static bool jump(void)
     return !isinf(next);
 }
 
+/* A turn of the engine, which is bounded however many requests there are: each budget may be overdrawn by the first
+ * request and by the last. */
+static bool turn_engine(void)
+{
+    double began_s = sim.now_s, most_us = sim.config.step_us_max;
+    double budget_us = (most_us > 0 && most_us < SHARED_US ? most_us : SHARED_US) / BUDGET_PART;
+    episode.in_turn = true;
+    bool worked = engine_turn(sim.engine, sim.now_s);
+    episode.in_turn = false;
+    double us = (sim.now_s - began_s) * 1e6;
+    sim.seen.budgets_spent += us > budget_us + episode.look_us;
+    if (us > BUDGETS * (budget_us + 2.0 * episode.look_us))
+        sim_fail("requests took %.1f us of a turn, and its budgets are %.1f us each", us, budget_us);
+    return worked;
+}
+
 /* One turn; false: nothing is to be done any more. */
 static bool turn(void)
 {
     clients_act();
-    bool worked = engine_turn(sim.engine, sim.now_s);
+    bool worked = turn_engine();
     worked |= clients_take() > 0;
     if (++sim.seen.turns % LOOK_TURNS == 0)
         check_waits();
@@ -328,6 +355,7 @@ bool episode_run(uint64_t seed, uint64_t actions)
     sim.fault[0] = '\0';
     episode.random = sim_mix(seed);
     episode.spins = 0;
+    episode.in_turn = false;
     log_init(LOG_ERROR); /* the history says more */
     memset(symbolic_meters, 0, sizeof symbolic_meters);
     if (setjmp(sim.failed))
@@ -336,7 +364,9 @@ bool episode_run(uint64_t seed, uint64_t actions)
         fairness_run(seed);
         return true;
     }
+    static const uint32_t look_us[] = {0, 0, 5, 100};
     sim.long_sequences = below(LONG) == 0;
+    episode.look_us = one_of(look_us, 4);
     make_config();
     choose_conduct(actions);
     make_engine();

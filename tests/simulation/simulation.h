@@ -48,6 +48,7 @@ enum {
     XX(merges, "states merged")                                                                              \
     XX(self_tests, "self-tests")                                                                             \
     XX(self_tests_failed, "self-tests that failed")                                                          \
+    XX(budgets_spent, "turns that had no time for another request")                                          \
     XX(asked_meanwhile, "questions asked in the middle of a turn")                                           \
     XX(compared, "requests whose comparisons took a step")                                                   \
     XX(together, "items of several queries")                                                                 \
