@@ -1052,6 +1052,11 @@ bool block_tables_in_flight(const struct block_tables *t, uint32_t row)
     return live_row(t, row)->last_step > block_pool_retired(t->pool);
 }
 
+uint64_t block_tables_last_step(const struct block_tables *t, uint32_t row)
+{
+    return live_row(t, row)->last_step;
+}
+
 uint32_t block_tables_version(const struct block_tables *t, uint32_t row)
 {
     return t->version[row];

@@ -189,8 +189,10 @@ struct block_table_view block_tables_view(const struct block_tables *tables, uin
 /* block_tables_shared: blocks of a resident row that have more than one reference. O(blocks). */
 uint32_t block_tables_shared(const struct block_tables *tables, uint32_t row);
 
-/* block_tables_in_flight: whether a step that is not retired reads or writes the row. */
+/* block_tables_in_flight: whether a step that is not retired reads or writes the row. _last_step: the newest one that
+ * does or did. */
 bool block_tables_in_flight(const struct block_tables *tables, uint32_t row);
+uint64_t block_tables_last_step(const struct block_tables *tables, uint32_t row);
 
 /* block_tables_version: changes whenever an entry that the row had is replaced or given back; growth
  * does not count. */

@@ -459,6 +459,7 @@ static int bring_in(struct client_queue *c, const struct reserve_request *writes
         assert(rc == 0); /* make_room() has seen to it */
         (void)rc;
         swapping_note(c->o.state->swapping, row);
+        inspect_note_state(c->o.state, row);
         result = WAIT;
     }
     return result;
@@ -627,12 +628,15 @@ static bool is_behind(struct client_queue *c, const struct request *request)
 static void count_queued(struct client_queue *c, const struct request *request, int32_t by)
 {
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
-        struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        if (s && (by > 0 || s->queued > 0)) /* it may be newer than the request */
+        uint32_t row = sequences_find(c->o.state->sequences, request->queued.on[i].id);
+        if (row == NO_ROW)
+            continue;
+        struct sequence *s = sequences_at(c->o.state->sequences, row);
+        if (by > 0 || s->queued > 0) /* it may be newer than the request */
             s->queued += (uint32_t)by;
-        if (s && s->queued == 0 && c->o.state->config->host_blocks)
-            swapping_note_idle(c->o.state->swapping,
-                               sequences_find(c->o.state->sequences, request->queued.on[i].id));
+        inspect_note_state(c->o.state, row);
+        if (s->queued == 0 && c->o.state->config->host_blocks)
+            swapping_note_idle(c->o.state->swapping, row);
     }
 }
 

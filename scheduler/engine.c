@@ -18,6 +18,7 @@
 #include "config/model_constants.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/ring.h"
@@ -106,8 +107,7 @@ static struct block_tables *tables_of(const struct engine *e)
 static void check_invariants(struct engine *e)
 {
 #if ATTND_CHECK >= 3
-    const char *fault = block_tables_fault(tables_of(e));
-    fault = fault ? fault : reservation_fault(&e->state);
+    const char *fault = inspect_fault(&e->state);
     if (fault) {
         log_line(LOG_ERROR, "broken invariant: %s", fault);
         abort();

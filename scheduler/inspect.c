@@ -41,6 +41,15 @@ static enum sequence_state state_of(const struct engine_state *state, uint32_t r
     return block_tables_in_flight(tables, row) ? SEQUENCE_RUNNING : SEQUENCE_IDLE;
 }
 
+void inspect_note_state(struct engine_state *state, uint32_t row)
+{
+    const struct sequence *s = sequences_at(state->sequences, row);
+    if (!s->lease)
+        sequences_note_state(state->sequences, row, state_of(state, row),
+                             s->workload ? SEQUENCE_RUNS_ON
+                                         : block_tables_last_step(step_tables(state->steps), row));
+}
+
 void inspect_view(const struct engine_state *state, uint32_t row, struct sequence_view *view)
 {
     const struct sequence *s = sequences_at(state->sequences, row);
@@ -132,14 +141,18 @@ int inspect_blocks(struct engine_state *state, struct request *request)
     return 0;
 }
 
-/* One page of sequences, by row. */
+/* One page of sequences, by row; of a few wanted ones among many perhaps a short one, or an empty one. */
 int inspect_list(struct engine_state *state, struct request *request)
 {
     struct request_page *page = &request->list.page;
     struct request_shown *shown = &request->list.shown;
     shown->views = request_alloc(request, page->limit, sizeof *shown->views);
-    for (uint32_t row = (uint32_t)page->cursor; shown->views && row < state->config->limits.sequences;
-         row++) {
+    uint32_t first = (uint32_t)page->cursor, rows = state->config->limits.sequences;
+    for (uint32_t row = first; shown->views && row < rows; row++) {
+        if (row - first == REQUEST_ROWS_MAX) {
+            page->next = row;
+            break;
+        }
         const struct sequence *s = sequences_at(state->sequences, row);
         if (s->id == 0 || s->lease != request->of_leases ||
             (page->filter.on && state_of(state, row) != page->filter.state))
@@ -169,11 +182,8 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .leased_blocks = state->leased_blocks,
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
-    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
-        const struct sequence *s = sequences_at(state->sequences, row);
-        if (s->id && !s->lease)
-            stats->states[state_of(state, row)]++;
-    }
+    sequences_count(state->sequences, block_pool_retired(block_tables_pool(step_tables(state->steps))),
+                    stats->states);
     return inspect_list(state, request);
 }
 
@@ -218,9 +228,29 @@ int inspect_pool(struct engine_state *state, struct request *request)
     return 0;
 }
 
-int inspect_audit(struct engine_state *state, struct request *request)
+/* Whether the states that were noted are those of the sequences. */
+static const char *states_fault(const struct engine_state *state)
+{
+    uint64_t retired = block_pool_retired(block_tables_pool(step_tables(state->steps)));
+    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
+        const struct sequence *s = sequences_at(state->sequences, row);
+        if (s->id && s->noted == s->lease)
+            return "S1: a sequence is not counted by its state, or a lease is";
+        if (s->noted && s->id && sequences_state(state->sequences, row, retired) != state_of(state, row))
+            return "S1: a sequence is in another state than it is counted by";
+    }
+    return sequences_fault(state->sequences);
+}
+
+const char *inspect_fault(const struct engine_state *state)
 {
     const char *fault = block_tables_fault(step_tables(state->steps));
-    request->check.fault = fault ? fault : reservation_fault(state);
+    fault = fault ? fault : reservation_fault(state);
+    return fault ? fault : states_fault(state);
+}
+
+int inspect_audit(struct engine_state *state, struct request *request)
+{
+    request->check.fault = inspect_fault(state);
     return 0;
 }

@@ -19,6 +19,13 @@ bool inspect_show(const struct engine_state *state, struct request *request, str
 int inspect_show_one(const struct engine_state *state, struct request *request, struct request_shown *shown,
                      uint32_t row);
 
+/* inspect_note_state: something has changed on which a sequence's state depends: its requests, whether it is swapped
+ * out, the steps in which it takes part; it keeps the counts of /stats. */
+void inspect_note_state(struct engine_state *state, uint32_t row);
+
+/* inspect_fault: the first broken invariant as a constant sentence, NULL if all hold. */
+const char *inspect_fault(const struct engine_state *state);
+
 /* inspect_view: a sequence without its blocks. */
 void inspect_view(const struct engine_state *state, uint32_t row, struct sequence_view *view);
 

@@ -29,7 +29,8 @@ enum {
     REQUEST_TENSORS_MAX = 8,       /* blocks of staging memory */
     REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
     REQUEST_IDS_MAX = 100000,      /* block ids in one answer */
-    REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page */
+    REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page, */
+    REQUEST_ROWS_MAX = 16384,      /* or rows of sequences */
     REQUEST_TABLE_MAX = 20000,     /* blocks of one table in one answer, with their fill and references */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,

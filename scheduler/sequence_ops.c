@@ -35,6 +35,7 @@ static void note(struct engine_state *state, uint32_t row)
 {
     reservation_note(state, row);
     swapping_note(state->swapping, row);
+    inspect_note_state(state, row);
 }
 
 /* A row that shares what is cached of the request's first `tokens` tokens, under its salt. */

@@ -1,7 +1,13 @@
 /* sequences.c - see sequences.h.
  *
  * Open addressing with linear probing, at most half full; removal shifts entries back, as in
- * allocator/prefix_index.c. */
+ * allocator/prefix_index.c.
+ *
+ * States are counted where they are noted. That a step retires is noted of no sequence: those that run until a step
+ * are counted by its number, and are idle once it has retired:
+ *
+ *     noted    idle 7   queued 2   swapped 0   run on 3   run until step 41: 4, step 42: 1
+ *     count, when 41 has retired:   idle 11   queued 2   running 4 */
 #include "scheduler/sequences.h"
 
 #include <assert.h>
@@ -10,7 +16,8 @@
 
 enum {
     DEPARTURES = 4096,
-    CHOSEN_RANGES = 256 /* of ids that clients chose, remembered one by one */
+    CHOSEN_RANGES = 256, /* of ids that clients chose, remembered one by one */
+    COUNTERS = SEQUENCE_STATES + STEPS_IN_FLIGHT_MAX
 };
 
 /* Ids first..last. */
@@ -19,6 +26,7 @@ struct id_range {
 };
 
 struct sequences {
+    uint32_t rows;
     struct sequence *at; /* [rows] */
     uint32_t *slots;     /* [mask + 1] row or NO_ROW */
     uint32_t mask;
@@ -28,6 +36,9 @@ struct sequences {
     uint32_t chosen_count;
     struct sequence_departure departures[DEPARTURES]; /* a ring */
     uint32_t departure_count;
+    uint32_t
+        counts[COUNTERS]; /* those noted: in each state, but for those that run until a step, and these */
+    uint64_t until[STEPS_IN_FLIGHT_MAX]; /* the steps, by step modulo their number */
 };
 
 static uint32_t home_of(const struct sequences *s, uint64_t id)
@@ -43,6 +54,7 @@ int sequences_create(uint32_t rows, struct sequences **result)
         slots *= 2;
     if (!s)
         return ATTND_NO_MEMORY;
+    s->rows = rows;
     s->mask = slots - 1;
     s->next_id = 1;
     s->at = calloc(rows, sizeof *s->at);
@@ -152,8 +164,65 @@ uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t 
     return id;
 }
 
+/* ---- states -------------------------------------------------------------------------------------- */
+
+/* The counter of a noted sequence: of its state, or of the step until which it runs. */
+static uint32_t counter_of(const struct sequences *s, const struct sequence *of)
+{
+    uint32_t slot = of->until % STEPS_IN_FLIGHT_MAX;
+    if (of->state != SEQUENCE_RUNNING || of->until == SEQUENCE_RUNS_ON)
+        return of->state;
+    return s->until[slot] == of->until ? SEQUENCE_STATES + slot
+                                       : SEQUENCE_IDLE; /* a later step has the slot */
+}
+
+void sequences_note_state(struct sequences *s, uint32_t row, enum sequence_state state, uint64_t until)
+{
+    struct sequence *of = &s->at[row];
+    uint32_t slot = until % STEPS_IN_FLIGHT_MAX;
+    if (of->noted)
+        s->counts[counter_of(s, of)]--;
+    if (state == SEQUENCE_RUNNING && until != SEQUENCE_RUNS_ON &&
+        s->until[slot] < until) { /* that has retired */
+        s->counts[SEQUENCE_IDLE] += s->counts[SEQUENCE_STATES + slot];
+        s->counts[SEQUENCE_STATES + slot] = 0;
+        s->until[slot] = until;
+    }
+    of->noted = true;
+    of->state = state;
+    of->until = until;
+    s->counts[counter_of(s, of)]++;
+}
+
+enum sequence_state sequences_state(const struct sequences *s, uint32_t row, uint64_t retired)
+{
+    const struct sequence *of = &s->at[row];
+    return of->state == SEQUENCE_RUNNING && of->until <= retired ? SEQUENCE_IDLE : of->state;
+}
+
+void sequences_count(const struct sequences *s, uint64_t retired, uint32_t counts[SEQUENCE_STATES])
+{
+    memcpy(counts, s->counts, SEQUENCE_STATES * sizeof *counts);
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        counts[s->until[i] > retired ? SEQUENCE_RUNNING : SEQUENCE_IDLE] += s->counts[SEQUENCE_STATES + i];
+}
+
+const char *sequences_fault(const struct sequences *s)
+{
+    uint32_t counts[COUNTERS] = {0};
+    for (uint32_t row = 0; row < s->rows; row++) {
+        if (s->at[row].id && s->at[row].noted)
+            counts[counter_of(s, &s->at[row])]++;
+    }
+    return memcmp(counts, s->counts, sizeof counts) == 0
+               ? NULL
+               : "S1: a count of sequences is not that of their states";
+}
+
 void sequences_remove(struct sequences *s, uint32_t row)
 {
+    if (s->at[row].noted)
+        s->counts[counter_of(s, &s->at[row])]--;
     uint32_t hole = home_of(s, s->at[row].id);
     while (s->slots[hole] != row)
         hole = (hole + 1) & s->mask;

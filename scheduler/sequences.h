@@ -16,6 +16,8 @@ struct sequence_options {
     uint32_t idle_timeout_s; /* 0: never reaped */
 };
 
+enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE_SWAPPED, SEQUENCE_STATES };
+
 struct sequence {
     uint64_t id; /* 0: the row is vacant */
     uint64_t parent;
@@ -29,9 +31,10 @@ struct sequence {
     uint32_t queued;   /* requests on it that wait for a step, or are in slices */
     uint32_t pinned;   /* those of them that go into several steps: it is not swapped out meanwhile */
     bool lease;        /* it is none, but blocks that a client writes and reads through tables of its own */
+    bool noted;        /* its state is counted: */
+    enum sequence_state state;
+    uint64_t until; /* step that ends SEQUENCE_RUNNING */
 };
-
-enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE_SWAPPED, SEQUENCE_STATES };
 
 struct sequences;
 
@@ -56,6 +59,18 @@ uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, u
 void sequences_choose(struct sequences *sequences, uint64_t id);
 
 void sequences_remove(struct sequences *sequences, uint32_t row);
+
+/* sequences_note_state(sequences, row, state, until): the sequence's state from now on; if it is SEQUENCE_RUNNING,
+ * until that step retires, and then it is SEQUENCE_IDLE (SEQUENCE_RUNS_ON: until something else is noted).
+ * sequences_state: what was noted, when all steps up to `retired` have retired, which at most STEPS_IN_FLIGHT_MAX
+ * later ones have not. sequences_count: how many are in each state then; leases are not noted. O(1).
+ * sequences_fault: a broken count as a constant sentence, NULL if all hold. O(rows). */
+#define SEQUENCE_RUNS_ON UINT64_MAX
+void sequences_note_state(struct sequences *sequences, uint32_t row, enum sequence_state state,
+                          uint64_t until);
+enum sequence_state sequences_state(const struct sequences *sequences, uint32_t row, uint64_t retired);
+void sequences_count(const struct sequences *sequences, uint64_t retired, uint32_t counts[SEQUENCE_STATES]);
+const char *sequences_fault(const struct sequences *sequences);
 
 /* sequences_note_reaped: `row` is about to be removed because nobody used it. sequences_departure: what
  * is known of an id that was; the last few thousand are remembered. */

@@ -682,40 +682,55 @@ uint64_t step_bytes(const struct step *s, enum step_producer producer)
 
 /* ---- looking ------------------------------------------------------------------------------------- */
 
-static int by_float(const void *a, const void *b)
+/* The value that would be at `k` if these were in order; they change places. Hoare's selection: sorting 1 024 of them
+ * takes 25 times as long. */
+static double select_value(float *values, uint32_t n, uint32_t k)
 {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static int by_u32(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
+    for (uint32_t first = 0, last = n - 1; first < last;) {
+        float middle = values[first + (last - first) / 2];
+        uint32_t i = first, j = last;
+        while (i <= j) {
+            while (values[i] < middle)
+                i++;
+            while (values[j] > middle)
+                j--;
+            if (i > j)
+                break;
+            float value = values[i];
+            values[i++] = values[j];
+            values[j] = value;
+            if (j-- == 0)
+                break;
+        }
+        if (k >= i)
+            first = i;
+        else if (j != UINT32_MAX && k <= j)
+            last = j;
+        else
+            break;
+    }
+    return (double)values[k];
 }
 
 struct step_stats step_stats(const struct steps *x)
 {
     struct step_stats stats = x->totals;
     stats.graphs = attention_graphs(x->attention);
-    uint32_t n = stats.steps < SAMPLES ? (uint32_t)stats.steps : SAMPLES, rows[SAMPLES];
-    float times[SAMPLES], idle[SAMPLES];
+    uint32_t n = stats.steps < SAMPLES ? (uint32_t)stats.steps : SAMPLES;
+    float times[SAMPLES], idle[SAMPLES], rows[SAMPLES];
     if (n == 0)
         return stats;
     for (uint32_t i = 0; i < n; i++) {
         stats.latest.seconds += (double)x->step_us[i] * 1e-6;
         stats.latest.bytes += x->step_bytes_of[i];
+        rows[i] = (float)x->step_rows_of[i]; /* exact: below 2^24 */
     }
     memcpy(times, x->step_us, n * sizeof *times);
-    memcpy(rows, x->step_rows_of, n * sizeof *rows);
-    qsort(times, n, sizeof *times, by_float);
     memcpy(idle, x->idle_us, n * sizeof *idle);
-    qsort(idle, n, sizeof *idle, by_float);
-    stats.idle_us_p50 = (double)idle[n / 2];
-    qsort(rows, n, sizeof *rows, by_u32);
-    stats.rows_p50 = rows[n / 2];
-    stats.step_us_p50 = (double)times[n / 2];
-    stats.step_us_p99 = (double)times[n * 99 / 100];
+    stats.idle_us_p50 = select_value(idle, n, n / 2);
+    stats.rows_p50 = (uint32_t)select_value(rows, n, n / 2);
+    stats.step_us_p50 = select_value(times, n, n / 2);
+    stats.step_us_p99 = select_value(times, n, n * 99 / 100);
     return stats;
 }
 

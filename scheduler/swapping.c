@@ -8,6 +8,7 @@
 #include "scheduler/swapping.h"
 
 #include "config/log.h"
+#include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/row_order.h"
 
@@ -178,6 +179,7 @@ bool swapping_out(struct swapping *w, const struct swap_request *request, struct
         int rc = block_tables_swap_out(tables, w->rows[i], step, copies->list, &copies->count);
         assert(rc == 0); /* there is room */
         (void)rc;
+        inspect_note_state(w->state, w->rows[i]);
         log_line(LOG_DEBUG, "sequence %llu is swapped out",
                  (unsigned long long)sequence_at(w, w->rows[i])->id);
     }

@@ -26,6 +26,7 @@
 #include "allocator/prefix_index.h"
 #include "config/numbers.h"
 #include "kernels/thread_pool.h"
+#include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/row_order.h"
@@ -376,6 +377,7 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
     uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.state->sequences, parent_row)->id;
     sequences_add(d->o.state->sequences, row, 0, parent, now);
     sequences_at(d->o.state->sequences, row)->workload = w->report.id;
+    inspect_note_state(d->o.state, row);
     if (s->admitted_s < 0) {
         s->admitted_s = (float)(now - s->arrived_s);
         quantiles_add(&w->queue_us, (double)s->admitted_s * 1e6);

@@ -74,10 +74,54 @@ START_TEST(a_far_id_takes_none_of_those_before_it)
 }
 END_TEST
 
+/* States noted at random, against the states of all sequences one by one; steps retire in their order. */
+START_TEST(states_are_counted)
+{
+    struct sequences *s;
+    struct {
+        bool used, noted;
+        enum sequence_state state;
+        uint64_t until;
+    } in_row[ROWS] = {0};
+    uint64_t retired = 0;
+    ck_assert_int_eq(sequences_create(ROWS, &s), 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t row = below(ROWS), counts[SEQUENCE_STATES], wanted[SEQUENCE_STATES] = {0};
+        retired += below(4) == 0;
+        if (!in_row[row].used)
+            (void)sequences_add(s, row, 0, 0, 0);
+        else if (below(5) == 0)
+            sequences_remove(s, row);
+        in_row[row].noted &= in_row[row].used && sequences_at(s, row)->id;
+        in_row[row].used = sequences_at(s, row)->id != 0;
+        if (in_row[row].used && below(6)) {
+            in_row[row].noted = true;
+            in_row[row].state = (enum sequence_state)below(SEQUENCE_STATES);
+            in_row[row].until = below(3) ? retired + 1 + below(STEPS_IN_FLIGHT_MAX) : SEQUENCE_RUNS_ON;
+            sequences_note_state(s, row, in_row[row].state, in_row[row].until);
+        }
+        for (uint32_t i = 0; i < ROWS; i++) {
+            bool ran = in_row[i].state == SEQUENCE_RUNNING && in_row[i].until <= retired;
+            enum sequence_state state = ran ? SEQUENCE_IDLE : in_row[i].state;
+            wanted[state] += in_row[i].noted;
+            if (in_row[i].noted)
+                ck_assert_uint_eq(sequences_state(s, i, retired), state);
+        }
+        sequences_count(s, retired, counts);
+        for (int i = 0; i < SEQUENCE_STATES; i++)
+            ck_assert_msg(counts[i] == wanted[i], "round %d, state %d: %u, wanted %u", round, i, counts[i],
+                          wanted[i]);
+        ck_assert_ptr_null(sequences_fault(s));
+    }
+    sequences_destroy(s);
+}
+END_TEST
+
 TCase *sequences_case(void)
 {
     TCase *c = tcase_create("sequences");
     tcase_add_test(c, ids_are_given_out_once);
+    tcase_add_test(c, states_are_counted);
     tcase_add_test(c, a_far_id_takes_none_of_those_before_it);
     return c;
 }
