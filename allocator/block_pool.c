@@ -6,13 +6,17 @@
  *   refs:      1        0        2        0
  *   free:      0        1        0        1                       bitmap, lowest id first (id_bitmap.h)
  *
- *   ring:   [ - | 7,3 | - | 5,1 | 9,8 | - ... ]      cached blocks, oldest at the head, as (id, stamp)
- *                ^head                  ^tail
+ *   ring:   [ - | 7 | - | 5 | 9 | - ... ]      cached blocks, oldest at the head
+ *                ^head          ^tail
  *
- * A block leaves the middle of the ring (a prefix hit, an unpublish) by counting up its stamp: the
- * entry turns into a tombstone that the head skips. The ring has room for twice the blocks; when it is
- * full the tombstones are squeezed out, which the pushes since the last time have paid for. Fenced
- * blocks hang in one doubly linked list per step in flight, so a hit can take one out of the middle.
+ * A cached block knows its position in the ring. It leaves the middle (a prefix hit, an unpublish) by being
+ * cached no more, or at another position: the entry is a tombstone that the head skips. The ring has room for
+ * twice the blocks; when it is full the tombstones are squeezed out, which the pushes since the last time
+ * have paid for. Fenced blocks hang in one doubly linked list per step in flight, so a hit can take one out
+ * of the middle.
+ *
+ * Whoever checks the pool in parts counts its blocks one after the other (struct block_pool_census). Each function
+ * here that changes a block takes it out of that count and puts it in again, if it was counted.
  *
  *   I1  free + cached + held + fenced == blocks, each counted from the states; the slots filled are
  *       the sum over held blocks
@@ -41,7 +45,7 @@ struct block {
     uint16_t fill;       /* slots, of a held block */
     uint8_t state;       /* enum block_state */
     uint8_t published;
-    uint32_t stamp; /* the ring entry of a cached block carries this stamp */
+    uint32_t position; /* in the ring, of a cached block; modulo 2^32 */
     union {
         struct {
             uint32_t fence_next, fence_prev; /* of a fenced block */
@@ -51,10 +55,6 @@ struct block {
 };
 
 _Static_assert(sizeof(struct block) == 32, "two blocks a cache line");
-
-struct ring_entry {
-    uint32_t id, stamp;
-};
 
 /* Blocks released while a step was in flight, in the order of their release. */
 struct fence_list {
@@ -72,18 +72,51 @@ struct block_pool {
 
     struct block *block; /* [blocks] */
 
-    struct ring_entry *ring; /* [ring_mask + 1] */
+    uint32_t *ring; /* [ring_mask + 1] ids */
     uint64_t ring_mask, ring_head, ring_tail;
     struct fence_list fences[STEPS_IN_FLIGHT_MAX]; /* by step modulo their number */
     block_pool_fill_fn on_fill;
-    uint32_t block_size; /* token slots */
+    uint32_t block_size;              /* token slots */
+    struct block_pool_census *census; /* that counts the blocks below */
+    uint32_t counted;                 /* this one */
 };
+
+/* ---- the census ---------------------------------------------------------------------------------- */
+
+/* A block counts in a census, or, by UINT32_MAX, does not any more. */
+static void count_block(struct block_pool_census *c, const struct block *block, uint32_t by)
+{
+    c->states[block->state] += by;
+    c->shared += block->refs > 1 ? by : 0;
+    c->published += block->published ? by : 0;
+    c->filled += (uint64_t)(int32_t)by * (block->state == BLOCK_HELD ? block->fill : 0);
+}
+
+/* A block is about to change; it has changed. */
+static void begin_change(struct block_pool *pool, uint32_t id)
+{
+    if (id < pool->counted)
+        count_block(pool->census, &pool->block[id], UINT32_MAX);
+}
+
+static void end_change(struct block_pool *pool, uint32_t id)
+{
+    if (id < pool->counted)
+        count_block(pool->census, &pool->block[id], 1);
+}
 
 /* ---- the ring of cached blocks ------------------------------------------------------------------- */
 
-static bool ring_is_live(const struct block_pool *pool, struct ring_entry entry)
+static bool ring_is_live(const struct block_pool *pool, uint64_t at)
 {
-    return pool->block[entry.id].state == BLOCK_CACHED && pool->block[entry.id].stamp == entry.stamp;
+    const struct block *block = &pool->block[pool->ring[at & pool->ring_mask]];
+    return block->state == BLOCK_CACHED && block->position == (uint32_t)at;
+}
+
+static void ring_put(struct block_pool *pool, uint64_t at, uint32_t id)
+{
+    pool->ring[at & pool->ring_mask] = id;
+    pool->block[id].position = (uint32_t)at;
 }
 
 /* Squeeze the tombstones out, keeping the order. */
@@ -91,9 +124,8 @@ static void ring_compact(struct block_pool *pool)
 {
     uint64_t to = pool->ring_head;
     for (uint64_t from = pool->ring_head; from < pool->ring_tail; from++) {
-        struct ring_entry entry = pool->ring[from & pool->ring_mask];
-        if (ring_is_live(pool, entry))
-            pool->ring[to++ & pool->ring_mask] = entry;
+        if (ring_is_live(pool, from))
+            ring_put(pool, to++, pool->ring[from & pool->ring_mask]);
     }
     pool->ring_tail = to;
 }
@@ -102,7 +134,7 @@ static void ring_push(struct block_pool *pool, uint32_t id)
 {
     if (pool->ring_tail - pool->ring_head > pool->ring_mask)
         ring_compact(pool);
-    pool->ring[pool->ring_tail++ & pool->ring_mask] = (struct ring_entry){id, pool->block[id].stamp};
+    ring_put(pool, pool->ring_tail++, id);
 }
 
 /* Take the oldest live entry; there must be one. */
@@ -110,9 +142,9 @@ static uint32_t ring_pop(struct block_pool *pool)
 {
     for (;;) {
         assert(pool->ring_head < pool->ring_tail);
-        struct ring_entry entry = pool->ring[pool->ring_head++ & pool->ring_mask];
-        if (ring_is_live(pool, entry))
-            return entry.id;
+        uint64_t at = pool->ring_head++;
+        if (ring_is_live(pool, at))
+            return pool->ring[at & pool->ring_mask];
     }
 }
 
@@ -164,21 +196,17 @@ static void settle(struct block_pool *pool, uint32_t id)
     }
 }
 
-static void leave_cache(struct block_pool *pool, uint32_t id)
-{
-    pool->block[id].stamp++;
-    pool->cached--;
-}
-
 /* Free the oldest cached block. */
 static void evict(struct block_pool *pool)
 {
     uint32_t id = ring_pop(pool);
-    leave_cache(pool, id);
+    begin_change(pool, id);
+    pool->cached--;
     pool->on_evict(id, pool->cookie);
     pool->block[id].published = 0;
     pool->evictions++;
     settle(pool, id);
+    end_change(pool, id);
 }
 
 /* ---- public -------------------------------------------------------------------------------------- */
@@ -235,10 +263,12 @@ int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
     for (uint32_t i = 0; i < n; i++) {
         struct block *block = &pool->block[ids[i]];
         assert(block->refs == 0 && block->state == BLOCK_FREE);
+        begin_change(pool, ids[i]);
         block->state = BLOCK_HELD;
         block->refs = 1;
         block->generation++;
         block->fill = 0;
+        end_change(pool, ids[i]);
     }
     pool->held += n;
     return 0;
@@ -250,7 +280,7 @@ static void revive(struct block_pool *pool, uint32_t id)
     struct block *block = &pool->block[id];
     assert(block->published && (block->state == BLOCK_CACHED || block->state == BLOCK_FENCED));
     if (block->state == BLOCK_CACHED) {
-        leave_cache(pool, id);
+        pool->cached--;
     } else {
         fence_remove(pool, id);
         block->partials.count = 0;
@@ -267,9 +297,11 @@ void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
     uint32_t newly_shared = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct block *block = &pool->block[ids[i]];
+        begin_change(pool, ids[i]);
         if (block->refs == 0)
             revive(pool, ids[i]);
         newly_shared += block->refs++ == 1;
+        end_change(pool, ids[i]);
     }
     pool->shared += newly_shared;
 }
@@ -289,11 +321,35 @@ static void retire_block(struct block_pool *pool, uint32_t id)
     }
 }
 
+static void set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
+{
+    struct block *block = &pool->block[id];
+    assert(block->state == BLOCK_HELD);
+    pool->filled += slots;
+    pool->filled -= block->fill;
+    block->fill = (uint16_t)slots;
+}
+
 /* All holders of a block are partial, and one of them or another has fewer slots than before. */
 static void lower_fill(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].state == BLOCK_HELD && pool->block[id].refs == pool->block[id].partials.count);
-    block_pool_set_fill(pool, id, pool->on_fill(id, pool->cookie));
+    set_fill(pool, id, pool->on_fill(id, pool->cookie));
+}
+
+/* One reference to a block less; whether it was shared by two. */
+static bool drop_reference(struct block_pool *pool, uint32_t id)
+{
+    struct block *block = &pool->block[id];
+    bool shared = block->refs == 2;
+    /* one comparison finds the last reference, a block with only partial holders left, and a
+     * reference too many: -1, for which lower_fill() aborts */
+    int32_t left = (int32_t)--block->refs;
+    if (left == 0)
+        retire_block(pool, id);
+    else if (left <= (int32_t)block->partials.count)
+        lower_fill(pool, id);
+    return shared;
 }
 
 void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step)
@@ -307,27 +363,18 @@ void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n
             __builtin_prefetch(&blocks[ids[i - PREFETCH_AHEAD]], 1);
         if (step > block->last_step)
             block->last_step = step;
-        no_more_shared += block->refs == 2;
-        /* one comparison finds the last reference, a block with only partial holders left, and a
-         * reference too many: -1, for which lower_fill() aborts */
-        int32_t left = (int32_t)--block->refs;
-        if (left > (int32_t)block->partials.count)
-            continue;
-        if (left == 0)
-            retire_block(pool, ids[i]);
-        else
-            lower_fill(pool, ids[i]);
+        begin_change(pool, ids[i]);
+        no_more_shared += drop_reference(pool, ids[i]);
+        end_change(pool, ids[i]);
     }
     pool->shared -= no_more_shared;
 }
 
 void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
-    struct block *block = &pool->block[id];
-    assert(block->state == BLOCK_HELD);
-    pool->filled += slots;
-    pool->filled -= block->fill;
-    block->fill = (uint16_t)slots;
+    begin_change(pool, id);
+    set_fill(pool, id, slots);
+    end_change(pool, id);
 }
 
 void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
@@ -338,8 +385,11 @@ void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 
 void block_pool_lower_fill(struct block_pool *pool, uint32_t id)
 {
-    if (pool->block[id].refs == pool->block[id].partials.count)
-        lower_fill(pool, id);
+    if (pool->block[id].refs != pool->block[id].partials.count)
+        return;
+    begin_change(pool, id);
+    lower_fill(pool, id);
+    end_change(pool, id);
 }
 
 struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
@@ -351,17 +401,21 @@ struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
 void block_pool_publish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].state == BLOCK_HELD && !pool->block[id].published);
+    begin_change(pool, id);
     pool->block[id].published = 1;
+    end_change(pool, id);
 }
 
 void block_pool_unpublish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].published);
+    begin_change(pool, id);
     pool->block[id].published = 0;
     if (pool->block[id].state == BLOCK_CACHED) {
-        leave_cache(pool, id);
+        pool->cached--;
         settle(pool, id);
     }
+    end_change(pool, id);
 }
 
 void block_pool_retire(struct block_pool *pool, uint64_t step)
@@ -372,9 +426,11 @@ void block_pool_retire(struct block_pool *pool, uint64_t step)
         uint32_t next;
         for (uint32_t id = list->first; id != NO_BLOCK; id = next) {
             next = pool->block[id].fence_next;
+            begin_change(pool, id);
             pool->block[id].partials.count = 0;
             pool->fenced--;
             settle(pool, id);
+            end_change(pool, id);
         }
         *list = (struct fence_list){NO_BLOCK, NO_BLOCK};
     }
@@ -435,9 +491,8 @@ uint32_t block_pool_eviction_order(const struct block_pool *pool, uint32_t *ids,
 {
     uint32_t count = 0;
     for (uint64_t at = pool->ring_head; at < pool->ring_tail && count < n; at++) {
-        struct ring_entry entry = pool->ring[at & pool->ring_mask];
-        if (ring_is_live(pool, entry))
-            ids[count++] = entry.id;
+        if (ring_is_live(pool, at))
+            ids[count++] = pool->ring[at & pool->ring_mask];
     }
     return count;
 }
@@ -450,47 +505,74 @@ uint32_t block_pool_trim(struct block_pool *pool)
     return count;
 }
 
-/* Count the live entries of the ring and the links of the fence lists against the states. */
-static const char *membership_fault(const struct block_pool *pool)
+/* ---- invariants ---------------------------------------------------------------------------------- */
+
+/* Positions before the end of the ring, of a cached block; how many there are at most. */
+static uint32_t place_in_ring(const struct block_pool *pool, uint32_t id)
 {
-    uint32_t cached = 0, fenced = 0;
-    for (uint64_t at = pool->ring_head; at < pool->ring_tail; at++)
-        cached += ring_is_live(pool, pool->ring[at & pool->ring_mask]);
-    if (cached != pool->cached)
-        return "I3: the ring's live entries are not the cached blocks";
-    for (unsigned i = 0; i < STEPS_IN_FLIGHT_MAX; i++) {
-        for (uint32_t id = pool->fences[i].first; id != NO_BLOCK; id = pool->block[id].fence_next) {
-            if (pool->block[id].state != BLOCK_FENCED || pool->block[id].last_step % STEPS_IN_FLIGHT_MAX != i)
-                return "I3: a fence list holds a block that is not fenced by its step";
-            if (pool->block[id].last_step <= pool->retired)
-                return "I7: a fence outlives its step";
-            if (++fenced > pool->fenced)
-                return "I3: the fence lists hold more blocks than are fenced";
-        }
-    }
-    return fenced == pool->fenced ? NULL : "I3: a fenced block is in no fence list";
+    return pool->block[id].position - (uint32_t)pool->ring_head;
+}
+
+bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32_t other)
+{
+    assert(pool->block[id].state == BLOCK_CACHED && pool->block[other].state == BLOCK_CACHED);
+    return place_in_ring(pool, id) < place_in_ring(pool, other);
+}
+
+/* Whether the neighbours of a fenced block in the list of its step know it. */
+static const char *fence_fault(const struct block_pool *pool, uint32_t id)
+{
+    const struct block *block = &pool->block[id];
+    const struct fence_list *list = &pool->fences[block->last_step % STEPS_IN_FLIGHT_MAX];
+    uint32_t prev = block->fence_prev, next = block->fence_next;
+    if (block->last_step <= pool->retired)
+        return "I7: a fence outlives its step";
+    if ((prev == NO_BLOCK ? list->first : pool->block[prev].fence_next) != id ||
+        (next == NO_BLOCK ? list->last : pool->block[next].fence_prev) != id)
+        return "I3: a fenced block is not in the list of its step";
+    if ((prev != NO_BLOCK && pool->block[prev].state != BLOCK_FENCED) ||
+        (next != NO_BLOCK && pool->block[next].state != BLOCK_FENCED))
+        return "I3: a fence list holds a block that is not fenced";
+    return NULL;
+}
+
+const char *block_pool_check(const struct block_pool *pool, uint32_t id, struct block_pool_census *census)
+{
+    const struct block *block = &pool->block[id];
+    enum block_state state = (enum block_state)block->state;
+    count_block(census, block, 1);
+    if ((state == BLOCK_HELD) != (block->refs > 0))
+        return "I3: a block is held without a reference, or the other way round";
+    if ((state == BLOCK_FREE) != id_bitmap_has(&pool->free, id))
+        return "I3: the free bitmap differs from a block's state";
+    if (block->published ? state == BLOCK_FREE : state == BLOCK_CACHED)
+        return "I6: a free block is published, or a cached one is not";
+    if (state == BLOCK_CACHED && (place_in_ring(pool, id) >= pool->ring_tail - pool->ring_head ||
+                                  pool->ring[block->position & pool->ring_mask] != id))
+        return "I3: a cached block is not in the ring";
+    return state == BLOCK_FENCED ? fence_fault(pool, id) : NULL;
+}
+
+void block_pool_watch(struct block_pool *pool, struct block_pool_census *census, uint32_t counted)
+{
+    pool->census = census;
+    pool->counted = counted;
+}
+
+const char *block_pool_check_census(const struct block_pool *pool, const struct block_pool_census *census)
+{
+    if (census->states[BLOCK_FREE] != pool->free.count || census->states[BLOCK_HELD] != pool->held ||
+        census->states[BLOCK_CACHED] != pool->cached || census->states[BLOCK_FENCED] != pool->fenced ||
+        census->shared != pool->shared || census->filled != pool->filled)
+        return "I1: a counter differs from the states";
+    return id_bitmap_fault(&pool->free);
 }
 
 const char *block_pool_fault(const struct block_pool *pool)
 {
-    uint32_t counts[4] = {0}, shared = 0;
-    uint64_t filled = 0;
-    for (uint32_t id = 0; id < pool->blocks; id++) {
-        enum block_state state = (enum block_state)pool->block[id].state;
-        counts[state]++;
-        shared += pool->block[id].refs > 1;
-        filled += state == BLOCK_HELD ? pool->block[id].fill : 0;
-        if ((state == BLOCK_HELD) != (pool->block[id].refs > 0))
-            return "I3: a block is held without a reference, or the other way round";
-        if ((state == BLOCK_FREE) != id_bitmap_has(&pool->free, id))
-            return "I3: the free bitmap differs from a block's state";
-        if (pool->block[id].published ? state == BLOCK_FREE : state == BLOCK_CACHED)
-            return "I6: a free block is published, or a cached one is not";
-    }
-    if (counts[BLOCK_FREE] != pool->free.count || counts[BLOCK_HELD] != pool->held ||
-        counts[BLOCK_CACHED] != pool->cached || counts[BLOCK_FENCED] != pool->fenced ||
-        shared != pool->shared || filled != pool->filled)
-        return "I1: a counter differs from the states";
-    const char *fault = membership_fault(pool);
-    return fault ? fault : id_bitmap_fault(&pool->free);
+    struct block_pool_census census = {.filled = 0};
+    const char *fault = NULL;
+    for (uint32_t id = 0; !fault && id < pool->blocks; id++)
+        fault = block_pool_check(pool, id, &census);
+    return fault ? fault : block_pool_check_census(pool, &census);
 }

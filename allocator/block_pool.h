@@ -111,7 +111,23 @@ uint32_t block_pool_eviction_order(const struct block_pool *pool, uint32_t *ids,
 /* block_pool_trim: evict every cached block. Returns how many. */
 uint32_t block_pool_trim(struct block_pool *pool);
 
-/* block_pool_fault: the first broken invariant as a constant sentence, NULL if all hold. O(blocks). */
+/* block_pool_leaves_before: of two cached blocks, whether `id` is evicted before `other`. O(1). */
+bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32_t other);
+
+/* block_pool_check(pool, id, census): the first broken invariant of one block as a constant sentence, NULL if all
+ * hold; the block is added to the census. block_pool_watch(pool, census, counted): this census has the blocks below
+ * `counted`, and from now on follows their changes (NULL, 0: none does). block_pool_check_census: whether one that
+ * has all blocks agrees with the pool's counters; O(blocks / 64). */
+struct block_pool_census {
+    uint32_t states[4]; /* blocks in each */
+    uint32_t shared, published;
+    uint64_t filled;
+};
+const char *block_pool_check(const struct block_pool *pool, uint32_t id, struct block_pool_census *census);
+void block_pool_watch(struct block_pool *pool, struct block_pool_census *census, uint32_t counted);
+const char *block_pool_check_census(const struct block_pool *pool, const struct block_pool_census *census);
+
+/* block_pool_fault: the first broken invariant, NULL if all hold. O(blocks). */
 const char *block_pool_fault(const struct block_pool *pool);
 
 #endif

@@ -42,95 +42,28 @@
  *   I9  of a cached chain the child is evicted before its parent, because rows release their last
  *       block first
  *
+ * An audit (block_audit.c) counts the entries of all tables while these change, so whatever changes entries, or a
+ * row's longest cursor, says so before and after: begin_change(), end_change().
+ *
  * The first design had truncate() unpublish the block it cuts into. Here reserve() does, when a write
  * is really coming: a fork can leave a sole holder inside a published block just as well, so reserve()
  * has to look anyway, and a block that is never written stays good for others
  * (docs/decisions/0002-unpublish-at-the-write.md). */
-#include "allocator/block_table.h"
+#include "allocator/block_table_state.h"
 
-#include "allocator/id_bitmap.h"
 #include "allocator/mapping.h"
-#include "allocator/prefix_index.h"
-#include "allocator/swap_ledger.h"
 #include "config/numbers.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum row_state { ROW_VACANT, ROW_LIVE, ROW_LEAVING };
-
-/* One cache line: what a decode step of a row looks at, and not much else. */
-struct row {
-    uint32_t entries;                /* blocks */
-    uint32_t cursor_min, cursor_max; /* tokens; equal: the per-layer cursors are not kept */
-    uint32_t plain_first,
-        plain_end;      /* slots known to lie in blocks of our own that are not published: no need to look */
-    uint32_t published; /* leading blocks that are published */
-    uint32_t retired;   /* tokens written by retired steps, at most */
-    uint32_t known;     /* tokens from 0 on whose ids are known */
-    uint32_t pending[STEPS_IN_FLIGHT_MAX]; /* length when the step was submitted, by step modulo their
-                                              number */
-    uint64_t last_step;                    /* newest step that uses the row or its blocks */
-    uint32_t root;
-    uint8_t state;
-    bool swapped;
-    bool publish_stopped; /* another block says the same as the next one: the rest stays private */
-};
-
-_Static_assert(sizeof(struct row) == 64, "a row is one cache line");
-
-/* Neighbours of a row in the list of partial holders that it is in; NO_ROW at the ends. */
-struct partial_link {
-    uint32_t next, prev;
-};
-
-struct block_tables {
-    struct block_tables_options o;
-    struct block_pool *pool;
-    struct prefix_index *index;
-    struct swap_ledger *ledger;
-    struct id_bitmap free_rows;
-    struct row *rows;       /* [rows] */
-    uint32_t *high;         /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
-    uint32_t *next_leaving; /* [rows] in the list of the row's last step */
-    uint32_t *version;      /* [rows] counts changes to entries that the row had */
-    uint32_t *ids;          /* [rows + loose_rows][row_blocks] */
-    uint32_t *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
-    uint32_t *cursors;      /* [rows][layers], see above */
-    uint32_t *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
-    struct partial_link *partial_links;   /* [rows] */
-    struct block_partials *host_partials; /* [host_blocks] empty while there is a device block */
-    uint16_t *host_fill;                  /* [host_blocks] slots with good bytes */
-    uint32_t *claims;  /* [blocks] writers counted while a reserve is planned; zero otherwise */
-    uint32_t *marks;   /* [rows] requests that need more than a look, while a reserve runs */
-    uint32_t *recount; /* [blocks + host_blocks] for block_tables_fault() */
-    uint32_t *order;   /* [blocks] scratch of whoever lists blocks */
-    uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
-    struct block_tables_counts counts;
-};
-
 /* ---- small helpers ------------------------------------------------------------------------------- */
-
-static uint32_t *entry(const struct block_tables *t, uint32_t row, uint32_t i)
-{
-    return &t->ids[(uint64_t)row * t->o.row_blocks + i];
-}
-
-static uint32_t *entry_generation(const struct block_tables *t, uint32_t row, uint32_t i)
-{
-    return &t->generation[(uint64_t)row * t->o.row_blocks + i];
-}
 
 static struct row *live_row(const struct block_tables *t, uint32_t row)
 {
     assert(row < t->o.rows && t->rows[row].state == ROW_LIVE);
     return &t->rows[row];
-}
-
-static uint32_t blocks_for(const struct block_tables *t, uint32_t tokens)
-{
-    return tokens / t->o.block_size + (tokens % t->o.block_size != 0);
 }
 
 static void set_entry(struct block_tables *t, uint32_t row, uint32_t i, uint32_t id)
@@ -182,23 +115,7 @@ static void unpublish_tree(struct block_tables *t, uint32_t id)
     }
 }
 
-/* Where the bytes of a row's entry `i` are: a device block, or number blocks + h for host block h. */
-static uint32_t place_of(const struct block_tables *t, uint32_t row, uint32_t i)
-{
-    uint32_t id = *entry(t, row, i);
-    if (!t->rows[row].swapped)
-        return id;
-    uint32_t device = swap_ledger_device_of(t->ledger, id);
-    return device != NO_BLOCK ? device : t->o.blocks + id;
-}
-
 /* ---- partial holders ----------------------------------------------------------------------------- */
-
-/* The list of a block, by place_of(). */
-static struct block_partials *partials_at(const struct block_tables *t, uint32_t place)
-{
-    return place < t->o.blocks ? block_pool_partials(t->pool, place) : &t->host_partials[place - t->o.blocks];
-}
 
 static void link_partial(struct block_tables *t, uint32_t row, uint32_t i)
 {
@@ -299,6 +216,7 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
     if (r->entries <= keep)
         return;
     uint32_t n = r->entries - keep;
+    begin_change(t, row, keep, r->entries);
     if (r->swapped) {
         for (uint32_t i = r->entries; i-- > keep;)
             unpark(t, row, i);
@@ -351,11 +269,13 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->host_fill = calloc((size_t)options->host_blocks + 1, sizeof *t->host_fill);
     t->claims = calloc(options->blocks, sizeof *t->claims);
     t->marks = calloc(options->rows, sizeof *t->marks);
-    t->recount = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->recount);
+    t->audit.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->audit.holders);
+    t->at_once.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->at_once.holders);
     t->order = calloc(options->blocks, sizeof *t->order);
     if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation || !t->tokens ||
         !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill || !t->claims || !t->marks ||
-        !t->recount || !t->order || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+        !t->audit.holders || !t->at_once.holders || !t->order ||
+        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, options->block_size, forget_evicted, fill_of_partials, t,
                           &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) != 0 ||
@@ -388,7 +308,8 @@ void block_tables_destroy(struct block_tables *t)
     free(t->host_fill);
     free(t->claims);
     free(t->marks);
-    free(t->recount);
+    free(t->audit.holders);
+    free(t->at_once.holders);
     free(t->order);
     free(t);
 }
@@ -434,6 +355,7 @@ static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32
     r->cursor_min = r->cursor_max = tokens;
     if (tokens % t->o.block_size)
         link_partial(t, row, n - 1);
+    end_change(t, row, 0, n);
     note_high(t, row);
     t->counts.tokens_logical += tokens;
 }
@@ -525,9 +447,12 @@ static void lower_cursors(struct block_tables *t, uint32_t row, uint32_t length)
     uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
     for (uint32_t layer = 0; r->cursor_min != r->cursor_max && layer < t->o.layers; layer++)
         cursors[layer] = smaller(cursors[layer], length);
+    uint32_t first = length / t->o.block_size, end = blocks_for(t, r->cursor_max);
     t->counts.tokens_logical -= r->cursor_max - length;
     move_partial(t, row, r->cursor_max, length);
+    begin_change(t, row, first, end);
     r->cursor_max = length;
+    end_change(t, row, first, end);
     r->cursor_min = smaller(r->cursor_min, length);
     if (length % t->o.block_size)
         lower_fill(t, row, length / t->o.block_size);
@@ -632,7 +557,9 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     block_pool_set_fill(t->pool, to, slots);
     if (partial)
         unlink_partial(t, row, i);
+    begin_change(t, row, i, i + 1);
     set_entry(t, row, i, to);
+    end_change(t, row, i, i + 1);
     if (partial)
         link_partial(t, row, i);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
@@ -644,8 +571,8 @@ static void commit_request(struct block_tables *t, uint64_t step, const struct r
                            struct block_copy *copies, uint32_t *copy_count)
 {
     struct row *r = &t->rows[q->row];
-    uint32_t end = blocks_for(t, q->end);
-    for (uint32_t i = q->first / t->o.block_size; i < smaller(end, r->entries); i++) {
+    uint32_t end = blocks_for(t, q->end), had = r->entries;
+    for (uint32_t i = q->first / t->o.block_size; i < smaller(end, had); i++) {
         uint32_t id = *entry(t, q->row, i);
         if (block_pool_refs(t->pool, id) > 1)
             copy_on_write(t, step, q->row, i, copies, copy_count);
@@ -657,6 +584,7 @@ static void commit_request(struct block_tables *t, uint64_t step, const struct r
     }
     for (; r->entries < end; r->entries++)
         set_entry(t, q->row, r->entries, take_block(t));
+    end_change(t, q->row, had, r->entries);
     note_high(t, q->row);
     r->last_step = step;
     r->plain_first = q->first;
@@ -717,12 +645,16 @@ static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)
         return;
     assert(to <= r->entries * t->o.block_size);
     t->counts.tokens_logical += to - from;
-    r->cursor_max = to;
     uint32_t last = r->entries - 1, start = last * t->o.block_size;
     if (from > start && to - start < t->o.block_size) { /* most steps of a decode: no division */
+        r->cursor_max = to;
         block_pool_raise_fill(t->pool, *entry(t, row, last), to - start);
         return;
     }
+    uint32_t first = from / t->o.block_size, end = blocks_for(t, to);
+    begin_change(t, row, first, end);
+    r->cursor_max = to;
+    end_change(t, row, first, end);
     note_fill(t, row, from, to);
     move_partial(t, row, from, to);
 }
@@ -873,6 +805,7 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
         return ATTND_NO_HOST_BLOCKS;
 
     r->last_step = step;
+    begin_change(t, row, 0, r->entries);
     for (uint32_t i = r->entries; i-- > 0;) {
         uint32_t id = *entry(t, row, i);
         uint32_t host = swap_ledger_park(t->ledger, id);
@@ -882,6 +815,7 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
             evacuate(t, host, step, copies, copy_count);
     }
     r->swapped = true;
+    end_change(t, row, 0, r->entries);
     t->version[row]++;
     r->published = r->plain_end = 0;
     t->counts.swapped++;
@@ -914,6 +848,7 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
         return block_pool_acquire(t->pool, need, &none); /* fails, and counts the failure */
     }
     r->last_step = step;
+    begin_change(t, row, 0, r->entries);
     r->swapped = r->publish_stopped = false;
     for (uint32_t i = 0; i < r->entries; i++) {
         uint32_t host = *entry(t, row, i);
@@ -926,6 +861,7 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
             (i + 1) * t->o.block_size <= r->cursor_min)
             r->published++;
     }
+    end_change(t, row, 0, r->entries);
     r->retired = smaller(r->retired, r->published * t->o.block_size); /* the rest is being copied */
     for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
         r->pending[i] = smaller(r->pending[i], r->retired);
@@ -1115,180 +1051,4 @@ uint32_t *block_tables_loose(struct block_tables *t, uint32_t i)
 {
     assert(i < t->o.loose_rows);
     return entry(t, t->o.rows + i, 0);
-}
-
-/* ---- invariants ---------------------------------------------------------------------------------- */
-
-static const char *row_fault(const struct block_tables *t, uint32_t row)
-{
-    const struct row *r = &t->rows[row];
-    const uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
-    uint32_t min = UINT32_MAX, max = 0;
-    for (uint32_t i = r->entries; i < t->high[row]; i++) {
-        if (*entry(t, row, i) != NO_BLOCK)
-            return "I4: the tail of a table is not -1";
-    }
-    if (r->state != ROW_LIVE)
-        return r->entries ? "I4: a row that is not live has entries" : NULL;
-    for (uint32_t layer = 0; layer < t->o.layers; layer++) {
-        min = smaller(min, cursors[layer]);
-        max = cursors[layer] > max ? cursors[layer] : max;
-    }
-    if (r->cursor_min > r->cursor_max ||
-        (r->cursor_min != r->cursor_max && (r->cursor_min != min || r->cursor_max != max)))
-        return "I4: the cursors' bounds differ from the cursors";
-    if (blocks_for(t, r->cursor_max) > r->entries)
-        return "I4: a cursor is beyond the table";
-    for (uint32_t i = 0; !r->swapped && i < r->entries; i++) {
-        uint32_t id = *entry(t, row, i);
-        if (id >= t->o.blocks || block_pool_generation(t->pool, id) != *entry_generation(t, row, i))
-            return "I4: a table entry is not a block of the right generation";
-        if (i >= r->published)
-            continue;
-        if (!block_pool_is_published(t->pool, id) ||
-            prefix_index_parent(t->index, id) != (i ? *entry(t, row, i - 1) : NO_BLOCK))
-            return "I6: a row's published front is not a published chain";
-    }
-    return NULL;
-}
-
-/* Recount every reference from the tables. */
-static const char *references_fault(struct block_tables *t)
-{
-    uint32_t *host = t->recount + t->o.blocks;
-    memset(t->recount, 0, ((size_t)t->o.blocks + t->o.host_blocks) * sizeof *t->recount);
-    for (uint32_t row = 0; row < t->o.rows; row++) {
-        const struct row *r = &t->rows[row];
-        for (uint32_t i = 0; i < r->entries; i++)
-            (r->swapped ? host : t->recount)[*entry(t, row, i)]++;
-    }
-    for (uint32_t h = 0; h < t->o.host_blocks; h++) {
-        if (host[h] != swap_ledger_refs(t->ledger, h))
-            return "I2: a host block's references differ from the tables";
-        if (host[h] && swap_ledger_device_of(t->ledger, h) != NO_BLOCK)
-            t->recount[swap_ledger_device_of(t->ledger, h)] += host[h];
-    }
-    for (uint32_t id = 0; id < t->o.blocks; id++) {
-        if (t->recount[id] != block_pool_refs(t->pool, id))
-            return "I2: a block's references differ from the tables";
-    }
-    return NULL;
-}
-
-/* Find every fill from the tables and the cursors. */
-static const char *fills_fault(struct block_tables *t)
-{
-    uint32_t *slots = t->recount, n = t->o.block_size;
-    memset(slots, 0, ((size_t)t->o.blocks + t->o.host_blocks) * sizeof *slots);
-    for (uint32_t row = 0; row < t->o.rows; row++) {
-        uint32_t tokens = t->rows[row].state == ROW_LIVE ? t->rows[row].cursor_max : 0;
-        for (uint32_t i = 0; i < tokens / n; i++)
-            slots[place_of(t, row, i)] = n;
-        if (tokens % n) {
-            uint32_t *last = &slots[place_of(t, row, tokens / n)];
-            *last = tokens % n > *last ? tokens % n : *last;
-        }
-    }
-    for (uint32_t id = 0; id < t->o.blocks; id++) {
-        if (block_pool_refs(t->pool, id) > 0 && slots[id] != block_pool_fill(t->pool, id))
-            return "I1: a block's fill differs from what its holders have";
-    }
-    for (uint32_t h = 0; h < t->o.host_blocks; h++) {
-        if (swap_ledger_refs(t->ledger, h) > 0 && swap_ledger_device_of(t->ledger, h) == NO_BLOCK &&
-            slots[t->o.blocks + h] != t->host_fill[h])
-            return "I1: a host block's fill differs from what its holders have";
-    }
-    return NULL;
-}
-
-/* Whether the rows of a list are partial holders of `place`, and linked both ways. */
-static bool partials_are_linked(const struct block_tables *t, uint32_t place)
-{
-    const struct block_partials *list = partials_at(t, place);
-    uint32_t row = list->first, prev = NO_ROW;
-    for (uint32_t n = list->count; n > 0; n--) {
-        if (row >= t->o.rows || t->rows[row].state != ROW_LIVE || t->partial_links[row].prev != prev ||
-            t->rows[row].cursor_max % t->o.block_size == 0 ||
-            place_of(t, row, t->rows[row].cursor_max / t->o.block_size) != place)
-            return false;
-        prev = row;
-        row = t->partial_links[row].next;
-    }
-    return list->count == 0 || row == NO_ROW;
-}
-
-/* Every partial holder is in the list of its block, and nobody else is in any. */
-static const char *partials_fault(const struct block_tables *t)
-{
-    uint32_t partial = 0, listed = 0;
-    for (uint32_t row = 0; row < t->o.rows; row++)
-        partial += t->rows[row].state == ROW_LIVE && t->rows[row].cursor_max % t->o.block_size;
-    for (uint32_t place = 0; place < t->o.blocks + t->o.host_blocks; place++) {
-        if (place < t->o.blocks && block_pool_refs(t->pool, place) == 0)
-            continue; /* no list */
-        listed += partials_at(t, place)->count;
-        if (!partials_are_linked(t, place))
-            return "I1: a list of partial holders has a row whose longest cursor ends elsewhere";
-    }
-    return listed == partial ? NULL : "I1: a partial holder of a block is not in its list";
-}
-
-/* I9, and what it rests on: a published block's parent outlives it. */
-static const char *eviction_order_fault(struct block_tables *t)
-{
-    uint32_t *rank = t->recount; /* of cached blocks: 1 is evicted first */
-    memset(rank, 0, t->o.blocks * sizeof *rank);
-    uint32_t n = block_pool_eviction_order(t->pool, t->order, t->o.blocks);
-    for (uint32_t i = 0; i < n; i++)
-        rank[t->order[i]] = i + 1;
-    for (uint32_t id = 0; id < t->o.blocks; id++) {
-        uint32_t parent = block_pool_is_published(t->pool, id) ? prefix_index_parent(t->index, id) : NO_BLOCK;
-        if (parent == NO_BLOCK)
-            continue;
-        enum block_state state = block_pool_state(t->pool, id), above = block_pool_state(t->pool, parent);
-        if (state == BLOCK_HELD && above != BLOCK_HELD)
-            return "I9: a held block's parent is not held";
-        if (above == BLOCK_CACHED && (state != BLOCK_CACHED || rank[id] > rank[parent]))
-            return "I9: a parent would be evicted before its child";
-    }
-    return NULL;
-}
-
-static const char *totals_fault(const struct block_tables *t)
-{
-    uint64_t logical = 0;
-    uint32_t rows = 0, swapped = 0;
-    for (uint32_t row = 0; row < t->o.rows; row++) {
-        const struct row *r = &t->rows[row];
-        if (r->state != ROW_LIVE)
-            continue;
-        rows++;
-        swapped += r->swapped;
-        logical += r->cursor_max;
-    }
-    if (rows != t->counts.rows || swapped != t->counts.swapped)
-        return "I1: the number of sequences differs from the rows";
-    if (logical != t->counts.tokens_logical)
-        return "I1: a token count differs from the rows and blocks";
-    return NULL;
-}
-
-const char *block_tables_fault(struct block_tables *t)
-{
-    const char *fault = block_pool_fault(t->pool);
-    for (uint32_t row = 0; !fault && row < t->o.rows; row++)
-        fault = row_fault(t, row);
-    if (!fault)
-        fault = references_fault(t);
-    if (!fault)
-        fault = fills_fault(t);
-    if (!fault)
-        fault = partials_fault(t);
-    if (!fault)
-        fault = prefix_index_fault(t->index, t->pool);
-    if (!fault)
-        fault = eviction_order_fault(t);
-    if (!fault)
-        fault = swap_ledger_fault(t->ledger);
-    return fault ? fault : totals_fault(t);
 }

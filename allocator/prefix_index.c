@@ -57,7 +57,9 @@ struct prefix_index {
     uint32_t *slots;    /* [slot_mask + 1] block id or NO_BLOCK */
     struct node *nodes; /* [blocks] */
     uint32_t count;
-    uint32_t roots_used; /* roots beyond were never opened */
+    struct prefix_census *census; /* that counts the blocks below */
+    uint32_t counted;             /* this one */
+    uint32_t roots_used;          /* roots beyond were never opened */
     struct root roots[PREFIX_ROOTS_MAX];
     uint8_t secret[SECRET_BYTES];
 };
@@ -261,6 +263,16 @@ static void unlink_child(struct prefix_index *index, uint32_t id)
         index->nodes[node->next_sibling].prev_sibling = node->prev_sibling;
 }
 
+/* A block is published, or, by UINT32_MAX, will be no more. */
+static void count(struct prefix_index *index, uint32_t id, uint32_t by)
+{
+    index->count += by;
+    if (id >= index->counted)
+        return;
+    index->census->count += by;
+    index->census->roots[index->nodes[id].root] += by;
+}
+
 int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t parent, uint32_t id)
 {
     struct node *node = &index->nodes[id];
@@ -279,7 +291,7 @@ int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t par
     while (index->slots[at] != NO_BLOCK)
         at = (at + 1) & index->slot_mask;
     index->slots[at] = id;
-    index->count++;
+    count(index, id, 1);
     return 0;
 }
 
@@ -309,7 +321,7 @@ void prefix_index_remove(struct prefix_index *index, uint32_t id)
     unlink_child(index, id);
     prefix_index_close_root(index, node->root);
     node->published = false;
-    index->count--;
+    count(index, id, UINT32_MAX);
 }
 
 uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id)
@@ -335,31 +347,41 @@ uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id)
     return index->nodes[id].parent;
 }
 
-const char *prefix_index_fault(const struct prefix_index *index, const struct block_pool *pool)
+const char *prefix_index_check(const struct prefix_index *index, const struct block_pool *pool, uint32_t id,
+                               struct prefix_census *census)
 {
-    uint32_t count = 0, root_blocks[PREFIX_ROOTS_MAX] = {0};
-    for (uint32_t id = 0; id < index->blocks; id++) {
-        const struct node *node = &index->nodes[id];
-        if (node->published != block_pool_is_published(pool, id))
-            return "I6: the index and the pool disagree about what is published";
-        if (!node->published)
-            continue;
-        count++;
-        root_blocks[node->root]++;
-        if (node->parent != NO_BLOCK && !index->nodes[node->parent].published)
-            return "I6: a published block's parent is not published";
-        if (node->parent != NO_BLOCK && index->nodes[node->parent].root != node->root)
-            return "I6: a published block's parent has another root";
-        if (find(index, node->chain, node->root, node->parent, tokens_of(index, id)) != id)
-            return "I6: a published block cannot be found by its tokens";
-        XXH128_hash_t above =
-            node->parent == NO_BLOCK ? hash_root(index, node->root) : index->nodes[node->parent].chain;
-        if (!XXH128_isEqual(hash_block(index, above, tokens_of(index, id)), node->chain))
-            return "I6: a published block's tokens have changed";
-    }
+    const struct node *node = &index->nodes[id];
+    if (node->published != block_pool_is_published(pool, id))
+        return "I6: the index and the pool disagree about what is published";
+    if (!node->published)
+        return NULL;
+    census->count++;
+    census->roots[node->root]++;
+    if (node->parent != NO_BLOCK && !index->nodes[node->parent].published)
+        return "I6: a published block's parent is not published";
+    if (node->parent != NO_BLOCK && index->nodes[node->parent].root != node->root)
+        return "I6: a published block's parent has another root";
+    if (find(index, node->chain, node->root, node->parent, tokens_of(index, id)) != id)
+        return "I6: a published block cannot be found by its tokens";
+    XXH128_hash_t above =
+        node->parent == NO_BLOCK ? hash_root(index, node->root) : index->nodes[node->parent].chain;
+    return XXH128_isEqual(hash_block(index, above, tokens_of(index, id)), node->chain)
+               ? NULL
+               : "I6: a published block's tokens have changed";
+}
+
+void prefix_index_watch(struct prefix_index *index, struct prefix_census *census, uint32_t counted)
+{
+    index->census = census;
+    index->counted = counted;
+}
+
+const char *prefix_index_check_census(const struct prefix_index *index, const struct prefix_census *census)
+{
     for (uint32_t i = 0; i < index->roots_used; i++) {
-        if (index->roots[i].refs < root_blocks[i])
+        if (index->roots[i].refs < census->roots[i])
             return "I6: a root has fewer references than published blocks";
     }
-    return count == index->count ? NULL : "I6: the index counts another number of blocks than are published";
+    return census->count == index->count ? NULL
+                                         : "I6: the index counts another number of blocks than are published";
 }

@@ -61,8 +61,14 @@ uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id);
 /* The root of a published block. */
 uint32_t prefix_index_root(const struct prefix_index *index, uint32_t id);
 
-/* prefix_index_fault(index, pool): the first broken invariant as a constant sentence, NULL if all hold.
- * O(blocks). */
-const char *prefix_index_fault(const struct prefix_index *index, const struct block_pool *pool);
+/* prefix_index_check, _watch, _check_census: like those of block_pool.h, for what is published. */
+struct prefix_census {
+    uint32_t count;
+    uint32_t roots[PREFIX_ROOTS_MAX]; /* published blocks of each */
+};
+const char *prefix_index_check(const struct prefix_index *index, const struct block_pool *pool, uint32_t id,
+                               struct prefix_census *census);
+void prefix_index_watch(struct prefix_index *index, struct prefix_census *census, uint32_t counted);
+const char *prefix_index_check_census(const struct prefix_index *index, const struct prefix_census *census);
 
 #endif

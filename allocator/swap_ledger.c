@@ -120,22 +120,19 @@ bool swap_ledger_has_bytes(const struct swap_ledger *ledger, uint32_t host)
     return ledger->host[host].has_bytes;
 }
 
-const char *swap_ledger_fault(const struct swap_ledger *ledger)
+const char *swap_ledger_check(const struct swap_ledger *ledger, uint32_t host)
 {
-    uint32_t used = 0;
-    for (uint32_t host = 0; host < ledger->host_blocks; host++) {
-        const struct host_block *h = &ledger->host[host];
-        used += h->refs > 0;
-        if ((h->refs == 0) != id_bitmap_has(&ledger->free, host))
-            return "swap: a host block is free and named, or neither";
-        if (h->refs == 0)
-            continue;
-        if (h->device == NO_BLOCK && !h->has_bytes)
-            return "swap: a host block's bytes are nowhere";
-        if (h->device != NO_BLOCK && ledger->host_of[h->device] != host)
-            return "swap: a device block does not name the host block that names it";
-    }
-    if (ledger->host_blocks && used + ledger->free.count != ledger->host_blocks)
-        return "swap: used and free host blocks do not add up";
+    const struct host_block *h = &ledger->host[host];
+    if ((h->refs == 0) != id_bitmap_has(&ledger->free, host))
+        return "swap: a host block is free and named, or neither";
+    if (h->refs > 0 && h->device == NO_BLOCK && !h->has_bytes)
+        return "swap: a host block's bytes are nowhere";
+    if (h->refs > 0 && h->device != NO_BLOCK && ledger->host_of[h->device] != host)
+        return "swap: a device block does not name the host block that names it";
+    return NULL;
+}
+
+const char *swap_ledger_check_free(const struct swap_ledger *ledger)
+{
     return ledger->host_blocks ? id_bitmap_fault(&ledger->free) : NULL;
 }

@@ -42,8 +42,9 @@
 
 enum {
     ALIGNMENT = 64,
-    BUDGETS = 4,         /* each a fourth of scheduler.step_us_shared */
-    CPU_STEP_US = 20000, /* scheduler.step_us_max and step_us_shared */
+    BUDGETS = 4,          /* each a fourth of scheduler.step_us_shared */
+    QUESTION_WORK = 8192, /* entries and blocks of a part: a tenth of a millisecond */
+    CPU_STEP_US = 20000,  /* scheduler.step_us_max and step_us_shared */
     CPU_SHARED_US = 2000,
     DEVICE_STEP_US = 4000,
     DEVICE_SHARED_US = 500
@@ -211,6 +212,16 @@ static bool test_backend(struct engine *e)
     return request || e->state.self_tests.first;
 }
 
+/* Do a part of a question that takes long. */
+static bool answer_question(struct engine *e)
+{
+    bool any = e->state.questions.first;
+    struct request *request = any ? inspect_part(&e->state) : NULL;
+    if (request)
+        complete(request, e);
+    return any;
+}
+
 /* Of the step being formed. */
 struct bulk {
     double bulk_us;
@@ -298,6 +309,7 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= take_requests(e);
     worked |= run_next_alone(e);
     worked |= test_backend(e);
+    worked |= answer_question(e);
     sequence_ops_reap(&e->state);
     bool formed = form_step(e);
     worked |= formed;
@@ -571,6 +583,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->o.clock = options->clock ? options->clock : real_clock;
     e->state.config = options->config;
+    e->state.question_work = options->question_work ? options->question_work : QUESTION_WORK;
     e->wake = eventfd(0, EFD_CLOEXEC);
     int rc = backend_ops_replace_constants(&e->state, &options->config->constants);
     if (rc == 0)

@@ -26,6 +26,8 @@ struct engine_options {
     int (*open_backend)(const struct attention_options *options, struct attention **attention,
                         char error[ATTENTION_ERROR_BYTES]);
     double (*clock)(void *cookie);
+    uint32_t
+        question_work; /* likewise: entries that a part of a long question looks at; 0: as many as serve best */
 };
 
 /* engine_create(options, engine, error): open the backend, take all memory. Returns 0, ATTND_INVALID or

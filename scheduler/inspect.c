@@ -1,6 +1,7 @@
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
 
+#include "config/numbers.h"
 #include "scheduler/reservation.h"
 
 #include <string.h>
@@ -187,70 +188,157 @@ int inspect_stats(struct engine_state *state, struct request *request)
     return inspect_list(state, request);
 }
 
-/* Which sequence holds each of the `n` blocks from `first` on that are on the page; `place`: where there. */
-static void find_owners(const struct engine_state *state, struct request_blocks *blocks, uint32_t first,
-                        uint32_t n, const uint32_t *place)
+/* ---- questions in parts -------------------------------------------------------------------------- */
+
+/* Answer the first questions that are answered in parts with those behind them, a part each turn. */
+static int ask_in_parts(struct engine_state *state, struct request *request)
 {
-    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
-        uint64_t id = sequences_at(state->sequences, row)->id;
-        struct block_table_view table = {0};
+    request_list_append(&state->questions, request);
+    return REQUEST_WAITS;
+}
+
+/* Look in `work` entries of tables for the blocks of a page that have no owner yet; true when none is left, or all
+ * tables are looked at. A block that somebody gave back meanwhile stays without. */
+static bool find_owners(const struct engine_state *state, struct request_pool *ask, uint32_t work)
+{
+    const struct block_tables *tables = step_tables(state->steps);
+    const struct block_pool *pool = block_tables_pool(tables);
+    while (work > 0 && ask->unowned > 0 && ask->row < state->config->limits.sequences) {
+        uint64_t id = sequences_at(state->sequences, ask->row)->id;
+        struct block_table_view table = {.swapped = true};
         if (id)
-            table = block_tables_view(step_tables(state->steps), row);
-        for (uint32_t i = 0; !table.swapped && i < table.entries; i++) {
-            uint32_t at = table.ids[i] - first;
-            if (at < n && place[at] != UINT32_MAX && blocks->views[place[at]].owner == 0)
-                blocks->views[place[at]].owner = id;
+            table = block_tables_view(tables, ask->row);
+        uint32_t entries = table.swapped ? 0 : table.entries, last = entries;
+        if (entries > ask->entry && entries - ask->entry > work)
+            last = ask->entry + work;
+        for (uint32_t i = ask->entry; i < last; i++) {
+            uint32_t at = table.ids[i] - ask->first,
+                     place = at < ask->looked_at ? ask->place[at] : UINT32_MAX;
+            if (place == UINT32_MAX || ask->blocks.views[place].owner ||
+                ask->generation[place] != block_pool_generation(pool, table.ids[i]))
+                continue;
+            ask->blocks.views[place].owner = id;
+            ask->unowned--;
+        }
+        work -= smaller(work, 1 + (last > ask->entry ? last - ask->entry : 0));
+        ask->entry = last;
+        if (last >= entries) {
+            ask->row++;
+            ask->entry = 0;
         }
     }
+    return ask->unowned == 0 || ask->row == state->config->limits.sequences;
 }
 
 int inspect_pool(struct engine_state *state, struct request *request)
 {
-    struct request_page *page = &request->pool.page;
-    struct request_blocks *blocks = &request->pool.blocks;
-    uint32_t all = (uint32_t)state->config->pool_blocks, first = (uint32_t)page->cursor;
+    struct request_pool *ask = &request->pool;
+    struct request_page *page = &ask->page;
+    struct request_blocks *blocks = &ask->blocks;
+    uint32_t all = (uint32_t)state->config->pool_blocks, n = 0;
     const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     blocks->views = request_alloc(request, page->limit, sizeof *blocks->views);
-    uint32_t *place =
-        request_alloc(request, REQUEST_SCAN_MAX, sizeof *place); /* on the page, of each block */
-    if (!blocks->views || !place)
+    ask->generation = request_alloc(request, page->limit, sizeof *ask->generation);
+    ask->place = request_alloc(request, REQUEST_SCAN_MAX, sizeof *ask->place);
+    if (!blocks->views || !ask->generation || !ask->place)
         return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
-    uint32_t n = 0;
-    for (; first + n < all && n < REQUEST_SCAN_MAX && blocks->count < page->limit; n++) {
-        bool wanted = !page->filter.on || block_pool_state(pool, first + n) == page->filter.state;
-        place[n] = wanted ? blocks->count : UINT32_MAX;
-        if (wanted)
-            show_block(state, first + n, &blocks->views[blocks->count++]);
+    ask->first = (uint32_t)page->cursor;
+    for (; ask->first + n < all && n < REQUEST_SCAN_MAX && blocks->count < page->limit; n++) {
+        uint32_t id = ask->first + n;
+        enum block_state is = block_pool_state(pool, id);
+        ask->place[n] = is == BLOCK_HELD ? blocks->count : UINT32_MAX;
+        if (page->filter.on && is != page->filter.state) {
+            ask->place[n] = UINT32_MAX;
+            continue;
+        }
+        ask->unowned += is == BLOCK_HELD;
+        ask->generation[blocks->count] = block_pool_generation(pool, id);
+        show_block(state, id, &blocks->views[blocks->count++]);
     }
-    find_owners(state, blocks, first, n, place);
-    request->pool.epoch = state->epoch;
-    page->next = first + n < all ? first + n : 0;
-    return 0;
+    ask->looked_at = n;
+    ask->epoch = state->epoch;
+    page->next = ask->first + n < all ? ask->first + n : 0;
+    return ask->unowned ? ask_in_parts(state, request) : 0;
 }
 
-/* Whether the states that were noted are those of the sequences. */
-static const char *states_fault(const struct engine_state *state)
+/* ---- the audit ----------------------------------------------------------------------------------- */
+
+/* Whether the state that was noted is that of the sequence. */
+static const char *state_fault(const struct engine_state *state, uint32_t row)
 {
     uint64_t retired = block_pool_retired(block_tables_pool(step_tables(state->steps)));
-    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
-        const struct sequence *s = sequences_at(state->sequences, row);
-        if (s->id && s->noted == s->lease)
-            return "S1: a sequence is not counted by its state, or a lease is";
-        if (s->noted && s->id && sequences_state(state->sequences, row, retired) != state_of(state, row))
-            return "S1: a sequence is in another state than it is counted by";
+    const struct sequence *s = sequences_at(state->sequences, row);
+    if (s->id && s->noted == s->lease)
+        return "S1: a sequence is not counted by its state, or a lease is";
+    if (s->noted && s->id && sequences_state(state->sequences, row, retired) != state_of(state, row))
+        return "S1: a sequence is in another state than it is counted by";
+    return NULL;
+}
+
+/* Go on with what the scheduler knows of rows, for `work` entries of their tables. */
+static const char *audit_rows(const struct engine_state *state, struct request_check *audit, uint32_t work)
+{
+    const char *fault = NULL;
+    while (!fault && work > 0 && audit->row < state->config->limits.sequences) {
+        fault = state_fault(state, audit->row);
+        if (!fault)
+            fault = reservation_row_fault(state, audit->row, &audit->entry, &work);
+        if (work == 0) /* there may be more */
+            break;
+        work--;
+        audit->row++;
+        audit->entry = 0;
     }
-    return sequences_fault(state->sequences);
+    return fault;
+}
+
+static const char *totals_fault(const struct engine_state *state)
+{
+    const char *fault = reservation_fault(state);
+    return fault ? fault : sequences_fault(state->sequences);
 }
 
 const char *inspect_fault(const struct engine_state *state)
 {
+    struct request_check audit = {0};
     const char *fault = block_tables_fault(step_tables(state->steps));
-    fault = fault ? fault : reservation_fault(state);
-    return fault ? fault : states_fault(state);
+    fault = fault ? fault : audit_rows(state, &audit, UINT32_MAX);
+    return fault ? fault : totals_fault(state);
 }
 
 int inspect_audit(struct engine_state *state, struct request *request)
 {
-    request->check.fault = inspect_fault(state);
-    return 0;
+    return ask_in_parts(state, request);
+}
+
+/* Do a part of an audit: of the allocator first, then of the scheduler; true when it has ended. */
+static bool audit_part(const struct engine_state *state, struct request_check *audit, uint32_t work)
+{
+    struct block_tables *tables = step_tables(state->steps);
+    if (!audit->begun)
+        block_tables_begin_audit(tables);
+    audit->begun = true;
+    if (!audit->blocks_done) {
+        audit->blocks_done = block_tables_audit(tables, work, &audit->fault);
+        return audit->fault;
+    }
+    if (audit->row < state->config->limits.sequences)
+        audit->fault = audit_rows(state, audit, work);
+    if (audit->fault || audit->row < state->config->limits.sequences)
+        return audit->fault;
+    audit->fault = totals_fault(state);
+    return true;
+}
+
+struct request *inspect_part(struct engine_state *state)
+{
+    struct request *request = state->questions.first;
+    bool gone = atomic_load(&request->cancelled), ended;
+    if (gone)
+        request_fail(request, ATTND_GONE, "the client went away");
+    if (request->kind == REQUEST_POOL)
+        ended = gone || find_owners(state, &request->pool, state->question_work);
+    else
+        ended = gone || audit_part(state, &request->check, state->question_work);
+    return ended ? request_list_take(&state->questions) : NULL;
 }

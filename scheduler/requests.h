@@ -139,7 +139,7 @@ struct sequence_view {
 struct block_view {
     uint32_t block, refs, fill;
     enum block_state state;
-    uint64_t owner; /* the first sequence found to hold it; 0: none */
+    uint64_t owner; /* the first sequence found to hold it; 0: none, or not found before it was given back */
     bool on_host;   /* a host block, of which nothing else is known */
 };
 
@@ -316,10 +316,18 @@ struct request_pool {
     struct request_page page;
     struct request_blocks blocks; /* out */
     uint64_t epoch;               /* out */
+    /* How far the search for owners has come; inspect.c. */
+    uint32_t first, looked_at,
+        *place;           /* [looked_at] where on the page block first + i is; UINT32_MAX: not wanted */
+    uint32_t *generation; /* [blocks.count] */
+    uint32_t unowned, row, entry; /* blocks without; the next entry to look at */
 };
 
 struct request_check {
     const char *fault; /* out; NULL: none */
+    /* How far an audit has come; inspect.c. */
+    bool begun, blocks_done;
+    uint32_t row, entry;
 };
 
 struct request_trim {

@@ -28,6 +28,7 @@
  *   R4  what a ledger says is not below what its sequences hold */
 #include "scheduler/reservation.h"
 
+#include "config/numbers.h"
 #include "scheduler/ledger.h"
 
 #include <assert.h>
@@ -480,21 +481,25 @@ void reservation_end_run(struct engine_state *state, uint32_t row)
     change(x, row, &old);
 }
 
-/* Whether the blocks that a running row counts as its own are. */
-static const char *fault_of_row(const struct engine_state *state, uint32_t row)
+const char *reservation_row_fault(const struct engine_state *state, uint32_t row, uint32_t *entry,
+                                  uint32_t *work)
 {
     const struct reservation *x = state->reservation;
     const struct outlook *o = &x->outlooks[row];
+    if (!o->runs)
+        return NULL;
     const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (o->entries != table.entries || o->common + o->copies > o->entries)
         return "R1: the blocks of a workload's sequence are not what its reservation says";
-    for (uint32_t i = o->common; i < o->entries - o->copies; i++) {
+    uint32_t i = larger(*entry, o->common);
+    for (; i<o->entries - o->copies && * work> 0; i++, --*work) {
         if (x->holder[table.ids[i]] != row)
             return "R2: a block is counted as its own by two sequences, or by one that is not noted";
         if ((i > o->common || !o->fork_at) && block_pool_refs(pool, table.ids[i]) != 1)
             return "R3: a block that is shared is counted as one of its own";
     }
+    *entry = i;
     return NULL;
 }
 
@@ -507,9 +512,6 @@ const char *reservation_fault(const struct engine_state *state)
         declared += sequences_at(state->sequences, row)->declared;
         if (!o->runs)
             continue;
-        const char *fault = fault_of_row(state, row);
-        if (fault)
-            return fault;
         running++;
         fills += to_fill(x, o);
         tokens += tokens_to_fill(o);

@@ -665,6 +665,12 @@ static void judge_look_around(struct op *op)
         if (request->check.fault)
             sim_fail("%s", request->check.fault);
         sim.seen.audits++;
+        sim.seen.audits_in_parts += sim.seen.steps > op->steps;
+    } else if (request->kind == REQUEST_POOL) {
+        for (uint32_t i = 0; i < request->pool.blocks.count; i++)
+            require(op,
+                    !request->pool.blocks.views[i].owner || request->pool.blocks.views[i].state == BLOCK_HELD,
+                    "owners of held blocks only");
     } else if (request->kind == REQUEST_STATS) {
         const struct block_pool_counts *pool = &request->stats.all.pool;
         sim.stats = request->stats.all;

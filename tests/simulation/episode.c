@@ -151,12 +151,13 @@ static double virtual_clock(void *cookie)
 static void make_engine(void)
 {
     char error[ATTENTION_ERROR_BYTES];
-    static const uint32_t partials[] = {2, 64, 4096};
+    static const uint32_t partials[] = {2, 64, 4096}, works[] = {0, 3, 50};
     const struct engine_options options = {.config = &sim.config,
                                            .partials_max = one_of(partials, 3),
                                            .notify = notice,
                                            .open_backend = symbolic_backend_open,
-                                           .clock = virtual_clock};
+                                           .clock = virtual_clock,
+                                           .question_work = one_of(works, 3)};
     if (engine_create(&options, &sim.engine, error) != 0) {
         fprintf(stderr, "the engine cannot be made: %s\n", error);
         exit(2);

@@ -73,6 +73,7 @@ enum {
     XX(device_failures, "device failures")                                                                   \
     XX(hangs, "steps that hung")                                                                             \
     XX(audits, "audits")                                                                                     \
+    XX(audits_in_parts, "audits in the course of which there were steps")                                    \
     XX(seconds_shared, "seconds of which each owner had its part")                                           \
     XX(small_at_once, "small requests in the first step after they came")
 

@@ -383,6 +383,112 @@ START_TEST(bug_fill_of_a_block_of_swapped_rows)
 }
 END_TEST
 
+/* ---- audits in parts ----------------------------------------------------------------------------- */
+
+/* Something that is wrong from now on about the block that row 0 shares, or is not any more. */
+static void one_reference_more(struct block_tables *t, bool wrong)
+{
+    struct block_pool *pool = (struct block_pool *)(uintptr_t)block_tables_pool(t);
+    uint32_t id = block_tables_view(t, 0).ids[0];
+    if (wrong)
+        block_pool_retain(pool, &id, 1);
+    else
+        block_pool_release(pool, &id, 1, 0);
+}
+
+static void one_reference_less(struct block_tables *t, bool wrong)
+{
+    one_reference_more(t, !wrong);
+}
+
+static void another_fill(struct block_tables *t, bool wrong)
+{
+    struct block_pool *pool = (struct block_pool *)(uintptr_t)block_tables_pool(t);
+    block_pool_set_fill(pool, block_tables_view(t, 0).ids[1], wrong ? 4 : 3);
+}
+
+static void published_without_tokens(struct block_tables *t, bool wrong)
+{
+    struct block_pool *pool = (struct block_pool *)(uintptr_t)block_tables_pool(t);
+    uint32_t id = block_tables_view(t, 0).ids[0];
+    if (wrong)
+        block_pool_publish(pool, id);
+    else
+        block_pool_unpublish(pool, id);
+}
+
+static void another_entry(struct block_tables *t, bool wrong)
+{
+    static uint32_t right;
+    uint32_t *ids = (uint32_t *)(uintptr_t)block_tables_view(t, 0).ids;
+    if (wrong)
+        right = ids[1];
+    ids[1] = wrong ? block_tables_view(t, 1).ids[1] : right;
+}
+
+/* An audit of one entry or block a part, while a row comes and goes that shares what is looked at. */
+static const char *audit_while_things_change(struct block_tables *t)
+{
+    const char *fault;
+    uint32_t row = NO_ROW, parts = 0;
+    block_tables_begin_audit(t);
+    for (bool ended = false; !ended; parts++) {
+        ended = block_tables_audit(t, 1, &fault);
+        if (row == NO_ROW) {
+            row = fork_row(t, 2, 2 * BS + parts % BS);
+        } else {
+            block_tables_remove(t, row);
+            row = NO_ROW;
+        }
+    }
+    if (row != NO_ROW)
+        block_tables_remove(t, row);
+    ck_assert(fault || parts > 20);
+    return fault;
+}
+
+START_TEST(an_audit_in_parts_finds_what_is_wrong)
+{
+    static const struct {
+        void (*plant)(struct block_tables *t, bool wrong);
+        const char *fault;
+    } faults[] = {{one_reference_more, "I2: a block's references differ from the tables"},
+                  {one_reference_less, "I2: a block's references differ from the tables"},
+                  {another_fill, "I1: a block's fill differs from what its holders have"},
+                  {published_without_tokens, "I6: the index and the pool disagree about what is published"},
+                  {another_entry, "I4: a table entry is not a block of the right generation"}};
+    struct block_tables *t = tables_of(24, 6);
+    struct block_copy copies[4];
+    uint32_t count = 0;
+    next_step = 1;
+    uint32_t first = add(t, NO_ROOT, NULL, 0);
+    ck_assert_int_eq(append(t, first, BS + 3, NULL), 0);
+    (void)fork_row(t, first, BS + 3);
+    ck_assert_int_eq(append(t, 1, 1, NULL),
+                     1); /* of a block of its own, in another generation from here on */
+    uint32_t third = add(t, NO_ROOT, NULL, 0), swapped = add(t, NO_ROOT, NULL, 0);
+    ck_assert_int_eq(append(t, third, 3 * BS, NULL), 0);
+    ck_assert_int_eq(append(t, swapped, BS + 1, NULL), 0);
+    ck_assert_int_eq(block_tables_swap_out(t, swapped, next_step, copies, &count), 0);
+    block_tables_retire_step(t, next_step++, NULL, 0);
+    block_tables_remove(t, 1);
+    (void)fork_row(t, first, BS + 3);
+    ck_assert_int_eq(append(t, 1, 1, NULL), 1);
+    ck_assert_ptr_null(audit_while_things_change(t));
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        faults[i].plant(t, true);
+        const char *fault = audit_while_things_change(t);
+        ck_assert_msg(fault && strcmp(fault, faults[i].fault) == 0, "fault %zu: %s, wanted %s", i,
+                      fault ? fault : "none", faults[i].fault);
+        ck_assert_ptr_nonnull(block_tables_fault(t));
+        faults[i].plant(t, false);
+        ck_assert_ptr_null(audit_while_things_change(t));
+        ck_assert_ptr_null(block_tables_fault(t));
+    }
+    block_tables_destroy(t);
+}
+END_TEST
+
 TCase *block_table_case(void)
 {
     TCase *tc = tcase_create("block_table");
@@ -399,5 +505,6 @@ TCase *block_table_case(void)
     tcase_add_test(tc, bug_fill_counted_slots_that_nobody_holds);
     tcase_add_test(tc, bug_fill_of_a_published_block);
     tcase_add_test(tc, bug_fill_of_a_block_of_swapped_rows);
+    tcase_add_test(tc, an_audit_in_parts_finds_what_is_wrong);
     return tc;
 }

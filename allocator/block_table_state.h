@@ -1,0 +1,126 @@
+/* block_table_state.h - what block_table.c and block_audit.c share: the tables themselves. */
+#ifndef ALLOCATOR_BLOCK_TABLE_STATE_H
+#define ALLOCATOR_BLOCK_TABLE_STATE_H
+
+#include "allocator/block_table.h"
+#include "allocator/id_bitmap.h"
+#include "allocator/prefix_index.h"
+#include "allocator/swap_ledger.h"
+
+enum row_state { ROW_VACANT, ROW_LIVE, ROW_LEAVING };
+
+/* One cache line: what a decode step of a row looks at, and not much else. */
+struct row {
+    uint32_t entries;                /* blocks */
+    uint32_t cursor_min, cursor_max; /* tokens; equal: the per-layer cursors are not kept */
+    uint32_t plain_first,
+        plain_end;      /* slots known to lie in blocks of our own that are not published: no need to look */
+    uint32_t published; /* leading blocks that are published */
+    uint32_t retired;   /* tokens written by retired steps, at most */
+    uint32_t known;     /* tokens from 0 on whose ids are known */
+    uint32_t pending[STEPS_IN_FLIGHT_MAX]; /* length when the step was submitted, by step modulo their
+                                              number */
+    uint64_t last_step;                    /* newest step that uses the row or its blocks */
+    uint32_t root;
+    uint8_t state;
+    bool swapped;
+    bool publish_stopped; /* another block says the same as the next one: the rest stays private */
+};
+
+_Static_assert(sizeof(struct row) == 64, "a row is one cache line");
+
+/* Neighbours of a row in the list of partial holders that it is in; NO_ROW at the ends. */
+struct partial_link {
+    uint32_t next, prev;
+};
+
+/* What the tables say of a block: entries that name it, and of how many all slots are written, or some. */
+struct holders {
+    uint32_t entries, full, partial;
+};
+
+/* How far an audit has come; block_audit.c. */
+struct block_audit {
+    enum { AUDIT_NONE, AUDIT_CLEARS, AUDIT_ROWS, AUDIT_HOST_BLOCKS, AUDIT_BLOCKS } phase;
+    uint32_t row, entry; /* the next entry of a row to look at: those before are counted in: */
+    struct holders
+        *holders; /* [blocks + host_blocks]; entries of a row that is swapped out name host blocks */
+    uint32_t at;  /* in other phases: the next block, or place in holders */
+    struct block_pool_census blocks;
+    struct prefix_census published;
+};
+
+struct block_tables {
+    struct block_tables_options o;
+    struct block_pool *pool;
+    struct prefix_index *index;
+    struct swap_ledger *ledger;
+    struct id_bitmap free_rows;
+    struct row *rows;       /* [rows] */
+    uint32_t *high;         /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
+    uint32_t *next_leaving; /* [rows] in the list of the row's last step */
+    uint32_t *version;      /* [rows] counts changes to entries that the row had */
+    uint32_t *ids;          /* [rows + loose_rows][row_blocks] */
+    uint32_t *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
+    uint32_t *cursors;      /* [rows][layers], see above */
+    uint32_t *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
+    struct partial_link *partial_links;   /* [rows] */
+    struct block_partials *host_partials; /* [host_blocks] empty while there is a device block */
+    uint16_t *host_fill;                  /* [host_blocks] slots with good bytes */
+    uint32_t *claims; /* [blocks] writers counted while a reserve is planned; zero otherwise */
+    uint32_t *marks;  /* [rows] requests that need more than a look, while a reserve runs */
+    uint32_t *order;  /* [blocks] scratch of whoever lists blocks */
+    uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
+    struct block_tables_counts counts;
+    struct block_audit audit;   /* in parts, */
+    struct block_audit at_once; /* and that of block_tables_fault() */
+};
+
+static inline uint32_t *entry(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    return &t->ids[(uint64_t)row * t->o.row_blocks + i];
+}
+
+static inline uint32_t *entry_generation(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    return &t->generation[(uint64_t)row * t->o.row_blocks + i];
+}
+
+static inline uint32_t blocks_for(const struct block_tables *t, uint32_t tokens)
+{
+    return tokens / t->o.block_size + (tokens % t->o.block_size != 0);
+}
+
+/* Where the bytes of a row's entry `i` are: a device block, or number blocks + h for host block h. */
+static inline uint32_t place_of(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t id = *entry(t, row, i);
+    if (!t->rows[row].swapped)
+        return id;
+    uint32_t device = swap_ledger_device_of(t->ledger, id);
+    return device != NO_BLOCK ? device : t->o.blocks + id;
+}
+
+/* The list of a block, by place_of(). */
+static inline struct block_partials *partials_at(const struct block_tables *t, uint32_t place)
+{
+    return place < t->o.blocks ? block_pool_partials(t->pool, place) : &t->host_partials[place - t->o.blocks];
+}
+
+/* Entries [first, end) of a row, or how many of their slots are written, are about to change; they have changed. Whoever
+ * changes a table says both, for an audit that has counted them. */
+void block_audit_count(struct block_tables *tables, uint32_t row, uint32_t first, uint32_t end, uint32_t by);
+
+static inline void begin_change(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+{
+    if (t->audit.phase != AUDIT_NONE)
+        block_audit_count(t, row, first, end, UINT32_MAX);
+}
+
+static inline void end_change(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+{
+    if (t->audit.phase != AUDIT_NONE)
+        block_audit_count(t, row, first, end, 1);
+}
+
+#endif
