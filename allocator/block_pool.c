@@ -92,17 +92,27 @@ static void count_block(struct block_pool_census *c, const struct block *block, 
     c->filled += (uint64_t)(int32_t)by * (block->state == BLOCK_HELD ? block->fill : 0);
 }
 
-/* A block is about to change; it has changed. */
-static void begin_change(struct block_pool *pool, uint32_t id)
+/* Count these blocks, none twice, as far as they were counted, or, by UINT32_MAX, do so no more. */
+static void recount(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint32_t by)
 {
-    if (id < pool->counted)
-        count_block(pool->census, &pool->block[id], UINT32_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        if (ids[i] < pool->counted)
+            count_block(pool->census, &pool->block[ids[i]], by);
+    }
 }
 
-static void end_change(struct block_pool *pool, uint32_t id)
+/* These blocks are about to change; they have changed. Around the loops over thousands, not within: there it costs half
+ * a nanosecond a block. */
+static inline void begin_changes(struct block_pool *pool, const uint32_t *ids, uint32_t n)
 {
-    if (id < pool->counted)
-        count_block(pool->census, &pool->block[id], 1);
+    if (pool->counted)
+        recount(pool, ids, n, UINT32_MAX);
+}
+
+static inline void end_changes(struct block_pool *pool, const uint32_t *ids, uint32_t n)
+{
+    if (pool->counted)
+        recount(pool, ids, n, 1);
 }
 
 /* ---- the ring of cached blocks ------------------------------------------------------------------- */
@@ -200,13 +210,13 @@ static void settle(struct block_pool *pool, uint32_t id)
 static void evict(struct block_pool *pool)
 {
     uint32_t id = ring_pop(pool);
-    begin_change(pool, id);
+    begin_changes(pool, &id, 1);
     pool->cached--;
     pool->on_evict(id, pool->cookie);
     pool->block[id].published = 0;
     pool->evictions++;
     settle(pool, id);
-    end_change(pool, id);
+    end_changes(pool, &id, 1);
 }
 
 /* ---- public -------------------------------------------------------------------------------------- */
@@ -260,17 +270,17 @@ int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
         ids[i] = id_bitmap_take(&pool->free);
         __builtin_prefetch(&pool->block[ids[i]], 1);
     }
+    begin_changes(pool, ids, n);
     for (uint32_t i = 0; i < n; i++) {
         struct block *block = &pool->block[ids[i]];
         assert(block->refs == 0 && block->state == BLOCK_FREE);
-        begin_change(pool, ids[i]);
         block->state = BLOCK_HELD;
         block->refs = 1;
         block->generation++;
         block->fill = 0;
-        end_change(pool, ids[i]);
     }
     pool->held += n;
+    end_changes(pool, ids, n);
     return 0;
 }
 
@@ -295,15 +305,15 @@ static void revive(struct block_pool *pool, uint32_t id)
 void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
 {
     uint32_t newly_shared = 0;
+    begin_changes(pool, ids, n);
     for (uint32_t i = 0; i < n; i++) {
         struct block *block = &pool->block[ids[i]];
-        begin_change(pool, ids[i]);
         if (block->refs == 0)
             revive(pool, ids[i]);
         newly_shared += block->refs++ == 1;
-        end_change(pool, ids[i]);
     }
     pool->shared += newly_shared;
+    end_changes(pool, ids, n);
 }
 
 /* The last reference to a block is gone. */
@@ -337,44 +347,38 @@ static void lower_fill(struct block_pool *pool, uint32_t id)
     set_fill(pool, id, pool->on_fill(id, pool->cookie));
 }
 
-/* One reference to a block less; whether it was shared by two. */
-static bool drop_reference(struct block_pool *pool, uint32_t id)
-{
-    struct block *block = &pool->block[id];
-    bool shared = block->refs == 2;
-    /* one comparison finds the last reference, a block with only partial holders left, and a
-     * reference too many: -1, for which lower_fill() aborts */
-    int32_t left = (int32_t)--block->refs;
-    if (left == 0)
-        retire_block(pool, id);
-    else if (left <= (int32_t)block->partials.count)
-        lower_fill(pool, id);
-    return shared;
-}
-
 void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step)
 {
     struct block *blocks = pool->block;
     uint32_t no_more_shared = 0;
     assert(step <= pool->retired + STEPS_IN_FLIGHT_MAX);
+    begin_changes(pool, ids, n);
     for (uint32_t i = n; i-- > 0;) {
         struct block *block = &blocks[ids[i]];
         if (i >= PREFETCH_AHEAD)
             __builtin_prefetch(&blocks[ids[i - PREFETCH_AHEAD]], 1);
         if (step > block->last_step)
             block->last_step = step;
-        begin_change(pool, ids[i]);
-        no_more_shared += drop_reference(pool, ids[i]);
-        end_change(pool, ids[i]);
+        no_more_shared += block->refs == 2;
+        /* one comparison finds the last reference, a block with only partial holders left, and a
+         * reference too many: -1, for which lower_fill() aborts */
+        int32_t left = (int32_t)--block->refs;
+        if (left > (int32_t)block->partials.count)
+            continue;
+        if (left == 0)
+            retire_block(pool, ids[i]);
+        else
+            lower_fill(pool, ids[i]);
     }
     pool->shared -= no_more_shared;
+    end_changes(pool, ids, n);
 }
 
 void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
-    begin_change(pool, id);
+    begin_changes(pool, &id, 1);
     set_fill(pool, id, slots);
-    end_change(pool, id);
+    end_changes(pool, &id, 1);
 }
 
 void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
@@ -387,9 +391,9 @@ void block_pool_lower_fill(struct block_pool *pool, uint32_t id)
 {
     if (pool->block[id].refs != pool->block[id].partials.count)
         return;
-    begin_change(pool, id);
+    begin_changes(pool, &id, 1);
     lower_fill(pool, id);
-    end_change(pool, id);
+    end_changes(pool, &id, 1);
 }
 
 struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
@@ -401,21 +405,21 @@ struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
 void block_pool_publish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].state == BLOCK_HELD && !pool->block[id].published);
-    begin_change(pool, id);
+    begin_changes(pool, &id, 1);
     pool->block[id].published = 1;
-    end_change(pool, id);
+    end_changes(pool, &id, 1);
 }
 
 void block_pool_unpublish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].published);
-    begin_change(pool, id);
+    begin_changes(pool, &id, 1);
     pool->block[id].published = 0;
     if (pool->block[id].state == BLOCK_CACHED) {
         pool->cached--;
         settle(pool, id);
     }
-    end_change(pool, id);
+    end_changes(pool, &id, 1);
 }
 
 void block_pool_retire(struct block_pool *pool, uint64_t step)
@@ -426,11 +430,11 @@ void block_pool_retire(struct block_pool *pool, uint64_t step)
         uint32_t next;
         for (uint32_t id = list->first; id != NO_BLOCK; id = next) {
             next = pool->block[id].fence_next;
-            begin_change(pool, id);
+            begin_changes(pool, &id, 1);
             pool->block[id].partials.count = 0;
             pool->fenced--;
             settle(pool, id);
-            end_change(pool, id);
+            end_changes(pool, &id, 1);
         }
         *list = (struct fence_list){NO_BLOCK, NO_BLOCK};
     }

@@ -65,11 +65,11 @@ void block_pool_destroy(struct block_pool *pool);
  * 0. O(n). Returns 0 or ATTND_NO_BLOCKS (pool unchanged but for the failure count). */
 MUST_USE int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids);
 
-/* block_pool_retain(pool, ids, n): one more reference to each: HELD blocks, or the first one to CACHED
- * or FENCED blocks that are published (a prefix hit). O(n). */
+/* block_pool_retain(pool, ids, n): one more reference to each, none named twice: HELD blocks, or the first one to
+ * CACHED or FENCED blocks that are published (a prefix hit). O(n). */
 void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n);
 
-/* block_pool_release(pool, ids, n, step): drop a reference to each, from the last to the first, whose
+/* block_pool_release(pool, ids, n, step): drop a reference to each, none named twice, from the last to the first, whose
  * owner takes part in steps up to `step` (0: in none) and is no longer listed as a partial holder. The
  * last reference frees, caches or fences the block. O(n), plus the partial holders of those of which
  * only partial holders are left. */

@@ -637,6 +637,17 @@ static void note_fill(struct block_tables *t, uint32_t row, uint32_t first, uint
     }
 }
 
+/* The longest cursor of a row moves to a block's end or into another block. */
+static void enter_block(struct block_tables *t, uint32_t row, uint32_t to)
+{
+    uint32_t from = t->rows[row].cursor_max, first = from / t->o.block_size, end = blocks_for(t, to);
+    begin_change(t, row, first, end);
+    t->rows[row].cursor_max = to;
+    end_change(t, row, first, end);
+    note_fill(t, row, from, to);
+    move_partial(t, row, from, to);
+}
+
 static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)
 {
     struct row *r = &t->rows[row];
@@ -646,17 +657,12 @@ static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)
     assert(to <= r->entries * t->o.block_size);
     t->counts.tokens_logical += to - from;
     uint32_t last = r->entries - 1, start = last * t->o.block_size;
-    if (from > start && to - start < t->o.block_size) { /* most steps of a decode: no division */
-        r->cursor_max = to;
-        block_pool_raise_fill(t->pool, *entry(t, row, last), to - start);
+    if (from <= start || to - start >= t->o.block_size) {
+        enter_block(t, row, to);
         return;
     }
-    uint32_t first = from / t->o.block_size, end = blocks_for(t, to);
-    begin_change(t, row, first, end);
-    r->cursor_max = to;
-    end_change(t, row, first, end);
-    note_fill(t, row, from, to);
-    move_partial(t, row, from, to);
+    r->cursor_max = to; /* most steps of a decode: no division */
+    block_pool_raise_fill(t->pool, *entry(t, row, last), to - start);
 }
 
 void block_tables_advance_all(struct block_tables *t, uint32_t row, uint32_t n)
