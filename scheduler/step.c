@@ -682,34 +682,25 @@ uint64_t step_bytes(const struct step *s, enum step_producer producer)
 
 /* ---- looking ------------------------------------------------------------------------------------- */
 
-/* The value that would be at `k` if these were in order; they change places. Hoare's selection: sorting 1 024 of them
- * takes 25 times as long. */
+/* The value that would be at `k` if these were in order; they change places. Sorting 1 024 of them takes 25
+ * times as long. */
 static double select_value(float *values, uint32_t n, uint32_t k)
 {
-    for (uint32_t first = 0, last = n - 1; first < last;) {
-        float middle = values[first + (last - first) / 2];
-        uint32_t i = first, j = last;
-        while (i <= j) {
-            while (values[i] < middle)
-                i++;
-            while (values[j] > middle)
-                j--;
-            if (i > j)
-                break;
+    for (uint32_t first = 0, end = n;;) { /* it is one of these */
+        float middle = values[first + (end - first) / 2];
+        uint32_t equal = first, larger = end; /* where such values begin */
+        for (uint32_t i = first; i < larger;) {
             float value = values[i];
-            values[i++] = values[j];
-            values[j] = value;
-            if (j-- == 0)
-                break;
+            uint32_t to = value < middle ? equal++ : value > middle ? --larger : i;
+            values[i] = values[to];
+            values[to] = value;
+            i += value <= middle;
         }
-        if (k >= i)
-            first = i;
-        else if (j != UINT32_MAX && k <= j)
-            last = j;
-        else
-            break;
+        if (k >= equal && k < larger)
+            return (double)middle;
+        first = k < equal ? first : larger;
+        end = k < equal ? equal : end;
     }
-    return (double)values[k];
 }
 
 struct step_stats step_stats(const struct steps *x)

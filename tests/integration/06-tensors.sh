@@ -38,7 +38,7 @@ expect 'staging memory comes back' 0 "$(caught_up && curl -s "$URL/metrics" | se
 
 # Large bodies that never come leave room for small ones.
 used() { curl -s "$URL/metrics" | sed -n 's/^attnd_staging_bytes_used //p'; }
-is_used() { [ "$(used)" "$@" ]; }
+is_used() { test "$(used)" "$@"; }
 promise() {
     perl -e 'use IO::Socket; my @all = map {
         my $s = IO::Socket::INET->new("127.0.0.1:$ARGV[0]") or die;

@@ -38,6 +38,7 @@ if ! on_stub_driver; then
     finish
 fi
 build hang "${wrap[@]}" tests/cuda/hang.c
+# shellcheck disable=SC2034 # finish uses it
 "$WORK/hang" >"$WORK/waits" 2>&1 || FAILED=1
 grep '^ok\|^not ok\|was called' "$WORK/waits"
 waits='a part of a step,a step,clearing the KV pool,replaying a graph,the self-test,uploading tensor maps,what was issued before'
