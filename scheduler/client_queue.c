@@ -656,10 +656,15 @@ static struct request_output *output_of(struct request *request)
     return request->kind == REQUEST_MERGE ? &request->merge.out : &request->rows.out;
 }
 
-/* A request has come to its end: answer it. */
+/* A request has come to its end, and with it the use of its sequences: answer it. */
 static void finish(struct client_queue *c, struct request *request)
 {
     pin(c, request, false);
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        if (s)
+            s->used_s = c->o.state->now_s;
+    }
     turns_forget(c->turns, request);
     shares_drop(c->o.state->shares, request->queued.account);
     c->o.complete(request, c->o.cookie);

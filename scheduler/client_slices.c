@@ -148,7 +148,6 @@ static void take_part(struct engine_state *state, struct step *step, const struc
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         uint32_t row = sequences_find(state->sequences, request->queued.on[i].id);
         step_take_part(step, row);
-        sequences_at(state->sequences, row)->used_s = state->now_s;
     }
 }
 

@@ -326,9 +326,12 @@ void sequence_ops_reap(struct engine_state *state)
     reservation_note_all(state);
     for (uint32_t n = 0; n < REAP_ROWS && n < rows; n++) {
         uint32_t row = state->reap_row++ % rows;
-        const struct sequence *s = sequences_at(state->sequences, row);
-        if (s->id == 0 || s->workload || s->queued || s->options.idle_timeout_s == 0 ||
-            now - s->used_s < s->options.idle_timeout_s)
+        struct sequence *s = sequences_at(state->sequences, row);
+        if (s->id == 0 || s->workload)
+            continue;
+        if (s->queued || block_tables_in_flight(step_tables(state->steps), row))
+            s->used_s = now;
+        if (s->options.idle_timeout_s == 0 || now - s->used_s < s->options.idle_timeout_s)
             continue;
         log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed", s->lease ? "lease" : "sequence",
                  (unsigned long long)s->id, now - s->used_s);
