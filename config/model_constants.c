@@ -162,17 +162,24 @@ int model_constants_replace(struct model_constants *c, const struct geometry *g,
                {&c->alibi, with->alibi, g->query_heads},
                {&c->k_scale, with->k_scale, by_kv},
                {&c->v_scale, with->v_scale, by_kv}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!all[i].from)
+    enum { CONSTANTS = sizeof all / sizeof all[0] };
+    float *fresh[CONSTANTS];
+    bool made = true;
+    for (size_t i = 0; i < CONSTANTS; i++) {
+        bool wanted = all[i].from && !*all[i].to;
+        fresh[i] = wanted ? malloc(all[i].n * sizeof(float)) : NULL;
+        made &= !wanted || fresh[i];
+    }
+    for (size_t i = 0; i < CONSTANTS; i++) {
+        if (!made)
+            free(fresh[i]);
+        if (!made || !all[i].from)
             continue;
-        if (!*all[i].to)
-            *all[i].to = malloc(all[i].n * sizeof(float));
-        if (!*all[i].to)
-            return ATTND_NO_MEMORY;
+        *all[i].to = fresh[i] ? fresh[i] : *all[i].to;
         memcpy(*all[i].to, all[i].from, all[i].n * sizeof(float));
         c->version++;
     }
-    return 0;
+    return made ? 0 : ATTND_NO_MEMORY;
 }
 
 void model_constants_deinit(struct model_constants *c)

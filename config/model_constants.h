@@ -20,7 +20,7 @@ MUST_USE int model_constants_init(struct model_constants *c, const struct geomet
                                   const struct model_constants_source *source, const char **field,
                                   char reason[GEOMETRY_REASON_BYTES]);
 /* model_constants_replace(c, g, with): those of `with` that are not NULL are copied over, or added to,
- * those of `c`. Returns 0 or ATTND_NO_MEMORY, with some of them perhaps replaced. */
+ * those of `c`. Returns 0 or ATTND_NO_MEMORY, and then `c` is as it was. */
 MUST_USE int model_constants_replace(struct model_constants *c, const struct geometry *g,
                                      const struct model_constants *with);
 void model_constants_deinit(struct model_constants *c);
