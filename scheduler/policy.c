@@ -78,21 +78,9 @@ bool policy_same_rank(const struct policy_victim *a, const struct policy_victim 
 
 bool policy_victims_before(const struct policy_victim *a, const struct policy_victim *b)
 {
-    if (!policy_same_rank(a, b))
-        return policy_gives_way(a, b, 0);
-    return a->blocks != b->blocks ? a->blocks < b->blocks : a->created_s > b->created_s;
-}
-
-bool policy_gives_way(const struct policy_victim *a, const struct policy_victim *b, uint32_t need)
-{
-    bool enough = a->blocks >= need, other = b->blocks >= need;
     if (a->priority != b->priority)
         return a->priority < b->priority;
     if (a->waited_for != b->waited_for)
         return !a->waited_for;
-    if (enough != other)
-        return enough;
-    if (a->blocks != b->blocks)
-        return enough ? a->blocks < b->blocks : a->blocks > b->blocks;
-    return a->created_s > b->created_s;
+    return a->blocks != b->blocks ? a->blocks < b->blocks : a->created_s > b->created_s;
 }
