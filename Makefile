@@ -65,6 +65,7 @@ CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
 SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh tests/cuda/*.sh scripts/*.sh)
 
+comma := ,
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
 OBJECTS := $(call object,$(SOURCES))
 LLHTTP_OBJECTS := $(B)/obj/llhttp/api.o $(B)/obj/llhttp/http.o $(B)/obj/llhttp/llhttp.o
@@ -146,10 +147,19 @@ $(B)/tests/allocator_model: $(call object,tests/simulation/allocator_model.c) $(
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
+# Calls that the simulation looks at: the linker has them come to tests/simulation first (watch.h, scarce_memory.h).
+WATCHED := malloc calloc aligned_alloc free \
+           block_pool_create block_pool_acquire block_pool_retain block_pool_release block_pool_publish \
+           block_pool_unpublish block_pool_retire block_pool_trim \
+           swap_ledger_create swap_ledger_park swap_ledger_unpark swap_ledger_detach swap_ledger_attach \
+           step_begin step_skip step_submit step_retire \
+           reservation_run reservation_run_fork reservation_note_run reservation_end_run \
+           workload_release workload_destroy sequence_ops_add_lease swapping_create sequences_note_reaped backend_ops_parameters
+
 $(B)/tests/engine_simulation: $(call object,$(filter-out %/allocator_model.c,$(SIMULATION_SOURCES))) $(B)/libattnd.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(patsubst %,-Wl$(comma)--wrap=%,$(WATCHED)) -o $@ $^ $(LIBS)
 
 $(B)/tests/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(B)/libattnd.a
 	$(say) LD $@

@@ -75,9 +75,7 @@ static void require(const struct op *op, bool ok, const char *wanted)
         fail_answer(op, wanted);
 }
 
-/* Whether the request ran. `expected`: 0 or the status that the model demands; `other`: one that is allowed
- * beside it, or 0. */
-static bool has_run(const struct op *op, int expected, int other)
+bool client_answers_has_run(const struct op *op, int expected, int other)
 {
     int status = op->request->status;
     if (status == ATTND_DEVICE && engine_failure(sim.engine))
@@ -104,7 +102,7 @@ static bool has_run(const struct op *op, int expected, int other)
 
 static int missing(const struct model_sequence *s)
 {
-    return s->live ? 0 : ATTND_NOT_FOUND;
+    return s->live ? 0 : s->reaped ? ATTND_GONE : ATTND_NOT_FOUND;
 }
 
 /* ---- append and attend --------------------------------------------------------------------------- */
@@ -131,7 +129,7 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
     const struct model_sequence *s = op->on[i];
     uint32_t rows = op->rows[i];
     if (!s->live)
-        return ATTND_NOT_FOUND;
+        return missing(s);
     if (request->rows.all_layers && model_length(s) != model_longest(s))
         return ATTND_GAP;
     uint32_t at = s->layer[request->rows.layer].cursor;
@@ -304,12 +302,14 @@ static void judge_rows(struct op *op)
     first = 0;
     for (uint32_t i = 0; expected == 0 && request->rows.k && i < op->count; first += op->rows[i++])
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
-    if (!has_run(op, expected, other)) {
+    if (!client_answers_has_run(op, expected, other)) {
         if (!sim.lost && request->rows.k && request->queued.slices.stands)
             put_what_stands(op);
         return;
     }
-    require(op, !sim.lost, "a failure, since the device is lost");
+    require(op, !sim.lost || op->before_failure, "a failure, since the device is lost");
+    if (sim.lost) /* and nobody knows how far earlier ones have come */
+        return;
     first = 0;
     for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
         if (request->rows.k)
@@ -328,6 +328,7 @@ static struct model_sequence *new_sequence(const struct op *op, uint64_t id, boo
     struct model_sequence *s = model_add(id, lease);
     if (!s)
         sim_fail("the model has no room for another sequence");
+    s->used_low_s = op->submitted_s;
     return s;
 }
 
@@ -394,7 +395,7 @@ static void judge_create(struct op *op)
     const struct request *request = op->request;
     int other = request->status == ATTND_NO_BLOCKS && request->create.options.max_tokens ? ATTND_NO_BLOCKS
                                                                                          : ATTND_NO_SEQUENCES;
-    if (!has_run(op, create_expected(&request->create), other))
+    if (!client_answers_has_run(op, create_expected(&request->create), other))
         return;
     struct model_sequence *s = put_created(op, &request->create, op->claimed[0]);
     check_hit(op, s, request->create.shown.views[0].length);
@@ -421,7 +422,7 @@ static void judge_fork(struct op *op)
     if (expected == 0 && length > model_length(parent))
         expected = ATTND_INVALID;
     int other = expected ? 0 : request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
-    if (!has_run(op, expected, other))
+    if (!client_answers_has_run(op, expected, other))
         return;
     put_forks(op, &request->fork, parent, length);
 }
@@ -430,7 +431,7 @@ static void judge_truncate(struct op *op)
 {
     struct model_sequence *s = op->on[0];
     int other = s->live && s->options.max_tokens ? ATTND_NO_BLOCKS : 0;
-    if (!has_run(op, missing(s), other) || sim.lost)
+    if (!client_answers_has_run(op, missing(s), other) || sim.lost)
         return;
     model_truncate(s, op->request->truncate.length);
     require(op, op->request->truncate.shown.views[0].length == model_length(s),
@@ -441,7 +442,7 @@ static void judge_truncate(struct op *op)
 static void judge_delete(struct op *op)
 {
     struct model_sequence *s = op->on[0];
-    if (!has_run(op, missing(s), 0))
+    if (!client_answers_has_run(op, missing(s), 0))
         return;
     s->live = false;
     sim.seen.deletes++;
@@ -454,6 +455,7 @@ enum { TRIED_MOST = 32 };
 /* A sequence in the middle of a batch, as far as the contract says. */
 struct tried {
     uint64_t id;
+    int missing;                /* the status if it is not live */
     bool live, declared, known; /* `length` is */
     uint32_t length;
 };
@@ -474,8 +476,12 @@ static int try_batch(const struct op *op, uint32_t *at, bool *scarce)
     const struct request_batch *batch = &op->request->batch;
     uint32_t n = 0;
     for (uint32_t i = 0; i < op->count; i++)
-        tried[n++] = (struct tried){op->on[i]->id, op->on[i]->live, op->on[i]->options.max_tokens != 0, true,
-                                    model_length(op->on[i])};
+        tried[n++] = (struct tried){.id = op->on[i]->id,
+                                    .missing = missing(op->on[i]),
+                                    .live = op->on[i]->live,
+                                    .declared = op->on[i]->options.max_tokens != 0,
+                                    .known = true,
+                                    .length = model_length(op->on[i])};
     for (*at = 0; *at < batch->count; ++*at) {
         const struct request_op *o = &batch->ops[*at];
         struct tried *t = o->kind == REQUEST_CREATE ? NULL : try_find(tried, n, o->id);
@@ -483,16 +489,21 @@ static int try_batch(const struct op *op, uint32_t *at, bool *scarce)
             return ATTND_INVALID;
         if (o->kind == REQUEST_CREATE) {
             *scarce |= o->create.options.max_tokens != 0;
-            tried[n++] = (struct tried){o->id, true, o->create.options.max_tokens != 0, false, 0};
+            tried[n++] =
+                (struct tried){.id = o->id, .live = true, .declared = o->create.options.max_tokens != 0};
         } else if (!t || !t->live) {
-            return ATTND_NOT_FOUND;
+            return t && t->missing ? t->missing : ATTND_NOT_FOUND;
         } else if (o->kind == REQUEST_FORK) {
             *scarce = true;
             if (t->known && o->fork.length != UINT32_MAX && o->fork.length > t->length)
                 return ATTND_INVALID;
             if (o->fork.ids)
-                tried[n++] = (struct tried){o->fork.ids[0], true, t->declared, t->known,
-                                            o->fork.length == UINT32_MAX ? t->length : o->fork.length};
+                tried[n++] =
+                    (struct tried){.id = o->fork.ids[0],
+                                   .live = true,
+                                   .declared = t->declared,
+                                   .known = t->known,
+                                   .length = o->fork.length == UINT32_MAX ? t->length : o->fork.length};
         } else if (o->kind == REQUEST_TRUNCATE) {
             *scarce |= t->declared;
             t->length = o->truncate.length < t->length ? o->truncate.length : t->length;
@@ -547,9 +558,9 @@ static void judge_batch(struct op *op)
         other = ATTND_NO_BLOCKS;
     else if (scarce && request->status == ATTND_INVALID && strstr(request->detail, ": needs "))
         other = ATTND_INVALID; /* all parents together have more blocks than the pool */
-    bool ran = has_run(op, expected, other);
+    bool ran = client_answers_has_run(op, expected, other);
     snprintf(where, sizeof where, "ops[%u]: ", at);
-    if (!sim.lost && !ran && request->status == expected) {
+    if (!sim.lost && !ran && request->status == expected && !may_be_given_up(op)) {
         require(op, strncmp(request->detail, where, strlen(where)) == 0, where);
         sim.seen.batches_refused++;
     }
@@ -567,10 +578,11 @@ static void judge_lease(struct op *op)
     bool too_much = request->lease.blocks * size > sim.config.limits.sequence_tokens ||
                     request->lease.blocks > sim.config.pool_blocks;
     int other = request->status == ATTND_NO_SEQUENCES ? ATTND_NO_SEQUENCES : ATTND_NO_BLOCKS;
-    if (!has_run(op, too_much ? ATTND_INVALID : 0, too_much ? 0 : other))
+    if (!client_answers_has_run(op, too_much ? ATTND_INVALID : 0, too_much ? 0 : other))
         return;
     require(op, request->lease.shown.block_id_count == request->lease.blocks, "the blocks of the lease");
     struct model_sequence *s = new_sequence(op, request->lease.shown.views[0].id, true);
+    s->options = request->lease.options;
     s->blocks = request->lease.blocks;
     memcpy(s->block, request->lease.shown.block_ids, request->lease.blocks * sizeof *s->block);
     for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++)
@@ -623,7 +635,7 @@ static void judge_paged(struct op *op)
     const struct request *request = op->request;
     const struct request_paged *p = &request->paged;
     int expected = request->rows.count > sim.config.limits.rows_per_call ? ATTND_INVALID : missing(op->on[0]);
-    if (!has_run(op, expected, 0)) {
+    if (!client_answers_has_run(op, expected, 0)) {
         if (!sim.lost && request->queued.slices.stands)
             put_slots(op);
         return;
@@ -646,7 +658,7 @@ static void judge_question(struct op *op)
     const struct model_sequence *s = op->on[0];
     if (!op->alone && (request->status != 0 || !s->live))
         return; /* it may have been answered before or after what it was asked beside */
-    if (!has_run(op, missing(s), 0))
+    if (!client_answers_has_run(op, missing(s), 0))
         return;
     sim.seen.questions++;
     if (sim.lost || !op->alone || s->queued > 1 || s->lease || request->kind != REQUEST_SEQUENCE)
@@ -659,7 +671,7 @@ static void judge_question(struct op *op)
 static void judge_look_around(struct op *op)
 {
     const struct request *request = op->request;
-    if (!has_run(op, 0, 0))
+    if (!client_answers_has_run(op, 0, 0))
         return;
     if (request->kind == REQUEST_AUDIT) {
         if (request->check.fault)
@@ -682,7 +694,7 @@ static void judge_look_around(struct op *op)
 /* The outcome is the backend's, of a test that was done since. */
 static void judge_self_test(struct op *op)
 {
-    if (!has_run(op, 0, 0) || sim.lost)
+    if (!client_answers_has_run(op, 0, 0) || sim.lost)
         return;
     require(op, symbolic_backend_tests() > op->tests, "the outcome of a test that has run");
     require(op, !op->request->check.fault == !symbolic_backend_conduct.differs, "what the test has found");
@@ -713,7 +725,7 @@ static void check_merged(const struct op *op, uint32_t row, uint32_t rows)
 
 static void judge_merge(struct op *op)
 {
-    if (!has_run(op, 0, 0))
+    if (!client_answers_has_run(op, 0, 0))
         return;
     uint32_t rows = op->request->merge.rows * sim.config.geometry.query_heads;
     for (uint32_t row = 0; row < rows; row++)
@@ -778,6 +790,9 @@ void client_answers_judge(struct op *op)
     case REQUEST_SEQUENCE:
     case REQUEST_BLOCKS:
         judge_question(op);
+        return;
+    case REQUEST_PARAMETERS:
+        client_parameters_judge(op);
         return;
     case REQUEST_WORKLOAD_START:
     case REQUEST_WORKLOAD:

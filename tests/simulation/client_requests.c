@@ -7,6 +7,7 @@
 #include "tests/simulation/clients.h"
 
 #include "tests/simulation/symbolic_backend.h"
+#include "tests/simulation/watch.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,7 +20,10 @@ enum {
     AGAIN_MOST = 30,  /* questions that one client asks one after the other, */
     CHAINED_MOST = 3, /* and how many of them one turn of the engine's may answer */
     CHOSEN_IDS = 60,  /* ids that clients choose are among so many */
-    PATIENT = 8       /* one request in so many is one that its client does not wait for */
+    FAMILY_KINDS = 7, /* of actions: the first ones make, fill, fork, cut and end sequences */
+    QUIET = 6,        /* one seed in so many begins with so many actions at most that append nothing */
+    QUIET_ACTIONS = 400,
+    PATIENT = 8 /* one request in so many is one that its client does not wait for */
 };
 
 /* XX(name, largest weight, function) */
@@ -40,7 +44,9 @@ enum {
     XX(merge, 3, merge)                                                                                      \
     XX(self_test, 1, self_test)                                                                              \
     XX(workload, 1, workload)                                                                                \
-    XX(workload_look, 4, workload_look)
+    XX(workload_look, 4, workload_look)                                                                      \
+    XX(lull, 1, lull)                                                                                        \
+    XX(parameters, 1, parameters)
 
 struct connection {
     double next_s;
@@ -53,6 +59,7 @@ static struct {
     struct op ops[SIM_REQUESTS_MOST];
     uint32_t count, owners;
     uint64_t random, action; /* that is being made */
+    uint64_t quiet;          /* actions in which nothing is appended */
     uint64_t base[ROWS_MOST_LONG];
     uint32_t token[ROWS_MOST_LONG];
     uint32_t weights[32], weight_sum;
@@ -174,6 +181,7 @@ static void submit(struct op *op)
     note_op(op);
     if (request_make_outputs(op->request, &sim.config.geometry) != 0)
         sim_fail("no staging memory is left");
+    watch_submitted(op);
     engine_submit(sim.engine, op->request);
 }
 
@@ -184,9 +192,10 @@ static struct model_sequence *pick(bool lease)
 {
     uint32_t start = below(MODEL_SEQUENCES);
     bool dead = sim.faults && chance(30);
-    for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
+    for (uint32_t i = 0; i < MODEL_SEQUENCES * (1U + dead); i++) {
         struct model_sequence *s = &model.sequences[(start + i) % MODEL_SEQUENCES];
-        if (s->used && s->lease == lease && (s->live || dead) && s->queued < SIM_REQUESTS_MOST / 2)
+        bool wanted = s->live != dead || i >= MODEL_SEQUENCES;
+        if (s->used && s->lease == lease && wanted && s->queued < SIM_REQUESTS_MOST / 2)
             return s;
     }
     return NULL;
@@ -219,12 +228,19 @@ static void give_deadline(struct request *request)
 
 /* ---- create, fork, truncate, delete -------------------------------------------------------------- */
 
+/* Seconds that a sequence may lie unused. */
+static uint32_t choose_timeout(void)
+{
+    return chance(2) ? 0 : chance(4) ? 600 : 1 + below(3);
+}
+
 static void fill_create(struct request *request, struct request_create *create)
 {
     uint32_t longest = sim.config.limits.sequence_tokens;
     if (chance(3))
         create->options.max_tokens = 1 + below(chance(3) ? longest : smaller(longest, 40));
     create->options.priority = chance(2) ? 0 : (int32_t)below(5) - 2;
+    create->options.idle_timeout_s = choose_timeout();
     create->salt_bytes = below(2);
     memset(create->salt, 'x', create->salt_bytes);
     if (chance(2)) {
@@ -559,7 +575,7 @@ static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
     struct request *request = b.op->request;
     uint32_t wanted = chance(3) ? 1 + below(OP_SEQUENCES_MOST) : 1;
     b.layer = below(sim.config.geometry.layers);
-    b.named = keys && chance(3);
+    b.named = keys && (sim.families || chance(3));
     b.all_layers = keys && !queries && chance(2);
     if (b.all_layers)
         b.layer = 0;
@@ -613,6 +629,7 @@ static struct op *make_lease(void)
     if (op->request->lease.blocks > MODEL_LEASE_BLOCKS)
         op->request->lease.blocks = MODEL_LEASE_BLOCKS;
     op->request->lease.options.priority = (int32_t)below(3) - 1;
+    op->request->lease.options.idle_timeout_s = choose_timeout();
     if (chance(4))
         op->request->id = op->claimed[0] = choose_id();
     give_deadline(op->request);
@@ -748,6 +765,26 @@ static struct op *make_self_test(void)
     return begin_op(REQUEST_SELF_TEST);
 }
 
+static struct op *make_parameters(void)
+{
+    struct op *op = begin_op(REQUEST_PARAMETERS);
+    if (op)
+        client_parameters_fill(op->request, &clients.random);
+    return op;
+}
+
+/* Nobody asks anything for a while. */
+static struct op *make_lull(void)
+{
+    enum { LULLS = 12, LONGEST_MS = 4000 };
+    double seconds = below(LONGEST_MS) * 1e-3;
+    if (!chance(LULLS))
+        return NULL;
+    for (uint32_t i = 0; i < clients.count; i++)
+        clients.at[i].next_s += seconds;
+    return NULL;
+}
+
 /* ---- workloads ----------------------------------------------------------------------------------- */
 
 static struct op *make_workload(void)
@@ -756,8 +793,10 @@ static struct op *make_workload(void)
     if (!op)
         return NULL;
     op->workload = client_workloads_make(&clients.random, op->request);
-    if (op->workload)
+    if (op->workload) {
+        watch_workload(op->request->workload.workload);
         return op;
+    }
     engine_release(sim.engine, op->request);
     op->request = NULL;
     return NULL;
@@ -792,7 +831,9 @@ static struct op *make_op(void)
     uint32_t at = below(clients.weight_sum), i = 0;
     while (at >= clients.weights[i])
         at -= clients.weights[i++];
-    return makers[i]();
+    bool appends = makers[i] == make_append || makers[i] == make_append_and_attend ||
+                   makers[i] == make_paged || makers[i] == make_workload;
+    return appends && clients.action < clients.quiet ? make_parameters() : makers[i]();
 }
 
 static void choose_weights(uint64_t *random)
@@ -802,9 +843,10 @@ static void choose_weights(uint64_t *random)
         ACTION_MAP(XX)
 #undef XX
     };
+    const uint32_t always = sim.families ? FAMILY_KINDS : 4;
     clients.weight_sum = 0;
     for (uint32_t i = 0; i < sizeof largest / sizeof largest[0]; i++) {
-        bool some = i < 4 || !sim_chance(random, 3); /* some seeds leave some kinds out */
+        bool some = i < always || (!sim.families && !sim_chance(random, 3)); /* some seeds leave some out */
         clients.weights[i] = some ? 1 + sim_below(random, largest[i]) : 0;
         clients.weight_sum += clients.weights[i];
     }
@@ -817,6 +859,7 @@ void clients_begin(uint64_t seed, uint32_t connections)
     model_begin();
     clients.count = connections;
     choose_weights(&seed);
+    clients.quiet = sim_chance(&seed, QUIET) ? sim_below(&seed, QUIET_ACTIONS) : 0;
     clients.think_s = think_s[sim_below(&seed, 3)];
     clients.owners = 1 + sim_below(&seed, SIM_OWNERS_MOST);
     for (uint32_t i = 0; i < connections; i++)
@@ -879,6 +922,15 @@ double clients_next_s(void)
     for (uint32_t i = 0; i < clients.count; i++)
         next = clients.at[i].next_s < next ? clients.at[i].next_s : next;
     return next;
+}
+
+void clients_storm(void)
+{
+    uint64_t random = sim_mix(sim.seed ^ sim.seen.turns);
+    for (uint32_t i = 0; sim.faults && i < clients.count; i++) {
+        if (clients.at[i].op && sim_chance(&random, 2))
+            clients.at[i].next_s = sim.now_s;
+    }
 }
 
 void clients_stop(void)
@@ -965,6 +1017,9 @@ static void end_op(struct op *op)
     for (uint32_t i = 0; i < op->count; i++) {
         struct model_sequence *s = op->on[i];
         memmove(s->queue, s->queue + 1, --s->queued * sizeof s->queue[0]);
+        s->used_high_s = sim.now_s;
+        if (s->reaped && s->live && --s->reaped_behind == 0)
+            s->live = false;
         if (s->queued == 0 && s->live)
             model_settle(s);
         s->used = s->live || s->queued;
@@ -1018,6 +1073,9 @@ uint32_t clients_take(void)
                  request->status ? status_code(request->status) : "ok", request->status ? ": " : "",
                  request->status ? request->detail : "");
         op->done = true;
+        op->before_failure = !engine_failure(sim.engine);
+        watch_answered(op);
+        client_idle_note_answer(op);
         if (op->connection != NO_CONNECTION) {
             struct connection *c = &clients.at[op->connection];
             clients.random = sim_mix(sim.seed ^ sim_mix(op->action) ^ 5);

@@ -2,6 +2,7 @@
 #include "tests/simulation/clients.h"
 
 #include "scheduler/workload.h"
+#include "scheduler/workload_run.h"
 #include "tests/simulation/symbolic_backend.h"
 
 #include <stdlib.h>
@@ -137,6 +138,24 @@ static void judge_end(struct sim_workload *s, const struct workload_report *r)
         sim_fail("workload %llu has other outputs than its contents say", (unsigned long long)r->id);
 }
 
+/* One more is refused only if as many are there as may be. Those that have ended count until everybody who waits for
+ * news of them has had them. */
+static void check_busy(const struct op *op)
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < SIM_WORKLOADS; i++)
+        used += workloads[i].used;
+    for (uint32_t i = 0; i < SIM_REQUESTS_MOST; i++) {
+        const struct op *other = &clients_ops()[i];
+        used += other->request && other->workload &&
+                (!other->workload->used || other->workload->id != other->request->id);
+    }
+    if (used < WORKLOADS_MAX)
+        sim_fail("request %llu: a workload is refused, and %u are there", (unsigned long long)op->action,
+                 used);
+    sim.seen.busy++;
+}
+
 void client_workloads_judge(struct op *op)
 {
     struct sim_workload *s = op->workload;
@@ -148,6 +167,7 @@ void client_workloads_judge(struct op *op)
     }
     if (request->kind == REQUEST_WORKLOAD_START && request->status == ATTND_BUSY) {
         s->used = false;
+        check_busy(op);
         return;
     }
     if (request->status == ATTND_GONE && request->kind != REQUEST_WORKLOAD_START) {

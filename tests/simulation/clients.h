@@ -3,6 +3,9 @@
  *   client_requests.c      what a client asks, and what it expects to stand then
  *   client_answers.c    whether an answer is one that the contract allows, by the token model
  *   client_workloads.c  workloads: their digest is known before they run
+ *   client_idle.c       who is removed because nobody used it
+ *   client_parameters.c the model's constants
+ *   client_refusals.c   refusals for want of blocks
  *
  * Requests on one sequence run in the order of their submission. So a request is judged once it is answered
  * and every earlier request on its sequences is judged, and the model then holds what stood when it ran. */
@@ -23,8 +26,10 @@ struct op {
     size_t arena_used;
     uint32_t again, chained; /* as many more follow at once; it is the n-th that was submitted in one turn */
     double submitted_s;
-    bool done;
-    bool alone; /* nothing else was under way on its sequence when it was submitted */
+    bool done, before_failure; /* it is answered; and was before the device failed */
+    bool looked_at;            /* client_refusals.c */
+    uint8_t stage;             /* watch.c */
+    bool alone;                /* nothing else was under way on its sequence when it was submitted */
     uint32_t count;
     struct model_sequence *on[OP_SEQUENCES_MOST];
     uint32_t rows[OP_SEQUENCES_MOST], position[OP_SEQUENCES_MOST]; /* as they were given */
@@ -41,6 +46,9 @@ void clients_begin(uint64_t seed, uint32_t connections);
 void clients_act(void);
 double clients_next_s(void);
 
+/* clients_storm: half of those that wait lose patience. */
+void clients_storm(void);
+
 /* clients_stop: no more requests but those of clients_ask(). */
 void clients_stop(void);
 
@@ -55,11 +63,28 @@ uint32_t clients_under_way(void);
 void clients_ask(enum request_kind kind, uint64_t id, bool lease);
 void clients_read(struct model_sequence *s, uint32_t layer);
 
-/* client_answers.c: judge a request whose turn it is. */
+/* client_answers.c: judge a request whose turn it is. client_answers_has_run: whether a request ran that is judged;
+ * `expected`: 0 or the status that the model demands; `other`: one that is allowed beside it, or 0. */
 void client_answers_judge(struct op *op);
+bool client_answers_has_run(const struct op *op, int expected, int other);
+
+/* client_refusals.c: the engine completes a request: was it refused for want of blocks although there were some? */
+void client_refusals_look(void);
+
+/* client_idle.c. _note_answer: a request is answered. _note_reaped: the engine removes a sequence, or a lease, since
+ * nobody used it. _check: at the end of a turn: nothing that was in use was removed, and nothing stays that was not
+ * used for long. */
+void client_idle_note_answer(const struct op *op);
+void client_idle_note_reaped(uint64_t id, double now_s);
+void client_idle_check(void);
+
+/* client_parameters.c */
+void client_parameters_begin(void);
+void client_parameters_fill(struct request *request, uint64_t *random);
+void client_parameters_judge(const struct op *op);
 
 /* client_workloads.c */
-enum { SIM_WORKLOADS = 12 };
+enum { SIM_WORKLOADS = 20 /* more than may run */ };
 struct sim_workload {
     bool used, running, cancelled;
     uint64_t id, tokens, tokens_done;

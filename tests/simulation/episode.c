@@ -11,6 +11,7 @@
 #include "config/log.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/symbolic_backend.h"
+#include "tests/simulation/watch.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@ enum {
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
     LOOK_TURNS = 64,  /* between two looks for requests that wait too long */
+    FAMILIES = 8,     /* one seed in so many has many forks and few blocks */
     BUDGETS = 2,      /* a turn has, for requests that no step computes, */
     BUDGET_PART = 4,  /* each such a part of scheduler.step_us_shared, */
     SHARED_US = 2000, /* which is so much, or less */
@@ -29,7 +31,9 @@ enum {
     LONGER = 10       /* and in those requests may wait so many times as long */
 };
 
-static const double WAIT_S_MOST = 120;
+/* WAIT_S_MOST: a request waits. Of steps that hang: one that comes back, and one that takes longer than the device is
+ * given (backend.step_timeout_s). */
+static const double WAIT_S_MOST = 120, HANG_S = 30, TIMEOUT_S = 100, LOOK_S = 0.5;
 
 static struct {
     uint64_t random;
@@ -81,7 +85,8 @@ static void choose_geometry(struct settings *s)
     set(s, "geometry.query_heads", kv_heads * group);
     set(s, "geometry.kv_heads", kv_heads);
     set(s, "geometry.head_dim", SYMBOLIC_HEAD_DIM);
-    set(s, "geometry.block_size", sim.long_sequences ? 4U << 2 * below(2) : one_of(sizes, 4));
+    set(s, "geometry.block_size",
+        sim.long_sequences ? 4U << 2 * below(2) : one_of(sizes, sim.families ? 2 : 4));
     set(s, "geometry.window", one_of(windows, 6));
     s->list[s->count++] = "geometry.dtype=f32";
     s->list[s->count++] = "geometry.kv_dtype=f32";
@@ -92,8 +97,12 @@ static void choose_limits(struct settings *s)
     static const uint32_t tokens[] = {64, 200, 1000}, windows[] = {0, 0, 100, 2000},
                           times[] = {0, 0, 50, 500, 60000000}, long_times[] = {50, 100, 300, 1000};
     bool is_long = sim.long_sequences;
-    set(s, "pool.blocks", is_long ? 2000 + below(4000) : below(3) ? 40 + below(400) : 2 + below(40));
-    set(s, "pool.host_blocks", below(2) ? 1 + below(40) : 0);
+    set(s, "pool.blocks",
+        is_long        ? 2000 + below(4000)
+        : sim.families ? 8 + below(30)
+        : below(3)     ? 40 + below(400)
+                       : 2 + below(40));
+    set(s, "pool.host_blocks", sim.families || below(3) ? 1 + below(60) : 0);
     set(s, "limits.sequences", 4 + below(24));
     set(s, "limits.sequence_tokens", is_long ? SIM_TOKENS_MOST - 100 : one_of(tokens, 3));
     set(s, "limits.calls", 4 + below(SIM_REQUESTS_MOST - 8));
@@ -125,10 +134,19 @@ static void choose_conduct(uint64_t actions)
     symbolic_backend_conduct = (struct symbolic_conduct){
         .seed = sim_mix(episode.random), .at_once = below(4) == 0, .latency_s = one_of(latency_us, 3) * 1e-6};
     symbolic_backend_conduct.differs = below(20) == 0;
-    if (below(20) == 0)
+    if (below(10) == 0)
         symbolic_backend_conduct.fail_at = 1 + below((uint32_t)actions / 2 + 1);
+    symbolic_backend_conduct.fail_given_up = below(40) == 0;
     if (below(10) == 0)
         symbolic_backend_conduct.hang_at = 1 + below((uint32_t)actions / 2 + 1);
+    symbolic_backend_conduct.hang_s = below(2) ? HANG_S : TIMEOUT_S;
+}
+
+/* Whether the device may be lost. */
+static bool may_fail(void)
+{
+    const struct symbolic_conduct *c = &symbolic_backend_conduct;
+    return c->fail_at || c->fail_given_up || (c->hang_at && c->hang_s >= TIMEOUT_S);
 }
 
 static void notice(void *cookie)
@@ -136,6 +154,7 @@ static void notice(void *cookie)
     bool in_turn = episode.in_turn;
     (void)cookie;
     episode.in_turn = false;
+    client_refusals_look();
     clients_notice();
     episode.in_turn = in_turn;
 }
@@ -197,12 +216,12 @@ static _Noreturn void fail_waiting(void)
 }
 
 /* After a turn that did nothing: whatever comes first. False: nothing ever comes, and nobody waits. */
-static bool jump(void)
+static bool jump(double next)
 {
-    double idle = engine_idle_s(sim.engine), next = clients_next_s();
+    double idle = engine_idle_s(sim.engine);
     bool in_flight = engine_in_flight(sim.engine);
-    if (in_flight)
-        next = earlier(next, symbolic_backend_done_s());
+    if (in_flight) /* turns follow each other: some are made, however long it takes */
+        next = earlier(next, fmin(symbolic_backend_done_s(), sim.now_s + LOOK_S));
     if (idle > 0 || !in_flight)
         next = earlier(next, idle < 0 ? idle : sim.now_s + idle);
     if (isinf(next) && clients_under_way())
@@ -230,19 +249,26 @@ static bool turn_engine(void)
     return worked;
 }
 
+bool episode_pass_time(bool worked, double next_s)
+{
+    if (!worked)
+        return jump(next_s);
+    episode.spins = 0;
+    sim.now_s += 1e-7 * (1 + below(30));
+    return true;
+}
+
 /* One turn; false: nothing is to be done any more. */
 static bool turn(void)
 {
     clients_act();
     bool worked = turn_engine();
     worked |= clients_take() > 0;
+    watch_turn();
+    client_idle_check();
     if (++sim.seen.turns % LOOK_TURNS == 0)
         check_waits();
-    if (!worked)
-        return jump();
-    episode.spins = 0;
-    sim.now_s += 1e-7 * (1 + below(30));
-    return true;
+    return episode_pass_time(worked, clients_next_s());
 }
 
 /* ---- the end ------------------------------------------------------------------------------------- */
@@ -359,6 +385,7 @@ bool episode_run(uint64_t seed, uint64_t actions)
     episode.in_turn = false;
     log_init(LOG_ERROR); /* the history says more */
     memset(symbolic_meters, 0, sizeof symbolic_meters);
+    watch_begin();
     if (setjmp(sim.failed))
         return false;
     if (fairness_wants(seed)) {
@@ -368,13 +395,15 @@ bool episode_run(uint64_t seed, uint64_t actions)
     static const uint32_t look_us[] = {0, 0, 5, 100};
     sim.long_sequences = below(LONG) == 0;
     episode.look_us = one_of(look_us, 4);
+    sim.families = !sim.long_sequences && below(FAMILIES) == 0;
     make_config();
     choose_conduct(actions);
     make_engine();
     sim.faults = below(4) != 0;
-    sim.notices = below(3) == 0 && !symbolic_backend_conduct.fail_at; /* then the engine tells of it late */
+    sim.notices = below(3) == 0 && !may_fail(); /* then the engine tells of it late */
     clients_begin(episode.random, 1 + below(SIM_CONNECTIONS_MOST));
     client_workloads_begin();
+    client_parameters_begin();
     while (sim.action_most < actions && turn())
         continue;
     wind_up();

@@ -110,17 +110,8 @@ static void make_engine(uint64_t seed)
 static void turn(double until_s)
 {
     bool worked = engine_turn(sim.engine, sim.now_s);
-    double idle = engine_idle_s(sim.engine), next = until_s;
     sim.seen.turns++;
-    if (worked) {
-        sim.now_s += 1e-7;
-        return;
-    }
-    if (engine_in_flight(sim.engine))
-        next = fmin(next, symbolic_backend_done_s());
-    else if (idle >= 0)
-        next = fmin(next, sim.now_s + idle);
-    sim.now_s = next > sim.now_s ? next : sim.now_s + 1e-7;
+    (void)episode_pass_time(worked, until_s);
 }
 
 /* Submit a request and wait for its answer. */

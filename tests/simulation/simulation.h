@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "scheduler/engine.h"
+#include "tests/simulation/transitions.h"
 
 #include <setjmp.h>
 #include <stdbool.h>
@@ -74,6 +75,11 @@ enum {
     XX(hangs, "steps that hung")                                                                             \
     XX(audits, "audits")                                                                                     \
     XX(audits_in_parts, "audits in the course of which there were steps")                                    \
+    XX(reaped, "sequences and leases that nobody used for long")                                             \
+    XX(parameters, "parameters replaced")                                                                    \
+    XX(parameters_starved, "parameters for which there was no memory")                                       \
+    XX(refusals, "refusals for want of blocks looked at")                                                    \
+    XX(busy, "workloads refused since there are too many")                                                   \
     XX(seconds_shared, "seconds of which each owner had its part")                                           \
     XX(small_at_once, "small requests in the first step after they came")
 
@@ -89,10 +95,12 @@ struct simulation {
     struct config config;
     struct engine *engine;
     struct coverage seen;
+    struct transitions moved;
     struct engine_stats stats; /* the latest answer */
     bool lost;                 /* the device has failed, so nobody knows how far requests have come */
     bool faults;               /* clients leave, cancel, ask too much */
     bool long_sequences;       /* some are longer than a segment */
+    bool families;             /* sequences that are forked, swapped and deleted all the time */
     bool notices;              /* clients see answers in the middle of a turn, and ask again */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];

@@ -11,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "tests/simulation/simulation.h"
+#include "tests/simulation/watch.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -31,11 +32,9 @@ enum {
 #define UNWRITTEN UINT64_MAX
 #define CLEARED   0
 
-static const double HANG_S = 30;
-
 /* A step that was submitted and not computed. */
 struct pending {
-    uint64_t ticket;
+    uint64_t ticket, constants;      /* a hash of the model's */
     double done_s, busy_s, overhead; /* what it takes over what its items and passes do */
     bool swaps_last;
     struct kv_copy *copies;
@@ -61,11 +60,12 @@ struct symbolic_backend {
     struct table_use *known; /* [table_rows] */
     uint32_t *use_of;        /* [table_rows] index of the row among the uses of the step being run */
     struct pending pending[ATTENTION_STEPS_IN_FLIGHT];
-    uint64_t done;   /* tickets up to this one */
-    bool test_begun; /* a self-test has two parts */
-    uint64_t tests;  /* done */
-    uint32_t layer;  /* of the latest pass of workloads, plus 1 */
-    double free_s;   /* when the latest step is done */
+    uint64_t done;     /* tickets up to this one */
+    uint64_t appended; /* turn in which something was, first */
+    bool test_begun;   /* a self-test has two parts */
+    uint64_t tests;    /* done */
+    uint32_t layer;    /* of the latest pass of workloads, plus 1 */
+    double free_s;     /* when the latest step is done */
     uint64_t *partials;
     uint32_t *partial_keys;
     struct host_region {
@@ -128,6 +128,33 @@ const struct symbolic_row *symbolic_get(const void *tensor, size_t row, uint32_t
             return NULL;
     }
     return first;
+}
+
+static uint64_t add_floats(uint64_t hash, const float *values, size_t n)
+{
+    uint32_t bits;
+    hash = sim_mix(hash + (values != NULL));
+    for (size_t i = 0; values && i < n; i++) {
+        memcpy(&bits, &values[i], sizeof bits);
+        hash = sim_mix(hash ^ bits);
+    }
+    return hash;
+}
+
+uint64_t symbolic_constants(const struct model_constants *c, const struct geometry *g)
+{
+    uint64_t hash = add_floats(0, c->sinks, (size_t)g->layers * g->query_heads);
+    return add_floats(hash, c->alibi, g->query_heads);
+}
+
+uint64_t symbolic_backend_constants(void)
+{
+    return symbolic_constants(current->o.constants, current->o.geometry);
+}
+
+uint64_t symbolic_backend_appended(void)
+{
+    return current->appended;
 }
 
 /* ---- the pool ------------------------------------------------------------------------------------ */
@@ -412,6 +439,9 @@ static void run_operations(struct symbolic_backend *b, const struct pending *p)
 
 static void run_step(struct symbolic_backend *b, const struct pending *p)
 {
+    if (p->constants != symbolic_backend_constants())
+        sim_fail("step %llu: the model's constants have changed while it was in flight",
+                 (unsigned long long)p->ticket);
     for (uint32_t i = 0; i < p->use_count; i++)
         b->use_of[p->uses[i].row] = i;
     if (!p->swaps_last)
@@ -486,6 +516,24 @@ static void check_places(const struct symbolic_backend *b, const struct pending 
     }
 }
 
+/* What is written is nobody else's, and is not in the index of prompts (I5, I6). */
+static void check_writes(const struct symbolic_backend *b, const struct pending *p,
+                         const struct attention_pass *pass)
+{
+    uint32_t size = b->o.geometry->block_size;
+    for (uint32_t i = 0; i < pass->append_count; i++) {
+        const struct kv_append *a = &pass->appends[i];
+        for (uint32_t at = a->position / size; at <= (a->position + a->count - 1) / size; at++) {
+            uint32_t entries, block;
+            const uint32_t *table = table_of(b, p, a->table, &entries);
+            block = at < entries ? table[at] : UINT32_MAX;
+            if (block < b->o.blocks && !watched_blocks_may_write(block, !a->k))
+                sim_fail("I5: step %llu writes to block %u, which others hold or may find",
+                         (unsigned long long)p->ticket, block);
+        }
+    }
+}
+
 static void keep_passes(struct symbolic_backend *b, struct pending *p, const struct attention_step *step)
 {
     p->pass_count = step->pass_count;
@@ -493,7 +541,10 @@ static void keep_passes(struct symbolic_backend *b, struct pending *p, const str
     for (uint32_t i = 0; i < p->pass_count; i++) {
         struct attention_pass *pass = &p->passes[i];
         pass->appends = keep(p, pass->appends, pass->append_count, sizeof *pass->appends);
+        if (pass->append_count && b->appended > sim.seen.turns)
+            b->appended = sim.seen.turns;
         check_places(b, p, pass);
+        check_writes(b, p, pass);
         if (!pass->plan)
             continue;
         if (pass->plan->partial_count > b->o.partials_max || pass->plan->row_count > b->o.rows_max)
@@ -623,10 +674,13 @@ static void symbolic_submit(struct attention *attention, const struct attention_
         sim_fail("more than %d steps are in flight", ATTENTION_STEPS_IN_FLIGHT);
     p->used = 0;
     p->ticket = ticket;
+    p->constants = symbolic_backend_constants();
     p->swaps_last = sim_chance(&b->random, 2);
     p->copy_count = step->copy_count;
     p->copies = keep(p, step->copies, step->copy_count, sizeof *p->copies);
     keep_tables(b, p, step);
+    for (uint32_t i = 0; i < p->use_count; i++)
+        b->use_of[p->uses[i].row] = i;
     keep_operations(p, step);
     keep_passes(b, p, step);
     note_pending(p);
@@ -639,7 +693,7 @@ static void symbolic_submit(struct attention *attention, const struct attention_
         p->busy_s = (us + STEP_US) * (0.5 + sim_below(&b->random, 1000) * 0.001) * 1e-6;
     }
     if (ticket == b->conduct.hang_at) {
-        p->busy_s = HANG_S;
+        p->busy_s = b->conduct.hang_s;
         sim.seen.hangs++;
     }
     b->free_s = (b->free_s > sim.now_s ? b->free_s : sim.now_s) + p->busy_s;
@@ -666,6 +720,12 @@ static bool symbolic_poll(struct attention *attention, uint64_t ticket)
         run_step(b, p);
     b->done = ticket;
     return true;
+}
+
+void symbolic_backend_given_up(void)
+{
+    if (current->conduct.fail_given_up && !current->conduct.fail_at)
+        current->conduct.fail_at = current->done + 1;
 }
 
 double symbolic_backend_done_s(void)
@@ -761,10 +821,7 @@ static const struct attention_ops ops = {
 static void *make(size_t n, size_t size, int byte)
 {
     void *memory = malloc((n + 1) * size);
-    if (!memory)
-        abort();
-    memset(memory, byte, (n + 1) * size);
-    return memory;
+    return memory ? memset(memory, byte, (n + 1) * size) : NULL;
 }
 
 int symbolic_backend_open(const struct attention_options *options, struct attention **attention,
@@ -773,10 +830,13 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
     struct symbolic_backend *b = make(1, sizeof *b, 0);
     const struct geometry *g = options->geometry;
     size_t slots = (size_t)g->layers * g->block_size;
-    (void)error;
+    strcpy(error, "no memory for the symbolic backend");
+    if (!b)
+        return ATTND_NO_MEMORY;
     b->o = *options;
     b->conduct = symbolic_backend_conduct;
     b->random = b->conduct.seed;
+    b->appended = UINT64_MAX;
     b->pool = make(slots * options->blocks, sizeof *b->pool, 0xff);
     b->host = make(slots * options->host_blocks, sizeof *b->host, 0xff);
     b->tables = make((size_t)options->table_rows * options->table_stride, sizeof *b->tables, 0xff);
@@ -784,8 +844,15 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
     b->use_of = make(options->table_rows, sizeof *b->use_of, 0xff);
     b->partials = make(options->partials_max, sizeof *b->partials, 0);
     b->partial_keys = make(options->partials_max, sizeof *b->partial_keys, 0);
-    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++)
+    bool made = b->pool && b->host && b->tables && b->known && b->use_of && b->partials && b->partial_keys;
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         b->pending[i].room = malloc(ROOM_BYTES); /* touched as far as it is used */
+        made &= b->pending[i].room != NULL;
+    }
+    if (!made) {
+        symbolic_close(&b->base);
+        return ATTND_NO_MEMORY;
+    }
     b->base.ops = &ops;
     b->base.info = (struct attention_info){.name = "symbolic",
                                            .isa = "none",

@@ -29,11 +29,13 @@ const struct symbolic_row *symbolic_get(const void *tensor, size_t row, uint32_t
 /* How the backend of the next open behaves. */
 struct symbolic_conduct {
     uint64_t seed;
-    bool at_once;     /* a step is done when submit returns */
-    double latency_s; /* else about so long after it was submitted, or after the one before */
-    uint64_t fail_at; /* the step that loses the device; 0: none */
-    uint64_t hang_at; /* the step that takes HANG_S */
-    bool differs;     /* self-tests fail */
+    bool at_once;       /* a step is done when submit returns */
+    double latency_s;   /* else about so long after it was submitted, or after the one before */
+    uint64_t fail_at;   /* the step that loses the device; 0: none */
+    bool fail_given_up; /* the first one while a request that is given up is in flight */
+    uint64_t hang_at;   /* the step that takes hang_s */
+    double hang_s;
+    bool differs; /* self-tests fail */
     double
         key_us; /* if not 0: a query sees a key in it, an item reads one in twice as long; else latency_s */
 };
@@ -55,6 +57,15 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
 
 /* When the oldest step in flight is done; negative: none is. */
 double symbolic_backend_done_s(void);
+
+/* symbolic_constants: a hash of a model's constants. symbolic_backend_constants: of those that the backend sees.
+ * symbolic_backend_appended: the turn in which something was appended first; UINT64_MAX: nothing was. */
+uint64_t symbolic_constants(const struct model_constants *constants, const struct geometry *geometry);
+uint64_t symbolic_backend_constants(void);
+uint64_t symbolic_backend_appended(void);
+
+/* symbolic_backend_given_up: a request that has something in flight was given up. */
+void symbolic_backend_given_up(void);
 
 /* Self-tests that are done. */
 uint64_t symbolic_backend_tests(void);

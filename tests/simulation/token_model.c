@@ -13,17 +13,45 @@ void model_begin(void)
     for (uint32_t i = 0; i < MODEL_SEQUENCES; i++)
         model.sequences[i].used = model.sequences[i].live = false;
     model.unique = 0;
+    model.unborn_count = 0;
+}
+
+void model_note_unborn(uint64_t id)
+{
+    if (model.unborn_count == MODEL_SEQUENCES)
+        sim_fail("more sequences are removed than there are");
+    model.unborn[model.unborn_count++] = id;
+}
+
+/* Whether an id was reaped before its birth; it may be chosen again later. */
+static bool is_unborn(uint64_t id)
+{
+    for (uint32_t i = 0; i < model.unborn_count; i++) {
+        if (model.unborn[i] != id)
+            continue;
+        model.unborn[i] = model.unborn[--model.unborn_count];
+        return true;
+    }
+    return false;
+}
+
+/* One that is free, or that was reaped and that nobody has named since. */
+static bool is_vacant(const struct model_sequence *s)
+{
+    return !s->used || (s->reaped && !s->live && s->queued == 0);
 }
 
 struct model_sequence *model_add(uint64_t id, bool lease)
 {
     for (uint32_t i = 0; i < MODEL_SEQUENCES; i++) {
         struct model_sequence *s = &model.sequences[i];
-        if (s->used)
+        if (!is_vacant(s))
             continue;
-        s->used = s->live = true;
         s->lease = lease;
         s->ended = false;
+        s->reaped = is_unborn(id);
+        s->used = s->live = !s->reaped;
+        s->used_low_s = s->used_high_s = sim.now_s;
         s->id = id;
         s->options = (struct sequence_options){0};
         s->salt = s->prompt = s->known = s->blocks = s->queued = s->planned_high = 0;

@@ -21,7 +21,11 @@ struct model_layer {
 /* A sequence or a lease. One that was deleted stays until all requests on it are judged. */
 struct model_sequence {
     bool used, live, lease;
-    bool ended; /* by a batch, and with it what waited behind that */
+    bool ended;  /* by a batch, and with it what waited behind that */
+    bool reaped; /* by the engine, at reaped_s; it lives until so many that were queued are judged: */
+    double reaped_s;
+    uint32_t reaped_behind;
+    double used_low_s, used_high_s; /* when it was used last, at the earliest and at the latest */
     uint64_t id;
     struct sequence_options options;
     uint32_t salt;
@@ -44,6 +48,8 @@ struct model_sequence {
 
 struct token_model {
     struct model_sequence sequences[MODEL_SEQUENCES];
+    uint64_t unborn[MODEL_SEQUENCES]; /* [unborn_count] reaped before the request that made them was judged */
+    uint32_t unborn_count;
     uint64_t unique;
 };
 
@@ -51,6 +57,9 @@ extern struct token_model model;
 
 /* model_begin: there are no sequences. */
 void model_begin(void);
+
+/* model_note_unborn: an id that the model does not know yet was reaped: it will not live. */
+void model_note_unborn(uint64_t id);
 
 /* model_add: a new sequence that is live; NULL: no room. model_find: the live one of an id. */
 struct model_sequence *model_add(uint64_t id, bool lease);
