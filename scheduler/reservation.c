@@ -492,8 +492,8 @@ const char *reservation_row_fault(const struct engine_state *state, uint32_t row
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (o->entries != table.entries || o->common + o->copies > o->entries)
         return "R1: the blocks of a workload's sequence are not what its reservation says";
-    uint32_t i = larger(*entry, o->common);
-    for (; i<o->entries - o->copies && * work> 0; i++, --*work) {
+    uint32_t i = larger(*entry, o->common), end = o->entries - o->copies;
+    for (; i<end && * work> 0; i++, --*work) {
         if (x->holder[table.ids[i]] != row)
             return "R2: a block is counted as its own by two sequences, or by one that is not noted";
         if ((i > o->common || !o->fork_at) && block_pool_refs(pool, table.ids[i]) != 1)

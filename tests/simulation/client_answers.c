@@ -6,7 +6,9 @@
  * never refused for want of blocks. */
 #include "tests/simulation/clients.h"
 
+#include "tests/simulation/reservation_faults.h"
 #include "tests/simulation/symbolic_backend.h"
+#include "tests/simulation/watch.h"
 
 #include <math.h>
 #include <string.h>
@@ -676,6 +678,7 @@ static void judge_look_around(struct op *op)
     if (request->kind == REQUEST_AUDIT) {
         if (request->check.fault)
             sim_fail("%s", request->check.fault);
+        reservation_plant_faults(watch_state());
         sim.seen.audits++;
         sim.seen.audits_in_parts += sim.seen.steps > op->steps;
     } else if (request->kind == REQUEST_POOL) {

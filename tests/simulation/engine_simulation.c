@@ -15,6 +15,7 @@
  * by leaving out actions; with --brief it is not shown. */
 #include "tests/simulation/clients.h"
 #include "tests/simulation/episode.h"
+#include "tests/simulation/returns.h"
 #include "tests/simulation/transitions.h"
 
 #include <signal.h>
@@ -28,7 +29,8 @@
 
 enum {
     MEET_OPERATIONS = 1000000,   /* in which something of all that is counted must be met, */
-    COVER_OPERATIONS = 10000000, /* and each transition */
+    COVER_OPERATIONS = 10000000, /* and each transition and return statement */
+    RETURNS_MOST = 256,
     JOBS_MOST = 16,
     ACTIONS = 3000,
     REPORT_S = 10,
@@ -41,6 +43,7 @@ struct worker {
     uint64_t seed, seeds; /* in progress; done */
     struct coverage seen;
     struct transitions moved;
+    uint64_t returns[RETURNS_MOST]; /* taken */
     uint64_t action_most;
     char fault[SIM_FAULT_BYTES];
 };
@@ -104,6 +107,8 @@ static bool simulate(uint64_t seed)
     me->seeds++;
     add_coverage(&me->seen, &sim.seen);
     transitions_add(&me->moved, &sim.moved);
+    for (uint32_t i = 0; i < returns_count(); i++)
+        me->returns[i] = __start_return_places[i]->taken;
     if (ok)
         return true;
     memcpy(me->fault, sim.fault, sizeof me->fault);
@@ -245,18 +250,23 @@ static void report(const struct timespec *start, FILE *out)
             (unsigned long long)seeds);
 }
 
-/* Print what was met, and, if wanted, the names of the transitions that were not; whether all of these were. */
+/* Print what was met, and, if wanted, the names of the transitions and return statements that were not; whether all
+ * of these were. */
 static bool print_coverage(bool names)
 {
     static struct transitions moved;
-    uint64_t seeds;
+    uint64_t seeds, returns[RETURNS_MOST] = {0};
     struct coverage all = sum_up(&seeds);
-    for (uint32_t job = 0; job < run.jobs; job++)
+    for (uint32_t job = 0; job < run.jobs; job++) {
         transitions_add(&moved, &run.workers[job].moved);
+        for (uint32_t i = 0; i < returns_count(); i++)
+            returns[i] += run.workers[job].returns[i];
+    }
 #define XX(name, text) printf("  %-50s %12llu\n", text, (unsigned long long)all.name);
     COVERAGE_MAP(XX)
 #undef XX
-    return transitions_report(&moved, names);
+    bool moves = transitions_report(&moved, names), taken = returns_report(returns, names);
+    return moves && taken;
 }
 
 /* Whatever the simulation is to meet, it has met. */

@@ -10,6 +10,7 @@
 
 #include "config/log.h"
 #include "tests/simulation/clients.h"
+#include "tests/simulation/scarce_memory.h"
 #include "tests/simulation/symbolic_backend.h"
 #include "tests/simulation/watch.h"
 
@@ -167,6 +168,27 @@ static double virtual_clock(void *cookie)
     return sim.now_s;
 }
 
+/* An engine for which some piece of memory is missing. */
+static void make_engine_without_memory(const struct engine_options *options)
+{
+    enum { PIECES = 200 }; /* that an engine asks for, about */
+    char error[ATTENTION_ERROR_BYTES];
+    struct engine *engine = NULL;
+    int64_t pieces = scarce_memory_pieces();
+    scarce_memory_refuse(below(PIECES));
+    int rc = engine_create(options, &engine, error);
+    scarce_memory_end();
+    bool refused = scarce_memory_refused();
+    if (refused != (rc == ATTND_NO_MEMORY))
+        sim_fail("an engine was made without memory, or was not made with enough");
+    if (rc == 0)
+        engine_destroy(engine);
+    if (scarce_memory_pieces() != pieces)
+        sim_fail("an engine that %s left %lld pieces of memory behind",
+                 refused ? "was not made" : "was ended", (long long)(scarce_memory_pieces() - pieces));
+    sim.seen.scarce += refused;
+}
+
 static void make_engine(void)
 {
     char error[ATTENTION_ERROR_BYTES];
@@ -177,6 +199,8 @@ static void make_engine(void)
                                            .open_backend = symbolic_backend_open,
                                            .clock = virtual_clock,
                                            .question_work = one_of(works, 3)};
+    if (below(2))
+        make_engine_without_memory(&options);
     if (engine_create(&options, &sim.engine, error) != 0) {
         fprintf(stderr, "the engine cannot be made: %s\n", error);
         exit(2);

@@ -75,11 +75,13 @@ enum {
     XX(hangs, "steps that hung")                                                                             \
     XX(audits, "audits")                                                                                     \
     XX(audits_in_parts, "audits in the course of which there were steps")                                    \
+    XX(faults_planted, "faults planted for the audit of promises to find")                                   \
     XX(reaped, "sequences and leases that nobody used for long")                                             \
     XX(parameters, "parameters replaced")                                                                    \
     XX(parameters_starved, "parameters for which there was no memory")                                       \
     XX(refusals, "refusals for want of blocks looked at")                                                    \
     XX(busy, "workloads refused since there are too many")                                                   \
+    XX(scarce, "engines that found no memory")                                                               \
     XX(seconds_shared, "seconds of which each owner had its part")                                           \
     XX(small_at_once, "small requests in the first step after they came")
 
