@@ -95,12 +95,11 @@ static void forget_evicted(uint32_t id, void *cookie)
     prefix_index_remove(t->index, id);
 }
 
-/* Take `id` and everything that was published below it out of the index. No resident sequence but the
- * caller's holds any of it. */
-static void unpublish_tree(struct block_tables *t, uint32_t id)
+/* Take `id` and everything that was published below it out of the index, as many blocks as there is work for; true when
+ * all are. No resident sequence but the caller's holds any of it. */
+static bool unpublish_some(struct block_tables *t, uint32_t id, uint32_t *work)
 {
-    uint32_t at = id;
-    for (;;) {
+    for (uint32_t at = id; *work > 0;) {
         uint32_t child = prefix_index_first_child(t->index, at);
         if (child != NO_BLOCK) {
             at = child;
@@ -109,10 +108,18 @@ static void unpublish_tree(struct block_tables *t, uint32_t id)
         uint32_t parent = prefix_index_parent(t->index, at);
         prefix_index_remove(t->index, at);
         block_pool_unpublish(t->pool, at);
+        --*work;
         if (at == id)
-            return;
+            return true;
         at = parent;
     }
+    return false;
+}
+
+static void unpublish_tree(struct block_tables *t, uint32_t id)
+{
+    uint32_t all = UINT32_MAX;
+    (void)unpublish_some(t, id, &all);
 }
 
 /* ---- partial holders ----------------------------------------------------------------------------- */
@@ -1031,20 +1038,17 @@ uint32_t block_tables_trim(struct block_tables *t)
     return block_pool_trim(t->pool);
 }
 
-uint32_t block_tables_trim_root(struct block_tables *t, uint32_t root)
+bool block_tables_trim_root(struct block_tables *t, uint32_t root, uint32_t *at, uint32_t work)
 {
-    uint32_t trimmed = 0;
     if (root == NO_ROOT)
-        return 0;
-    uint32_t n = block_pool_eviction_order(t->pool, t->order, t->o.blocks);
-    for (uint32_t i = 0; i < n; i++) { /* children come before their parents */
-        if (prefix_index_root(t->index, t->order[i]) != root)
-            continue;
-        prefix_index_remove(t->index, t->order[i]);
-        block_pool_unpublish(t->pool, t->order[i]);
-        trimmed++;
+        return true;
+    while (prefix_index_root_refs(t->index, root) > 1 && *at < t->o.blocks && work > 0) {
+        bool wanted = block_pool_is_published(t->pool, *at) && prefix_index_root(t->index, *at) == root;
+        if (!wanted || unpublish_some(t, *at, &work))
+            ++*at;
+        work -= smaller(work, 1);
     }
-    return trimmed;
+    return prefix_index_root_refs(t->index, root) == 1 || *at == t->o.blocks;
 }
 
 const uint32_t *block_tables_ids(const struct block_tables *t, uint32_t *stride)

@@ -205,9 +205,10 @@ const struct block_pool *block_tables_pool(const struct block_tables *tables);
 /* block_tables_trim: forget every cached block. Returns how many. */
 uint32_t block_tables_trim(struct block_tables *tables);
 
-/* block_tables_trim_root: forget the cached blocks under one root; NO_ROOT has none. Returns how many.
- * O(cached). */
-uint32_t block_tables_trim_root(struct block_tables *tables, uint32_t root);
+/* block_tables_trim_root(tables, root, at, work): forget what is cached under a root that only the caller has opened and
+ * of which no row has anything: from block *at on, for some `work` blocks that are looked at or forgotten. True when
+ * nothing is left; NO_ROOT has nothing. */
+bool block_tables_trim_root(struct block_tables *tables, uint32_t root, uint32_t *at, uint32_t work);
 
 /* All rows' ids as the kernels see them: row r starts at ids + r * stride. */
 const uint32_t *block_tables_ids(const struct block_tables *tables, uint32_t *stride);

@@ -324,6 +324,11 @@ void prefix_index_remove(struct prefix_index *index, uint32_t id)
     count(index, id, UINT32_MAX);
 }
 
+uint32_t prefix_index_root_refs(const struct prefix_index *index, uint32_t root)
+{
+    return index->roots[root].refs;
+}
+
 uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id)
 {
     assert(index->nodes[id].published);

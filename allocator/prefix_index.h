@@ -52,6 +52,9 @@ MUST_USE int prefix_index_publish(struct prefix_index *index, uint32_t root, uin
 /* prefix_index_remove: take out `id`, which has no children. */
 void prefix_index_remove(struct prefix_index *index, uint32_t id);
 
+/* prefix_index_root_refs: all references to a root: the callers', and one of each published block under it. */
+uint32_t prefix_index_root_refs(const struct prefix_index *index, uint32_t root);
+
 /* A published block's children: the first, and the one after a child; NO_BLOCK when there is none. Its
  * parent, NO_BLOCK at the root. */
 uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id);

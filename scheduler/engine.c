@@ -303,6 +303,7 @@ static void note_failure(struct engine *e)
 bool engine_turn(struct engine *e, double now_s)
 {
     e->state.now_s = now_s;
+    workload_run_begin_turn(e->state.workloads);
     bool worked = retire_steps(e);
     watch_steps(e, worked);
     note_failure(e);
@@ -310,6 +311,7 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= run_next_alone(e);
     worked |= test_backend(e);
     worked |= answer_question(e);
+    worked |= workload_run_tidy(e->state.workloads);
     sequence_ops_reap(&e->state);
     bool formed = form_step(e);
     worked |= formed;

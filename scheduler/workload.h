@@ -49,7 +49,7 @@ struct workload_span {
 };
 
 struct workload_request {
-    double arrival_s;        /* after the start */
+    double arrival_s;        /* after the start; not negative */
     uint32_t prompt, decode; /* tokens; together at least 1 */
     uint32_t fork_at, forks; /* that many children once it is fork_at tokens long; 0: none */
     int32_t priority;        /* larger first */
@@ -133,6 +133,10 @@ struct workload {
     struct quantiles step_us, queue_us, first_token_us, per_token_us;
     struct request *watchers; /* requests that wait for the next report */
     double watched_s;         /* when the last one was answered */
+    bool ends;                /* what it has in the cache is being forgotten, up to block ends_at; */
+    uint32_t ends_at;
+    enum workload_state ends_as; /* then this is its state, */
+    struct request *cancels;     /* and these are answered */
     uint32_t verify_next, verify_head;
 };
 
@@ -151,8 +155,9 @@ MUST_USE int workload_add(struct workload *w, const struct workload_request *req
 MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
                             uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES]);
 
-/* workload_release: free the lists; the report stays. */
-void workload_release(struct workload *w);
+/* workload_release: free one of the lists, the report stays; false when there is none any more. A list may be tens of
+ * megabytes, which take a millisecond. */
+bool workload_release(struct workload *w);
 
 /* Tokens of a sequence at its end, and how many of them its fork took over (0 for a parent). */
 uint32_t workload_length(const struct workload *w, uint32_t ordinal);

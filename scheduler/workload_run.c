@@ -19,6 +19,10 @@
  * Each workload is an owner of time (shares.h) and is charged for its part of a round. One that is ahead of the
  * others by as much as it would take sits the round out, as long as that is worth a round (policy.h).
  *
+ * What takes long with thousands of sequences has a budget a turn (budget.h): admission, the end of a round in which
+ * many end, cancelling a workload, forgetting what an ended one has in the cache. The rest follows in later turns; a
+ * workload is shown as ended when all of it is done.
+ *
  * A request whose beginning is just being appended by another one waits for it, a round or two, and then
  * finds it in the cache. */
 #include "scheduler/workload_run.h"
@@ -42,19 +46,22 @@
 enum {
     HASHED_ROWS = 16, /* by a helper at a time */
     HELPERS_MAX = 8,
-    ROUNDS = 2,                  /* one is formed while the one before is computed */
-    OUTPUT_BYTES = 64 << 20,     /* of the outputs of a step, at least a layer's */
-    RETRY_STEPS = 8,             /* between two tries to admit when nothing has ended */
-    ADMISSIONS_MAX = 1024,       /* of one turn, */
-    ADMITTED_TOKENS_MAX = 65536, /* which are looked for in the cache */
-    VERIFY_TURNS = 4,            /* while others run, every so many a part of a row is verified */
-    OWNER_WORKLOADS = 1,         /* of prefix roots; clients without a key are 0 */
-    WEIGHT = 1,                  /* of a workload */
-    WINDOWS_KNOWN = 8            /* whose costs are kept for a round */
+    ROUNDS = 2,              /* one is formed while the one before is computed */
+    OUTPUT_BYTES = 64 << 20, /* of the outputs of a step, at least a layer's */
+    RETRY_STEPS = 8,         /* between two tries to admit when nothing has ended */
+    ARRIVALS_MAX = 16384,    /* of one turn */
+    LOOKED_AT = 64,          /* sequences between two looks at the clock */
+    FORGOTTEN = 256,         /* likewise, blocks */
+    VERIFY_TURNS = 4,        /* while others run, every so many a part of a row is verified */
+    OWNER_WORKLOADS = 1,     /* of prefix roots; clients without a key are 0 */
+    WEIGHT = 1,              /* of a workload */
+    WINDOWS_KNOWN = 8        /* whose costs are kept for a round */
 };
 
 _Static_assert((int)WORKLOADS_MAX == (int)RESERVATION_PLACES, "each workload has a ledger");
 
+/* Of step_us_max, a turn. Admitting less at a time would let many small rounds come before the large ones. */
+static const double ENDING = 0.125, ADMITTING = 0.25;
 static const double WATCH_S = 0.25;   /* between two reports to a watcher */
 static const double BLOCKED_S = 0.02; /* between two tries when clients hold all blocks */
 
@@ -87,6 +94,8 @@ struct round {
     bool begun;
     uint32_t next_layer; /* that is not submitted, or not all of it */
     uint32_t in_flight;  /* steps with some of its layers */
+    bool ends;           /* all layers are computed, and it has ended for all of running but the first: */
+    uint32_t left;       /* these */
     bool in_order;       /* rows lie in the planner's order, so that a layer can be cut */
     bool cutting;        /* the next layer, of which some is submitted: */
     struct append_slicing appends;
@@ -140,6 +149,7 @@ struct workload_run {
     struct round rounds[ROUNDS];
     struct slice slices[STEPS_IN_FLIGHT]; /* by step_slot() */
     struct request_list cancels;          /* requests that wait for the end of all rounds */
+    struct budget ending, admitting;      /* of a turn */
 
     /* the round that was begun last */
     unsigned now;
@@ -246,10 +256,11 @@ static void note_arrivals(struct workload_run *d, double now)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
-        if (!w || w->report.state != WORKLOAD_RUNNING)
+        if (!w || w->report.state != WORKLOAD_RUNNING || w->ends)
             continue;
-        while (w->next_arrival < w->request_count &&
-               w->started_s + w->requests[w->next_arrival].arrival_s <= now) {
+        for (uint32_t n = 0; n < ARRIVALS_MAX && w->next_arrival < w->request_count &&
+                             w->started_s + w->requests[w->next_arrival].arrival_s <= now;
+             n++) {
             const struct workload_request *r = &w->requests[w->next_arrival++];
             w->sequences[r->ordinal].arrived_s = w->started_s + r->arrival_s;
             w->report.arrived++;
@@ -400,14 +411,13 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
 }
 
 /* Start the sequence that is next in line, if it may; false when it has to wait. */
-static bool admit_next(struct workload_run *d, struct workload *w, double now, uint32_t *tokens)
+static bool admit_next(struct workload_run *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row;
     const struct reservation_plan plan = plan_of(d, w, ordinal);
     /* one that decodes nothing has its last token appended all the same: a step must end it */
     uint32_t known = smaller(plan.fill, plan.length - 1);
     spell(w, ordinal, 0, known, d->tokens);
-    *tokens += known;
     const struct block_tables_hit hit = block_tables_match(d->tables, w->root, d->tokens, known);
     if (is_being_filled(d, w, ordinal, known, hit.hit) || !has_rows_for(d, &plan) ||
         !reservation_may_run(d->o.state, &plan, &hit) ||
@@ -425,15 +435,13 @@ static void admit(struct workload_run *d, double now)
 {
     struct workload *w;
     uint64_t step = step_number(d->o.state->steps);
-    uint32_t tokens = 0;
     if (!d->changed && d->running_count && step < d->retry_step)
         return;
     d->changed = false;
-    for (uint32_t n = 0; (w = next_in_line(d)) && admit_next(d, w, now, &tokens); n++) {
-        if (n < ADMISSIONS_MAX && tokens < ADMITTED_TOKENS_MAX)
-            continue;
-        d->changed = true; /* the others have their turn after this step */
-        break;
+    while ((w = next_in_line(d))) {
+        d->changed = !budget_allows(&d->admitting); /* the others have their turn after this step */
+        if (d->changed || !admit_next(d, w, now))
+            break;
     }
     bool filling = d->filling_count > 0; /* then what is waited for may be a step away */
     d->retry_step = step + (filling || d->running_count == 0 ? 1 : RETRY_STEPS);
@@ -1136,19 +1144,17 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
     }
 }
 
+/* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
 static void finish_workload(struct workload_run *d, struct workload *w, enum workload_state state)
 {
-    block_tables_trim_root(d->tables, w->root);
-    block_tables_close_root(d->tables, w->root);
-    w->root = NO_ROOT;
     if (w->report.state == WORKLOAD_RUNNING)
         w->report.wall_s = d->o.state->now_s - w->started_s;
-    w->report.state = state;
+    w->ends = true;
+    w->ends_at = 0;
+    w->ends_as = state;
     if (w->has_account)
         shares_drop(d->o.state->shares, w->account);
     w->has_account = false;
-    if (state != WORKLOAD_VERIFYING)
-        workload_release(w);
 }
 
 /* What a round did to sequence `i`; true when that was its end. */
@@ -1202,35 +1208,61 @@ static void note_step(struct workload_run *d, struct round *f, const struct step
     f->copies = 0; /* were made with the first layers */
 }
 
-/* All layers of a round are computed. */
-static void end_round(struct workload_run *d, unsigned round)
+/* A round has ended for a sequence that took part; whether the sequence has, too. */
+static bool end_round_of(struct workload_run *d, unsigned round, uint32_t i, double now)
 {
-    double now = d->o.state->now_s;
-    d->rounds[round].begun = false;
-    for (uint32_t i = d->running_count; i-- > 0;) {
-        struct running *r = &d->running[i];
-        struct workload *w = r->w;
-        if (!r->w || !r->in[round].taken)
-            continue;
-        r->in[round].taken = false;
-        if (r->fills && retired_length(d, r) >= r->fill)
-            end_filling(d, r);
-        bool ended = note_progress(d, i, round, now);
-        /* at all layers: those of the next round may have begun */
-        uint32_t length = block_tables_view(d->tables, r->row).length;
-        if (forks_due(r) && length >= request_of(w, r->ordinal)->fork_at)
-            fork_running(d, i, now);
-        if (!ended)
-            continue;
-        w->report.finished++;
-        drop_running(d, i);
-        if (w->report.finished == w->report.sequences)
-            finish_workload(d, w, w->report.verify_rows ? WORKLOAD_VERIFYING : WORKLOAD_FINISHED);
-    }
-    compact(d);
+    struct running *r = &d->running[i];
+    struct workload *w = r->w;
+    r->in[round].taken = false;
+    if (r->fills && retired_length(d, r) >= r->fill)
+        end_filling(d, r);
+    bool ended = note_progress(d, i, round, now);
+    /* at all layers: those of the next round may have begun */
+    uint32_t length = block_tables_view(d->tables, r->row).length;
+    if (forks_due(r) && length >= request_of(w, r->ordinal)->fork_at)
+        fork_running(d, i, now);
+    if (!ended)
+        return false;
+    w->report.finished++;
+    drop_running(d, i);
+    if (w->report.finished == w->report.sequences)
+        finish_workload(d, w, w->report.verify_rows ? WORKLOAD_VERIFYING : WORKLOAD_FINISHED);
+    return true;
 }
 
-static void make_cancels(struct workload_run *d);
+/* All layers of a round are computed: end it for as many sequences as there is time for, the last ones first. Those that
+ * start meanwhile come behind them. */
+static void end_round(struct workload_run *d, unsigned round)
+{
+    struct round *f = &d->rounds[round];
+    double now = d->o.state->now_s;
+    bool more = true;
+    f->left = smaller(f->left, d->running_count);
+    for (uint32_t n = 1; more && f->left > 0; n++) {
+        const struct running *r = &d->running[f->left - 1];
+        bool ended = r->w && r->in[round].taken && end_round_of(d, round, f->left - 1, now);
+        f->left--;
+        more = (!ended && n % LOOKED_AT) || budget_allows(&d->ending);
+    }
+    compact(d);
+    f->begun = f->ends = f->left > 0;
+}
+
+/* Go on ending rounds, the one that was begun first first. Returns whether there was one. */
+static bool end_rounds(struct workload_run *d)
+{
+    const unsigned order[ROUNDS] = {!d->now, d->now};
+    bool any = false;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct round *f = &d->rounds[order[i]];
+        any |= f->ends;
+        if (f->ends)
+            end_round(d, order[i]);
+        if (f->ends) /* the other one has to wait */
+            break;
+    }
+    return any;
+}
 
 void workload_run_retire(struct workload_run *d, const struct step *step)
 {
@@ -1241,9 +1273,11 @@ void workload_run_retire(struct workload_run *d, const struct step *step)
     collect(d, slice);
     note_step(d, f, step);
     d->o.state->epoch++;
-    if (--f->in_flight == 0 && f->next_layer == d->g->layers)
-        end_round(d, (unsigned)(f - d->rounds));
-    make_cancels(d);
+    if (--f->in_flight > 0 || f->next_layer < d->g->layers)
+        return;
+    f->ends = true;
+    f->left = UINT32_MAX; /* all */
+    (void)end_rounds(d);
 }
 
 /* ---- verification -------------------------------------------------------------------------------- */
@@ -1266,7 +1300,6 @@ static void verify_part(struct workload_run *d, struct workload *w)
         return;
     report->verify_ok = report->verify_error <= report->verify_tolerance;
     report->state = WORKLOAD_FINISHED;
-    workload_release(w);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------ */
@@ -1279,7 +1312,7 @@ static void tell(struct workload_run *d, struct workload *w, struct request *req
     report->waiting = w->waiting_count;
     report->blocks = (uint32_t)d->config->pool_blocks;
     report->blocks_held = block_pool_counts(block_tables_pool(d->tables)).held;
-    if (report->state == WORKLOAD_RUNNING)
+    if (report->state == WORKLOAD_RUNNING && !w->ends)
         report->wall_s = d->o.state->now_s - w->started_s;
     report->step_us = quantiles_percentiles(&w->step_us);
     report->queue_us = quantiles_percentiles(&w->queue_us);
@@ -1293,19 +1326,25 @@ static bool has_ended(const struct workload *w)
     return w->report.state == WORKLOAD_FINISHED || w->report.state == WORKLOAD_CANCELLED;
 }
 
+/* Answer the requests of a list, which is empty then. */
+static void answer_all(struct workload_run *d, struct workload *w, struct request **list)
+{
+    struct request *next;
+    for (struct request *request = *list; request; request = next) {
+        next = request->next;
+        tell(d, w, request);
+        d->o.complete(request, d->o.cookie);
+    }
+    *list = NULL;
+}
+
 static void tell_watchers(struct workload_run *d, double now)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
         if (!w || !w->watchers || (!has_ended(w) && now - w->watched_s < WATCH_S))
             continue;
-        struct request *next;
-        for (struct request *request = w->watchers; request; request = next) {
-            next = request->next;
-            tell(d, w, request);
-            d->o.complete(request, d->o.cookie);
-        }
-        w->watchers = NULL;
+        answer_all(d, w, &w->watchers);
         w->watched_s = now;
     }
 }
@@ -1318,7 +1357,8 @@ static struct workload **find_place(struct workload_run *d)
         struct workload **at = &d->workloads[i];
         if (!*at)
             return at;
-        if (has_ended(*at) && !(*at)->watchers && (!oldest || (*at)->report.id < (*oldest)->report.id))
+        if (has_ended(*at) && !(*at)->watchers && !(*at)->cancels &&
+            (!oldest || (*at)->report.id < (*oldest)->report.id))
             oldest = at;
     }
     return oldest;
@@ -1378,36 +1418,58 @@ int workload_run_look(struct engine_state *state, struct request *request)
     return 0;
 }
 
-static void cancel_workload(struct workload_run *d, struct workload *w)
-{
-    if (has_ended(w))
-        return;
-    for (uint32_t i = d->running_count; i-- > 0;) {
-        if (d->running[i].w == w)
-            drop_running(d, i);
-    }
-    compact(d);
-    w->waiting_count = 0;
-    finish_workload(d, w, WORKLOAD_CANCELLED);
-}
-
 static bool is_between_rounds(const struct workload_run *d)
 {
     return !d->rounds[0].begun && !d->rounds[1].begun;
 }
 
-/* Cancel what was waiting for the end of all rounds, if they have ended. */
-static void make_cancels(struct workload_run *d)
+/* Let sequences of a workload leave, as many as there is time for, or all; true when none is left. */
+static bool leave(struct workload_run *d, const struct workload *w, bool all)
 {
-    struct request *request;
-    while (is_between_rounds(d) && (request = request_list_take(&d->cancels))) {
-        struct workload *w = find_workload(d, request);
-        if (w) {
-            cancel_workload(d, w);
-            tell(d, w, request);
-        }
+    for (uint32_t i = d->running_count; i-- > 0 && w->report.running > 0;) {
+        if (d->running[i].w != w)
+            continue;
+        if (!all && !budget_allows(&d->ending))
+            break;
+        drop_running(d, i);
+    }
+    compact(d);
+    return w->report.running == 0;
+}
+
+/* Cancel a workload between two rounds; true when all its sequences have left. */
+static bool cancel_workload(struct workload_run *d, struct workload *w, bool all)
+{
+    if (w->ends && w->ends_as == WORKLOAD_VERIFYING)
+        w->ends_as = WORKLOAD_CANCELLED;
+    if (w->ends || has_ended(w))
+        return true;
+    w->waiting_count = 0;
+    w->next_arrival = w->request_count;
+    if (!leave(d, w, all))
+        return false;
+    finish_workload(d, w, WORKLOAD_CANCELLED);
+    return true;
+}
+
+/* Go on with the first of what was waiting for the end of all rounds, if they have ended. Returns whether anything was
+ * done. */
+static bool make_cancels(struct workload_run *d)
+{
+    struct request *request = d->cancels.first;
+    if (!request || !is_between_rounds(d))
+        return false;
+    struct workload *w = find_workload(d, request);
+    if (w && !cancel_workload(d, w, false))
+        return true;
+    (void)request_list_take(&d->cancels);
+    if (w) {
+        request->next = w->cancels;
+        w->cancels = request;
+    } else {
         d->o.complete(request, d->o.cookie);
     }
+    return true;
 }
 
 int workload_run_cancel(struct engine_state *state, struct request *request)
@@ -1416,22 +1478,54 @@ int workload_run_cancel(struct engine_state *state, struct request *request)
     if (!find_workload(d, request))
         return request->status;
     request_list_append(&d->cancels, request);
-    make_cancels(d);
-    return REQUEST_WAITS; /* completed by that, or later */
+    return REQUEST_WAITS;
 }
 
 void workload_run_fail(struct workload_run *d)
 {
-    d->rounds[0].begun = d->rounds[1].begun = false;
-    make_cancels(d);
+    for (int i = 0; i < ROUNDS; i++)
+        d->rounds[i].begun = d->rounds[i].ends = false;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i])
-            cancel_workload(d, d->workloads[i]);
+            (void)cancel_workload(d, d->workloads[i], true);
     }
-    tell_watchers(d, d->o.state->now_s);
+}
+
+/* Go on ending a workload: forget what it has in the cache, answer, free a list. Whether there was anything left to do. */
+static bool end_workload(struct workload_run *d, struct workload *w)
+{
+    bool forgotten = false;
+    if (!w->ends && !w->cancels)
+        return has_ended(w) && workload_release(w);
+    while (w->ends && !forgotten && budget_allows(&d->ending))
+        forgotten = block_tables_trim_root(d->tables, w->root, &w->ends_at, FORGOTTEN);
+    if (forgotten) {
+        block_tables_close_root(d->tables, w->root);
+        w->root = NO_ROOT;
+        w->ends = false;
+        w->report.state = w->ends_as;
+    }
+    if (!w->ends && has_ended(w))
+        answer_all(d, w, &w->cancels);
+    return true;
+}
+
+bool workload_run_tidy(struct workload_run *d)
+{
+    bool worked = end_rounds(d);
+    worked |= make_cancels(d);
+    for (int i = 0; i < WORKLOADS_MAX && !worked; i++) /* one at a time */
+        worked = d->workloads[i] && end_workload(d, d->workloads[i]);
+    return worked;
 }
 
 /* ---- the turn ------------------------------------------------------------------------------------ */
+
+void workload_run_begin_turn(struct workload_run *d)
+{
+    budget_begin(&d->ending);
+    budget_begin(&d->admitting);
+}
 
 bool workload_run_verify(struct workload_run *d, bool idle)
 {
@@ -1485,6 +1579,9 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->sequences_max = d->config->limits.sequences;
     d->row_bytes = geometry_q_row_bytes(d->g);
     d->next_id = 1;
+    d->ending = d->admitting = options->state->waiting;
+    d->ending.us = options->state->step_us_max * ENDING;
+    d->admitting.us = options->state->step_us_max * ADMITTING;
     uint32_t n = d->sequences_max;
     d->appends_max = n + d->rows_max;
     d->running = calloc(2 * (size_t)n, sizeof *d->running);

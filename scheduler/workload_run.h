@@ -46,6 +46,11 @@ void workload_run_retire(struct workload_run *run, const struct step *step);
  * when there was nothing to do. */
 bool workload_run_verify(struct workload_run *run, bool idle);
 
+/* workload_run_begin_turn: a turn of the engine begins, with what it may take to admit sequences and to end others.
+ * workload_run_tidy: go on ending rounds, sequences and workloads; false when there was nothing to end. */
+void workload_run_begin_turn(struct workload_run *run);
+bool workload_run_tidy(struct workload_run *run);
+
 /* workload_run_report: answer the requests that wait for news. */
 void workload_run_report(struct workload_run *run);
 

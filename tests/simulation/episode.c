@@ -23,13 +23,16 @@ enum {
     SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
-    LOOK_TURNS = 64,  /* between two looks for requests that wait too long */
-    FAMILIES = 8,     /* one seed in so many has many forks and few blocks */
-    BUDGETS = 2,      /* a turn has, for requests that no step computes, */
-    BUDGET_PART = 4,  /* each such a part of scheduler.step_us_shared, */
-    SHARED_US = 2000, /* which is so much, or less */
-    LONG = 25,        /* one seed in so many has long sequences, */
-    LONGER = 10       /* and in those requests may wait so many times as long */
+    LOOK_TURNS = 64,   /* between two looks for requests that wait too long */
+    FAMILIES = 8,      /* one seed in so many has many forks and few blocks */
+    STEP_US = 20000,   /* scheduler.step_us_max and */
+    SHARED_US = 2000,  /* step_us_shared, unless they are set; the latter is never more than the former */
+    BUDGETS = 4,       /* a turn has: */
+    REQUESTS_PART = 4, /* for requests that no step computes two such parts of step_us_shared, */
+    ENDS_PART = 8,     /* and for what workloads end and admit, of step_us_max */
+    ADMITS_PART = 4,
+    LONG = 25,  /* one seed in so many has long sequences, */
+    LONGER = 10 /* and in those requests may wait so many times as long */
 };
 
 /* WAIT_S_MOST: a request waits. Of steps that hang: one that comes back, and one that takes longer than the device is
@@ -257,19 +260,20 @@ static bool jump(double next)
     return !isinf(next);
 }
 
-/* A turn of the engine, which is bounded however many requests there are: each budget may be overdrawn by the first
- * request and by the last. */
+/* A turn of the engine, which is bounded however many requests and sequences there are: each of its budgets may be
+ * overdrawn by the first that is done and by the last. */
 static bool turn_engine(void)
 {
-    double began_s = sim.now_s, most_us = sim.config.step_us_max;
-    double budget_us = (most_us > 0 && most_us < SHARED_US ? most_us : SHARED_US) / BUDGET_PART;
+    double began_s = sim.now_s, max_us = sim.config.step_us_max ? sim.config.step_us_max : STEP_US;
+    double requests_us = fmin(max_us, SHARED_US) / REQUESTS_PART;
     episode.in_turn = true;
     bool worked = engine_turn(sim.engine, sim.now_s);
     episode.in_turn = false;
-    double us = (sim.now_s - began_s) * 1e6;
-    sim.seen.budgets_spent += us > budget_us + episode.look_us;
-    if (us > BUDGETS * (budget_us + 2.0 * episode.look_us))
-        sim_fail("requests took %.1f us of a turn, and its budgets are %.1f us each", us, budget_us);
+    double us = (sim.now_s - began_s) * 1e6, ends_us = max_us / ENDS_PART, admits_us = max_us / ADMITS_PART;
+    sim.seen.budgets_spent += us > requests_us + episode.look_us;
+    if (us > 2 * requests_us + ends_us + admits_us + BUDGETS * 2.0 * episode.look_us)
+        sim_fail("a turn took %.1f us, of which requests have %.1f twice, and workloads %.1f and %.1f", us,
+                 requests_us, ends_us, admits_us);
     return worked;
 }
 

@@ -383,6 +383,37 @@ START_TEST(bug_fill_of_a_block_of_swapped_rows)
 }
 END_TEST
 
+/* Two prompts that begin alike are forgotten a block at a time, those of another root stay. */
+START_TEST(a_root_is_forgotten_in_parts)
+{
+    struct block_tables *t = tables_of(24, 4);
+    uint32_t prompt[4 * BS] = {0}, at = 0, parts = 0;
+    uint32_t mine = block_tables_open_root(t, 1, "mine", 4), other = block_tables_open_root(t, 1, "other", 5);
+    next_step = 1;
+    for (uint32_t i = 0; i < 3; i++) {
+        prompt[2 * BS] = i; /* the third block is the first to differ */
+        uint32_t row = add(t, i < 2 ? mine : other, prompt, 4 * BS), hit = block_tables_view(t, row).length;
+        ck_assert_uint_eq(hit, i == 1 ? 2 * BS : 0);
+        ck_assert_int_eq(append(t, row, 4 * BS - hit, prompt + hit), 0);
+        block_tables_remove(t, row);
+    }
+    ck_assert_uint_eq(block_pool_counts(block_tables_pool(t)).cached, 2 + 2 + 2 + 4);
+    for (bool ended = false; !ended; parts++) {
+        uint32_t cached = block_pool_counts(block_tables_pool(t)).cached;
+        ended = block_tables_trim_root(t, mine, &at, 1);
+        ck_assert_uint_le(cached - block_pool_counts(block_tables_pool(t)).cached, 1);
+        ck_assert_ptr_null(block_tables_fault(t));
+    }
+    ck_assert_uint_ge(parts, 6);
+    ck_assert_uint_eq(block_pool_counts(block_tables_pool(t)).cached, 4);
+    ck_assert_uint_eq(block_tables_match(t, mine, prompt, 4 * BS).hit, 0);
+    ck_assert_uint_eq(block_tables_match(t, other, prompt, 4 * BS).hit, 4);
+    block_tables_close_root(t, mine);
+    block_tables_close_root(t, other);
+    block_tables_destroy(t);
+}
+END_TEST
+
 /* ---- audits in parts ----------------------------------------------------------------------------- */
 
 /* Something that is wrong from now on about the block that row 0 shares, or is not any more. */
@@ -505,6 +536,7 @@ TCase *block_table_case(void)
     tcase_add_test(tc, bug_fill_counted_slots_that_nobody_holds);
     tcase_add_test(tc, bug_fill_of_a_published_block);
     tcase_add_test(tc, bug_fill_of_a_block_of_swapped_rows);
+    tcase_add_test(tc, a_root_is_forgotten_in_parts);
     tcase_add_test(tc, an_audit_in_parts_finds_what_is_wrong);
     return tc;
 }
