@@ -34,7 +34,7 @@ while IFS='@' read -r name file old new; do
         echo "not ok $name: it was not found in $OPERATIONS operations"
         missed=$((missed + 1))
     else
-        echo "ok $name: $(grep -m 1 -E '^(seed|never met)' "$copy/log" | cut -c1-160)"
+        echo "ok $name: $(grep -m 1 -E '^(seed|never)' "$copy/log" | cut -c1-160)"
         found=$((found + 1))
     fi
     mv "$copy/$file.whole" "$copy/$file"
