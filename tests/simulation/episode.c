@@ -20,7 +20,7 @@
 #include <string.h>
 
 enum {
-    SPINS_MOST = 1000,       /* turns that do nothing while no time passes */
+    SPINS_MOST = 1000,       /* turns that do nothing although there is something to do */
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
     LOOK_TURNS = 64,   /* between two looks for requests that wait too long */
@@ -253,9 +253,10 @@ static bool jump(double next)
         next = earlier(next, idle < 0 ? idle : sim.now_s + idle);
     if (isinf(next) && clients_under_way())
         fail_waiting();
-    episode.spins = next > sim.now_s ? 0 : episode.spins + 1;
+    bool is_due = in_flight ? symbolic_backend_done_s() <= sim.now_s : idle == 0; /* and not just a client */
+    episode.spins = is_due ? episode.spins + 1 : 0;
     if (episode.spins > SPINS_MOST)
-        sim_fail("I10: nothing is in flight, the engine has something to do and does nothing");
+        sim_fail("I10: the engine has something to do and does nothing");
     sim.now_s = isinf(next) ? sim.now_s : next > sim.now_s ? next : sim.now_s + 1e-7;
     return !isinf(next);
 }
