@@ -213,13 +213,25 @@ static enum state state_of_ordinal(const struct workload *w, uint32_t ordinal, e
     return w->report.state == WORKLOAD_CANCELLED ? STATE_CANCELLED : STATE_RUNNING;
 }
 
+/* A workload is cancelled in parts: none of its sequences waits any more, and then those that run leave. */
+static bool is_being_cancelled(const struct workload *w)
+{
+    uint32_t running = 0;
+    for (uint32_t i = 0; i < w->report.sequences; i++)
+        running += state_of_ordinal(w, i, STATE_ABSENT) == STATE_RUNNING;
+    return running > w->report.running;
+}
+
 static void look_at_workload(struct watched_workload *at)
 {
     enum state to = state_of_workload(at->is);
     transitions_note(MACHINE_WORKLOADS, at->state, to);
     at->state = to;
+    bool cancelling = to != STATE_ABSENT && is_being_cancelled(at->is);
     for (uint32_t i = 0; to != STATE_ABSENT && i < at->is->report.sequences; i++) {
         enum state is = state_of_ordinal(at->is, i, at->ordinal[i]);
+        if (is == STATE_RUNNING && cancelling && at->ordinal[i] != STATE_RUNNING)
+            is = STATE_CANCELLED;
         if (is == STATE_ABSENT && to == STATE_CANCELLED)
             is = STATE_CANCELLED;
         transitions_note(MACHINE_ORDINALS, at->ordinal[i], is);
