@@ -298,9 +298,15 @@ static bool audit(const struct block_tables *t, struct block_audit *a, uint32_t 
 
 void block_tables_begin_audit(struct block_tables *t)
 {
+    block_tables_end_audit(t);
+    begin(&t->audit);
+}
+
+void block_tables_end_audit(struct block_tables *t)
+{
     block_pool_watch(t->pool, NULL, 0);
     prefix_index_watch(t->index, NULL, 0);
-    begin(&t->audit);
+    t->audit.phase = AUDIT_NONE;
 }
 
 bool block_tables_audit(struct block_tables *t, uint32_t work, const char **fault)

@@ -218,11 +218,13 @@ const uint32_t *block_tables_ids(const struct block_tables *tables, uint32_t *st
 uint32_t *block_tables_loose(struct block_tables *tables, uint32_t i);
 
 /* block_audit.c: whether I1 to I7 and I9 hold, in parts, between which anything may happen to the tables.
- * block_tables_begin_audit: begin; an audit that has not ended is given up. block_tables_audit(tables, work, fault): go
- * on, for some `work` entries and blocks; true when it has ended: with the first broken invariant as a constant
- * sentence, or NULL. What it looks at is what stands then; what was there all the time has been looked at.
+ * block_tables_begin_audit: begin. block_tables_end_audit: give up one that has not ended.
+ * block_tables_audit(tables, work, fault): go on, for some `work` entries and blocks; true when it has ended:
+ * with the first broken invariant as a constant sentence, or NULL. What it looks at is what stands then; what
+ * was there all the time has been looked at.
  * block_tables_fault: all of it at once. O(blocks + table entries). */
 void block_tables_begin_audit(struct block_tables *tables);
+void block_tables_end_audit(struct block_tables *tables);
 bool block_tables_audit(struct block_tables *tables, uint32_t work, const char **fault);
 const char *block_tables_fault(struct block_tables *tables);
 

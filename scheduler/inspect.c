@@ -336,6 +336,8 @@ struct request *inspect_part(struct engine_state *state)
     bool gone = atomic_load(&request->cancelled), ended;
     if (gone)
         request_fail(request, ATTND_GONE, "the client went away");
+    if (gone && request->kind == REQUEST_AUDIT)
+        block_tables_end_audit(step_tables(state->steps));
     if (request->kind == REQUEST_POOL)
         ended = gone || find_owners(state, &request->pool, state->question_work);
     else
