@@ -1531,10 +1531,11 @@ bool workload_run_verify(struct workload_run *d, bool idle)
 {
     bool verify = idle || ++d->turns % VERIFY_TURNS == 0;
     for (int i = 0; i < WORKLOADS_MAX && verify; i++) {
-        if (d->workloads[i] && d->workloads[i]->report.state == WORKLOAD_VERIFYING) {
-            verify_part(d, d->workloads[i]);
-            return true;
-        }
+        struct workload *w = d->workloads[i];
+        if (!w || w->report.state != WORKLOAD_VERIFYING || w->ends) /* it is cancelled */
+            continue;
+        verify_part(d, w);
+        return true;
     }
     return false;
 }
