@@ -1,7 +1,8 @@
-/* budget.h - how long a turn may take for requests that no step computes: control requests and questions.
+/* budget.h - how long a turn may take for one kind of work that no step computes: requests from the ring, those
+ * that are carried out while a step is formed, and sequences of workloads that end or are admitted.
  *
- * Whoever carries them out begins a budget and asks before each one. The first of a turn is always carried out, so
- * nobody waits for ever, however long each takes. Engine thread. */
+ * Whoever does it begins a budget each turn, and asks before each piece. The first piece of a turn is always
+ * done, so nobody waits for ever, however long each takes. Engine thread. */
 #ifndef SCHEDULER_BUDGET_H
 #define SCHEDULER_BUDGET_H
 

@@ -6,11 +6,11 @@
  *                                     workload_run.c   > step.c -> planner -> backend
  *   take   <- notify  <=== ring ===   completed when their step retires
  *
- * A turn retires the steps that the backend has done, takes requests from the ring, at most as many as were there
- * when it began and only as long as its budget lasts (budget.h), forms a step of what clients and workloads have
- * to compute, and submits it. While steps
- * are in flight turns follow each other, so a question never waits for the device. Requests on one sequence
- * keep their order; only a delete ends the queued requests on its sequence instead. */
+ * A turn retires the steps that the backend has done, takes requests from the ring, at most as many as were
+ * there when it began and only as long as its budget lasts (budget.h), forms a step of what clients and
+ * workloads have to compute, and submits it. While steps are in flight turns follow each other, so a question
+ * never waits for the device. Requests on one sequence keep their order; only a delete ends the queued
+ * requests on its sequence instead. */
 #include "scheduler/engine.h"
 
 #include "config/clock.h"

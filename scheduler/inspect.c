@@ -190,7 +190,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
 
 /* ---- questions in parts -------------------------------------------------------------------------- */
 
-/* Answer the first questions that are answered in parts with those behind them, a part each turn. */
+/* Keep a question, which is answered in parts, one a turn, behind those that came before it. */
 static int ask_in_parts(struct engine_state *state, struct request *request)
 {
     request_list_append(&state->questions, request);
