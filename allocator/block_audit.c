@@ -6,20 +6,20 @@
  *     blocks   each by itself, and against its holders: references, fill, list of partial holders
  *     totals   the sums of what was counted against the counters
  *
- * Between two parts tables and blocks change. What concerns one entry or one block holds at any moment, so it is looked
- * at in its turn. What concerns all of them is counted, and whoever changes something that was counted corrects the
- * count: begin_change() and end_change() of block_table_state.h for the entries before (row, entry), those of
- * block_pool.c for the blocks before `at`. So once the last row is counted, the holders are those of this moment for as
- * long as the audit takes, and nothing has to stand still. An entry that comes and goes between two parts is not looked
- * at; one that stays is.
+ * Between two parts tables and blocks change. What concerns one entry or one block holds at any moment, so
+ * it is looked at in its turn. What concerns all of them is counted, and whoever changes something that
+ * was counted corrects the count: begin_change() and end_change() of block_table_state.h for the entries
+ * before (row, entry), those of block_pool.c for the blocks before `at`. So once the last row is counted,
+ * the holders are those of this moment for as long as the audit takes, and nothing has to stand still. An
+ * entry that comes and goes between two parts is not looked at; one that stays is.
  *
  *     counted   row 0 ... row 6 | row 7: [ 3 | 8 | 12 | 5 ]  row 8 ...
  *                                          ------- ^entry      a fork of row 7 to row 2 counts 3 and 8 for row 2 at once
  *
  * The totals of the rows, of which there are 65 536 at most, are one part.
  *
- * Rejected: one walk while everything stands still: 25 ms with a million blocks (docs/decisions/0005). Versions of rows,
- * to count those again that have changed: all that decode change with every step. */
+ * Rejected: one walk while everything stands still: 25 ms with a million blocks (docs/decisions/0005).
+ * Versions of rows, to count those again that have changed: all that decode change with every step. */
 #include "allocator/block_table_state.h"
 
 #include "config/numbers.h"

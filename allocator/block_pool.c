@@ -15,8 +15,8 @@
  * have paid for. Fenced blocks hang in one doubly linked list per step in flight, so a hit can take one out
  * of the middle.
  *
- * Whoever checks the pool in parts counts its blocks one after the other (struct block_pool_census). Each function
- * here that changes a block takes it out of that count and puts it in again, if it was counted.
+ * Whoever checks the pool in parts counts its blocks one after the other (struct block_pool_census). Each
+ * function here that changes a block takes it out of that count and puts it in again, if it was counted.
  *
  *   I1  free + cached + held + fenced == blocks, each counted from the states; the slots filled are
  *       the sum over held blocks
@@ -101,8 +101,8 @@ static void recount(struct block_pool *pool, const uint32_t *ids, uint32_t n, ui
     }
 }
 
-/* These blocks are about to change; they have changed. Around the loops over thousands, not within: there it costs half
- * a nanosecond a block. */
+/* These blocks are about to change; they have changed. Around the loops over thousands, not within: there
+ * it costs half a nanosecond a block. */
 static inline void begin_changes(struct block_pool *pool, const uint32_t *ids, uint32_t n)
 {
     if (pool->counted)

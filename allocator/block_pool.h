@@ -65,14 +65,14 @@ void block_pool_destroy(struct block_pool *pool);
  * 0. O(n). Returns 0 or ATTND_NO_BLOCKS (pool unchanged but for the failure count). */
 MUST_USE int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids);
 
-/* block_pool_retain(pool, ids, n): one more reference to each, none named twice: HELD blocks, or the first one to
- * CACHED or FENCED blocks that are published (a prefix hit). O(n). */
+/* block_pool_retain(pool, ids, n): one more reference to each, none named twice: HELD blocks, or the first
+ * one to CACHED or FENCED blocks that are published (a prefix hit). O(n). */
 void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n);
 
-/* block_pool_release(pool, ids, n, step): drop a reference to each, none named twice, from the last to the first, whose
- * owner takes part in steps up to `step` (0: in none) and is no longer listed as a partial holder. The
- * last reference frees, caches or fences the block. O(n), plus the partial holders of those of which
- * only partial holders are left. */
+/* block_pool_release(pool, ids, n, step): drop a reference to each, none named twice, from the last to the
+ * first, whose owner takes part in steps up to `step` (0: in none) and is no longer listed as a partial
+ * holder. The last reference frees, caches or fences the block. O(n), plus the partial holders of those of
+ * which only partial holders are left. */
 void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint64_t step);
 
 /* block_pool_set_fill(pool, id, slots): of a HELD block; _raise_fill: to at least so many; _lower_fill:
@@ -114,10 +114,11 @@ uint32_t block_pool_trim(struct block_pool *pool);
 /* block_pool_leaves_before: of two cached blocks, whether `id` is evicted before `other`. O(1). */
 bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32_t other);
 
-/* block_pool_check(pool, id, census): the first broken invariant of one block as a constant sentence, NULL if all
- * hold; the block is added to the census. block_pool_watch(pool, census, counted): this census has the blocks below
- * `counted`, and from now on follows their changes (NULL, 0: none does). block_pool_check_census: whether one that
- * has all blocks agrees with the pool's counters; O(blocks / 64). */
+/* block_pool_check(pool, id, census): the first broken invariant of one block as a constant sentence, NULL
+ * if all hold; the block is added to the census. block_pool_watch(pool, census, counted): this census has
+ * the blocks below `counted`, and from now on follows their changes (NULL, 0: none does).
+ * block_pool_check_census: whether one that has all blocks agrees with the pool's counters;
+ * O(blocks / 64). */
 struct block_pool_census {
     uint32_t states[4]; /* blocks in each */
     uint32_t shared, published;

@@ -42,8 +42,8 @@
  *   I9  of a cached chain the child is evicted before its parent, because rows release their last
  *       block first
  *
- * An audit (block_audit.c) counts the entries of all tables while these change, so whatever changes entries, or a
- * row's longest cursor, says so before and after: begin_change(), end_change().
+ * An audit (block_audit.c) counts the entries of all tables while these change, so whatever changes
+ * entries, or a row's longest cursor, says so before and after: begin_change(), end_change().
  *
  * The first design had truncate() unpublish the block it cuts into. Here reserve() does, when a write
  * is really coming: a fork can leave a sole holder inside a published block just as well, so reserve()
@@ -95,8 +95,8 @@ static void forget_evicted(uint32_t id, void *cookie)
     prefix_index_remove(t->index, id);
 }
 
-/* Take `id` and everything that was published below it out of the index, as many blocks as there is work for; true when
- * all are. No resident sequence but the caller's holds any of it. */
+/* Take `id` and everything that was published below it out of the index, as many blocks as there is work
+ * for; true when all are. No resident sequence but the caller's holds any of it. */
 static bool unpublish_some(struct block_tables *t, uint32_t id, uint32_t *work)
 {
     for (uint32_t at = id; *work > 0;) {

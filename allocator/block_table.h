@@ -189,8 +189,8 @@ struct block_table_view block_tables_view(const struct block_tables *tables, uin
 /* block_tables_shared: blocks of a resident row that have more than one reference. O(blocks). */
 uint32_t block_tables_shared(const struct block_tables *tables, uint32_t row);
 
-/* block_tables_in_flight: whether a step that is not retired reads or writes the row. _last_step: the newest one that
- * does or did. */
+/* block_tables_in_flight: whether a step that is not retired reads or writes the row. _last_step: the
+ * newest one that does or did. */
 bool block_tables_in_flight(const struct block_tables *tables, uint32_t row);
 uint64_t block_tables_last_step(const struct block_tables *tables, uint32_t row);
 
@@ -205,9 +205,9 @@ const struct block_pool *block_tables_pool(const struct block_tables *tables);
 /* block_tables_trim: forget every cached block. Returns how many. */
 uint32_t block_tables_trim(struct block_tables *tables);
 
-/* block_tables_trim_root(tables, root, at, work): forget what is cached under a root that only the caller has opened and
- * of which no row has anything: from block *at on, for some `work` blocks that are looked at or forgotten. True when
- * nothing is left; NO_ROOT has nothing. */
+/* block_tables_trim_root(tables, root, at, work): forget what is cached under a root that only the caller
+ * has opened and of which no row has anything: from block *at on, for some `work` blocks that are looked
+ * at or forgotten. True when nothing is left; NO_ROOT has nothing. */
 bool block_tables_trim_root(struct block_tables *tables, uint32_t root, uint32_t *at, uint32_t work);
 
 /* All rows' ids as the kernels see them: row r starts at ids + r * stride. */

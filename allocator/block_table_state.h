@@ -107,8 +107,8 @@ static inline struct block_partials *partials_at(const struct block_tables *t, u
     return place < t->o.blocks ? block_pool_partials(t->pool, place) : &t->host_partials[place - t->o.blocks];
 }
 
-/* Entries [first, end) of a row, or how many of their slots are written, are about to change; they have changed. Whoever
- * changes a table says both, for an audit that has counted them. */
+/* Entries [first, end) of a row, or how many of their slots are written, are about to change; they have
+ * changed. Whoever changes a table says both, for an audit that has counted them. */
 void block_audit_count(struct block_tables *tables, uint32_t row, uint32_t first, uint32_t end, uint32_t by);
 
 static inline void begin_change(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)

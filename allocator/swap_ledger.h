@@ -45,8 +45,8 @@ uint32_t swap_ledger_refs(const struct swap_ledger *ledger, uint32_t host);
 uint32_t swap_ledger_device_of(const struct swap_ledger *ledger, uint32_t host); /* NO_BLOCK: none */
 bool swap_ledger_has_bytes(const struct swap_ledger *ledger, uint32_t host);
 
-/* swap_ledger_check: the first broken invariant of a host block as a constant sentence, NULL if all hold; _check_free:
- * of the count of free ones. */
+/* swap_ledger_check: the first broken invariant of a host block as a constant sentence, NULL if all hold;
+ * _check_free: of the count of free ones. */
 const char *swap_ledger_check(const struct swap_ledger *ledger, uint32_t host);
 const char *swap_ledger_check_free(const struct swap_ledger *ledger);
 

@@ -4,8 +4,8 @@
  *   check    | drafts: what each named sequence is like after the ops so far | rows, blocks, pages, room left
  *   commit   the functions of the single requests, in the same order, which cannot fail any more
  *
- * The check changes nothing. It counts what ops take in full and what they give back only as far as that is sure
- * to come, so what it lets pass fits:
+ * The check changes nothing. It counts what ops take in full and what they give back only as far as that
+ * is sure to come, so what it lets pass fits:
  *
  *   blocks   the balance of reservation.h, less what each op would promise or take out of the cache if nobody
  *            shared any of it, plus what deleted sequences were promised and the blocks that nobody else holds,
@@ -219,7 +219,8 @@ static void check_create(struct check *c, struct request_op *op)
     (void)show(c, 1, hit);
 }
 
-/* Whether the ids that a fork asks for are free, and different; else the op has failed. Their drafts are made. */
+/* Whether the ids that a fork asks for are free, and different; else the op has failed. Their drafts are
+ * made. */
 static bool draft_children(struct check *c, const struct request_fork *fork, const struct draft *child)
 {
     for (uint32_t i = 0; fork->ids && i < fork->count; i++) {
@@ -421,8 +422,8 @@ static int commit_op(struct engine_state *state, struct request *one, struct req
     }
 }
 
-/* Do all ops, which are checked. Ids that clients choose are set aside first, so that none of them is given to a
- * sequence of an earlier op that leaves the choice to us. */
+/* Do all ops, which are checked. Ids that clients choose are set aside first, so that none of them is
+ * given to a sequence of an earlier op that leaves the choice to us. */
 static void commit(struct engine_state *state, struct request *request)
 {
     struct request one = {

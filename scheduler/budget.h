@@ -1,5 +1,5 @@
-/* budget.h - how long a turn may take for one kind of work that no step computes: requests from the ring, those
- * that are carried out while a step is formed, and sequences of workloads that end or are admitted.
+/* budget.h - how long a turn may take for one kind of work that no step computes: requests from the ring,
+ * those that are carried out while a step is formed, and sequences of workloads that end or are admitted.
  *
  * Whoever does it begins a budget each turn, and asks before each piece. The first piece of a turn is always
  * done, so nobody waits for ever, however long each takes. Engine thread. */

@@ -20,9 +20,9 @@
  * the next one. When blocks run out, idle sequences are swapped out in the same way (swapping.h); the
  * request waits, and so does every later one that needs blocks.
  *
- * Forks and truncates of a sequence that has requests queued wait behind them, and so does a batch that has
- * some; leases wait for blocks. They are done while the step is formed and compute nothing; those for which its
- * budget has no time (budget.h) are done with the next one. */
+ * Forks and truncates of a sequence that has requests queued wait behind them, and so does a batch that
+ * has some; leases wait for blocks. They are done while the step is formed and compute nothing; those for
+ * which its budget has no time (budget.h) are done with the next one. */
 #include "scheduler/client_queue.h"
 
 #include "scheduler/client_slices.h"
@@ -742,7 +742,8 @@ static bool is_small(const struct client_queue *c, const struct request *request
                                   policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
 }
 
-/* Whether there is time for a request that the step carries out and that computes nothing; others take none now. */
+/* Whether there is time for a request that the step carries out and that computes nothing; others take
+ * none now. */
 static bool is_time_for(const struct client_queue *c, const struct request *request)
 {
     return waits_for_step(request) || budget_allows(&c->o.state->waiting);

@@ -229,16 +229,16 @@ struct bulk {
     bool beside;     /* workloads have all that they can do in it, or had room for */
 };
 
-/* How much bulk work a client's owner who is at `at` may add, the next one's being at `next_at` and the workloads'
- * at `round_at`. */
+/* How much bulk work a client's owner who is at `at` may add, the next one's being at `next_at` and the
+ * workloads' at `round_at`. */
 static double client_slice_us(const struct bulk *b, double at, double next_at, double round_at)
 {
     double us = policy_slice_us(b->bulk_us, b->owners, fmin(next_at, round_at) - at);
     return b->beside ? fmin(us, policy_beside_us(b->bulk_us, round_at - at)) : us;
 }
 
-/* Add so much bulk work to a step that has small requests, and takes at most step_us_max, by turns of the owners: of
- * clients, and of the round of all workloads. The first slice is added however long it takes. */
+/* Add so much bulk work to a step that has small requests, and takes at most step_us_max, by turns of the
+ * owners: of clients, and of the round of all workloads. The first slice is added however long it takes. */
 static void add_bulk(struct engine *e, struct step *step, double bulk_us)
 {
     double end_us = fmin(step_us(step) + bulk_us, e->state.step_us_max);
@@ -265,8 +265,8 @@ static void add_bulk(struct engine *e, struct step *step, double bulk_us)
     }
 }
 
-/* Form a step and submit it; false when there is nothing to compute, or no place for a step. There is less bulk
- * work in it while owners within their share make small requests. */
+/* Form a step and submit it; false when there is nothing to compute, or no place for a step. There is less
+ * bulk work in it while owners within their share make small requests. */
 static bool form_step(struct engine *e)
 {
     struct step *step;

@@ -197,8 +197,8 @@ static int ask_in_parts(struct engine_state *state, struct request *request)
     return REQUEST_WAITS;
 }
 
-/* Look in `work` entries of tables for the blocks of a page that have no owner yet; true when none is left, or all
- * tables are looked at. A block that somebody gave back meanwhile stays without. */
+/* Look in `work` entries of tables for the blocks of a page that have no owner yet; true when none is
+ * left, or all tables are looked at. A block that somebody gave back meanwhile stays without. */
 static bool find_owners(const struct engine_state *state, struct request_pool *ask, uint32_t work)
 {
     const struct block_tables *tables = step_tables(state->steps);

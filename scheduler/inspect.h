@@ -1,8 +1,8 @@
 /* inspect.h - the questions that change nothing: sequences, block tables, the pool, the figures of
  * /stats.
  *
- * Those of REQUEST_MAP fill in the answer of one request, in its arena, or fail it. What would take long is answered in
- * parts, one a turn: the owners of blocks, the audit. Engine thread. */
+ * Those of REQUEST_MAP fill in the answer of one request, in its arena, or fail it. What would take long
+ * is answered in parts, one a turn: the owners of blocks, the audit. Engine thread. */
 #ifndef SCHEDULER_INSPECT_H
 #define SCHEDULER_INSPECT_H
 
@@ -20,12 +20,12 @@ bool inspect_show(const struct engine_state *state, struct request *request, str
 int inspect_show_one(const struct engine_state *state, struct request *request, struct request_shown *shown,
                      uint32_t row);
 
-/* inspect_note_state: something has changed on which a sequence's state depends: its requests, whether it is swapped
- * out, the steps in which it takes part; it keeps the counts of /stats. */
+/* inspect_note_state: something has changed on which a sequence's state depends: its requests, whether it
+ * is swapped out, the steps in which it takes part; it keeps the counts of /stats. */
 void inspect_note_state(struct engine_state *state, uint32_t row);
 
-/* inspect_part: do a part of the question that is answered in parts and came first (there is one); that request, if it
- * is answered, or nobody waits for it any more. */
+/* inspect_part: do a part of the question that is answered in parts and came first (there is one); that
+ * request, if it is answered, or nobody waits for it any more. */
 struct request *inspect_part(struct engine_state *state);
 
 /* inspect_fault: the first broken invariant as a constant sentence, NULL if all hold. */

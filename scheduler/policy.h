@@ -58,8 +58,8 @@ bool policy_may_displace(int32_t asker, int32_t victim);
 
 /* policy_victims_before: an order of victims in which, whatever the need, the one that gives way first is
  * found beside a place that can be searched for: those that come first give way before all others but for
- * their blocks (policy_same_rank); among these come those with fewer blocks first, and the latest of as many. Of the
- * first rank the first one that has enough gives way, else the last. */
+ * their blocks (policy_same_rank); among these come those with fewer blocks first, and the latest of as
+ * many. Of the first rank the first one that has enough gives way, else the last. */
 bool policy_victims_before(const struct policy_victim *a, const struct policy_victim *b);
 bool policy_same_rank(const struct policy_victim *a, const struct policy_victim *b);
 

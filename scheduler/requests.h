@@ -453,9 +453,9 @@ static inline struct request *request_list_take(struct request_list *list)
 void *request_alloc(struct request *request, size_t n, size_t size);
 
 /* request_tensor(request, n, size): room for n elements of a tensor in staging memory, aligned to
- * STAGING_ALIGNMENT, until the request is released; NULL when there is none now. request_adopt_tensor: a block that
- * was taken there goes back with the request. request_make_outputs: room for o and lse of what the request computes;
- * 0 or ATTND_BUSY. Loop thread. */
+ * STAGING_ALIGNMENT, until the request is released; NULL when there is none now. request_adopt_tensor: a
+ * block that was taken there goes back with the request. request_make_outputs: room for o and lse of what
+ * the request computes; 0 or ATTND_BUSY. Loop thread. */
 void *request_tensor(struct request *request, size_t n, size_t size);
 void request_adopt_tensor(struct request *request, void *block);
 MUST_USE int request_make_outputs(struct request *request, const struct geometry *g);

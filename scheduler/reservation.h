@@ -94,9 +94,9 @@ void reservation_note_run(struct engine_state *state, uint32_t row, uint32_t tok
 /* reservation_end_run: a running row is about to be removed. */
 void reservation_end_run(struct engine_state *state, uint32_t row);
 
-/* reservation_row_fault(state, row, entry, work): the first broken invariant of a row as a constant sentence, NULL if all
- * hold: of its blocks from *entry on, as many as there is work for. Both move on; if there is work left, it has come
- * to the end. reservation_fault: likewise of the sums. O(rows). */
+/* reservation_row_fault(state, row, entry, work): the first broken invariant of a row as a constant
+ * sentence, NULL if all hold: of its blocks from *entry on, as many as there is work for. Both move on; if
+ * there is work left, it has come to the end. reservation_fault: likewise of the sums. O(rows). */
 const char *reservation_row_fault(const struct engine_state *state, uint32_t row, uint32_t *entry,
                                   uint32_t *work);
 const char *reservation_fault(const struct engine_state *state);

@@ -8,16 +8,16 @@
 #include "scheduler/requests.h"
 #include "scheduler/engine_state.h"
 
-/* For batch.c. sequence_ops_find: the row of the sequence that a request names and that clients may change, or
- * NO_ROW with the request failed. _id_is_free, _fits_pool: whether an id can be given to something new, or
- * max_tokens be declared at all; else the request has failed. */
+/* For batch.c. sequence_ops_find: the row of the sequence that a request names and that clients may
+ * change, or NO_ROW with the request failed. _id_is_free, _fits_pool: whether an id can be given to
+ * something new, or max_tokens be declared at all; else the request has failed. */
 uint32_t sequence_ops_find(struct engine_state *state, struct request *request);
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id);
 bool sequence_ops_fits_pool(struct engine_state *state, struct request *request, uint32_t max_tokens);
 
 /* sequence_ops_make: do a REQUEST_CREATE that is checked, and look up the first `tokens` of its tokens.
- * sequence_ops_cut: likewise a REQUEST_TRUNCATE of `row`. 0, or the request failed: too many sequences, too many
- * tokens of prompts, or no room for the answer. */
+ * sequence_ops_cut: likewise a REQUEST_TRUNCATE of `row`. 0, or the request failed: too many sequences,
+ * too many tokens of prompts, or no room for the answer. */
 int sequence_ops_make(struct engine_state *state, struct request *request, uint32_t tokens);
 int sequence_ops_cut(struct engine_state *state, struct request *request, uint32_t row);
 

@@ -3,8 +3,8 @@
  * Open addressing with linear probing, at most half full; removal shifts entries back, as in
  * allocator/prefix_index.c.
  *
- * States are counted where they are noted. That a step retires is noted of no sequence: those that run until a step
- * are counted by its number, and are idle once it has retired:
+ * States are counted where they are noted. That a step retires is noted of no sequence: those that run
+ * until a step are counted by its number, and are idle once it has retired:
  *
  *     noted    idle 7   queued 2   swapped 0   run on 3   run until step 41: 4, step 42: 1
  *     count, when 41 has retired:   idle 11   queued 2   running 4 */

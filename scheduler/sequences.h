@@ -60,11 +60,12 @@ void sequences_choose(struct sequences *sequences, uint64_t id);
 
 void sequences_remove(struct sequences *sequences, uint32_t row);
 
-/* sequences_note_state(sequences, row, state, until): the sequence's state from now on; if it is SEQUENCE_RUNNING,
- * until that step retires, and then it is SEQUENCE_IDLE (SEQUENCE_RUNS_ON: until something else is noted).
- * sequences_state: what was noted, when all steps up to `retired` have retired, which at most STEPS_IN_FLIGHT_MAX
- * later ones have not. sequences_count: how many are in each state then; leases are not noted. O(1).
- * sequences_fault: a broken count as a constant sentence, NULL if all hold. O(rows). */
+/* sequences_note_state(sequences, row, state, until): the sequence's state from now on; if it is
+ * SEQUENCE_RUNNING, until that step retires, and then it is SEQUENCE_IDLE (SEQUENCE_RUNS_ON: until
+ * something else is noted). sequences_state: what was noted, when all steps up to `retired` have retired,
+ * which at most STEPS_IN_FLIGHT_MAX later ones have not. sequences_count: how many are in each state then;
+ * leases are not noted. O(1). sequences_fault: a broken count as a constant sentence, NULL if all hold.
+ * O(rows). */
 #define SEQUENCE_RUNS_ON UINT64_MAX
 void sequences_note_state(struct sequences *sequences, uint32_t row, enum sequence_state state,
                           uint64_t until);

@@ -18,8 +18,9 @@
 
 enum { CONTENT_SLOTS = 2 * WORKLOAD_SPANS_MAX, LIST_FIRST = 256, DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
-/* Open addressing, at most half full; content 0 marks an empty slot, since no shared content is 0. Of its 64 MiB there are
- * pages only where something stands: one that grew stopped the loop for 65 ms while it moved a million contents. */
+/* Open addressing, at most half full; content 0 marks an empty slot, since no shared content is 0. Of its
+ * 64 MiB there are pages only where something stands: one that grew stopped the loop for 65 ms while it
+ * moved a million contents. */
 struct workload_contents {
     uint64_t seed;
     struct {
@@ -184,8 +185,8 @@ static void sort_by_digit(const struct arrival *from, struct arrival *to, uint32
         to[place[from[i].at >> shift & (DIGITS - 1)]++] = from[i];
 }
 
-/* Put the requests in the order of arrival, of equals by ordinal: digit by digit, the lowest first. 131 072 of them take
- * qsort(), or merging, 30 ms. */
+/* Put the requests in the order of arrival, of equals by ordinal: digit by digit, the lowest first. For
+ * 131 072 of them qsort(), or merging, takes 30 ms. */
 static int sort_requests(struct workload *w)
 {
     uint32_t n = w->request_count;

@@ -155,8 +155,8 @@ MUST_USE int workload_add(struct workload *w, const struct workload_request *req
 MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
                             uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES]);
 
-/* workload_release: free one of the lists, the report stays; false when there is none any more. A list may be tens of
- * megabytes, which take a millisecond. */
+/* workload_release: free one of the lists, the report stays; false when there is none any more. A list may
+ * be tens of megabytes, which take a millisecond. */
 bool workload_release(struct workload *w);
 
 /* Tokens of a sequence at its end, and how many of them its fork took over (0 for a parent). */

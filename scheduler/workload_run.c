@@ -16,12 +16,13 @@
  * the latest sequence of the lowest priority is preempted when the pool runs out. The head of the queue is
  * never overtaken.
  *
- * Each workload is an owner of time (shares.h) and is charged for its part of a round. One that is ahead of the
- * others by as much as it would take sits the round out, as long as that is worth a round (policy.h).
+ * Each workload is an owner of time (shares.h) and is charged for its part of a round. One that is ahead
+ * of the others by as much as it would take sits the round out, as long as that is worth a round
+ * (policy.h).
  *
- * What takes long with thousands of sequences has a budget a turn (budget.h): admission, the end of a round in which
- * many end, cancelling a workload, forgetting what an ended one has in the cache. The rest follows in later turns; a
- * workload is shown as ended when all of it is done.
+ * What takes long with thousands of sequences has a budget a turn (budget.h): admission, the end of a
+ * round in which many end, cancelling a workload, forgetting what an ended one has in the cache. The rest
+ * follows in later turns; a workload is shown as ended when all of it is done.
  *
  * A request whose beginning is just being appended by another one waits for it, a round or two, and then
  * finds it in the cache. */
@@ -543,8 +544,8 @@ static double note_layer(struct workload_run *d, struct round *f, uint32_t windo
     return us;
 }
 
-/* Find out what the layers of a round cost that has just begun: if they may have to be cut, its rows come into
- * the order in which that is done. */
+/* Find out what the layers of a round cost that has just begun: if they may have to be cut, its rows come
+ * into the order in which that is done. */
 static void look_at_costs(struct workload_run *d, struct round *f)
 {
     double most = layer_us_at_most(d, f);
@@ -1230,8 +1231,8 @@ static bool end_round_of(struct workload_run *d, unsigned round, uint32_t i, dou
     return true;
 }
 
-/* All layers of a round are computed: end it for as many sequences as there is time for, the last ones first. Those that
- * start meanwhile come behind them. */
+/* All layers of a round are computed: end it for as many sequences as there is time for, the last ones
+ * first. Those that start meanwhile come behind them. */
 static void end_round(struct workload_run *d, unsigned round)
 {
     struct round *f = &d->rounds[round];
@@ -1452,8 +1453,8 @@ static bool cancel_workload(struct workload_run *d, struct workload *w, bool all
     return true;
 }
 
-/* Go on with the first of what was waiting for the end of all rounds, if they have ended. Returns whether anything was
- * done. */
+/* Go on with the first of what was waiting for the end of all rounds, if they have ended. Returns whether
+ * anything was done. */
 static bool make_cancels(struct workload_run *d)
 {
     struct request *request = d->cancels.first;
@@ -1491,7 +1492,8 @@ void workload_run_fail(struct workload_run *d)
     }
 }
 
-/* Go on ending a workload: forget what it has in the cache, answer, free a list. Whether there was anything left to do. */
+/* Go on ending a workload: forget what it has in the cache, answer, free a list. Whether there was
+ * anything left to do. */
 static bool end_workload(struct workload_run *d, struct workload *w)
 {
     bool forgotten = false;

@@ -23,22 +23,22 @@ MUST_USE int workload_run_create(const struct workload_run_options *options, str
 /* workload_run_destroy: drops the workloads. NULL is fine. */
 void workload_run_destroy(struct workload_run *run);
 
-/* workload_run_begin: a step is being formed: admit what may run. workload_run_may_add: whether something of a round
- * may be added to it. */
+/* workload_run_begin: a step is being formed: admit what may run. workload_run_may_add: whether something
+ * of a round may be added to it. */
 void workload_run_begin(struct workload_run *run, struct step *step);
 bool workload_run_may_add(const struct workload_run *run);
 
-/* workload_run_at: the virtual time (shares.h) of the workload in the round that has had most, or, before there is one,
- * of the one that has had least; INFINITY: none runs. workload_run_owners: how many run. */
+/* workload_run_at: the virtual time (shares.h) of the workload in the round that has had most, or, before
+ * there is one, of the one that has had least; INFINITY: none runs. workload_run_owners: how many run. */
 double workload_run_at(const struct workload_run *run);
 uint32_t workload_run_owners(const struct workload_run *run);
 
-/* workload_run_add: add the next layers of the round, or of a new one, as many as are estimated to take `room_us`;
- * if none, a part of one. Once a step. False when nothing was added. */
+/* workload_run_add: add the next layers of the round, or of a new one, as many as are estimated to take
+ * `room_us`; if none, a part of one. Once a step. False when nothing was added. */
 bool workload_run_add(struct workload_run *run, struct step *step, double room_us);
 
-/* workload_run_end: the step has all that workloads add to it. workload_run_retire: a step has retired: take its
- * outputs and go on. */
+/* workload_run_end: the step has all that workloads add to it. workload_run_retire: a step has retired:
+ * take its outputs and go on. */
 void workload_run_end(struct workload_run *run);
 void workload_run_retire(struct workload_run *run, const struct step *step);
 
@@ -46,8 +46,9 @@ void workload_run_retire(struct workload_run *run, const struct step *step);
  * when there was nothing to do. */
 bool workload_run_verify(struct workload_run *run, bool idle);
 
-/* workload_run_begin_turn: a turn of the engine begins, with what it may take to admit sequences and to end others.
- * workload_run_tidy: go on ending rounds, sequences and workloads; false when there was nothing to end. */
+/* workload_run_begin_turn: a turn of the engine begins, with what it may take to admit sequences and to
+ * end others. workload_run_tidy: go on ending rounds, sequences and workloads; false when there was
+ * nothing to end. */
 void workload_run_begin_turn(struct workload_run *run);
 bool workload_run_tidy(struct workload_run *run);
 

@@ -18,13 +18,13 @@
  * third grid is that of FlashInfer's tests, for the native kernels, and a fourth one is of many packed
  * columns.
  *
- * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N] [--digests FILE]. NAME is "reference",
- * "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
- * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend. --every
- * takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by
- * side). With --digests the bits of all outputs must be those that FILE has for a path, in a line
- * "NAME conformance DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is
- * and how to run it alone. Every few seconds a line on stderr says how far it is. */
+ * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N] [--digests FILE]. NAME is
+ * "reference", "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
+ * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend. --every takes
+ * each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by side). With
+ * --digests the bits of all outputs must be those that FILE has for a path, in a line "NAME conformance
+ * DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it
+ * alone. Every few seconds a line on stderr says how far it is. */
 #include "config/clock.h"
 #include "kernels/attention.h"
 #include "kernels/backend.h"

@@ -201,8 +201,8 @@ static void add_ranges(struct test *t, uint32_t sequence, uint32_t layer, enum d
 
 /* ---- merges -------------------------------------------------------------------------------------- */
 
-/* Merges of the same states, into other memory and in place, and of one state alone, in place: these three where
- * kernels reach it, and where they do not. */
+/* Merges of the same states, into other memory and in place, and of one state alone, in place: these three
+ * where kernels reach it, and where they do not. */
 enum { MERGES = 3 };
 
 struct merging {

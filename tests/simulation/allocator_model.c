@@ -2,9 +2,9 @@
  *
  * Property: whatever is created, forked, appended, truncated, removed, swapped and retired in whatever
  * order, every sequence reads exactly what it wrote (or what it was forked from, or what its prompt's
- * tokens mean), no block is handed out while a step in flight touches it, the fill of a held block is
- * what its holders have of it, and the invariants I1 to I7 and I9 hold after every operation. An audit in parts,
- * one after each operation, finds no fault either.
+ * tokens mean), no block is handed out while a step in flight touches it, the fill of a held block is what
+ * its holders have of it, and the invariants I1 to I7 and I9 hold after every operation. An audit in
+ * parts, one after each operation, finds no fault either.
  *
  * Method: the model keeps each sequence as a plain list of tags, one per layer and token. A fake device
  * holds a tag in every (block, layer, slot), written only by the copies and appends that the

@@ -537,8 +537,8 @@ static void put_op(const struct op *op, const struct request_op *o)
     }
 }
 
-/* Whether a batch may have been refused before an earlier batch ended one of its sequences: it does not wait for
- * those that it only deletes. */
+/* Whether a batch may have been refused before an earlier batch ended one of its sequences: it does not
+ * wait for those that it only deletes. */
 static bool overtook_its_end(const struct op *op)
 {
     bool ended = false;

@@ -1,16 +1,17 @@
 /* client_idle.c - see clients.h: who is removed because nobody used it.
  *
- * Of each sequence, and lease, the model knows when it was used at the earliest and at the latest: between the
- * submission and the answer of a request on it. What is removed was not used for its idle_timeout_s after the one,
- * and has no request under way; what was not used for so long after the other is removed by the next look. */
+ * Of each sequence, and lease, the model knows when it was used at the earliest and at the latest: between
+ * the submission and the answer of a request on it. What is removed was not used for its idle_timeout_s
+ * after the one, and has no request under way; what was not used for so long after the other is removed by
+ * the next look. */
 #include "tests/simulation/clients.h"
 
 #include "tests/simulation/watch.h"
 
 #include <math.h>
 
-/* REAP_S: until the next look for sequences that nobody uses: half a second between two, a second between turns, and
- * the longest step that is not said to hang, which may have some of its blocks swapped. */
+/* REAP_S: until the next look for sequences that nobody uses: half a second between two, a second between
+ * turns, and the longest step that is not said to hang, which may have some of its blocks swapped. */
 static const double REAP_S = 1.81, TIME_TOLERANCE_S = 1e-9;
 
 /* A request that has run has used its sequences, or the lease, after it was submitted. */

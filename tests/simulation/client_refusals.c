@@ -1,11 +1,11 @@
 /* client_refusals.c - see clients.h: refusals for want of blocks.
  *
- * Each is looked at while the pool is as it was when the engine refused. It is right only if the request could have
- * taken more blocks than were free or cached and promised to nobody. The bound is on one side: all that the request
- * may touch counts as what it needs, and what is promised is what the engine says, but no more than what all
- * sequences that declared something could still take, while no workload runs. A request that waits in the queue is
- * not refused while a step in flight, or a fence, may give blocks back, nor if swapping out those that nobody uses
- * would do. Batches are left out. */
+ * Each is looked at while the pool is as it was when the engine refused. It is right only if the request
+ * could have taken more blocks than were free or cached and promised to nobody. The bound is on one side:
+ * all that the request may touch counts as what it needs, and what is promised is what the engine says,
+ * but no more than what all sequences that declared something could still take, while no workload runs. A
+ * request that waits in the queue is not refused while a step in flight, or a fence, may give blocks back,
+ * nor if swapping out those that nobody uses would do. Batches are left out. */
 #include "tests/simulation/clients.h"
 
 #include "config/numbers.h"
@@ -98,9 +98,9 @@ static uint64_t promised(void)
     return sum < by_engine ? sum : by_engine;
 }
 
-/* Blocks that swapping out every sequence would give that nobody uses, and that a request may displace; 0 if these,
- * and those that others wait for, do not all fit the host, each with all its blocks. Those that the step being formed
- * has looked at stay. */
+/* Blocks that swapping out every sequence would give that nobody uses, and that a request may displace; 0
+ * if these, and those that others wait for, do not all fit the host, each with all its blocks. Those that
+ * the step being formed has looked at stay. */
 static uint64_t swappable(const struct request *request)
 {
     uint32_t rows[ROWS_MOST], n = 0, host = 0;

@@ -138,8 +138,8 @@ static void judge_end(struct sim_workload *s, const struct workload_report *r)
         sim_fail("workload %llu has other outputs than its contents say", (unsigned long long)r->id);
 }
 
-/* One more is refused only if as many are there as may be. Those that have ended count until everybody who waits for
- * news of them has had them. */
+/* One more is refused only if as many are there as may be. Those that have ended count until everybody who
+ * waits for news of them has had them. */
 static void check_busy(const struct op *op)
 {
     uint32_t used = 0;

@@ -63,17 +63,19 @@ uint32_t clients_under_way(void);
 void clients_ask(enum request_kind kind, uint64_t id, bool lease);
 void clients_read(struct model_sequence *s, uint32_t layer);
 
-/* client_answers.c: judge a request whose turn it is. client_answers_has_run: whether a request ran that is judged;
- * `expected`: 0 or the status that the model demands; `other`: one that is allowed beside it, or 0. */
+/* client_answers.c: judge a request whose turn it is. client_answers_has_run: whether a request ran that
+ * is judged; `expected`: 0 or the status that the model demands; `other`: one that is allowed beside it,
+ * or 0. */
 void client_answers_judge(struct op *op);
 bool client_answers_has_run(const struct op *op, int expected, int other);
 
-/* client_refusals.c: the engine completes a request: was it refused for want of blocks although there were some? */
+/* client_refusals.c: the engine completes a request: was it refused for want of blocks although there were
+ * some? */
 void client_refusals_look(void);
 
-/* client_idle.c. _note_answer: a request is answered. _note_reaped: the engine removes a sequence, or a lease, since
- * nobody used it. _check: at the end of a turn: nothing that was in use was removed, and nothing stays that was not
- * used for long. */
+/* client_idle.c. _note_answer: a request is answered. _note_reaped: the engine removes a sequence, or a
+ * lease, since nobody used it. _check: at the end of a turn: nothing that was in use was removed, and
+ * nothing stays that was not used for long. */
 void client_idle_note_answer(const struct op *op);
 void client_idle_note_reaped(uint64_t id, double now_s);
 void client_idle_check(void);

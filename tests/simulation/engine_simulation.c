@@ -250,8 +250,8 @@ static void report(const struct timespec *start, FILE *out)
             (unsigned long long)seeds);
 }
 
-/* Print what was met, and, if wanted, the names of the transitions and return statements that were not; whether all
- * of these were. */
+/* Print what was met, and, if wanted, the names of the transitions and return statements that were not;
+ * whether all of these were. */
 static bool print_coverage(bool names)
 {
     static struct transitions moved;

@@ -34,8 +34,8 @@ enum {
     LONGER = 10 /* and in those requests may wait so many times as long */
 };
 
-/* WAIT_S_MOST: a request waits. Of steps that hang: one that comes back, and one that takes longer than the device is
- * given (backend.step_timeout_s). */
+/* WAIT_S_MOST: a request waits. Of steps that hang: one that comes back, and one that takes longer than
+ * the device is given (backend.step_timeout_s). */
 static const double WAIT_S_MOST = 120, HANG_S = 30, TIMEOUT_S = 100, LOOK_S = 0.5;
 
 static struct {

@@ -1,12 +1,13 @@
 /* fairness.c - owners who always have work, for a second of virtual time.
  *
- * Property: each owner has the same part of the second within 5 % of it, and so has every connection of its own, and
- * every workload, however they differ in number, size and time of coming; none is left out for long; and a small
- * request of somebody within its share is in the first step that is formed after it came.
+ * Property: each owner has the same part of the second within 5 % of it, and so has every connection of
+ * its own, and every workload, however they differ in number, size and time of coming; none is left out
+ * for long; and a small request of somebody within its share is in the first step that is formed after it
+ * came.
  *
- * Method: attends on sequences of the connections' own, larger than a step, one after the other; workloads that do
- * not end; one more owner, who makes a small request now and then, and another who comes late. The backend takes
- * time for every key that a query sees, and counts these by connection and workload. */
+ * Method: attends on sequences of the connections' own, larger than a step, one after the other; workloads
+ * that do not end; one more owner, who makes a small request now and then, and another who comes late. The
+ * backend takes time for every key that a query sees, and counts these by connection and workload. */
 #include "tests/simulation/episode.h"
 #include "tests/simulation/simulation.h"
 

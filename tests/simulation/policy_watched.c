@@ -1,5 +1,5 @@
-/* policy_watched.c - scheduler/policy.c, with its return statements watched. It takes that file's place in the
- * simulation, since the linker sees it first. */
+/* policy_watched.c - scheduler/policy.c, with its return statements watched. It takes that file's place in
+ * the simulation, since the linker sees it first. */
 #include "scheduler/policy.h"
 
 #include <math.h>

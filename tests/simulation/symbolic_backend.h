@@ -40,8 +40,8 @@ struct symbolic_conduct {
         key_us; /* if not 0: a query sees a key in it, an item reads one in twice as long; else latency_s */
 };
 
-/* Time that queries of each meter have taken: of a client's those whose word[SYMBOLIC_METER] is the meter's number
- * plus 1, of a workload those with its seed. */
+/* Time that queries of each meter have taken: of a client's those whose word[SYMBOLIC_METER] is the
+ * meter's number plus 1, of a workload those with its seed. */
 enum { SYMBOLIC_METER = 3, SYMBOLIC_METERS = 24 };
 struct symbolic_meter {
     uint64_t seed; /* 0: of clients */
@@ -58,8 +58,9 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
 /* When the oldest step in flight is done; negative: none is. */
 double symbolic_backend_done_s(void);
 
-/* symbolic_constants: a hash of a model's constants. symbolic_backend_constants: of those that the backend sees.
- * symbolic_backend_appended: the turn in which something was appended first; UINT64_MAX: nothing was. */
+/* symbolic_constants: a hash of a model's constants. symbolic_backend_constants: of those that the backend
+ * sees. symbolic_backend_appended: the turn in which something was appended first; UINT64_MAX: nothing
+ * was. */
 uint64_t symbolic_constants(const struct model_constants *constants, const struct geometry *geometry);
 uint64_t symbolic_backend_constants(void);
 uint64_t symbolic_backend_appended(void);
@@ -84,8 +85,8 @@ struct symbolic_row symbolic_v(uint64_t tag);
 uint64_t symbolic_generated(struct value_source source, uint32_t position, uint32_t layer,
                             enum values_tensor tensor);
 
-/* symbolic_sharing: what a workload with this seed says. Of its queries, and of those of clients, the ones that read
- * alone must be in items by themselves. */
+/* symbolic_sharing: what a workload with this seed says. Of its queries, and of those of clients, the ones
+ * that read alone must be in items by themselves. */
 enum sharing symbolic_sharing(uint64_t seed);
 
 /* The output of a row: `sum` of the terms of the `keys` tokens that it sees. */

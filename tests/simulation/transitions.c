@@ -36,9 +36,9 @@ static const struct {
     {MACHINE_STEPS, STATE_FORMING, {STATE_IN_FLIGHT, STATE_SKIPPED, STATE_DROPPED}},
     {MACHINE_STEPS, STATE_IN_FLIGHT, {STATE_HANGING, STATE_RETIRED, STATE_FAILED}},
     {MACHINE_STEPS, STATE_HANGING, {STATE_RETIRED, STATE_FAILED}},
-    /* As they are between turns. A request that is queued may end in any way, one in a step only with it. A request
-       in slices ends before its appends stand as if it had never been, behind that they stay. One with slices, or
-       comparisons, in flight waits for these when it is given up. */
+    /* As they are between turns. A request that is queued may end in any way, one in a step only with it.
+       A request in slices ends before its appends stand as if it had never been, behind that they stay.
+       One with slices, or comparisons, in flight waits for these when it is given up. */
     {MACHINE_REQUESTS,
      STATE_SUBMITTED,
      {STATE_WAITS, STATE_WANTS_ROOM, STATE_COMPARES, STATE_COMPUTES, STATE_APPENDS, STATE_ATTENDS,
@@ -65,8 +65,9 @@ static const struct {
     {MACHINE_REQUESTS,
      STATE_GIVEN_UP,
      {STATE_REFUSED, STATE_CLIENT_GONE, STATE_LATE, STATE_DELETED, STATE_DEVICE_LOST}},
-    /* As they are between turns. In a turn a step retires, requests come, and a step is formed, in which a sequence
-       may leave for the host. It comes back in flight. None is reaped that is queued, in flight or in slices. */
+    /* As they are between turns. In a turn a step retires, requests come, and a step is formed, in which a
+       sequence may leave for the host. It comes back in flight. None is reaped that is queued, in flight
+       or in slices. */
     {MACHINE_SEQUENCES, STATE_ABSENT, {STATE_IDLE, STATE_SWAPPED}},
     {MACHINE_SEQUENCES,
      STATE_IDLE,

@@ -1,7 +1,8 @@
-/* transitions.h - state machines as the contract has them: the legal transitions of each, and which were seen.
+/* transitions.h - state machines as the contract has them: the legal transitions of each, and which were
+ * seen.
  *
- * Who sees them: watched_blocks.c and watched_steps.c at every call that makes one; watch.c between turns, where what
- * happened within a turn is one transition. One that is not legal ends the simulation. */
+ * Who sees them: watched_blocks.c and watched_steps.c at every call that makes one; watch.c between turns,
+ * where what happened within a turn is one transition. One that is not legal ends the simulation. */
 #ifndef TESTS_SIMULATION_TRANSITIONS_H
 #define TESTS_SIMULATION_TRANSITIONS_H
 

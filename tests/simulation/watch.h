@@ -4,8 +4,8 @@
  *   watched_steps.c    likewise steps, and rows that workloads run
  *   watch.c            between turns: requests, sequences, leases, workloads and their sequences
  *
- * The linker has the engine call the functions of the first two instead of its own (--wrap in the Makefile), which
- * call those. So the product knows nothing of it. */
+ * The linker has the engine call the functions of the first two instead of its own (--wrap in the
+ * Makefile), which call those. So the product knows nothing of it. */
 #ifndef TESTS_SIMULATION_WATCH_H
 #define TESTS_SIMULATION_WATCH_H
 
@@ -14,7 +14,8 @@
 
 #include <stdbool.h>
 
-/* watch_begin: nothing was seen yet of this simulation. watch_turn: a turn is over, and its answers are taken. */
+/* watch_begin: nothing was seen yet of this simulation. watch_turn: a turn is over, and its answers are
+ * taken. */
 void watch_begin(void);
 void watch_turn(void);
 
@@ -29,9 +30,9 @@ void watch_answered(struct op *op);
 /* watch_workload: one is about to be started. */
 void watch_workload(struct workload *w);
 
-/* watched_steps.c: what watch.c has to be told. watch_reaped: a sequence, or lease, is removed since nobody used it.
- * watch_released: a workload's lists go; `ended`: it ran. watch_see_state: an engine is made, whose modules share it.
- * watched_steps_begin, watched_steps_turn: like those above. */
+/* watched_steps.c: what watch.c has to be told. watch_reaped: a sequence, or lease, is removed since
+ * nobody used it. watch_released: a workload's lists go; `ended`: it ran. watch_see_state: an engine is
+ * made, whose modules share it. watched_steps_begin, watched_steps_turn: like those above. */
 void watch_reaped(uint64_t id, double now_s);
 void watch_released(const struct workload *w, bool ended);
 void watch_see_state(const struct engine_state *state);
@@ -41,9 +42,9 @@ void watched_steps_turn(void);
 /* watch_hung_s: when a step was last found to hang. */
 double watch_hung_s(void);
 
-/* watched_blocks_leased: these blocks of the pool are a lease's now. watched_blocks_may_write: whether a step that is
- * submitted may write to a block: nobody else holds it, and it is not published (I5, I6). A round that began before
- * its sequence was forked (`forked`) goes on where the child has nothing. */
+/* watched_blocks_leased: these blocks of the pool are a lease's now. watched_blocks_may_write: whether a
+ * step that is submitted may write to a block: nobody else holds it, and it is not published (I5, I6). A
+ * round that began before its sequence was forked (`forked`) goes on where the child has nothing. */
 void watched_blocks_leased(const uint32_t *ids, uint32_t n);
 bool watched_blocks_may_write(uint32_t block, bool forked);
 

@@ -1,7 +1,7 @@
 /* watched_blocks.c - see watch.h: blocks of the pool, and of the host.
  *
- * Every block has a state here, which follows from what was asked of the pool; after each call the pool must have
- * it in one that is a legal transition away. A fence has gone when its step has retired (I7). */
+ * Every block has a state here, which follows from what was asked of the pool; after each call the pool
+ * must have it in one that is a legal transition away. A fence has gone when its step has retired (I7). */
 #include "tests/simulation/watch.h"
 
 #include "allocator/swap_ledger.h"

@@ -207,8 +207,8 @@ START_TEST(plans_are_sound_and_share_all_that_is_shared)
 }
 END_TEST
 
-/* Whether a row of SHARING_ON and another one that does not read alone can share a chunk, which both see whole or
- * one of them in part. A part may as well be shared by two others. */
+/* Whether a row of SHARING_ON and another one that does not read alone can share a chunk, which both see
+ * whole or one of them in part. A part may as well be shared by two others. */
 static bool one_shares_at_any_cost(const struct family *f, bool whole)
 {
     for (uint32_t t = 0; t < TABLES; t++) {
