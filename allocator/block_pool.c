@@ -93,7 +93,8 @@ static void count_block(struct block_pool_census *c, const struct block *block, 
 }
 
 /* Count these blocks, none twice, as far as they were counted, or, by UINT32_MAX, do so no more. */
-static void recount(struct block_pool *pool, const uint32_t *ids, uint32_t n, uint32_t by)
+__attribute__((cold, noinline)) static void recount(struct block_pool *pool, const uint32_t *ids, uint32_t n,
+                                                    uint32_t by)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (ids[i] < pool->counted)
@@ -376,9 +377,10 @@ void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n
 
 void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
-    begin_changes(pool, &id, 1);
+    uint64_t before = pool->filled;
     set_fill(pool, id, slots);
-    end_changes(pool, &id, 1);
+    if (id < pool->counted)
+        pool->census->filled += pool->filled - before;
 }
 
 void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
