@@ -646,7 +646,7 @@ static bool is_too_late(struct request *request, double now)
     if (atomic_load(&request->cancelled))
         request_fail(request, ATTND_GONE, "the client went away before the call ran");
     else if (request->deadline_s > 0 && now > request->submitted_s + request->deadline_s)
-        request_fail(request, ATTND_DEADLINE, "%.0f ms passed before the call could run",
+        request_fail(request, ATTND_DEADLINE, "%.0f ms passed before the call was done",
                      request->deadline_s * 1e3);
     return request->status != 0;
 }
