@@ -8,7 +8,7 @@
  * pointers are to its arena, or to memory of the loop's that stays as long; NULL: not given, or not answered.
  *
  * For another kind of request add a line to REQUEST_MAP and a struct to the union here, write the function
- * that the line names, and give it a route (server/routes.c). */
+ * that the line names, and give it a route in the file of its resource (server/api.h). */
 #ifndef SCHEDULER_REQUESTS_H
 #define SCHEDULER_REQUESTS_H
 

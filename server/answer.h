@@ -20,7 +20,7 @@ struct answer {
 
     bool wants_lse, wants_tensors; /* of what computes: lse; safetensors instead of JSON */
     bool columns;                  /* of a page of blocks: arrays instead of objects */
-    unsigned fields;               /* likewise: bits, see request_parse.h; 0: all */
+    unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
 
     bool streams; /* it goes on until the workload ends, a line a report */
     bool cancels; /* when its client goes, the workload is cancelled */

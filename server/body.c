@@ -174,3 +174,25 @@ int member_number(struct http_exchange *x, const char *where, const cJSON *objec
     snprintf(wants, sizeof wants, "wants a number in %g..%g", min, max);
     return member_wrong(x, where, name, wants);
 }
+
+int json_body_open(struct json_body *b, struct http_exchange *x, const char *const *names)
+{
+    b->x = x;
+    b->where = NULL;
+    return body_open(x, names, &b->tree);
+}
+
+int json_body_refuse(struct json_body *b, const char *member, const char *wants)
+{
+    return member_wrong(b->x, b->where ? b->where : "", member, wants);
+}
+
+const cJSON *json_body_member(const struct json_body *b, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(b->tree, name);
+}
+
+int json_body_integer(struct json_body *b, const char *name, int64_t min, int64_t max, int64_t *value)
+{
+    return member_integer(b->x, b->where ? b->where : "", b->tree, name, min, max, value);
+}

@@ -37,6 +37,21 @@ int body_no_room(struct http_exchange *x);
  * an empty body counts as {}. The caller frees *tree with cJSON_Delete(); after an error it is NULL. */
 int body_open(struct http_exchange *x, const char *const *names, struct cJSON **tree);
 
+/* A JSON body being read. */
+struct json_body {
+    struct http_exchange *x;
+    struct cJSON *tree;
+    const char *where; /* the JSON pointer of the object; NULL: it is the body itself */
+};
+
+/* The functions below for one, which json_body_open() opens as body_open() does. */
+int json_body_open(struct json_body *b, struct http_exchange *x, const char *const *names);
+int json_body_refuse(struct json_body *b, const char *member, const char *wants);
+int json_body_integer(struct json_body *b, const char *name, int64_t min, int64_t max, int64_t *value);
+
+/* The member of that name; NULL if there is none. */
+const struct cJSON *json_body_member(const struct json_body *b, const char *name);
+
 /* member_wrong: the member `name` is not what is wanted. */
 int member_wrong(struct http_exchange *x, const char *where, const char *name, const char *wants);
 

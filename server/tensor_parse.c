@@ -3,8 +3,8 @@
 
 #include "kernels/numeric.h"
 #include "server/answer.h"
+#include "server/api.h"
 #include "server/body.h"
-#include "server/request_parse.h"
 #include "server/paged_parse.h"
 #include "server/safetensors.h"
 
@@ -206,7 +206,7 @@ static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required
 static bool query_kernel(struct http_text text, struct request *request)
 {
     struct http_text name;
-    return query_is(text, "kernel", &name) && request_parse_kernel(name, &request->rows.kernel);
+    return query_is(text, "kernel", &name) && api_read_kernel(name, &request->rows.kernel);
 }
 
 /* ?layer=N; for what computes &lse=1 &kernel= &accept=json; with a lease &lease=N */

@@ -1,4 +1,4 @@
-/* tensor_parse.h - from an exchange with a safetensors body to a request of the engine; see request_parse.h.
+/* tensor_parse.h - from an exchange with a safetensors body to a request of the engine; see api.h.
  *
  * Tensors of a body that lies in staging memory (x->staging) are used where they are; those of a small
  * one, whose memory is the connection's, are copied into the request's arena. */

@@ -1,0 +1,105 @@
+/* api.h - what the files of the API share.
+ *
+ * There is one file a resource: api_sequences.c, api_attention.c, api_leases.c, api_workloads.c, and
+ * api_observe.c and api_admin.c for the rest. In it, of each endpoint, how a request is read and how its
+ * answer is written stand side by side, and the routes are at its end. A new endpoint is written there, and if
+ * it asks the engine for something new, in scheduler/requests.h.
+ *
+ * A function that reads an exchange into a request returns 0, or a status with the answer already made a
+ * problem that says which member is wrong. Counts and ranges are checked there, before anything is sized
+ * by them. All on the loop thread. */
+#ifndef SERVER_API_H
+#define SERVER_API_H
+
+#include "server/answer.h"
+#include "server/body.h"
+#include "server/routes.h"
+
+/* ---- routes -------------------------------------------------------------------------------------- */
+
+typedef void (*route_answer)(struct http_exchange *x, struct daemon_state *daemon);
+typedef int (*route_parse)(struct http_exchange *x, struct request *request, const struct config *config);
+
+/* What the body of a request may be. */
+enum route_body {
+    BODY_SMALL,   /* none, or JSON */
+    BODY_TENSORS, /* likewise, or safetensors, which may be large */
+    BODY_TRACE    /* likewise, or a trace, which is read as it comes */
+};
+
+struct route {
+    enum http_method method;
+    enum route_body body;
+    const char *path;    /* "{id}" stands for a number; NULL: the end of a list */
+    route_answer answer; /* or, when NULL: */
+    enum request_kind kind;
+    route_parse parse;
+    answer_render render; /* of success; NULL: no body */
+    int http_status;      /* likewise */
+};
+
+extern const struct route api_admin[], api_attention[], api_leases[], api_observe[], api_sequences[],
+    api_workloads[];
+
+/* Of a route that answers by itself; of one that asks the engine. */
+#define ANSWER(method, path, answer)                                                                         \
+    {                                                                                                        \
+        HTTP_METHOD_##method, BODY_SMALL, path, answer, 0, NULL, NULL, 0                                     \
+    }
+#define ASK(method, path, kind, body, parse, render, status)                                                 \
+    {                                                                                                        \
+        HTTP_METHOD_##method, BODY_##body, path, NULL, REQUEST_##kind, parse, render, status                 \
+    }
+
+/* What answers show beside the request's own figures. */
+struct render_context {
+    const struct config *config;
+    const struct attention_info *backend;
+    double roof_gb_per_s, uptime_s;
+    uint64_t tensors_copied;
+    size_t staging_used;
+};
+
+/* ---- words of the wire --------------------------------------------------------------------------- */
+
+extern const char *const api_block_states[], *const api_sequence_states[];
+enum { PAGE_DEFAULT = 100 };
+static const int64_t ID_MAX = (int64_t)REQUEST_ID_MAX;
+
+/* Where a word stands in a list; `n` when it does not. */
+unsigned api_index_of(struct http_text word, const char *const *names, unsigned n);
+
+/* Whether `name` is that of a kernel: auto, paged_v1 or paged_v2. */
+bool api_read_kernel(struct http_text name, enum attention_kernel *kernel);
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+/* No body and no query are allowed. */
+int api_parse_nothing(struct http_exchange *x, struct request *request, const struct config *config);
+
+/* ?limit= and ?cursor= */
+int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config);
+
+/* limit= and cursor=; state= one of `names`: false when the parameter is none of these. */
+bool api_read_page(struct http_text text, struct request *request);
+bool api_read_state(struct http_text text, const char *const *names, unsigned n, struct request *request);
+
+/* An optional list of token ids, `count` of them (UINT32_MAX: any number). */
+int api_read_tokens(struct json_body *b, const char *name, struct request *request, uint32_t count,
+                    struct request_tokens *tokens);
+
+/* ---- writing, into an open object ---------------------------------------------------------------- */
+
+/* The members of one sequence as /stats and GET /v1/sequences show it. */
+void api_write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);
+
+/* "items" of a page, each by `write_item`, and "next". */
+typedef void (*api_write_item)(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);
+void api_write_items(struct json_writer *w, const struct request *request, api_write_item write_item);
+
+void api_write_ids(struct json_writer *w, const char *name, const uint32_t *ids, uint32_t n);
+void api_write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers);
+void api_write_next(struct json_writer *w, uint64_t next);
+void api_write_rate(struct json_writer *w, double gb_per_s, double roof_gb_per_s);
+
+#endif

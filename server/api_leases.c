@@ -1,0 +1,98 @@
+/* api_leases.c - /v1/leases. */
+#include "server/api.h"
+
+#include <cjson/cJSON.h>
+
+#include <math.h>
+#include <stdio.h>
+
+/* The members of one lease, inside an open object. */
+static void write_lease(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
+{
+    json_uint(w, "id", v->id);
+    api_write_ids(w, "blocks", ids, v->blocks);
+    json_int(w, "priority", v->priority);
+    json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
+    json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
+}
+
+static int parse_lease(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    static const char *const names[] = {"blocks", "id", "priority", "idle_timeout_s", NULL};
+    struct json_body b;
+    int64_t id = 0, blocks = 0, priority = 0, idle = config->limits.idle_timeout_s;
+    request->of_leases = true;
+    int rc = json_body_open(&b, x, names);
+    if (rc == 0)
+        rc = json_body_integer(&b, "blocks", 1, REQUEST_IDS_MAX, &blocks); /* they are all in the answer */
+    if (rc == 0 && !blocks)
+        rc = json_body_refuse(&b, "blocks", "is missing");
+    if (rc == 0)
+        rc = json_body_integer(&b, "id", 1, ID_MAX, &id);
+    if (rc == 0)
+        rc = json_body_integer(&b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
+    if (rc == 0)
+        rc = json_body_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+    cJSON_Delete(b.tree);
+    request->id = (uint64_t)id;
+    request->lease.blocks = (uint32_t)blocks;
+    request->lease.options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
+    return rc;
+}
+
+static void render_lease(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
+{
+    const struct request_shown *shown = &request->lease.shown;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "id", shown->views[0].id);
+    api_write_ids(w, "blocks", shown->block_ids, shown->views[0].blocks);
+    json_close(w, '}');
+    json_raw(w, "\n");
+    snprintf(x->extra, sizeof x->extra, "Location: /v1/leases/%llu\r\n",
+             (unsigned long long)shown->views[0].id);
+}
+
+static int parse_leases(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    request->of_leases = true;
+    return api_parse_page(x, request, config);
+}
+
+static int parse_one_lease(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    request->of_leases = true;
+    return api_parse_nothing(x, request, config);
+}
+
+static void render_leases(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    api_write_items(w, request, write_lease);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+static void render_one_lease(struct http_exchange *x, const struct request *request,
+                             const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    write_lease(w, &request->look.shown.views[0], request->look.shown.block_ids);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+const struct route api_leases[] = {
+    ASK(GET, "/v1/leases", LIST, SMALL, parse_leases, render_leases, 200),
+    ASK(POST, "/v1/leases", LEASE, SMALL, parse_lease, render_lease, 201),
+    ASK(GET, "/v1/leases/{id}", SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200),
+    ASK(DELETE, "/v1/leases/{id}", DELETE, SMALL, parse_one_lease, NULL, 204),
+    {0},
+};

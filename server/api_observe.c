@@ -1,0 +1,454 @@
+/* api_observe.c - what is looked at: /livez, /readyz, /v1/info, /stats, /metrics and /v1/blocks. */
+#include "server/api.h"
+#include "server/version.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- probes ---------------------------------------------------------------------------------------- */
+
+static const double STALL_S_MAX = 10; /* without a sign of life from a busy engine */
+
+static void write_status(struct http_exchange *x, int http_status, const char *status)
+{
+    x->http_status = http_status;
+    json_open(&x->reply, NULL, '{');
+    json_string(&x->reply, "status", status);
+    json_close(&x->reply, '}');
+    json_raw(&x->reply, "\n");
+}
+
+static bool is_stalled(const struct daemon_state *daemon)
+{
+    return engine_stall_s(daemon->engine) > STALL_S_MAX;
+}
+
+static void get_livez(struct http_exchange *x, struct daemon_state *daemon)
+{
+    bool stalled = is_stalled(daemon);
+    write_status(x, stalled ? 503 : 200, stalled ? "stalled" : "live");
+}
+
+static void get_readyz(struct http_exchange *x, struct daemon_state *daemon)
+{
+    if (daemon->draining)
+        write_status(x, 503, "draining");
+    else if (engine_failure(daemon->engine))
+        write_status(x, 503, "failed");
+    else if (is_stalled(daemon))
+        write_status(x, 503, "stalled");
+    else
+        write_status(x, 200, "ready");
+}
+
+/* ---- /v1/info -------------------------------------------------------------------------------------- */
+
+static void write_geometry(struct json_writer *w, const struct daemon_state *daemon)
+{
+    const struct geometry *g = &daemon->config->geometry;
+    json_open(w, "geometry", '{');
+    json_uint(w, "layers", g->layers);
+    json_uint(w, "query_heads", g->query_heads);
+    json_uint(w, "kv_heads", g->kv_heads);
+    json_uint(w, "head_dim", g->head_dim);
+    json_uint(w, "block_size", g->block_size);
+    json_string(w, "dtype", dtype_name(g->dtype));
+    json_string(w, "kv_dtype", dtype_name(g->kv_dtype));
+    json_string(w, "layout", layout_names[g->layout]);
+    json_float(w, "scale", g->scale);
+    json_open(w, "window", '[');
+    for (uint32_t layer = 0; layer < g->layers; layer++)
+        json_uint(w, NULL, g->window[layer]);
+    json_close(w, ']');
+    json_float(w, "softcap", g->softcap);
+    json_bool(w, "sinks", engine_has_sinks(daemon->engine));
+    json_bool(w, "alibi", engine_has_alibi(daemon->engine));
+    json_close(w, '}');
+}
+
+static void get_info(struct http_exchange *x, struct daemon_state *daemon)
+{
+    const struct config *config = daemon->config;
+    const struct attention_info *backend = engine_backend(daemon->engine);
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_string(w, "name", "attnd");
+    json_string(w, "version", ATTND_VERSION);
+    json_string(w, "commit", ATTND_COMMIT);
+    json_uint(w, "node", 0);
+    json_open(w, "backend", '{');
+    json_string(w, "name", backend->name);
+    json_string(w, "device", backend->device);
+    json_string(w, "isa", backend->isa);
+    json_uint(w, "threads", backend->threads);
+    json_float(w, "roof_gb_per_s", (float)engine_roof_gb_per_s(daemon->engine));
+    json_float(w, "grouping_us", (float)engine_grouping_us(daemon->engine));
+    json_bool(w, "bit_stable", backend->bit_stable);
+    json_close(w, '}');
+    write_geometry(w, daemon);
+    json_open(w, "pool", '{');
+    json_uint(w, "blocks", config->pool_blocks);
+    json_uint(w, "bytes_per_block", geometry_block_bytes(&config->geometry));
+    json_close(w, '}');
+    json_open(w, "limits", '{');
+    json_uint(w, "connections", config->limits.connections);
+    json_uint(w, "json_bytes", HTTP_JSON_BYTES_MAX);
+    json_uint(w, "body_bytes", config->limits.body_bytes);
+    json_uint(w, "staging_bytes", config->limits.staging_bytes);
+    json_uint(w, "header_bytes", HTTP_HEAD_BYTES_MAX);
+    json_uint(w, "headers", HTTP_HEADERS_MAX);
+    json_uint(w, "url_bytes", HTTP_URL_BYTES_MAX);
+    json_uint(w, "sequences", config->limits.sequences);
+    json_uint(w, "sequence_tokens", config->limits.sequence_tokens);
+    json_uint(w, "calls", config->limits.calls);
+    json_uint(w, "rows_per_call", config->limits.rows_per_call);
+    json_uint(w, "paged_sequences", STEP_LOOSE_TABLES);
+    json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
+    json_close(w, '}');
+    json_open(w, "kernels", '{');
+    json_string(w, "attend", backend->kernel);
+    json_close(w, '}');
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+/* ---- /stats ---------------------------------------------------------------------------------------- */
+
+static void write_pool(struct json_writer *w, const struct engine_stats *s, const struct render_context *c)
+{
+    const struct block_pool_counts *p = &s->pool;
+    const struct block_tables_counts *t = &s->tables;
+    /* leased blocks are filled as their owners like */
+    double slots = (double)(p->held - s->leased_blocks) * c->config->geometry.block_size;
+    json_open(w, "pool", '{');
+    json_uint(w, "blocks", p->blocks);
+    json_uint(w, "free", p->free);
+    json_uint(w, "cached", p->cached);
+    json_uint(w, "held", p->held);
+    json_uint(w, "fenced", p->fenced);
+    json_uint(w, "shared", p->shared);
+    json_uint(w, "leased", s->leased_blocks);
+    json_uint(w, "block_size", c->config->geometry.block_size);
+    json_uint(w, "tokens_logical", t->tokens_logical);
+    json_uint(w, "tokens_physical", t->tokens_physical);
+    json_float(w, "sharing_ratio",
+               t->tokens_physical ? (float)((double)t->tokens_logical / (double)t->tokens_physical) : 1);
+    json_float(w, "internal_fragmentation", slots > 0 ? (float)(1 - (double)t->tokens_physical / slots) : 0);
+    json_uint(w, "bytes_per_block", geometry_block_bytes(&c->config->geometry));
+    json_uint(w, "host_blocks", t->host_blocks);
+    json_uint(w, "host_free", t->host_free);
+    json_close(w, '}');
+    json_open(w, "counters", '{');
+    json_uint(w, "cow_copies", t->copies);
+    json_uint(w, "forks", t->forks);
+    json_uint(w, "evictions", p->evictions);
+    json_uint(w, "prefix_blocks_asked", t->blocks_asked);
+    json_uint(w, "prefix_blocks_hit", t->blocks_hit);
+    json_uint(w, "swaps_out", t->swaps_out);
+    json_uint(w, "swaps_in", t->swaps_in);
+    json_uint(w, "preemptions", s->preemptions);
+    json_uint(w, "alloc_failures", p->failures);
+    json_close(w, '}');
+}
+
+/* What reading the latest steps' K and V takes at the roof, and its share of what they took. */
+static double ideal_seconds(const struct engine_stats *s, const struct render_context *c)
+{
+    return c->roof_gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof_gb_per_s * 1e9) : 0;
+}
+
+static double latest_fraction(const struct engine_stats *s, const struct render_context *c)
+{
+    return s->steps.latest.seconds > 0 ? ideal_seconds(s, c) / s->steps.latest.seconds : 0;
+}
+
+/* Name the state that an answer shows; true when the client has it already, and 304 is the answer. */
+static bool is_known(struct http_exchange *x, uint64_t epoch)
+{
+    char tag[32];
+    int n = snprintf(tag, sizeof tag, "W/\"%llu\"", (unsigned long long)epoch);
+    snprintf(x->extra, sizeof x->extra, "ETag: %s\r\n", tag);
+    bool known = memmem(x->if_none_match.bytes, x->if_none_match.n, tag, (size_t)n) != NULL;
+    x->http_status = known ? 304 : x->http_status;
+    return known;
+}
+
+static void render_stats(struct http_exchange *x, const struct request *request,
+                         const struct render_context *c)
+{
+    const struct engine_stats *s = &request->stats.all;
+    struct json_writer *w = &x->reply;
+    if (is_known(x, s->epoch))
+        return;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", s->epoch);
+    json_double(w, "uptime_s", round(c->uptime_s * 10) / 10);
+    json_open(w, "backend", '{');
+    json_string(w, "name", c->backend->name);
+    json_string(w, "isa", c->backend->isa);
+    json_uint(w, "threads", c->backend->threads);
+    json_close(w, '}');
+    write_pool(w, s, c);
+    json_open(w, "scheduler", '{');
+    json_uint(w, "idle", s->states[SEQUENCE_IDLE]);
+    json_uint(w, "queued", s->states[SEQUENCE_QUEUED]);
+    json_uint(w, "running", s->states[SEQUENCE_RUNNING]);
+    json_uint(w, "swapped", s->states[SEQUENCE_SWAPPED]);
+    json_uint(w, "steps", s->steps.steps);
+    json_open(w, "batch_rows", '{');
+    json_uint(w, "p50", s->steps.rows_p50);
+    json_uint(w, "max", s->steps.rows_max);
+    json_close(w, '}');
+    json_open(w, "step_us", '{');
+    json_float(w, "p50", (float)s->steps.step_us_p50);
+    json_float(w, "p99", (float)s->steps.step_us_p99);
+    json_close(w, '}');
+    json_open(w, "idle_us", '{'); /* of the backend, before a step */
+    json_float(w, "p50", (float)s->steps.idle_us_p50);
+    json_close(w, '}');
+    json_uint(w, "bytes_read", s->steps.bytes_read);
+    api_write_rate(w, s->gb_per_s, c->roof_gb_per_s);
+    json_open(w, "latest", '{'); /* steps, a thousand at most; ideal: at the roof */
+    json_uint(w, "bytes_read", s->steps.latest.bytes);
+    json_double(w, "seconds", s->steps.latest.seconds);
+    json_double(w, "ideal_seconds", ideal_seconds(s, c));
+    json_float(w, "roof_fraction", (float)latest_fraction(s, c));
+    json_close(w, '}');
+    json_close(w, '}');
+    json_open(w, "sequences", '{');
+    json_uint(w, "count", s->tables.rows - s->leases);
+    api_write_items(w, request, api_write_sequence);
+    json_close(w, '}');
+    json_uint(w, "leases", s->leases);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+/* ---- /metrics -------------------------------------------------------------------------------------- */
+
+static int parse_metrics(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    request->page.limit = 1;
+    return api_parse_nothing(x, request, config);
+}
+
+/* One family of /metrics: its help and type, then by write_sample() its samples. */
+static void write_family(struct json_writer *w, const char *name, const char *type, const char *help)
+{
+    char text[256];
+    snprintf(text, sizeof text, "# HELP attnd_%s %s\n# TYPE attnd_%s %s\n", name, help, name, type);
+    json_raw(w, text);
+}
+
+/* `label` is "" or the labels in braces. */
+static void write_sample(struct json_writer *w, const char *name, const char *label, double value)
+{
+    char text[160];
+    snprintf(text, sizeof text, "attnd_%s%s %.17g\n", name, label, value);
+    json_raw(w, text);
+}
+
+static void write_metric(struct json_writer *w, const char *name, const char *type, const char *help,
+                         double value)
+{
+    write_family(w, name, type, help);
+    write_sample(w, name, "", value);
+}
+
+/* Prometheus text format 0.0.4, from the figures of /stats. */
+static void render_metrics(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
+{
+    const struct engine_stats *s = &request->stats.all;
+    const struct block_pool_counts *p = &s->pool;
+    const struct block_tables_counts *t = &s->tables;
+    struct json_writer *w = &x->reply;
+    const double blocks[] = {p->free, p->held, p->cached, p->fenced};
+    char label[64];
+    x->content_type = "text/plain; version=0.0.4; charset=utf-8";
+    write_family(w, "blocks", "gauge", "KV blocks by state.");
+    for (int i = 0; i < 4; i++) {
+        snprintf(label, sizeof label, "{state=\"%s\"}", api_block_states[i]);
+        write_sample(w, "blocks", label, blocks[i]);
+    }
+    write_metric(w, "blocks_shared", "gauge", "Held blocks with more than one reference.", p->shared);
+    write_family(w, "sequences", "gauge", "Sequences by state.");
+    for (int i = 0; i < SEQUENCE_STATES; i++) {
+        snprintf(label, sizeof label, "{state=\"%s\"}", api_sequence_states[i]);
+        write_sample(w, "sequences", label, s->states[i]);
+    }
+    write_metric(w, "tokens_logical", "gauge", "Tokens of all sequences.", (double)t->tokens_logical);
+    write_metric(w, "tokens_physical", "gauge", "Token slots that hold them.", (double)t->tokens_physical);
+    write_metric(w, "steps_total", "counter", "Steps run.", (double)s->steps.steps);
+    write_metric(w, "step_seconds_total", "counter", "Time spent in steps.", s->steps.busy_s);
+    write_metric(w, "kv_read_bytes_total", "counter", "K and V that steps have read.",
+                 (double)s->steps.bytes_read);
+    write_metric(w, "roof_bytes_per_second", "gauge",
+                 "Rate at which the pool can be read, measured at start.", c->roof_gb_per_s * 1e9);
+    write_metric(w, "latest_roof_fraction", "gauge",
+                 "Of the latest steps: time to read their K and V at that rate, over the time they took.",
+                 latest_fraction(s, c));
+    write_metric(w, "graphs_launched_total", "counter", "Graphs of passes that a GPU was given.",
+                 (double)s->steps.graphs.launched);
+    write_metric(w, "graphs_recorded_total", "counter", "Of these, recorded anew for that.",
+                 (double)s->steps.graphs.recorded);
+    write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
+    write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
+    write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
+    write_metric(w, "host_blocks", "gauge", "Blocks of host memory to swap to.", t->host_blocks);
+    write_metric(w, "host_blocks_free", "gauge", "Of these, free.", t->host_free);
+    write_metric(w, "swaps_out_total", "counter", "Sequences swapped out.", (double)t->swaps_out);
+    write_metric(w, "swaps_in_total", "counter", "Sequences swapped in.", (double)t->swaps_in);
+    write_metric(w, "preemptions_total", "counter", "Sequences of workloads preempted.",
+                 (double)s->preemptions);
+    write_metric(w, "alloc_failures_total", "counter", "Requests for blocks that failed.",
+                 (double)p->failures);
+    write_metric(w, "prefix_blocks_asked_total", "counter", "Full blocks of prompts looked up.",
+                 (double)t->blocks_asked);
+    write_metric(w, "prefix_blocks_hit_total", "counter", "Of these, found.", (double)t->blocks_hit);
+    write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
+    write_metric(w, "tensors_copied_total", "counter",
+                 "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.",
+                 (double)c->tensors_copied);
+    write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
+}
+
+/* ---- /v1/blocks ------------------------------------------------------------------------------------ */
+
+enum { BLOCK_FIELDS = 5 };
+
+/* Members of a block, in the order of their bits in answer.fields. */
+static const char *const block_fields[BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
+
+/* fields=a,b,c into bits. */
+static bool read_fields(struct http_text text, struct request *request)
+{
+    struct http_text list, word;
+    if (!query_is(text, "fields", &list))
+        return false;
+    for (answer_of(request)->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
+        const char *comma = memchr(list.bytes, ',', list.n);
+        word = (struct http_text){list.bytes, comma ? (size_t)(comma - list.bytes) : list.n};
+        unsigned field = api_index_of(word, block_fields, BLOCK_FIELDS);
+        if (field == BLOCK_FIELDS)
+            return false;
+        answer_of(request)->fields |= 1U << field;
+        word.n += comma != NULL;
+    }
+    return answer_of(request)->fields != 0;
+}
+
+static int parse_pool(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    struct http_text text, format;
+    (void)config;
+    request->page.limit = PAGE_DEFAULT;
+    for (size_t at = 0; query_next(x->query, &at, &text);) {
+        if (query_is(text, "format", &format) && http_text_is(format, "columns"))
+            answer_of(request)->columns = true;
+        else if (!api_read_page(text, request) && !read_fields(text, request) &&
+                 !api_read_state(text, api_block_states, 4, request))
+            return query_refuse(x, text,
+                                "wants limit=1..1000, cursor=N, state=free|held|cached|fenced, "
+                                "fields=block,state,refs,fill,owner or format=columns");
+    }
+    return body_none(x);
+}
+
+static void write_block_field(struct json_writer *w, const struct block_view *v, unsigned field,
+                              const char *name)
+{
+    switch (field) {
+    case 0:
+        json_uint(w, name, v->block);
+        break;
+    case 1:
+        json_string(w, name, api_block_states[v->state]);
+        break;
+    case 2:
+        json_uint(w, name, v->refs);
+        break;
+    case 3:
+        json_uint(w, name, v->fill);
+        break;
+    default:
+        if (v->owner)
+            json_uint(w, name, v->owner);
+        else
+            json_null(w, name);
+        break;
+    }
+}
+
+/* An object a block, or with format=columns an array a field. */
+static void write_pool_blocks(struct json_writer *w, const struct request_blocks *blocks,
+                              const struct answer *answer)
+{
+    unsigned fields = answer->fields ? answer->fields : (1U << BLOCK_FIELDS) - 1;
+    if (!answer->columns)
+        json_open(w, "blocks", '[');
+    for (unsigned field = 0; answer->columns && field < BLOCK_FIELDS; field++) {
+        if (!(fields >> field & 1))
+            continue;
+        json_open(w, block_fields[field], '[');
+        for (uint32_t i = 0; i < blocks->count; i++)
+            write_block_field(w, &blocks->views[i], field, NULL);
+        json_close(w, ']');
+    }
+    for (uint32_t i = 0; !answer->columns && i < blocks->count; i++) {
+        json_open(w, NULL, '{');
+        for (unsigned field = 0; field < BLOCK_FIELDS; field++) {
+            if (fields >> field & 1)
+                write_block_field(w, &blocks->views[i], field, block_fields[field]);
+        }
+        json_close(w, '}');
+    }
+    if (!answer->columns)
+        json_close(w, ']');
+}
+
+/* The way to the next page, with the same parameters. */
+static void link_next(struct http_exchange *x, const struct request_page *page, const struct answer *answer)
+{
+    int n = snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u",
+                     (unsigned long long)page->next, page->limit);
+    if (page->filter.on)
+        n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&state=%s",
+                      api_block_states[page->filter.state]);
+    for (unsigned field = 0, first = 1; field < BLOCK_FIELDS; field++) {
+        if (!(answer->fields >> field & 1))
+            continue;
+        n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s%s", first ? "&fields=" : ",",
+                      block_fields[field]);
+        first = 0;
+    }
+    snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s>; rel=\"next\"\r\n",
+             answer->columns ? "&format=columns" : "");
+}
+
+static void render_pool(struct http_exchange *x, const struct request *request,
+                        const struct render_context *c)
+{
+    const struct answer *answer = answer_of(request);
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", request->pool.epoch);
+    write_pool_blocks(w, &request->pool.blocks, answer);
+    api_write_next(w, request->page.next);
+    json_close(w, '}');
+    json_raw(w, "\n");
+    if (request->page.next)
+        link_next(x, &request->page, answer);
+}
+
+const struct route api_observe[] = {
+    ANSWER(GET, "/livez", get_livez),
+    ANSWER(GET, "/readyz", get_readyz),
+    ANSWER(GET, "/v1/info", get_info),
+    ASK(GET, "/stats", STATS, SMALL, api_parse_page, render_stats, 200),
+    ASK(GET, "/metrics", STATS, SMALL, parse_metrics, render_metrics, 200),
+    ASK(GET, "/v1/blocks", POOL, SMALL, parse_pool, render_pool, 200),
+    {0},
+};

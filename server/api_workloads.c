@@ -1,0 +1,136 @@
+/* api_workloads.c - /v1/workloads. How a body becomes a workload: workload_parse.c. */
+#include "scheduler/workload.h"
+#include "server/api.h"
+#include "server/workload_parse.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Whether the client asks for lines; false with a problem when it asks for what is not served. */
+static int accepts_lines(struct http_exchange *x, bool *lines)
+{
+    static const char type[] = "application/x-ndjson";
+    *lines = memmem(x->accept.bytes, x->accept.n, type, sizeof type - 1) != NULL;
+    if (!*lines && memmem(x->accept.bytes, x->accept.n, "text/event-stream", 17)) {
+        http_problem(x, ATTND_NOT_ACCEPTABLE, "text/event-stream is not built yet; send Accept: %s", type);
+        return ATTND_NOT_ACCEPTABLE;
+    }
+    return 0;
+}
+
+static int parse_workload(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    bool lines;
+    int rc = accepts_lines(x, &lines);
+    if (rc == 0)
+        rc = workload_parse(x, request, config);
+    answer_of(request)->streams = answer_of(request)->cancels = lines;
+    if (!lines)
+        answer_of(request)->http_status = 202;
+    return rc;
+}
+
+static int parse_events(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    bool lines;
+    int rc = accepts_lines(x, &lines);
+    answer_of(request)->streams = true;
+    return rc == 0 ? api_parse_nothing(x, request, config) : rc;
+}
+
+/* Microseconds shown as such, or as milliseconds (per_unit 1e3). */
+static void write_percentiles(struct json_writer *w, const char *name, struct percentiles p, double per_unit)
+{
+    json_open(w, name, '{');
+    json_float(w, "p50", (float)(p.p50 / per_unit));
+    json_float(w, "p90", (float)(p.p90 / per_unit));
+    json_float(w, "p99", (float)(p.p99 / per_unit));
+    json_close(w, '}');
+}
+
+static void write_verify(struct json_writer *w, const struct workload_report *r)
+{
+    if (r->verify_rows == 0) {
+        json_null(w, "verify");
+        return;
+    }
+    json_open(w, "verify", '{');
+    json_uint(w, "rows", r->verify_rows);
+    json_uint(w, "done", r->verify_done);
+    json_float(w, "largest_error", (float)r->verify_error);
+    json_float(w, "tolerance", (float)r->verify_tolerance);
+    if (r->state == WORKLOAD_FINISHED)
+        json_bool(w, "ok", r->verify_ok);
+    else
+        json_null(w, "ok");
+    json_close(w, '}');
+}
+
+/* A workload as it stands: progress, or the report at its end. */
+static void write_report(struct json_writer *w, const struct workload_report *r,
+                         const struct render_context *c)
+{
+    static const char *const states[] = {"running", "verifying", "finished", "cancelled"};
+    char digest[33];
+    json_open(w, NULL, '{');
+    json_uint(w, "id", r->id);
+    json_string(w, "state", states[r->state]);
+    json_double(w, "wall_s", round(r->wall_s * 1e3) / 1e3);
+    json_string(w, "sharing", config_sharing_names[r->sharing]);
+    json_uint(w, "requests", r->requests);
+    json_open(w, "sequences", '{');
+    json_uint(w, "total", r->sequences);
+    json_uint(w, "waiting", r->waiting);
+    json_uint(w, "running", r->running);
+    json_uint(w, "finished", r->finished);
+    json_close(w, '}');
+    json_open(w, "tokens", '{');
+    json_uint(w, "total", r->tokens);
+    json_uint(w, "done", r->tokens_done);
+    json_uint(w, "prompt", r->prompt_tokens);
+    json_uint(w, "cached", r->cached_tokens);
+    json_uint(w, "recomputed", r->recomputed_tokens);
+    json_close(w, '}');
+    json_uint(w, "rows", r->rows);
+    json_uint(w, "steps", r->steps);
+    write_percentiles(w, "step_us", r->step_us, 1);
+    write_percentiles(w, "queue_ms", r->queue_us, 1e3);
+    write_percentiles(w, "first_token_ms", r->first_token_us, 1e3);
+    write_percentiles(w, "per_token_ms", r->per_token_us, 1e3);
+    json_uint(w, "bytes_read", r->bytes_read);
+    api_write_rate(w, r->busy_s > 0 ? (double)r->bytes_read / r->busy_s * 1e-9 : 0, c->roof_gb_per_s);
+    json_open(w, "blocks", '{');
+    json_uint(w, "total", r->blocks);
+    json_uint(w, "held", r->blocks_held);
+    json_uint(w, "peak", r->blocks_peak);
+    json_uint(w, "saved_peak", r->saved_tokens_peak / c->config->geometry.block_size);
+    json_close(w, '}');
+    json_uint(w, "forks", r->forks);
+    json_uint(w, "copies", r->copies);
+    json_uint(w, "preemptions", r->preemptions);
+    snprintf(digest, sizeof digest, "%016llx%016llx", (unsigned long long)r->digest_high,
+             (unsigned long long)r->digest_low);
+    json_string(w, "digest", digest);
+    write_verify(w, r);
+    json_close(w, '}');
+}
+
+static void render_workload(struct http_exchange *x, const struct request *request,
+                            const struct render_context *c)
+{
+    const struct workload_report *report = request->workload.report;
+    write_report(&x->reply, report, c);
+    json_raw(&x->reply, "\n");
+    if (request->kind == REQUEST_WORKLOAD_START)
+        snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
+                 (unsigned long long)report->id);
+}
+
+const struct route api_workloads[] = {
+    ASK(POST, "/v1/workloads", WORKLOAD_START, TRACE, parse_workload, render_workload, 200),
+    ASK(GET, "/v1/workloads/{id}", WORKLOAD, SMALL, api_parse_nothing, render_workload, 200),
+    ASK(DELETE, "/v1/workloads/{id}", WORKLOAD_CANCEL, SMALL, api_parse_nothing, render_workload, 200),
+    ASK(GET, "/v1/workloads/{id}/events", WORKLOAD, SMALL, parse_events, render_workload, 200),
+    {0},
+};
