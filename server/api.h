@@ -56,6 +56,7 @@ struct render_context {
     const struct config *config;
     const struct attention_info *backend;
     double roof_gb_per_s, uptime_s;
+    uint64_t instance;
     uint64_t tensors_copied;
     size_t staging_used;
 };

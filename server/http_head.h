@@ -2,8 +2,8 @@
  *
  * llhttp 8.1.0, compiled strict, still accepts header folding (and so `Transfer-Encoding:` with its
  * value on the next line), a space before a header name, and an empty header name: each lets a proxy in
- * front of us read another request than we do. The raw bytes are scanned for them before llhttp sees
- * any. */
+ * front of us read another request than we do. So does another protocol than HTTP in the request line.
+ * The raw bytes are scanned for them before llhttp sees any. */
 #ifndef SERVER_HTTP_HEAD_H
 #define SERVER_HTTP_HEAD_H
 

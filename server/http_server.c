@@ -89,17 +89,18 @@ struct connection {
     size_t raw_bytes;   /* of the body, chunk sizes and extensions included */
     unsigned header_count;
     struct header headers[HTTP_HEADERS_MAX];
-    struct http_text url;
-    bool complete;       /* the parser has seen the end of the message */
-    bool body_overflow;  /* it was longer than exchange.body_max */
-    bool sink_refused;   /* the answer is the sink's problem */
-    bool head_only;      /* HEAD */
-    bool reading;        /* uv_read_start is in effect */
-    bool close_after;    /* the answer under way is the last */
-    bool refusing;       /* beyond limits.connections: gets a 503, whatever it asks */
-    bool streaming;      /* the head of an answer in parts has been sent */
-    bool chunked;        /* its parts are framed; HTTP/1.0 gets them plain */
-    char chunk_head[20]; /* size of the part being sent */
+    struct http_text url, authority; /* the authority of a URL that has one */
+    bool complete;                   /* the parser has seen the end of the message */
+    bool body_overflow;              /* it was longer than exchange.body_max */
+    bool sink_refused;               /* the answer is the sink's problem */
+    bool head_only;                  /* HEAD */
+    bool reading;                    /* uv_read_start is in effect */
+    bool close_after;                /* the answer under way is the last */
+    bool refusing;                   /* beyond limits.connections: gets a 503, whatever it asks */
+    bool streaming;                  /* the head of an answer in parts has been sent */
+    bool chunked;                    /* its parts are framed; HTTP/1.0 gets them plain */
+    char chunk_head[20];             /* size of the part being sent */
+    char fed;                        /* the last byte that the parser was given */
 
     struct http_exchange exchange;
     char output_head[OUTPUT_HEAD_BYTES_MAX];
@@ -220,7 +221,7 @@ void http_problem_at(struct http_exchange *x, int status, const char *pointer, c
     write_problem(x, status, place, detail);
 }
 
-/* "NO_CONTENT" as llhttp names it -> "No content" */
+/* "NO_CONTENT" as llhttp names it -> "No Content" */
 static void reason_phrase(int http_status, char phrase[PHRASE_BYTES])
 {
     const char *name = "Unknown";
@@ -234,9 +235,11 @@ static void reason_phrase(int http_status, char phrase[PHRASE_BYTES])
     default:
         break;
     }
-    snprintf(phrase, PHRASE_BYTES, "%s", name);
-    for (size_t i = 1; phrase[i]; i++)
-        phrase[i] = phrase[i] == '_' ? ' ' : (char)tolower((unsigned char)phrase[i]);
+    snprintf(phrase, PHRASE_BYTES, "%s", http_status == 414 ? "URI Too Long" : name);
+    for (size_t i = 1; phrase[i] && http_status != 200 && http_status != 414; i++) {
+        bool first = phrase[i - 1] == ' ';
+        phrase[i] = phrase[i] == '_' ? ' ' : first ? phrase[i] : (char)tolower((unsigned char)phrase[i]);
+    }
 }
 
 /* ---- closing ------------------------------------------------------------------------------------- */
@@ -465,6 +468,14 @@ static int on_header_value(llhttp_t *parser, const char *at, size_t n)
     return 0;
 }
 
+/* An Upgrade is an offer: it is not taken, and the request is served as it is (RFC 9110, 7.8). */
+static int on_headers_complete(llhttp_t *parser)
+{
+    if (parser->method != HTTP_CONNECT)
+        parser->upgrade = 0;
+    return 0;
+}
+
 static int on_header_value_complete(llhttp_t *parser)
 {
     struct connection *c = parser->data;
@@ -521,6 +532,22 @@ static void choose_request_id(struct connection *c)
     snprintf(id, HTTP_REQUEST_ID_BYTES, "%016llx", (unsigned long long)random);
 }
 
+/* Path and query of the URL, whose authority, if it has one, is noted: http://HOST:PORT/PATH?QUERY. */
+static struct http_text target_of(struct connection *c)
+{
+    static const char scheme[] = "http://";
+    const size_t n = sizeof scheme - 1;
+    c->authority = (struct http_text){"", 0};
+    if (c->url.n <= n || strncasecmp(c->url.bytes, scheme, n) != 0)
+        return c->url;
+    struct http_text rest = {c->url.bytes + n, c->url.n - n};
+    size_t end = 0;
+    while (end < rest.n && rest.bytes[end] != '/' && rest.bytes[end] != '?')
+        end++;
+    c->authority = (struct http_text){rest.bytes, end};
+    return (struct http_text){rest.bytes + end, rest.n - end};
+}
+
 static void begin_exchange(struct connection *c)
 {
     struct http_exchange *x = &c->exchange;
@@ -537,10 +564,12 @@ static void begin_exchange(struct connection *c)
     x->accept = find_header(c, "accept", &types);
     x->if_none_match = find_header(c, "if-none-match", &types);
     x->body_length = c->parser.flags & F_CONTENT_LENGTH ? c->parser.content_length : 0;
-    const char *mark = c->url.n ? memchr(c->url.bytes, '?', c->url.n) : NULL;
-    size_t path = mark ? (size_t)(mark - c->url.bytes) : c->url.n;
-    x->path = (struct http_text){c->url.bytes, path};
-    x->query = (struct http_text){c->url.bytes + path + (mark != NULL), c->url.n - path - (mark != NULL)};
+    x->expects = find_header(c, "expect", &types).n > 0;
+    struct http_text url = target_of(c);
+    const char *mark = url.n ? memchr(url.bytes, '?', url.n) : NULL;
+    size_t path = mark ? (size_t)(mark - url.bytes) : url.n;
+    x->path = path ? (struct http_text){url.bytes, path} : (struct http_text){"/", 1};
+    x->query = (struct http_text){url.bytes + path + (mark != NULL), url.n - path - (mark != NULL)};
 }
 
 /* An Origin is foreign unless its authority is a loopback name; "null" is foreign. */
@@ -592,18 +621,26 @@ static bool read_timeout(struct connection *c)
 /* What llhttp leaves to us. True when the request may go on; otherwise it has been refused. */
 static bool check_head(struct connection *c)
 {
-    unsigned hosts, origins, expects, encodings;
+    unsigned hosts, origins, expects, encodings, codings;
     struct http_text host = find_header(c, "host", &hosts);
+    struct http_text coding = find_header(c, "content-encoding", &codings);
     struct http_text origin = find_header(c, "origin", &origins);
     struct http_text expect = find_header(c, "expect", &expects);
     struct http_text encoding = find_header(c, "transfer-encoding", &encodings);
     bool over_ip = !c->server->address.is_unix;
+    if (c->authority.n) /* instead of the Host (RFC 9112, 3.2.2) */
+        host = c->authority;
     if (c->refusing) {
         refuse(c, ATTND_BUSY, "limits.connections (%u) are open", c->server->limits.connections);
     } else if (c->parser.http_major != 1 || c->parser.http_minor > 1) {
         refuse(c, ATTND_BAD_VERSION, "HTTP/%d.%d", c->parser.http_major, c->parser.http_minor);
     } else if (c->parser.upgrade) { /* llhttp takes what follows for another protocol */
-        refuse(c, ATTND_MALFORMED, "neither Upgrade nor CONNECT is served");
+        refuse(c, ATTND_MALFORMED, "CONNECT is not served");
+    } else if (origins > 1) {
+        refuse(c, ATTND_MALFORMED, "wants at most one Origin header, not %u", origins);
+    } else if (codings && (codings > 1 || coding.n != 8 || strncasecmp(coding.bytes, "identity", 8) != 0)) {
+        refuse(c, ATTND_BAD_TYPE, "Content-Encoding is \"%.*s\"; send the body as it is", (int)coding.n,
+               coding.bytes);
     } else if (hosts > 1 || (hosts == 0 && c->parser.http_minor == 1)) {
         refuse(c, ATTND_MALFORMED, "wants exactly one Host header, not %u", hosts);
     } else if (encodings && (c->parser.http_minor == 0 || encodings > 1 || encoding.n != 7 ||
@@ -679,12 +716,19 @@ static void refuse_syntax(struct connection *c, enum llhttp_errno error)
 static bool feed(struct connection *c, const char *bytes, size_t n, size_t *used)
 {
     enum llhttp_errno error = llhttp_execute(&c->parser, bytes, n);
+    char before = n > 1 ? bytes[n - 2] : c->fed;
     *used = n;
+    c->fed = n ? bytes[n - 1] : c->fed;
     if (error == HPE_OK)
         return true;
     if (error == HPE_PAUSED && c->complete) {
         *used = (size_t)(llhttp_get_error_pos(&c->parser) - bytes);
-        return true;
+        if (*used > 1)
+            before = bytes[*used - 2];
+        if (!(c->parser.flags & F_CHUNKED) || before == '\r')
+            return true;
+        refuse(c, ATTND_MALFORMED, "a LF without CR ends the chunks");
+        return false;
     }
     refuse_syntax(c, error);
     return false;
@@ -1013,6 +1057,7 @@ int http_server_create(uv_loop_t *loop, const struct listen_address *address,
     server->settings.on_header_field = on_header_field;
     server->settings.on_header_value = on_header_value;
     server->settings.on_header_value_complete = on_header_value_complete;
+    server->settings.on_headers_complete = on_headers_complete;
     server->settings.on_body = on_body;
     server->settings.on_message_complete = on_message_complete;
     int rc = map_connections(server);

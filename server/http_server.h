@@ -49,6 +49,7 @@ struct http_exchange {
     struct http_text if_none_match;   /* likewise */
     uint64_t body_length;             /* Content-Length; 0 if there is none */
     uint32_t timeout_ms;              /* X-Request-Timeout-Ms; 0 if there is none */
+    bool expects;                     /* 100-continue: the body waits for it */
     http_sink sink;                   /* set by begun: takes the body as it comes; else it is collected */
     char *body_buffer;                /* where it is collected, and */
     size_t body_max;                  /* how much may come: begun may set both */

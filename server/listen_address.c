@@ -72,16 +72,31 @@ int listen_address_parse(const char *text, struct listen_address *address, char 
                   text);
 }
 
+/* Nothing, or ":" and, perhaps, a port. */
+static bool is_port(const char *text, size_t n)
+{
+    unsigned port = 0;
+    for (size_t i = 1; i < n; i++) {
+        if (text[i] < '0' || text[i] > '9' || port > 65535)
+            return false;
+        port = port * 10 + (unsigned)(text[i] - '0');
+    }
+    return n == 0 || (text[0] == ':' && port <= 65535);
+}
+
 bool listen_address_is_loopback_host(const char *host, size_t n)
 {
     static const char local[] = "localhost";
     char text[64];
     struct in_addr v4;
-    const char *colon = n && host[0] != '[' ? memchr(host, ':', n) : NULL;
-    if (n >= 5 && memcmp(host, "[::1]", 5) == 0)
-        return n == 5 || host[5] == ':';
-    if (colon)
-        n = (size_t)(colon - host);
+    bool is_v6 = n >= 5 && memcmp(host, "[::1]", 5) == 0;
+    const char *colon = is_v6 ? host + 5 : n ? memchr(host, ':', n) : NULL;
+    size_t name = colon ? (size_t)(colon - host) : n;
+    if (!is_port(host + name, n - name))
+        return false;
+    if (is_v6)
+        return true;
+    n = name;
     if (n >= sizeof text)
         return false;
     memcpy(text, host, n);

@@ -75,6 +75,16 @@ static void refuse_method(struct http_exchange *x, unsigned allowed)
     snprintf(x->extra, sizeof x->extra, "Allow: %s\r\n", list);
 }
 
+/* There is no such path, or none with this method. */
+static void refuse_path(struct http_exchange *x, unsigned allowed)
+{
+    if (allowed)
+        refuse_method(x, allowed);
+    else
+        http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s", (int)(x->path.n < 200 ? x->path.n : 200),
+                     x->path.bytes);
+}
+
 static void release_request(struct daemon_state *daemon, struct request *request)
 {
     daemon->streams -= answer_of(request)->streams;
@@ -163,11 +173,8 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
         start_request(x, daemon, route, id);
     else if (route && (route->method != HTTP_METHOD_GET || api_parse_nothing(x, NULL, NULL) == 0))
         route->answer(x, daemon);
-    else if (!route && allowed)
-        refuse_method(x, allowed);
     else if (!route)
-        http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s", (int)(x->path.n < 200 ? x->path.n : 200),
-                     x->path.bytes);
+        refuse_path(x, allowed);
 }
 
 void routes_handle(struct http_exchange *x, void *cookie)
@@ -200,10 +207,16 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     uint64_t id;
     const struct route *route = find_route(x, &id, &allowed);
     enum route_body body = route ? route->body : BODY_SMALL;
+    if (!route && x->expects) { /* nobody wants the body */
+        refuse_path(x, allowed);
+        return false;
+    }
     if (body == BODY_TENSORS && tensor_parse_wanted(x)) {
+        uint64_t most = daemon->config->limits.body_bytes;
         x->wants_length = x->body_length == 0;
-        return x->body_length == 0 || x->body_length > daemon->config->limits.body_bytes ||
-               give_staging(x, daemon);
+        if (x->body_length > most)
+            x->body_max = (size_t)most; /* which is what the refusal names */
+        return x->body_length == 0 || x->body_length > most || give_staging(x, daemon);
     }
     if (body != BODY_TRACE)
         return true;
@@ -297,6 +310,7 @@ static void write_answer(struct http_exchange *x, const struct request *request,
 void routes_deliver(struct daemon_state *daemon)
 {
     const struct render_context context = {.config = daemon->config,
+                                           .instance = daemon->instance,
                                            .backend = engine_backend(daemon->engine),
                                            .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
                                            .tensors_copied = daemon->tensors_copied,

@@ -10,6 +10,7 @@ struct daemon_state {
     const struct config *config;
     struct engine *engine;
     uint64_t started_ns; /* uv_hrtime() */
+    uint64_t instance;   /* a random number: epochs of another start are others */
     bool draining;
     const char *given_up;    /* why the engine answers no more requests; NULL: it does */
     uint32_t streams;        /* requests that streamed answers keep */

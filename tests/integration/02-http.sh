@@ -40,7 +40,25 @@ Transfer-Encoding in HTTP/1.0|400|POST /livez HTTP/1.0\r\nTransfer-Encoding: chu
 a wrong chunk end|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n1\r\nxab0\r\n\r\n
 a trailer|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n\r\n
 HTTP/2.0|505|GET /livez HTTP/2.0\r\n${host}\r\n
-an upgrade|400|POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 1\r\n\r\nx
+a chunked body that a bare LF ends|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n0\r\n\n
+a chunk size that a bare LF ends|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n1\nx\r\n0\r\n\r\n
+RTSP|400|GET /livez RTSP/1.0\r\n${host}\r\n
+RTSP, with a method of its own|400|DESCRIBE /livez RTSP/1.0\r\n${host}\r\n
+ICE|400|SOURCE /livez ICE/1.0\r\n${host}\r\n
+HTTP/0.9|400|GET /livez\r\n\r\n
+two Origins|400|GET /livez HTTP/1.1\r\n${host}Origin: http://evil.example\r\nOrigin: http://localhost\r\n\r\n
+a foreign Origin|403|GET /livez HTTP/1.1\r\n${host}Origin: http://evil.example\r\n\r\n
+an upgrade is not taken|405 200|POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 1\r\n\r\nxGET /livez HTTP/1.1\r\n${host}\r\n
+an upgrade without a body|200 200|GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /livez HTTP/1.1\r\n${host}\r\n
+an absolute URL|200|GET http://localhost:8400/livez HTTP/1.1\r\n${host}\r\n
+an absolute URL without a path|404|GET http://localhost?x HTTP/1.1\r\n${host}\r\n
+the host of an absolute URL counts|403|GET http://evil.example/livez HTTP/1.1\r\n${host}\r\n
+a foreign Host|403|GET /livez HTTP/1.1\r\nHost: evil.example\r\n$close\r\n
+a port that is none|403|GET /livez HTTP/1.1\r\nHost: localhost:abc\r\n$close\r\n
+a port that is too large|403|GET /livez HTTP/1.1\r\nHost: [::1]:65536\r\n$close\r\n
+a port, and an IPv6 host|200|GET /livez HTTP/1.1\r\nHost: [::1]:8400\r\n$close\r\n
+a body that is compressed|415|POST /v1/sequences HTTP/1.1\r\n${host}Content-Encoding: gzip\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}
+a body that is said not to be|201|POST /v1/sequences HTTP/1.1\r\n${host}Content-Encoding: identity\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}
 CONNECT|400|CONNECT localhost:1 HTTP/1.1\r\n${host}\r\n
 an unknown method|400|BREW /livez HTTP/1.1\r\n${host}\r\n
 a method nobody serves|405|PATCH /livez HTTP/1.1\r\n${host}\r\n
@@ -49,8 +67,18 @@ a body over 1 MiB|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 1048577\r\n
 a length of 2^64 - 1|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 18446744073709551615\r\n\r\n
 LIST
 
-expect '100 Continue comes before the body' '100 405' \
-    "$(raw "POST /livez HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n" x)"
+json='Content-Type: application/json\r\n'
+expect '100 Continue comes before the body' '100 201' \
+    "$(raw "POST /v1/sequences HTTP/1.1\r\n$host${json}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n" '{}')"
+expect 'but not where nobody takes one' '405 404' \
+    "$(raw "POST /livez HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n") $(raw \
+        "POST /nowhere HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n")"
+phrase() { curl -s -o /dev/null -D - "$@" | tr -d '\r' | sed -n '1s/^HTTP.1.1 //p'; }
+expect 'the phrases are those of the standard' '200 OK, 404 Not Found, 405 Method Not Allowed' \
+    "$(phrase "$URL/livez"), $(phrase "$URL/x"), $(phrase -X DELETE "$URL/livez")"
+expect 'a body of tensors that is too large is told the limit' "bytes; a body has at most 67108864" \
+    "$(curl -s -H 'Content-Type: application/x-safetensors' -H 'Content-Length: 67108865' --data-binary x "$URL/v1/append" |
+        jq -r .detail | cut -d' ' -f2-)"
 expect 'a request in three pieces' 200 "$(raw 'GET /liv' "ez HTTP/1.1\r\n$host\r" '\n')"
 long=$(head -c 5000 /dev/zero | tr '\0' a)
 expect 'a URL over 4 KiB' 414 "$(raw "GET /$long HTTP/1.1\r\n$host\r\n")"
