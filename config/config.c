@@ -9,6 +9,7 @@
 #include "config/config.h"
 
 #include "config/json.h"
+#include "config/log.h"
 #include "config/model_constants.h"
 
 #include <cjson/cJSON.h>
@@ -424,6 +425,11 @@ static int apply_environment(struct config *c, char *const *environment, char er
             continue;
         const char *name = *environment + sizeof prefix - 1;
         const struct key *key = key_of_variable(name, (size_t)(equals - name));
+        if (!key && !strstr(name, "__")) { /* Kubernetes sets ATTND_PORT for a service named attnd */
+            log_line(LOG_WARNING, "environment %.*s: no key of attnd (attnd --help lists them); ignored",
+                     (int)(equals - *environment), *environment);
+            continue;
+        }
         if (!key)
             return fail(error, "environment %.*s: no such key (attnd --help lists them)",
                         (int)(equals - *environment), *environment);

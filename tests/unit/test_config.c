@@ -43,6 +43,8 @@ START_TEST(stronger_sources_win)
     ck_assert_ptr_null(load(&c, file, "ATTND_GEOMETRY__LAYERS=6", "geometry.layers=7"));
     ck_assert_uint_eq(c.geometry.layers, 7);
     config_deinit(&c);
+    ck_assert_ptr_null(load(&c, file, "ATTND_PORT=tcp://10.0.0.1:8400", NULL)); /* Kubernetes sets it */
+    config_deinit(&c);
 }
 END_TEST
 
@@ -60,7 +62,8 @@ static const struct {
     {"{\"listen\": \"a\", \"listen\": \"b\"}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:1: member \"listen\" occurs twice"},
     {"{\"listen\" \"a\"}", NULL, NULL, "/tmp/attnd-test-config.jsonc:1:11: ':' was expected here"},
-    {NULL, "ATTND_NOPE=1", NULL, "environment ATTND_NOPE: no such key (attnd --help lists them)"},
+    {NULL, "ATTND_LIMITS__NOPE=1", NULL,
+     "environment ATTND_LIMITS__NOPE: no such key (attnd --help lists them)"},
     {NULL, "ATTND_POOL__BLOCKS=many", NULL,
      "environment ATTND_POOL__BLOCKS=many: pool.blocks: wants a whole number, or one with KiB, MiB, "
      "GiB or TiB"},
