@@ -19,6 +19,8 @@ struct scanner {
     struct json_error *error;
 };
 
+enum { NUMBER_BYTES_MAX = 63 };
+
 static bool scan_value(struct scanner *s);
 
 static bool __attribute__((format(printf, 2, 3))) fail(struct scanner *s, const char *format, ...)
@@ -138,7 +140,7 @@ static bool scan_digits(struct scanner *s)
     return true;
 }
 
-static bool scan_number(struct scanner *s)
+static bool scan_number_parts(struct scanner *s)
 {
     if (peek(s) == '-')
         s->at++;
@@ -161,6 +163,18 @@ static bool scan_number(struct scanner *s)
         return scan_digits(s);
     }
     return true;
+}
+
+/* cJSON reads 63 characters of a number, and takes the rest for what follows it. */
+static bool scan_number(struct scanner *s)
+{
+    size_t start = s->at;
+    if (!scan_number_parts(s))
+        return false;
+    if (s->at - start <= NUMBER_BYTES_MAX)
+        return true;
+    s->at = start;
+    return fail(s, "a number of more than %d characters", NUMBER_BYTES_MAX);
 }
 
 static bool scan_word(struct scanner *s, const char *word)

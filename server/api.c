@@ -1,7 +1,6 @@
 /* api.c - see api.h. */
 #include "server/api.h"
 
-
 #include <cjson/cJSON.h>
 
 #include <math.h>

@@ -164,10 +164,11 @@ static double latest_fraction(const struct engine_stats *s, const struct render_
 }
 
 /* Name the state that an answer shows; true when the client has it already, and 304 is the answer. */
-static bool is_known(struct http_exchange *x, uint64_t epoch)
+static bool is_known(struct http_exchange *x, uint64_t epoch, uint64_t instance)
 {
-    char tag[32];
-    int n = snprintf(tag, sizeof tag, "W/\"%llu\"", (unsigned long long)epoch);
+    char tag[48];
+    int n =
+        snprintf(tag, sizeof tag, "W/\"%llx-%llu\"", (unsigned long long)instance, (unsigned long long)epoch);
     snprintf(x->extra, sizeof x->extra, "ETag: %s\r\n", tag);
     bool known = memmem(x->if_none_match.bytes, x->if_none_match.n, tag, (size_t)n) != NULL;
     x->http_status = known ? 304 : x->http_status;
@@ -179,7 +180,7 @@ static void render_stats(struct http_exchange *x, const struct request *request,
 {
     const struct engine_stats *s = &request->stats.all;
     struct json_writer *w = &x->reply;
-    if (is_known(x, s->epoch))
+    if (is_known(x, s->epoch, c->instance))
         return;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", s->epoch);
@@ -334,7 +335,8 @@ static bool read_fields(struct http_text text, struct request *request)
         if (field == BLOCK_FIELDS)
             return false;
         answer_of(request)->fields |= 1U << field;
-        word.n += comma != NULL;
+        if (comma && ++word.n == list.n) /* nothing follows */
+            return false;
     }
     return answer_of(request)->fields != 0;
 }

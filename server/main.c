@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 enum exit_code {
@@ -387,6 +388,8 @@ static enum exit_code serve(const struct config *config)
     struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime(), .drain = drain},
                        .progress_ns = uv_hrtime()};
     d.state.cookie = &d;
+    if (getrandom(&d.state.instance, sizeof d.state.instance, GRND_NONBLOCK) < 0)
+        d.state.instance = uv_hrtime();
     if (listen_address_parse(config->listen, &address, reason) != 0) {
         fprintf(stderr, "attnd: listen: %s\n", reason);
         return EXIT_CONFIGURATION;

@@ -75,7 +75,8 @@ static int read_tensor(const cJSON *item, struct safetensor *t, char *reason)
                     SAFETENSORS_NAME_BYTES - 1);
     strcpy(t->name, item->string);
     if (cJSON_GetArraySize(item) != 3 || !cJSON_IsString(dtype) || !cJSON_IsArray(shape) ||
-        cJSON_GetArraySize(offsets) != 2 || !json_is_integer(offsets->child, 0, INTEGER_MAX, &begin) ||
+        !cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
+        !json_is_integer(offsets->child, 0, INTEGER_MAX, &begin) ||
         !json_is_integer(offsets->child->next, begin, INTEGER_MAX, &end))
         return fail(reason, ATTND_MALFORMED, "tensor \"%s\" wants dtype, shape and two rising data_offsets",
                     t->name);

@@ -328,11 +328,13 @@ static int read_csv_line(struct http_exchange *x, struct trace_reader *t)
     bool is_date =
         sscanf(t->line, "%4d-%2d-%2d %2d:%2d:%lf,%8u,%8u%n", &date.tm_year, &date.tm_mon, &date.tm_mday,
                &date.tm_hour, &date.tm_min, &seconds, &prompt, &decode, &end) == 8 &&
-        t->line[end] == '\0';
+        (size_t)end == t->line_bytes;
     if (t->line_number == 1 && strncmp(t->line, "TIMESTAMP,", 10) == 0)
         return 0;
     if (!is_date || !(seconds >= 0 && seconds < 61) || prompt > TOKENS_MAX || decode > TOKENS_MAX ||
-        date.tm_year < 1970 || date.tm_year > 9999)
+        date.tm_year < 1970 || date.tm_year > 9999 || date.tm_mon < 1 || date.tm_mon > 12 ||
+        date.tm_mday < 1 || date.tm_mday > 31 || date.tm_hour < 0 || date.tm_hour > 23 || date.tm_min < 0 ||
+        date.tm_min > 59)
         return bad_line(x, t, ATTND_MALFORMED, "wants YYYY-MM-DD HH:MM:SS.FFF,ContextTokens,GeneratedTokens");
     date.tm_year -= 1900;
     date.tm_mon -= 1;
@@ -404,7 +406,8 @@ static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
 }
 
 /* The number behind "name=" in one parameter; false when it is another one or no number in the range. */
-static bool read_parameter(struct http_text text, const char *name, double min, double max, double *value)
+static bool read_parameter(struct http_text text, const char *name, bool whole, double min, double max,
+                           double *value)
 {
     char digits[32], *end;
     size_t n = strlen(name);
@@ -416,7 +419,7 @@ static bool read_parameter(struct http_text text, const char *name, double min, 
     if (strspn(digits, "0123456789.e-+") != text.n - n - 1)
         return false;
     *value = strtod(digits, &end);
-    return *end == '\0' && *value >= min && *value <= max;
+    return *end == '\0' && *value >= min && *value <= max && (!whole || *value == floor(*value));
 }
 
 static int read_query(struct http_exchange *x, struct options *o)
@@ -425,22 +428,24 @@ static int read_query(struct http_exchange *x, struct options *o)
     double seed = 1, verify = 0, count = WORKLOAD_REQUESTS_MAX, length = 0, at = 0, forks = 1;
     const struct {
         const char *name;
+        bool whole;
         double min, max, *value;
-    } known[] = {{"seed", 0, 0x1p53, &seed},
-                 {"verify", 0, WORKLOAD_VERIFY_MAX, &verify},
-                 {"count", 1, WORKLOAD_REQUESTS_MAX, &count},
-                 {"length_scale", 1e-6, SCALE_MAX, &s->length_scale},
-                 {"time_scale", 0, SCALE_MAX, &s->time_scale},
-                 {"prefix_fraction", 0, 1, &s->prefix_fraction},
-                 {"prefix_length", 1, TOKENS_MAX, &length},
-                 {"fork_fraction", 0, 1, &s->fork_fraction},
-                 {"fork_at", 1, TOKENS_MAX, &at},
-                 {"fork_count", 1, WORKLOAD_FORKS_MAX, &forks}};
+    } known[] = {{"seed", true, 0, 0x1p53 - 1, &seed},
+                 {"verify", true, 0, WORKLOAD_VERIFY_MAX, &verify},
+                 {"count", true, 1, WORKLOAD_REQUESTS_MAX, &count},
+                 {"length_scale", false, 1e-6, SCALE_MAX, &s->length_scale},
+                 {"time_scale", false, 0, SCALE_MAX, &s->time_scale},
+                 {"prefix_fraction", false, 0, 1, &s->prefix_fraction},
+                 {"prefix_length", true, 1, TOKENS_MAX, &length},
+                 {"fork_fraction", false, 0, 1, &s->fork_fraction},
+                 {"fork_at", true, 1, TOKENS_MAX, &at},
+                 {"fork_count", true, 1, WORKLOAD_FORKS_MAX, &forks}};
     struct http_text text;
     for (size_t place = 0; query_next(x->query, &place, &text);) {
         size_t i = 0;
-        while (i < sizeof known / sizeof known[0] &&
-               !read_parameter(text, known[i].name, known[i].min, known[i].max, known[i].value))
+        while (
+            i < sizeof known / sizeof known[0] &&
+            !read_parameter(text, known[i].name, known[i].whole, known[i].min, known[i].max, known[i].value))
             i++;
         if (i < sizeof known / sizeof known[0])
             continue;
@@ -449,10 +454,11 @@ static int read_query(struct http_exchange *x, struct options *o)
             o->attend_prompt = true;
         else if (!http_text_is(text, "prefill=append") &&
                  !(query_is(text, "sharing", &value) && read_sharing(value, &o->sharing)))
-            return query_refuse(x, text,
-                                "wants seed, verify, count, length_scale, time_scale, prefix_fraction, "
-                                "prefix_length, fork_fraction, fork_at or fork_count with a number, "
-                                "prefill=attend, or sharing=auto, on or off");
+            return query_refuse(
+                x, text,
+                "wants seed, verify, count, prefix_length, fork_at or fork_count with an "
+                "integer, length_scale, time_scale, prefix_fraction or fork_fraction with a number, "
+                "prefill=attend, or sharing=auto, on or off");
     }
     o->seed = (int64_t)seed;
     o->verify_rows = (int64_t)verify;

@@ -153,6 +153,7 @@ expect 'Link leads to the next page' '</v1/blocks?cursor=3&limit=3>; rel="next"'
     "$(curl -s -o /dev/null -D - "$URL/v1/blocks?limit=3" | tr -d '\r' | sed -n 's/^Link: //p')"
 tag=$(curl -s -o /dev/null -D - "$URL/stats" | tr -d '\r' | sed -n 's/^ETag: //p')
 expect 'nothing has changed: 304, and no body' '304 0' "$(curl -s -o /dev/null -w '%{http_code} %{size_download}' -H "If-None-Match: $tag" "$URL/stats")"
+expect 'and the tag names this start, not an epoch alone' true "$([[ $tag =~ ^W/\"[0-9a-f]+-[0-9]+\"$ ]] && echo true)"
 expect 'something has: 200' 200 "$(curl -s -X POST "$URL/v1/trim" >/dev/null; curl -s -o /dev/null -w '%{http_code}' -H "If-None-Match: $tag" "$URL/stats")"
 metrics=$(curl -s "$URL/metrics")
 expect 'metrics say the same as /stats' "$(stat '"\(.pool.free) \(.pool.held) \(.scheduler.steps) \(.counters.cow_copies)"')" \

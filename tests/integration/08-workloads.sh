@@ -134,6 +134,20 @@ LIST
 printf 'nonsense\n' >"$WORK/bad.csv"
 expect 'a line that is none' '400 line 1: wants YYYY-MM-DD HH:MM:SS.FFF,ContextTokens,GeneratedTokens' \
     "$(trace text/csv "$WORK/bad.csv" '' | jq -r '"\(.status) \(.detail)"')"
+while IFS='|' read -r name line; do
+    printf '%b\n' "$line" >"$WORK/bad.csv"
+    expect "$name" 400 "$(trace text/csv "$WORK/bad.csv" '' | jq .status)"
+done <<'LIST'
+a month of 99|2023-99-16 18:15:46.6,374,44
+a day of 0|2023-11-00 18:15:46.6,374,44
+an hour of 24|2023-11-16 24:15:46.6,374,44
+bytes behind a NUL|2023-11-16 18:15:46.6,374,44\0nonsense
+LIST
+printf 'TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6,374,44\r\n' >"$WORK/dos.csv"
+expect 'lines that end as those of Windows' 1 "$(trace text/csv "$WORK/dos.csv" '' | jq .requests)"
+for parameter in seed=0.5 count=1.5 verify=1e-1 fork_at=2.5; do
+    expect "a fraction where a whole number is wanted ($parameter)" 422 "$(trace text/csv "$WORK/azure.csv" "$parameter" | jq .status)"
+done
 printf '{"timestamp": 0}\n{"timestamp": -1, "input_length": 3}\n' >"$WORK/bad.jsonl"
 expect 'a line without tokens' '422 line 1: a request has neither a prompt nor tokens to decode' \
     "$(trace application/x-ndjson "$WORK/bad.jsonl" '' | jq -r '"\(.status) \(.detail)"')"

@@ -98,6 +98,7 @@ expect 'columns' '{"block":[0,1],"fill":[4,2],"next":2}' \
 expect 'only held ones' '[0,1]' "$(curl -s "$URL/v1/blocks?state=held&format=columns" | jq -c .block)"
 expect 'Link keeps the question' '</v1/blocks?cursor=3&limit=1&state=free&fields=block&format=columns>; rel="next"' \
     "$(curl -s -o /dev/null -w '%header{link}' "$URL/v1/blocks?state=free&fields=block&format=columns&limit=1")"
+expect 'a list of fields that does not end' 422 "$(curl -s "$URL/v1/blocks?fields=block," | jq .status)"
 expect 'an unknown field' 422 "$(curl -s "$URL/v1/blocks?fields=color" | jq .status)"
 expect 'sequences by state' '[[8],[]]' \
     "$(for state in idle queued; do curl -s "$URL/v1/sequences?state=$state" | jq -c '[.items[].id]'; done | jq -sc .)"

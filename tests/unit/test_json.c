@@ -21,6 +21,7 @@ static const char *const good[] = {
     "true",
     "[[[[]]]]",
     "1e308",
+    "100000000000000000000000000000000000000000000000000000000000000", /* 63 characters */
 };
 
 /* Each with the offset at which it goes wrong. Most of these cJSON alone would take. */
@@ -53,6 +54,7 @@ static const struct {
     {"NaN", 0},
     {"[", 1},
     {"\v1", 0},
+    {"[1000000000000000000000000000000000000000000000000000000000000000]", 1},
 };
 
 START_TEST(accepts_json)

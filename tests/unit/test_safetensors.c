@@ -74,6 +74,7 @@ static const struct {
     {"{\"a\":{\"dtype\":\"I32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, 0, ATTND_INVALID},
     {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, 0, ATTND_MALFORMED},
     {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":{\"x\":0,\"y\":4}}}", 4, 0, ATTND_MALFORMED},
     {"{\"a\":{\"dtype\":\"F4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 0, ATTND_INVALID},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, 0, ATTND_INVALID},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, 0, ATTND_MALFORMED},
