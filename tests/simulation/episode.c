@@ -8,7 +8,6 @@
  * looks at the clock, which it does before each request that no step computes. */
 #include "tests/simulation/episode.h"
 
-#include "config/log.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/scarce_memory.h"
 #include "tests/simulation/symbolic_backend.h"
@@ -419,7 +418,6 @@ bool episode_run(uint64_t seed, uint64_t actions)
     episode.random = sim_mix(seed);
     episode.spins = 0;
     episode.in_turn = false;
-    log_init(LOG_ERROR); /* the history says more */
     memset(symbolic_meters, 0, sizeof symbolic_meters);
     watch_begin();
     if (setjmp(sim.failed))
