@@ -27,6 +27,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -51,7 +52,8 @@ enum {
     TICK_MS = 500,                     /* how exactly timeouts are kept */
     BODY_BYTES_PER_S_MIN = 256 * 1024, /* slower clients would keep memory from others */
     URL_BYTES_MAX = 160,
-    PHRASE_BYTES = 48
+    PHRASE_BYTES = 48,
+    TLS_HANDSHAKE = 0x16 /* the first byte of a connection (RFC 8446, 5.1) */
 };
 
 enum phase {
@@ -777,9 +779,21 @@ static void send_continue(struct connection *c)
         close_connection(c);
 }
 
+/* A client that speaks TLS begins with a handshake, and would wait for ours. */
+static void refuse_tls(struct connection *c)
+{
+    start_request(c);
+    begin_exchange(c);
+    refuse(c, ATTND_MALFORMED, "this is TLS, and http:// is served here: put a proxy in front for https://");
+}
+
 /* Do what can be done with the input that is there. */
 static void process(struct connection *c)
 {
+    if (c->phase == PHASE_HEAD && c->input_bytes && c->input[0] == TLS_HANDSHAKE) {
+        refuse_tls(c);
+        return;
+    }
     if (c->phase == PHASE_HEAD) {
         size_t n = http_head_length(c->input, c->input_bytes);
         if (n == 0 && c->input_bytes <= HTTP_HEAD_BYTES_MAX)
@@ -982,13 +996,24 @@ static void remove_stale_socket(const char *path)
     close(fd);
 }
 
+/* Whether the folder of a socket is there: libuv says EACCES where it is not. */
+static bool has_folder(const char *path)
+{
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path)
+        return true;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return access(folder, F_OK) == 0 || errno != ENOENT;
+}
+
 static int listen_unix(struct http_server *server)
 {
     const char *path = server->address.path;
     uv_pipe_init(server->loop, &server->listener.pipe, 0);
     remove_stale_socket(path);
     snprintf(server->url, sizeof server->url, "unix:%s", path);
-    return uv_pipe_bind(&server->listener.pipe, path);
+    return has_folder(path) ? uv_pipe_bind(&server->listener.pipe, path) : UV_ENOENT;
 }
 
 static int listen_tcp(struct http_server *server)

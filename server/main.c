@@ -10,6 +10,7 @@
 #include <uv.h>
 
 #include <assert.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,9 +47,11 @@ struct options {
     char backend[64]; /* --backend, as the --set that it stands for */
 };
 
+enum { SIGNALS = 5 };
+
 struct daemon {
     uv_loop_t loop;
-    uv_signal_t signals[2];
+    uv_signal_t signals[SIGNALS];
     struct http_server *server;
     struct daemon_state state;
     uv_timer_t drain_deadline;
@@ -205,6 +208,10 @@ static void drain(uint32_t deadline_s, void *cookie)
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
+    if (number != SIGTERM && number != SIGINT) {
+        log_line(LOG_INFO, "signal %d: there is nothing to reload", number);
+        return;
+    }
     if (d->starting) { /* nobody is served yet; files of the kernel cache are renamed when whole */
         log_line(LOG_INFO, "signal %d while starting: stopped", number);
         _exit(EXIT_OK);
@@ -219,9 +226,9 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static void watch_signals(struct daemon *d)
 {
-    static const int numbers[2] = {SIGTERM, SIGINT};
+    static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
     signal(SIGPIPE, SIG_IGN);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < SIGNALS; i++) {
         uv_signal_init(&d->loop, &d->signals[i]);
         d->signals[i].data = d;
         uv_signal_start(&d->signals[i], on_signal, numbers[i]);
@@ -232,7 +239,7 @@ static void watch_signals(struct daemon *d)
 /* Close what still lives on the loop, and the loop. */
 static void close_loop(struct daemon *d)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < SIGNALS; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->completed, NULL);
     uv_close((uv_handle_t *)&d->drain_deadline, NULL);
@@ -488,9 +495,21 @@ static enum exit_code run(const struct options *options)
     return code;
 }
 
+/* What was closed when we were started is /dev/null: else a socket would take its number, and get our log. */
+static void open_standard_files(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
     struct options options;
+    open_standard_files();
     if (!parse_options(argc, argv, &options))
         return EXIT_USAGE;
     if (options.action == ACTION_HELP) {

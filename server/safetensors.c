@@ -132,11 +132,12 @@ int safetensors_parse(const void *body, size_t n, struct safetensors *tensors,
         return fail(reason, ATTND_MALFORMED, "%zu bytes are too short for safetensors", n);
     for (int i = 7; i >= 0; i--)
         header = header << 8 | bytes[i];
+    if (header > n - 8)
+        return fail(reason, ATTND_MALFORMED,
+                    "no safetensors: the first 8 bytes announce a header of %llu bytes, and %zu follow",
+                    (unsigned long long)header, n - 8);
     if (header > SAFETENSORS_HEADER_BYTES_MAX)
         return fail(reason, ATTND_INVALID, "a header of more than %d bytes", SAFETENSORS_HEADER_BYTES_MAX);
-    if (header > n - 8)
-        return fail(reason, ATTND_MALFORMED, "the header has %llu bytes, the body %zu",
-                    (unsigned long long)header, n);
     if (json_parse((const char *)bytes + 8, header, &tree, &wrong) != 0)
         return fail(reason, ATTND_MALFORMED, "header, byte %zu: %s", wrong.offset, wrong.reason);
     int rc = read_header(tree, tensors, reason);

@@ -30,6 +30,13 @@ expect 'HEAD has no body' '200 0' "$(curl -s -I -o /dev/null -w '%{http_code} %{
 expect 'another Host (DNS rebinding)' 403 "$(curl -s -o /dev/null -w '%{http_code}' -H 'Host: evil.example' "$URL/livez")"
 expect 'a foreign Origin' 403 "$(curl -s -o /dev/null -w '%{http_code}' -H 'Origin: https://evil.example' "$URL/livez")"
 
+has_ignored() { [ "$(grep -c 'there is nothing to reload' "$WORK/log")" = "$1" ]; }
+seen=0
+for signal in HUP USR1 USR2; do
+    kill -$signal "$DAEMON"
+    eventually has_ignored $((++seen))
+done
+expect 'signals that ask to reload do not end it' '{"status":"live"}' "$(curl -s "$URL/livez")"
 stop_daemon
 expect 'SIGTERM ends it with 0' 0 $?
 
@@ -45,9 +52,21 @@ kill -9 "$DAEMON"
 wait "$DAEMON" 2>/dev/null
 start_socket
 expect 'a unix socket serves' '{"status":"live"}' "$(curl -s --unix-socket "$WORK/s" http://attnd/livez)"
+expect 'nor one in a folder that is not there, which it says' "attnd: cannot listen on unix:$WORK/none/s: no such file or directory (set listen=...)" \
+    "$("$ATTND" --set "listen=unix:$WORK/none/s" 2>&1 | tail -n 1)"
 expect 'a second daemon on it cannot' 69 "$("$ATTND" --set "listen=unix:$WORK/s" 2>/dev/null; echo $?)"
 stop_daemon
 expect 'the socket is gone after a clean end' no "$([ -e "$WORK/s" ] && echo yes || echo no)"
+
+# Without the standard files: nothing that is opened takes their numbers.
+is_there() { curl -s --unix-socket "$WORK/s" http://attnd/livez >/dev/null; }
+"$ATTND" --set "listen=unix:$WORK/s" 0<&- 1>&- 2>&- &
+DAEMON=$!
+eventually is_there
+expect 'a daemon whose standard files are closed serves' '{"status":"live"}' "$(curl -s --unix-socket "$WORK/s" http://attnd/livez)"
+expect 'they are /dev/null' '/dev/null /dev/null /dev/null' "$(readlink "/proc/$DAEMON/fd/0" "/proc/$DAEMON/fd/1" "/proc/$DAEMON/fd/2" | paste -sd' ')"
+stop_daemon
+expect 'and it ends cleanly' 0 $?
 
 # It cannot start: exit code and message.
 start_daemon --set limits.header_timeout_s=3600

@@ -45,6 +45,7 @@ a chunk size that a bare LF ends|400|POST /livez HTTP/1.1\r\n${host}Transfer-Enc
 RTSP|400|GET /livez RTSP/1.0\r\n${host}\r\n
 RTSP, with a method of its own|400|DESCRIBE /livez RTSP/1.0\r\n${host}\r\n
 ICE|400|SOURCE /livez ICE/1.0\r\n${host}\r\n
+TLS|400|\026\003\001\002\000\001
 HTTP/0.9|400|GET /livez\r\n\r\n
 two Origins|400|GET /livez HTTP/1.1\r\n${host}Origin: http://evil.example\r\nOrigin: http://localhost\r\n\r\n
 a foreign Origin|403|GET /livez HTTP/1.1\r\n${host}Origin: http://evil.example\r\n\r\n

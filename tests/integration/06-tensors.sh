@@ -70,6 +70,10 @@ expect 'not safetensors' '400 3 bytes are too short for safetensors' "$(printf a
 expect 'an unknown parameter' 422 "$(tensors sequences I64 1 1 q BF16 1,1,8 $zero | post '/v1/attend?layer=1' | jq .status)"
 expect 'JSON over 64 KiB' 413 "$(head -c 70000 /dev/zero | tr '\0' ' ' | curl -s -o /dev/null -w '%{http_code}' --json @- "$URL/v1/attend")"
 expect 'nothing has changed' 202 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
+expect 'bytes that are no safetensors' '400 no safetensors: the first 8 bytes announce a header of 7310308002159816558 bytes, and 4 follow' \
+    "$(printf 'nonsense, no' | post /v1/append | jq -r '"\(.status) \(.detail)"')"
+expect 'a header that is too long' '422 a header of more than 65536 bytes' \
+    "$(perl -e 'print pack("Q<", 70000), " " x 70000' | post /v1/append | jq -r '"\(.status) \(.detail)"')"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 finish

@@ -85,8 +85,8 @@ static const struct {
     /* headers that are not what their length says */
     {"{}", 0, 1, ATTND_MALFORMED},
     {"{}", 0, -1, ATTND_MALFORMED},
-    {"{}", 0, 70000, ATTND_INVALID},
-    {"{}", 0, -3, ATTND_INVALID}, /* 2^64 - 1 */
+    {"{}", 0, 70000, ATTND_MALFORMED},
+    {"{}", 0, -3, ATTND_MALFORMED}, /* 2^64 - 1 */
     {"\xff", 0, 0, ATTND_MALFORMED},
     {"{", 0, 0, ATTND_MALFORMED},
     {"[]", 0, 0, ATTND_MALFORMED},
