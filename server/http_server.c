@@ -718,7 +718,7 @@ static void refuse_syntax(struct connection *c, enum llhttp_errno error)
 static bool feed(struct connection *c, const char *bytes, size_t n, size_t *used)
 {
     enum llhttp_errno error = llhttp_execute(&c->parser, bytes, n);
-    char before = n > 1 ? bytes[n - 2] : c->fed;
+    char before = c->fed; /* the first of them, and below the last one used */
     *used = n;
     c->fed = n ? bytes[n - 1] : c->fed;
     if (error == HPE_OK)

@@ -91,6 +91,11 @@ expect 'more than 64 headers' 431 "$(raw "GET / HTTP/1.1\r\n$host$many\r\n")"
 expect 'chunked body, then another request' '405 200' \
     "$(raw "POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\nGET /livez HTTP/1.1\r\n$host\r\n")"
 
+expect 'also when its last byte comes with the next request' '405 200' \
+    "$(raw 'POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r' '\nGET /li' "vez HTTP/1.1\r\n$host\r\n")"
+expect 'a bare LF that ends it alone' 400 \
+    "$(raw "POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n0\r\n" '\n')"
+
 # Connections beyond the limit are told so.
 is_served() { [ "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez")" = 200 ]; }
 exec 4<>"/dev/tcp/127.0.0.1/$PORT" 5<>"/dev/tcp/127.0.0.1/$PORT" 6<>"/dev/tcp/127.0.0.1/$PORT" 7<>"/dev/tcp/127.0.0.1/$PORT"
