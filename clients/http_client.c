@@ -111,6 +111,18 @@ static struct http_reply no_reply(struct http_client *c, const char *what, const
     return (struct http_reply){0, c->text, (size_t)n};
 }
 
+/* What could not be reached. libcurl says "localhost port 80" of a unix socket. */
+static struct http_reply not_reached(struct http_client *c, const char *url, CURLcode rc)
+{
+    char what[URL_BYTES];
+    long error = 0;
+    if (rc != CURLE_COULDNT_CONNECT || !c->socket[0])
+        return no_reply(c, url, c->error[0] ? c->error : curl_easy_strerror(rc));
+    curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &error);
+    snprintf(what, sizeof what, "unix:%s", c->socket);
+    return no_reply(c, what, error ? strerror((int)error) : "no daemon answers there");
+}
+
 struct http_reply http_client_send(struct http_client *c, const struct http_request *request)
 {
     char url[URL_BYTES];
@@ -147,7 +159,7 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     if (file)
         fclose(file);
     if (rc != CURLE_OK)
-        return no_reply(c, url, c->error[0] ? c->error : curl_easy_strerror(rc));
+        return not_reached(c, url, rc);
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &reply.status);
     reply.text = c->text;
     reply.bytes = c->bytes;

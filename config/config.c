@@ -58,6 +58,9 @@ const char *const config_sharing_names[] = {"auto", "on", "off", NULL};
 
 #define AT(member) offsetof(struct config, member)
 
+/* What q and o may be: the first of enum dtype. */
+static const char *const query_dtype_names[] = {"f32", "f16", "bf16", NULL};
+
 /* clang-format off */
 static const struct key keys[] = {
     {"listen", KIND_STRING, AT(listen), 0, 0, "\"127.0.0.1:8400\"", NULL,
@@ -78,7 +81,7 @@ static const struct key keys[] = {
     {"geometry.kv_heads", KIND_U32, AT(geometry.kv_heads), 1, KV_HEADS_MAX, "2", NULL, "key and value heads"},
     {"geometry.head_dim", KIND_U32, AT(geometry.head_dim), 1, HEAD_DIM_MAX, "64", NULL, "elements of a head; a multiple of 8"},
     {"geometry.block_size", KIND_U32, AT(geometry.block_size), 1, BLOCK_SIZE_MAX, "16", NULL, "token slots of a block"},
-    {"geometry.dtype", KIND_ENUM, AT(geometry.dtype), 0, 0, "\"bf16\"", dtype_names, "of q and o: f32, f16, bf16"},
+    {"geometry.dtype", KIND_ENUM, AT(geometry.dtype), 0, 0, "\"bf16\"", query_dtype_names, "of q and o: f32, f16, bf16"},
     {"geometry.kv_dtype", KIND_ENUM, AT(geometry.kv_dtype), 0, 0, "\"bf16\"", dtype_names, "of stored k and v"},
     {"geometry.layout", KIND_ENUM, AT(geometry.layout), 0, 0, "\"hnd\"", layout_names, "of a block in memory"},
     {"geometry.scale", KIND_F32, AT(geometry.scale), 0, 1e6, "0", NULL, "of q.k; 0: 1 / sqrt(head_dim)"},

@@ -27,9 +27,18 @@ enum route_body {
     BODY_TRACE    /* likewise, or a trace, which is read as it comes */
 };
 
+/* What it may answer with; errors are always application/problem+json. */
+enum route_type {
+    TYPE_JSON = 1,
+    TYPE_TEXT = 2,    /* text/plain */
+    TYPE_TENSORS = 4, /* safetensors */
+    TYPE_LINES = 8    /* application/x-ndjson */
+};
+
 struct route {
     enum http_method method;
     enum route_body body;
+    unsigned types;      /* enum route_type */
     const char *path;    /* "{id}" stands for a number; NULL: the end of a list */
     route_answer answer; /* or, when NULL: */
     enum request_kind kind;
@@ -42,13 +51,15 @@ extern const struct route api_admin[], api_attention[], api_leases[], api_observ
     api_workloads[];
 
 /* Of a route that answers by itself; of one that asks the engine. */
-#define ANSWER(method, path, answer)                                                                         \
+#define ANSWER(method, path, types, answer)                                                                  \
     {                                                                                                        \
-        HTTP_METHOD_##method, BODY_SMALL, path, answer, 0, NULL, NULL, 0                                     \
+        HTTP_METHOD_##method, BODY_SMALL, types, path, answer, 0, NULL, NULL, 0                              \
     }
 #define ASK(method, path, kind, body, parse, render, status)                                                 \
+    ASK_TYPES(method, path, kind, body, TYPE_JSON, parse, render, status)
+#define ASK_TYPES(method, path, kind, body, types, parse, render, status)                                    \
     {                                                                                                        \
-        HTTP_METHOD_##method, BODY_##body, path, NULL, REQUEST_##kind, parse, render, status                 \
+        HTTP_METHOD_##method, BODY_##body, types, path, NULL, REQUEST_##kind, parse, render, status          \
     }
 
 /* What answers show beside the request's own figures. */

@@ -78,7 +78,7 @@ const struct route api_admin[] = {
     ASK(POST, "/v1/audit", AUDIT, SMALL, api_parse_nothing, render_audit, 200),
     ASK(POST, "/v1/trim", TRIM, SMALL, api_parse_nothing, render_trim, 200),
     ASK(POST, "/v1/selftest", SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200),
-    ANSWER(POST, "/v1/drain", post_drain),
+    ANSWER(POST, "/v1/drain", TYPE_JSON, post_drain),
     ASK(PUT, "/v1/parameters", PARAMETERS, TENSORS, tensor_parse_parameters, NULL, 204),
     {0},
 };

@@ -560,8 +560,9 @@ static void render_merge(struct http_exchange *x, const struct request *request,
 
 const struct route api_attention[] = {
     ASK(POST, "/v1/append", APPEND, TENSORS, parse_append, render_append, 200),
-    ASK(POST, "/v1/attend", ATTEND, TENSORS, parse_attend, render_attend, 200),
-    ASK(POST, "/v1/paged", PAGED, TENSORS, parse_paged, render_paged, 200),
-    ASK(POST, "/v1/merge", MERGE, TENSORS, parse_merge, render_merge, 200),
+    ASK_TYPES(POST, "/v1/attend", ATTEND, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_attend, render_attend,
+              200),
+    ASK_TYPES(POST, "/v1/paged", PAGED, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_paged, render_paged, 200),
+    ASK_TYPES(POST, "/v1/merge", MERGE, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_merge, render_merge, 200),
     {0},
 };

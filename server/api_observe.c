@@ -446,11 +446,11 @@ static void render_pool(struct http_exchange *x, const struct request *request,
 }
 
 const struct route api_observe[] = {
-    ANSWER(GET, "/livez", get_livez),
-    ANSWER(GET, "/readyz", get_readyz),
-    ANSWER(GET, "/v1/info", get_info),
+    ANSWER(GET, "/livez", 0, get_livez),
+    ANSWER(GET, "/readyz", 0, get_readyz),
+    ANSWER(GET, "/v1/info", TYPE_JSON, get_info),
     ASK(GET, "/stats", STATS, SMALL, api_parse_page, render_stats, 200),
-    ASK(GET, "/metrics", STATS, SMALL, parse_metrics, render_metrics, 200),
+    ASK_TYPES(GET, "/metrics", STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200),
     ASK(GET, "/v1/blocks", POOL, SMALL, parse_pool, render_pool, 200),
     {0},
 };

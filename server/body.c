@@ -89,6 +89,40 @@ bool body_is_type(struct http_text type, const char *name)
            (type.n == n || type.bytes[n] == ';' || type.bytes[n] == ' ');
 }
 
+/* Whether one element of an Accept header, "type/subtype;q=0.5", takes `type`. */
+static bool element_accepts(const char *element, size_t n, const char *type)
+{
+    const char *slash = strchr(type, '/');
+    size_t front = (size_t)(slash - type) + 1, name = 0, q;
+    while (n && (*element == ' ' || *element == '\t')) {
+        element++;
+        n--;
+    }
+    while (name < n && !strchr("; \t", element[name]))
+        name++;
+    bool named = name == strlen(type) && strncasecmp(element, type, name) == 0;
+    bool ranged =
+        name > 2 && element[name - 1] == '*' &&
+        ((name == 3 && element[0] == '*') || (name == front + 1 && strncasecmp(element, type, front) == 0));
+    for (q = name; q + 2 < n && strncasecmp(element + q, "q=0", 3) != 0; q++)
+        ;
+    bool refused = q + 2 < n;
+    for (q += 3; refused && q < n && element[q] != ',' && element[q] != ';'; q++)
+        refused = !(element[q] >= '1' && element[q] <= '9');
+    return (named || ranged) && !refused;
+}
+
+bool accepts(struct http_text accept, const char *type)
+{
+    bool takes = accept.n == 0;
+    for (size_t at = 0, n; !takes && at < accept.n; at += n + 1) {
+        const char *comma = memchr(accept.bytes + at, ',', accept.n - at);
+        n = comma ? (size_t)(comma - accept.bytes) - at : accept.n - at;
+        takes = element_accepts(accept.bytes + at, n, type);
+    }
+    return takes;
+}
+
 int body_open(struct http_exchange *x, const char *const *names, cJSON **tree)
 {
     struct json_error wrong;

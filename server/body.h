@@ -30,6 +30,10 @@ int body_none(struct http_exchange *x);
 /* Whether a media type, its parameters aside, is `name`. */
 bool body_is_type(struct http_text type, const char *name);
 
+/* accepts: whether an Accept header takes `type`, by its name or by a range, and with a q above 0;
+ * an empty one takes everything (RFC 9110, 12.5.1). */
+bool accepts(struct http_text accept, const char *type);
+
 /* body_no_room: staging memory for the body, or for its answer, is all in use. */
 int body_no_room(struct http_exchange *x);
 

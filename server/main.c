@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum exit_code {
@@ -72,6 +73,7 @@ struct daemon {
 enum {
     FAILURE_DRAIN_S = 5, /* for the answers that say so, when the backend has failed */
     WATCHES = 20,        /* looks at a call of the driver before it has taken too long */
+    OTHER_FILES = 64,    /* beside connections: refusals, the loop's, a GPU's, libraries' */
     END_TIMEOUTS = 4     /* for the end: two steps in flight, one more, closing the device */
 };
 
@@ -388,6 +390,22 @@ static enum exit_code start_engine(struct daemon *d)
     return d->start_code;
 }
 
+/* A connection is an open file: have room for all, or say that there is none. */
+static void raise_file_limit(uint32_t connections)
+{
+    struct rlimit limit;
+    rlim_t wanted = (rlim_t)connections + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+        log_line(LOG_WARNING,
+                 "limits.connections (%u) want %llu open files, and %llu are allowed (ulimit -n): clients "
+                 "beyond that are not "
+                 "answered",
+                 connections, (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
+}
+
 static enum exit_code serve(const struct config *config)
 {
     struct listen_address address;
@@ -401,6 +419,7 @@ static enum exit_code serve(const struct config *config)
         fprintf(stderr, "attnd: listen: %s\n", reason);
         return EXIT_CONFIGURATION;
     }
+    raise_file_limit(config->limits.connections);
     uv_loop_init(&d.loop);
     watch_signals(&d);
     uv_async_init(&d.loop, &d.completed, on_completed);

@@ -85,6 +85,33 @@ static void refuse_path(struct http_exchange *x, unsigned allowed)
                      x->path.bytes);
 }
 
+/* Whether the client takes what the route may answer with; otherwise the answer is a problem. */
+static bool is_acceptable(struct http_exchange *x, const struct route *route)
+{
+    static const struct {
+        unsigned types;
+        const char *name;
+    } all[] = {{TYPE_JSON, "application/json"},
+               {TYPE_TEXT, "text/plain"},
+               {TYPE_TENSORS, "application/x-safetensors"},
+               {TYPE_TENSORS, "application/octet-stream"},
+               {TYPE_LINES, "application/x-ndjson"},
+               {TYPE_LINES, "text/event-stream"}}; /* which is refused by name: accepts_lines() */
+    const char *served = NULL;
+    if (route->types == 0)
+        return true;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!(route->types & all[i].types))
+            continue;
+        if (accepts(x->accept, all[i].name))
+            return true;
+        served = served ? served : all[i].name;
+    }
+    http_problem(x, ATTND_NOT_ACCEPTABLE, "Accept is \"%.*s\", and this path answers with %s",
+                 (int)(x->accept.n < 100 ? x->accept.n : 100), x->accept.bytes, served);
+    return false;
+}
+
 static void release_request(struct daemon_state *daemon, struct request *request)
 {
     daemon->streams -= answer_of(request)->streams;
@@ -169,6 +196,8 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
     unsigned allowed = 0;
     uint64_t id = 0;
     const struct route *route = find_route(x, &id, &allowed);
+    if (route && !is_acceptable(x, route))
+        return;
     if (route && !route->answer)
         start_request(x, daemon, route, id);
     else if (route && (route->method != HTTP_METHOD_GET || api_parse_nothing(x, NULL, NULL) == 0))

@@ -68,6 +68,22 @@ expect 'they are /dev/null' '/dev/null /dev/null /dev/null' "$(readlink "/proc/$
 stop_daemon
 expect 'and it ends cleanly' 0 $?
 
+# Open files: as many as connections want, or a word about it.
+files() { awk '/open files/ { print $4 }' "/proc/$DAEMON/limits"; }
+soft=$(ulimit -Sn)
+ulimit -Sn 100
+start_daemon --set limits.connections=200
+expect 'the limit of open files is raised' 264 "$(files)"
+stop_daemon
+ulimit -Sn "$soft"
+(
+    ulimit -n 100
+    start_daemon --set limits.connections=200
+    grep -c 'want 264 open files, and 100 are allowed' "$WORK/log" >"$WORK/said"
+    stop_daemon
+)
+expect 'or its shortage is said' 1 "$(cat "$WORK/said")"
+
 # It cannot start: exit code and message.
 start_daemon --set limits.header_timeout_s=3600
 expect 'address in use' "attnd: cannot listen on 127.0.0.1:$PORT: address already in use (set listen=...)" \

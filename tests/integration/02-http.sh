@@ -77,6 +77,22 @@ expect 'but not where nobody takes one' '405 404' \
 phrase() { curl -s -o /dev/null -D - "$@" | tr -d '\r' | sed -n '1s/^HTTP.1.1 //p'; }
 expect 'the phrases are those of the standard' '200 OK, 404 Not Found, 405 Method Not Allowed' \
     "$(phrase "$URL/livez"), $(phrase "$URL/x"), $(phrase -X DELETE "$URL/livez")"
+while IFS='|' read -r want path accept; do
+    expect "Accept: $accept, of $path" "$want" "$(curl -s -o /dev/null -w '%{http_code}' -H "Accept: $accept" "$URL$path")"
+done <<'LIST'
+406|/v1/info|text/html
+200|/v1/info|text/html, */*;q=0.1
+200|/v1/info|text/html,Application/JSON;q=0.5
+200|/v1/info|application/*
+406|/v1/info|application/json;q=0
+406|/v1/info|application/json;q=0.000, text/*
+406|/v1/info|application/jso
+200|/metrics|text/*
+406|/metrics|application/json
+200|/livez|text/html
+LIST
+expect 'what is served is named' 'Accept is "text/html", and this path answers with application/json' \
+    "$(curl -s -H 'Accept: text/html' "$URL/v1/info" | jq -r .detail)"
 expect 'a body of tensors that is too large is told the limit' "bytes; a body has at most 67108864" \
     "$(curl -s -H 'Content-Type: application/x-safetensors' -H 'Content-Length: 67108865' --data-binary x "$URL/v1/append" |
         jq -r .detail | cut -d' ' -f2-)"

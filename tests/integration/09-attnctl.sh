@@ -35,6 +35,8 @@ expect 'a command that is not there' 2 $?
 
 expect 'a map of the pool' 300 "$(ctl blocks | sed -n 's/^ *[0-9]*  //p' | tr -d '\n' | wc -c)"
 expect 'audit' 'ok, 8 invariants' "$(ctl audit | sed 's/ *audit *//')"
+ATTNCTL_URL=unix:$WORK/none ctl stats
+expect 'a socket that is not there is named' "69 attnctl: unix:$WORK/none: No such file or directory" "$? $(cat "$WORK/err")"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 ctl stats

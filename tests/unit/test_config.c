@@ -68,11 +68,9 @@ static const struct {
      "environment ATTND_POOL__BLOCKS=many: pool.blocks: wants a whole number, or one with KiB, MiB, "
      "GiB or TiB"},
     {NULL, NULL, "geometry.dtype=f64",
-     "--set geometry.dtype=f64: geometry.dtype: wants one of \"f32\" \"f16\" \"bf16\" \"e4m3\" "
-     "\"e5m2\""},
+     "--set geometry.dtype=f64: geometry.dtype: wants one of \"f32\" \"f16\" \"bf16\""},
     {NULL, NULL, "geometry.dtype=e4m3",
-     "--set geometry.dtype=e4m3: geometry.dtype: q and o can be f32, f16 or bf16, not e4m3 (kv_dtype "
-     "can)"},
+     "--set geometry.dtype=e4m3: geometry.dtype: wants one of \"f32\" \"f16\" \"bf16\""},
     {NULL, NULL, "geometry.head_dim=12",
      "--set geometry.head_dim=12: geometry.head_dim: 12 is not a multiple of 8"},
     {NULL, NULL, "geometry.k_scale=2",
