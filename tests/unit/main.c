@@ -1,4 +1,5 @@
 /* main.c - run the unit tests. CK_RUN_CASE=json runs one case, CK_FORK=no runs them in this process. */
+#include "config/log.h"
 #include "tests/unit/suites.h"
 
 #include <stdlib.h>
@@ -13,6 +14,7 @@ static void add_case(Suite *suite, TCase *tc)
 
 int main(void)
 {
+    log_init(LOG_ERROR); /* what is refused on purpose is no news */
     Suite *suite = suite_create("attnd");
 #define XX(name) add_case(suite, name##_case());
     SUITES(XX)
