@@ -428,7 +428,8 @@ static int apply_environment(struct config *c, char *const *environment, char er
             continue;
         const char *name = *environment + sizeof prefix - 1;
         const struct key *key = key_of_variable(name, (size_t)(equals - name));
-        if (!key && !strstr(name, "__")) { /* Kubernetes sets ATTND_PORT for a service named attnd */
+        if (!key && !memmem(name, (size_t)(equals - name), "__",
+                            2)) { /* Kubernetes sets ATTND_PORT for a service named attnd */
             log_line(LOG_WARNING, "environment %.*s: no key of attnd (attnd --help lists them); ignored",
                      (int)(equals - *environment), *environment);
             continue;
