@@ -454,12 +454,12 @@ static void lower_cursors(struct block_tables *t, uint32_t row, uint32_t length)
     uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
     for (uint32_t layer = 0; r->cursor_min != r->cursor_max && layer < t->o.layers; layer++)
         cursors[layer] = smaller(cursors[layer], length);
-    uint32_t from = r->cursor_max;
+    uint32_t from = r->cursor_max, first = length / t->o.block_size, end = blocks_for(t, from);
     t->counts.tokens_logical -= from - length;
     move_partial(t, row, from, length);
-    begin_change_of_slots(t, row, length, from);
+    begin_change(t, row, first, end);
     r->cursor_max = length;
-    end_change_of_slots(t, row, length, from);
+    end_change(t, row, first, end);
     r->cursor_min = smaller(r->cursor_min, length);
     if (length % t->o.block_size)
         lower_fill(t, row, length / t->o.block_size);
@@ -648,10 +648,10 @@ static void note_fill(struct block_tables *t, uint32_t row, uint32_t first, uint
  * the 20 of a decode step that stays within its block. */
 __attribute__((noinline)) static void enter_block(struct block_tables *t, uint32_t row, uint32_t to)
 {
-    uint32_t from = t->rows[row].cursor_max;
-    begin_change_of_slots(t, row, from, to);
+    uint32_t from = t->rows[row].cursor_max, first = from / t->o.block_size, end = blocks_for(t, to);
+    begin_change(t, row, first, end);
     t->rows[row].cursor_max = to;
-    end_change_of_slots(t, row, from, to);
+    end_change(t, row, first, end);
     note_fill(t, row, from, to);
     move_partial(t, row, from, to);
 }

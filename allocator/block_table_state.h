@@ -123,18 +123,4 @@ static inline void end_change(struct block_tables *t, uint32_t row, uint32_t fir
         block_audit_count(t, row, first, end, 1);
 }
 
-/* The same for the entries of the slots [first, end). Without an audit they are not divided: a decode step
- * of a row takes 20 ns. */
-static inline void begin_change_of_slots(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
-{
-    if (t->audit.phase != AUDIT_NONE)
-        block_audit_count(t, row, first / t->o.block_size, blocks_for(t, end), UINT32_MAX);
-}
-
-static inline void end_change_of_slots(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
-{
-    if (t->audit.phase != AUDIT_NONE)
-        block_audit_count(t, row, first / t->o.block_size, blocks_for(t, end), 1);
-}
-
 #endif
