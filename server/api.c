@@ -151,6 +151,14 @@ void api_write_items(struct json_writer *w, const struct request *request, api_w
     api_write_next(w, request->page.next);
 }
 
+void api_write_page(struct json_writer *w, const struct request *request, api_write_item write_item)
+{
+    json_open(w, NULL, '{');
+    api_write_items(w, request, write_item);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
 void api_write_rate(struct json_writer *w, double gb_per_s, double roof_gb_per_s)
 {
     json_float(w, "gb_per_s", (float)gb_per_s);

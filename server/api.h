@@ -75,8 +75,6 @@ struct render_context {
 /* ---- words of the wire --------------------------------------------------------------------------- */
 
 extern const char *const api_block_states[], *const api_sequence_states[];
-enum { PAGE_DEFAULT = 100 };
-static const int64_t ID_MAX = (int64_t)REQUEST_ID_MAX;
 
 /* Where a word stands in a list; `n` when it does not. */
 unsigned api_index_of(struct http_text word, const char *const *names, unsigned n);
@@ -85,6 +83,9 @@ unsigned api_index_of(struct http_text word, const char *const *names, unsigned 
 bool api_read_kernel(struct http_text name, enum attention_kernel *kernel);
 
 /* ---- reading ------------------------------------------------------------------------------------- */
+
+enum { PAGE_DEFAULT = 100 }; /* items */
+static const int64_t ID_MAX = (int64_t)REQUEST_ID_MAX;
 
 /* No body and no query are allowed. */
 int api_parse_nothing(struct http_exchange *x, struct request *request, const struct config *config);
@@ -105,9 +106,10 @@ int api_read_tokens(struct json_body *b, const char *name, struct request *reque
 /* The members of one sequence as /stats and GET /v1/sequences show it. */
 void api_write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);
 
-/* "items" of a page, each by `write_item`, and "next". */
+/* "items" of a page, each by `write_item`, and "next"; _page: they alone are the answer. */
 typedef void (*api_write_item)(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);
 void api_write_items(struct json_writer *w, const struct request *request, api_write_item write_item);
+void api_write_page(struct json_writer *w, const struct request *request, api_write_item write_item);
 
 void api_write_ids(struct json_writer *w, const char *name, const uint32_t *ids, uint32_t n);
 void api_write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers);

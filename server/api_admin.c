@@ -14,7 +14,6 @@ static void render_audit(struct http_exchange *x, const struct request *request,
     (void)c;
     if (request->check.fault) {
         http_problem(x, ATTND_INTERNAL, "%s", request->check.fault);
-        json_raw(w, "\n");
         return;
     }
     json_open(w, NULL, '{');

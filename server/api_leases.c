@@ -70,12 +70,8 @@ static int parse_one_lease(struct http_exchange *x, struct request *request, con
 static void render_leases(struct http_exchange *x, const struct request *request,
                           const struct render_context *c)
 {
-    struct json_writer *w = &x->reply;
     (void)c;
-    json_open(w, NULL, '{');
-    api_write_items(w, request, write_lease);
-    json_close(w, '}');
-    json_raw(w, "\n");
+    api_write_page(&x->reply, request, write_lease);
 }
 
 static void render_one_lease(struct http_exchange *x, const struct request *request,

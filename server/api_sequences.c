@@ -323,12 +323,8 @@ static int parse_sequences(struct http_exchange *x, struct request *request, con
 static void render_list(struct http_exchange *x, const struct request *request,
                         const struct render_context *c)
 {
-    struct json_writer *w = &x->reply;
     (void)c;
-    json_open(w, NULL, '{');
-    api_write_items(w, request, api_write_sequence);
-    json_close(w, '}');
-    json_raw(w, "\n");
+    api_write_page(&x->reply, request, api_write_sequence);
 }
 
 static void render_sequence(struct http_exchange *x, const struct request *request,

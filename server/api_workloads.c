@@ -7,24 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether the client asks for lines; false with a problem when it asks for what is not served. */
-static int accepts_lines(struct http_exchange *x, bool *lines)
-{
-    static const char type[] = "application/x-ndjson";
-    *lines = memmem(x->accept.bytes, x->accept.n, type, sizeof type - 1) != NULL;
-    if (!*lines && memmem(x->accept.bytes, x->accept.n, "text/event-stream", 17)) {
-        http_problem(x, ATTND_NOT_ACCEPTABLE, "text/event-stream is not built yet; send Accept: %s", type);
-        return ATTND_NOT_ACCEPTABLE;
-    }
-    return 0;
-}
-
 static int parse_workload(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    bool lines;
-    int rc = accepts_lines(x, &lines);
-    if (rc == 0)
-        rc = workload_parse(x, request, config);
+    static const char type[] = "application/x-ndjson";
+    bool lines = memmem(x->accept.bytes, x->accept.n, type, sizeof type - 1) != NULL; /* named, not ranged */
+    int rc = workload_parse(x, request, config);
     answer_of(request)->streams = answer_of(request)->cancels = lines;
     if (!lines)
         answer_of(request)->http_status = 202;
@@ -33,10 +20,8 @@ static int parse_workload(struct http_exchange *x, struct request *request, cons
 
 static int parse_events(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    bool lines;
-    int rc = accepts_lines(x, &lines);
     answer_of(request)->streams = true;
-    return rc == 0 ? api_parse_nothing(x, request, config) : rc;
+    return api_parse_nothing(x, request, config);
 }
 
 /* Microseconds shown as such, or as milliseconds (per_unit 1e3). */

@@ -718,16 +718,15 @@ static void refuse_syntax(struct connection *c, enum llhttp_errno error)
 static bool feed(struct connection *c, const char *bytes, size_t n, size_t *used)
 {
     enum llhttp_errno error = llhttp_execute(&c->parser, bytes, n);
-    char before = c->fed; /* the first of them, and below the last one used */
+    char before = c->fed; /* the byte before these */
     *used = n;
     c->fed = n ? bytes[n - 1] : c->fed;
     if (error == HPE_OK)
         return true;
     if (error == HPE_PAUSED && c->complete) {
         *used = (size_t)(llhttp_get_error_pos(&c->parser) - bytes);
-        if (*used > 1)
-            before = bytes[*used - 2];
-        if (!(c->parser.flags & F_CHUNKED) || before == '\r')
+        char last_but_one = *used > 1 ? bytes[*used - 2] : before;
+        if (!(c->parser.flags & F_CHUNKED) || last_but_one == '\r')
             return true;
         refuse(c, ATTND_MALFORMED, "a LF without CR ends the chunks");
         return false;

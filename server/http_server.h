@@ -34,6 +34,7 @@ struct http_text {
 };
 
 struct http_exchange;
+struct route;
 
 /* Takes the next `n` bytes of a body. Returns 0, or a status with the answer made a problem: the rest
  * is not read. */
@@ -50,6 +51,9 @@ struct http_exchange {
     uint64_t body_length;             /* Content-Length; 0 if there is none */
     uint32_t timeout_ms;              /* X-Request-Timeout-Ms; 0 if there is none */
     bool expects;                     /* 100-continue: the body waits for it */
+    const struct route *route;        /* the handler's, found by begun; NULL: none, */
+    unsigned methods;                 /* but one with these methods */
+    uint64_t id;                      /* in its path */
     http_sink sink;                   /* set by begun: takes the body as it comes; else it is collected */
     char *body_buffer;                /* where it is collected, and */
     size_t body_max;                  /* how much may come: begun may set both */

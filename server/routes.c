@@ -41,22 +41,23 @@ static bool path_matches(struct http_text path, const char *pattern, uint64_t *i
     return at > front && http_text_is(rest, hole + 4);
 }
 
-/* The route of an exchange, NULL if there is none; the methods that its path has are added to *allowed. */
-static const struct route *find_route(const struct http_exchange *x, uint64_t *id, unsigned *allowed)
+/* Note the route of an exchange, or the methods that its path has. */
+static void find_route(struct http_exchange *x)
 {
     for (size_t i = 0; i < sizeof all_routes / sizeof all_routes[0]; i++) {
         for (const struct route *route = all_routes[i]; route->path; route++) {
-            if (!path_matches(x->path, route->path, id))
+            if (!path_matches(x->path, route->path, &x->id))
                 continue;
-            if (route->method == x->method)
-                return route;
-            *allowed |= route->method;
+            if (route->method == x->method) {
+                x->route = route;
+                return;
+            }
+            x->methods |= route->method;
         }
     }
-    return NULL;
 }
 
-static void refuse_method(struct http_exchange *x, unsigned allowed)
+static void refuse_method(struct http_exchange *x)
 {
     static const struct {
         enum http_method method;
@@ -68,7 +69,7 @@ static void refuse_method(struct http_exchange *x, unsigned allowed)
     char list[64] = "";
     size_t n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (allowed & all[i].method)
+        if (x->methods & all[i].method)
             n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", all[i].names);
     }
     http_problem(x, ATTND_BAD_METHOD, "this path serves %s", list);
@@ -76,17 +77,17 @@ static void refuse_method(struct http_exchange *x, unsigned allowed)
 }
 
 /* There is no such path, or none with this method. */
-static void refuse_path(struct http_exchange *x, unsigned allowed)
+static void refuse_path(struct http_exchange *x)
 {
-    if (allowed)
-        refuse_method(x, allowed);
+    if (x->methods)
+        refuse_method(x);
     else
         http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s", (int)(x->path.n < 200 ? x->path.n : 200),
                      x->path.bytes);
 }
 
 /* Whether the client takes what the route may answer with; otherwise the answer is a problem. */
-static bool is_acceptable(struct http_exchange *x, const struct route *route)
+static bool is_acceptable(struct http_exchange *x)
 {
     static const struct {
         unsigned types;
@@ -95,17 +96,17 @@ static bool is_acceptable(struct http_exchange *x, const struct route *route)
                {TYPE_TEXT, "text/plain"},
                {TYPE_TENSORS, "application/x-safetensors"},
                {TYPE_TENSORS, "application/octet-stream"},
-               {TYPE_LINES, "application/x-ndjson"},
-               {TYPE_LINES, "text/event-stream"}}; /* which is refused by name: accepts_lines() */
-    const char *served = NULL;
-    if (route->types == 0)
+               {TYPE_LINES, "application/x-ndjson"}};
+    char served[128] = "";
+    size_t n = 0;
+    if (x->route->types == 0)
         return true;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!(route->types & all[i].types))
+        if (!(x->route->types & all[i].types))
             continue;
         if (accepts(x->accept, all[i].name))
             return true;
-        served = served ? served : all[i].name;
+        n += (size_t)snprintf(served + n, sizeof served - n, "%s%s", n ? " or " : "", all[i].name);
     }
     http_problem(x, ATTND_NOT_ACCEPTABLE, "Accept is \"%.*s\", and this path answers with %s",
                  (int)(x->accept.n < 100 ? x->accept.n : 100), x->accept.bytes, served);
@@ -138,12 +139,11 @@ static bool enlarge_arena(struct request *request, uint64_t body_bytes)
 }
 
 /* Read the exchange into the request, which gets its staging memory; false: the answer is a problem. */
-static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
-                          struct request *request)
+static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
 {
     int rc = enlarge_arena(request, x->staging ? x->body_length : 0) ? 0 : body_no_room(x);
     if (rc == 0)
-        rc = route->parse(x, request, daemon->config);
+        rc = x->route->parse(x, request, daemon->config);
     daemon->tensors_copied += answer_of(request)->copied;
     if (rc == 0 && request_make_outputs(request, &daemon->config->geometry) != 0)
         rc = body_no_room(x);
@@ -155,9 +155,9 @@ static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, 
 }
 
 /* Read the exchange into a request and hand it to the engine. */
-static void start_request(struct http_exchange *x, struct daemon_state *daemon, const struct route *route,
-                          uint64_t id)
+static void start_request(struct http_exchange *x, struct daemon_state *daemon)
 {
+    const struct route *route = x->route;
     if (daemon->given_up) {
         refuse_given_up(x, daemon);
         return;
@@ -169,12 +169,12 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
     }
     struct answer *answer = answer_of(request);
     request->kind = route->kind;
-    request->id = id;
+    request->id = x->id;
     request->owner = x->peer;
     request->connection = x->connection;
     *answer = (struct answer){.x = x, .http_status = route->http_status, .render = route->render};
     request->deadline_s = x->timeout_ms * 1e-3;
-    if (!read_exchange(x, daemon, route, request)) {
+    if (!read_exchange(x, daemon, request)) {
         engine_release(daemon->engine, request);
         return;
     }
@@ -193,17 +193,15 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon, 
 
 static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
 {
-    unsigned allowed = 0;
-    uint64_t id = 0;
-    const struct route *route = find_route(x, &id, &allowed);
-    if (route && !is_acceptable(x, route))
+    const struct route *route = x->route;
+    if (!route)
+        refuse_path(x);
+    else if (!is_acceptable(x))
         return;
-    if (route && !route->answer)
-        start_request(x, daemon, route, id);
-    else if (route && (route->method != HTTP_METHOD_GET || api_parse_nothing(x, NULL, NULL) == 0))
+    else if (!route->answer)
+        start_request(x, daemon);
+    else if (route->method != HTTP_METHOD_GET || api_parse_nothing(x, NULL, NULL) == 0)
         route->answer(x, daemon);
-    else if (!route)
-        refuse_path(x, allowed);
 }
 
 void routes_handle(struct http_exchange *x, void *cookie)
@@ -232,12 +230,10 @@ static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 bool routes_begun(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
-    unsigned allowed = 0;
-    uint64_t id;
-    const struct route *route = find_route(x, &id, &allowed);
-    enum route_body body = route ? route->body : BODY_SMALL;
-    if (!route && x->expects) { /* nobody wants the body */
-        refuse_path(x, allowed);
+    find_route(x);
+    enum route_body body = x->route ? x->route->body : BODY_SMALL;
+    if (!x->route && x->expects) { /* nobody wants the body */
+        refuse_path(x);
         return false;
     }
     if (body == BODY_TENSORS && tensor_parse_wanted(x)) {
