@@ -4,7 +4,7 @@
 #define SERVER_ANSWER_H
 
 #include "scheduler/requests.h"
-#include "server/http_server.h"
+#include "server/http_exchange.h"
 
 struct render_context;
 

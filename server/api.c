@@ -52,7 +52,7 @@ int api_parse_page(struct http_exchange *x, struct request *request, const struc
     struct http_text text;
     (void)config;
     request->page.limit = PAGE_DEFAULT;
-    for (size_t at = 0; query_next(x->query, &at, &text);) {
+    for (size_t at = 0; query_next(x->head.query, &at, &text);) {
         if (!api_read_page(text, request))
             return query_refuse(x, text, "wants limit=1..1000 or cursor=N");
     }

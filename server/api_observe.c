@@ -170,7 +170,7 @@ static bool is_known(struct http_exchange *x, uint64_t epoch, uint64_t instance)
     int n =
         snprintf(tag, sizeof tag, "W/\"%llx-%llu\"", (unsigned long long)instance, (unsigned long long)epoch);
     snprintf(x->extra, sizeof x->extra, "ETag: %s\r\n", tag);
-    bool known = memmem(x->if_none_match.bytes, x->if_none_match.n, tag, (size_t)n) != NULL;
+    bool known = memmem(x->head.if_none_match.bytes, x->head.if_none_match.n, tag, (size_t)n) != NULL;
     x->http_status = known ? 304 : x->http_status;
     return known;
 }
@@ -346,7 +346,7 @@ static int parse_pool(struct http_exchange *x, struct request *request, const st
     struct http_text text, format;
     (void)config;
     request->page.limit = PAGE_DEFAULT;
-    for (size_t at = 0; query_next(x->query, &at, &text);) {
+    for (size_t at = 0; query_next(x->head.query, &at, &text);) {
         if (query_is(text, "format", &format) && http_text_is(format, "columns"))
             answer_of(request)->columns = true;
         else if (!api_read_page(text, request) && !read_fields(text, request) &&

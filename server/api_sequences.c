@@ -311,7 +311,7 @@ static int parse_sequences(struct http_exchange *x, struct request *request, con
     struct http_text text;
     (void)config;
     request->page.limit = PAGE_DEFAULT;
-    for (size_t at = 0; query_next(x->query, &at, &text);) {
+    for (size_t at = 0; query_next(x->head.query, &at, &text);) {
         if (!api_read_page(text, request) &&
             !api_read_state(text, api_sequence_states, SEQUENCE_STATES, request))
             return query_refuse(x, text,

@@ -10,7 +10,8 @@
 static int parse_workload(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char type[] = "application/x-ndjson";
-    bool lines = memmem(x->accept.bytes, x->accept.n, type, sizeof type - 1) != NULL; /* named, not ranged */
+    bool lines =
+        memmem(x->head.accept.bytes, x->head.accept.n, type, sizeof type - 1) != NULL; /* named, not ranged */
     int rc = workload_parse(x, request, config);
     answer_of(request)->streams = answer_of(request)->cancels = lines;
     if (!lines)

@@ -63,7 +63,7 @@ int query_refuse(struct http_exchange *x, struct http_text text, const char *wan
 
 int query_none(struct http_exchange *x)
 {
-    return x->query.n ? query_refuse(x, x->query, "this request takes no parameters") : 0;
+    return x->head.query.n ? query_refuse(x, x->head.query, "this request takes no parameters") : 0;
 }
 
 /* ---- bodies -------------------------------------------------------------------------------------- */
@@ -129,9 +129,9 @@ int body_open(struct http_exchange *x, const char *const *names, cJSON **tree)
     *tree = NULL;
     if (query_none(x) != 0)
         return ATTND_INVALID;
-    if (x->body.n && !body_is_type(x->body_type, "application/json")) {
+    if (x->body.n && !body_is_type(x->head.body_type, "application/json")) {
         http_problem(x, ATTND_BAD_TYPE, "Content-Type is \"%.*s\"; send application/json (curl --json does)",
-                     (int)(x->body_type.n < 80 ? x->body_type.n : 80), x->body_type.bytes);
+                     (int)(x->head.body_type.n < 80 ? x->head.body_type.n : 80), x->head.body_type.bytes);
         return ATTND_BAD_TYPE;
     }
     if (x->body.n > HTTP_JSON_BYTES_MAX) {

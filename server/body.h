@@ -6,7 +6,7 @@
 #define SERVER_BODY_H
 
 #include "config/json.h"
-#include "server/http_server.h"
+#include "server/http_reply.h"
 
 /* query_next(query, at, text): the next parameter of a query from *at on, which moves past it; false at
  * the end. */

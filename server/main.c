@@ -2,7 +2,7 @@
 #include "config/config.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
-#include "server/http_server.h"
+#include "server/http_connection.h"
 #include "server/json_arena.h"
 #include "server/routes.h"
 #include "server/version.h"
@@ -53,7 +53,8 @@ enum { SIGNALS = 5 };
 struct daemon {
     uv_loop_t loop;
     uv_signal_t signals[SIGNALS];
-    struct http_server *server;
+    struct http_listener *listener;
+    struct http_connections *connections;
     struct daemon_state state;
     uv_timer_t drain_deadline;
     bool cut;             /* it passed, with something under way */
@@ -187,7 +188,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
 static void on_drain_deadline(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
-    uint32_t cut = http_server_cut(d->server);
+    uint32_t cut = http_connections_cut(d->connections);
     log_line(LOG_WARNING, "the drain's deadline passed: %u connections were cut", cut);
     d->cut = cut > 0;
 }
@@ -197,9 +198,11 @@ static void drain(uint32_t deadline_s, void *cookie)
 {
     struct daemon *d = cookie;
     d->state.draining = true;
-    if (!d->server)
+    if (!d->connections)
         return;
-    http_server_drain(d->server);
+    http_listener_close(d->listener);
+    d->listener = NULL;
+    http_connections_drain(d->connections);
     if (!deadline_s)
         return;
     log_line(LOG_INFO, "asked to drain within %u s", deadline_s);
@@ -406,6 +409,24 @@ static void raise_file_limit(uint32_t connections)
                  connections, (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
 }
 
+/* Take memory for connections and listen. */
+static enum exit_code open_server(struct daemon *d, const struct listen_address *address)
+{
+    const struct config *config = d->state.config;
+    const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
+                                         routes_proceed, routes_abandon, &d->state};
+    int rc = http_connections_create(&d->loop, &config->limits, &service, &d->connections);
+    if (rc != 0) {
+        fprintf(stderr, "attnd: no memory for limits.connections\n");
+        return EXIT_UNAVAILABLE;
+    }
+    rc = http_listen(&d->loop, address, http_connections_accept, d->connections, &d->listener);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen, uv_strerror(rc));
+    return EXIT_UNAVAILABLE;
+}
+
 static enum exit_code serve(const struct config *config)
 {
     struct listen_address address;
@@ -434,26 +455,18 @@ static enum exit_code serve(const struct config *config)
         fprintf(stderr, "attnd: no memory for limits.calls answers\n");
         code = EXIT_UNAVAILABLE;
     }
-    if (code == EXIT_OK) {
-        const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
-                                             routes_proceed, routes_abandon, &d.state};
-        int rc = http_server_create(&d.loop, &address, &config->limits, &service, &d.server);
-        if (rc != 0) {
-            fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen,
-                    uv_strerror(rc));
-            code = EXIT_UNAVAILABLE;
-        }
-    }
+    if (code == EXIT_OK)
+        code = open_server(&d, &address);
     if (code == EXIT_OK) {
         log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
-                 http_server_url(d.server));
+                 http_listener_url(d.listener));
         watch_driver(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped");
         code = d.cut || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
     }
     end_engine(&d);
-    http_server_destroy(d.server);
+    http_connections_destroy(d.connections);
     routes_destroy(&d.state);
     close_loop(&d);
     json_arena_remove();

@@ -12,7 +12,7 @@
 
 #include "config/config.h"
 #include "scheduler/requests.h"
-#include "server/http_server.h"
+#include "server/http_exchange.h"
 
 /* XX(member of struct paged_lists) */
 #define PAGED_LISTS(XX)                                                                                      \

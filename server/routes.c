@@ -11,6 +11,7 @@
 #include "server/answer.h"
 #include "server/api.h"
 #include "server/body.h"
+#include "server/http_connection.h"
 #include "server/tensor_parse.h"
 #include "server/workload_parse.h"
 
@@ -46,9 +47,9 @@ static void find_route(struct http_exchange *x)
 {
     for (size_t i = 0; i < sizeof all_routes / sizeof all_routes[0]; i++) {
         for (const struct route *route = all_routes[i]; route->path; route++) {
-            if (!path_matches(x->path, route->path, &x->id))
+            if (!path_matches(x->head.path, route->path, &x->id))
                 continue;
-            if (route->method == x->method) {
+            if (route->method == x->head.method) {
                 x->route = route;
                 return;
             }
@@ -82,8 +83,8 @@ static void refuse_path(struct http_exchange *x)
     if (x->methods)
         refuse_method(x);
     else
-        http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s", (int)(x->path.n < 200 ? x->path.n : 200),
-                     x->path.bytes);
+        http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s",
+                     (int)(x->head.path.n < 200 ? x->head.path.n : 200), x->head.path.bytes);
 }
 
 /* Whether the client takes what the route may answer with; otherwise the answer is a problem. */
@@ -104,12 +105,12 @@ static bool is_acceptable(struct http_exchange *x)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!(x->route->types & all[i].types))
             continue;
-        if (accepts(x->accept, all[i].name))
+        if (accepts(x->head.accept, all[i].name))
             return true;
         n += (size_t)snprintf(served + n, sizeof served - n, "%s%s", n ? " or " : "", all[i].name);
     }
     http_problem(x, ATTND_NOT_ACCEPTABLE, "Accept is \"%.*s\", and this path answers with %s",
-                 (int)(x->accept.n < 100 ? x->accept.n : 100), x->accept.bytes, served);
+                 (int)(x->head.accept.n < 100 ? x->head.accept.n : 100), x->head.accept.bytes, served);
     return false;
 }
 
@@ -141,7 +142,7 @@ static bool enlarge_arena(struct request *request, uint64_t body_bytes)
 /* Read the exchange into the request, which gets its staging memory; false: the answer is a problem. */
 static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
 {
-    int rc = enlarge_arena(request, x->staging ? x->body_length : 0) ? 0 : body_no_room(x);
+    int rc = enlarge_arena(request, x->staging ? x->head.body_length : 0) ? 0 : body_no_room(x);
     if (rc == 0)
         rc = x->route->parse(x, request, daemon->config);
     daemon->tensors_copied += answer_of(request)->copied;
@@ -173,7 +174,7 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon)
     request->owner = x->peer;
     request->connection = x->connection;
     *answer = (struct answer){.x = x, .http_status = route->http_status, .render = route->render};
-    request->deadline_s = x->timeout_ms * 1e-3;
+    request->deadline_s = x->head.timeout_ms * 1e-3;
     if (!read_exchange(x, daemon, request)) {
         engine_release(daemon->engine, request);
         return;
@@ -217,13 +218,13 @@ void routes_handle(struct http_exchange *x, void *cookie)
 /* Memory for a body with tensors. */
 static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 {
-    x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->body_length);
+    x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->head.body_length);
     if (!x->staging) {
         (void)body_no_room(x);
         return false;
     }
     x->body_buffer = x->staging;
-    x->body_max = (size_t)x->body_length;
+    x->body_max = (size_t)x->head.body_length;
     return true;
 }
 
@@ -232,16 +233,16 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     find_route(x);
     enum route_body body = x->route ? x->route->body : BODY_SMALL;
-    if (!x->route && x->expects) { /* nobody wants the body */
+    if (!x->route && x->head.expects) { /* nobody wants the body */
         refuse_path(x);
         return false;
     }
     if (body == BODY_TENSORS && tensor_parse_wanted(x)) {
         uint64_t most = daemon->config->limits.body_bytes;
-        x->wants_length = x->body_length == 0;
-        if (x->body_length > most)
+        x->wants_length = x->head.body_length == 0;
+        if (x->head.body_length > most)
             x->body_max = (size_t)most; /* which is what the refusal names */
-        return x->body_length == 0 || x->body_length > most || give_staging(x, daemon);
+        return x->head.body_length == 0 || x->head.body_length > most || give_staging(x, daemon);
     }
     if (body != BODY_TRACE)
         return true;

@@ -3,7 +3,7 @@
 #define SERVER_ROUTES_H
 
 #include "scheduler/engine.h"
-#include "server/http_server.h"
+#include "server/http_exchange.h"
 
 /* What requests are answered from; owned by main, lives as long as the server. Loop thread. */
 struct daemon_state {

@@ -23,8 +23,8 @@ struct tensor_body {
 
 bool tensor_parse_wanted(const struct http_exchange *x)
 {
-    return body_is_type(x->body_type, "application/x-safetensors") ||
-           body_is_type(x->body_type, "application/octet-stream");
+    return body_is_type(x->head.body_type, "application/x-safetensors") ||
+           body_is_type(x->head.body_type, "application/octet-stream");
 }
 
 static int refuse(const struct tensor_body *b, const char *name, const char *wants)
@@ -221,7 +221,7 @@ static int read_rows_query(struct tensor_body *b, bool attend, bool leased)
     struct http_text text;
     uint64_t value;
     answer_of(request)->wants_tensors = attend;
-    for (size_t at = 0; query_next(b->x->query, &at, &text);) {
+    for (size_t at = 0; query_next(b->x->head.query, &at, &text);) {
         if (query_number(text, "layer", &value) && value < b->g->layers)
             request->rows.layer = (uint32_t)value;
         else if (attend && query_number(text, "lse", &value) && value <= 1)
@@ -322,7 +322,7 @@ static int read_create_query(struct tensor_body *b, const struct config *config)
     struct request *request = b->request;
     struct http_text text, salt;
     int64_t value;
-    for (size_t at = 0; query_next(b->x->query, &at, &text);) {
+    for (size_t at = 0; query_next(b->x->head.query, &at, &text);) {
         if (query_integer(text, "id", 1, (int64_t)REQUEST_ID_MAX, &value))
             request->id = (uint64_t)value;
         else if (query_integer(text, "max_tokens", 1, config->limits.sequence_tokens, &value))

@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 #include "scheduler/requests.h"
-#include "server/http_server.h"
+#include "server/http_exchange.h"
 
 /* Whether the request's body says that it is safetensors. */
 bool tensor_parse_wanted(const struct http_exchange *x);

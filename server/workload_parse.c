@@ -441,7 +441,7 @@ static int read_query(struct http_exchange *x, struct options *o)
                  {"fork_at", true, 1, TOKENS_MAX, &at},
                  {"fork_count", true, 1, WORKLOAD_FORKS_MAX, &forks}};
     struct http_text text;
-    for (size_t place = 0; query_next(x->query, &place, &text);) {
+    for (size_t place = 0; query_next(x->head.query, &place, &text);) {
         size_t i = 0;
         while (
             i < sizeof known / sizeof known[0] &&
@@ -471,8 +471,8 @@ static int read_query(struct http_exchange *x, struct options *o)
 
 bool workload_parse_begin(struct http_exchange *x, const struct config *config)
 {
-    bool csv = body_is_type(x->body_type, "text/csv");
-    if (!csv && !body_is_type(x->body_type, "application/x-ndjson"))
+    bool csv = body_is_type(x->head.body_type, "text/csv");
+    if (!csv && !body_is_type(x->head.body_type, "application/x-ndjson"))
         return true;
     struct options options = default_options(config);
     if (read_query(x, &options) != 0)

@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "scheduler/requests.h"
-#include "server/http_server.h"
+#include "server/http_exchange.h"
 
 enum { TRACE_BYTES_MAX = 64 << 20 };
 

@@ -60,6 +60,7 @@ a port that is too large|403|GET /livez HTTP/1.1\r\nHost: [::1]:65536\r\n$close\
 a port, and an IPv6 host|200|GET /livez HTTP/1.1\r\nHost: [::1]:8400\r\n$close\r\n
 a body that is compressed|415|POST /v1/sequences HTTP/1.1\r\n${host}Content-Encoding: gzip\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}
 a body that is said not to be|201|POST /v1/sequences HTTP/1.1\r\n${host}Content-Encoding: identity\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}
+bytes after Connection: close are no request|200|GET /livez HTTP/1.1\r\n${host}\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n
 CONNECT|400|CONNECT localhost:1 HTTP/1.1\r\n${host}\r\n
 an unknown method|400|BREW /livez HTTP/1.1\r\n${host}\r\n
 a method nobody serves|405|PATCH /livez HTTP/1.1\r\n${host}\r\n

@@ -11,7 +11,7 @@
     XX(json)                                                                                                 \
     XX(geometry)                                                                                             \
     XX(config)                                                                                               \
-    XX(http_head)                                                                                            \
+    XX(http_request)                                                                                         \
     XX(listen_address)                                                                                       \
     XX(block_table)                                                                                          \
     XX(numeric)                                                                                              \

@@ -1,0 +1,679 @@
+/* http_connection.c - the life of a connection.
+ *
+ *            head complete                message complete            written
+ *   HEAD ------------------> BODY -----> [WAITING] -----> REPLYING ----------> HEAD, or CLOSING
+ *     |  refused: answer and close  |                        (one answer at a time; a pipelined
+ *     +-----------------------------+                         request waits in the input buffer)
+ *
+ * The input buffer holds the head of the current request at its front, so that every span of the
+ * request points into it, and behind it whatever was read since. What the head says is http_request.c's.
+ *
+ * The end of the client's stream while it waits for an answer counts as its going away, also when only
+ * its sending side was shut down: there is no telling them apart, and the answer's work should stop.
+ *
+ * A connection that was told an error it caused itself is closed the polite way: our side is shut down,
+ * what still arrives is dropped for LINGER_S, so that the client reads the answer before it sees a
+ * reset. */
+#include "server/http_connection.h"
+
+#include "config/log.h"
+#include "server/http_reply.h"
+#include "server/peer.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
+    READ_MAX = 1 << 20, /* bytes of a body, of one read */
+    OUTPUT_HEAD_BYTES_MAX = 1024,
+    REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
+    LINGER_S = 2,
+    TICK_MS = 500,                     /* how exactly timeouts are kept */
+    BODY_BYTES_PER_S_MIN = 256 * 1024, /* slower clients would keep memory from others */
+    LISTENERS_MAX = 16,
+    TLS_HANDSHAKE = 0x16 /* the first byte of a connection (RFC 8446, 5.1) */
+};
+
+enum phase {
+    PHASE_FREE,
+    PHASE_HEAD,
+    PHASE_BODY,
+    PHASE_WAITING,
+    PHASE_REPLYING,
+    PHASE_LINGERING,
+    PHASE_CLOSING
+};
+
+struct connection {
+    struct http_connections *all;
+    enum phase phase;
+    union {
+        uv_handle_t any;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } handle;
+    uv_write_t write;
+    uint64_t deadline_ms;   /* loop time at which patience ends, */
+    uint64_t body_until_ms; /* and at which a body has to be there, however steadily it comes */
+    struct http_parser parser;
+    uint64_t peer, number; /* peer.h; of the connection, none is used twice */
+
+    size_t head_bytes;         /* front of `input` that belongs to the current request */
+    size_t input_bytes;        /* filled part of `input` */
+    size_t body_bytes;         /* filled part of `body` */
+    size_t raw_bytes;          /* of the body, chunk sizes and extensions included */
+    bool is_unix;              /* else TCP */
+    bool body_overflow;        /* it was longer than exchange.body_max */
+    bool reading;              /* uv_read_start is in effect */
+    bool close_after;          /* the answer under way is the last */
+    bool refusing;             /* beyond limits.connections: gets a 503, whatever it asks */
+    bool streaming;            /* the head of an answer in parts has been sent, */
+    enum http_framing framing; /* which come so */
+    char chunk_head[20];       /* size of the part being sent */
+
+    struct http_exchange exchange;
+    char output_head[OUTPUT_HEAD_BYTES_MAX];
+    char *input;  /* INPUT_BYTES */
+    char *body;   /* HTTP_BODY_BYTES_MAX */
+    char *output; /* HTTP_REPLY_BYTES_MAX */
+};
+
+struct http_connections {
+    uv_loop_t *loop;
+    struct config_limits limits;
+    struct http_service service;
+    uv_timer_t tick;
+    uint32_t open, slots; /* connections in use, and all */
+    bool draining;
+    uint64_t accepted;                            /* connections so far */
+    struct http_listener *waiting[LISTENERS_MAX]; /* with a client, when no slot was free */
+    uint32_t waiting_count;
+    struct connection *connections;
+    char *buffers; /* one mapping for every connection's three */
+    size_t buffers_bytes;
+};
+
+static void process(struct connection *c);
+static void start_reading(struct connection *c);
+
+/* ---- closing ------------------------------------------------------------------------------------- */
+
+static void set_deadline(struct connection *c, uint32_t seconds)
+{
+    c->deadline_ms = uv_now(c->all->loop) + (uint64_t)seconds * 1000;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct connection *c = handle->data;
+    struct http_connections *all = c->all;
+    c->phase = PHASE_FREE;
+    all->open--;
+    if (all->waiting_count)
+        http_connections_accept(all->waiting[--all->waiting_count], all);
+}
+
+/* The exchange ends without its answer: its handler stops what it has under way. */
+static void abandon(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    if (x->pending || x->upload || x->staging)
+        c->all->service.abandoned(x, c->all->service.cookie);
+    x->pending = x->upload = x->staging = NULL;
+}
+
+static void close_connection(struct connection *c)
+{
+    if (c->phase == PHASE_CLOSING)
+        return;
+    abandon(c);
+    c->phase = PHASE_CLOSING;
+    uv_close(&c->handle.any, on_closed);
+}
+
+static void linger(struct connection *c)
+{
+    c->phase = PHASE_LINGERING;
+    c->head_bytes = c->input_bytes = 0; /* room to drop what still arrives into */
+    start_reading(c);
+    set_deadline(c, LINGER_S);
+    int fd;
+    if (uv_fileno(&c->handle.any, &fd) != 0 || shutdown(fd, SHUT_WR) != 0)
+        close_connection(c);
+}
+
+/* ---- answering ----------------------------------------------------------------------------------- */
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct connection *c = write->data;
+    if (c->phase == PHASE_CLOSING)
+        return;
+    if (status < 0) {
+        close_connection(c);
+        return;
+    }
+    if (c->exchange.more) {
+        json_writer_init(&c->exchange.reply, c->output, HTTP_REPLY_BYTES_MAX);
+        c->phase = PHASE_WAITING;
+        c->all->service.proceed(&c->exchange, c->all->service.cookie);
+        return;
+    }
+    if (c->exchange.pending)
+        c->all->service.finished(&c->exchange, c->all->service.cookie);
+    c->exchange.pending = NULL;
+    if (c->close_after || c->all->draining) {
+        linger(c);
+        return;
+    }
+    c->input_bytes -= c->head_bytes;
+    memmove(c->input, c->input + c->head_bytes, c->input_bytes);
+    c->head_bytes = 0;
+    c->phase = PHASE_HEAD;
+    set_deadline(c, c->input_bytes ? c->all->limits.header_timeout_s : c->all->limits.keepalive_s);
+    start_reading(c); /* a pipelining client may have filled the buffer */
+    process(c);
+}
+
+static void write_parts(struct connection *c, const uv_buf_t *parts, unsigned n)
+{
+    c->phase = PHASE_REPLYING;
+    set_deadline(c, c->all->limits.body_timeout_s);
+    c->write.data = c;
+    if (uv_write(&c->write, &c->handle.stream, parts, n, on_written) != 0)
+        close_connection(c);
+}
+
+/* The head of the answer, in c->output_head. */
+static uv_buf_t head_part(struct connection *c, enum http_framing framing, uint64_t length)
+{
+    size_t n =
+        http_reply_head(&c->exchange, framing, length, c->close_after, c->output_head, sizeof c->output_head);
+    return uv_buf_init(c->output_head, (unsigned)n);
+}
+
+/* Send a part of an answer that comes in parts: the first brings the head, the last ends it. */
+static void send_part(struct connection *c)
+{
+    static char line_end[] = "\r\n", last[] = "\r\n0\r\n\r\n";
+    struct http_exchange *x = &c->exchange;
+    uv_buf_t parts[4];
+    unsigned n = 0;
+    if (!c->streaming) {
+        c->streaming = true;
+        c->framing = x->head.is_1_0 ? HTTP_UNTIL_CLOSE : HTTP_CHUNKED;
+        if (x->head.is_1_0 || !x->head.keeps_alive || c->all->draining)
+            c->close_after = true;
+        parts[n++] = head_part(c, c->framing, 0);
+        if (x->head.head_only && x->more) {
+            abandon(c);
+            x->more = false;
+        }
+    }
+    if (!x->head.head_only) {
+        bool chunked = c->framing == HTTP_CHUNKED;
+        int bytes = snprintf(c->chunk_head, sizeof c->chunk_head, "%zx\r\n", x->reply.length);
+        if (chunked)
+            parts[n++] = uv_buf_init(c->chunk_head, (unsigned)bytes);
+        parts[n++] = uv_buf_init(x->reply.buffer, (unsigned)x->reply.length);
+        if (chunked)
+            parts[n++] =
+                x->more ? uv_buf_init(line_end, sizeof line_end - 1) : uv_buf_init(last, sizeof last - 1);
+    }
+    write_parts(c, parts, n);
+}
+
+/* Send what stands in the exchange. */
+static void send_reply(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    if (x->more || c->streaming) {
+        send_part(c);
+        return;
+    }
+    if (x->reply.overflow) {
+        log_line(LOG_ERROR, "request %s: an answer of more than %d bytes was cut off", x->head.id,
+                 HTTP_REPLY_BYTES_MAX);
+        http_problem(x, ATTND_INTERNAL, "the answer does not fit its buffer");
+    }
+    if (!x->head.keeps_alive || c->all->draining || c->refusing)
+        c->close_after = true;
+    size_t bytes = x->reply.length;
+    for (unsigned i = 0; i < x->tail_count; i++)
+        bytes += x->tail[i].n;
+    uv_buf_t parts[2 + HTTP_TAILS_MAX] = {head_part(c, HTTP_LENGTH, bytes),
+                                          uv_buf_init(x->reply.buffer, (unsigned)x->reply.length)};
+    for (unsigned i = 0; i < x->tail_count; i++) /* libuv does not write to what it sends */
+        parts[2 + i] = uv_buf_init((char *)(uintptr_t)x->tail[i].bytes, (unsigned)x->tail[i].n);
+    bool headed = x->head.head_only || http_reply_is_bare(x->http_status);
+    write_parts(c, parts, headed ? 1 : 2 + x->tail_count);
+}
+
+void http_answer(struct http_exchange *x)
+{
+    struct connection *c = (struct connection *)((char *)x - offsetof(struct connection, exchange));
+    assert(c->phase == PHASE_WAITING && x->deferred);
+    x->deferred = false;
+    send_reply(c);
+}
+
+/* Send the problem that stands in the exchange and, since the end of the request may not be known, end
+ * the connection. */
+static void end_with_problem(struct connection *c)
+{
+    abandon(c);
+    c->close_after = true;
+    send_reply(c);
+}
+
+/* Refuse the request, and the rest of the connection. */
+static void __attribute__((format(printf, 3, 4)))
+refuse(struct connection *c, int status, const char *format, ...)
+{
+    char detail[HTTP_FAULT_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(detail, sizeof detail, format, args);
+    va_end(args);
+    if (status == ATTND_BAD_METHOD)
+        snprintf(c->exchange.extra, sizeof c->exchange.extra, "Allow: GET, HEAD, POST, PUT, DELETE\r\n");
+    http_problem(&c->exchange, status, "%s", detail);
+    end_with_problem(c);
+}
+
+/* ---- the request --------------------------------------------------------------------------------- */
+
+/* An exchange for the request that stands in its head. */
+static void begin_exchange(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    struct http_request head = x->head;
+    *x = (struct http_exchange){.head = head,
+                                .peer = c->peer,
+                                .connection = c->number,
+                                .http_status = 200,
+                                .content_type = "application/json",
+                                .body_buffer = c->body,
+                                .body_max = HTTP_BODY_BYTES_MAX};
+    json_writer_init(&x->reply, c->output, HTTP_REPLY_BYTES_MAX);
+    c->body_bytes = c->raw_bytes = 0;
+    c->body_overflow = c->streaming = false;
+}
+
+/* Likewise, when nothing of it could be read. */
+static void begin_nothing(struct connection *c)
+{
+    http_request_none(&c->exchange.head);
+    begin_exchange(c);
+}
+
+/* A whole head is at the front of the input. True when the request goes on. */
+static bool read_head(struct connection *c, size_t n)
+{
+    struct http_exchange *x = &c->exchange;
+    struct http_fault fault;
+    bool good = http_request_read(&c->parser, c->input, n, !c->is_unix, &x->head, &fault);
+    c->head_bytes = n;
+    begin_exchange(c);
+    if (c->refusing)
+        refuse(c, ATTND_BUSY, "limits.connections (%u) are open", c->all->limits.connections);
+    else if (!good)
+        refuse(c, fault.status, "%s", fault.detail);
+    else if (!c->all->service.begun(x, c->all->service.cookie))
+        end_with_problem(c);
+    else if (x->head.has_length && x->head.body_length > x->body_max)
+        refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a body has at most %zu",
+               (unsigned long long)x->head.body_length, x->body_max);
+    else
+        return true;
+    return false;
+}
+
+/* An http_take: the next bytes of the body. */
+static int take_body(void *cookie, const char *bytes, size_t n)
+{
+    struct connection *c = cookie;
+    struct http_exchange *x = &c->exchange;
+    c->body_overflow = n > x->body_max - c->body_bytes;
+    if (c->body_overflow)
+        return ATTND_BODY_TOO_LARGE;
+    int rc = x->sink ? x->sink(x, bytes, n) : 0;
+    char *to = x->body_buffer + c->body_bytes;
+    if (!x->sink && to != bytes) /* else it was read there */
+        memcpy(to, bytes, n);
+    c->body_bytes += n;
+    return rc;
+}
+
+/* The whole body is there. */
+static void handle(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    x->body = (struct http_text){x->body_buffer, x->sink ? 0 : c->body_bytes};
+    c->phase = PHASE_WAITING;
+    c->all->service.handle(x, c->all->service.cookie);
+    if (!x->deferred)
+        send_reply(c);
+}
+
+/* Read `n` bytes of what follows the head. False when the request has been refused; else `*used` of them
+ * belong to it. */
+static bool read_body(struct connection *c, const char *bytes, size_t n, size_t *used)
+{
+    const struct http_exchange *x = &c->exchange;
+    struct http_fault fault;
+    enum http_progress progress = http_body_read(&c->parser, bytes, n, take_body, c, used, &fault);
+    if (progress == HTTP_MORE || progress == HTTP_WHOLE)
+        return true;
+    if (progress == HTTP_REFUSED)
+        refuse(c, fault.status, "%s", fault.detail);
+    else if (!c->body_overflow) /* the sink's problem stands */
+        end_with_problem(c);
+    else if (x->wants_length)
+        refuse(c, ATTND_LENGTH_REQUIRED, "more than %zu bytes are taken with a Content-Length only",
+               x->body_max);
+    else
+        refuse(c, ATTND_BODY_TOO_LARGE, "a body has at most %zu bytes", x->body_max);
+    return false;
+}
+
+static void send_continue(struct connection *c)
+{
+    static char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    const struct http_request *head = &c->exchange.head;
+    uv_buf_t part = uv_buf_init(text, sizeof text - 1);
+    if (head->expects && !head->is_1_0 && uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
+        close_connection(c);
+}
+
+/* A client that speaks TLS begins with a handshake, and would wait for ours. */
+static void refuse_tls(struct connection *c)
+{
+    begin_nothing(c);
+    refuse(c, ATTND_MALFORMED, "this is TLS, and http:// is served here: put a proxy in front for https://");
+}
+
+/* The head is in order: see how long its body may take. */
+static void begin_body(struct connection *c)
+{
+    const struct http_exchange *x = &c->exchange;
+    c->phase = PHASE_BODY;
+    set_deadline(c, c->all->limits.body_timeout_s);
+    uint64_t bytes = x->head.body_length ? x->head.body_length : x->body_max;
+    c->body_until_ms = c->deadline_ms + bytes * 1000 / BODY_BYTES_PER_S_MIN;
+    if (!c->parser.complete && c->input_bytes == c->head_bytes)
+        send_continue(c);
+}
+
+/* Do what can be done with the input that is there. */
+static void process(struct connection *c)
+{
+    if (c->phase == PHASE_HEAD && c->input_bytes && c->input[0] == TLS_HANDSHAKE) {
+        refuse_tls(c);
+        return;
+    }
+    if (c->phase == PHASE_HEAD) {
+        size_t n = http_head_length(c->input, c->input_bytes);
+        if (n == 0 && c->input_bytes <= HTTP_HEAD_BYTES_MAX)
+            return; /* more is to come */
+        if (!read_head(c, n ? n : HTTP_HEAD_BYTES_MAX + 1))
+            return;
+        begin_body(c);
+    }
+    if (c->phase == PHASE_BODY && !c->parser.complete) {
+        size_t used, n = c->input_bytes - c->head_bytes;
+        char *rest = c->input + c->head_bytes;
+        c->raw_bytes += n;
+        if (c->raw_bytes > 2 * c->exchange.body_max) { /* chunks that are mostly framing: an attack */
+            refuse(c, ATTND_BODY_TOO_LARGE, "more than %zu bytes with the chunks' own",
+                   2 * c->exchange.body_max);
+            return;
+        }
+        if (n == 0 || !read_body(c, rest, n, &used))
+            return;
+        c->input_bytes -= used;
+        memmove(rest, rest + used, n - used);
+        start_reading(c);
+    }
+    if (c->phase == PHASE_BODY && c->parser.complete)
+        handle(c);
+}
+
+/* `n` bytes more of the body are where they belong. */
+static void process_body(struct connection *c, size_t n)
+{
+    size_t used;
+    if (read_body(c, c->exchange.body_buffer + c->body_bytes, n, &used) && c->parser.complete)
+        handle(c);
+}
+
+/* ---- libuv's callbacks --------------------------------------------------------------------------- */
+
+/* What is still to come of a body that is read to where it is collected: one with a length, once what came
+ * with the head has been taken out of the input. */
+static size_t body_left(const struct connection *c)
+{
+    const struct http_exchange *x = &c->exchange;
+    if (c->phase != PHASE_BODY || x->sink || x->head.body_length == 0 || c->input_bytes > c->head_bytes)
+        return 0;
+    return (size_t)x->head.body_length - c->body_bytes;
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+{
+    struct connection *c = handle->data;
+    size_t left = body_left(c);
+    (void)suggested;
+    if (left)
+        *buffer =
+            uv_buf_init(c->exchange.body_buffer + c->body_bytes, left < READ_MAX ? (unsigned)left : READ_MAX);
+    else
+        *buffer = uv_buf_init(c->input + c->input_bytes, (unsigned)(INPUT_BYTES - c->input_bytes));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+{
+    struct connection *c = stream->data;
+    (void)buffer;
+    if (n == UV_ENOBUFS) { /* a pipelining client is ahead of its answers: it waits */
+        uv_read_stop(stream);
+        c->reading = false;
+        return;
+    }
+    if (n < 0) {
+        close_connection(c);
+        return;
+    }
+    if (c->phase == PHASE_LINGERING || n == 0)
+        return;
+    if (c->phase == PHASE_HEAD && c->input_bytes == 0)
+        set_deadline(c, c->all->limits.header_timeout_s);
+    if (c->phase == PHASE_BODY)
+        set_deadline(c, c->all->limits.body_timeout_s);
+    if (c->phase == PHASE_BODY && c->deadline_ms > c->body_until_ms)
+        c->deadline_ms = c->body_until_ms;
+    if (body_left(c))
+        process_body(c, (size_t)n);
+    else {
+        c->input_bytes += (size_t)n;
+        process(c);
+    }
+}
+
+static void start_reading(struct connection *c)
+{
+    if (!c->reading && uv_read_start(&c->handle.stream, on_alloc, on_read) == 0)
+        c->reading = true;
+}
+
+static struct connection *free_slot(struct http_connections *all)
+{
+    for (uint32_t i = 0; i < all->slots; i++) {
+        if (all->connections[i].phase == PHASE_FREE)
+            return &all->connections[i];
+    }
+    return NULL;
+}
+
+/* Note who is at the other end. */
+static void note_peer(struct connection *c)
+{
+    struct sockaddr_storage address = {0};
+    int bytes = sizeof address;
+    uv_os_fd_t fd;
+    c->number = ++c->all->accepted;
+    c->peer = 0;
+    if (c->is_unix && uv_fileno(&c->handle.any, &fd) == 0)
+        c->peer = peer_of_socket(fd);
+    else if (!c->is_unix && uv_tcp_getpeername(&c->handle.tcp, (struct sockaddr *)&address, &bytes) == 0)
+        c->peer = peer_of_address((const struct sockaddr *)&address);
+}
+
+void http_connections_accept(struct http_listener *listener, void *cookie)
+{
+    struct http_connections *all = cookie;
+    struct connection *c = free_slot(all);
+    if (all->draining)
+        return;
+    if (!c) {
+        assert(all->waiting_count < LISTENERS_MAX);
+        all->waiting[all->waiting_count++] = listener;
+        return;
+    }
+    c->is_unix = http_listener_address(listener)->is_unix;
+    if (c->is_unix)
+        uv_pipe_init(all->loop, &c->handle.pipe, 0);
+    else
+        uv_tcp_init(all->loop, &c->handle.tcp);
+    c->handle.stream.data = c;
+    c->refusing = all->open++ >= all->limits.connections;
+    c->head_bytes = c->input_bytes = 0;
+    c->close_after = c->reading = false;
+    c->phase = PHASE_HEAD;
+    set_deadline(c, all->limits.header_timeout_s);
+    if (http_listener_accept(listener, &c->handle.stream) != 0) {
+        close_connection(c);
+        return;
+    }
+    note_peer(c);
+    if (!c->is_unix)
+        uv_tcp_nodelay(&c->handle.tcp, 1);
+    start_reading(c);
+}
+
+/* Twice a second: end what has run out of patience, and let those read again who made room. */
+static void on_tick(uv_timer_t *timer)
+{
+    struct http_connections *all = timer->data;
+    uint64_t now = uv_now(all->loop);
+    for (uint32_t i = 0; i < all->slots; i++) {
+        struct connection *c = &all->connections[i];
+        if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
+            continue;
+        if (now < c->deadline_ms || c->phase == PHASE_WAITING) {
+            if (c->input_bytes < INPUT_BYTES)
+                start_reading(c);
+            continue;
+        }
+        bool in_request = (c->phase == PHASE_HEAD && c->input_bytes) || c->phase == PHASE_BODY;
+        if (!in_request) {
+            close_connection(c);
+            continue;
+        }
+        if (c->phase == PHASE_HEAD)
+            begin_nothing(c);
+        refuse(c, ATTND_TIMEOUT, "the %s did not arrive in time", c->phase == PHASE_HEAD ? "head" : "body");
+    }
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------- */
+
+static int map_connections(struct http_connections *all)
+{
+    size_t each = INPUT_BYTES + HTTP_BODY_BYTES_MAX + HTTP_REPLY_BYTES_MAX;
+    all->slots = all->limits.connections + REFUSING_CONNECTIONS;
+    all->buffers_bytes = each * all->slots;
+    all->connections = calloc(all->slots, sizeof *all->connections);
+    all->buffers = mmap(NULL, all->buffers_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!all->connections || all->buffers == MAP_FAILED)
+        return UV_ENOMEM;
+    for (uint32_t i = 0; i < all->slots; i++) {
+        struct connection *c = &all->connections[i];
+        c->all = all;
+        c->input = all->buffers + each * i;
+        c->body = c->input + INPUT_BYTES;
+        c->output = c->body + HTTP_BODY_BYTES_MAX;
+    }
+    return 0;
+}
+
+int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
+                            const struct http_service *service, struct http_connections **result)
+{
+    struct http_connections *all = calloc(1, sizeof *all);
+    if (!all)
+        return UV_ENOMEM;
+    all->loop = loop;
+    all->limits = *limits;
+    all->service = *service;
+    all->buffers = MAP_FAILED;
+    int rc = map_connections(all);
+    if (rc != 0) {
+        http_connections_destroy(all);
+        return rc;
+    }
+    uv_timer_init(loop, &all->tick);
+    all->tick.data = all;
+    uv_timer_start(&all->tick, on_tick, TICK_MS, TICK_MS);
+    uv_unref((uv_handle_t *)&all->tick);
+    *result = all;
+    return 0;
+}
+
+void http_connections_drain(struct http_connections *all)
+{
+    if (all->draining)
+        return;
+    all->draining = true;
+    all->waiting_count = 0;
+    for (uint32_t i = 0; i < all->slots; i++) {
+        struct connection *c = &all->connections[i];
+        if (c->phase == PHASE_HEAD && c->input_bytes == 0)
+            close_connection(c);
+    }
+}
+
+uint32_t http_connections_cut(struct http_connections *all)
+{
+    uint32_t cut = 0;
+    for (uint32_t i = 0; i < all->slots; i++) {
+        struct connection *c = &all->connections[i];
+        if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
+            continue;
+        cut += c->phase != PHASE_LINGERING;
+        close_connection(c);
+    }
+    return cut;
+}
+
+void http_connections_destroy(struct http_connections *all)
+{
+    if (!all)
+        return;
+    if (all->tick.loop) {
+        uv_close((uv_handle_t *)&all->tick, NULL);
+        uv_run(all->loop, UV_RUN_DEFAULT);
+    }
+    if (all->buffers != MAP_FAILED)
+        munmap(all->buffers, all->buffers_bytes);
+    free(all->connections);
+    free(all);
+}

@@ -1,0 +1,35 @@
+/* http_connection.h - connections of HTTP/1.1: their limits and times, one request at a time on each.
+ *
+ * All memory is taken by http_connections_create(): a connection costs its three fixed buffers, which stay
+ * untouched (and so cost no memory) until it is used. Everything here belongs to the loop thread. */
+#ifndef SERVER_HTTP_CONNECTION_H
+#define SERVER_HTTP_CONNECTION_H
+
+#include "server/http_exchange.h"
+#include "server/http_listen.h"
+
+struct http_connections;
+
+/* http_connections_create(loop, limits, service, all): room for limits.connections. Returns 0 or a negative
+ * libuv code and nothing to destroy. */
+MUST_USE int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
+                                     const struct http_service *service, struct http_connections **all);
+
+/* http_connections_accept: take the client that waits at the listener. One too many is told so with a 503 at
+ * once. An http_on_client; `all` is the struct http_connections. */
+void http_connections_accept(struct http_listener *listener, void *all);
+
+/* http_connections_drain: close idle connections now and the others after their answer. The loop runs out
+ * of work when the last one is closed. The listeners have been closed. Idempotent. */
+void http_connections_drain(struct http_connections *all);
+
+/* http_connections_cut: close what is still open, whatever is under way there. Returns how many. */
+uint32_t http_connections_cut(struct http_connections *all);
+
+/* http_connections_destroy: free them, once the loop has run out. NULL is fine. */
+void http_connections_destroy(struct http_connections *all);
+
+/* http_answer: send the answer of a deferred exchange, or its next part (x->more, chunked). */
+void http_answer(struct http_exchange *x);
+
+#endif

@@ -1,0 +1,77 @@
+/* http_exchange.h - one request and its answer, as they are lent to what serves it. Loop thread. */
+#ifndef SERVER_HTTP_EXCHANGE_H
+#define SERVER_HTTP_EXCHANGE_H
+
+#include "config/config.h"
+#include "config/json_writer.h"
+#include "server/http_request.h"
+
+enum {
+    HTTP_JSON_BYTES_MAX = 64 * 1024, /* of a JSON body; more is 413 */
+    HTTP_BODY_BYTES_MAX =
+        CONFIG_SMALL_BODY_BYTES, /* of a body, unless http_service.begun gives it more room */
+    HTTP_TAILS_MAX = 2,
+    HTTP_REPLY_BYTES_MAX = 2 * 1024 * 1024,
+    HTTP_EXTRA_BYTES = 256
+};
+
+struct http_exchange;
+struct route;
+
+/* Takes the next `n` bytes of a body. Returns 0, or a status with the answer made a problem: the rest
+ * is not read. */
+typedef int (*http_sink)(struct http_exchange *x, const char *bytes, size_t n);
+
+struct http_exchange {
+    struct http_request head;
+    uint64_t peer, connection; /* who asks (peer.h), and a number of the connection that no other has */
+    struct http_text body;     /* all of it, when it was collected */
+
+    /* Set by begun. */
+    const struct route *route; /* NULL: none, */
+    unsigned methods;          /* but one with these methods */
+    uint64_t id;               /* in its path */
+    http_sink sink;            /* takes the body as it comes; NULL: it is collected, */
+    char *body_buffer;         /* here, */
+    size_t body_max;           /* and so much of it */
+    bool wants_length;         /* more would be taken if there were a Content-Length */
+    void *upload;              /* the sink's */
+    void *staging;             /* what body_buffer is, when begun has set it */
+
+    /* The answer. */
+    int http_status;                       /* 200 unless the handler says otherwise */
+    const char *content_type;              /* application/json unless the handler says otherwise */
+    struct json_writer reply;              /* the handler writes the body here, */
+    char prefix[16];                       /* what the detail of a problem begins with */
+    struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it
+                                              stays there until finished is called */
+    unsigned tail_count;
+    char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
+    bool deferred;                /* the handler will call http_answer() later */
+    bool more;     /* what is in `reply` is a part of the answer; proceed is called when it is sent */
+    void *pending; /* the handler's, while deferred or between two parts */
+};
+
+/* What serves the requests. */
+struct http_service {
+    /* begun: the head is there and in order, a body may follow. May give the exchange a sink. False:
+     * the answer is a problem, and the body is not read. */
+    bool (*begun)(struct http_exchange *x, void *cookie);
+
+    /* handle: once for every well-formed request. Either fills in the answer before it returns, or sets
+     * x->deferred and has http_answer() called when it is there. */
+    void (*handle)(struct http_exchange *x, void *cookie);
+
+    /* finished: the answer has been sent, and the exchange has still `pending`. */
+    void (*finished)(struct http_exchange *x, void *cookie);
+
+    /* proceed: a part of the answer has been sent; the next one is wanted, by http_answer(). */
+    void (*proceed)(struct http_exchange *x, void *cookie);
+
+    /* abandoned: an exchange that has `pending`, `upload` or `staging` ends without its answer, since
+     * its client has gone or its body was refused. http_answer() must not be called any more. */
+    void (*abandoned)(struct http_exchange *x, void *cookie);
+    void *cookie;
+};
+
+#endif

@@ -1,0 +1,121 @@
+/* http_reply.c - see http_reply.h. */
+#include "server/http_reply.h"
+
+#include "config/log.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { PHRASE_BYTES = 48, FRAMING_BYTES = 160 };
+
+/* The problem's body. `pointer`: the JSON pointer of what is wrong, or NULL. */
+static void write_problem(struct http_exchange *x, int status, const char *pointer, char *detail)
+{
+    char type[64], all[640];
+    struct json_writer *w = &x->reply;
+    for (char *p = detail; *p; p++) /* what it quotes may be cut, or no UTF-8 at all */
+        *p = (unsigned char)*p < 0x80 ? *p : '?';
+    snprintf(all, sizeof all, "%s%s%s%s", x->prefix, pointer ? pointer : "", pointer ? ": " : "", detail);
+    json_writer_init(w, w->buffer, w->capacity);
+    x->tail_count = 0;
+    x->http_status = status_http(status);
+    if (x->http_status == 503) /* it may be better soon */
+        snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
+    x->content_type = "application/problem+json";
+    snprintf(type, sizeof type, "/problems/%s", status_code(status));
+    for (char *p = type; *p; p++)
+        *p = *p == '_' ? '-' : *p;
+    json_open(w, NULL, '{');
+    json_string(w, "type", type);
+    json_string(w, "title", status_title(status));
+    json_uint(w, "status", (uint64_t)x->http_status);
+    json_string(w, "detail", all);
+    json_string(w, "code", status_code(status));
+    json_string(w, "request_id", x->head.id);
+    if (pointer) {
+        json_open(w, "errors", '[');
+        json_open(w, NULL, '{');
+        json_string(w, "pointer", pointer);
+        json_string(w, "detail", detail);
+        json_close(w, '}');
+        json_close(w, ']');
+    }
+    json_close(w, '}');
+    json_raw(w, "\n");
+    log_line(LOG_WARNING, "refused %.*s: %d %s: %s (request %s)", (int)x->head.path.n, x->head.path.bytes,
+             x->http_status, status_code(status), all, x->head.id);
+}
+
+void http_problem(struct http_exchange *x, int status, const char *format, ...)
+{
+    char detail[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(detail, sizeof detail, format, args);
+    va_end(args);
+    write_problem(x, status, NULL, detail);
+}
+
+void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants)
+{
+    char detail[512], place[128];
+    snprintf(detail, sizeof detail, "%s", wants);
+    snprintf(place, sizeof place, "%s", pointer);
+    for (char *p = place; *p; p++) /* it may quote a name of the client's */
+        *p = (unsigned char)*p < 0x80 ? *p : '?';
+    write_problem(x, status, place, detail);
+}
+
+/* "NO_CONTENT" as llhttp names it -> "No Content" */
+static void reason_phrase(int http_status, char phrase[PHRASE_BYTES])
+{
+    const char *name = "Unknown";
+    switch (http_status) {
+#define XX(number, constant, text)                                                                           \
+    case number:                                                                                             \
+        name = #constant;                                                                                    \
+        break;
+        HTTP_STATUS_MAP(XX)
+#undef XX
+    default:
+        break;
+    }
+    snprintf(phrase, PHRASE_BYTES, "%s", http_status == 414 ? "URI Too Long" : name);
+    for (size_t i = 1; phrase[i] && http_status != 200 && http_status != 414; i++) {
+        bool first = phrase[i - 1] == ' ';
+        phrase[i] = phrase[i] == '_' ? ' ' : first ? phrase[i] : (char)tolower((unsigned char)phrase[i]);
+    }
+}
+
+bool http_reply_is_bare(int http_status)
+{
+    return http_status == 204 || http_status == 304;
+}
+
+size_t http_reply_head(const struct http_exchange *x, enum http_framing framing, uint64_t length, bool close,
+                       char *out, size_t capacity)
+{
+    char date[40], phrase[PHRASE_BYTES], body[FRAMING_BYTES] = "";
+    struct tm utc;
+    time_t now = time(NULL);
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
+    reason_phrase(x->http_status, phrase);
+    if (framing == HTTP_LENGTH && !http_reply_is_bare(x->http_status))
+        snprintf(body, sizeof body, "Content-Type: %s\r\nContent-Length: %llu\r\n", x->content_type,
+                 (unsigned long long)length);
+    else if (framing != HTTP_LENGTH)
+        snprintf(body, sizeof body, "Content-Type: %s\r\n%s", x->content_type,
+                 framing == HTTP_CHUNKED ? "Transfer-Encoding: chunked\r\n" : "");
+    int n = snprintf(out, capacity,
+                     "HTTP/1.1 %d %s\r\nDate: %s\r\n%sCache-Control: no-store\r\nX-Request-Id: %s\r\n"
+                     "X-Attnd-Node: n0\r\n%s%s\r\n",
+                     x->http_status, phrase, date, body, x->head.id, x->extra,
+                     close ? "Connection: close\r\n" : "");
+    assert(n > 0 && (size_t)n < capacity);
+    return (size_t)n;
+}

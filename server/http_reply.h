@@ -1,0 +1,28 @@
+/* http_reply.h - the head of an answer, and the answer that says what is wrong. No connection: text goes
+ * into buffers. Loop thread. */
+#ifndef SERVER_HTTP_REPLY_H
+#define SERVER_HTTP_REPLY_H
+
+#include "server/http_exchange.h"
+
+/* http_problem(x, status, format, ...): make the answer an RFC 9457 problem with a detail sentence,
+ * dropping what was written before. */
+void http_problem(struct http_exchange *x, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* http_problem_at: likewise, of what `pointer` names: the detail becomes "pointer: wants", and `errors`
+ * lists the pointer. */
+void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants);
+
+/* How the bytes behind a head come. */
+enum http_framing { HTTP_LENGTH, HTTP_CHUNKED, HTTP_UNTIL_CLOSE };
+
+/* Whether an answer of that status has neither body nor length. */
+bool http_reply_is_bare(int http_status);
+
+/* http_reply_head(x, framing, length, close, out, capacity): status line and headers of the answer; `length`
+ * bytes follow if the framing is by length. close: the connection ends with it. Returns its bytes. */
+size_t http_reply_head(const struct http_exchange *x, enum http_framing framing, uint64_t length, bool close,
+                       char *out, size_t capacity);
+
+#endif
