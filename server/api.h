@@ -70,6 +70,7 @@ struct render_context {
     uint64_t instance;
     uint64_t tensors_copied;
     size_t staging_used;
+    uint32_t connections; /* that are open */
 };
 
 /* ---- words of the wire --------------------------------------------------------------------------- */
@@ -84,7 +85,10 @@ bool api_read_kernel(struct http_text name, enum attention_kernel *kernel);
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-enum { PAGE_DEFAULT = 100 }; /* items */
+enum {
+    PAGE_DEFAULT = 100, /* items */
+    FORKS_MAX = 1000    /* of one sequence at a time */
+};
 static const int64_t ID_MAX = (int64_t)REQUEST_ID_MAX;
 
 /* No body and no query are allowed. */

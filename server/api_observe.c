@@ -308,6 +308,7 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "prefix_blocks_asked_total", "counter", "Full blocks of prompts looked up.",
                  (double)t->blocks_asked);
     write_metric(w, "prefix_blocks_hit_total", "counter", "Of these, found.", (double)t->blocks_hit);
+    write_metric(w, "connections", "gauge", "Connections of clients that are open.", c->connections);
     write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
     write_metric(w, "tensors_copied_total", "counter",
                  "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.",

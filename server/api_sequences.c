@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FORKS_MAX = 1000 };
-
 /* ---- create ---------------------------------------------------------------------------------------- */
 
 static int read_salt(struct json_body *b, struct request_create *create)

@@ -8,8 +8,11 @@
  * The input buffer holds the head of the current request at its front, so that every span of the
  * request points into it, and behind it whatever was read since. What the head says is http_request.c's.
  *
- * The end of the client's stream while it waits for an answer counts as its going away, also when only
- * its sending side was shut down: there is no telling them apart, and the answer's work should stop.
+ * A client may shut down its sending side and wait for the answer. Whether it has gone altogether shows at
+ * once on a unix socket. Over TCP both look alike until something is sent: the answer's beginning or, while
+ * there is none, a "100 Continue", which every client of HTTP/1.1 must skip; one that has gone resets the
+ * connection. Its exchange is then abandoned, also when the answer was written, but never arrived:
+ * REPLYING becomes DELIVERING until the kernel says that it has.
  *
  * A connection that was told an error it caused itself is closed the polite way: our side is shut down,
  * what still arrives is dropped for LINGER_S, so that the client reads the answer before it sees a
@@ -21,20 +24,24 @@
 #include "server/peer.h"
 
 #include <assert.h>
+#include <linux/sockios.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
 enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
     READ_MAX = 1 << 20, /* bytes of a body, of one read */
     OUTPUT_HEAD_BYTES_MAX = 1024,
-    REFUSING_CONNECTIONS = 8, /* beyond the limit, to say 503 with */
+    REFUSALS = 64, /* connections beyond the limit, to say 503 on */
     LINGER_S = 2,
-    TICK_MS = 500,                     /* how exactly timeouts are kept */
+    TICK_MS = 500,                     /* how exactly timeouts are kept, */
+    ENDED_TICK_MS = 20,                /* while some client has shut down its sending side */
     BODY_BYTES_PER_S_MIN = 256 * 1024, /* slower clients would keep memory from others */
     LISTENERS_MAX = 16,
     TLS_HANDSHAKE = 0x16 /* the first byte of a connection (RFC 8446, 5.1) */
@@ -46,6 +53,7 @@ enum phase {
     PHASE_BODY,
     PHASE_WAITING,
     PHASE_REPLYING,
+    PHASE_DELIVERING,
     PHASE_LINGERING,
     PHASE_CLOSING
 };
@@ -73,7 +81,7 @@ struct connection {
     bool body_overflow;        /* it was longer than exchange.body_max */
     bool reading;              /* uv_read_start is in effect */
     bool close_after;          /* the answer under way is the last */
-    bool refusing;             /* beyond limits.connections: gets a 503, whatever it asks */
+    bool ended;                /* the client sends no more */
     bool streaming;            /* the head of an answer in parts has been sent, */
     enum http_framing framing; /* which come so */
     char chunk_head[20];       /* size of the part being sent */
@@ -91,6 +99,7 @@ struct http_connections {
     struct http_service service;
     uv_timer_t tick;
     uint32_t open, slots; /* connections in use, and all */
+    uint32_t ended;       /* of those in use */
     bool draining;
     uint64_t accepted;                            /* connections so far */
     struct http_listener *waiting[LISTENERS_MAX]; /* with a client, when no slot was free */
@@ -110,12 +119,25 @@ static void set_deadline(struct connection *c, uint32_t seconds)
     c->deadline_ms = uv_now(c->all->loop) + (uint64_t)seconds * 1000;
 }
 
+/* A client sends no more, or is no more. */
+static void count_ended(struct http_connections *all, int change)
+{
+    bool some = all->ended > 0;
+    all->ended += (uint32_t)change;
+    if (some == (all->ended > 0))
+        return;
+    uv_timer_set_repeat(&all->tick, all->ended ? ENDED_TICK_MS : TICK_MS);
+    uv_timer_again(&all->tick);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct connection *c = handle->data;
     struct http_connections *all = c->all;
     c->phase = PHASE_FREE;
     all->open--;
+    if (c->ended)
+        count_ended(all, -1);
     if (all->waiting_count)
         http_connections_accept(all->waiting[--all->waiting_count], all);
 }
@@ -138,8 +160,19 @@ static void close_connection(struct connection *c)
     uv_close(&c->handle.any, on_closed);
 }
 
+/* Whether nobody is at the other end any more: of a unix socket, or of a TCP connection that was reset. */
+static bool has_gone(const struct connection *c)
+{
+    struct pollfd p = {.events = 0};
+    return uv_fileno(&c->handle.any, &p.fd) == 0 && poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
+}
+
 static void linger(struct connection *c)
 {
+    if (c->ended) {
+        close_connection(c);
+        return;
+    }
     c->phase = PHASE_LINGERING;
     c->head_bytes = c->input_bytes = 0; /* room to drop what still arrives into */
     start_reading(c);
@@ -150,6 +183,38 @@ static void linger(struct connection *c)
 }
 
 /* ---- answering ----------------------------------------------------------------------------------- */
+
+/* The answer is with the client: go on to its next request. */
+static void finish_answer(struct connection *c)
+{
+    if (c->exchange.pending)
+        c->all->service.finished(&c->exchange, c->all->service.cookie);
+    c->exchange.pending = NULL;
+    if (c->close_after || c->all->draining) {
+        linger(c);
+        return;
+    }
+    c->input_bytes -= c->head_bytes;
+    memmove(c->input, c->input + c->head_bytes, c->input_bytes);
+    c->head_bytes = 0;
+    c->phase = PHASE_HEAD;
+    set_deadline(c, c->input_bytes ? c->all->limits.header_timeout_s : c->all->limits.keepalive_s);
+    start_reading(c); /* a pipelining client may have filled the buffer */
+    process(c);
+    if (c->ended && (c->phase == PHASE_HEAD || c->phase == PHASE_BODY)) /* no more of it will come */
+        close_connection(c);
+}
+
+/* The answer is written, and the client sends no more: see whether it is still there to read it. */
+static void see_delivery(struct connection *c)
+{
+    int fd, unsent;
+    if (has_gone(c) || uv_fileno(&c->handle.any, &fd) != 0)
+        close_connection(c);
+    else if (c->is_unix || ioctl(fd, SIOCOUTQ, &unsent) != 0 || unsent == 0 ||
+             uv_now(c->all->loop) >= c->deadline_ms)
+        finish_answer(c);
+}
 
 static void on_written(uv_write_t *write, int status)
 {
@@ -166,20 +231,13 @@ static void on_written(uv_write_t *write, int status)
         c->all->service.proceed(&c->exchange, c->all->service.cookie);
         return;
     }
-    if (c->exchange.pending)
-        c->all->service.finished(&c->exchange, c->all->service.cookie);
-    c->exchange.pending = NULL;
-    if (c->close_after || c->all->draining) {
-        linger(c);
-        return;
+    if (c->ended) {
+        c->phase = PHASE_DELIVERING;
+        set_deadline(c, LINGER_S);
+        see_delivery(c);
+    } else {
+        finish_answer(c);
     }
-    c->input_bytes -= c->head_bytes;
-    memmove(c->input, c->input + c->head_bytes, c->input_bytes);
-    c->head_bytes = 0;
-    c->phase = PHASE_HEAD;
-    set_deadline(c, c->input_bytes ? c->all->limits.header_timeout_s : c->all->limits.keepalive_s);
-    start_reading(c); /* a pipelining client may have filled the buffer */
-    process(c);
 }
 
 static void write_parts(struct connection *c, const uv_buf_t *parts, unsigned n)
@@ -243,7 +301,7 @@ static void send_reply(struct connection *c)
                  HTTP_REPLY_BYTES_MAX);
         http_problem(x, ATTND_INTERNAL, "the answer does not fit its buffer");
     }
-    if (!x->head.keeps_alive || c->all->draining || c->refusing)
+    if (!x->head.keeps_alive || c->all->draining)
         c->close_after = true;
     size_t bytes = x->reply.length;
     for (unsigned i = 0; i < x->tail_count; i++)
@@ -322,9 +380,7 @@ static bool read_head(struct connection *c, size_t n)
     bool good = http_request_read(&c->parser, c->input, n, !c->is_unix, &x->head, &fault);
     c->head_bytes = n;
     begin_exchange(c);
-    if (c->refusing)
-        refuse(c, ATTND_BUSY, "limits.connections (%u) are open", c->all->limits.connections);
-    else if (!good)
+    if (!good)
         refuse(c, fault.status, "%s", fault.detail);
     else if (!c->all->service.begun(x, c->all->service.cookie))
         end_with_problem(c);
@@ -387,9 +443,8 @@ static bool read_body(struct connection *c, const char *bytes, size_t n, size_t 
 static void send_continue(struct connection *c)
 {
     static char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    const struct http_request *head = &c->exchange.head;
     uv_buf_t part = uv_buf_init(text, sizeof text - 1);
-    if (head->expects && !head->is_1_0 && uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
+    if (!c->exchange.head.is_1_0 && uv_try_write(&c->handle.stream, &part, 1) != (int)part.len)
         close_connection(c);
 }
 
@@ -408,7 +463,7 @@ static void begin_body(struct connection *c)
     set_deadline(c, c->all->limits.body_timeout_s);
     uint64_t bytes = x->head.body_length ? x->head.body_length : x->body_max;
     c->body_until_ms = c->deadline_ms + bytes * 1000 / BODY_BYTES_PER_S_MIN;
-    if (!c->parser.complete && c->input_bytes == c->head_bytes)
+    if (x->head.expects && !c->parser.complete && c->input_bytes == c->head_bytes)
         send_continue(c);
 }
 
@@ -478,6 +533,24 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
         *buffer = uv_buf_init(c->input + c->input_bytes, (unsigned)(INPUT_BYTES - c->input_bytes));
 }
 
+/* Nothing more will be read: if an answer is owed and somebody may be there to read it, it is still given. */
+static void note_end(struct connection *c, bool in_order)
+{
+    bool owed = c->phase == PHASE_WAITING || c->phase == PHASE_REPLYING;
+    uv_read_stop(&c->handle.stream);
+    c->reading = false;
+    if (!in_order || !owed || has_gone(c)) {
+        close_connection(c);
+        return;
+    }
+    c->ended = true;
+    count_ended(c->all, +1);
+    if (c->phase == PHASE_WAITING && !c->is_unix && !c->streaming)
+        send_continue(c);
+    if (has_gone(c)) /* the answer to that may be here already */
+        close_connection(c);
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 {
     struct connection *c = stream->data;
@@ -488,7 +561,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         return;
     }
     if (n < 0) {
-        close_connection(c);
+        note_end(c, n == UV_EOF);
         return;
     }
     if (c->phase == PHASE_LINGERING || n == 0)
@@ -509,7 +582,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 
 static void start_reading(struct connection *c)
 {
-    if (!c->reading && uv_read_start(&c->handle.stream, on_alloc, on_read) == 0)
+    if (!c->reading && !c->ended && uv_read_start(&c->handle.stream, on_alloc, on_read) == 0)
         c->reading = true;
 }
 
@@ -536,6 +609,19 @@ static void note_peer(struct connection *c)
         c->peer = peer_of_address((const struct sockaddr *)&address);
 }
 
+/* All slots are in use: the client that has been refused for longest has had time to read it. */
+static void end_a_refusal(struct http_connections *all)
+{
+    struct connection *oldest = NULL;
+    for (uint32_t i = 0; i < all->slots; i++) {
+        struct connection *c = &all->connections[i];
+        if (c->phase == PHASE_LINGERING && (!oldest || c->deadline_ms < oldest->deadline_ms))
+            oldest = c;
+    }
+    if (oldest)
+        close_connection(oldest);
+}
+
 void http_connections_accept(struct http_listener *listener, void *cookie)
 {
     struct http_connections *all = cookie;
@@ -545,6 +631,7 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
     if (!c) {
         assert(all->waiting_count < LISTENERS_MAX);
         all->waiting[all->waiting_count++] = listener;
+        end_a_refusal(all);
         return;
     }
     c->is_unix = http_listener_address(listener)->is_unix;
@@ -553,9 +640,9 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
     else
         uv_tcp_init(all->loop, &c->handle.tcp);
     c->handle.stream.data = c;
-    c->refusing = all->open++ >= all->limits.connections;
+    bool refused = all->open++ >= all->limits.connections;
     c->head_bytes = c->input_bytes = 0;
-    c->close_after = c->reading = false;
+    c->close_after = c->reading = c->ended = false;
     c->phase = PHASE_HEAD;
     set_deadline(c, all->limits.header_timeout_s);
     if (http_listener_accept(listener, &c->handle.stream) != 0) {
@@ -566,9 +653,13 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
     if (!c->is_unix)
         uv_tcp_nodelay(&c->handle.tcp, 1);
     start_reading(c);
+    if (!refused)
+        return;
+    begin_nothing(c);
+    refuse(c, ATTND_BUSY, "limits.connections (%u) are open", all->limits.connections);
 }
 
-/* Twice a second: end what has run out of patience, and let those read again who made room. */
+/* Now and then: end what has run out of patience, and let those read again who made room. */
 static void on_tick(uv_timer_t *timer)
 {
     struct http_connections *all = timer->data;
@@ -577,6 +668,14 @@ static void on_tick(uv_timer_t *timer)
         struct connection *c = &all->connections[i];
         if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
             continue;
+        if (c->phase == PHASE_DELIVERING) {
+            see_delivery(c);
+            continue;
+        }
+        if (c->ended && has_gone(c)) {
+            close_connection(c);
+            continue;
+        }
         if (now < c->deadline_ms || c->phase == PHASE_WAITING) {
             if (c->input_bytes < INPUT_BYTES)
                 start_reading(c);
@@ -598,7 +697,7 @@ static void on_tick(uv_timer_t *timer)
 static int map_connections(struct http_connections *all)
 {
     size_t each = INPUT_BYTES + HTTP_BODY_BYTES_MAX + HTTP_REPLY_BYTES_MAX;
-    all->slots = all->limits.connections + REFUSING_CONNECTIONS;
+    all->slots = all->limits.connections + REFUSALS;
     all->buffers_bytes = each * all->slots;
     all->connections = calloc(all->slots, sizeof *all->connections);
     all->buffers = mmap(NULL, all->buffers_bytes, PROT_READ | PROT_WRITE,
@@ -636,6 +735,11 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
     uv_unref((uv_handle_t *)&all->tick);
     *result = all;
     return 0;
+}
+
+uint32_t http_connections_open(const struct http_connections *all)
+{
+    return all->open;
 }
 
 void http_connections_drain(struct http_connections *all)

@@ -19,6 +19,9 @@ MUST_USE int http_connections_create(uv_loop_t *loop, const struct config_limits
  * once. An http_on_client; `all` is the struct http_connections. */
 void http_connections_accept(struct http_listener *listener, void *all);
 
+/* http_connections_open: how many are open. */
+uint32_t http_connections_open(const struct http_connections *all);
+
 /* http_connections_drain: close idle connections now and the others after their answer. The loop runs out
  * of work when the last one is closed. The listeners have been closed. Idempotent. */
 void http_connections_drain(struct http_connections *all);

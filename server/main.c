@@ -74,7 +74,7 @@ struct daemon {
 enum {
     FAILURE_DRAIN_S = 5, /* for the answers that say so, when the backend has failed */
     WATCHES = 20,        /* looks at a call of the driver before it has taken too long */
-    OTHER_FILES = 64,    /* beside connections: refusals, the loop's, a GPU's, libraries' */
+    OTHER_FILES = 128,   /* beside connections: refusals, the loop's, a GPU's, libraries' */
     END_TIMEOUTS = 4     /* for the end: two steps in flight, one more, closing the device */
 };
 
@@ -420,6 +420,7 @@ static enum exit_code open_server(struct daemon *d, const struct listen_address 
         fprintf(stderr, "attnd: no memory for limits.connections\n");
         return EXIT_UNAVAILABLE;
     }
+    d->state.connections = d->connections;
     rc = http_listen(&d->loop, address, http_connections_accept, d->connections, &d->listener);
     if (rc == 0)
         return EXIT_OK;

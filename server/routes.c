@@ -15,6 +15,7 @@
 #include "server/tensor_parse.h"
 #include "server/workload_parse.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,10 +256,50 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     return ok;
 }
 
-/* Nobody waits for a request's answer any more: the workload that was to end with its client ends, then
- * the request is free. */
+/* What a request has made that its client must be told of: sequences or a lease; NULL: nothing. */
+static const struct request_shown *made_by(const struct request *request)
+{
+    if (request->status != 0)
+        return NULL;
+    return request->kind == REQUEST_CREATE  ? &request->create.shown
+           : request->kind == REQUEST_FORK  ? &request->fork.shown
+           : request->kind == REQUEST_LEASE ? &request->lease.shown
+                                            : NULL;
+}
+
+/* Delete what a request has made, since its client does not know of it. */
+static void undo(struct daemon_state *daemon, struct request *request, const struct request_shown *made)
+{
+    uint64_t ids[FORKS_MAX];
+    uint32_t count = made->count;
+    bool of_leases = request->kind == REQUEST_LEASE;
+    assert(count >= 1 && count <= FORKS_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = made->views[i].id;
+    release_request(daemon, request); /* and with it its lists */
+    request = engine_acquire(daemon->engine);
+    *answer_of(request) = (struct answer){0};
+    request->kind = count == 1 ? REQUEST_DELETE : REQUEST_BATCH;
+    request->id = ids[0];
+    request->of_leases = of_leases;
+    if (count > 1) {
+        request->batch.ops = request_alloc(request, count, sizeof *request->batch.ops);
+        request->batch.count = count;
+        for (uint32_t i = 0; i < count; i++)
+            request->batch.ops[i] = (struct request_op){.kind = REQUEST_DELETE, .id = ids[i]};
+    }
+    engine_submit(daemon->engine, request);
+}
+
+/* Nobody waits for a request's answer any more: what it has made is undone; the workload that was to end with
+ * its client ends; then the request is free. */
 static void drop_request(struct daemon_state *daemon, struct request *request)
 {
+    const struct request_shown *made = made_by(request);
+    if (made) {
+        undo(daemon, request, made);
+        return;
+    }
     if (!answer_of(request)->cancels || request->status != 0 || request->kind == REQUEST_WORKLOAD_CANCEL) {
         release_request(daemon, request);
         return;
@@ -340,6 +381,7 @@ void routes_deliver(struct daemon_state *daemon)
                                            .backend = engine_backend(daemon->engine),
                                            .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
                                            .tensors_copied = daemon->tensors_copied,
+                                           .connections = http_connections_open(daemon->connections),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct request *request;
@@ -354,7 +396,7 @@ void routes_deliver(struct daemon_state *daemon)
         x->more = answer->streams && request->status == 0 && goes_on(daemon, request);
         if (answer->streams && request->status == 0)
             x->content_type = "application/x-ndjson";
-        if (!x->more && x->tail_count == 0) { /* else what is sent lies in the request */
+        if (!x->more && x->tail_count == 0 && !made_by(request)) { /* else it is wanted until that is sent */
             x->pending = NULL;
             release_request(daemon, request);
         }

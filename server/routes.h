@@ -5,10 +5,13 @@
 #include "scheduler/engine.h"
 #include "server/http_exchange.h"
 
+struct http_connections;
+
 /* What requests are answered from; owned by main, lives as long as the server. Loop thread. */
 struct daemon_state {
     const struct config *config;
     struct engine *engine;
+    const struct http_connections *connections;
     uint64_t started_ns; /* uv_hrtime() */
     uint64_t instance;   /* a random number: epochs of another start are others */
     bool draining;

@@ -117,7 +117,14 @@ expect 'a bare LF that ends it alone' 400 \
 is_served() { [ "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez")" = 200 ]; }
 exec 4<>"/dev/tcp/127.0.0.1/$PORT" 5<>"/dev/tcp/127.0.0.1/$PORT" 6<>"/dev/tcp/127.0.0.1/$PORT" 7<>"/dev/tcp/127.0.0.1/$PORT"
 expect 'one connection too many' 503 "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez")"
-exec 4>&- 5>&- 6>&- 7>&-
+exec 8<>"/dev/tcp/127.0.0.1/$PORT"
+expect 'before it asks for anything' 'HTTP/1.1 503 Service Unavailable' "$(timeout $HANG_S head -1 <&8 | tr -d '\r')"
+expect 'also a hundred of them, none of which leaves' "$(printf '503%.0s\n' $(seq 100))" "$(
+    for _ in $(seq 100); do
+        exec {fd}<>"/dev/tcp/127.0.0.1/$PORT"
+        timeout $HANG_S head -1 <&$fd | cut -d' ' -f2
+    done)"
+exec 4>&- 5>&- 6>&- 7>&- 8>&-
 expect 'and when they are gone' 0 "$(eventually is_served; echo $?)"
 
 stop_daemon

@@ -125,7 +125,7 @@ leaving=$!
 eventually are_queued '[1]'
 kill -9 $leaving
 wait $leaving 2>/dev/null
-caught_up
+eventually is_alone
 flush 1
 expect 'a client goes away while its call waits: it is dropped' 0 "$(eventually are_queued '[]'; echo $?)"
 call /v1/append "{\"sequences\":[2],$one}" >"$WORK/deleted" &

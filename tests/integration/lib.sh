@@ -6,6 +6,7 @@
 #   eventually COMMAND...   wait until it succeeds
 #   caught_up               wait until the daemon has read what was sent to it before
 #   are_queued [ID,...]     whether calls on these sequences, and no others, wait for company
+#   is_alone                whether no connection is open but the one that asks
 #   flush ID                run what is queued on sequence ID and before it: a truncate that cuts nothing waits for no company
 #   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
@@ -28,6 +29,7 @@ eventually() {
 }
 # The loop takes connections in the order in which they become ready, so those before this one have had their turn.
 caught_up() { curl -s -o /dev/null "$URL/livez"; }
+is_alone() { [ "$(curl -s "$URL/metrics" | sed -n 's/^attnd_connections //p')" = 1 ]; }
 are_queued() { [ "$(curl -s "$URL/v1/sequences?state=queued" | jq -c '[.items[].id] | sort')" = "$1" ]; }
 flush() { curl -s -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$1/truncate"; }
 

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Clients that send no more, and those that are no more: the first get their answers, what was made for the others is undone.
+. tests/integration/lib.sh
+call() { curl -s --json "$2" "$URL$1"; }
+count() { curl -s "$URL/stats" | jq .sequences.count; }
+has() { [ "$(count)" = "$1" ]; }
+
+# half PATH BODY, gone PATH BODY - send a request, then shut down the sending side and print the last status of what comes; or close.
+client() {
+    perl -MIO::Socket::INET -MIO::Socket::UNIX -e '
+        my ($what, $where, $path, $body) = @ARGV;
+        my $s = $where =~ m{^/} ? IO::Socket::UNIX->new(Peer => $where) : IO::Socket::INET->new(PeerAddr => "127.0.0.1:$where");
+        $s or die;
+        syswrite $s, "POST $path HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " .
+            length($body) . "\r\n\r\n$body";
+        exit if $what eq "gone";
+        shutdown $s, 1;
+        my $all = join "", <$s>;
+        $all =~ s/^HTTP\/1.1 100 Continue\r\n\r\n//;
+        print substr($all, 9, 3), "\n";' "$@"
+}
+
+# Rows wait for company until something is to change blocks, so there is a queue to look at.
+for where in tcp unix; do
+    start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=600000000 --set listen=127.0.0.1:0
+    place=$PORT
+    if [ $where = unix ]; then
+        stop_daemon
+        "$ATTND" --config config/tiny.jsonc --set scheduler.batch_window_us=600000000 --set "listen=unix:$WORK/s" 2>"$WORK/log" &
+        DAEMON=$!
+        eventually has_logged 'listening on'
+        URL=http://localhost place=$WORK/s
+        curl() { command curl -m $HANG_S --unix-socket "$WORK/s" "$@"; }
+    fi
+    call /v1/sequences '{"id":1}' >/dev/null
+    call /v1/append '{"sequences":[1],"k":[[[1,1,1,1,1,1,1,1]]],"v":[[[1,1,1,1,1,1,1,1]]]}' >"$WORK/appended" &
+    waiting=$!
+    eventually are_queued '[1]'
+    flush 1
+    wait $waiting
+    expect "$where: a client that sends no more is answered" 201 "$(client half "$place" /v1/sequences '{"id":2}')"
+    q='"q":[[[1,0,0,0,0,0,0,0]]]'
+    client half "$place" /v1/attend "{\"sequences\":[1],$q}" >"$WORK/half" &
+    waiting=$!
+    eventually are_queued '[1]'
+    caught_up
+    flush 1
+    wait $waiting
+    expect "$where: also when its call has to wait" 200 "$(cat "$WORK/half")"
+    client gone "$place" /v1/append '{"sequences":[1],"k":[[[2,2,2,2,2,2,2,2]]],"v":[[[2,2,2,2,2,2,2,2]]]}'
+    eventually is_alone
+    flush 1
+    expect "$where: the call of one that has gone is dropped" 1 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
+    before=$(call /v1/sequences '{}' | jq .id)
+    for _ in $(seq 20); do client gone "$place" /v1/sequences '{}'; done
+    eventually is_alone
+    expect "$where: what was created for clients that have gone is undone" 0 "$(eventually has 3; echo $?)"
+    expect "$where: and it was created" true "$(call /v1/sequences '{}' | jq ".id > $before")"
+    for _ in $(seq 5); do client gone "$place" /v1/sequences/1/fork '{"count":3}'; done
+    for _ in $(seq 5); do client gone "$place" /v1/leases '{"blocks":2}'; done
+    eventually is_alone
+    expect "$where: so are forks" 0 "$(eventually has 4; echo $?)"
+    has_leases() { [ "$(curl -s "$URL/v1/leases" | jq '.items | length')" = "$1" ]; }
+    expect "$where: and leases" 0 "$(eventually has_leases 0; echo $?)"
+    expect "$where: the books balance" true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+    stop_daemon
+    expect "$where: it ends cleanly" 0 $?
+done
+finish
