@@ -1,8 +1,6 @@
 /* api.c - see api.h. */
 #include "server/api.h"
 
-#include <cjson/cJSON.h>
-
 #include <math.h>
 
 const char *const api_block_states[] = {"free", "held", "cached", "fenced"};
@@ -14,78 +12,36 @@ int api_parse_nothing(struct http_exchange *x, struct request *request, const st
 {
     (void)request;
     (void)config;
-    int rc = query_none(x);
-    return rc == 0 ? body_none(x) : rc;
+    return arguments_none(x);
 }
 
-unsigned api_index_of(struct http_text word, const char *const *names, unsigned n)
+int api_read_page(struct arguments *a, struct request *request)
 {
-    unsigned i = 0;
-    while (i < n && !http_text_is(word, names[i]))
-        i++;
-    return i;
+    int64_t limit = PAGE_DEFAULT, cursor = 0;
+    int rc = arguments_integer(a, "limit", 1, REQUEST_PAGE_MAX, &limit);
+    if (rc == 0)
+        rc = arguments_integer(a, "cursor", 0, UINT32_MAX, &cursor);
+    request->page.limit = (uint32_t)limit;
+    request->page.cursor = (uint64_t)cursor;
+    return rc;
 }
 
-bool api_read_page(struct http_text text, struct request *request)
+int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request)
 {
-    uint64_t value;
-    if (query_number(text, "limit", &value) && value >= 1 && value <= REQUEST_PAGE_MAX)
-        request->page.limit = (uint32_t)value;
-    else if (query_number(text, "cursor", &value) && value <= UINT32_MAX)
-        request->page.cursor = value;
-    else
-        return false;
-    return true;
-}
-
-bool api_read_state(struct http_text text, const char *const *names, unsigned n, struct request *request)
-{
-    struct http_text word;
-    if (!query_is(text, "state", &word))
-        return false;
-    request->page.filter = (struct request_filter){true, api_index_of(word, names, n)};
-    return request->page.filter.state < n;
+    struct request_filter *filter = &request->page.filter;
+    filter->on = arguments_has(a, "state");
+    return arguments_word(a, "state", names, n, &filter->state);
 }
 
 int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    struct http_text text;
+    static const char *const names[] = {"limit", "cursor", NULL};
+    struct arguments a;
     (void)config;
-    request->page.limit = PAGE_DEFAULT;
-    for (size_t at = 0; query_next(x->head.query, &at, &text);) {
-        if (!api_read_page(text, request))
-            return query_refuse(x, text, "wants limit=1..1000 or cursor=N");
-    }
-    return body_none(x);
-}
-
-bool api_read_kernel(struct http_text name, enum attention_kernel *kernel)
-{
-    unsigned n = ATTENTION_PAGED_V2 + 1, i = api_index_of(name, config_kernel_names, n);
-    if (i < n)
-        *kernel = (enum attention_kernel)i;
-    return i < n;
-}
-
-int api_read_tokens(struct json_body *b, const char *name, struct request *request, uint32_t count,
-                    struct request_tokens *tokens)
-{
-    const cJSON *list = json_body_member(b, name), *item;
-    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
-    int64_t id;
-    if (!list)
-        return 0;
-    if (n < 0 || (count != UINT32_MAX && (uint32_t)n != count))
-        return json_body_refuse(b, name, "wants a list of token ids, one for each row");
-    tokens->ids = request_alloc(request, (size_t)n, sizeof *tokens->ids);
-    if (!tokens->ids)
-        return json_body_refuse(b, name, "is too long");
-    cJSON_ArrayForEach (item, list) {
-        if (!json_is_integer(item, 0, UINT32_MAX, &id))
-            return json_body_refuse(b, name, "wants integers in 0..4294967295");
-        tokens->ids[tokens->count++] = (uint32_t)id;
-    }
-    return 0;
+    int rc = arguments_of_query(&a, x, names, NULL);
+    if (rc == 0)
+        rc = api_read_page(&a, request);
+    return rc == 0 ? arguments_no_body(x) : rc;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */

@@ -12,7 +12,7 @@
 #define SERVER_API_H
 
 #include "server/answer.h"
-#include "server/body.h"
+#include "server/arguments.h"
 #include "server/routes.h"
 
 /* ---- routes -------------------------------------------------------------------------------------- */
@@ -77,12 +77,6 @@ struct render_context {
 
 extern const char *const api_block_states[], *const api_sequence_states[];
 
-/* Where a word stands in a list; `n` when it does not. */
-unsigned api_index_of(struct http_text word, const char *const *names, unsigned n);
-
-/* Whether `name` is that of a kernel: auto, paged_v1 or paged_v2. */
-bool api_read_kernel(struct http_text name, enum attention_kernel *kernel);
-
 /* ---- reading ------------------------------------------------------------------------------------- */
 
 enum {
@@ -97,13 +91,9 @@ int api_parse_nothing(struct http_exchange *x, struct request *request, const st
 /* ?limit= and ?cursor= */
 int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config);
 
-/* limit= and cursor=; state= one of `names`: false when the parameter is none of these. */
-bool api_read_page(struct http_text text, struct request *request);
-bool api_read_state(struct http_text text, const char *const *names, unsigned n, struct request *request);
-
-/* An optional list of token ids, `count` of them (UINT32_MAX: any number). */
-int api_read_tokens(struct json_body *b, const char *name, struct request *request, uint32_t count,
-                    struct request_tokens *tokens);
+/* "limit" and "cursor"; "state", one of `names`. */
+int api_read_page(struct arguments *a, struct request *request);
+int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request);
 
 /* ---- writing, into an open object ---------------------------------------------------------------- */
 

@@ -1,8 +1,9 @@
 /* api_admin.c - /v1/audit, /v1/trim, /v1/selftest, /v1/drain and /v1/parameters. */
 #include "server/api.h"
-#include "server/tensor_parse.h"
+#include "server/tensors.h"
 
-#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
 
 enum { DRAIN_DEADLINE_S = 30, DRAIN_DEADLINE_S_MAX = 86400 };
 
@@ -57,11 +58,11 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
 {
     static const char *const names[] = {"deadline_s", NULL};
     int64_t deadline_s = DRAIN_DEADLINE_S;
-    cJSON *body;
-    if (body_open(x, names, &body) != 0)
-        return;
-    int rc = member_integer(x, "", body, "deadline_s", 1, DRAIN_DEADLINE_S_MAX, &deadline_s);
-    cJSON_Delete(body);
+    struct arguments a;
+    int rc = arguments_of_json(&a, x, names, NULL);
+    if (rc == 0)
+        rc = arguments_integer(&a, "deadline_s", 1, DRAIN_DEADLINE_S_MAX, &deadline_s);
+    arguments_close(&a);
     if (rc != 0)
         return;
     daemon->drain((uint32_t)deadline_s, daemon->cookie);
@@ -73,11 +74,66 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
     json_raw(&x->reply, "\n");
 }
 
+/* ---- parameters of the model ----------------------------------------------------------------------- */
+
+/* An optional tensor F32 [rows][columns], or [columns] if rows is 0, of finite numbers; `positive`: above 0. */
+static int read_constants(struct tensor_body *b, const char *name, uint32_t rows, uint32_t columns,
+                          bool positive, float **to)
+{
+    const struct named_tensor *t = tensors_find(b, name);
+    const uint64_t shape[] = {rows, columns};
+    unsigned rank = rows ? 2 : 1;
+    if (!t)
+        return 0;
+    if (!tensors_is(t, "F32", rank, shape + 2 - rank))
+        return rows ? tensors_mismatch(b, name, "wants F32 [%u, %u]", rows, columns)
+                    : tensors_mismatch(b, name, "wants F32 [%u]", columns);
+    size_t n = (size_t)(rows ? rows : 1) * columns;
+    *to = request_alloc(b->request, n, sizeof **to);
+    if (!*to)
+        return tensors_refuse(b, name, "is too large");
+    memcpy(*to, t->data, n * sizeof **to);
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite((*to)[i]) || (positive && !((*to)[i] > 0)))
+            return tensors_refuse(b, name,
+                                  positive ? "wants finite numbers above 0" : "wants finite numbers");
+    }
+    return 0;
+}
+
+static int parse_parameters(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    static const struct tensor_spec specs[] = {{"sinks", TENSOR_FLOATS},
+                                               {"alibi_slopes", TENSOR_FLOATS},
+                                               {"k_scale", TENSOR_FLOATS},
+                                               {"v_scale", TENSOR_FLOATS},
+                                               {NULL, TENSOR_FLOATS}};
+    static const char *const names[] = {NULL};
+    const struct geometry *g = &config->geometry;
+    struct model_constants *c = &request->parameters;
+    struct tensor_body b;
+    int rc = tensors_open(&b, x, request, g, names, specs);
+    if (rc == 0)
+        rc = read_constants(&b, "sinks", g->layers, g->query_heads, false, &c->sinks);
+    if (rc == 0)
+        rc = read_constants(&b, "alibi_slopes", 0, g->query_heads, false, &c->alibi);
+    if (rc == 0)
+        rc = read_constants(&b, "k_scale", g->layers, g->kv_heads, true, &c->k_scale);
+    if (rc == 0)
+        rc = read_constants(&b, "v_scale", g->layers, g->kv_heads, true, &c->v_scale);
+    if (rc == 0 && c->sinks && g->layout == LAYOUT_VLLM)
+        rc = tensors_refuse(&b, "sinks", "the kernels of the layout vllm know no sinks");
+    if (rc == 0 && (c->k_scale || c->v_scale) && !dtype_is_fp8(g->kv_dtype))
+        rc = tensors_refuse(&b, c->k_scale ? "k_scale" : "v_scale", "only fp8 has scales");
+    tensors_close(&b);
+    return rc;
+}
+
 const struct route api_admin[] = {
     ASK(POST, "/v1/audit", AUDIT, SMALL, api_parse_nothing, render_audit, 200),
     ASK(POST, "/v1/trim", TRIM, SMALL, api_parse_nothing, render_trim, 200),
     ASK(POST, "/v1/selftest", SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200),
     ANSWER(POST, "/v1/drain", TYPE_JSON, post_drain),
-    ASK(PUT, "/v1/parameters", PARAMETERS, TENSORS, tensor_parse_parameters, NULL, 204),
+    ASK(PUT, "/v1/parameters", PARAMETERS, TENSORS, parse_parameters, NULL, 204),
     {0},
 };

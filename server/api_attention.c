@@ -2,10 +2,7 @@
 #include "kernels/numeric.h"
 #include "server/api.h"
 #include "server/paged_parse.h"
-#include "server/safetensors.h"
-#include "server/tensor_parse.h"
-
-#include <cjson/cJSON.h>
+#include "server/tensors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,155 +10,117 @@
 
 enum { JSON_NUMBERS_MAX = 100000 /* of an answer */ };
 
-/* ---- tensors in JSON ------------------------------------------------------------------------------- */
+/* ---- what requests have in common -------------------------------------------------------------------- */
 
-/* "sequences" and "indptr": which sequences, and how many rows of each. */
-static int read_sequences(struct json_body *b, struct request *request)
+/* "layer"; absent it is the only one. */
+static int read_layer(struct tensor_body *b)
 {
-    const cJSON *list = json_body_member(b, "sequences"), *indptr = json_body_member(b, "indptr"), *item,
-                *positions = json_body_member(b, "positions");
-    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
-    int64_t id, from, to;
-    if (n == 0)
-        return json_body_refuse(b, "sequences", "wants a list of sequence ids");
-    request->attend.sequences = request_alloc(request, (size_t)n, sizeof *request->attend.sequences);
-    if (!request->attend.sequences)
-        return json_body_refuse(b, "sequences", "is too long");
-    cJSON_ArrayForEach (item, list) {
-        if (!json_is_integer(item, 1, ID_MAX, &id))
-            return json_body_refuse(b, "sequences", "wants a list of sequence ids");
-        request->attend.sequences[request->attend.sequence_count++] =
-            (struct request_sequence){.id = (uint64_t)id, .rows = 1, .position = REQUEST_POSITION_ABSENT};
-    }
-    request->rows.count = request->attend.sequence_count;
-    uint32_t given = 0;
-    cJSON_ArrayForEach (item, positions) {
-        if (given == request->attend.sequence_count || !json_is_integer(item, 0, INT32_MAX, &from))
-            break;
-        request->attend.sequences[given++].position = (uint32_t)from;
-    }
-    if (positions && (!cJSON_IsArray(positions) || item || given < request->attend.sequence_count))
-        return json_body_refuse(b, "positions", "wants one position for each sequence, 0..2147483647");
-    if (!indptr)
-        return 0;
-    item = cJSON_IsArray(indptr) && cJSON_GetArraySize(indptr) == n + 1 ? indptr->child : NULL;
-    if (!json_is_integer(item, 0, 0, &from))
-        return json_body_refuse(b, "indptr", "wants one number more than sequences, rising from 0");
-    for (uint32_t i = 0; i < request->attend.sequence_count; i++, from = to) {
-        item = item ? item->next : NULL;
-        if (!json_is_integer(item, from + 1, INT32_MAX, &to))
-            return json_body_refuse(
-                b, "indptr", "wants one number more than sequences, rising from 0, each by at least 1");
-        request->attend.sequences[i].rows = (uint32_t)(to - from);
-    }
-    request->rows.count = (uint32_t)from;
-    return 0;
-}
-
-static int wrong_shape(struct json_body *b, const char *name, const char *where, int have, uint32_t want,
-                       const char *of)
-{
-    char text[160];
-    if (have < 0)
-        snprintf(text, sizeof text, "%sis not a list", where);
-    else
-        snprintf(text, sizeof text, "%shas %d entries, wants %u (%s)", where, have, want, of);
-    return json_body_refuse(b, name, text);
-}
-
-/* Entries of a list, -1 if it is none. */
-static int entries(const cJSON *list)
-{
-    return cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
-}
-
-/* One head of one row: head_dim finite numbers, stored in `dtype` at `to`. */
-static int read_head(struct json_body *b, const char *name, uint32_t row, uint32_t head, const cJSON *list,
-                     const struct geometry *g, uint8_t *to)
-{
-    float values[HEAD_DIM_MAX];
-    char where[64];
-    uint32_t d = 0;
-    const cJSON *item;
-    snprintf(where, sizeof where, "row %u, head %u: ", row, head);
-    if (entries(list) != (int)g->head_dim)
-        return wrong_shape(b, name, where, entries(list), g->head_dim, "head_dim");
-    cJSON_ArrayForEach (item, list) {
-        values[d] = cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
-        if (!isfinite(values[d])) {
-            snprintf(where, sizeof where, "row %u, head %u, element %u is no finite number", row, head, d);
-            return json_body_refuse(b, name, where);
-        }
-        d++;
-    }
-    numeric_from_float(g->dtype, values, g->head_dim, to);
-    return 0;
-}
-
-/* `count` rows [heads][head_dim] of a list, stored in geometry.dtype at `to`. */
-static int read_row_list(struct json_body *b, const char *name, const cJSON *rows, uint32_t count,
-                         uint32_t heads, const struct geometry *g, uint8_t *to)
-{
-    const cJSON *row, *head;
-    size_t head_bytes = g->head_dim * dtype_bytes(g->dtype);
-    uint32_t r = 0;
-    if (entries(rows) != (int)count)
-        return wrong_shape(b, name, "", entries(rows), count, "one for each row");
-    cJSON_ArrayForEach (row, rows) {
-        char where[32];
-        uint32_t h = 0;
-        snprintf(where, sizeof where, "row %u: ", r);
-        if (entries(row) != (int)heads)
-            return wrong_shape(b, name, where, entries(row), heads, "heads");
-        cJSON_ArrayForEach (head, row) {
-            int rc = read_head(b, name, r, h, head, g, to + ((size_t)r * heads + h) * head_bytes);
-            if (rc != 0)
-                return rc;
-            h++;
-        }
-        r++;
-    }
-    return 0;
-}
-
-/* A tensor [n][heads][head_dim]; `*tensor` stays NULL when the member is absent and may be. */
-static int read_tensor(struct json_body *b, struct request *request, const char *name, bool required,
-                       uint32_t n, uint32_t heads, const struct geometry *g, const void **tensor)
-{
-    const cJSON *rows = json_body_member(b, name);
-    if (!rows)
-        return required ? json_body_refuse(b, name, "is missing") : 0;
-    if (entries(rows) != (int)n)
-        return wrong_shape(b, name, "", entries(rows), n, "one for each row");
-    uint8_t *to = request_tensor(request, (size_t)n * heads, g->head_dim * dtype_bytes(g->dtype));
-    if (!to)
-        return body_no_room(b->x);
-    *tensor = to;
-    return read_row_list(b, name, rows, n, heads, g, to);
-}
-
-/* k and v of n rows: both or, if they are not `required`, none. */
-static int read_keys_and_values(struct json_body *b, struct request *request, const struct geometry *g,
-                                bool required, uint32_t n)
-{
-    int rc = read_tensor(b, request, "k", required, n, g->kv_heads, g, &request->rows.k);
-    if (rc == 0)
-        rc = read_tensor(b, request, "v", required, n, g->kv_heads, g, &request->rows.v);
-    if (rc == 0 && !request->rows.k != !request->rows.v)
-        rc = json_body_refuse(b, request->rows.k ? "v" : "k", "is missing: k and v come together");
+    int64_t layer = 0;
+    int rc = arguments_integer(&b->arguments, "layer", 0, b->g->layers - 1, &layer);
+    b->request->rows.layer = (uint32_t)layer;
+    b->request->rows.kv_source = b->g->dtype;
     return rc;
 }
 
-/* "lse" and "kernel", of what computes. */
-static int read_wishes(struct json_body *b, struct request *request)
+/* "lse", "kernel" and "accept", of what computes. The answer has the format of the body unless it says
+ * otherwise. */
+static int read_wishes(struct tensor_body *b)
 {
-    const cJSON *lse = json_body_member(b, "lse"), *kernel = json_body_member(b, "kernel");
-    const char *name = cJSON_IsString(kernel) ? kernel->valuestring : "";
-    if (lse && !cJSON_IsBool(lse))
-        return json_body_refuse(b, "lse", "wants true or false");
-    if (kernel && !api_read_kernel((struct http_text){name, strlen(name)}, &request->rows.kernel))
-        return json_body_refuse(b, "kernel", "wants auto, paged_v1 or paged_v2");
-    answer_of(request)->wants_lse = cJSON_IsTrue(lse);
+    static const char *const formats[] = {"json", "safetensors"};
+    struct answer *answer = answer_of(b->request);
+    unsigned kernel = ATTENTION_AUTO, format = tensors_wanted(b->x);
+    int rc = arguments_flag(&b->arguments, "lse", &answer->wants_lse);
+    if (rc == 0)
+        rc = arguments_word(&b->arguments, "kernel", config_kernel_names, ATTENTION_PAGED_V2 + 1, &kernel);
+    if (rc == 0)
+        rc = arguments_word(&b->arguments, "accept", formats, 2, &format);
+    b->request->rows.kernel = (enum attention_kernel)kernel;
+    answer->wants_tensors = format == 1;
+    return rc;
+}
+
+/* "indptr": how many rows each sequence has. */
+static int read_row_counts(struct tensor_body *b, const struct named_tensor *indptr)
+{
+    struct request_attend *attend = &b->request->attend;
+    int64_t from, to;
+    if (!tensors_is_list(indptr, (uint64_t)attend->sequence_count + 1))
+        return tensors_mismatch(b, "indptr", "wants integers [%u], one more than sequences",
+                                attend->sequence_count + 1);
+    if (!tensors_integer(indptr, 0, &from) || from != 0)
+        return tensors_refuse(b, "indptr", "wants numbers that rise from 0");
+    for (uint32_t i = 0; i < attend->sequence_count; i++, from = to) {
+        if (!tensors_integer(indptr, i + 1, &to) || to <= from || to > INT32_MAX)
+            return tensors_refuse(b, "indptr", "wants numbers that rise from 0, each by at least 1");
+        attend->sequences[i].rows = (uint32_t)(to - from);
+    }
+    b->request->rows.count = (uint32_t)from;
+    return 0;
+}
+
+/* "sequences", "positions" and "indptr": which sequences, where, and how many rows of each. */
+static int read_sequences(struct tensor_body *b)
+{
+    const struct named_tensor *ids = tensors_find(b, "sequences"), *indptr = tensors_find(b, "indptr"),
+                              *positions = tensors_find(b, "positions");
+    struct request_attend *attend = &b->request->attend;
+    uint64_t n = ids && ids->rank == 1 ? ids->shape[0] : 0;
+    int64_t id, position = 0;
+    char text[96];
+    if (n == 0 || !tensors_is_list(ids, n))
+        return tensors_mismatch(b, "sequences", "wants a list of ids");
+    if (positions && !tensors_is_list(positions, n))
+        return tensors_mismatch(b, "positions", "wants integers [%llu], one for each sequence",
+                                (unsigned long long)n);
+    attend->sequences = request_alloc(b->request, n, sizeof *attend->sequences);
+    if (!attend->sequences)
+        return tensors_refuse(b, "sequences", "is too long for one call");
+    for (; attend->sequence_count < n; attend->sequence_count++) {
+        uint32_t i = attend->sequence_count;
+        snprintf(text, sizeof text, "entry %u: wants an id in 1..9007199254740991", i);
+        if (!tensors_integer(ids, i, &id) || id < 1 || id > ID_MAX)
+            return tensors_refuse(b, "sequences", text);
+        snprintf(text, sizeof text, "entry %u: wants a position in 0..2147483647", i);
+        if (positions && (!tensors_integer(positions, i, &position) || position < 0 || position > INT32_MAX))
+            return tensors_refuse(b, "positions", text);
+        attend->sequences[i] =
+            (struct request_sequence){.id = (uint64_t)id,
+                                      .rows = 1,
+                                      .position = positions ? (uint32_t)position : REQUEST_POSITION_ABSENT};
+    }
+    b->request->rows.count = attend->sequence_count;
+    return indptr ? read_row_counts(b, indptr) : 0;
+}
+
+static int read_queries(struct tensor_body *b, bool required)
+{
+    const struct tensor_rows wants = {
+        .required = required, .n = b->request->rows.count, .heads = b->g->query_heads, .other = b->g->dtype};
+    enum dtype dtype;
+    return tensors_rows(b, "q", &wants, &b->request->rows.q, &dtype);
+}
+
+/* k and v of n rows: both or, if they are not `required`, none. With `layered` they may be those of all
+ * layers. */
+static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, bool layered)
+{
+    const struct named_tensor *k = tensors_find(b, "k"), *v = tensors_find(b, "v");
+    const struct tensor_rows wants = {
+        .required = required, .layered = layered, .n = n, .heads = b->g->kv_heads, .other = b->g->kv_dtype};
+    struct request_rows *rows = &b->request->rows;
+    enum dtype dtype_of_v = rows->kv_source;
+    int rc = tensors_rows(b, "k", &wants, &rows->k, &rows->kv_source);
+    if (rc == 0)
+        rc = tensors_rows(b, "v", &wants, &rows->v, &dtype_of_v);
+    if (rc != 0 || (!k && !v))
+        return rc;
+    if (!k || !v)
+        return tensors_refuse(b, k ? "v" : "k", "is missing: k and v come together");
+    rows->all_layers = k->rank == 4;
+    if (k->rank != v->rank || rows->kv_source != dtype_of_v)
+        return tensors_refuse(b, "v", "wants the dtype and shape of k");
+    if (rows->all_layers && arguments_has(&b->arguments, "layer"))
+        return arguments_refuse(&b->arguments, "layer", "goes with k and v of one layer, and these have all");
     return 0;
 }
 
@@ -245,7 +204,7 @@ static void send_tensors(struct http_exchange *x, const struct output *out, cons
     const struct request_output *of = out->of;
     size_t o_bytes = out->rows * geometry_q_row_bytes(g);
     size_t lse_bytes = (size_t)out->rows * g->query_heads * sizeof *of->lse;
-    struct safetensors tensors = {
+    struct named_tensors tensors = {
         .count = out->lse ? 2 : 1,
         .tensors =
             {{.name = "o", .rank = 3, .shape = {out->rows, g->query_heads, g->head_dim}, .end = o_bytes},
@@ -282,26 +241,6 @@ static void render_output(struct http_exchange *x, const struct request *request
 
 /* ---- append and attend ----------------------------------------------------------------------------- */
 
-/* What append and attend have in common. */
-static int read_rows(struct json_body *b, struct request *request, const struct geometry *g, bool attend)
-{
-    int64_t layer = 0;
-    int rc = json_body_integer(b, "layer", 0, g->layers - 1, &layer);
-    request->rows.layer = (uint32_t)layer;
-    request->rows.kv_source = g->dtype;
-    if (rc == 0)
-        rc = read_sequences(b, request);
-    if (rc == 0 && attend)
-        rc = read_tensor(b, request, "q", true, request->rows.count, g->query_heads, g, &request->rows.q);
-    if (rc == 0)
-        rc = read_keys_and_values(b, request, g, !attend, request->rows.count);
-    if (rc == 0 && !request->rows.k && json_body_member(b, "token_ids"))
-        rc = json_body_refuse(b, "token_ids", "belongs to k and v");
-    if (rc == 0)
-        rc = api_read_tokens(b, "token_ids", request, request->rows.count, &request->attend.tokens);
-    return rc;
-}
-
 /* The answer of an append has a number for every layer of every sequence, and must have room: what was
  * appended cannot be taken back. */
 static int limit_lengths(struct http_exchange *x, const struct request *request, const struct geometry *g)
@@ -316,39 +255,55 @@ static int limit_lengths(struct http_exchange *x, const struct request *request,
     return ATTND_INVALID;
 }
 
+static const struct tensor_spec attend_tensors[] = {
+    {"sequences", TENSOR_INTEGERS}, {"indptr", TENSOR_INTEGERS}, {"positions", TENSOR_INTEGERS},
+    {"token_ids", TENSOR_INTEGERS}, {"k", TENSOR_VALUES},        {"v", TENSOR_VALUES},
+    {"q", TENSOR_VALUES},           {NULL, TENSOR_VALUES}};
+
+static const struct tensor_spec append_tensors[] = {
+    {"sequences", TENSOR_INTEGERS}, {"indptr", TENSOR_INTEGERS}, {"positions", TENSOR_INTEGERS},
+    {"token_ids", TENSOR_INTEGERS}, {"k", TENSOR_VALUES},        {"v", TENSOR_VALUES},
+    {NULL, TENSOR_VALUES}};
+
+/* Rows of sequences; with q or without. */
+static int read_rows(struct tensor_body *b, bool attend)
+{
+    struct request *request = b->request;
+    int rc = read_layer(b);
+    if (rc == 0)
+        rc = read_sequences(b);
+    if (rc == 0 && attend)
+        rc = read_queries(b, true);
+    if (rc == 0)
+        rc = read_keys_and_values(b, request->rows.count, !attend, !attend);
+    if (rc == 0 && !request->rows.k && tensors_find(b, "token_ids"))
+        rc = tensors_refuse(b, "token_ids", "belongs to k and v, which are missing");
+    return rc == 0 ? tensors_tokens(b, "token_ids", request->rows.count, &request->attend.tokens) : rc;
+}
+
 static int parse_append(struct http_exchange *x, struct request *request, const struct config *config)
 {
+    static const char *const names[] = {"layer", NULL};
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr",    "positions",
-                                        "k",     "v",         "token_ids", NULL};
-    struct json_body b;
-    if (tensor_parse_wanted(x)) {
-        int bad = tensor_parse_rows(x, request, config, false);
-        return bad ? bad : limit_lengths(x, request, g);
-    }
-    int rc = json_body_open(&b, x, names);
+    struct tensor_body b;
+    int rc = tensors_open(&b, x, request, g, names, append_tensors);
     if (rc == 0)
-        rc = read_rows(&b, request, g, false);
-    cJSON_Delete(b.tree);
+        rc = read_rows(&b, false);
+    tensors_close(&b);
     return rc == 0 ? limit_lengths(x, request, g) : rc;
 }
 
 static int parse_attend(struct http_exchange *x, struct request *request, const struct config *config)
 {
+    static const char *const names[] = {"layer", "lse", "kernel", "accept", NULL};
     const struct geometry *g = &config->geometry;
-    static const char *const names[] = {"layer", "sequences", "indptr", "positions", "q", "k",
-                                        "v",     "token_ids", "lse",    "kernel",    NULL};
-    struct json_body b;
-    if (tensor_parse_wanted(x)) {
-        int bad = tensor_parse_rows(x, request, config, true);
-        return bad ? bad : limit_json(x, request, request->rows.count, g);
-    }
-    int rc = json_body_open(&b, x, names);
+    struct tensor_body b;
+    int rc = tensors_open(&b, x, request, g, names, attend_tensors);
     if (rc == 0)
-        rc = read_rows(&b, request, g, true);
+        rc = read_rows(&b, true);
     if (rc == 0)
-        rc = read_wishes(&b, request);
-    cJSON_Delete(b.tree);
+        rc = read_wishes(&b);
+    tensors_close(&b);
     return rc == 0 ? limit_json(x, request, request->rows.count, g) : rc;
 }
 
@@ -382,84 +337,67 @@ static void render_attend(struct http_exchange *x, const struct request *request
 
 /* ---- tables of the caller's own -------------------------------------------------------------------- */
 
-/* An optional list of integers, or of lists of as many each. */
-static int read_list(struct json_body *b, struct request *request, const char *name, bool nested,
-                     struct paged_list *list)
+/* An optional tensor of integers of that rank, as they are. */
+static int read_list(struct tensor_body *b, const char *name, unsigned rank, struct paged_list *list)
 {
-    const cJSON *rows = json_body_member(b, name), *row, *item;
-    const char *wants = nested ? "wants lists of integers, of the same length" : "wants integers";
-    int n, columns = 1;
-    if (!rows)
+    const struct named_tensor *t = tensors_find(b, name);
+    if (!t)
         return 0;
-    n = entries(rows);
-    if (nested)
-        columns = n > 0 ? entries(rows->child) : 0;
-    if (n < 0 || columns < 0)
-        return json_body_refuse(b, name, wants);
-    int64_t *values = request_alloc(request, (size_t)n * (size_t)columns, sizeof *values);
+    if (!tensors_is(t, "I32", rank, t->shape) && !tensors_is(t, "I64", rank, t->shape))
+        return tensors_mismatch(b, name, "wants %s of integers (I32 or I64)", rank == 2 ? "lists" : "a list");
+    list->columns = t->shape[rank - 1];
+    list->n = (t->end - t->begin) / safetensors_dtype_bytes(t->dtype);
+    int64_t *values = request_alloc(b->request, list->n, sizeof *values);
     if (!values)
-        return json_body_refuse(b, name, "is too long for one call");
-    *list = (struct paged_list){values, 0, (uint64_t)columns};
-    cJSON_ArrayForEach (row, rows) {
-        if (nested && entries(row) != columns)
-            return json_body_refuse(b, name, wants);
-        item = nested ? row->child : row;
-        for (int i = 0; i < columns; i++, item = item->next) {
-            if (!json_is_integer(item, -ID_MAX, ID_MAX, &values[list->n++]))
-                return json_body_refuse(b, name, wants);
-        }
-    }
+        return tensors_refuse(b, name, "is too long for one call");
+    for (uint64_t i = 0; i < list->n; i++)
+        (void)tensors_integer(t, i, &values[i]); /* signed: any will do */
+    list->values = values;
     return 0;
 }
 
-static int read_paged(struct json_body *b, struct request *request, const struct config *config)
+static int read_paged(struct tensor_body *b, const struct config *config)
 {
-    const struct geometry *g = &config->geometry;
     struct paged_lists lists = {0};
-    int64_t layer = 0, lease = 0;
-    request->rows.kv_source = g->dtype;
-    int rc = json_body_integer(b, "layer", 0, g->layers - 1, &layer);
+    int64_t lease = 0;
+    int rc = read_layer(b);
     if (rc == 0)
-        rc = json_body_integer(b, "lease", 1, ID_MAX, &lease);
-    request->rows.layer = (uint32_t)layer;
-    request->id = (uint64_t)lease;
+        rc = arguments_integer(&b->arguments, "lease", 1, ID_MAX, &lease);
+    b->request->id = (uint64_t)lease;
+    b->request->of_leases = true;
 #define XX(name)                                                                                             \
     if (rc == 0)                                                                                             \
-        rc = read_list(b, request, #name, &lists.name == &lists.block_tables, &lists.name);
+        rc = read_list(b, #name, &lists.name == &lists.block_tables ? 2 : 1, &lists.name);
     PAGED_LISTS(XX)
 #undef XX
     if (rc == 0)
-        rc = paged_build(b->x, request, config, &lists, json_body_member(b, "q"),
-                         json_body_member(b, "k") || json_body_member(b, "v"));
+        rc = paged_build(b->x, b->request, config, &lists, tensors_find(b, "q"),
+                         tensors_find(b, "k") || tensors_find(b, "v"));
     if (rc == 0)
-        rc = read_tensor(b, request, "q", false, request->rows.count, g->query_heads, g, &request->rows.q);
+        rc = read_queries(b, false);
     if (rc == 0)
-        rc = read_keys_and_values(b, request, g, false, request->paged.tokens);
-    return rc == 0 ? read_wishes(b, request) : rc;
+        rc = read_keys_and_values(b, b->request->paged.tokens, false, false);
+    if (rc == 0 && !lease)
+        rc = arguments_refuse(&b->arguments, "lease", "is missing: POST /v1/leases reserves blocks");
+    return rc == 0 ? read_wishes(b) : rc;
 }
 
 static int parse_paged(struct http_exchange *x, struct request *request, const struct config *config)
 {
-#define XX(name) #name,
-    static const char *const names[] = {
-        "lease",
-        "layer",
-        PAGED_LISTS(XX) "q",
-        "k",
-        "v",
-        "lse",
-        "kernel",
-        NULL
+#define XX(name) {#name, TENSOR_INTEGERS},
+    static const struct tensor_spec specs[] = {
+        PAGED_LISTS(XX){"q", TENSOR_VALUES},
+        {"k", TENSOR_VALUES},
+        {"v", TENSOR_VALUES},
+        {NULL, TENSOR_VALUES}
     };
 #undef XX
-    struct json_body b = {.x = x};
-    request->of_leases = true;
-    int rc = tensor_parse_wanted(x) ? tensor_parse_paged(x, request, config) : json_body_open(&b, x, names);
-    if (rc == 0 && !tensor_parse_wanted(x))
-        rc = read_paged(&b, request, config);
-    if (rc == 0 && !request->id)
-        rc = json_body_refuse(&b, "lease", "is missing: POST /v1/leases reserves blocks");
-    cJSON_Delete(b.tree);
+    static const char *const names[] = {"lease", "layer", "lse", "kernel", "accept", NULL};
+    struct tensor_body b;
+    int rc = tensors_open(&b, x, request, &config->geometry, names, specs);
+    if (rc == 0)
+        rc = read_paged(&b, config);
+    tensors_close(&b);
     return rc == 0 ? limit_json(x, request, request->rows.count, &config->geometry) : rc;
 }
 
@@ -483,71 +421,62 @@ static void render_paged(struct http_exchange *x, const struct request *request,
 
 /* ---- merge ----------------------------------------------------------------------------------------- */
 
-/* "lse": [states][rows][heads] of numbers, or null for minus infinity. */
-static int read_lse(struct json_body *b, struct request *request, uint32_t heads, float *to)
+static int read_states(struct tensor_body *b)
 {
-    const cJSON *states = json_body_member(b, "lse"), *rows, *row, *item;
-    if (entries(states) != (int)request->merge.states)
-        return wrong_shape(b, "lse", "", entries(states), request->merge.states, "states, as o has");
-    cJSON_ArrayForEach (rows, states) {
-        if (entries(rows) != (int)request->merge.rows)
-            return wrong_shape(b, "lse", "a state ", entries(rows), request->merge.rows, "rows, as o has");
-        cJSON_ArrayForEach (row, rows) {
-            if (entries(row) != (int)heads)
-                return wrong_shape(b, "lse", "a row ", entries(row), heads, "heads");
-            cJSON_ArrayForEach (item, row) {
-                *to = cJSON_IsNull(item) ? -INFINITY : cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
-                if (!(*to++ < INFINITY))
-                    return json_body_refuse(b, "lse", "wants numbers, or null for a state without keys");
-            }
-        }
-    }
-    return 0;
-}
-
-static int read_states(struct json_body *b, struct request *request, const struct geometry *g)
-{
-    const cJSON *states = json_body_member(b, "o"), *state;
-    int n = entries(states), rows = n > 0 ? entries(states->child) : -1;
-    if (n < 1 || rows < 1)
-        return json_body_refuse(b, "o",
-                                "wants [states][rows][heads][head_dim], of at least one state and row");
-    request->merge.states = (uint32_t)n;
-    request->merge.rows = (uint32_t)rows;
-    size_t state_bytes = (size_t)rows * geometry_q_row_bytes(g);
-    uint8_t *o = request_tensor(request, (size_t)n, state_bytes);
-    float *lse = request_tensor(request, (size_t)n * (size_t)rows, g->query_heads * sizeof *lse);
-    if (!o || !lse)
-        return body_no_room(b->x);
-    request->merge.o = o;
-    request->merge.lse = lse;
-    uint32_t i = 0;
-    cJSON_ArrayForEach (state, states) {
-        char name[16];
-        snprintf(name, sizeof name, "o/%u", i++);
-        int rc = read_row_list(b, name, state, request->merge.rows, g->query_heads, g, o);
-        if (rc != 0)
-            return rc;
-        o += state_bytes;
-    }
-    return read_lse(b, request, g->query_heads, lse);
+    const struct named_tensor *o = tensors_find(b, "o"), *lse = tensors_find(b, "lse");
+    const struct geometry *g = b->g;
+    const char *dtype = safetensors_dtype_name(g->dtype);
+    struct request_merge *merge = &b->request->merge;
+    uint64_t n = o && o->rank == 4 ? o->shape[0] : 0, rows = n ? o->shape[1] : 0;
+    const uint64_t shape[] = {n, rows, g->query_heads, g->head_dim};
+    char text[192];
+    if (n == 0 || rows == 0 || !tensors_is(o, dtype, 4, shape))
+        return tensors_mismatch(b, "o", "wants %s [n, T, %u, %u], n and T at least 1", dtype, g->query_heads,
+                                g->head_dim);
+    if (!tensors_is(lse, "F32", 3, shape))
+        return tensors_mismatch(b, "lse", "wants F32 [%llu, %llu, %u], as o is", (unsigned long long)n,
+                                (unsigned long long)rows, g->query_heads);
+    merge->states = (uint32_t)n; /* a body of 64 MiB has fewer than 2^32 of anything */
+    merge->rows = (uint32_t)rows;
+    const float *values = tensors_data(b, lse);
+    merge->lse = values;
+    merge->o = values ? tensors_data(b, o) : NULL;
+    if (!merge->o)
+        return ATTND_BUSY;
+    size_t heads = (size_t)n * rows * g->query_heads, bad = 0;
+    while (bad < heads && values[bad] < INFINITY)
+        bad++;
+    snprintf(text, sizeof text,
+             "state %zu, row %zu, head %zu: wants a number, or minus infinity for a state without keys",
+             bad / g->query_heads / rows, bad / g->query_heads % rows, bad % g->query_heads);
+    if (bad < heads)
+        return tensors_refuse(b, "lse", text);
+    bad = numeric_first_nonfinite(g->dtype, merge->o, heads * g->head_dim);
+    if (bad == heads * g->head_dim)
+        return 0;
+    bad /= g->head_dim;
+    snprintf(text, sizeof text, "state %zu, row %zu, head %zu is not finite", bad / g->query_heads / rows,
+             bad / g->query_heads % rows, bad % g->query_heads);
+    return tensors_refuse(b, "o", text);
 }
 
 static int parse_merge(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    static const char *const names[] = {"o", "lse", NULL};
-    const struct geometry *g = &config->geometry;
-    struct json_body b;
-    answer_of(request)->wants_lse = true;
-    if (tensor_parse_wanted(x)) {
-        int bad = tensor_parse_states(x, request, config);
-        return bad ? bad : limit_json(x, request, request->merge.rows, g);
-    }
-    int rc = json_body_open(&b, x, names);
+    static const struct tensor_spec specs[] = {
+        {"o", TENSOR_VALUES}, {"lse", TENSOR_FLOATS}, {NULL, TENSOR_VALUES}};
+    static const char *const names[] = {"accept", NULL};
+    static const char *const formats[] = {"json", "safetensors"};
+    struct tensor_body b;
+    unsigned format = tensors_wanted(x);
+    int rc = tensors_open(&b, x, request, &config->geometry, names, specs);
     if (rc == 0)
-        rc = read_states(&b, request, g);
-    cJSON_Delete(b.tree);
-    return rc == 0 ? limit_json(x, request, request->merge.rows, g) : rc;
+        rc = arguments_word(&b.arguments, "accept", formats, 2, &format);
+    if (rc == 0)
+        rc = read_states(&b);
+    tensors_close(&b);
+    answer_of(request)->wants_lse = true;
+    answer_of(request)->wants_tensors = format == 1;
+    return rc == 0 ? limit_json(x, request, request->merge.rows, &config->geometry) : rc;
 }
 
 static void render_merge(struct http_exchange *x, const struct request *request,

@@ -1,8 +1,6 @@
 /* api_leases.c - /v1/leases. */
 #include "server/api.h"
 
-#include <cjson/cJSON.h>
-
 #include <math.h>
 #include <stdio.h>
 
@@ -19,21 +17,21 @@ static void write_lease(struct json_writer *w, const struct sequence_view *v, co
 static int parse_lease(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"blocks", "id", "priority", "idle_timeout_s", NULL};
-    struct json_body b;
+    struct arguments a;
     int64_t id = 0, blocks = 0, priority = 0, idle = config->limits.idle_timeout_s;
     request->of_leases = true;
-    int rc = json_body_open(&b, x, names);
+    int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)
-        rc = json_body_integer(&b, "blocks", 1, REQUEST_IDS_MAX, &blocks); /* they are all in the answer */
+        rc = arguments_integer(&a, "blocks", 1, REQUEST_IDS_MAX, &blocks); /* they are all in the answer */
     if (rc == 0 && !blocks)
-        rc = json_body_refuse(&b, "blocks", "is missing");
+        rc = arguments_refuse(&a, "blocks", "is missing");
     if (rc == 0)
-        rc = json_body_integer(&b, "id", 1, ID_MAX, &id);
+        rc = arguments_integer(&a, "id", 1, ID_MAX, &id);
     if (rc == 0)
-        rc = json_body_integer(&b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
+        rc = arguments_integer(&a, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
     if (rc == 0)
-        rc = json_body_integer(&b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
-    cJSON_Delete(b.tree);
+        rc = arguments_integer(&a, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+    arguments_close(&a);
     request->id = (uint64_t)id;
     request->lease.blocks = (uint32_t)blocks;
     request->lease.options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};

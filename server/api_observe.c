@@ -323,40 +323,47 @@ enum { BLOCK_FIELDS = 5 };
 /* Members of a block, in the order of their bits in answer.fields. */
 static const char *const block_fields[BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
 
-/* fields=a,b,c into bits. */
-static bool read_fields(struct http_text text, struct request *request)
+/* "fields", a list like block,refs, into bits. */
+static int read_fields(struct arguments *a, struct request *request)
 {
-    struct http_text list, word;
-    if (!query_is(text, "fields", &list))
-        return false;
-    for (answer_of(request)->fields = 0; list.n; list.bytes += word.n, list.n -= word.n) {
-        const char *comma = memchr(list.bytes, ',', list.n);
-        word = (struct http_text){list.bytes, comma ? (size_t)(comma - list.bytes) : list.n};
-        unsigned field = api_index_of(word, block_fields, BLOCK_FIELDS);
-        if (field == BLOCK_FIELDS)
-            return false;
-        answer_of(request)->fields |= 1U << field;
-        if (comma && ++word.n == list.n) /* nothing follows */
-            return false;
+    struct http_text list = {"", 0}, word;
+    unsigned fields = 0;
+    int rc = arguments_text(a, "fields", 64, &list);
+    bool good = rc == 0;
+    for (const char *end = list.bytes + list.n; good && arguments_has(a, "fields");
+         list.bytes += word.n + 1) {
+        const char *comma = memchr(list.bytes, ',', (size_t)(end - list.bytes));
+        word = (struct http_text){list.bytes, (size_t)((comma ? comma : end) - list.bytes)};
+        unsigned field = 0;
+        while (field < BLOCK_FIELDS && !http_text_is(word, block_fields[field]))
+            field++;
+        good = field < BLOCK_FIELDS;
+        fields |= 1U << field;
+        if (!comma)
+            break;
     }
-    return answer_of(request)->fields != 0;
+    answer_of(request)->fields = fields;
+    return rc != 0 || good ? rc : arguments_refuse(a, "fields", "wants some of block,state,refs,fill,owner");
 }
 
 static int parse_pool(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    struct http_text text, format;
+    static const char *const names[] = {"limit", "cursor", "state", "fields", "format", NULL},
+                             *const formats[] = {"objects", "columns"};
+    struct arguments a;
+    unsigned format = 0;
     (void)config;
-    request->page.limit = PAGE_DEFAULT;
-    for (size_t at = 0; query_next(x->head.query, &at, &text);) {
-        if (query_is(text, "format", &format) && http_text_is(format, "columns"))
-            answer_of(request)->columns = true;
-        else if (!api_read_page(text, request) && !read_fields(text, request) &&
-                 !api_read_state(text, api_block_states, 4, request))
-            return query_refuse(x, text,
-                                "wants limit=1..1000, cursor=N, state=free|held|cached|fenced, "
-                                "fields=block,state,refs,fill,owner or format=columns");
-    }
-    return body_none(x);
+    int rc = arguments_of_query(&a, x, names, NULL);
+    if (rc == 0)
+        rc = api_read_page(&a, request);
+    if (rc == 0)
+        rc = api_read_state(&a, api_block_states, 4, request);
+    if (rc == 0)
+        rc = read_fields(&a, request);
+    if (rc == 0)
+        rc = arguments_word(&a, "format", formats, 2, &format);
+    answer_of(request)->columns = format == 1;
+    return rc == 0 ? arguments_no_body(x) : rc;
 }
 
 static void write_block_field(struct json_writer *w, const struct block_view *v, unsigned field,

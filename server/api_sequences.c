@@ -1,6 +1,6 @@
 /* api_sequences.c - /v1/sequences and /v1/batch. */
 #include "server/api.h"
-#include "server/tensor_parse.h"
+#include "server/tensors.h"
 
 #include <cjson/cJSON.h>
 
@@ -9,57 +9,46 @@
 
 /* ---- create ---------------------------------------------------------------------------------------- */
 
-static int read_salt(struct json_body *b, struct request_create *create)
-{
-    const cJSON *salt = json_body_member(b, "salt");
-    size_t n = cJSON_IsString(salt) ? strlen(salt->valuestring) : 0;
-    if (!salt)
-        return 0;
-    if (!cJSON_IsString(salt) || n > sizeof create->salt)
-        return json_body_refuse(b, "salt", "wants a string of at most 64 bytes");
-    memcpy(create->salt, salt->valuestring, n);
-    create->salt_bytes = (uint32_t)n;
-    return 0;
-}
-
-/* Members of single requests and, with the first ones, of ops of a batch. */
-static const char *const create_members[] = {"op",         "id",       "tokens",         "salt",
-                                             "max_tokens", "priority", "idle_timeout_s", NULL};
-static const char *const fork_members[] = {"op", "id", "count", "length", "ids", NULL};
-static const char *const truncate_members[] = {"op", "id", "length", NULL};
-static const char *const delete_members[] = {"op", "id", NULL};
+/* Arguments of single requests and, with the first ones, of ops of a batch. */
+static const char *const create_names[] = {"op", "id", "salt", "max_tokens", "priority", "idle_timeout_s",
+                                           NULL};
+static const char *const fork_names[] = {"op", "id", "count", "length", "ids", NULL};
+static const char *const truncate_names[] = {"op", "id", "length", NULL};
+static const char *const delete_names[] = {"op", "id", NULL};
 enum { AFTER_OP = 1, AFTER_ID = 2 };
 
-static int read_create(struct json_body *b, struct request *request, const struct config *config,
-                       struct request_create *create, uint64_t *result)
+static const struct tensor_spec create_tensors[] = {{"tokens", TENSOR_INTEGERS}, {NULL, TENSOR_VALUES}},
+                                no_tensors[] = {{NULL, TENSOR_VALUES}};
+
+static int read_create(struct tensor_body *b, const struct config *config, struct request_create *create,
+                       uint64_t *result)
 {
+    struct arguments *a = &b->arguments;
     int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
-    int rc = json_body_integer(b, "id", 1, ID_MAX, &id);
+    struct http_text salt = {"", 0};
+    int rc = arguments_integer(a, "id", 1, ID_MAX, &id);
     if (rc == 0)
-        rc = json_body_integer(b, "max_tokens", 1, config->limits.sequence_tokens, &max_tokens);
+        rc = arguments_integer(a, "max_tokens", 1, config->limits.sequence_tokens, &max_tokens);
     if (rc == 0)
-        rc = json_body_integer(b, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
+        rc = arguments_integer(a, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
     if (rc == 0)
-        rc = json_body_integer(b, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+        rc = arguments_integer(a, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
     if (rc == 0)
-        rc = api_read_tokens(b, "tokens", request, UINT32_MAX, &create->tokens);
-    if (rc == 0)
-        rc = read_salt(b, create);
+        rc = arguments_text(a, "salt", sizeof create->salt, &salt);
     *result = (uint64_t)id;
     create->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
-    return rc;
+    memcpy(create->salt, salt.bytes, salt.n);
+    create->salt_bytes = (uint32_t)salt.n;
+    return rc == 0 ? tensors_tokens(b, "tokens", UINT64_MAX, &create->tokens) : rc;
 }
 
 static int parse_create(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    struct json_body b;
-    request->create.options.idle_timeout_s = config->limits.idle_timeout_s;
-    if (tensor_parse_wanted(x))
-        return tensor_parse_create(x, request, config);
-    int rc = json_body_open(&b, x, create_members + AFTER_OP);
+    struct tensor_body b;
+    int rc = tensors_open(&b, x, request, &config->geometry, create_names + AFTER_OP, create_tensors);
     if (rc == 0)
-        rc = read_create(&b, request, config, &request->create, &request->id);
-    cJSON_Delete(b.tree);
+        rc = read_create(&b, config, &request->create, &request->id);
+    tensors_close(&b);
     return rc;
 }
 
@@ -87,37 +76,37 @@ static void render_create(struct http_exchange *x, const struct request *request
 /* ---- fork and truncate ----------------------------------------------------------------------------- */
 
 /* "ids": one for each of `count` children. */
-static int read_fork_ids(struct json_body *b, struct request *request, struct request_fork *fork,
+static int read_fork_ids(struct arguments *a, struct request *request, struct request_fork *fork,
                          int64_t count)
 {
-    const cJSON *list = json_body_member(b, "ids"), *item;
+    const cJSON *list = arguments_member(a, "ids"), *item;
     uint32_t n = 0;
     int64_t id;
     if (!list)
         return 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > FORKS_MAX)
-        return json_body_refuse(b, "ids", "wants a list of ids, one for each fork");
+        return arguments_refuse(a, "ids", "wants a list of ids, one for each fork");
     fork->ids = request_alloc(request, (size_t)count, sizeof *fork->ids);
     if (!fork->ids)
-        return json_body_refuse(b, "ids", "is too long");
+        return arguments_refuse(a, "ids", "is too long");
     cJSON_ArrayForEach (item, list) {
         if (!json_is_integer(item, 1, ID_MAX, &id))
-            return json_body_refuse(b, "ids", "wants integers in 1..2^53-1");
+            return arguments_refuse(a, "ids", "wants integers in 1..2^53-1");
         fork->ids[n++] = (uint64_t)id;
     }
     return 0;
 }
 
-static int read_fork(struct json_body *b, struct request *request, struct request_fork *fork)
+static int read_fork(struct arguments *a, struct request *request, struct request_fork *fork)
 {
     int64_t count = 1, length = UINT32_MAX;
-    if (json_body_member(b, "ids"))
-        count = cJSON_GetArraySize(json_body_member(b, "ids")); /* unless it is given */
-    int rc = json_body_integer(b, "count", 1, FORKS_MAX, &count);
+    if (arguments_member(a, "ids"))
+        count = cJSON_GetArraySize(arguments_member(a, "ids")); /* unless it is given */
+    int rc = arguments_integer(a, "count", 1, FORKS_MAX, &count);
     if (rc == 0)
-        rc = json_body_integer(b, "length", 0, UINT32_MAX - 1, &length);
+        rc = arguments_integer(a, "length", 0, UINT32_MAX - 1, &length);
     if (rc == 0)
-        rc = read_fork_ids(b, request, fork, count);
+        rc = read_fork_ids(a, request, fork, count);
     fork->count = (uint32_t)count;
     fork->length = (uint32_t)length;
     return rc;
@@ -125,12 +114,12 @@ static int read_fork(struct json_body *b, struct request *request, struct reques
 
 static int parse_fork(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    struct json_body b;
+    struct arguments a;
     (void)config;
-    int rc = json_body_open(&b, x, fork_members + AFTER_ID);
+    int rc = arguments_of_json(&a, x, fork_names + AFTER_ID, NULL);
     if (rc == 0)
-        rc = read_fork(&b, request, &request->fork);
-    cJSON_Delete(b.tree);
+        rc = read_fork(&a, request, &request->fork);
+    arguments_close(&a);
     return rc;
 }
 
@@ -159,24 +148,24 @@ static void render_fork(struct http_exchange *x, const struct request *request,
     json_raw(&x->reply, "\n");
 }
 
-static int read_truncate(struct json_body *b, struct request_truncate *truncate)
+static int read_truncate(struct arguments *a, struct request_truncate *truncate)
 {
     int64_t length = -1;
-    int rc = json_body_integer(b, "length", 0, UINT32_MAX - 1, &length);
+    int rc = arguments_integer(a, "length", 0, UINT32_MAX - 1, &length);
     if (rc == 0 && length < 0)
-        rc = json_body_refuse(b, "length", "is missing");
+        rc = arguments_refuse(a, "length", "is missing");
     truncate->length = (uint32_t)length;
     return rc;
 }
 
 static int parse_truncate(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    struct json_body b;
+    struct arguments a;
     (void)config;
-    int rc = json_body_open(&b, x, truncate_members + AFTER_ID);
+    int rc = arguments_of_json(&a, x, truncate_names + AFTER_ID, NULL);
     if (rc == 0)
-        rc = read_truncate(&b, &request->truncate);
-    cJSON_Delete(b.tree);
+        rc = read_truncate(&a, &request->truncate);
+    arguments_close(&a);
     return rc;
 }
 
@@ -198,82 +187,89 @@ static void render_truncate(struct http_exchange *x, const struct request *reque
 /* ---- batches --------------------------------------------------------------------------------------- */
 
 /* The id of the sequence that an op is about. */
-static int read_op_id(struct json_body *b, uint64_t *result)
+static int read_op_id(struct arguments *a, uint64_t *result)
 {
     int64_t id = 0;
-    int rc = json_body_integer(b, "id", 1, ID_MAX, &id);
+    int rc = arguments_integer(a, "id", 1, ID_MAX, &id);
     if (rc == 0 && id == 0)
-        rc = json_body_refuse(b, "id", "is missing");
+        rc = arguments_refuse(a, "id", "is missing");
     *result = (uint64_t)id;
     return rc;
 }
 
-static int read_op(struct json_body *b, struct request *request, const struct config *config,
-                   struct request_op *op)
+/* One op, an object at the JSON pointer `where`. */
+static int read_op(struct http_exchange *x, const cJSON *object, const char *where, struct request *request,
+                   const struct config *config)
 {
     static const struct {
         const char *name;
         enum request_kind kind;
-        const char *const *members;
-    } ops[] = {{"create", REQUEST_CREATE, create_members},
-               {"fork", REQUEST_FORK, fork_members},
-               {"truncate", REQUEST_TRUNCATE, truncate_members},
-               {"delete", REQUEST_DELETE, delete_members}};
-    const cJSON *member_op = cJSON_IsObject(b->tree) ? json_body_member(b, "op") : NULL;
-    const char *name = member_op && cJSON_IsString(member_op) ? member_op->valuestring : "";
+        const char *const *names;
+        const struct tensor_spec *specs;
+    } ops[] = {{"create", REQUEST_CREATE, create_names, create_tensors},
+               {"fork", REQUEST_FORK, fork_names, no_tensors},
+               {"truncate", REQUEST_TRUNCATE, truncate_names, no_tensors},
+               {"delete", REQUEST_DELETE, delete_names, no_tensors}};
+    const cJSON *member = cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, "op") : NULL;
+    const char *name = cJSON_IsString(member) ? member->valuestring : "";
+    struct request_op *op = &request->batch.ops[request->batch.count++];
+    struct tensor_body b;
+    char pointer[40];
     size_t i = 0, n = sizeof ops / sizeof ops[0];
     while (i < n && strcmp(name, ops[i].name) != 0)
         i++;
-    if (i == n)
-        return json_body_refuse(b, "op", "wants create, fork, truncate or delete");
+    if (i == n) {
+        snprintf(pointer, sizeof pointer, "%s/op", where);
+        http_problem_at(x, ATTND_INVALID, pointer, "wants create, fork, truncate or delete");
+        return ATTND_INVALID;
+    }
     op->kind = ops[i].kind;
-    int rc = member_check(b->x, b->where, b->tree, ops[i].members);
+    int rc =
+        tensors_open_object(&b, x, request, &config->geometry, object, where, ops[i].names, ops[i].specs);
     if (rc == 0 && op->kind == REQUEST_CREATE)
-        return read_create(b, request, config, &op->create, &op->id);
+        return read_create(&b, config, &op->create, &op->id);
     if (rc == 0)
-        rc = read_op_id(b, &op->id);
+        rc = read_op_id(&b.arguments, &op->id);
     if (rc == 0 && op->kind == REQUEST_FORK)
-        rc = read_fork(b, request, &op->fork);
+        rc = read_fork(&b.arguments, request, &op->fork);
     if (rc == 0 && op->kind == REQUEST_TRUNCATE)
-        rc = read_truncate(b, &op->truncate);
+        rc = read_truncate(&b.arguments, &op->truncate);
     return rc;
 }
 
-static int read_ops(struct json_body *b, struct request *request, const struct config *config)
+static int read_ops(struct arguments *a, struct request *request, const struct config *config)
 {
     struct request_batch *batch = &request->batch;
-    const cJSON *list = json_body_member(b, "ops");
+    const cJSON *list = arguments_member(a, "ops");
     char where[32], text[80];
-    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1, rc = 0;
     if (n < 0)
-        return json_body_refuse(b, "ops", list ? "wants a list of ops" : "is missing");
+        return arguments_refuse(a, "ops", list ? "wants a list of ops" : "is missing");
     snprintf(text, sizeof text, "has %d ops, and one batch takes at most %d", n, REQUEST_OPS_MAX);
     if (n > REQUEST_OPS_MAX)
-        return json_body_refuse(b, "ops", text);
+        return arguments_refuse(a, "ops", text);
     batch->ops = request_alloc(request, (size_t)n, sizeof *batch->ops);
     if (!batch->ops)
-        return json_body_refuse(b, "ops", "is too long");
+        return arguments_refuse(a, "ops", "is too long");
     memset(batch->ops, 0, (size_t)n * sizeof *batch->ops);
-    for (cJSON *item = list->child; item; item = item->next) {
-        struct json_body one = {.x = b->x, .tree = item, .where = where};
+    for (const cJSON *item = list->child; rc == 0 && item; item = item->next) {
         snprintf(where, sizeof where, "/ops/%u", batch->count);
-        snprintf(b->x->prefix, sizeof b->x->prefix, "ops[%u]: ", batch->count);
-        int rc = read_op(&one, request, config, &batch->ops[batch->count++]);
-        if (rc != 0)
-            return rc;
+        snprintf(a->x->prefix, sizeof a->x->prefix, "ops[%u]: ", batch->count);
+        rc = read_op(a->x, item, where, request, config);
     }
-    b->x->prefix[0] = '\0';
-    return 0;
+    if (rc == 0)
+        a->x->prefix[0] = '\0';
+    return rc;
 }
 
 static int parse_batch(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"ops", NULL};
-    struct json_body b;
-    int rc = json_body_open(&b, x, names);
+    struct arguments a;
+    int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)
-        rc = read_ops(&b, request, config);
-    cJSON_Delete(b.tree);
+        rc = read_ops(&a, request, config);
+    arguments_close(&a);
     return rc;
 }
 
@@ -306,16 +302,15 @@ static void render_batch(struct http_exchange *x, const struct request *request,
 
 static int parse_sequences(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    struct http_text text;
+    static const char *const names[] = {"limit", "cursor", "state", NULL};
+    struct arguments a;
     (void)config;
-    request->page.limit = PAGE_DEFAULT;
-    for (size_t at = 0; query_next(x->head.query, &at, &text);) {
-        if (!api_read_page(text, request) &&
-            !api_read_state(text, api_sequence_states, SEQUENCE_STATES, request))
-            return query_refuse(x, text,
-                                "wants limit=1..1000, cursor=N or state=idle|queued|running|swapped");
-    }
-    return body_none(x);
+    int rc = arguments_of_query(&a, x, names, NULL);
+    if (rc == 0)
+        rc = api_read_page(&a, request);
+    if (rc == 0)
+        rc = api_read_state(&a, api_sequence_states, SEQUENCE_STATES, request);
+    return rc == 0 ? arguments_no_body(x) : rc;
 }
 
 static void render_list(struct http_exchange *x, const struct request *request,

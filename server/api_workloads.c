@@ -1,6 +1,7 @@
 /* api_workloads.c - /v1/workloads. How a body becomes a workload: workload_parse.c. */
 #include "scheduler/workload.h"
 #include "server/api.h"
+#include "server/media_type.h"
 #include "server/workload_parse.h"
 
 #include <math.h>
@@ -9,9 +10,7 @@
 
 static int parse_workload(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    static const char type[] = "application/x-ndjson";
-    bool lines =
-        memmem(x->head.accept.bytes, x->head.accept.n, type, sizeof type - 1) != NULL; /* named, not ranged */
+    bool lines = media_type_asked_for(x->head.accept, "application/x-ndjson");
     int rc = workload_parse(x, request, config);
     answer_of(request)->streams = answer_of(request)->cancels = lines;
     if (!lines)

@@ -42,7 +42,7 @@ struct http_exchange {
     int http_status;                       /* 200 unless the handler says otherwise */
     const char *content_type;              /* application/json unless the handler says otherwise */
     struct json_writer reply;              /* the handler writes the body here, */
-    char prefix[16];                       /* what the detail of a problem begins with */
+    char prefix[32];                       /* what the detail of a problem begins with */
     struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it
                                               stays there until finished is called */
     unsigned tail_count;

@@ -12,14 +12,29 @@
 
 enum { PHRASE_BYTES = 48, FRAMING_BYTES = 160 };
 
-/* The problem's body. `pointer`: the JSON pointer of what is wrong, or NULL. */
-static void write_problem(struct http_exchange *x, int status, const char *pointer, char *detail)
+/* What is wrong: what a JSON pointer points at, or a parameter of the query. */
+struct place {
+    bool of_query;
+    char name[128];
+};
+
+/* What is quoted may be cut, or no UTF-8 at all. */
+static void make_ascii(char *text)
 {
-    char type[64], all[640];
+    for (; *text; text++)
+        *text = (unsigned char)*text < 0x80 ? *text : '?';
+}
+
+/* The problem's body. `place`: NULL, it is none in particular. */
+static void write_problem(struct http_exchange *x, int status, struct place *place, char *detail)
+{
+    char type[64], all[704];
     struct json_writer *w = &x->reply;
-    for (char *p = detail; *p; p++) /* what it quotes may be cut, or no UTF-8 at all */
-        *p = (unsigned char)*p < 0x80 ? *p : '?';
-    snprintf(all, sizeof all, "%s%s%s%s", x->prefix, pointer ? pointer : "", pointer ? ": " : "", detail);
+    make_ascii(detail);
+    if (place)
+        make_ascii(place->name);
+    snprintf(all, sizeof all, "%s%s%s%s%s", x->prefix, place && place->of_query ? "parameter " : "",
+             place ? place->name : "", place ? ": " : "", detail);
     json_writer_init(w, w->buffer, w->capacity);
     x->tail_count = 0;
     x->http_status = status_http(status);
@@ -36,10 +51,10 @@ static void write_problem(struct http_exchange *x, int status, const char *point
     json_string(w, "detail", all);
     json_string(w, "code", status_code(status));
     json_string(w, "request_id", x->head.id);
-    if (pointer) {
+    if (place) {
         json_open(w, "errors", '[');
         json_open(w, NULL, '{');
-        json_string(w, "pointer", pointer);
+        json_string(w, place->of_query ? "parameter" : "pointer", place->name);
         json_string(w, "detail", detail);
         json_close(w, '}');
         json_close(w, ']');
@@ -60,14 +75,24 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
     write_problem(x, status, NULL, detail);
 }
 
+static void place_problem(struct http_exchange *x, int status, bool of_query, const char *name,
+                          const char *wants)
+{
+    char detail[512];
+    struct place place = {.of_query = of_query};
+    snprintf(detail, sizeof detail, "%s", wants);
+    snprintf(place.name, sizeof place.name, "%s", name);
+    write_problem(x, status, &place, detail);
+}
+
 void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants)
 {
-    char detail[512], place[128];
-    snprintf(detail, sizeof detail, "%s", wants);
-    snprintf(place, sizeof place, "%s", pointer);
-    for (char *p = place; *p; p++) /* it may quote a name of the client's */
-        *p = (unsigned char)*p < 0x80 ? *p : '?';
-    write_problem(x, status, place, detail);
+    place_problem(x, status, false, pointer, wants);
+}
+
+void http_problem_of_query(struct http_exchange *x, int status, const char *name, const char *wants)
+{
+    place_problem(x, status, true, name, wants);
 }
 
 /* "NO_CONTENT" as llhttp names it -> "No Content" */

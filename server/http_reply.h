@@ -14,6 +14,9 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
  * lists the pointer. */
 void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants);
 
+/* http_problem_of_query: likewise, of a parameter. */
+void http_problem_of_query(struct http_exchange *x, int status, const char *name, const char *wants);
+
 /* How the bytes behind a head come. */
 enum http_framing { HTTP_LENGTH, HTTP_CHUNKED, HTTP_UNTIL_CLOSE };
 

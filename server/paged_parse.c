@@ -1,9 +1,10 @@
 /* paged_parse.c - see paged_parse.h. */
 #include "server/paged_parse.h"
 
-#include "server/body.h"
+#include "server/http_reply.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +20,14 @@ struct build {
 static int __attribute__((format(printf, 3, 4)))
 refuse(const struct build *b, const char *name, const char *format, ...)
 {
-    char wants[160];
+    char wants[160], pointer[32];
     va_list args;
     va_start(args, format);
     vsnprintf(wants, sizeof wants, format, args);
     va_end(args);
-    return member_wrong(b->x, "", name, wants);
+    snprintf(pointer, sizeof pointer, "/%s", name);
+    http_problem_at(b->x, ATTND_INVALID, pointer, wants);
+    return ATTND_INVALID;
 }
 
 static int too_long(const struct build *b, const char *name)

@@ -10,9 +10,9 @@
 #include "scheduler/workload.h"
 #include "server/answer.h"
 #include "server/api.h"
-#include "server/body.h"
 #include "server/http_connection.h"
-#include "server/tensor_parse.h"
+#include "server/media_type.h"
+#include "server/tensors.h"
 #include "server/workload_parse.h"
 
 #include <assert.h>
@@ -106,7 +106,7 @@ static bool is_acceptable(struct http_exchange *x)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!(x->route->types & all[i].types))
             continue;
-        if (accepts(x->head.accept, all[i].name))
+        if (media_type_accepted(x->head.accept, all[i].name))
             return true;
         n += (size_t)snprintf(served + n, sizeof served - n, "%s%s", n ? " or " : "", all[i].name);
     }
@@ -143,12 +143,12 @@ static bool enlarge_arena(struct request *request, uint64_t body_bytes)
 /* Read the exchange into the request, which gets its staging memory; false: the answer is a problem. */
 static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
 {
-    int rc = enlarge_arena(request, x->staging ? x->head.body_length : 0) ? 0 : body_no_room(x);
+    int rc = enlarge_arena(request, x->staging ? x->head.body_length : 0) ? 0 : tensors_no_room(x);
     if (rc == 0)
         rc = x->route->parse(x, request, daemon->config);
     daemon->tensors_copied += answer_of(request)->copied;
     if (rc == 0 && request_make_outputs(request, &daemon->config->geometry) != 0)
-        rc = body_no_room(x);
+        rc = tensors_no_room(x);
     if (rc == 0 && x->staging) {
         request_adopt_tensor(request, x->staging);
         x->staging = NULL;
@@ -221,7 +221,7 @@ static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 {
     x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->head.body_length);
     if (!x->staging) {
-        (void)body_no_room(x);
+        tensors_no_room(x);
         return false;
     }
     x->body_buffer = x->staging;
@@ -238,7 +238,7 @@ bool routes_begun(struct http_exchange *x, void *cookie)
         refuse_path(x);
         return false;
     }
-    if (body == BODY_TENSORS && tensor_parse_wanted(x)) {
+    if (body == BODY_TENSORS && tensors_wanted(x)) {
         uint64_t most = daemon->config->limits.body_bytes;
         x->wants_length = x->head.body_length == 0;
         if (x->head.body_length > most)

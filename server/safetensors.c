@@ -50,7 +50,7 @@ static int __attribute__((format(printf, 3, 4))) fail(char *reason, int status, 
 
 /* Bytes that the shape and dtype stand for; false when the product does not fit 63 bits or the dtype is
  * unknown. */
-static bool tensor_bytes(const struct safetensor *t, uint64_t *bytes)
+static bool tensor_bytes(const struct named_tensor *t, uint64_t *bytes)
 {
     *bytes = safetensors_dtype_bytes(t->dtype);
     if (*bytes == 0)
@@ -63,7 +63,7 @@ static bool tensor_bytes(const struct safetensor *t, uint64_t *bytes)
 }
 
 /* One member of the header. */
-static int read_tensor(const cJSON *item, struct safetensor *t, char *reason)
+static int read_tensor(const cJSON *item, struct named_tensor *t, char *reason)
 {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape"), *size;
@@ -98,12 +98,12 @@ static int read_tensor(const cJSON *item, struct safetensor *t, char *reason)
 
 static int by_begin(const void *a, const void *b)
 {
-    const struct safetensor *x = a, *y = b;
+    const struct named_tensor *x = a, *y = b;
     return x->begin != y->begin ? (x->begin > y->begin) - (x->begin < y->begin)
                                 : (x->end > y->end) - (x->end < y->end);
 }
 
-static int read_header(const cJSON *header, struct safetensors *tensors, char *reason)
+static int read_header(const cJSON *header, struct named_tensors *tensors, char *reason)
 {
     const cJSON *item;
     if (!cJSON_IsObject(header))
@@ -120,14 +120,14 @@ static int read_header(const cJSON *header, struct safetensors *tensors, char *r
     return 0;
 }
 
-int safetensors_parse(const void *body, size_t n, struct safetensors *tensors,
+int safetensors_parse(const void *body, size_t n, struct named_tensors *tensors,
                       char reason[SAFETENSORS_REASON_BYTES])
 {
     const uint8_t *bytes = body;
     struct json_error wrong;
     uint64_t header = 0, at = 0;
     cJSON *tree;
-    *tensors = (struct safetensors){0};
+    *tensors = (struct named_tensors){0};
     if (n < 8)
         return fail(reason, ATTND_MALFORMED, "%zu bytes are too short for safetensors", n);
     for (int i = 7; i >= 0; i--)
@@ -147,7 +147,7 @@ int safetensors_parse(const void *body, size_t n, struct safetensors *tensors,
 
     qsort(tensors->tensors, tensors->count, sizeof tensors->tensors[0], by_begin);
     for (unsigned i = 0; i < tensors->count; i++) {
-        struct safetensor *t = &tensors->tensors[i];
+        struct named_tensor *t = &tensors->tensors[i];
         if (t->begin != at)
             return fail(reason, ATTND_MALFORMED, "tensor \"%s\" overlaps another or leaves a hole", t->name);
         at = t->end;
@@ -159,7 +159,7 @@ int safetensors_parse(const void *body, size_t n, struct safetensors *tensors,
     return 0;
 }
 
-const struct safetensor *safetensors_find(const struct safetensors *tensors, const char *name)
+const struct named_tensor *safetensors_find(const struct named_tensors *tensors, const char *name)
 {
     for (unsigned i = 0; i < tensors->count; i++) {
         if (strcmp(tensors->tensors[i].name, name) == 0)
@@ -168,7 +168,8 @@ const struct safetensor *safetensors_find(const struct safetensors *tensors, con
     return NULL;
 }
 
-size_t safetensors_write_header(struct safetensors *tensors, const char *metadata, void *out, size_t capacity)
+size_t safetensors_write_header(struct named_tensors *tensors, const char *metadata, void *out,
+                                size_t capacity)
 {
     struct json_writer w;
     uint8_t *to = out;
@@ -179,7 +180,7 @@ size_t safetensors_write_header(struct safetensors *tensors, const char *metadat
     w.length = 8;
     json_open(&w, NULL, '{');
     for (unsigned i = 0; i < tensors->count; i++) {
-        struct safetensor *t = &tensors->tensors[i];
+        struct named_tensor *t = &tensors->tensors[i];
         uint64_t bytes = t->end - t->begin;
         t->begin = data;
         t->end = data += bytes;

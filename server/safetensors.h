@@ -12,6 +12,7 @@
 
 #include "config/geometry.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,27 +24,29 @@ enum {
     SAFETENSORS_REASON_BYTES = 160
 };
 
-struct safetensor {
+/* A tensor of a body, whatever the body's format (tensors.h). */
+struct named_tensor {
     char name[SAFETENSORS_NAME_BYTES];
     char dtype[16]; /* as written: "F32", "BF16", "I64", ... */
     unsigned rank;
     uint64_t shape[SAFETENSORS_RANK_MAX];
     uint64_t begin, end; /* in the data */
     const uint8_t *data; /* not aligned */
+    bool stays;          /* where it is, as long as its request */
 };
 
-struct safetensors {
+struct named_tensors {
     unsigned count;
-    struct safetensor tensors[SAFETENSORS_MAX]; /* by position in the data */
+    struct named_tensor tensors[SAFETENSORS_MAX]; /* by position in the data */
 };
 
 /* safetensors_parse(bytes, n, tensors, reason): 0; ATTND_MALFORMED (not safetensors) or ATTND_INVALID
  * (more than is served) with a sentence. Data pointers point into `bytes`. */
-MUST_USE int safetensors_parse(const void *bytes, size_t n, struct safetensors *tensors,
+MUST_USE int safetensors_parse(const void *bytes, size_t n, struct named_tensors *tensors,
                                char reason[SAFETENSORS_REASON_BYTES]);
 
 /* The tensor of that name, NULL if there is none. */
-const struct safetensor *safetensors_find(const struct safetensors *tensors, const char *name);
+const struct named_tensor *safetensors_find(const struct named_tensors *tensors, const char *name);
 
 /* Bytes of one element of a dtype name; 0 if it is not known. */
 size_t safetensors_dtype_bytes(const char *dtype);
@@ -54,7 +57,7 @@ const char *safetensors_dtype_name(enum dtype dtype);
 /* safetensors_write_header(tensors, metadata, out, capacity): what comes before the data of the
  * tensors, which follow in the order given (offsets are computed), with `metadata`, a JSON object text.
  * Padded so that data begins at a multiple of 8. Returns its length, 0 when it does not fit. */
-size_t safetensors_write_header(struct safetensors *tensors, const char *metadata, void *out,
+size_t safetensors_write_header(struct named_tensors *tensors, const char *metadata, void *out,
                                 size_t capacity);
 
 #endif

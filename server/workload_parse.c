@@ -4,11 +4,11 @@
 #include "server/workload_parse.h"
 
 #include "scheduler/workload_build.h"
-#include "server/body.h"
+#include "server/arguments.h"
+#include "server/media_type.h"
 
 #include <cjson/cJSON.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,203 +73,287 @@ static struct workload *make_workload(const struct options *o)
     return w;
 }
 
-/* The value of enum sharing that a text names; false if there is none. */
-static bool read_sharing(struct http_text text, enum sharing *sharing)
+/* "sharing" and "prefill", which are words in both formats. */
+static int read_words(struct arguments *a, struct options *o)
 {
-    int i = 0;
-    while (config_sharing_names[i] && !http_text_is(text, config_sharing_names[i]))
-        i++;
-    if (!config_sharing_names[i])
-        return false;
-    *sharing = (enum sharing)i;
-    return true;
+    static const char *const prefills[] = {"append", "attend"};
+    unsigned sharing = o->sharing, prefill = 0, n = 0;
+    while (config_sharing_names[n])
+        n++;
+    int rc = arguments_word(a, "sharing", config_sharing_names, n, &sharing);
+    if (rc == 0)
+        rc = arguments_word(a, "prefill", prefills, 2, &prefill);
+    o->sharing = (enum sharing)sharing;
+    o->attend_prompt = prefill == 1;
+    return rc;
+}
+
+/* The scales, likewise. */
+static int read_scales(struct arguments *a, struct workload_shaping *s)
+{
+    int rc = arguments_number(a, "length_scale", 1e-6, SCALE_MAX, &s->length_scale);
+    return rc == 0 ? arguments_number(a, "time_scale", 0, SCALE_MAX, &s->time_scale) : rc;
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------- */
 
-static int read_options(struct http_exchange *x, const cJSON *tree, struct options *o)
+static int read_arrival(struct http_exchange *x, const cJSON *object, struct workload_shaping *s)
 {
-    static const char *const verify[] = {"rows", NULL}, *const arrival[] = {"rate", "cv", NULL},
-                             *const prefix[] = {"fraction", "length", NULL},
-                             *const fork[] = {"fraction", "at", "count", NULL};
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(tree, "verify"),
-                *a = cJSON_GetObjectItemCaseSensitive(tree, "arrival"),
-                *p = cJSON_GetObjectItemCaseSensitive(tree, "prefix_share"),
-                *f = cJSON_GetObjectItemCaseSensitive(tree, "fork_share"),
-                *prefill = cJSON_GetObjectItemCaseSensitive(tree, "prefill"),
-                *sharing = cJSON_GetObjectItemCaseSensitive(tree, "sharing"),
-                *returns = cJSON_GetObjectItemCaseSensitive(tree, "return");
-    struct workload_shaping *s = &o->shaping;
-    int64_t prefix_length = 0, fork_at = 0, fork_count = 1;
-    o->verify_rows = v ? VERIFY_DEFAULT : 0;
+    static const char *const names[] = {"rate", "cv", NULL};
+    struct arguments a;
     s->cv = 1;
-    if (member_check(x, "/verify", v, verify) || member_check(x, "/arrival", a, arrival) ||
-        member_check(x, "/prefix_share", p, prefix) || member_check(x, "/fork_share", f, fork) ||
-        member_integer(x, "", tree, "seed", 0, (INT64_C(1) << 53) - 1, &o->seed) ||
-        member_integer(x, "/verify", v, "rows", 0, WORKLOAD_VERIFY_MAX, &o->verify_rows) ||
-        member_number(x, "/arrival", a, "rate", 1e-6, RATE_MAX, &s->rate) ||
-        member_number(x, "/arrival", a, "cv", 0, 100, &s->cv) ||
-        member_number(x, "", tree, "length_scale", 1e-6, SCALE_MAX, &s->length_scale) ||
-        member_number(x, "", tree, "time_scale", 0, SCALE_MAX, &s->time_scale) ||
-        member_number(x, "/prefix_share", p, "fraction", 0, 1, &s->prefix_fraction) ||
-        member_integer(x, "/prefix_share", p, "length", 1, TOKENS_MAX, &prefix_length) ||
-        member_number(x, "/fork_share", f, "fraction", 0, 1, &s->fork_fraction) ||
-        member_integer(x, "/fork_share", f, "at", 1, TOKENS_MAX, &fork_at) ||
-        member_integer(x, "/fork_share", f, "count", 1, WORKLOAD_FORKS_MAX, &fork_count))
-        return ATTND_INVALID;
-    if (a && s->rate <= 0)
-        return member_wrong(x, "/arrival", "rate", "is missing");
-    if (p && prefix_length == 0)
-        return member_wrong(x, "/prefix_share", "length", "is missing");
-    if (prefill && (!cJSON_IsString(prefill) || (strcmp(prefill->valuestring, "append") != 0 &&
-                                                 strcmp(prefill->valuestring, "attend") != 0)))
-        return member_wrong(x, "", "prefill", "wants \"append\" or \"attend\"");
-    const char *word = cJSON_IsString(sharing) ? sharing->valuestring : "";
-    if (sharing && !read_sharing((struct http_text){word, strlen(word)}, &o->sharing))
-        return member_wrong(x, "", "sharing", "wants \"auto\", \"on\" or \"off\"");
-    if (returns && (!cJSON_IsString(returns) || strcmp(returns->valuestring, "digest") != 0))
-        return member_wrong(x, "", "return", "wants \"digest\"; \"outputs\" is not built yet");
-    s->prefix_length = (uint32_t)prefix_length;
-    s->fork_at = (uint32_t)fork_at;
-    s->fork_count = (uint32_t)fork_count;
-    o->attend_prompt = prefill && strcmp(prefill->valuestring, "attend") == 0;
-    return 0;
+    int rc = arguments_of_object(&a, x, object, "/arrival", names, NULL);
+    if (rc == 0)
+        rc = arguments_number(&a, "rate", 1e-6, RATE_MAX, &s->rate);
+    if (rc == 0)
+        rc = arguments_number(&a, "cv", 0, 100, &s->cv);
+    return rc == 0 && object && s->rate <= 0 ? arguments_refuse(&a, "rate", "is missing") : rc;
+}
+
+static int read_prefix_share(struct http_exchange *x, const cJSON *object, struct workload_shaping *s)
+{
+    static const char *const names[] = {"fraction", "length", NULL};
+    struct arguments a;
+    int64_t length = 0;
+    int rc = arguments_of_object(&a, x, object, "/prefix_share", names, NULL);
+    if (rc == 0)
+        rc = arguments_number(&a, "fraction", 0, 1, &s->prefix_fraction);
+    if (rc == 0)
+        rc = arguments_integer(&a, "length", 1, TOKENS_MAX, &length);
+    s->prefix_length = (uint32_t)length;
+    return rc == 0 && object && length == 0 ? arguments_refuse(&a, "length", "is missing") : rc;
+}
+
+static int read_fork_share(struct http_exchange *x, const cJSON *object, struct workload_shaping *s)
+{
+    static const char *const names[] = {"fraction", "at", "count", NULL};
+    struct arguments a;
+    int64_t at = 0, count = 1;
+    int rc = arguments_of_object(&a, x, object, "/fork_share", names, NULL);
+    if (rc == 0)
+        rc = arguments_number(&a, "fraction", 0, 1, &s->fork_fraction);
+    if (rc == 0)
+        rc = arguments_integer(&a, "at", 1, TOKENS_MAX, &at);
+    if (rc == 0)
+        rc = arguments_integer(&a, "count", 1, WORKLOAD_FORKS_MAX, &count);
+    s->fork_at = (uint32_t)at;
+    s->fork_count = (uint32_t)count;
+    return rc;
+}
+
+static int read_verify(struct http_exchange *x, const cJSON *object, int64_t *rows)
+{
+    static const char *const names[] = {"rows", NULL};
+    struct arguments a;
+    *rows = object ? VERIFY_DEFAULT : 0;
+    int rc = arguments_of_object(&a, x, object, "/verify", names, NULL);
+    return rc == 0 ? arguments_integer(&a, "rows", 0, WORKLOAD_VERIFY_MAX, rows) : rc;
+}
+
+static int read_options(struct arguments *a, struct options *o)
+{
+    struct workload_shaping *s = &o->shaping;
+    struct http_text returns = {"digest", 6};
+    int rc = arguments_integer(a, "seed", 0, (INT64_C(1) << 53) - 1, &o->seed);
+    if (rc == 0)
+        rc = read_scales(a, s);
+    if (rc == 0)
+        rc = read_words(a, o);
+    if (rc == 0)
+        rc = read_verify(a->x, arguments_member(a, "verify"), &o->verify_rows);
+    if (rc == 0)
+        rc = read_arrival(a->x, arguments_member(a, "arrival"), s);
+    if (rc == 0)
+        rc = read_prefix_share(a->x, arguments_member(a, "prefix_share"), s);
+    if (rc == 0)
+        rc = read_fork_share(a->x, arguments_member(a, "fork_share"), s);
+    if (rc == 0)
+        rc = arguments_text(a, "return", 16, &returns);
+    if (rc == 0 && !http_text_is(returns, "digest"))
+        rc = arguments_refuse(a, "return", "wants \"digest\"; \"outputs\" is not built yet");
+    return rc;
+}
+
+/* What the requests of an entry of "sequences" begin with. */
+static int read_prefix(struct http_exchange *x, const cJSON *object, const char *where, uint32_t prompt,
+                       struct workload_span *span)
+{
+    static const char *const names[] = {"id", "length", NULL};
+    struct arguments a;
+    int64_t id = 0, length = 0;
+    int rc = arguments_of_object(&a, x, object, where, names, NULL);
+    if (rc == 0)
+        rc = arguments_integer(&a, "id", 0, (int64_t)CONTENT_ID_MAX, &id);
+    if (rc == 0)
+        rc = arguments_integer(&a, "length", 1, TOKENS_MAX, &length);
+    if (rc == 0 && object && (length == 0 || length > prompt))
+        rc = arguments_refuse(&a, "length", "wants 1 to all tokens of the prompt");
+    *span = (struct workload_span){.end = (uint32_t)length,
+                                   .content = workload_content_id(CONTENT_PREFIX, (uint64_t)id)};
+    return rc;
+}
+
+/* Where they fork, and into how many. */
+static int read_fork(struct http_exchange *x, const cJSON *object, const char *where,
+                     struct workload_request *r)
+{
+    static const char *const names[] = {"at", "count", NULL};
+    struct arguments a;
+    int64_t at = 0, count = object ? 1 : 0;
+    int rc = arguments_of_object(&a, x, object, where, names, NULL);
+    if (rc == 0)
+        rc = arguments_integer(&a, "at", 1, TOKENS_MAX, &at);
+    if (rc == 0)
+        rc = arguments_integer(&a, "count", 1, WORKLOAD_FORKS_MAX, &count);
+    if (rc == 0 && object && (at == 0 || at >= (int64_t)r->prompt + r->decode))
+        rc = arguments_refuse(&a, "at", "wants a token before the sequence's last one");
+    r->fork_at = (uint32_t)at;
+    r->forks = (uint32_t)count;
+    return rc;
 }
 
 /* One entry of "sequences": `count` equal requests. */
 static int read_sequences_entry(struct http_exchange *x, const char *where, const cJSON *entry,
                                 struct workload_builder *b)
 {
-    static const char *const names[] = {"count", "prompt", "decode", "prefix", "fork", "priority", NULL},
-                             *const prefix[] = {"id", "length", NULL}, *const fork[] = {"at", "count", NULL};
-    const cJSON *p = cJSON_GetObjectItemCaseSensitive(entry, "prefix"),
-                *f = cJSON_GetObjectItemCaseSensitive(entry, "fork");
-    int64_t count = 1, prompt = 0, decode = 0, id = 0, length = 0, at = 0, forks = 0, priority = 0;
+    static const char *const names[] = {"count", "prompt", "decode", "prefix", "fork", "priority", NULL};
+    struct arguments a;
+    struct workload_span span;
+    struct workload_request r = {0};
+    int64_t count = 1, prompt = 0, decode = 0, priority = 0;
     char inner[96], reason[WORKLOAD_REASON_BYTES];
+    int rc = arguments_of_object(&a, x, entry, where, names, NULL);
+    if (rc == 0)
+        rc = arguments_integer(&a, "count", 1, WORKLOAD_REQUESTS_MAX, &count);
+    if (rc == 0)
+        rc = arguments_integer(&a, "prompt", 0, TOKENS_MAX, &prompt);
+    if (rc == 0)
+        rc = arguments_integer(&a, "decode", 0, TOKENS_MAX, &decode);
+    if (rc == 0)
+        rc = arguments_integer(&a, "priority", -1000, 1000, &priority);
+    r.prompt = (uint32_t)prompt;
+    r.decode = (uint32_t)decode;
+    r.priority = (int32_t)priority;
     snprintf(inner, sizeof inner, "%s/prefix", where);
-    if (member_check(x, where, entry, names) || member_check(x, inner, p, prefix) ||
-        member_integer(x, inner, p, "id", 0, (int64_t)CONTENT_ID_MAX, &id) ||
-        member_integer(x, inner, p, "length", 1, TOKENS_MAX, &length) ||
-        member_integer(x, where, entry, "count", 1, WORKLOAD_REQUESTS_MAX, &count) ||
-        member_integer(x, where, entry, "prompt", 0, TOKENS_MAX, &prompt) ||
-        member_integer(x, where, entry, "decode", 0, TOKENS_MAX, &decode) ||
-        member_integer(x, where, entry, "priority", -1000, 1000, &priority))
-        return ATTND_INVALID;
-    if (p && (length == 0 || length > prompt))
-        return member_wrong(x, inner, "length", "wants 1 to all tokens of the prompt");
+    if (rc == 0)
+        rc = read_prefix(x, arguments_member(&a, "prefix"), inner, r.prompt, &span);
     snprintf(inner, sizeof inner, "%s/fork", where);
-    if (member_check(x, inner, f, fork) || member_integer(x, inner, f, "at", 1, TOKENS_MAX, &at) ||
-        member_integer(x, inner, f, "count", 1, WORKLOAD_FORKS_MAX, &forks))
-        return ATTND_INVALID;
-    if (f && (at == 0 || at >= prompt + decode))
-        return member_wrong(x, inner, "at", "wants a token before the sequence's last one");
-    if (f && forks == 0)
-        forks = 1;
-    const struct workload_span span = {.end = (uint32_t)length,
-                                       .content = workload_content_id(CONTENT_PREFIX, (uint64_t)id)};
-    for (int64_t i = 0; i < count; i++) {
-        const struct workload_request r = {.arrival_s = workload_builder_arrival(b, 0),
-                                           .prompt = (uint32_t)prompt,
-                                           .decode = (uint32_t)decode,
-                                           .fork_at = (uint32_t)at,
-                                           .forks = (uint32_t)forks,
-                                           .priority = (int32_t)priority};
-        int rc = workload_add(b->workload, &r, &span, p != NULL, reason);
-        if (rc != 0)
-            return refuse(x, rc, reason);
+    if (rc == 0)
+        rc = read_fork(x, arguments_member(&a, "fork"), inner, &r);
+    if (rc != 0)
+        return rc;
+    bool prefixed = arguments_has(&a, "prefix");
+    for (int64_t i = 0; rc == 0 && i < count; i++) {
+        r.arrival_s = workload_builder_arrival(b, 0);
+        rc = workload_add(b->workload, &r, &span, prefixed, reason);
     }
-    return 0;
+    return rc == 0 ? 0 : refuse(x, rc, reason);
 }
 
 /* "hash_ids" of a trace entry into `ids`; their number in *n. */
-static int read_hashes(struct http_exchange *x, const char *where, const cJSON *entry, uint64_t *ids,
-                       uint32_t *n)
+static int read_hashes(struct arguments *a, uint64_t *ids, uint32_t *n)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(entry, "hash_ids"), *item;
+    const cJSON *list = arguments_member(a, "hash_ids"), *item;
     int64_t id;
     *n = 0;
     if (!list)
         return 0;
     cJSON_ArrayForEach (item, list) {
         if (*n == HASHES_MAX || !json_is_integer(item, 0, (int64_t)CONTENT_ID_MAX, &id))
-            return member_wrong(x, where, "hash_ids", "wants a list of at most 16384 integers below 2^53");
+            return arguments_refuse(a, "hash_ids", "wants a list of at most 16384 integers below 2^53");
         ids[(*n)++] = (uint64_t)id;
     }
-    return cJSON_IsArray(list) ? 0 : member_wrong(x, where, "hash_ids", "wants a list");
+    return cJSON_IsArray(list) ? 0 : arguments_refuse(a, "hash_ids", "wants a list");
+}
+
+/* A request of a trace, by the names that its format has. */
+struct traced {
+    double arrival;
+    int64_t prompt, decode;
+    uint64_t *ids; /* [HASHES_MAX], of which there are */
+    uint32_t n;
+};
+
+static int read_traced(struct arguments *a, const char *arrival, double arrival_max, const char *prompt,
+                       const char *decode, struct traced *r)
+{
+    int rc = arguments_number(a, arrival, 0, arrival_max, &r->arrival);
+    if (rc == 0)
+        rc = arguments_integer(a, prompt, 0, TOKENS_MAX, &r->prompt);
+    if (rc == 0)
+        rc = arguments_integer(a, decode, 0, TOKENS_MAX, &r->decode);
+    return rc == 0 ? read_hashes(a, r->ids, &r->n) : rc;
 }
 
 static int read_trace_entry(struct http_exchange *x, const char *where, const cJSON *entry,
                             struct workload_builder *b)
 {
     static const char *const names[] = {"arrival_s", "prompt", "decode", "hash_ids", NULL};
-    int64_t prompt = 0, decode = 0;
-    double arrival_s = 0;
-    uint32_t n;
+    struct arguments a;
+    struct traced r = {.ids = malloc(HASHES_MAX * sizeof *r.ids)};
     char reason[WORKLOAD_REASON_BYTES];
-    uint64_t *ids = malloc(HASHES_MAX * sizeof *ids);
-    int rc = ids ? 0 : refuse(x, ATTND_NO_MEMORY, "");
-    if (rc == 0 && (member_check(x, where, entry, names) ||
-                    member_number(x, where, entry, "arrival_s", 0, ARRIVAL_S_MAX, &arrival_s) ||
-                    member_integer(x, where, entry, "prompt", 0, TOKENS_MAX, &prompt) ||
-                    member_integer(x, where, entry, "decode", 0, TOKENS_MAX, &decode) ||
-                    read_hashes(x, where, entry, ids, &n)))
-        rc = ATTND_INVALID;
+    int rc = r.ids ? 0 : refuse(x, ATTND_NO_MEMORY, "");
+    if (rc == 0)
+        rc = arguments_of_object(&a, x, entry, where, names, NULL);
+    if (rc == 0)
+        rc = read_traced(&a, "arrival_s", ARRIVAL_S_MAX, "prompt", "decode", &r);
     if (rc == 0) {
-        rc = workload_builder_add(b, workload_builder_arrival(b, arrival_s), (uint32_t)prompt,
-                                  (uint32_t)decode, ids, n, reason);
+        rc = workload_builder_add(b, workload_builder_arrival(b, r.arrival), (uint32_t)r.prompt,
+                                  (uint32_t)r.decode, r.ids, r.n, reason);
         if (rc != 0)
             refuse(x, rc, reason);
     }
-    free(ids);
+    free(r.ids);
     return rc;
 }
 
-static int read_entries(struct http_exchange *x, const cJSON *list, const char *name,
+static int read_entries(struct arguments *a, const char *name,
                         int (*read)(struct http_exchange *, const char *, const cJSON *,
                                     struct workload_builder *),
                         struct workload_builder *b)
 {
-    const cJSON *entry;
-    int index = 0, rc = cJSON_IsArray(list) ? 0 : member_wrong(x, "", name, "wants a list");
-    for (entry = rc == 0 ? list->child : NULL; rc == 0 && entry; entry = entry->next) {
+    const cJSON *list = arguments_member(a, name);
+    int index = 0, rc = cJSON_IsArray(list) ? 0 : arguments_refuse(a, name, "wants a list");
+    for (const cJSON *entry = rc == 0 ? list->child : NULL; rc == 0 && entry; entry = entry->next) {
         char where[64];
         snprintf(where, sizeof where, "/%s/%d", name, index++);
-        rc = read(x, where, entry, b);
+        rc = read(a->x, where, entry, b);
     }
     return rc;
 }
 
-static int read_requests(struct http_exchange *x, const cJSON *tree, struct workload_builder *b)
+/* "shape" and "count": requests drawn from the tables of a real trace. */
+static int read_shape(struct arguments *a, struct workload_builder *b)
 {
-    const cJSON *sequences = cJSON_GetObjectItemCaseSensitive(tree, "sequences"),
-                *shape = cJSON_GetObjectItemCaseSensitive(tree, "shape"),
-                *trace = cJSON_GetObjectItemCaseSensitive(tree, "trace"),
-                *count = cJSON_GetObjectItemCaseSensitive(tree, "count");
     char text[WORKLOAD_REASON_BYTES];
-    if (!!sequences + !!shape + !!trace != 1)
-        return refuse(x, ATTND_INVALID, "exactly one of sequences, shape and trace is wanted");
-    if (!shape && count)
-        return member_wrong(x, "", "count", "belongs to a shape");
-    if (sequences) {
-        static const char *const not_here[] = {"length_scale", "time_scale", "prefix_share", "fork_share"};
-        for (size_t i = 0; i < sizeof not_here / sizeof not_here[0]; i++) {
-            if (cJSON_GetObjectItemCaseSensitive(tree, not_here[i]))
-                return member_wrong(x, "", not_here[i], "belongs to a shape or trace");
-        }
-        return read_entries(x, sequences, "sequences", read_sequences_entry, b);
-    }
-    if (trace)
-        return read_entries(x, trace, "trace", read_trace_entry, b);
+    const cJSON *shape = arguments_member(a, "shape");
     const struct shape *found = cJSON_IsString(shape) ? shape_find(shape->valuestring) : NULL;
     int64_t n = 100;
-    if (!found) {
-        snprintf(text, sizeof text, "wants %s", shape_names);
-        return member_wrong(x, "", "shape", text);
+    snprintf(text, sizeof text, "wants %s", shape_names);
+    int rc = found ? arguments_integer(a, "count", 1, WORKLOAD_REQUESTS_MAX, &n)
+                   : arguments_refuse(a, "shape", text);
+    if (rc != 0)
+        return rc;
+    rc = workload_builder_draw(b, found, (uint32_t)n, text);
+    return rc == 0 ? 0 : refuse(a->x, rc, text);
+}
+
+static int read_requests(struct arguments *a, struct workload_builder *b)
+{
+    static const char *const not_here[] = {"length_scale", "time_scale", "prefix_share", "fork_share"};
+    bool sequences = arguments_has(a, "sequences"), shape = arguments_has(a, "shape"),
+         trace = arguments_has(a, "trace");
+    if (sequences + shape + trace != 1)
+        return refuse(a->x, ATTND_INVALID, "exactly one of sequences, shape and trace is wanted");
+    if (!shape && arguments_has(a, "count"))
+        return arguments_refuse(a, "count", "belongs to a shape");
+    for (size_t i = 0; sequences && i < sizeof not_here / sizeof not_here[0]; i++) {
+        if (arguments_has(a, not_here[i]))
+            return arguments_refuse(a, not_here[i], "belongs to a shape or trace");
     }
-    if (member_integer(x, "", tree, "count", 1, WORKLOAD_REQUESTS_MAX, &n))
-        return ATTND_INVALID;
-    int rc = workload_builder_draw(b, found, (uint32_t)n, text);
-    return rc == 0 ? 0 : refuse(x, rc, text);
+    return sequences ? read_entries(a, "sequences", read_sequences_entry, b)
+           : trace   ? read_entries(a, "trace", read_trace_entry, b)
+                     : read_shape(a, b);
 }
 
 static int parse_json(struct http_exchange *x, const struct config *config, struct workload **workload)
@@ -277,20 +361,20 @@ static int parse_json(struct http_exchange *x, const struct config *config, stru
     static const char *const names[] = {"seed",       "sequences",    "shape",      "trace",   "count",
                                         "arrival",    "verify",       "return",     "prefill", "length_scale",
                                         "time_scale", "prefix_share", "fork_share", "sharing", NULL};
-    cJSON *tree;
+    struct arguments a;
     struct options options = default_options(config);
     struct workload_builder builder;
-    int rc = body_open(x, names, &tree);
+    int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)
-        rc = read_options(x, tree, &options);
+        rc = read_options(&a, &options);
     if (rc == 0 && !(*workload = make_workload(&options)))
         rc = refuse(x, ATTND_NO_MEMORY, "");
     if (rc == 0) {
         workload_builder_init(&builder, *workload, &options.shaping);
-        rc = read_requests(x, tree, &builder);
+        rc = read_requests(&a, &builder);
         workload_builder_deinit(&builder);
     }
-    cJSON_Delete(tree);
+    arguments_close(&a);
     return rc;
 }
 
@@ -346,28 +430,24 @@ static int read_json_line(struct http_exchange *x, struct trace_reader *t)
 {
     static const char *const names[] = {"timestamp", "input_length", "output_length", "hash_ids", NULL};
     struct json_error error;
+    struct arguments a;
     cJSON *tree;
-    char where[64];
-    double timestamp = 0;
-    int64_t prompt = 0, decode = 0;
-    uint64_t *ids = malloc(HASHES_MAX * sizeof *ids);
-    uint32_t n;
-    if (!ids)
+    struct traced r = {.ids = malloc(HASHES_MAX * sizeof *r.ids)};
+    if (!r.ids)
         return refuse(x, ATTND_NO_MEMORY, "");
     int rc = json_parse(t->line, t->line_bytes, &tree, &error);
     if (rc != 0)
         bad_line(x, t, rc, error.reason);
-    snprintf(where, sizeof where, "line %llu: ", (unsigned long long)t->line_number);
-    if (rc == 0 && (member_check(x, where, tree, names) ||
-                    member_number(x, where, tree, "timestamp", 0, ARRIVAL_S_MAX * 1e3, &timestamp) ||
-                    member_integer(x, where, tree, "input_length", 0, TOKENS_MAX, &prompt) ||
-                    member_integer(x, where, tree, "output_length", 0, TOKENS_MAX, &decode) ||
-                    read_hashes(x, where, tree, ids, &n)))
-        rc = ATTND_INVALID;
+    snprintf(x->prefix, sizeof x->prefix, "line %llu: ", (unsigned long long)t->line_number);
     if (rc == 0)
-        rc = add_traced(x, t, timestamp * 1e-3, (uint32_t)prompt, (uint32_t)decode, ids, n);
+        rc = arguments_of_object(&a, x, tree, "", names, NULL);
+    if (rc == 0)
+        rc = read_traced(&a, "timestamp", ARRIVAL_S_MAX * 1e3, "input_length", "output_length", &r);
+    x->prefix[0] = '\0';
+    if (rc == 0)
+        rc = add_traced(x, t, r.arrival * 1e-3, (uint32_t)r.prompt, (uint32_t)r.decode, r.ids, r.n);
     cJSON_Delete(tree);
-    free(ids);
+    free(r.ids);
     return rc;
 }
 
@@ -405,74 +485,46 @@ static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
     return 0;
 }
 
-/* The number behind "name=" in one parameter; false when it is another one or no number in the range. */
-static bool read_parameter(struct http_text text, const char *name, bool whole, double min, double max,
-                           double *value)
-{
-    char digits[32], *end;
-    size_t n = strlen(name);
-    if (text.n <= n + 1 || text.n - n - 1 >= sizeof digits || memcmp(text.bytes, name, n) != 0 ||
-        text.bytes[n] != '=')
-        return false;
-    memcpy(digits, text.bytes + n + 1, text.n - n - 1);
-    digits[text.n - n - 1] = '\0';
-    if (strspn(digits, "0123456789.e-+") != text.n - n - 1)
-        return false;
-    *value = strtod(digits, &end);
-    return *end == '\0' && *value >= min && *value <= max && (!whole || *value == floor(*value));
-}
-
 static int read_query(struct http_exchange *x, struct options *o)
 {
+    static const char *const names[] = {
+        "seed",    "verify",          "count",         "length_scale", "time_scale",    "prefill",
+        "sharing", "prefix_fraction", "prefix_length", "fork_at",      "fork_fraction", "fork_count",
+        NULL};
     struct workload_shaping *s = &o->shaping;
-    double seed = 1, verify = 0, count = WORKLOAD_REQUESTS_MAX, length = 0, at = 0, forks = 1;
-    const struct {
-        const char *name;
-        bool whole;
-        double min, max, *value;
-    } known[] = {{"seed", true, 0, 0x1p53 - 1, &seed},
-                 {"verify", true, 0, WORKLOAD_VERIFY_MAX, &verify},
-                 {"count", true, 1, WORKLOAD_REQUESTS_MAX, &count},
-                 {"length_scale", false, 1e-6, SCALE_MAX, &s->length_scale},
-                 {"time_scale", false, 0, SCALE_MAX, &s->time_scale},
-                 {"prefix_fraction", false, 0, 1, &s->prefix_fraction},
-                 {"prefix_length", true, 1, TOKENS_MAX, &length},
-                 {"fork_fraction", false, 0, 1, &s->fork_fraction},
-                 {"fork_at", true, 1, TOKENS_MAX, &at},
-                 {"fork_count", true, 1, WORKLOAD_FORKS_MAX, &forks}};
-    struct http_text text;
-    for (size_t place = 0; query_next(x->head.query, &place, &text);) {
-        size_t i = 0;
-        while (
-            i < sizeof known / sizeof known[0] &&
-            !read_parameter(text, known[i].name, known[i].whole, known[i].min, known[i].max, known[i].value))
-            i++;
-        if (i < sizeof known / sizeof known[0])
-            continue;
-        struct http_text value;
-        if (http_text_is(text, "prefill=attend"))
-            o->attend_prompt = true;
-        else if (!http_text_is(text, "prefill=append") &&
-                 !(query_is(text, "sharing", &value) && read_sharing(value, &o->sharing)))
-            return query_refuse(
-                x, text,
-                "wants seed, verify, count, prefix_length, fork_at or fork_count with an "
-                "integer, length_scale, time_scale, prefix_fraction or fork_fraction with a number, "
-                "prefill=attend, or sharing=auto, on or off");
-    }
-    o->seed = (int64_t)seed;
-    o->verify_rows = (int64_t)verify;
-    o->count = (int64_t)count;
+    int64_t length = 0, at = 0, forks = 1;
+    struct arguments a;
+    int rc = arguments_of_query(&a, x, names, NULL);
+    if (rc == 0)
+        rc = arguments_integer(&a, "seed", 0, (INT64_C(1) << 53) - 1, &o->seed);
+    if (rc == 0)
+        rc = arguments_integer(&a, "verify", 0, WORKLOAD_VERIFY_MAX, &o->verify_rows);
+    if (rc == 0)
+        rc = arguments_integer(&a, "count", 1, WORKLOAD_REQUESTS_MAX, &o->count);
+    if (rc == 0)
+        rc = read_scales(&a, s);
+    if (rc == 0)
+        rc = read_words(&a, o);
+    if (rc == 0)
+        rc = arguments_number(&a, "prefix_fraction", 0, 1, &s->prefix_fraction);
+    if (rc == 0)
+        rc = arguments_integer(&a, "prefix_length", 1, TOKENS_MAX, &length);
+    if (rc == 0)
+        rc = arguments_number(&a, "fork_fraction", 0, 1, &s->fork_fraction);
+    if (rc == 0)
+        rc = arguments_integer(&a, "fork_at", 1, TOKENS_MAX, &at);
+    if (rc == 0)
+        rc = arguments_integer(&a, "fork_count", 1, WORKLOAD_FORKS_MAX, &forks);
     s->prefix_length = (uint32_t)length;
     s->fork_at = (uint32_t)at;
     s->fork_count = (uint32_t)forks;
-    return 0;
+    return rc;
 }
 
 bool workload_parse_begin(struct http_exchange *x, const struct config *config)
 {
-    bool csv = body_is_type(x->head.body_type, "text/csv");
-    if (!csv && !body_is_type(x->head.body_type, "application/x-ndjson"))
+    bool csv = media_type_is(x->head.body_type, "text/csv");
+    if (!csv && !media_type_is(x->head.body_type, "application/x-ndjson"))
         return true;
     struct options options = default_options(config);
     if (read_query(x, &options) != 0)

@@ -126,14 +126,14 @@ done <<LIST
 twice the same sequence|/v1/attend|422 sequence 1 is named twice in one call|{"sequences":[1,1],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
 an unknown sequence|/v1/attend|404 there is no sequence 99|{"sequences":[99],"q":$look}
 another node's sequence|/v1/attend|421 sequence 1099511627777 belongs to node 1, this is node 0|{"sequences":[1099511627777],"q":$look}
-a head of the wrong size|/v1/attend|422 /q: row 0, head 0: has 1 entries, wants 8 (head_dim)|{"sequences":[1],"q":[[[1],[2]]]}
-too few heads|/v1/attend|422 /q: row 0: has 1 entries, wants 2 (heads)|{"sequences":[1],"q":[[[1]]]}
+a head of the wrong size|/v1/attend|422 /q: wants F32 [1, 2, 8], has F32 [1, 2, 1]|{"sequences":[1],"q":[[[1],[2]]]}
+too few heads|/v1/attend|422 /q: wants F32 [1, 2, 8], has F32 [1, 1, 1]|{"sequences":[1],"q":[[[1]]]}
 k without v|/v1/attend|422 /v: is missing: k and v come together|{"sequences":[1],"q":$look,"k":[[[0,0,0,0,0,0,0,0]]]}
-not a number|/v1/append|422 /k: row 0, head 0, element 2 is no finite number|{"sequences":[1],"k":[[[0,0,"x",0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
-too large for f32|/v1/append|422 /k: row 0, head 0, element 0 is no finite number|{"sequences":[1],"k":[[[1e300,0,0,0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
+not a number|/v1/append|422 /k/0/0/2: wants a number|{"sequences":[1],"k":[[[0,0,"x",0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
+too large for f32|/v1/append|422 /k: row 0, head 0, element 0 is not finite|{"sequences":[1],"k":[[[1e300,0,0,0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
 a layer that is not there|/v1/attend|422 /layer: wants an integer in 0..1|{"layer":2,"sequences":[1],"q":$look}
 more rows than tokens|/v1/attend|422 sequence 2 has 1 tokens at layer 0, and 2 rows ask for them|{"sequences":[2],"indptr":[0,2],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
-indptr that does not rise|/v1/attend|422 /indptr: wants one number more than sequences, rising from 0, each by at least 1|{"sequences":[1],"indptr":[0,0],"q":[]}
+indptr that does not rise|/v1/attend|422 /indptr: wants numbers that rise from 0, each by at least 1|{"sequences":[1],"indptr":[0,0],"q":[]}
 an unknown member|/v1/attend|422 /Q: there is no such member, or it is not built yet|{"sequences":[1],"Q":1}
 the same member twice|/v1/attend|400 line 1, column 1: member "layer" occurs twice|{"layer":0,"layer":1}
 not JSON|/v1/attend|400 line 1, column 2: a member name in quotes was expected here|{sequences:[1]}

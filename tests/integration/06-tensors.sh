@@ -57,15 +57,24 @@ eventually is_used -eq 0
 
 # Mistakes.
 wrong() { expect "$1" "$2" "$(tensors "${@:3}" | post /v1/attend | jq -r '"\(.status) \(.detail)"')"; }
-wrong 'another dtype' '422 /q: wants BF16 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
-wrong 'another shape' '422 /q: wants BF16 [1, 1, 8]' sequences I64 1 1 q BF16 8 $zero
+wrong 'another dtype' '422 /q: wants BF16 [1, 1, 8], has F32 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
+wrong 'another shape' '422 /q: wants BF16 [1, 1, 8], has BF16 [8]' sequences I64 1 1 q BF16 8 $zero
 wrong 'no q' '422 /q: is missing' sequences I64 1 1
 wrong 'an unknown tensor' '422 /slot_mapping: there is no such tensor, or it is not built yet' \
     sequences I64 1 1 slot_mapping I64 1 0 q BF16 1,1,8 $zero
 wrong 'a NaN' '422 /q: row 0, head 0, element 1 is not finite' sequences I64 1 1 q BF16 1,1,8 0,nan,0,0,0,0,0,0
-wrong 'a negative id' '422 /sequences: has an id that is not in 1..2^53-1' sequences I64 1 -1 q BF16 1,1,8 $zero
-wrong 'indptr that falls' '422 /indptr: wants I32 or I64 [S+1], rising from 0, each by at least 1' \
+wrong 'a negative id' '422 /sequences: entry 0: wants an id in 1..9007199254740991' sequences I64 1 -1 q BF16 1,1,8 $zero
+wrong 'indptr that falls' '422 /indptr: wants numbers that rise from 0, each by at least 1' \
     sequences I64 1 1 indptr I64 2 0,-1 q BF16 1,1,8 $zero
+detail() { jq -r '"\(.status) \(.detail)"'; }
+expect 'a parameter among the tensors' '422 /layer: belongs in the query' \
+    "$(tensors sequences I64 1 1 q BF16 1,1,8 $zero layer I64 1 0 | post /v1/attend | detail)"
+expect 'a tensor in the query' '422 parameter q: belongs in the body' "$(tensors sequences I64 1 1 | post '/v1/attend?q=1' | detail)"
+expect 'a member in the query' '422 parameter layer: belongs in the body' \
+    "$(curl -s --json '{"sequences":[1],"q":[[[0,0,0,0,0,0,0,0]]]}' "$URL/v1/attend?layer=0" | detail)"
+expect 'a parameter twice' '422 parameter layer: is there twice' "$(tensors sequences I64 1 1 | post '/v1/attend?layer=0&layer=0' | detail)"
+expect 'JSON that asks for safetensors' "$(tensors sequences I64 1 1 q BF16 1,1,8 "$zero" | post '/v1/attend?lse=1' | wc -c)" \
+    "$(curl -s --json '{"sequences":[1],"lse":true,"accept":"safetensors","q":[[[0,0,0,0,0,0,0,0]]]}' "$URL/v1/attend" | wc -c)"
 expect 'not safetensors' '400 3 bytes are too short for safetensors' "$(printf abc | post /v1/attend | jq -r '"\(.status) \(.detail)"')"
 expect 'an unknown parameter' 422 "$(tensors sequences I64 1 1 q BF16 1,1,8 $zero | post '/v1/attend?layer=1' | jq .status)"
 expect 'JSON over 64 KiB' 413 "$(head -c 70000 /dev/zero | tr '\0' ' ' | curl -s -o /dev/null -w '%{http_code}' --json @- "$URL/v1/attend")"

@@ -84,14 +84,23 @@ expect 'truncated, it may go on otherwise' 5 "$(append 20 70 3)"
 for id in 20 21 22; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
 curl -s -X POST "$URL/v1/trim" >/dev/null
 
+# A salt may have any character; in a query it is encoded.
+prompt=$(seq -s, 900 911)
+post /v1/sequences "{\"id\":30,\"salt\":\"a b+é\",\"tokens\":[$prompt]}" >/dev/null
+append 30 900 12 >/dev/null
+cached() { tensors tokens I64 12 "$prompt" | curl -s -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/sequences?salt=$1" | jq .cached_tokens; }
+expect 'a salt in a query' 12 "$(cached 'a%20b%2b%C3%A9')"
+expect 'another one' 0 "$(cached 'a%20b%2be')"
+for id in $(curl -s "$URL/v1/sequences" | jq '.items[].id'); do curl -s -X DELETE "$URL/v1/sequences/$id"; done
+
 while IFS='|' read -r name path want request; do
     expect "$name" "$want" "$(post "$path" "$request" | jq -r '"\(.status) \(.detail)"')"
 done <<LIST
-a token id that is none|/v1/sequences|422 /tokens: wants integers in 0..4294967295|{"tokens":[-1]}
-tokens that are no list|/v1/sequences|422 /tokens: wants a list of token ids, one for each row|{"tokens":5}
+a token id that is none|/v1/sequences|422 /tokens: entry 0: wants a token id in 0..4294967295|{"tokens":[-1]}
+tokens that are no list|/v1/sequences|422 /tokens: wants a list|{"tokens":5}
 a salt that is too long|/v1/sequences|422 /salt: wants a string of at most 64 bytes|{"salt":"$(printf 'x%.0s' $(seq 65))"}
-ids for other rows|/v1/append|422 /token_ids: wants a list of token ids, one for each row|{"sequences":[1],"token_ids":[1,2],"k":$(rows 1 1),"v":$(rows 1 1)}
-ids without k and v|/v1/attend|422 /token_ids: belongs to k and v|{"sequences":[1],"token_ids":[1],"q":[[[0,0,0,0,0,0,0,0]]]}
+ids for other rows|/v1/append|422 /token_ids: wants integers [1], one for each row, has I64 [2]|{"sequences":[1],"token_ids":[1,2],"k":$(rows 1 1),"v":$(rows 1 1)}
+ids without k and v|/v1/attend|422 /token_ids: belongs to k and v, which are missing|{"sequences":[1],"token_ids":[1],"q":[[[0,0,0,0,0,0,0,0]]]}
 LIST
 stop_daemon
 expect 'it ends cleanly' 0 $?

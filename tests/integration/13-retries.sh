@@ -35,7 +35,7 @@ expect 'half of it stands: the rest is appended' '{"sequences":[{"id":1,"length"
 expect 'at the other layer none of it stands' '{"sequences":[{"id":1,"length":3,"lengths":[5,3]}]}' \
     "$(call /v1/append "{\"layer\":1,\"sequences\":[1],\"positions\":[0],$three}")"
 expect 'positions of the wrong number' \
-    '/positions: wants one position for each sequence, 0..2147483647' \
+    '/positions: wants integers [1], one for each sequence, has I64 [2]' \
     "$(call /v1/append "{\"sequences\":[1],\"positions\":[0,1],$three}" | jq -r .detail)"
 
 # Two sequences, of which one conflicts: none changes.
@@ -68,11 +68,14 @@ expect 'the same numbers in bf16: 0x38 is 1, times the scale 2' '{"sequences":[{
     "$(tensors sequences I64 1 1 positions I64 1 0 indptr I64 2 0,2 k BF16 2,2,8 '32*2' v BF16 2,2,8 '32*2' | post '/v1/append?layer=1')"
 expect 'values come out as they went in' 2,2 \
     "$(tensors sequences I64 1 1 q BF16 1,2,8 '16*1' | post '/v1/attend?layer=1' >"$WORK/o"; numbers "$WORK/o" 4)"
+layers="[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]],[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]]]"
+expect 'all layers at once in JSON, too' '{"sequences":[{"id":1,"length":3,"lengths":[3,3]}]}' \
+    "$(curl -s --json "{\"sequences\":[1],\"k\":$layers,\"v\":$layers}" "$URL/v1/append")"
 expect 'a NaN in the stored format' '/k: row 1, head 1, element 7 is not finite' \
     "$(tensors sequences I64 1 1 indptr I64 2 0,2 k F8_E4M3 2,2,8 '31*56,127' v F8_E4M3 2,2,8 '32*64' | post /v1/append | jq -r .detail)"
 expect 'k and v of different formats' '/v: wants the dtype and shape of k' \
     "$(tensors sequences I64 1 1 k F8_E4M3 1,2,8 '16*56' v BF16 1,2,8 '16*1' | post /v1/append | jq -r .detail)"
-expect 'all layers and one layer' '/k: has all layers: ?layer= goes with the k and v of one' \
+expect 'all layers and one layer' 'parameter layer: goes with k and v of one layer, and these have all' \
     "$(tensors sequences I64 1 1 k BF16 2,1,2,8 '32*1' v BF16 2,1,2,8 '32*1' | post '/v1/append?layer=1' | jq -r .detail)"
 tensors sequences I64 1 1 k BF16 1,2,8 '16*1' v BF16 1,2,8 '16*1' | post '/v1/append' >/dev/null
 expect 'layers that differ' '409 position_gap' \

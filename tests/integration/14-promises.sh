@@ -222,7 +222,7 @@ call /v1/sequences '{"id":1}' >/dev/null
 expect 'a sink of 0 halves the only value' '[[[0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]]]' \
     "$(call /v1/attend "{\"sequences\":[1],$one,\"q\":[[[0,0,0,0,0,0,0,0]]]}" | jq -c .o)"
 expect 'fixed from then on' 409 "$(tensors sinks F32 1,1 1 | put | head -c 500 | jq -r .status 2>/dev/null | head -n 1)"
-expect 'a wrong shape' '/sinks: wants F32 [1, 1]' "$(tensors sinks F32 2 1,1 | put | jq -r .detail 2>/dev/null | head -n 1)"
+expect 'a wrong shape' '/sinks: wants F32 [1, 1], has F32 [2]' "$(tensors sinks F32 2 1,1 | put | jq -r .detail 2>/dev/null | head -n 1)"
 expect 'scales of what is not fp8' '/k_scale: only fp8 has scales' "$(tensors k_scale F32 1,1 1 | put | jq -r .detail 2>/dev/null | head -n 1)"
 stop_daemon
 expect 'it ends cleanly' 0 $?

@@ -43,15 +43,15 @@ expect 'their values' yes "$(near '2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,2,0.6931472,0' 
 while IFS='|' read -r name want body; do
     expect "$name" "$want" "$(call /v1/merge "$body" | jq -r '"\(.status) \(.detail)"')"
 done <<'TABLE'
-no states|422 /o: wants [states][rows][heads][head_dim], of at least one state and row|{"o":[],"lse":[]}
-a head too many|422 /o/0: row 0: has 2 entries, wants 1 (heads)|{"o":[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]]}
-lse of another number of states|422 /lse: has 2 entries, wants 1 (states, as o has)|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]],[[0]]]}
-an lse that is none|422 /lse: wants numbers, or null for a state without keys|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[["x"]]]}
+no states|422 /o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [0]|{"o":[],"lse":[]}
+a head too many|422 /o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [1, 1, 2, 8]|{"o":[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]]}
+lse of another number of states|422 /lse: wants F32 [1, 1, 1], as o is, has F32 [2, 1, 1]|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]],[[0]]]}
+an lse that is none|422 /lse/0/0/0: wants a number, or null for minus infinity|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[["x"]]]}
 an unknown member|422 /v: there is no such member, or it is not built yet|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]],"v":1}
 TABLE
 tensors o F32 1,1,1,4 '4*1' lse F32 1,1,1 0 | post /v1/merge >"$WORK/refused"
-expect 'safetensors of another shape' '/o: wants F32 [n, T, 1, 8], n and T at least 1' "$(jq -r .detail "$WORK/refused")"
+expect 'safetensors of another shape' '/o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [1, 1, 1, 4]' "$(jq -r .detail "$WORK/refused")"
 tensors o F32 1,1,1,8 '8*1' lse F32 1,1,1 inf | post /v1/merge >"$WORK/refused"
-expect 'an infinite lse' '/lse: wants numbers, or minus infinity for a state without keys' "$(jq -r .detail "$WORK/refused")"
+expect 'an infinite lse' '/lse: state 0, row 0, head 0: wants a number, or minus infinity for a state without keys' "$(jq -r .detail "$WORK/refused")"
 stop_daemon
 finish

@@ -77,7 +77,7 @@ a block that is none|422 /block_tables: sequence 0, entry 0: wants a block in 0.
 a missing block|422 /block_tables: sequence 0, entry 1: wants a block in 0..15|{"lease":4,"q":$q,"block_tables":[[4,-1]],"context_lens":[5]}
 a slot that is none|422 /slot_mapping: entry 0: wants block * 4 + slot in 0..63, or -1|{"lease":4,"slot_mapping":[64],$kv}
 a slot twice|422 /slot_mapping: names slot 16 twice|{"lease":4,"slot_mapping":[16,16],"k":$(rows 1 2),"v":$(rows 1 2)}
-slots for other rows|422 /k: has 1 entries, wants 2 (one for each row)|{"lease":4,"slot_mapping":[16,17],$kv}
+slots for other rows|422 /k: wants F32 [2, 1, 8], has F32 [1, 1, 8]|{"lease":4,"slot_mapping":[16,17],$kv}
 k and v without slots|422 /slot_mapping: is missing: it says where k and v go|{"lease":4,$kv}
 slots without k and v|422 /slot_mapping: belongs to k and v, which are missing|{"lease":4,"q":$q,"slot_mapping":[16],$table}
 k without v|422 /v: is missing: k and v come together|{"lease":4,"slot_mapping":[16],"k":$(rows 1 1)}
@@ -90,7 +90,7 @@ tables without q|422 /block_tables: belongs to q, which is missing|{"lease":4,"s
 a table too short|422 /context_lens: entry 0: 5 tokens are 2 blocks, and its table has 1|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[5]}
 a negative length|422 /context_lens: entry 0: wants 0..131072 (limits.sequence_tokens)|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[-1]}
 a length that is huge|422 /context_lens: entry 0: wants 0..131072 (limits.sequence_tokens)|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[4294967297]}
-rows of tables that differ|422 /block_tables: wants lists of integers, of the same length|{"lease":4,"q":$qqq,"block_tables":[[4,5],[4]],"context_lens":[1,1]}
+rows of tables that differ|422 /block_tables/1: wants a list of 2, as the first one there is|{"lease":4,"q":$qqq,"block_tables":[[4,5],[4]],"context_lens":[1,1]}
 fewer tables than lengths|422 /block_tables: wants a row of the same length for each of 2 sequences|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[1,1]}
 pages that fall|422 /kv_indptr: wants numbers that rise from 0 to 2, the number of kv_indices|{"lease":4,"q":$q,"kv_indptr":[0,3,2],"kv_indices":[4,5],"kv_last_page_len":[1,1]}
 pages left over|422 /kv_indptr: wants numbers that rise from 0 to 2, the number of kv_indices|{"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4,5],"kv_last_page_len":[1]}
@@ -98,7 +98,7 @@ a last page too full|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"l
 an empty last page|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4],"kv_last_page_len":[0]}
 more rows than tokens|422 /indptr: sequence 0 has 2 tokens, and 3 rows ask for the last of them|{"lease":4,"q":$qqq,"indptr":[0,3],"block_tables":[[4]],"context_lens":[2]}
 rows that fall|422 /indptr: wants 3 numbers, one more than sequences, rising from 0|{"lease":4,"q":$q,"indptr":[0,1,0],"block_tables":[[4],[4]],"context_lens":[2,2]}
-another number of rows|422 /q: has 1 entries, wants 2 (one for each row)|{"lease":4,"q":$q,"block_tables":[[4],[4]],"context_lens":[2,2]}
+another number of rows|422 /q: wants F32 [2, 2, 8], has F32 [1, 2, 8]|{"lease":4,"q":$q,"block_tables":[[4],[4]],"context_lens":[2,2]}
 an unknown member|422 /sequences: there is no such member, or it is not built yet|{"lease":4,"q":$q,$table,"sequences":[1]}
 a kernel that is none|422 /kernel: wants auto, paged_v1 or paged_v2|{"lease":4,"q":$q,$table,"kernel":"fast"}
 a kernel of another layout|422 kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda|{"lease":4,"q":$q,$table,"kernel":"paged_v2"}

@@ -12,6 +12,7 @@
     XX(geometry)                                                                                             \
     XX(config)                                                                                               \
     XX(http_request)                                                                                         \
+    XX(arguments)                                                                                            \
     XX(listen_address)                                                                                       \
     XX(block_table)                                                                                          \
     XX(numeric)                                                                                              \

@@ -24,7 +24,7 @@ static size_t make_body(uint8_t *body, const char *header, size_t data, int64_t 
     return 8 + n + data;
 }
 
-static int parse(const char *header, size_t data, int64_t lie, struct safetensors *tensors)
+static int parse(const char *header, size_t data, int64_t lie, struct named_tensors *tensors)
 {
     uint8_t stack[BODY_BYTES];
     char reason[SAFETENSORS_REASON_BYTES] = "";
@@ -94,7 +94,7 @@ static const struct {
 
 START_TEST(sizes_must_agree)
 {
-    struct safetensors tensors;
+    struct named_tensors tensors;
     ck_assert_msg(parse(cases[_i].header, cases[_i].data, cases[_i].lie, &tensors) == cases[_i].status,
                   "case %d: %s", _i, cases[_i].header);
 }
@@ -102,7 +102,7 @@ END_TEST
 
 START_TEST(short_bodies_are_refused)
 {
-    struct safetensors tensors;
+    struct named_tensors tensors;
     char reason[SAFETENSORS_REASON_BYTES];
     for (size_t n = 0; n < 8; n++)
         ck_assert_int_eq(safetensors_parse("\0\0\0\0\0\0\0\0", n, &tensors, reason), ATTND_MALFORMED);
@@ -115,7 +115,7 @@ START_TEST(what_is_written_reads_back)
     const uint8_t bytes[3] = {7, 8, 9};
     uint8_t body[512];
     char reason[SAFETENSORS_REASON_BYTES];
-    struct safetensors back,
+    struct named_tensors back,
         tensors = {
             .count = 2,
             .tensors = {{.name = "o",
@@ -133,7 +133,7 @@ START_TEST(what_is_written_reads_back)
     memcpy(body + header, o, sizeof o);
     memcpy(body + header + sizeof o, bytes, sizeof bytes);
     ck_assert_int_eq(safetensors_parse(body, n, &back, reason), 0);
-    const struct safetensor *t = safetensors_find(&back, "o");
+    const struct named_tensor *t = safetensors_find(&back, "o");
     ck_assert_ptr_nonnull(t);
     ck_assert_uint_eq(t->rank, 2);
     ck_assert_uint_eq((uintptr_t)(t->data - body) % 8, 0);
