@@ -27,7 +27,7 @@ B := build/$(MODE)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@printf '  %-6s %s\n')
 
-PACKAGES := libuv libcjson libxxhash
+PACKAGES := libuv libcjson libxxhash libmd
 LLHTTP_DIR ?= /usr/share/llhttp
 LLHTTP_INCLUDE ?= /usr/share/include/llhttp
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -84,7 +84,7 @@ $(B)/attnd: $(call object,server/main.c) $(B)/libattnd.a
 CLIENT_SOURCES := $(wildcard clients/*.c)
 $(B)/attnctl: $(call object,$(CLIENT_SOURCES))
 	$(say) LD $@
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs libcurl libcjson)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs libcurl libcjson libmd)
 
 # The inner loops want the vectoriser, whatever the rest is compiled with.
 $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release fault-%,$(MODE)),-O3)

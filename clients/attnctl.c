@@ -3,13 +3,16 @@
 #include "config/clock.h"
 
 #include <cjson/cJSON.h>
+#include <sha2.h>
 
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 enum exit_code {
@@ -19,12 +22,12 @@ enum exit_code {
     EXIT_UNAVAILABLE = 69 /* no daemon answers */
 };
 
-enum { PATH_BYTES = 1024, BAR_CELLS = 24, MAP_COLUMNS = 64, PAGE = 1000 };
+enum { PATH_BYTES = 1024, KEY_BYTES = 64, BAR_CELLS = 24, MAP_COLUMNS = 64, PAGE = 1000 };
 
 static const double PLAIN_PROGRESS_S = 2; /* between two lines when there is no terminal */
 
 struct options {
-    const char *url;
+    const char *url, *key_file;
     bool json;
     /* of run */
     const char *shape, *trace;
@@ -60,9 +63,12 @@ static void print_help(void)
          "  audit                 check every count against every other\n"
          "  seq                   list the sequences\n"
          "  seq new | seq show ID | seq fork ID [COUNT] | seq truncate ID LENGTH | seq delete ID\n"
+         "  key new NAME [SCOPE]...  make a key, and its entry for the daemon's keys.file; scopes are read,\n"
+         "                        infer (unless another is named), admin and keep. Needs no daemon\n"
          "\n"
          "  --url URL             http://HOST:PORT or unix:PATH (default: $ATTNCTL_URL, else\n"
          "                        http://127.0.0.1:8400)\n"
+         "  --key-file FILE       holds the key that the daemon wants (default: $ATTNCTL_KEY_FILE)\n"
          "  --json                print what the daemon answers\n"
          "  --help                this text\n"
          "\n"
@@ -528,6 +534,82 @@ static int run_seq(const struct command *c)
     return code;
 }
 
+/* ---- keys ---------------------------------------------------------------------------------------- */
+
+/* Make a key of 256 random bits, as text that needs no quoting anywhere. */
+static bool make_key(char key[KEY_BYTES])
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    uint8_t random[43]; /* of 6 bits each */
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return false;
+    size_t n = (size_t)snprintf(key, KEY_BYTES, "attnd_");
+    for (size_t i = 0; i < sizeof random; i++)
+        key[n + i] = digits[random[i] & 63];
+    key[n + sizeof random] = '\0';
+    return true;
+}
+
+static int run_key(const struct command *c)
+{
+    static const char *const scopes[] = {"read", "infer", "admin", "keep"};
+    char key[KEY_BYTES], digest[SHA256_DIGEST_STRING_LENGTH];
+    if (c->argc < 2 || strcmp(c->argv[0], "new") != 0)
+        return usage("key wants new NAME [SCOPE]...");
+    cJSON *entry = cJSON_CreateObject(), *list = cJSON_CreateArray();
+    for (int i = 2; i < c->argc; i++) {
+        bool known = false;
+        for (size_t s = 0; s < sizeof scopes / sizeof scopes[0]; s++)
+            known |= strcmp(scopes[s], c->argv[i]) == 0;
+        if (!known) {
+            cJSON_Delete(entry);
+            cJSON_Delete(list);
+            return usage("scopes are read, infer, admin and keep");
+        }
+        cJSON_AddItemToArray(list, cJSON_CreateString(c->argv[i]));
+    }
+    if (c->argc == 2)
+        cJSON_AddItemToArray(list, cJSON_CreateString("infer"));
+    if (!make_key(key)) {
+        cJSON_Delete(entry);
+        cJSON_Delete(list);
+        fprintf(stderr, "attnctl: no random numbers: %s\n", strerror(errno));
+        return EXIT_FAILED;
+    }
+    SHA256Data((const uint8_t *)key, strlen(key), digest);
+    cJSON_AddStringToObject(entry, "name", c->argv[1]);
+    cJSON_AddStringToObject(entry, "sha256", digest);
+    cJSON_AddItemToObject(entry, "scopes", list);
+    char *text = cJSON_PrintUnformatted(entry);
+    if (c->o->json)
+        printf("{\"key\":\"%s\",\"entry\":%s}\n", key, text);
+    else
+        printf("the key, for the client; it is kept nowhere else:\n    %s\n"
+               "its entry, for \"keys\" in the daemon's keys.file; then send the daemon SIGHUP:\n    %s\n",
+               key, text);
+    free(text);
+    cJSON_Delete(entry);
+    return EXIT_OK;
+}
+
+/* The first line of the key file, to be freed; NULL: it cannot be read. */
+static char *read_key(const char *path)
+{
+    char *line = NULL;
+    size_t room = 0;
+    FILE *f = fopen(path, "r");
+    ssize_t n = f ? getline(&line, &room, f) : -1;
+    if (f)
+        fclose(f);
+    if (n > 0)
+        line[strcspn(line, "\r\n")] = '\0';
+    if (n > 0 && *line)
+        return line;
+    fprintf(stderr, "attnctl: %s: %s\n", path, n < 0 && errno ? strerror(errno) : "has no key");
+    free(line);
+    return NULL;
+}
+
 /* ---- main ---------------------------------------------------------------------------------------- */
 
 static bool parse_options(int argc, char **argv, struct options *o)
@@ -535,6 +617,7 @@ static bool parse_options(int argc, char **argv, struct options *o)
     static const struct option known[] = {{"url", required_argument, NULL, 'u'},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
+                                          {"key-file", required_argument, NULL, 'k'},
                                           {"shape", required_argument, NULL, 1},
                                           {"trace", required_argument, NULL, 2},
                                           {"count", required_argument, NULL, 3},
@@ -557,6 +640,8 @@ static bool parse_options(int argc, char **argv, struct options *o)
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
         if (c == 'u') {
             o->url = optarg;
+        } else if (c == 'k') {
+            o->key_file = optarg;
         } else if (c == 'j') {
             o->json = true;
         } else if (c == 'h') {
@@ -576,13 +661,12 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(const struct command *c);
-    } commands[] = {{"run", run_workload},
-                    {"stats", run_stats},
-                    {"blocks", run_blocks},
-                    {"audit", run_audit},
-                    {"seq", run_seq}};
+    } commands[] = {{"run", run_workload}, {"stats", run_stats}, {"blocks", run_blocks},
+                    {"audit", run_audit},  {"seq", run_seq},     {"key", run_key}};
     const char *from_environment = getenv("ATTNCTL_URL");
-    struct options o = {.url = from_environment ? from_environment : "http://127.0.0.1:8400"};
+    struct options o = {.url = from_environment ? from_environment : "http://127.0.0.1:8400",
+                        .key_file = getenv("ATTNCTL_KEY_FILE")};
+    char *key = NULL;
     if (!parse_options(argc, argv, &o))
         return EXIT_USAGE;
     if (optind == argc)
@@ -590,11 +674,14 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(argv[optind], commands[i].name) != 0)
             continue;
-        struct command command = {http_client_create(o.url), &o, argc - optind - 1, argv + optind + 1};
+        if (o.key_file && commands[i].run != run_key && !(key = read_key(o.key_file)))
+            return EXIT_USAGE;
+        struct command command = {http_client_create(o.url, key), &o, argc - optind - 1, argv + optind + 1};
         if (!command.client)
             return usage("out of memory");
         int code = commands[i].run(&command);
         http_client_destroy(command.client);
+        free(key);
         return code;
     }
     return usage("there is no such command");

@@ -12,6 +12,7 @@ enum { CONNECT_S = 5, URL_BYTES = 4096 };
 
 struct http_client {
     CURL *curl;
+    const char *key;
     char base[256], socket[256]; /* socket: empty over TCP */
     char error[CURL_ERROR_SIZE];
     const struct http_request *request;
@@ -19,13 +20,14 @@ struct http_client {
     size_t bytes, room, line_start;
 };
 
-struct http_client *http_client_create(const char *url)
+struct http_client *http_client_create(const char *url, const char *key)
 {
     struct http_client *c = calloc(1, sizeof *c);
     if (!c || curl_global_init(CURL_GLOBAL_DEFAULT) != 0) {
         free(c);
         return NULL;
     }
+    c->key = key;
     c->curl = curl_easy_init();
     bool is_unix = strncmp(url, "unix:", 5) == 0;
     if (is_unix)
@@ -86,10 +88,15 @@ static size_t on_data(char *data, size_t size, size_t n, void *cookie)
     return n;
 }
 
-static struct curl_slist *make_headers(const struct http_request *r)
+static struct curl_slist *make_headers(const struct http_client *c)
 {
-    char line[256];
+    char line[512];
+    const struct http_request *r = c->request;
     struct curl_slist *headers = NULL;
+    if (c->key) {
+        snprintf(line, sizeof line, "Authorization: Bearer %s", c->key);
+        headers = curl_slist_append(headers, line);
+    }
     if (r->body || r->file) {
         snprintf(line, sizeof line, "Content-Type: %s", r->type ? r->type : "application/json");
         headers = curl_slist_append(headers, line);
@@ -135,7 +142,7 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     if (request->file && !file)
         return no_reply(c, request->file, strerror(errno));
     snprintf(url, sizeof url, "%s%s", c->base, request->path);
-    struct curl_slist *headers = make_headers(request);
+    struct curl_slist *headers = make_headers(c);
     curl_easy_reset(c->curl);
     curl_easy_setopt(c->curl, CURLOPT_URL, url);
     if (c->socket[0])

@@ -26,8 +26,9 @@ struct http_reply {
     size_t bytes;
 };
 
-/* http_client_create(url): "http://HOST:PORT" or "unix:PATH". NULL without memory. */
-struct http_client *http_client_create(const char *url);
+/* http_client_create(url, key): "http://HOST:PORT" or "unix:PATH"; the key is sent with every request, NULL: none
+ * is. Both stay the caller's. NULL without memory. */
+struct http_client *http_client_create(const char *url, const char *key);
 void http_client_destroy(struct http_client *client);
 
 struct http_reply http_client_send(struct http_client *client, const struct http_request *request);

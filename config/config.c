@@ -31,6 +31,7 @@ enum kind {
     KIND_BYTES,    /* uint64_t in [min, max]; also "512MiB" */
     KIND_F32,      /* float in [min, max] */
     KIND_WINDOW,   /* uint32_t[LAYERS_MAX]: a number, or a list that repeats over the layers */
+    KIND_LISTEN,   /* struct config_listener[CONFIG_LISTENERS_MAX]: one, or a list */
     KIND_CONSTANTS /* kept as text; expanded by model_constants_init() once the geometry is known */
 };
 
@@ -63,8 +64,15 @@ static const char *const query_dtype_names[] = {"f32", "f16", "bf16", NULL};
 
 /* clang-format off */
 static const struct key keys[] = {
-    {"listen", KIND_STRING, AT(listen), 0, 0, "\"127.0.0.1:8400\"", NULL,
-     "HOST:PORT, [HOST]:PORT (loopback; port 0: any free one) or unix:PATH"},
+    {"listen", KIND_LISTEN, AT(listeners), 0, 0, "\"127.0.0.1:8400\"", NULL,
+     "HOST:PORT, [HOST]:PORT (port 0: any free one; without keys.file loopback only) or unix:PATH, or "
+     "{address, anonymous: none|read|infer, proxy_protocol, mode: \"0660\", group}, or a list of these"},
+    {"management.listen", KIND_STRING, AT(management), 0, 0, "\"\"", NULL,
+     "address or unix:PATH (mode 0600) of probes, metrics and administration, on connections of their own; empty: none"},
+    {"keys.file", KIND_STRING, AT(keys_file), 0, 0, "\"\"", NULL,
+     "keys that clients need (attnctl key new makes one); read again at SIGHUP; empty: none is needed"},
+    {"trusted_proxies", KIND_STRING, AT(trusted_proxies), 0, 0, "\"\"", NULL,
+     "ADDRESS or ADDRESS/BITS, separated by commas, from which headers of the PROXY protocol are believed"},
     {"backend.name", KIND_STRING, AT(backend), 0, 0, "\"auto\"", NULL, "auto (CUDA if there is a GPU), cuda, cpu or reference (double precision, slow)"},
     {"backend.isa", KIND_STRING, AT(isa), 0, 0, "\"auto\"", NULL, "of the CPU backend: auto, portable, avx2, avx512 or amx"},
     {"backend.threads", KIND_U32, AT(threads), 0, 1024, "0", NULL, "of the CPU backend; 0: as many as this process may use"},
@@ -113,6 +121,8 @@ static const struct key keys[] = {
     {"pool.host_blocks", KIND_BYTES, AT(host_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
      "blocks in host memory, to which idle sequences are swapped when the pool is full; 0: none"},
     {"limits.connections", KIND_U32, AT(limits.connections), 1, 65536, "1024", NULL, "open at a time"},
+    {"limits.unknown_connections", KIND_U32, AT(limits.unknown_connections), 1, 65536, "64", NULL,
+     "of these, of one address from which no key has come yet; where there is a keys file"},
     {"limits.header_timeout_s", KIND_U32, AT(limits.header_timeout_s), 1, 3600, "10", NULL,
      "from the first byte of a request to the end of its headers"},
     {"limits.body_timeout_s", KIND_U32, AT(limits.body_timeout_s), 1, 3600, "30", NULL,
@@ -251,40 +261,110 @@ static int store_window(const struct key *key, const cJSON *item, uint32_t *wind
     return 0;
 }
 
+static const cJSON *member(const cJSON *item, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(item, name);
+}
+
+/* "none", "read" or "infer"; absent: none. */
+static bool store_anonymous(const cJSON *item, unsigned *scopes)
+{
+    const char *word = item ? cJSON_GetStringValue(item) : "none";
+    if (!word)
+        return false;
+    *scopes = strcmp(word, "infer") == 0  ? SCOPE_INFER | SCOPE_READ
+              : strcmp(word, "read") == 0 ? SCOPE_READ
+                                          : 0;
+    return *scopes || strcmp(word, "none") == 0;
+}
+
+/* An octal number, as a string: JSON has none. */
+static bool store_mode(const cJSON *item, uint32_t *mode)
+{
+    char *end = NULL;
+    const char *text = cJSON_GetStringValue(item);
+    unsigned long value = text ? strtoul(text, &end, 8) : 0;
+    *mode = (uint32_t)value;
+    return !item ||
+           (text && *text >= '0' && *text <= '7' && end && *end == '\0' && value >= 1 && value <= 0777);
+}
+
+static int store_listener(const cJSON *item, struct config_listener *l, char *reason)
+{
+    static const char *const names[] = {"address", "anonymous", "proxy_protocol", "mode", "group"};
+    const cJSON *entry, *address = cJSON_IsObject(item) ? member(item, "address") : item,
+                        *proxy = member(item, "proxy_protocol"), *group = member(item, "group");
+    *l = (struct config_listener){.proxy_protocol = cJSON_IsTrue(proxy)};
+    if (!cJSON_IsString(address) || strlen(address->valuestring) >= sizeof l->address)
+        return wants(reason, "an address, a string of at most 127 bytes, or an object with one");
+    strcpy(l->address, address->valuestring);
+    for (entry = cJSON_IsObject(item) ? item->child : NULL; entry; entry = entry->next) {
+        size_t i = 0;
+        while (i < sizeof names / sizeof names[0] && strcmp(names[i], entry->string) != 0)
+            i++;
+        if (i == sizeof names / sizeof names[0])
+            return wants(reason, "no other members than address, anonymous, proxy_protocol, mode and group");
+    }
+    if (!store_anonymous(member(item, "anonymous"), &l->anonymous))
+        return wants(reason, "none, read or infer as anonymous");
+    if (proxy && !cJSON_IsBool(proxy))
+        return wants(reason, "true or false as proxy_protocol");
+    if (!store_mode(member(item, "mode"), &l->mode))
+        return wants(reason, "an octal number like \"0660\" as mode");
+    if (group && (!cJSON_IsString(group) || strlen(group->valuestring) >= sizeof l->group))
+        return wants(reason, "a string of at most 31 bytes as group");
+    if (group)
+        strcpy(l->group, group->valuestring);
+    return 0;
+}
+
+static int store_listeners(struct config *c, const cJSON *item, char *reason)
+{
+    int rc = 0, n = cJSON_IsArray(item) ? cJSON_GetArraySize(item) : 1;
+    const cJSON *entry = cJSON_IsArray(item) ? item->child : item;
+    if (n < 1 || n > CONFIG_LISTENERS_MAX)
+        return wants(reason, "1 to 8 addresses");
+    for (c->listener_count = 0; rc == 0 && (int)c->listener_count < n; entry = entry->next)
+        rc = store_listener(entry, &c->listeners[c->listener_count++], reason);
+    return rc;
+}
+
 /* Store `item` in the member of `c` that `key` names; ATTND_INVALID with `reason` when it does not fit. */
 static int store(struct config *c, const struct key *key, const cJSON *item, char *reason)
 {
-    void *member = (char *)c + key->offset;
+    void *to = (char *)c + key->offset;
     double number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
     switch (key->kind) {
     case KIND_STRING:
         if (!cJSON_IsString(item) || strlen(item->valuestring) >= CONFIG_STRING_BYTES)
             return wants(reason, "a string of at most 127 bytes");
-        strcpy(member, item->valuestring);
+        strcpy(to, item->valuestring);
         return 0;
+    case KIND_LISTEN:
+        return store_listeners(c, item, reason);
     case KIND_ENUM:
-        return store_enum(key, item, member, reason);
+        return store_enum(key, item, to, reason);
     case KIND_U32:
         if (!(number >= key->min && number <= key->max) || number != floor(number))
             return wants_integer(key, reason);
-        *(uint32_t *)member = (uint32_t)(int64_t)number; /* int32_t where it may be negative */
+        *(uint32_t *)to = (uint32_t)(int64_t)number; /* int32_t where it may be negative */
         return 0;
     case KIND_BYTES:
         if (cJSON_IsString(item) && !parse_bytes(item->valuestring, &number))
             return wants(reason, "a whole number, or one with KiB, MiB, GiB or TiB");
         if (!(number >= key->min && number <= key->max) || number != floor(number))
             return wants_integer(key, reason);
-        *(uint64_t *)member = (uint64_t)number;
+        *(uint64_t *)to = (uint64_t)number;
         return 0;
     case KIND_F32:
         if (!(number >= key->min && number <= key->max)) {
             snprintf(reason, CONFIG_ERROR_BYTES, "wants a number in %g..%g", key->min, key->max);
             return ATTND_INVALID;
         }
-        *(float *)member = (float)number;
+        *(float *)to = (float)number;
         return 0;
     case KIND_WINDOW:
-        return store_window(key, item, member, reason);
+        return store_window(key, item, to, reason);
     case KIND_CONSTANTS:
         return 0; /* checked once the geometry is known */
     }

@@ -12,6 +12,7 @@
 #include "config/geometry.h"
 #include "config/log.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 enum {
@@ -19,11 +20,31 @@ enum {
     CONFIG_ERROR_BYTES = 512,
     CONFIG_FILE_BYTES_MAX = 1 << 20,
     CONFIG_SMALL_BODY_BYTES = 1 << 20, /* of a body that is not large */
+    CONFIG_LISTENERS_MAX = 8
+};
+
+/* What a key, or nobody in particular, may do. */
+enum config_scope {
+    SCOPE_READ = 1,  /* look at what is its own, and at what the daemon does */
+    SCOPE_INFER = 2, /* sequences, leases, attention, workloads; and read */
+    SCOPE_ADMIN = 4, /* everything, also what belongs to others */
+    SCOPE_KEEP = 8   /* sequences and leases that are never idle for too long */
+};
+
+/* Where clients come in. */
+struct config_listener {
+    char address[CONFIG_STRING_BYTES]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
+    unsigned anonymous;  /* enum config_scope, of clients without a key where there is a keys file */
+    bool proxy_protocol; /* connections begin with a header of the PROXY protocol, version 2 */
+    uint32_t mode;       /* of the unix socket; 0: as the umask has it */
+    char group[32];      /* likewise, to which it belongs; empty: the process's */
 };
 
 /* Where the limits of the HTTP server stand; all counts are of one daemon. */
 struct config_limits {
-    uint32_t connections;      /* open at a time */
+    uint32_t connections; /* open at a time */
+    uint32_t
+        unknown_connections;   /* of these, of one address from which no key has come; where there are keys */
     uint32_t header_timeout_s; /* from the first byte of a request to the end of its headers */
     uint32_t body_timeout_s;   /* between two reads of a body, and between two writes of an answer */
     uint32_t keepalive_s;      /* between two requests */
@@ -50,7 +71,12 @@ enum sharing {
 };
 
 struct config {
-    char listen[CONFIG_STRING_BYTES]; /* HOST:PORT, [HOST]:PORT or unix:PATH */
+    struct config_listener listeners[CONFIG_LISTENERS_MAX];
+    unsigned listener_count;
+    char management[CONFIG_STRING_BYTES]; /* likewise, of its own connections; empty: none */
+    char keys_file[CONFIG_STRING_BYTES];  /* empty: none, and everybody may do everything */
+    char
+        trusted_proxies[CONFIG_STRING_BYTES]; /* addresses, as ADDRESS or ADDRESS/BITS, separated by commas */
     char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
     uint32_t threads;                /* of the CPU backend; 0: as many as the process may use */
     uint32_t device;                 /* of the CUDA backend */

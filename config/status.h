@@ -10,6 +10,7 @@
 /* XX(constant, code on the wire, title, HTTP status) */
 #define STATUS_MAP(XX)                                                                                       \
     XX(ATTND_MALFORMED, "malformed", "The request is not well formed", 400)                                  \
+    XX(ATTND_NO_KEY, "unauthorized", "A key is needed", 401)                                                 \
     XX(ATTND_FORBIDDEN, "forbidden", "The request is not allowed", 403)                                      \
     XX(ATTND_NOT_FOUND, "not_found", "There is no such thing", 404)                                          \
     XX(ATTND_BAD_METHOD, "method_not_allowed", "The method is not served here", 405)                         \
@@ -28,6 +29,7 @@
     XX(ATTND_EXPECTATION, "expectation_failed", "Only Expect: 100-continue is served", 417)                  \
     XX(ATTND_OTHER_NODE, "other_node", "The sequence belongs to another node", 421)                          \
     XX(ATTND_INVALID, "invalid", "The request is well formed but wrong", 422)                                \
+    XX(ATTND_QUOTA, "quota_exceeded", "A quota of the key is used up", 429)                                  \
     XX(ATTND_HEADERS_TOO_LARGE, "headers_too_large", "The headers are too large", 431)                       \
     XX(ATTND_NO_MEMORY, "out_of_memory", "Out of memory", 500)                                               \
     XX(ATTND_INTERNAL, "internal", "A defect in the daemon", 500)                                            \

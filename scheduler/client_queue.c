@@ -44,7 +44,6 @@ enum {
     WAIT = REQUEST_WAITS, /* for another step; errors are negative */
     CUT_MAX = 64,         /* requests that go into steps in slices at a time, */
     CUT_OWNER_MAX = 16,   /* and of one owner; of each other one there may be one at any time */
-    CLIENT_WEIGHT = 1     /* of an owner */
 };
 
 static const double INTERACTIVE_S = 0.1; /* after a small request */
@@ -1140,7 +1139,7 @@ void client_queue_add(struct client_queue *c, struct request *request)
     bool batch = request->kind == REQUEST_BATCH,
          whole = batch || request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* sequences */
     request->queued.account = shares_hold(c->o.state->shares, request->owner & ~SHARES_WORKLOAD,
-                                          request->connection, CLIENT_WEIGHT);
+                                          request->connection, request->weight ? request->weight : 1);
     if (batch)
         name_batch(c, request);
     if (request->status != 0 || (whole && !is_held_up(c, request))) {
@@ -1185,7 +1184,7 @@ int client_queue_create(const struct client_queue_options *options, struct clien
     c->g = &options->state->config->geometry;
     c->rows_max = options->state->config->step_rows_max;
     c->small_s = -1;
-    if (turns_create(options->state->config->limits.calls, &c->turns) != 0) {
+    if (turns_create(options->state->requests, &c->turns) != 0) {
         client_queue_destroy(c);
         return ATTND_NO_MEMORY;
     }

@@ -58,7 +58,7 @@ struct engine {
 
     struct request_list alone; /* requests that wait until no step is in flight */
 
-    struct request *requests; /* [limits.calls] */
+    struct request *requests; /* [state.requests] */
     uint8_t *arenas;
     void *staging_memory; /* limits.staging_bytes */
     struct staging *staging;
@@ -476,7 +476,7 @@ void engine_give_up(struct engine *e, const char *why)
 
 struct request *engine_request(const struct engine *e, uint32_t i)
 {
-    return &e->requests[i];
+    return i < e->state.requests ? &e->requests[i] : NULL;
 }
 
 double engine_stall_s(const struct engine *e)
@@ -505,7 +505,7 @@ static int make_staging(struct engine *e)
 
 static int make_requests(struct engine *e)
 {
-    uint32_t n = e->o.config->limits.calls;
+    uint32_t n = e->state.requests;
     e->requests = calloc(n, sizeof *e->requests);
     e->free_requests = calloc(n, sizeof *e->free_requests);
     void *arenas = mmap(NULL, (size_t)n * REQUEST_ARENA_BYTES, PROT_READ | PROT_WRITE,
@@ -535,6 +535,7 @@ static int make_parts(struct engine *e)
     const struct client_queue_options requests = {.state = &e->state, .complete = complete, .cookie = e};
     const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
+    e->state.requests = c->limits.calls + e->o.spare_requests;
     int rc = sequences_create(c->limits.sequences, &e->state.sequences);
     if (rc == 0)
         rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size, &e->state.prompts);
@@ -543,7 +544,7 @@ static int make_parts(struct engine *e)
     if (rc == 0)
         rc = swapping_create(&e->state, &e->state.swapping);
     if (rc == 0)
-        rc = shares_create(c->limits.calls + WORKLOADS_MAX, STEPS_IN_FLIGHT, &e->state.shares);
+        rc = shares_create(e->state.requests + WORKLOADS_MAX, STEPS_IN_FLIGHT, &e->state.shares);
     if (rc == 0)
         rc = client_queue_create(&requests, &e->state.clients);
     if (rc == 0)
@@ -632,7 +633,7 @@ void engine_destroy(struct engine *e)
     free(e->state.lease_of);
     free(e->free_requests);
     if (e->arenas)
-        munmap(e->arenas, (size_t)e->o.config->limits.calls * REQUEST_ARENA_BYTES);
+        munmap(e->arenas, (size_t)e->state.requests * REQUEST_ARENA_BYTES);
     free(e->requests);
     ring_deinit(&e->to_engine);
     ring_deinit(&e->to_loop);

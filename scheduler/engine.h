@@ -16,6 +16,7 @@ struct engine;
 struct engine_options {
     const struct config *config;
     uint32_t partials_max;
+    uint32_t spare_requests; /* beside limits.calls */
     /* Called on the engine thread when there is something for engine_take(); coalesces, so drain until
      * NULL. */
     void (*notify)(void *cookie);
@@ -81,8 +82,8 @@ const char *engine_failure(const struct engine *engine);
 uint64_t engine_device_call(const struct engine *engine);
 
 /* Loop thread, when a driver does not return. engine_give_up: what engine_failure() says from now on, a
- * string that stays; the engine must not be destroyed any more. engine_request: request `i` of limits.calls,
- * wherever it is. */
+ * string that stays; the engine must not be destroyed any more. engine_request: request `i` of limits.calls
+ * and the spare ones, wherever it is; NULL: there are fewer. */
 void engine_give_up(struct engine *engine, const char *why);
 struct request *engine_request(const struct engine *engine, uint32_t i);
 

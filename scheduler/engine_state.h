@@ -22,6 +22,7 @@ struct shares;
 
 struct engine_state {
     const struct config *config;
+    uint32_t requests;                  /* in the pool */
     double now_s;                       /* of this turn (clock.h) */
     bool stopping;                      /* only what was queued is computed, and waits for no company */
     bool failed;                        /* the backend has */

@@ -34,8 +34,9 @@ void *request_alloc(struct request *request, size_t n, size_t size)
     return request->arena + at;
 }
 
-void request_adopt_tensor(struct request *request, void *block)
+void request_adopt_tensor(struct request *request, void *block, size_t bytes)
 {
+    request->tensor_bytes += bytes;
     assert(request->tensor_count < REQUEST_TENSORS_MAX);
     request->tensors[request->tensor_count++] = block;
 }
@@ -46,7 +47,7 @@ void *request_tensor(struct request *request, size_t n, size_t size)
         return NULL;
     void *block = staging_take(request->staging, n * size);
     if (block)
-        request_adopt_tensor(request, block);
+        request_adopt_tensor(request, block, n * size);
     return block;
 }
 

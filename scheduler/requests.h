@@ -379,14 +379,25 @@ struct request_queued {
     struct request_slices slices;
 };
 
+/* How much of the engine's a key may have; 0: any number. */
+struct request_quotas {
+    uint32_t sequences; /* and leases */
+    uint32_t blocks;    /* in their tables, those that several have once for each, or promised to them */
+    uint32_t workloads; /* that have not ended */
+};
+
 struct request {
     enum request_kind kind;
-    uint64_t id;         /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
-    bool of_leases;      /* id, or what is listed, is of leases */
-    uint64_t owner;      /* whose time it takes, whoever that is; the highest bit counts for nothing */
-    uint64_t connection; /* and on which connection of its own */
-    double deadline_s;   /* after its submission; 0: none. One that still waits then fails */
-    void *cookie;        /* the loop's own; stays from one use of the request to the next */
+    uint64_t id;    /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
+    bool of_leases; /* id, or what is listed, is of leases */
+    uint64_t key;   /* to whom belongs what it makes, and whose alone it sees, but if it */
+    bool sees_all;  /* or there are no keys (0) */
+    struct request_quotas quotas; /* of the key */
+    uint64_t owner;        /* whose time it takes, whoever that is; the highest bit counts for nothing */
+    uint32_t weight;       /* of the owner, at least 1 */
+    uint64_t connection;   /* and on which connection of its own */
+    double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
+    void *cookie;          /* the loop's own; stays from one use of the request to the next */
     atomic_bool cancelled; /* nobody waits for the answer any more: if it still waits, it fails */
 
     int status; /* out: 0, or why it failed, and in words: */
@@ -401,6 +412,7 @@ struct request {
     struct staging *staging;            /* the engine's; stays, like the cookie */
     void *tensors[REQUEST_TENSORS_MAX]; /* blocks of it, which go back with the request */
     uint32_t tensor_count;
+    uint64_t tensor_bytes; /* in them */
 
     union {
         struct request_create create;      /* CREATE */
@@ -457,7 +469,7 @@ void *request_alloc(struct request *request, size_t n, size_t size);
  * block that was taken there goes back with the request. request_make_outputs: room for o and lse of what
  * the request computes; 0 or ATTND_BUSY. Loop thread. */
 void *request_tensor(struct request *request, size_t n, size_t size);
-void request_adopt_tensor(struct request *request, void *block);
+void request_adopt_tensor(struct request *request, void *block, size_t bytes);
 MUST_USE int request_make_outputs(struct request *request, const struct geometry *g);
 
 /* request_fail: set status and detail; returns the status. */

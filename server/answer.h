@@ -14,6 +14,9 @@ typedef void (*answer_render)(struct http_exchange *x, const struct request *req
 
 struct answer {
     struct http_exchange *x; /* NULL: its client has gone */
+    struct api_key *key;     /* the client's; NULL: none is needed */
+    bool counts;             /* as one of limits.calls */
+    uint64_t staging_bytes;  /* counted for its key */
     int http_status;         /* of success */
     answer_render render;    /* NULL: success has no body */
     uint32_t copied;         /* tensors of the body, since they were not where the backend can use them */

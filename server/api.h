@@ -35,9 +35,21 @@ enum route_type {
     TYPE_LINES = 8    /* application/x-ndjson */
 };
 
+/* Who may ask, and where; access.c. */
+enum route_access {
+    ACCESS_OPEN,    /* everybody, everywhere */
+    ACCESS_METRICS, /* with scope read; without, at the management listener */
+    ACCESS_READ,    /* with scope read */
+    ACCESS_INFER,   /* with scope infer */
+    ACCESS_ADMIN,   /* with scope admin */
+    ACCESS_CONTROL, /* likewise, also at the management listener */
+    ACCESSES
+};
+
 struct route {
     enum http_method method;
     enum route_body body;
+    enum route_access access;
     unsigned types;      /* enum route_type */
     const char *path;    /* "{id}" stands for a number; NULL: the end of a list */
     route_answer answer; /* or, when NULL: */
@@ -51,15 +63,16 @@ extern const struct route api_admin[], api_attention[], api_leases[], api_observ
     api_workloads[];
 
 /* Of a route that answers by itself; of one that asks the engine. */
-#define ANSWER(method, path, types, answer)                                                                  \
+#define ANSWER(method, path, access, types, answer)                                                          \
     {                                                                                                        \
-        HTTP_METHOD_##method, BODY_SMALL, types, path, answer, 0, NULL, NULL, 0                              \
+        HTTP_METHOD_##method, BODY_SMALL, ACCESS_##access, types, path, answer, 0, NULL, NULL, 0             \
     }
-#define ASK(method, path, kind, body, parse, render, status)                                                 \
-    ASK_TYPES(method, path, kind, body, TYPE_JSON, parse, render, status)
-#define ASK_TYPES(method, path, kind, body, types, parse, render, status)                                    \
+#define ASK(method, path, access, kind, body, parse, render, status)                                         \
+    ASK_TYPES(method, path, access, kind, body, TYPE_JSON, parse, render, status)
+#define ASK_TYPES(method, path, access, kind, body, types, parse, render, status)                            \
     {                                                                                                        \
-        HTTP_METHOD_##method, BODY_##body, types, path, NULL, REQUEST_##kind, parse, render, status          \
+        HTTP_METHOD_##method, BODY_##body, ACCESS_##access, types, path, NULL, REQUEST_##kind, parse,        \
+            render, status                                                                                   \
     }
 
 /* What answers show beside the request's own figures. */

@@ -130,10 +130,10 @@ static int parse_parameters(struct http_exchange *x, struct request *request, co
 }
 
 const struct route api_admin[] = {
-    ASK(POST, "/v1/audit", AUDIT, SMALL, api_parse_nothing, render_audit, 200),
-    ASK(POST, "/v1/trim", TRIM, SMALL, api_parse_nothing, render_trim, 200),
-    ASK(POST, "/v1/selftest", SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200),
-    ANSWER(POST, "/v1/drain", TYPE_JSON, post_drain),
-    ASK(PUT, "/v1/parameters", PARAMETERS, TENSORS, parse_parameters, NULL, 204),
+    ASK(POST, "/v1/audit", CONTROL, AUDIT, SMALL, api_parse_nothing, render_audit, 200),
+    ASK(POST, "/v1/trim", CONTROL, TRIM, SMALL, api_parse_nothing, render_trim, 200),
+    ASK(POST, "/v1/selftest", CONTROL, SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200),
+    ANSWER(POST, "/v1/drain", CONTROL, TYPE_JSON, post_drain),
+    ASK(PUT, "/v1/parameters", ADMIN, PARAMETERS, TENSORS, parse_parameters, NULL, 204),
     {0},
 };

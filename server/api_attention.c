@@ -488,10 +488,12 @@ static void render_merge(struct http_exchange *x, const struct request *request,
 }
 
 const struct route api_attention[] = {
-    ASK(POST, "/v1/append", APPEND, TENSORS, parse_append, render_append, 200),
-    ASK_TYPES(POST, "/v1/attend", ATTEND, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_attend, render_attend,
+    ASK(POST, "/v1/append", INFER, APPEND, TENSORS, parse_append, render_append, 200),
+    ASK_TYPES(POST, "/v1/attend", INFER, ATTEND, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_attend,
+              render_attend, 200),
+    ASK_TYPES(POST, "/v1/paged", INFER, PAGED, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_paged, render_paged,
               200),
-    ASK_TYPES(POST, "/v1/paged", PAGED, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_paged, render_paged, 200),
-    ASK_TYPES(POST, "/v1/merge", MERGE, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_merge, render_merge, 200),
+    ASK_TYPES(POST, "/v1/merge", INFER, MERGE, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_merge, render_merge,
+              200),
     {0},
 };

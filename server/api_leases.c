@@ -84,9 +84,9 @@ static void render_one_lease(struct http_exchange *x, const struct request *requ
 }
 
 const struct route api_leases[] = {
-    ASK(GET, "/v1/leases", LIST, SMALL, parse_leases, render_leases, 200),
-    ASK(POST, "/v1/leases", LEASE, SMALL, parse_lease, render_lease, 201),
-    ASK(GET, "/v1/leases/{id}", SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200),
-    ASK(DELETE, "/v1/leases/{id}", DELETE, SMALL, parse_one_lease, NULL, 204),
+    ASK(GET, "/v1/leases", READ, LIST, SMALL, parse_leases, render_leases, 200),
+    ASK(POST, "/v1/leases", INFER, LEASE, SMALL, parse_lease, render_lease, 201),
+    ASK(GET, "/v1/leases/{id}", READ, SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200),
+    ASK(DELETE, "/v1/leases/{id}", INFER, DELETE, SMALL, parse_one_lease, NULL, 204),
     {0},
 };

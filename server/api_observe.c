@@ -454,11 +454,11 @@ static void render_pool(struct http_exchange *x, const struct request *request,
 }
 
 const struct route api_observe[] = {
-    ANSWER(GET, "/livez", 0, get_livez),
-    ANSWER(GET, "/readyz", 0, get_readyz),
-    ANSWER(GET, "/v1/info", TYPE_JSON, get_info),
-    ASK(GET, "/stats", STATS, SMALL, api_parse_page, render_stats, 200),
-    ASK_TYPES(GET, "/metrics", STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200),
-    ASK(GET, "/v1/blocks", POOL, SMALL, parse_pool, render_pool, 200),
+    ANSWER(GET, "/livez", OPEN, 0, get_livez),
+    ANSWER(GET, "/readyz", OPEN, 0, get_readyz),
+    ANSWER(GET, "/v1/info", READ, TYPE_JSON, get_info),
+    ASK(GET, "/stats", READ, STATS, SMALL, api_parse_page, render_stats, 200),
+    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200),
+    ASK(GET, "/v1/blocks", ADMIN, POOL, SMALL, parse_pool, render_pool, 200),
     {0},
 };

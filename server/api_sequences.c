@@ -355,13 +355,13 @@ static void render_table(struct http_exchange *x, const struct request *request,
 }
 
 const struct route api_sequences[] = {
-    ASK(GET, "/v1/sequences", LIST, SMALL, parse_sequences, render_list, 200),
-    ASK(POST, "/v1/sequences", CREATE, TENSORS, parse_create, render_create, 201),
-    ASK(GET, "/v1/sequences/{id}", SEQUENCE, SMALL, api_parse_nothing, render_sequence, 200),
-    ASK(DELETE, "/v1/sequences/{id}", DELETE, SMALL, api_parse_nothing, NULL, 204),
-    ASK(GET, "/v1/sequences/{id}/blocks", BLOCKS, SMALL, api_parse_nothing, render_table, 200),
-    ASK(POST, "/v1/sequences/{id}/fork", FORK, SMALL, parse_fork, render_fork, 201),
-    ASK(POST, "/v1/sequences/{id}/truncate", TRUNCATE, SMALL, parse_truncate, render_truncate, 200),
-    ASK(POST, "/v1/batch", BATCH, SMALL, parse_batch, render_batch, 200),
+    ASK(GET, "/v1/sequences", READ, LIST, SMALL, parse_sequences, render_list, 200),
+    ASK(POST, "/v1/sequences", INFER, CREATE, TENSORS, parse_create, render_create, 201),
+    ASK(GET, "/v1/sequences/{id}", READ, SEQUENCE, SMALL, api_parse_nothing, render_sequence, 200),
+    ASK(DELETE, "/v1/sequences/{id}", INFER, DELETE, SMALL, api_parse_nothing, NULL, 204),
+    ASK(GET, "/v1/sequences/{id}/blocks", READ, BLOCKS, SMALL, api_parse_nothing, render_table, 200),
+    ASK(POST, "/v1/sequences/{id}/fork", INFER, FORK, SMALL, parse_fork, render_fork, 201),
+    ASK(POST, "/v1/sequences/{id}/truncate", INFER, TRUNCATE, SMALL, parse_truncate, render_truncate, 200),
+    ASK(POST, "/v1/batch", INFER, BATCH, SMALL, parse_batch, render_batch, 200),
     {0},
 };

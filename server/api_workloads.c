@@ -113,11 +113,11 @@ static void render_workload(struct http_exchange *x, const struct request *reque
 }
 
 const struct route api_workloads[] = {
-    ASK_TYPES(POST, "/v1/workloads", WORKLOAD_START, TRACE, TYPE_JSON | TYPE_LINES, parse_workload,
+    ASK_TYPES(POST, "/v1/workloads", INFER, WORKLOAD_START, TRACE, TYPE_JSON | TYPE_LINES, parse_workload,
               render_workload, 200),
-    ASK(GET, "/v1/workloads/{id}", WORKLOAD, SMALL, api_parse_nothing, render_workload, 200),
-    ASK(DELETE, "/v1/workloads/{id}", WORKLOAD_CANCEL, SMALL, api_parse_nothing, render_workload, 200),
-    ASK_TYPES(GET, "/v1/workloads/{id}/events", WORKLOAD, SMALL, TYPE_LINES, parse_events, render_workload,
-              200),
+    ASK(GET, "/v1/workloads/{id}", READ, WORKLOAD, SMALL, api_parse_nothing, render_workload, 200),
+    ASK(DELETE, "/v1/workloads/{id}", INFER, WORKLOAD_CANCEL, SMALL, api_parse_nothing, render_workload, 200),
+    ASK_TYPES(GET, "/v1/workloads/{id}/events", READ, WORKLOAD, SMALL, TYPE_LINES, parse_events,
+              render_workload, 200),
     {0},
 };

@@ -22,6 +22,7 @@
 #include "config/log.h"
 #include "server/http_reply.h"
 #include "server/peer.h"
+#include "server/proxy_protocol.h"
 
 #include <assert.h>
 #include <linux/sockios.h>
@@ -33,6 +34,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
@@ -49,6 +51,7 @@ enum {
 
 enum phase {
     PHASE_FREE,
+    PHASE_PROXY,
     PHASE_HEAD,
     PHASE_BODY,
     PHASE_WAITING,
@@ -73,11 +76,15 @@ struct connection {
     struct http_parser parser;
     uint64_t peer, number; /* peer.h; of the connection, none is used twice */
 
-    size_t head_bytes;         /* front of `input` that belongs to the current request */
-    size_t input_bytes;        /* filled part of `input` */
-    size_t body_bytes;         /* filled part of `body` */
-    size_t raw_bytes;          /* of the body, chunk sizes and extensions included */
+    size_t head_bytes;  /* front of `input` that belongs to the current request */
+    size_t input_bytes; /* filled part of `input` */
+    size_t body_bytes;  /* filled part of `body` */
+    size_t raw_bytes;   /* of the body, chunk sizes and extensions included */
+    const struct listen_options *listener;
     bool is_unix;              /* else TCP */
+    bool by_address;           /* `peer` is one, not a uid */
+    bool is_owner;             /* of a unix socket: the other end runs as we do, or as root */
+    bool known;                /* some request of it came from somebody known */
     bool body_overflow;        /* it was longer than exchange.body_max */
     bool reading;              /* uv_read_start is in effect */
     bool close_after;          /* the answer under way is the last */
@@ -354,7 +361,9 @@ static void begin_exchange(struct connection *c)
     struct http_exchange *x = &c->exchange;
     struct http_request head = x->head;
     *x = (struct http_exchange){.head = head,
+                                .listener = c->listener,
                                 .peer = c->peer,
+                                .is_owner = c->is_owner,
                                 .connection = c->number,
                                 .http_status = 200,
                                 .content_type = "application/json",
@@ -372,17 +381,26 @@ static void begin_nothing(struct connection *c)
     begin_exchange(c);
 }
 
+/* Ask who serves the request, and remember whether somebody known has sent it. */
+static bool begin_serving(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    bool good = c->all->service.begun(x, c->all->service.cookie);
+    c->known |= x->known;
+    return good;
+}
+
 /* A whole head is at the front of the input. True when the request goes on. */
 static bool read_head(struct connection *c, size_t n)
 {
     struct http_exchange *x = &c->exchange;
-    struct http_fault fault;
-    bool good = http_request_read(&c->parser, c->input, n, !c->is_unix, &x->head, &fault);
+    struct http_fault fault = {0};
+    bool good = http_request_read(&c->parser, c->input, n, c->listener->local, &x->head, &fault);
     c->head_bytes = n;
     begin_exchange(c);
     if (!good)
         refuse(c, fault.status, "%s", fault.detail);
-    else if (!c->all->service.begun(x, c->all->service.cookie))
+    else if (!begin_serving(c))
         end_with_problem(c);
     else if (x->head.has_length && x->head.body_length > x->body_max)
         refuse(c, ATTND_BODY_TOO_LARGE, "%llu bytes; a body has at most %zu",
@@ -424,7 +442,7 @@ static void handle(struct connection *c)
 static bool read_body(struct connection *c, const char *bytes, size_t n, size_t *used)
 {
     const struct http_exchange *x = &c->exchange;
-    struct http_fault fault;
+    struct http_fault fault = {0};
     enum http_progress progress = http_body_read(&c->parser, bytes, n, take_body, c, used, &fault);
     if (progress == HTTP_MORE || progress == HTTP_WHOLE)
         return true;
@@ -467,9 +485,62 @@ static void begin_body(struct connection *c)
         send_continue(c);
 }
 
+/* Whether there is room for the connection among all, and among those of its address that have shown no key. */
+static bool has_room(const struct connection *c)
+{
+    const struct http_connections *all = c->all;
+    uint32_t unknown = 0, most = all->limits.unknown_connections;
+    for (uint32_t i = 0; most && c->by_address && i < all->slots; i++) {
+        const struct connection *other = &all->connections[i];
+        unknown += other->phase != PHASE_FREE && other->phase != PHASE_CLOSING && other->by_address &&
+                   !other->known && other->peer == c->peer;
+    }
+    return all->open <= all->limits.connections && (most == 0 || unknown <= most);
+}
+
+/* Tell a client that there is no room for it. */
+static void refuse_connection(struct connection *c)
+{
+    const struct config_limits *limits = &c->all->limits;
+    begin_nothing(c);
+    if (c->all->open > limits->connections)
+        refuse(c, ATTND_BUSY, "limits.connections (%u) are open", limits->connections);
+    else
+        refuse(c, ATTND_BUSY, "limits.unknown_connections (%u) are open from your address without a key",
+               limits->unknown_connections);
+}
+
+/* The header of a proxy that may send one. False: it is not whole yet, or the connection ends. */
+static bool read_proxy(struct connection *c)
+{
+    struct sockaddr_storage client;
+    int n = proxy_protocol_read(c->input, c->input_bytes, &client);
+    if (n < 0) {
+        log_line(LOG_WARNING,
+                 "a connection does not begin with a header of the PROXY protocol, version 2: closed");
+        close_connection(c);
+    }
+    if (n <= 0)
+        return false;
+    c->is_owner = false; /* that is the proxy */
+    if (client.ss_family != AF_UNSPEC) {
+        c->peer = peer_of_address((const struct sockaddr *)&client);
+        c->by_address = true;
+    }
+    c->input_bytes -= (size_t)n;
+    memmove(c->input, c->input + n, c->input_bytes);
+    c->phase = PHASE_HEAD;
+    if (has_room(c))
+        return true;
+    refuse_connection(c);
+    return false;
+}
+
 /* Do what can be done with the input that is there. */
 static void process(struct connection *c)
 {
+    if (c->phase == PHASE_PROXY && !read_proxy(c))
+        return;
     if (c->phase == PHASE_HEAD && c->input_bytes && c->input[0] == TLS_HANDSHAKE) {
         refuse_tls(c);
         return;
@@ -595,18 +666,25 @@ static struct connection *free_slot(struct http_connections *all)
     return NULL;
 }
 
-/* Note who is at the other end. */
-static void note_peer(struct connection *c)
+/* Note who is at the other end. False: its headers of the PROXY protocol would not be believed. */
+static bool note_peer(struct connection *c)
 {
+    const struct listen_options *l = c->listener;
     struct sockaddr_storage address = {0};
     int bytes = sizeof address;
     uv_os_fd_t fd;
     c->number = ++c->all->accepted;
     c->peer = 0;
-    if (c->is_unix && uv_fileno(&c->handle.any, &fd) == 0)
-        c->peer = peer_of_socket(fd);
-    else if (!c->is_unix && uv_tcp_getpeername(&c->handle.tcp, (struct sockaddr *)&address, &bytes) == 0)
-        c->peer = peer_of_address((const struct sockaddr *)&address);
+    c->is_owner = false;
+    if (c->is_unix) {
+        c->is_owner = uv_fileno(&c->handle.any, &fd) == 0 && peer_of_socket(fd, &c->peer) &&
+                      (c->peer == 0 || c->peer == geteuid());
+        return true;
+    }
+    if (uv_tcp_getpeername(&c->handle.tcp, (struct sockaddr *)&address, &bytes) != 0)
+        return false;
+    c->peer = peer_of_address((const struct sockaddr *)&address);
+    return !l->proxy_protocol || address_ranges_contain(l->trusted, (const struct sockaddr *)&address);
 }
 
 /* All slots are in use: the client that has been refused for longest has had time to read it. */
@@ -634,29 +712,35 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
         end_a_refusal(all);
         return;
     }
-    c->is_unix = http_listener_address(listener)->is_unix;
+    c->listener = http_listener_options(listener);
+    c->is_unix = c->listener->address.is_unix;
+    c->by_address = !c->is_unix;
+    c->known = false;
     if (c->is_unix)
         uv_pipe_init(all->loop, &c->handle.pipe, 0);
     else
         uv_tcp_init(all->loop, &c->handle.tcp);
     c->handle.stream.data = c;
-    bool refused = all->open++ >= all->limits.connections;
+    all->open++;
     c->head_bytes = c->input_bytes = 0;
     c->close_after = c->reading = c->ended = false;
-    c->phase = PHASE_HEAD;
+    c->phase = c->listener->proxy_protocol ? PHASE_PROXY : PHASE_HEAD;
     set_deadline(c, all->limits.header_timeout_s);
     if (http_listener_accept(listener, &c->handle.stream) != 0) {
         close_connection(c);
         return;
     }
-    note_peer(c);
+    if (!note_peer(c)) {
+        log_line(LOG_WARNING, "%s: a connection from an address that is not in trusted_proxies: closed",
+                 http_listener_url(listener));
+        close_connection(c);
+        return;
+    }
     if (!c->is_unix)
         uv_tcp_nodelay(&c->handle.tcp, 1);
     start_reading(c);
-    if (!refused)
-        return;
-    begin_nothing(c);
-    refuse(c, ATTND_BUSY, "limits.connections (%u) are open", all->limits.connections);
+    if (all->open > all->limits.connections || (c->phase == PHASE_HEAD && !has_room(c)))
+        refuse_connection(c);
 }
 
 /* Now and then: end what has run out of patience, and let those read again who made room. */
@@ -750,7 +834,7 @@ void http_connections_drain(struct http_connections *all)
     all->waiting_count = 0;
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];
-        if (c->phase == PHASE_HEAD && c->input_bytes == 0)
+        if ((c->phase == PHASE_HEAD || c->phase == PHASE_PROXY) && c->input_bytes == 0)
             close_connection(c);
     }
 }

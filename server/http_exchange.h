@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "config/json_writer.h"
 #include "server/http_request.h"
+#include "server/listen_address.h"
 
 enum {
     HTTP_JSON_BYTES_MAX = 64 * 1024, /* of a JSON body; more is 413 */
@@ -15,6 +16,7 @@ enum {
     HTTP_EXTRA_BYTES = 256
 };
 
+struct api_key;
 struct http_exchange;
 struct route;
 
@@ -24,10 +26,15 @@ typedef int (*http_sink)(struct http_exchange *x, const char *bytes, size_t n);
 
 struct http_exchange {
     struct http_request head;
+    const struct listen_options *listener; /* at which its client came in */
     uint64_t peer, connection; /* who asks (peer.h), and a number of the connection that no other has */
+    bool is_owner;             /* on a unix socket: its process runs as we do, or as root */
     struct http_text body;     /* all of it, when it was collected */
 
     /* Set by begun. */
+    struct api_key *key;       /* of the client; NULL: there are none */
+    unsigned scopes;           /* enum config_scope: what it may do */
+    bool known;                /* its connection counts as one of somebody known */
     const struct route *route; /* NULL: none, */
     unsigned methods;          /* but one with these methods */
     uint64_t id;               /* in its path */
@@ -36,7 +43,8 @@ struct http_exchange {
     size_t body_max;           /* and so much of it */
     bool wants_length;         /* more would be taken if there were a Content-Length */
     void *upload;              /* the sink's */
-    void *staging;             /* what body_buffer is, when begun has set it */
+    void *staging;             /* what body_buffer is, when begun has set it, and */
+    uint64_t staging_bytes;    /* how much of it is counted for the key */
 
     /* The answer. */
     int http_status;                       /* 200 unless the handler says otherwise */

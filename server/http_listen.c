@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ struct http_listener {
         uv_tcp_t tcp;
         uv_pipe_t pipe;
     } handle;
-    struct listen_address address;
+    struct listen_options options;
     http_on_client on_client;
     void *cookie;
     char url[URL_BYTES_MAX];
@@ -53,19 +54,35 @@ static bool has_folder(const char *path)
     return access(folder, F_OK) == 0 || errno != ENOENT;
 }
 
+/* Mode and group of a bound unix socket. */
+static int restrict_socket(const struct listen_options *o)
+{
+    const char *path = o->address.path;
+    struct group group, *found = NULL;
+    char text[4096];
+    if (o->group[0] && (getgrnam_r(o->group, &group, text, sizeof text, &found) != 0 || !found)) {
+        log_line(LOG_ERROR, "listen: there is no group %s", o->group);
+        return UV_EINVAL;
+    }
+    if (found && chown(path, (uid_t)-1, group.gr_gid) != 0)
+        return uv_translate_sys_error(errno);
+    return o->mode && chmod(path, o->mode) != 0 ? uv_translate_sys_error(errno) : 0;
+}
+
 static int bind_unix(uv_loop_t *loop, struct http_listener *l)
 {
-    const char *path = l->address.path;
+    const char *path = l->options.address.path;
     uv_pipe_init(loop, &l->handle.pipe, 0);
     remove_stale_socket(path);
     snprintf(l->url, sizeof l->url, "unix:%s", path);
-    return has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
+    int rc = has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
+    return rc == 0 ? restrict_socket(&l->options) : rc;
 }
 
 static int bind_tcp(uv_loop_t *loop, struct http_listener *l)
 {
     uv_tcp_init(loop, &l->handle.tcp);
-    return uv_tcp_bind(&l->handle.tcp, (const struct sockaddr *)&l->address.ip, 0);
+    return uv_tcp_bind(&l->handle.tcp, (const struct sockaddr *)&l->options.address.ip, 0);
 }
 
 /* The address the kernel gave us: the port may have been 0. */
@@ -74,7 +91,8 @@ static void note_url(struct http_listener *l)
     struct sockaddr_storage name;
     int bytes = sizeof name;
     char host[INET6_ADDRSTRLEN];
-    if (l->address.is_unix || uv_tcp_getsockname(&l->handle.tcp, (struct sockaddr *)&name, &bytes) != 0)
+    if (l->options.address.is_unix ||
+        uv_tcp_getsockname(&l->handle.tcp, (struct sockaddr *)&name, &bytes) != 0)
         return;
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)&name;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&name;
@@ -98,16 +116,16 @@ static void on_closed(uv_handle_t *handle)
     free(handle->data);
 }
 
-int http_listen(uv_loop_t *loop, const struct listen_address *address, http_on_client on_client, void *cookie,
+int http_listen(uv_loop_t *loop, const struct listen_options *options, http_on_client on_client, void *cookie,
                 struct http_listener **listener)
 {
     struct http_listener *l = calloc(1, sizeof *l);
     if (!l)
         return UV_ENOMEM;
-    l->address = *address;
+    l->options = *options;
     l->on_client = on_client;
     l->cookie = cookie;
-    int rc = address->is_unix ? bind_unix(loop, l) : bind_tcp(loop, l);
+    int rc = options->address.is_unix ? bind_unix(loop, l) : bind_tcp(loop, l);
     l->handle.any.data = l;
     if (rc == 0)
         rc = uv_listen(&l->handle.stream, BACKLOG, on_connection);
@@ -125,9 +143,9 @@ int http_listener_accept(struct http_listener *listener, uv_stream_t *stream)
     return uv_accept(&listener->handle.stream, stream);
 }
 
-const struct listen_address *http_listener_address(const struct http_listener *listener)
+const struct listen_options *http_listener_options(const struct http_listener *listener)
 {
-    return &listener->address;
+    return &listener->options;
 }
 
 const char *http_listener_url(const struct http_listener *listener)

@@ -223,8 +223,12 @@ static struct http_text find_header(const struct http_parser *p, const char *nam
 static void clear(struct http_request *request)
 {
     static const struct http_text empty = {"", 0};
-    *request = (struct http_request){
-        .path = {"/", 1}, .query = empty, .body_type = empty, .accept = empty, .if_none_match = empty};
+    *request = (struct http_request){.path = {"/", 1},
+                                     .query = empty,
+                                     .body_type = empty,
+                                     .accept = empty,
+                                     .authorization = empty,
+                                     .if_none_match = empty};
 }
 
 /* The client's id if it is 1 to 128 visible ASCII characters that need no quoting, else 16 random hex
@@ -292,6 +296,7 @@ static void describe(struct http_parser *p, struct http_request *request)
     choose_id(id, count, request->id);
     request->body_type = find_header(p, "content-type", &count);
     request->accept = find_header(p, "accept", &count);
+    request->authorization = find_header(p, "authorization", &count);
     request->if_none_match = find_header(p, "if-none-match", &count);
     request->expects = find_header(p, "expect", &count).n > 0;
     request->has_length = p->llhttp.flags & F_CONTENT_LENGTH;
@@ -337,8 +342,11 @@ static bool is_foreign(struct http_text origin)
 /* Where the request is to go, and where it comes from. */
 static bool check_names(const struct http_parser *p, bool local, struct http_fault *fault)
 {
-    unsigned hosts, origins;
+    unsigned hosts, origins, keys;
     struct http_text host = find_header(p, "host", &hosts), origin = find_header(p, "origin", &origins);
+    (void)find_header(p, "authorization", &keys);
+    if (keys > 1)
+        return refuse(fault, ATTND_MALFORMED, "wants at most one Authorization header, not %u", keys);
     if (origins > 1)
         return refuse(fault, ATTND_MALFORMED, "wants at most one Origin header, not %u", origins);
     if (hosts > 1 || (hosts == 0 && p->llhttp.http_minor == 1))

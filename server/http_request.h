@@ -33,17 +33,18 @@ struct http_text {
 
 /* What a head says. The spans point into its bytes; a header that is not there is an empty span. */
 struct http_request {
-    enum http_method method;        /* 0: one that is not served, or none was read */
-    bool head_only;                 /* HEAD, which arrives as GET */
-    bool is_1_0;                    /* HTTP/1.0: no chunks, no 100-continue */
-    bool keeps_alive;               /* the connection may serve another one */
-    bool expects;                   /* 100-continue: the body waits for it */
-    bool has_length;                /* Content-Length, of */
-    uint64_t body_length;           /* so many bytes; else 0 */
-    uint32_t timeout_ms;            /* X-Request-Timeout-Ms; 0 if there is none */
-    struct http_text path, query;   /* query without its '?' */
-    struct http_text body_type;     /* Content-Type */
-    struct http_text accept;        /* Accept */
+    enum http_method method;      /* 0: one that is not served, or none was read */
+    bool head_only;               /* HEAD, which arrives as GET */
+    bool is_1_0;                  /* HTTP/1.0: no chunks, no 100-continue */
+    bool keeps_alive;             /* the connection may serve another one */
+    bool expects;                 /* 100-continue: the body waits for it */
+    bool has_length;              /* Content-Length, of */
+    uint64_t body_length;         /* so many bytes; else 0 */
+    uint32_t timeout_ms;          /* X-Request-Timeout-Ms; 0 if there is none */
+    struct http_text path, query; /* query without its '?' */
+    struct http_text body_type;   /* Content-Type */
+    struct http_text accept;      /* Accept */
+    struct http_text authorization;
     struct http_text if_none_match; /* If-None-Match */
     char id[HTTP_REQUEST_ID_BYTES]; /* X-Request-Id if it is sane, else a random one */
 };

@@ -1,22 +1,35 @@
-/* listen_address.h - the `listen` key: HOST:PORT, [HOST]:PORT or unix:PATH.
- *
- * Hosts are numeric or "localhost". Only loopback addresses are served: there are no API keys yet, and
- * without a key any other address would hand the pool to the network. */
+/* listen_address.h - where to listen: HOST:PORT, [HOST]:PORT or unix:PATH. Hosts are numeric or
+ * "localhost". */
 #ifndef SERVER_LISTEN_ADDRESS_H
 #define SERVER_LISTEN_ADDRESS_H
 
 #include "config/status.h"
+#include "server/address_range.h"
 
 #include <netinet/in.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/un.h>
 
 enum { ADDRESS_REASON_BYTES = 192 };
 
 struct listen_address {
     bool is_unix;
+    bool is_local;                                          /* a unix socket, or a loopback address */
     struct sockaddr_storage ip;                             /* when !is_unix */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* when is_unix; NUL-terminated */
+};
+
+/* How to listen there, and who is let in. */
+struct listen_options {
+    struct listen_address address;
+    bool management;     /* it serves administration, on connections of its own */
+    bool local;          /* Host and Origin may name loopback only, since there are no keys */
+    bool proxy_protocol; /* connections begin with a header of it, */
+    const struct address_ranges *trusted; /* and come from these, unless it is a unix socket */
+    unsigned anonymous;                   /* enum config_scope, without a key where there are keys */
+    uint32_t mode;                        /* of the unix socket; 0: as the umask has it */
+    char group[32];                       /* likewise; empty: the process's */
 };
 
 /* listen_address_parse(text, address, reason): 0, or ATTND_INVALID with a sentence in `reason`. */

@@ -4,6 +4,7 @@
 #include "scheduler/engine.h"
 #include "server/http_connection.h"
 #include "server/json_arena.h"
+#include "server/keys.h"
 #include "server/routes.h"
 #include "server/version.h"
 
@@ -53,8 +54,9 @@ enum { SIGNALS = 5 };
 struct daemon {
     uv_loop_t loop;
     uv_signal_t signals[SIGNALS];
-    struct http_listener *listener;
-    struct http_connections *connections;
+    struct http_listener *listeners[CONFIG_LISTENERS_MAX], *management;
+    struct http_connections *connections, *managers;
+    struct address_ranges trusted;
     struct daemon_state state;
     uv_timer_t drain_deadline;
     bool cut;             /* it passed, with something under way */
@@ -74,7 +76,8 @@ struct daemon {
 enum {
     FAILURE_DRAIN_S = 5, /* for the answers that say so, when the backend has failed */
     WATCHES = 20,        /* looks at a call of the driver before it has taken too long */
-    OTHER_FILES = 128,   /* beside connections: refusals, the loop's, a GPU's, libraries' */
+    MANAGERS = 32,       /* connections to the management listener */
+    OTHER_FILES = 192,   /* beside connections: refusals, the loop's, a GPU's, libraries' */
     END_TIMEOUTS = 4     /* for the end: two steps in flight, one more, closing the device */
 };
 
@@ -189,6 +192,7 @@ static void on_drain_deadline(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
     uint32_t cut = http_connections_cut(d->connections);
+    cut += d->managers ? http_connections_cut(d->managers) : 0;
     log_line(LOG_WARNING, "the drain's deadline passed: %u connections were cut", cut);
     d->cut = cut > 0;
 }
@@ -200,9 +204,15 @@ static void drain(uint32_t deadline_s, void *cookie)
     d->state.draining = true;
     if (!d->connections)
         return;
-    http_listener_close(d->listener);
-    d->listener = NULL;
+    for (unsigned i = 0; i < CONFIG_LISTENERS_MAX; i++) {
+        http_listener_close(d->listeners[i]);
+        d->listeners[i] = NULL;
+    }
+    http_listener_close(d->management);
+    d->management = NULL;
     http_connections_drain(d->connections);
+    if (d->managers)
+        http_connections_drain(d->managers);
     if (!deadline_s)
         return;
     log_line(LOG_INFO, "asked to drain within %u s", deadline_s);
@@ -210,9 +220,32 @@ static void drain(uint32_t deadline_s, void *cookie)
     uv_unref((uv_handle_t *)&d->drain_deadline);
 }
 
+/* Read the keys file again, and end what belongs to keys that are no more. */
+static void reload_keys(struct daemon *d)
+{
+    char reason[KEYS_REASON_BYTES];
+    struct api_key *key;
+    unsigned ended = 0;
+    if (keys_reload(d->state.keys, reason) != 0) {
+        log_line(LOG_ERROR, "SIGHUP: the keys stay as they are: %s", reason);
+        return;
+    }
+    for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
+        if (!key->gone || key->ended)
+            continue;
+        routes_end_key(&d->state, key);
+        ended++;
+    }
+    log_line(LOG_INFO, "SIGHUP: %u keys; %u are no more", keys_count(d->state.keys), ended);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
+    if (number == SIGHUP && d->state.keys) {
+        reload_keys(d);
+        return;
+    }
     if (number != SIGTERM && number != SIGINT) {
         log_line(LOG_INFO, "signal %d: there is nothing to reload", number);
         return;
@@ -350,6 +383,7 @@ static void create_engine(void *cookie)
     const struct engine_options options = {.config = d->state.config,
                                            .partials_max =
                                                partials > PARTIALS_LEAST ? partials : PARTIALS_LEAST,
+                                           .spare_requests = ROUTES_SPARE_REQUESTS,
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};
@@ -409,37 +443,128 @@ static void raise_file_limit(uint32_t connections)
                  connections, (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
 }
 
+/* One way in. */
+static enum exit_code open_listener(struct daemon *d, const struct listen_options *options, const char *text,
+                                    const char *key, struct http_connections *connections,
+                                    struct http_listener **listener)
+{
+    int rc = http_listen(&d->loop, options, http_connections_accept, connections, listener);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: cannot listen on %s: %s (set %s=...)\n", text, uv_strerror(rc), key);
+    return EXIT_UNAVAILABLE;
+}
+
+/* The options of a listener; false with a sentence on stderr when they make no sense. */
+static bool make_options(const struct daemon *d, const struct config_listener *from, const char *key,
+                         struct listen_options *o)
+{
+    const struct config *config = d->state.config;
+    char reason[ADDRESS_REASON_BYTES];
+    *o = (struct listen_options){.proxy_protocol = from->proxy_protocol,
+                                 .trusted = &d->trusted,
+                                 .anonymous = from->anonymous,
+                                 .mode = from->mode};
+    memcpy(o->group, from->group, sizeof o->group);
+    const char *wrong = reason;
+    if (listen_address_parse(from->address, &o->address, reason) == 0)
+        wrong = !o->address.is_local && !config->keys_file[0]
+                    ? "without keys.file only loopback addresses and unix sockets are listened on"
+                : !o->address.is_unix && (o->mode || o->group[0]) ? "mode and group are for unix sockets"
+                : from->anonymous && !config->keys_file[0]
+                    ? "anonymous is for daemons with a keys.file: without one nobody needs a key"
+                : from->proxy_protocol && !o->address.is_unix && d->trusted.count == 0
+                    ? "proxy_protocol wants trusted_proxies: whose headers are believed"
+                    : NULL;
+    o->local = !config->keys_file[0] && !o->address.is_unix;
+    if (wrong)
+        fprintf(stderr, "attnd: %s: %s: %s\n", key, from->address, wrong);
+    return !wrong;
+}
+
+/* What is said about clients, listeners and keys; EXIT_CONFIGURATION when it makes no sense. */
+static enum exit_code read_access(struct daemon *d, struct listen_options *options,
+                                  struct listen_options *management)
+{
+    const struct config *config = d->state.config;
+    char reason[KEYS_REASON_BYTES];
+    struct config_listener manager = {.mode = 0600};
+    if (address_ranges_parse(config->trusted_proxies, &d->trusted, reason) != 0) {
+        fprintf(stderr, "attnd: trusted_proxies: %s\n", reason);
+        return EXIT_CONFIGURATION;
+    }
+    if (config->keys_file[0] && keys_load(config->keys_file, &d->state.keys, reason) != 0) {
+        fprintf(stderr, "attnd: keys.file: %s\n", reason);
+        return EXIT_CONFIGURATION;
+    }
+    for (unsigned i = 0; i < config->listener_count; i++) {
+        if (!make_options(d, &config->listeners[i], "listen", &options[i]))
+            return EXIT_CONFIGURATION;
+    }
+    if (!config->management[0])
+        return EXIT_OK;
+    memcpy(manager.address, config->management, sizeof manager.address);
+    if (strncmp(manager.address, "unix:", 5) != 0)
+        manager.mode = 0;
+    if (!make_options(d, &manager, "management.listen", management))
+        return EXIT_CONFIGURATION;
+    management->management = true;
+    return EXIT_OK;
+}
+
 /* Take memory for connections and listen. */
-static enum exit_code open_server(struct daemon *d, const struct listen_address *address)
+static enum exit_code open_server(struct daemon *d, const struct listen_options *options,
+                                  const struct listen_options *management)
 {
     const struct config *config = d->state.config;
     const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
                                          routes_proceed, routes_abandon, &d->state};
-    int rc = http_connections_create(&d->loop, &config->limits, &service, &d->connections);
-    if (rc != 0) {
+    struct config_limits limits = config->limits, few = config->limits;
+    few.connections = MANAGERS;
+    few.unknown_connections = 0;
+    if (!d->state.keys)
+        limits.unknown_connections = 0; /* nobody can be known */
+    if (http_connections_create(&d->loop, &limits, &service, &d->connections) != 0 ||
+        (management->management && http_connections_create(&d->loop, &few, &service, &d->managers) != 0)) {
         fprintf(stderr, "attnd: no memory for limits.connections\n");
         return EXIT_UNAVAILABLE;
     }
     d->state.connections = d->connections;
-    rc = http_listen(&d->loop, address, http_connections_accept, d->connections, &d->listener);
-    if (rc == 0)
-        return EXIT_OK;
-    fprintf(stderr, "attnd: cannot listen on %s: %s (set listen=...)\n", config->listen, uv_strerror(rc));
-    return EXIT_UNAVAILABLE;
+    enum exit_code code = EXIT_OK;
+    for (unsigned i = 0; code == EXIT_OK && i < config->listener_count; i++)
+        code = open_listener(d, &options[i], config->listeners[i].address, "listen", d->connections,
+                             &d->listeners[i]);
+    if (code == EXIT_OK && management->management)
+        code = open_listener(d, management, config->management, "management.listen", d->managers,
+                             &d->management);
+    if (code != EXIT_OK)
+        drain(0, d); /* what has been opened */
+    return code;
+}
+
+static void log_listeners(const struct daemon *d)
+{
+    for (unsigned i = 0; i < d->state.config->listener_count; i++)
+        log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
+                 http_listener_url(d->listeners[i]));
+    if (d->management)
+        log_line(LOG_INFO, "management on %s", http_listener_url(d->management));
+    if (d->state.keys)
+        log_line(LOG_INFO, "%u keys", keys_count(d->state.keys));
 }
 
 static enum exit_code serve(const struct config *config)
 {
-    struct listen_address address;
-    char reason[ADDRESS_REASON_BYTES];
+    struct listen_options options[CONFIG_LISTENERS_MAX], management = {0};
     struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime(), .drain = drain},
                        .progress_ns = uv_hrtime()};
     d.state.cookie = &d;
     if (getrandom(&d.state.instance, sizeof d.state.instance, GRND_NONBLOCK) < 0)
         d.state.instance = uv_hrtime();
-    if (listen_address_parse(config->listen, &address, reason) != 0) {
-        fprintf(stderr, "attnd: listen: %s\n", reason);
-        return EXIT_CONFIGURATION;
+    enum exit_code code = read_access(&d, options, &management);
+    if (code != EXIT_OK) {
+        keys_destroy(d.state.keys);
+        return code;
     }
     raise_file_limit(config->limits.connections);
     uv_loop_init(&d.loop);
@@ -451,16 +576,15 @@ static enum exit_code serve(const struct config *config)
     d.drain_deadline.data = &d;
     uv_timer_init(&d.loop, &d.watch);
     d.watch.data = &d;
-    enum exit_code code = start_engine(&d);
+    code = start_engine(&d);
     if (code == EXIT_OK && (routes_create(&d.state) != 0 || json_arena_install() != 0)) {
         fprintf(stderr, "attnd: no memory for limits.calls answers\n");
         code = EXIT_UNAVAILABLE;
     }
     if (code == EXIT_OK)
-        code = open_server(&d, &address);
+        code = open_server(&d, options, &management);
     if (code == EXIT_OK) {
-        log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
-                 http_listener_url(d.listener));
+        log_listeners(&d);
         watch_driver(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped");
@@ -468,7 +592,9 @@ static enum exit_code serve(const struct config *config)
     }
     end_engine(&d);
     http_connections_destroy(d.connections);
+    http_connections_destroy(d.managers);
     routes_destroy(&d.state);
+    keys_destroy(d.state.keys);
     close_loop(&d);
     json_arena_remove();
     return code;

@@ -5,11 +5,13 @@
 #include <netinet/in.h>
 #include <string.h>
 
-uint64_t peer_of_socket(int fd)
+bool peer_of_socket(int fd, uint64_t *uid)
 {
-    struct ucred peer;
+    struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.uid : 0;
+    bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.pid != 0;
+    *uid = known ? peer.uid : 0;
+    return known;
 }
 
 uint64_t peer_of_address(const struct sockaddr *address)

@@ -8,9 +8,11 @@
 
 #include "scheduler/staging.h"
 #include "scheduler/workload.h"
+#include "server/access.h"
 #include "server/answer.h"
 #include "server/api.h"
 #include "server/http_connection.h"
+#include "server/keys.h"
 #include "server/media_type.h"
 #include "server/tensors.h"
 #include "server/workload_parse.h"
@@ -115,11 +117,96 @@ static bool is_acceptable(struct http_exchange *x)
     return false;
 }
 
+/* ---- what requests have in use --------------------------------------------------------------------- */
+
+/* A request for an exchange; NULL: the answer is a problem. */
+static struct request *acquire_request(struct http_exchange *x, struct daemon_state *daemon)
+{
+    struct api_key *key = x->key;
+    bool counts = !x->listener->management;
+    if (counts && key && key->quotas.calls && key->calls >= key->quotas.calls) {
+        (void)access_refuse_quota(x, "calls", key->quotas.calls);
+        return NULL;
+    }
+    bool full = counts && daemon->calls == daemon->config->limits.calls;
+    struct request *request = full ? NULL : engine_acquire(daemon->engine);
+    if (!request) {
+        http_problem(x, ATTND_BUSY, "limits.calls are under way");
+        return NULL;
+    }
+    *answer_of(request) = (struct answer){.x = x, .key = key, .counts = counts};
+    daemon->calls += counts;
+    if (key)
+        key->calls++;
+    return request;
+}
+
+/* Let go of what is counted for a request. */
+static void uncount(struct daemon_state *daemon, struct answer *answer)
+{
+    daemon->calls -= answer->counts;
+    daemon->streams -= answer->streams;
+    if (answer->key) {
+        answer->key->calls--;
+        answer->key->streams -= answer->streams;
+        answer->key->staging_bytes -= answer->staging_bytes;
+    }
+    *answer = (struct answer){0};
+}
+
 static void release_request(struct daemon_state *daemon, struct request *request)
 {
-    daemon->streams -= answer_of(request)->streams;
+    uncount(daemon, answer_of(request));
     engine_release(daemon->engine, request);
 }
+
+/* Count staging memory for a key; false: its quota has no room, and the answer is a problem. */
+static bool count_staging(struct http_exchange *x, uint64_t bytes, uint64_t *counted)
+{
+    struct api_key *key = x->key;
+    if (!key)
+        return true;
+    if (key->quotas.staging_bytes && key->staging_bytes + bytes > key->quotas.staging_bytes) {
+        (void)access_refuse_quota(x, "staging_bytes", key->quotas.staging_bytes);
+        return false;
+    }
+    key->staging_bytes += bytes;
+    *counted = bytes;
+    return true;
+}
+
+/* The body has been taken, or nobody will: it is not an upload any more. */
+static void end_body(struct http_exchange *x, struct daemon_state *daemon)
+{
+    daemon->uploads -= x->upload != NULL;
+    if (x->key) {
+        x->key->uploads -= x->upload != NULL;
+        x->key->staging_bytes -= x->staging_bytes;
+    }
+    x->staging_bytes = 0;
+    workload_parse_drop(x); /* a trace that nobody took, since the request was refused; */
+    staging_give(engine_staging(daemon->engine), x->staging); /* likewise */
+    x->staging = NULL;
+}
+
+/* Who asks, for the engine. */
+static void identify(struct request *request, const struct http_exchange *x)
+{
+    const struct api_key *key = x->key;
+    request->sees_all = access_sees_all(x);
+    request->owner = x->peer;
+    request->connection = x->connection;
+    request->weight = 1;
+    if (!key)
+        return;
+    request->key = key->id;
+    request->owner = x->known ? key->id : x->peer;
+    request->weight = key->weight;
+    request->quotas =
+        (struct request_quotas){key->quotas.sequences, key->quotas.blocks, key->quotas.workloads};
+}
+
+/* ---- from an exchange to the engine ---------------------------------------------------------------- */
 
 static void refuse_given_up(struct http_exchange *x, const struct daemon_state *daemon)
 {
@@ -150,10 +237,31 @@ static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, 
     if (rc == 0 && request_make_outputs(request, &daemon->config->geometry) != 0)
         rc = tensors_no_room(x);
     if (rc == 0 && x->staging) {
-        request_adopt_tensor(request, x->staging);
+        request_adopt_tensor(request, x->staging, x->head.body_length);
         x->staging = NULL;
     }
-    return rc == 0;
+    if (x->key) { /* what was counted for the body is the request's now */
+        x->key->staging_bytes -= x->staging_bytes;
+        x->staging_bytes = 0;
+    }
+    return rc == 0 && count_staging(x, request->tensor_bytes, &answer_of(request)->staging_bytes);
+}
+
+/* Whether another answer that goes on may be given; else the answer is a problem. */
+static bool may_stream(struct http_exchange *x, struct daemon_state *daemon)
+{
+    struct api_key *key = x->key;
+    bool half = daemon->streams >= (daemon->config->limits.calls + 1) / 2;
+    if (half)
+        http_problem(x, ATTND_BUSY, "half of limits.calls are streams of workloads");
+    else if (key && key->quotas.streams && key->streams >= key->quotas.streams)
+        half = access_refuse_quota(x, "streams", key->quotas.streams) != 0;
+    if (half)
+        return false;
+    daemon->streams++;
+    if (key)
+        key->streams++;
+    return true;
 }
 
 /* Read the exchange into a request and hand it to the engine. */
@@ -164,39 +272,40 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon)
         refuse_given_up(x, daemon);
         return;
     }
-    struct request *request = engine_acquire(daemon->engine);
-    if (!request) {
-        http_problem(x, ATTND_BUSY, "limits.calls are under way");
+    struct request *request = acquire_request(x, daemon);
+    if (!request)
         return;
-    }
     struct answer *answer = answer_of(request);
     request->kind = route->kind;
     request->id = x->id;
-    request->owner = x->peer;
-    request->connection = x->connection;
-    *answer = (struct answer){.x = x, .http_status = route->http_status, .render = route->render};
+    answer->http_status = route->http_status;
+    answer->render = route->render;
+    identify(request, x);
     request->deadline_s = x->head.timeout_ms * 1e-3;
-    if (!read_exchange(x, daemon, request)) {
-        engine_release(daemon->engine, request);
-        return;
-    }
-    if (answer->streams && daemon->streams >= (daemon->config->limits.calls + 1) / 2) {
-        workload_destroy(request->workload.workload); /* only requests on workloads stream */
+    bool good = read_exchange(x, daemon, request), streams = answer->streams;
+    if (!good || (streams && !may_stream(x, daemon))) {
         answer->streams = false;
+        if (good && request->kind == REQUEST_WORKLOAD_START)
+            workload_destroy(request->workload.workload);
         release_request(daemon, request);
-        http_problem(x, ATTND_BUSY, "half of limits.calls are streams of workloads");
         return;
     }
-    daemon->streams += answer->streams;
     x->pending = request;
     x->deferred = true;
     engine_submit(daemon->engine, request);
 }
 
+static void refuse_gone(struct http_exchange *x)
+{
+    http_problem(x, ATTND_NO_KEY, "the key \"%s\" is no more", x->key->name);
+}
+
 static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
 {
     const struct route *route = x->route;
-    if (!route)
+    if (x->key && x->key->gone) /* since the head was read */
+        refuse_gone(x);
+    else if (!route)
         refuse_path(x);
     else if (!is_acceptable(x))
         return;
@@ -209,16 +318,15 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
 void routes_handle(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
-    daemon->uploads -= x->upload != NULL;
     dispatch(x, daemon);
-    workload_parse_drop(x); /* a trace that nobody took, since the request was refused; */
-    staging_give(engine_staging(daemon->engine), x->staging); /* likewise */
-    x->staging = NULL;
+    end_body(x, daemon);
 }
 
 /* Memory for a body with tensors. */
 static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 {
+    if (!count_staging(x, x->head.body_length, &x->staging_bytes))
+        return false;
     x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->head.body_length);
     if (!x->staging) {
         tensors_no_room(x);
@@ -233,6 +341,8 @@ bool routes_begun(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
     find_route(x);
+    if (!access_admit(x, daemon))
+        return false;
     enum route_body body = x->route ? x->route->body : BODY_SMALL;
     if (!x->route && x->head.expects) { /* nobody wants the body */
         refuse_path(x);
@@ -247,12 +357,17 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     }
     if (body != BODY_TRACE)
         return true;
+    struct api_key *key = x->key;
     if (daemon->uploads == UPLOADS_MAX) {
         http_problem(x, ATTND_BUSY, "as many workloads as may be are being posted");
         return false;
     }
+    if (key && key->quotas.uploads && key->uploads >= key->quotas.uploads)
+        return access_refuse_quota(x, "uploads", key->quotas.uploads) == 0;
     bool ok = workload_parse_begin(x, daemon->config);
     daemon->uploads += x->upload != NULL;
+    if (key)
+        key->uploads += x->upload != NULL;
     return ok;
 }
 
@@ -278,7 +393,7 @@ static void undo(struct daemon_state *daemon, struct request *request, const str
         ids[i] = made->views[i].id;
     release_request(daemon, request); /* and with it its lists */
     request = engine_acquire(daemon->engine);
-    *answer_of(request) = (struct answer){0};
+    request->sees_all = true;
     request->kind = count == 1 ? REQUEST_DELETE : REQUEST_BATCH;
     request->id = ids[0];
     request->of_leases = of_leases;
@@ -305,6 +420,7 @@ static void drop_request(struct daemon_state *daemon, struct request *request)
         return;
     }
     engine_reuse(request, REQUEST_WORKLOAD_CANCEL, request->workload.report->id);
+    request->sees_all = true;
     engine_submit(daemon->engine, request);
 }
 
@@ -312,9 +428,7 @@ void routes_abandon(struct http_exchange *x, void *cookie)
 {
     struct request *request = x->pending;
     struct daemon_state *daemon = cookie;
-    daemon->uploads -= x->upload != NULL;
-    workload_parse_drop(x);
-    staging_give(engine_staging(daemon->engine), x->staging);
+    end_body(x, daemon);
     if (!request)
         return;
     answer_of(request)->x = NULL;
@@ -347,9 +461,20 @@ void routes_proceed(struct http_exchange *x, void *cookie)
         release_request(daemon, request);
         return;
     }
+    if (x->key && x->key->gone) {
+        x->pending = NULL;
+        x->more = false;
+        answer_of(request)->x = NULL;
+        drop_request(daemon, request);
+        x->deferred = true;
+        refuse_gone(x);
+        http_answer(x);
+        return;
+    }
     bool cancel = daemon->draining && answer_of(request)->cancels;
     engine_reuse(request, cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, request->workload.report->id);
     request->workload.waits = !daemon->draining;
+    identify(request, x);
     x->deferred = true;
     engine_submit(daemon->engine, request);
 }
@@ -407,8 +532,8 @@ void routes_deliver(struct daemon_state *daemon)
 void routes_give_up(struct daemon_state *daemon, const char *why)
 {
     daemon->given_up = why;
-    for (uint32_t i = 0; i < daemon->config->limits.calls; i++) {
-        struct request *request = engine_request(daemon->engine, i);
+    struct request *request;
+    for (uint32_t i = 0; (request = engine_request(daemon->engine, i)); i++) {
         struct http_exchange *x = answer_of(request)->x;
         if (!x || x->pending != request || !x->deferred)
             continue;
@@ -417,16 +542,34 @@ void routes_give_up(struct daemon_state *daemon, const char *why)
     }
 }
 
+void routes_end_key(struct daemon_state *daemon, struct api_key *key)
+{
+    struct request *request;
+    for (uint32_t i = 0; (request = engine_request(daemon->engine, i)); i++) {
+        struct answer *answer = answer_of(request);
+        struct http_exchange *x = answer->x;
+        if (answer->key != key || !x || x->pending != request || !x->deferred)
+            continue;
+        answer->x = NULL;
+        atomic_store(&request->cancelled, true);
+        x->pending = NULL;
+        x->more = false;
+        refuse_gone(x);
+        http_answer(x);
+    }
+    key->ended = true;
+}
+
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
 int routes_create(struct daemon_state *daemon)
 {
-    uint32_t requests = daemon->config->limits.calls;
-    daemon->answers = calloc(requests, sizeof *daemon->answers);
+    struct request *request;
+    daemon->answers = calloc(daemon->config->limits.calls + ROUTES_SPARE_REQUESTS, sizeof *daemon->answers);
     if (!daemon->answers)
         return ATTND_NO_MEMORY;
-    for (uint32_t i = 0; i < requests; i++)
-        engine_request(daemon->engine, i)->cookie = &daemon->answers[i];
+    for (uint32_t i = 0; (request = engine_request(daemon->engine, i)); i++)
+        request->cookie = &daemon->answers[i];
     return 0;
 }
 

@@ -16,15 +16,20 @@ struct daemon_state {
     uint64_t instance;   /* a random number: epochs of another start are others */
     bool draining;
     const char *given_up;    /* why the engine answers no more requests; NULL: it does */
+    struct keys *keys;       /* NULL: none is needed */
+    uint32_t calls;          /* requests that came from clients, of limits.calls */
     uint32_t streams;        /* requests that streamed answers keep */
     uint32_t uploads;        /* traces being read */
     uint64_t tensors_copied; /* of bodies, since they were not where they can be used */
-    struct answer *answers;  /* [limits.calls], of the engine's requests, made by routes_create() */
+    struct answer *answers;  /* of the engine's requests, made by routes_create() */
 
     /* begin to drain, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);
     void *cookie;
 };
+
+/* Requests of the engine beside limits.calls: for the management listener, and for what no client asks. */
+enum { ROUTES_SPARE_REQUESTS = 8 };
 
 /* routes_create, _destroy: what is kept of requests. Returns 0 or ATTND_NO_MEMORY. */
 MUST_USE int routes_create(struct daemon_state *daemon);
@@ -38,6 +43,10 @@ void routes_handle(struct http_exchange *x, void *cookie);
 void routes_finish(struct http_exchange *x, void *cookie);
 void routes_proceed(struct http_exchange *x, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
+
+/* routes_end_key: a key is no more: what it has under way is answered with 401, and what belongs to it is
+ * removed. */
+void routes_end_key(struct daemon_state *daemon, struct api_key *key);
 
 /* routes_give_up: the engine does not answer any more. Requests under way, and later ones, fail. */
 void routes_give_up(struct daemon_state *daemon, const char *why);

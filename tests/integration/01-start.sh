@@ -73,13 +73,13 @@ files() { awk '/open files/ { print $4 }' "/proc/$DAEMON/limits"; }
 soft=$(ulimit -Sn)
 ulimit -Sn 100
 start_daemon --set limits.connections=200
-expect 'the limit of open files is raised' 328 "$(files)"
+expect 'the limit of open files is raised' 392 "$(files)"
 stop_daemon
 ulimit -Sn "$soft"
 (
     ulimit -n 100
     start_daemon --set limits.connections=200
-    grep -c 'want 328 open files, and 100 are allowed' "$WORK/log" >"$WORK/said"
+    grep -c 'want 392 open files, and 100 are allowed' "$WORK/log" >"$WORK/said"
     stop_daemon
 )
 expect 'or its shortage is said' 1 "$(cat "$WORK/said")"

@@ -14,6 +14,9 @@
     XX(http_request)                                                                                         \
     XX(arguments)                                                                                            \
     XX(listen_address)                                                                                       \
+    XX(address_range)                                                                                        \
+    XX(proxy_protocol)                                                                                       \
+    XX(keys)                                                                                                 \
     XX(block_table)                                                                                          \
     XX(numeric)                                                                                              \
     XX(values)                                                                                               \

@@ -180,7 +180,7 @@ START_TEST(every_preset_loads)
             ck_assert_ptr_null(load(&defaults, NULL, NULL, NULL));
             ck_assert_int_eq(memcmp(&c.geometry, &defaults.geometry, sizeof c.geometry), 0);
             ck_assert_uint_eq(c.pool_blocks, defaults.pool_blocks);
-            ck_assert_str_eq(c.listen, defaults.listen);
+            ck_assert_str_eq(c.listeners[0].address, defaults.listeners[0].address);
             config_deinit(&defaults);
         }
         config_deinit(&c);

@@ -6,21 +6,36 @@
 
 static const struct {
     const char *text;
-    bool ok;
+    bool ok, local;
 } addresses[] = {
-    {"127.0.0.1:8400", true}, {"localhost:0", true},     {"[::1]:80", true},    {"127.9.9.9:65535", true},
-    {"unix:/tmp/a", true},    {"unix:", false},          {"0.0.0.0:80", false}, {"[::]:80", false},
-    {"192.0.2.1:80", false},  {"127.0.0.1", false},      {"127.0.0.1:", false}, {"127.0.0.1:65536", false},
-    {"127.0.0.1:+1", false},  {"example.org:80", false}, {":80", false},        {"", false},
+    {"127.0.0.1:8400", true, true},
+    {"localhost:0", true, true},
+    {"[::1]:80", true, true},
+    {"127.9.9.9:65535", true, true},
+    {"unix:/tmp/a", true, true},
+    {"unix:", false, false},
+    {"0.0.0.0:80", true, false},
+    {"[::]:80", true, false},
+    {"192.0.2.1:80", true, false},
+    {"[::ffff:127.0.0.1]:1", true, false},
+    {"127.0.0.1", false, false},
+    {"127.0.0.1:", false, false},
+    {"127.0.0.1:65536", false, false},
+    {"127.0.0.1:+1", false, false},
+    {"example.org:80", false, false},
+    {":80", false, false},
+    {"", false, false},
 };
 
-START_TEST(only_loopback_is_served)
+START_TEST(tells_what_is_local)
 {
     struct listen_address address;
     char reason[ADDRESS_REASON_BYTES] = "";
     int rc = listen_address_parse(addresses[_i].text, &address, reason);
     ck_assert_msg((rc == 0) == addresses[_i].ok, "%s: %d %s", addresses[_i].text, rc, reason);
     ck_assert_int_eq(rc != 0, reason[0] != '\0');
+    if (rc == 0)
+        ck_assert_msg(address.is_local == addresses[_i].local, "%s", addresses[_i].text);
 }
 END_TEST
 
@@ -55,7 +70,7 @@ END_TEST
 TCase *listen_address_case(void)
 {
     TCase *tc = tcase_create("listen_address");
-    tcase_add_loop_test(tc, only_loopback_is_served, 0, sizeof addresses / sizeof addresses[0]);
+    tcase_add_loop_test(tc, tells_what_is_local, 0, sizeof addresses / sizeof addresses[0]);
     tcase_add_loop_test(tc, loopback_hosts, 0, sizeof hosts / sizeof hosts[0]);
     return tc;
 }

@@ -1,0 +1,62 @@
+/* keys.h - the keys that clients show, from a file, and what each may do and has in use.
+ *
+ *   {"keys": [{"name": "search", "sha256": "64 hex digits", "scopes": ["infer"], "weight": 1,
+ *              "quotas": {"sequences": 100, "blocks": 10000, "calls": 16, "streams": 2, "workloads": 2, "uploads": 1,
+ *                         "staging_bytes": 268435456, "requests_per_s": 200}}]}
+ *
+ * The file has digests, not keys: `attnctl key new` makes a key of 256 random bits, and the entry for it. A quota
+ * that is absent is none. Reading it again keeps the struct of a key that is still there, and marks one that is
+ * gone. Loop thread. */
+#ifndef SERVER_KEYS_H
+#define SERVER_KEYS_H
+
+#include "config/config.h"
+
+#include <stdint.h>
+
+enum { KEYS_MAX = 1024, KEY_NAME_BYTES = 64, KEY_DIGEST_BYTES = 32, KEYS_REASON_BYTES = 256 };
+
+/* 0: no limit. */
+struct key_quotas {
+    uint32_t sequences, blocks, workloads; /* the engine counts these */
+    uint32_t calls, streams, uploads, requests_per_s;
+    uint64_t staging_bytes;
+};
+
+struct api_key {
+    uint64_t id; /* of what belongs to it: from its digest, so it is the same after a restart */
+    char name[KEY_NAME_BYTES];
+    uint8_t digest[KEY_DIGEST_BYTES];
+    unsigned scopes; /* enum config_scope; those that one includes, too */
+    uint32_t weight; /* of its part of the time when there is not enough */
+    struct key_quotas quotas;
+    bool gone;  /* from the file */
+    bool ended; /* then: what it had under way has been told; the reader's */
+
+    uint32_t calls, streams, uploads; /* under way */
+    uint64_t staging_bytes;           /* that these hold */
+    double allowance, refilled_s;     /* requests that it may make at once, and when that was counted */
+};
+
+struct keys;
+
+/* keys_load(path, keys, reason): 0, or ATTND_INVALID with a sentence that begins with the place. */
+MUST_USE int keys_load(const char *path, struct keys **keys, char reason[KEYS_REASON_BYTES]);
+void keys_destroy(struct keys *keys);
+
+/* keys_reload(keys, reason): read the file again. After an error nothing has changed. */
+MUST_USE int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES]);
+
+/* keys_count: of the file. */
+unsigned keys_count(const struct keys *keys);
+
+/* keys_find(keys, text, n): the key that a client shows; NULL: there is none. Takes as long whichever it is. */
+struct api_key *keys_find(struct keys *keys, const char *text, size_t n);
+
+/* keys_next(keys, at): all of them, those that are gone too: *at begins with 0; NULL: that was the last. */
+struct api_key *keys_next(struct keys *keys, unsigned *at);
+
+/* The one that stands for clients without a key. It has no quotas. */
+struct api_key *keys_anonymous(struct keys *keys);
+
+#endif
