@@ -321,7 +321,7 @@ void block_tables_destroy(struct block_tables *t)
     free(t);
 }
 
-uint32_t block_tables_open_root(struct block_tables *t, uint32_t owner, const void *salt, size_t salt_bytes)
+uint32_t block_tables_open_root(struct block_tables *t, uint64_t owner, const void *salt, size_t salt_bytes)
 {
     return prefix_index_open_root(t->index, owner, salt, salt_bytes);
 }

@@ -77,7 +77,7 @@ void block_tables_destroy(struct block_tables *tables);
 
 /* block_tables_open_root: see prefix_index_open_root(). The caller's reference ends with
  * block_tables_close_root(). */
-uint32_t block_tables_open_root(struct block_tables *tables, uint32_t owner, const void *salt,
+uint32_t block_tables_open_root(struct block_tables *tables, uint64_t owner, const void *salt,
                                 size_t salt_bytes);
 void block_tables_close_root(struct block_tables *tables, uint32_t root);
 

@@ -36,7 +36,8 @@ enum {
 
 struct root {
     uint64_t hash; /* of owner and salt */
-    uint32_t owner, refs;
+    uint64_t owner;
+    uint32_t refs;
     uint8_t salt_bytes;
     char salt[PREFIX_SALT_BYTES_MAX];
 };
@@ -121,7 +122,7 @@ static uint32_t find(const struct prefix_index *index, XXH128_hash_t chain, uint
 
 /* ---- roots --------------------------------------------------------------------------------------- */
 
-uint32_t prefix_index_open_root(struct prefix_index *index, uint32_t owner, const void *salt,
+uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, const void *salt,
                                 size_t salt_bytes)
 {
     uint32_t vacant = NO_ROOT;

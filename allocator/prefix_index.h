@@ -32,7 +32,7 @@ void prefix_index_destroy(struct prefix_index *index);
 /* prefix_index_open_root(index, owner, salt, salt_bytes): the root of this owner and salt, with a
  * reference of the caller; NO_ROOT when all are taken (the sequence then shares with nobody) or the
  * salt is too long. */
-uint32_t prefix_index_open_root(struct prefix_index *index, uint32_t owner, const void *salt,
+uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, const void *salt,
                                 size_t salt_bytes);
 
 /* References to a root; NO_ROOT is fine for both. Published blocks hold one by themselves. */

@@ -49,6 +49,7 @@ struct check {
     uint32_t draft_count, mask;
     int64_t room; /* blocks that can be promised */
     uint32_t rows, pages;
+    int64_t sequences, blocks;       /* that the key has more after the ops so far, and that count for it */
     uint32_t views, ids;             /* in the answer */
     size_t bytes;                    /* left for it */
     bool releases;                   /* an op has given blocks back */
@@ -162,6 +163,22 @@ static void give_back(struct check *c, struct draft *d, uint32_t first)
     c->releases = true;
 }
 
+/* Blocks of a sequence that count for its key. */
+static uint32_t charge_of(const struct check *c, const struct draft *d)
+{
+    return d->row == NO_ROW ? larger(d->blocks, geometry_blocks(&c->state->config->geometry, d->max_tokens))
+                            : sequences_at(c->state->sequences, d->row)->charged;
+}
+
+/* Make `count` sequences for the key; false: its quotas do not allow it, and the op has failed. */
+static bool charge(struct check *c, const struct draft *d, uint32_t count)
+{
+    c->sequences += count;
+    c->blocks += (int64_t)charge_of(c, d) * count;
+    return sequence_ops_is_within(c->state, &c->op, c->sequences > 0 ? (uint32_t)c->sequences : 0,
+                                  c->blocks > 0 ? (uint64_t)c->blocks : 0);
+}
+
 /* ---- the ops ------------------------------------------------------------------------------------- */
 
 /* How much of its prompt a create will find in the cache: blocks. Those that nobody holds are taken from what
@@ -212,6 +229,8 @@ static void check_create(struct check *c, struct request_op *op)
                                 .max_tokens = max_tokens,
                                 .kept = need,
                                 .prompt = tokens->count};
+    if (!charge(c, &draft, 1))
+        return;
     c->rows--;
     c->pages -= pages;
     if (op->id)
@@ -257,7 +276,8 @@ static void check_fork(struct check *c, struct request_op *op)
     if (first && block_tables_view(c->tables, parent->row).swapped)
         c->parents[c->parent_count++] = (struct reserve_request){parent->row, 0, 0};
     parent->forked = true;
-    if (!draft_children(c, fork, &child))
+    bool owned = parent->row == NO_ROW || sequences_at(c->state->sequences, parent->row)->key == c->op.key;
+    if (!draft_children(c, fork, &child) || (owned && !charge(c, &child, fork->count)))
         return;
     if (fork->count > c->rows)
         request_fail(&c->op, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
@@ -311,6 +331,8 @@ static void check_delete(struct check *c)
         return;
     bool leaves = d->row != NO_ROW && block_tables_in_flight(c->tables, d->row);
     d->live = false;
+    c->sequences--;
+    c->blocks -= charge_of(c, d);
     c->rows += !leaves;
     c->pages += prompts_pages(d->prompt);
     c->room += d->row == NO_ROW ? d->kept : sequences_at(c->state->sequences, d->row)->declared;
@@ -426,8 +448,11 @@ static int commit_op(struct engine_state *state, struct request *one, struct req
  * given to a sequence of an earlier op that leaves the choice to us. */
 static void commit(struct engine_state *state, struct request *request)
 {
-    struct request one = {
-        .arena = request->arena, .arena_bytes = request->arena_bytes, .arena_used = request->arena_used};
+    struct request one = {.arena = request->arena,
+                          .arena_bytes = request->arena_bytes,
+                          .arena_used = request->arena_used,
+                          .key = request->key,
+                          .sees_all = request->sees_all};
     for (uint32_t i = 0; i < request->batch.count; i++) {
         const struct request_op *op = &request->batch.ops[i];
         if (op->kind == REQUEST_CREATE && op->id)
@@ -446,6 +471,9 @@ static void commit(struct engine_state *state, struct request *request)
 int batch_run(struct engine_state *state, struct request *request)
 {
     struct check check = {.state = state, .tables = step_tables(state->steps)};
+    check.op.key = request->key;
+    check.op.sees_all = request->sees_all;
+    check.op.quotas = request->quotas;
     size_t used = request->arena_used;
     int rc = check_all(&check, request);
     if (rc == 0)

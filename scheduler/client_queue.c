@@ -25,6 +25,7 @@
  * which its budget has no time (budget.h) are done with the next one. */
 #include "scheduler/client_queue.h"
 
+#include "config/numbers.h"
 #include "scheduler/client_slices.h"
 #include "scheduler/client_tables.h"
 #include "scheduler/inspect.h"
@@ -481,6 +482,21 @@ static int reserve(struct client_queue *c, struct request *request)
     return 0;
 }
 
+/* Whether what a request appends is within the quota of blocks of its key; else it has failed. */
+static int check_quota(struct client_queue *c, struct request *request)
+{
+    uint64_t more = 0;
+    if (!request->rows.k || !request->quotas.blocks)
+        return 0;
+    for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
+        const struct reserve_request *write = &request->queued.writes[i];
+        const struct sequence *s = sequences_at(c->o.state->sequences, write->row);
+        uint32_t blocks = geometry_blocks(c->g, write->end);
+        more += s->key == request->key && blocks > s->charged ? blocks - s->charged : 0;
+    }
+    return sequence_ops_is_within(c->o.state, request, 0, more) ? 0 : request->status;
+}
+
 /* Give a request on sequences what it takes to be in the step: 0, WAIT, or the request failed. Whatever can
  * be refused without looking at K and V is refused before anything is moved. */
 static int admit_to_sequences(struct client_queue *c, struct request *request)
@@ -490,6 +506,8 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
         rc = check_kernel(c, request);
     if (rc == 0)
         rc = make_views(c, request);
+    if (rc == 0)
+        rc = check_quota(c, request);
     if (rc == 0)
         rc = make_room(
             c, request,
@@ -985,9 +1003,10 @@ double client_queue_wait_s(const struct client_queue *c)
     return fmax(shortest, 0);
 }
 
-static bool names(const struct request *request, uint64_t id)
+/* Whether a request is about a sequence, which belongs to that key. */
+static bool names(const struct request *request, uint64_t id, uint64_t key)
 {
-    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+    for (uint32_t i = 0; inspect_sees(request, key) && i < request->queued.on_count; i++) {
         if (request->queued.on[i].id == id)
             return true;
     }
@@ -1002,11 +1021,11 @@ static void fail_deleted(struct request *request, uint64_t id)
 }
 
 /* Likewise while a step is formed. */
-static void drop_kept(struct client_queue *c, uint64_t id)
+static void drop_kept(struct client_queue *c, uint64_t id, uint64_t key)
 {
     for (uint32_t i = 0; i < turns_count(c->turns); i++) {
         struct request *request = turns_kept(c->turns, i);
-        if (!request || request->queued.slices.begun || !names(request, id))
+        if (!request || request->queued.slices.begun || !names(request, id, key))
             continue;
         fail_deleted(request, id);
         if (request->queued.compared == COMPARING) /* a step in flight reads its tensors */
@@ -1016,13 +1035,13 @@ static void drop_kept(struct client_queue *c, uint64_t id)
     }
 }
 
-static void drop_from(struct client_queue *c, struct request_list *list, uint64_t id)
+static void drop_from(struct client_queue *c, struct request_list *list, uint64_t id, uint64_t key)
 {
     struct request_list old = *list;
     struct request *request;
     *list = (struct request_list){0};
     while ((request = request_list_take(&old))) {
-        bool goes = names(request, id);
+        bool goes = names(request, id, key);
         if (goes)
             fail_deleted(request, id);
         if (!goes || request->queued.compared == COMPARING) { /* a step in flight reads its tensors */
@@ -1034,13 +1053,13 @@ static void drop_from(struct client_queue *c, struct request_list *list, uint64_
     }
 }
 
-void client_queue_drop(struct client_queue *c, uint64_t id)
+void client_queue_drop(struct client_queue *c, uint64_t id, uint64_t key)
 {
     struct request *request;
-    drop_from(c, &c->queue, id);
-    drop_kept(c, id);
+    drop_from(c, &c->queue, id, key);
+    drop_kept(c, id, key);
     for (request = c->cut.first; request; request = request->next) {
-        if (!names(request, id) || request->status != 0)
+        if (!names(request, id, key) || request->status != 0)
             continue;
         fail_deleted(request, id);
         client_slices_stop(c->o.state, request);
@@ -1096,7 +1115,8 @@ static void name_ops(struct client_queue *c, struct request *request, bool delet
     for (uint32_t i = 0; i < request->batch.count; i++) {
         const struct request_op *op = &request->batch.ops[i];
         struct sequence *s = op->kind == REQUEST_CREATE ? NULL : sequence_of(c, op->id);
-        if (!s || s->lease || s->seen == c->request_number || (op->kind == REQUEST_DELETE) != deletes)
+        if (!s || s->lease || !inspect_sees(request, s->key) || s->seen == c->request_number ||
+            (op->kind == REQUEST_DELETE) != deletes)
             continue;
         s->seen = c->request_number;
         q->on[q->on_count++] = (struct request_sequence){.id = op->id};
@@ -1132,6 +1152,16 @@ static void name_sequences(struct request *request)
     }
 }
 
+/* What belongs to another key does not exist: a request that names it fails before it counts for anything. */
+static void refuse_foreign(struct client_queue *c, struct request *request)
+{
+    for (uint32_t i = 0; request->status == 0 && i < request->queued.on_count; i++) {
+        const struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        if (s && !inspect_sees(request, s->key))
+            (void)inspect_find(c->o.state, request, s->id);
+    }
+}
+
 void client_queue_add(struct client_queue *c, struct request *request)
 {
     uint32_t rows = rows_of(request), tokens = tokens_of(request),
@@ -1139,9 +1169,12 @@ void client_queue_add(struct client_queue *c, struct request *request)
     bool batch = request->kind == REQUEST_BATCH,
          whole = batch || request->kind == REQUEST_FORK || request->kind == REQUEST_TRUNCATE; /* sequences */
     request->queued.account = shares_hold(c->o.state->shares, request->owner & ~SHARES_WORKLOAD,
-                                          request->connection, request->weight ? request->weight : 1);
+                                          request->connection, larger(request->weight, 1));
     if (batch)
         name_batch(c, request);
+    else
+        name_sequences(request);
+    refuse_foreign(c, request);
     if (request->status != 0 || (whole && !is_held_up(c, request))) {
         request->queued.on_count = 0;
         if (request->status == 0)
@@ -1149,8 +1182,6 @@ void client_queue_add(struct client_queue *c, struct request *request)
         finish_taking(c, request);
         return;
     }
-    if (!batch)
-        name_sequences(request);
     uint32_t most = request->kind == REQUEST_PAGED ? c->rows_max : rows_max;
     if (rows > rows_max || tokens > most || (!batch && request->queued.on_count > rows_max)) {
         request_fail(request, ATTND_INVALID, "%u rows of %u sequences; %s is %u",

@@ -22,8 +22,9 @@ void client_queue_destroy(struct client_queue *queue);
  * blocks or for other requests; one that can never run is completed at once. */
 void client_queue_add(struct client_queue *queue, struct request *request);
 
-/* client_queue_drop(queue, id): fail the queued requests on a sequence that is about to be deleted. */
-void client_queue_drop(struct client_queue *queue, uint64_t id);
+/* client_queue_drop(queue, id, key): fail the queued requests on a sequence of that key that is about to be
+ * deleted. Those for which it does not exist stay. */
+void client_queue_drop(struct client_queue *queue, uint64_t id, uint64_t key);
 
 /* client_queue_bring_in: swap in those of `n` rows that are on the host, beside the step being formed: 0
  * when none is, REQUEST_WAITS, or the request has failed. */

@@ -6,6 +6,11 @@
 
 #include <string.h>
 
+bool inspect_sees(const struct request *request, uint64_t key)
+{
+    return request->sees_all || request->key == key;
+}
+
 /* The row of a sequence, or NO_ROW with the request failed. */
 uint32_t inspect_find(const struct engine_state *state, struct request *request, uint64_t id)
 {
@@ -16,10 +21,11 @@ uint32_t inspect_find(const struct engine_state *state, struct request *request,
         return NO_ROW;
     }
     uint32_t row = sequences_find(state->sequences, id);
-    if (row != NO_ROW && sequences_at(state->sequences, row)->lease == request->of_leases)
+    if (row != NO_ROW && sequences_at(state->sequences, row)->lease == request->of_leases &&
+        inspect_sees(request, sequences_at(state->sequences, row)->key))
         return row;
     struct sequence_departure gone = sequences_departure(state->sequences, id);
-    if (gone.id && gone.lease == request->of_leases)
+    if (gone.id && gone.lease == request->of_leases && inspect_sees(request, gone.key))
         request_fail(request, ATTND_GONE,
                      "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago", what,
                      (unsigned long long)id, gone.idle_s, state->now_s - gone.at_s);
@@ -155,7 +161,7 @@ int inspect_list(struct engine_state *state, struct request *request)
             break;
         }
         const struct sequence *s = sequences_at(state->sequences, row);
-        if (s->id == 0 || s->lease != request->of_leases ||
+        if (s->id == 0 || s->lease != request->of_leases || !inspect_sees(request, s->key) ||
             (page->filter.on && state_of(state, row) != page->filter.state))
             continue;
         if (shown->count == page->limit || !inspect_show(state, request, shown, row)) {
@@ -183,6 +189,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .leased_blocks = state->leased_blocks,
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
+    stats->own = tenants_use(sequences_tenants(state->sequences), request->key);
     sequences_count(state->sequences, block_pool_retired(block_tables_pool(step_tables(state->steps))),
                     stats->states);
     return inspect_list(state, request);

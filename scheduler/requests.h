@@ -80,6 +80,7 @@ enum request_change {
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
     XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
     XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
+    XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
     XX(TRIM, AT_ONCE, POOL, false, sequence_ops_trim)                                                        \
     XX(WORKLOAD_START, AT_ONCE, WORKLOADS, true, workload_run_start)                                         \
     XX(WORKLOAD, AT_ONCE, NOTHING, true, workload_run_look)                                                  \
@@ -305,6 +306,7 @@ struct engine_stats {
     double gb_per_s;
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */
     uint32_t leases, leased_blocks;
+    struct tenant_use own; /* of the key that asks */
 };
 
 struct request_stats {
@@ -328,6 +330,14 @@ struct request_check {
     /* How far an audit has come; inspect.c. */
     bool begun, blocks_done;
     uint32_t row, entry;
+};
+
+/* Sequences and leases of request.key are removed, some at a time: asked again as it was answered, until it is
+ * done. */
+struct request_forget {
+    uint32_t row;      /* looked at next */
+    uint64_t workload; /* out: one of the key that has to be cancelled first; 0: none */
+    bool done;         /* out */
 };
 
 struct request_trim {
@@ -379,22 +389,15 @@ struct request_queued {
     struct request_slices slices;
 };
 
-/* How much of the engine's a key may have; 0: any number. */
-struct request_quotas {
-    uint32_t sequences; /* and leases */
-    uint32_t blocks;    /* in their tables, those that several have once for each, or promised to them */
-    uint32_t workloads; /* that have not ended */
-};
-
 struct request {
     enum request_kind kind;
     uint64_t id;    /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
     bool of_leases; /* id, or what is listed, is of leases */
     uint64_t key;   /* to whom belongs what it makes, and whose alone it sees, but if it */
     bool sees_all;  /* or there are no keys (0) */
-    struct request_quotas quotas; /* of the key */
+    struct tenant_quotas quotas; /* of the key */
     uint64_t owner;        /* whose time it takes, whoever that is; the highest bit counts for nothing */
-    uint32_t weight;       /* of the owner, at least 1 */
+    uint32_t weight;       /* of the owner; 0 is 1 */
     uint64_t connection;   /* and on which connection of its own */
     double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
     void *cookie;          /* the loop's own; stays from one use of the request to the next */
@@ -428,6 +431,7 @@ struct request {
         struct request_merge merge;        /* MERGE */
         struct model_constants parameters; /* PARAMETERS: those given replace the model's */
         struct request_check check;        /* SELF_TEST, AUDIT */
+        struct request_forget forget;      /* FORGET */
         struct request_page page;          /* STATS, LIST, POOL: what these three begin with: */
         struct request_listing list;       /* LIST; STATS begins with it, too */
         struct request_stats stats;        /* STATS */

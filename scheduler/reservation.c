@@ -195,8 +195,12 @@ void reservation_note(struct engine_state *state, uint32_t row)
     struct sequence *s = sequences_at(state->sequences, row);
     uint32_t need = 0, copies = 0;
     state->reservation->noted = true;
-    if (!s->options.max_tokens)
+    if (!s->options.max_tokens) {
+        if (s->key)
+            sequences_charge(state->sequences, row,
+                             block_tables_view(step_tables(state->steps), row).entries);
         return;
+    }
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     uint32_t blocks = geometry_blocks(&state->config->geometry, s->options.max_tokens);
     need = blocks > table.entries ? blocks - table.entries : 0;
@@ -204,6 +208,7 @@ void reservation_note(struct engine_state *state, uint32_t row)
          table.length < s->options.max_tokens && i < table.entries; i++)
         copies += may_be_copied(state, table.ids[i]);
     declare(state, row, need + copies, copies > 0);
+    sequences_charge(state->sequences, row, table.entries + need);
 }
 
 void reservation_note_all(struct engine_state *state)
@@ -486,10 +491,16 @@ const char *reservation_row_fault(const struct engine_state *state, uint32_t row
 {
     const struct reservation *x = state->reservation;
     const struct outlook *o = &x->outlooks[row];
+    const struct sequence *s = sequences_at(state->sequences, row);
+    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
+    if (s->id == 0)
+        return NULL;
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    if (s->key && !s->workload &&
+        s->charged != larger(table.entries, geometry_blocks(&state->config->geometry, s->options.max_tokens)))
+        return "R4: what counts for a key is not what a sequence has, or is promised";
     if (!o->runs)
         return NULL;
-    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
-    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (o->entries != table.entries || o->common + o->copies > o->entries)
         return "R1: the blocks of a workload's sequence are not what its reservation says";
     uint32_t i = larger(*entry, o->common), end = o->entries - o->copies;

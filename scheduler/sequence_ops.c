@@ -3,14 +3,17 @@
 
 #include "allocator/prefix_index.h"
 #include "config/log.h"
+#include "config/numbers.h"
 #include "scheduler/client_queue.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
 #include "scheduler/swapping.h"
+#include "scheduler/workload_run.h"
 
 enum {
-    REAP_ROWS = 8192, /* looked at in one go */
-    OWNER_CLIENTS = 0 /* of prefix roots: there are no keys yet */
+    REAP_ROWS = 8192,   /* looked at in one go */
+    FORGET_ROWS = 4096, /* likewise for what belongs to a key, */
+    FORGET_MOST = 64    /* and removed */
 };
 
 static const double REAP_S = 0.5; /* between two looks for sequences that nobody uses */
@@ -41,7 +44,7 @@ static void note(struct engine_state *state, uint32_t row)
 /* A row that shares what is cached of the request's first `tokens` tokens, under its salt. */
 static int add_row(struct engine_state *state, const struct request *request, uint32_t tokens, uint32_t *row)
 {
-    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->create.salt,
+    uint32_t root = block_tables_open_root(step_tables(state->steps), request->key, request->create.salt,
                                            request->create.salt_bytes);
     int rc = block_tables_add(step_tables(state->steps), root, request->create.tokens.ids, tokens, row);
     block_tables_close_root(step_tables(state->steps), root); /* the row keeps its own reference */
@@ -82,7 +85,7 @@ static bool may_declare(struct engine_state *state, struct request *request, uin
 struct block_tables_hit sequence_ops_match(struct engine_state *state, const struct request *request)
 {
     const struct request_tokens *tokens = &request->create.tokens;
-    uint32_t root = block_tables_open_root(step_tables(state->steps), OWNER_CLIENTS, request->create.salt,
+    uint32_t root = block_tables_open_root(step_tables(state->steps), request->key, request->create.salt,
                                            request->create.salt_bytes);
     struct block_tables_hit match =
         block_tables_match(step_tables(state->steps), root, tokens->ids, tokens->count);
@@ -92,13 +95,27 @@ struct block_tables_hit sequence_ops_match(struct engine_state *state, const str
 
 /* How many of the request's tokens may be looked for in the cache: a cached block that nobody holds is one
  * that others could have had. */
-static uint32_t findable(struct engine_state *state, const struct request *request)
+static uint32_t findable(const struct engine_state *state, const struct request *request,
+                         struct block_tables_hit match)
 {
     const struct request_tokens *tokens = &request->create.tokens;
-    struct block_tables_hit match = sequence_ops_match(state, request);
     uint64_t room = reservation_unpromised(state);
     return match.hit - match.held > room ? (match.held + (uint32_t)room) * state->config->geometry.block_size
                                          : tokens->count;
+}
+
+bool sequence_ops_is_within(const struct engine_state *state, struct request *request, uint32_t sequences,
+                            uint64_t blocks)
+{
+    const struct tenant_quotas *q = &request->quotas;
+    struct tenant_use use = tenants_use(sequences_tenants(state->sequences), request->key);
+    if (sequences && q->sequences && use.sequences + (uint64_t)sequences > q->sequences)
+        request_fail(request, ATTND_QUOTA, SEQUENCE_OPS_QUOTA_SEQUENCES, q->sequences, use.sequences,
+                     sequences);
+    else if (q->blocks && blocks && use.blocks + blocks > q->blocks)
+        request_fail(request, ATTND_QUOTA, SEQUENCE_OPS_QUOTA_BLOCKS, q->blocks,
+                     (unsigned long long)use.blocks, (unsigned long long)blocks);
+    return request->status == 0;
 }
 
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
@@ -107,6 +124,9 @@ bool sequence_ops_id_is_free(struct engine_state *state, struct request *request
     if (id >> SEQUENCE_NODE_SHIFT)
         request_fail(request, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
                      id >> SEQUENCE_NODE_SHIFT);
+    else if (id && row != NO_ROW && !inspect_sees(request, sequences_at(state->sequences, row)->key))
+        request_fail(request, ATTND_EXISTS, "the id %llu is in use",
+                     id); /* whose it is, and what, is not said */
     else if (id && row != NO_ROW)
         request_fail(request, ATTND_EXISTS, "there is a %s %llu already",
                      sequences_at(state->sequences, row)->lease ? "lease" : "sequence", id);
@@ -124,7 +144,7 @@ int sequence_ops_make(struct engine_state *state, struct request *request, uint3
         block_tables_remove(step_tables(state->steps), row);
         return request_fail(request, ATTND_NO_SEQUENCES, SEQUENCE_OPS_PROMPTS_FULL);
     }
-    sequences_add(state->sequences, row, request->id, 0, state->now_s);
+    sequences_add(state->sequences, row, request->id, 0, request->key, state->now_s);
     sequences_at(state->sequences, row)->options = c->options;
     note(state, row);
     return inspect_show_one(state, request, &request->create.shown, row);
@@ -133,6 +153,7 @@ int sequence_ops_make(struct engine_state *state, struct request *request, uint3
 static int create(struct engine_state *state, struct request *request)
 {
     const struct request_create *c = &request->create;
+    const struct geometry *g = &state->config->geometry;
     if (!sequence_ops_id_is_free(state, request, request->id))
         return request->status;
     if (c->tokens.count > state->config->limits.sequence_tokens)
@@ -140,7 +161,12 @@ static int create(struct engine_state *state, struct request *request)
                             c->tokens.count, state->config->limits.sequence_tokens);
     if (!may_declare(state, request, c->options.max_tokens, 0, 1)) /* as if nothing of it were cached */
         return request->status;
-    return sequence_ops_make(state, request, findable(state, request));
+    struct block_tables_hit match = sequence_ops_match(state, request);
+    uint32_t tokens = findable(state, request, match), declared = geometry_blocks(g, c->options.max_tokens),
+             cached = smaller(tokens / g->block_size, match.hit);
+    if (!sequence_ops_is_within(state, request, 1, declared > cached ? declared : cached))
+        return request->status;
+    return sequence_ops_make(state, request, tokens);
 }
 
 int sequence_ops_create(struct engine_state *state, struct request *request)
@@ -188,6 +214,7 @@ static void remove_lease(struct engine_state *state, uint32_t row)
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     for (uint32_t i = 0; i < table.entries; i++)
         state->lease_of[table.ids[i]] = NO_ROW;
+    tenants_add_leases(sequences_tenants(state->sequences), sequences_at(state->sequences, row)->key, -1);
     state->leases--;
     state->leased_blocks -= table.entries;
 }
@@ -215,9 +242,13 @@ uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *req
         fork->length = length;
     if (fork->length > length)
         request_fail(request, ATTND_INVALID, "length is %u, and the sequence has %u", fork->length, length);
-    bool may = request->status == 0 && ids_are_free(state, request) &&
-               has_room_for_forks(state, request, fork->length) &&
-               may_declare(state, request, max_tokens, fork->length, fork->count);
+    uint32_t blocks = geometry_blocks(&state->config->geometry, max_tokens ? max_tokens : fork->length);
+    bool owned = sequences_at(state->sequences, parent)->key == request->key; /* children belong to its key */
+    bool may =
+        request->status == 0 && ids_are_free(state, request) &&
+        (!owned || sequence_ops_is_within(state, request, fork->count, (uint64_t)blocks * fork->count)) &&
+        has_room_for_forks(state, request, fork->length) &&
+        may_declare(state, request, max_tokens, fork->length, fork->count);
     return may ? parent : NO_ROW;
 }
 
@@ -230,7 +261,8 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
     uint32_t *rows = request_alloc(request, fork->count, sizeof *rows);
     while (fork->shown.views && rows && made < fork->count &&
            block_tables_fork(step_tables(state->steps), parent, fork->length, &row) == 0) {
-        sequences_add(state->sequences, row, fork->ids ? fork->ids[made] : 0, request->id, state->now_s);
+        sequences_add(state->sequences, row, fork->ids ? fork->ids[made] : 0, request->id, from->key,
+                      state->now_s);
         sequences_at(state->sequences, row)->options = from->options;
         rows[made++] = row;
     }
@@ -275,13 +307,38 @@ int sequence_ops_truncate(struct engine_state *state, struct request *request)
     return sequence_ops_cut(state, request, row);
 }
 
+/* A sequence or lease and what waits for it. */
+static void remove_sequence(struct engine_state *state, uint32_t row)
+{
+    const struct sequence *s = sequences_at(state->sequences, row);
+    client_queue_drop(state->clients, s->id, s->key);
+    remove_row(state, row);
+}
+
 int sequence_ops_delete(struct engine_state *state, struct request *request)
 {
     uint32_t row = sequence_ops_find(state, request);
     if (row == NO_ROW)
         return request->status;
-    client_queue_drop(state->clients, request->id);
-    remove_row(state, row);
+    remove_sequence(state, row);
+    return 0;
+}
+
+int sequence_ops_forget(struct engine_state *state, struct request *request)
+{
+    struct request_forget *forget = &request->forget;
+    uint32_t rows = state->config->limits.sequences, first = forget->row, removed = 0;
+    forget->workload = workload_run_of_key(state->workloads, request->key);
+    for (; forget->workload == 0 && forget->row < rows && forget->row - first < FORGET_ROWS &&
+           removed < FORGET_MOST;
+         forget->row++) {
+        const struct sequence *s = sequences_at(state->sequences, forget->row);
+        if (!s->id || s->key != request->key || s->workload)
+            continue;
+        remove_sequence(state, forget->row);
+        removed++;
+    }
+    forget->done = forget->workload == 0 && forget->row == rows;
     return 0;
 }
 
@@ -295,7 +352,10 @@ int sequence_ops_check_lease(struct engine_state *state, struct request *request
 {
     const struct config *c = state->config;
     uint64_t tokens = (uint64_t)request->lease.blocks * c->geometry.block_size;
-    if (sequence_ops_id_is_free(state, request, request->id) && tokens > c->limits.sequence_tokens)
+    if (!sequence_ops_id_is_free(state, request, request->id) ||
+        !sequence_ops_is_within(state, request, 1, request->lease.blocks))
+        return request->status;
+    if (tokens > c->limits.sequence_tokens)
         request_fail(request, ATTND_INVALID,
                      "%u blocks are %llu tokens; a lease has at most limits.sequence_tokens (%u)",
                      request->lease.blocks, (unsigned long long)tokens, c->limits.sequence_tokens);
@@ -305,10 +365,12 @@ int sequence_ops_check_lease(struct engine_state *state, struct request *request
 int sequence_ops_add_lease(struct engine_state *state, struct request *request, uint32_t row)
 {
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    (void)sequences_add(state->sequences, row, request->id, 0, state->now_s);
+    (void)sequences_add(state->sequences, row, request->id, 0, request->key, state->now_s);
     struct sequence *s = sequences_at(state->sequences, row);
     s->options = request->lease.options;
     s->lease = true;
+    tenants_add_leases(sequences_tenants(state->sequences), s->key, 1);
+    sequences_charge(state->sequences, row, table.entries);
     for (uint32_t i = 0; i < table.entries; i++)
         state->lease_of[table.ids[i]] = row;
     state->leases++;

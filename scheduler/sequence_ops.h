@@ -15,6 +15,11 @@ uint32_t sequence_ops_find(struct engine_state *state, struct request *request);
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id);
 bool sequence_ops_fits_pool(struct engine_state *state, struct request *request, uint32_t max_tokens);
 
+/* sequence_ops_is_within: whether so many sequences more, and blocks, are within the quotas of the request's
+ * key; else it has failed. */
+bool sequence_ops_is_within(const struct engine_state *state, struct request *request, uint32_t sequences,
+                            uint64_t blocks);
+
 /* sequence_ops_make: do a REQUEST_CREATE that is checked, and look up the first `tokens` of its tokens.
  * sequence_ops_cut: likewise a REQUEST_TRUNCATE of `row`. 0, or the request failed: too many sequences,
  * too many tokens of prompts, or no room for the answer. */
@@ -27,6 +32,10 @@ struct block_tables_hit sequence_ops_match(struct engine_state *state, const str
 /* Why they fail. */
 #define SEQUENCE_OPS_NO_PROMISE                                                                              \
     "max_tokens needs %llu blocks more, and %llu are free or reclaimable and promised to nobody"
+#define SEQUENCE_OPS_QUOTA_SEQUENCES "quotas.sequences of the key is %u: it has %u, and this makes %u more"
+#define SEQUENCE_OPS_QUOTA_BLOCKS                                                                            \
+    "quotas.blocks of the key is %u: its tables have %llu, those promised included, and this takes %llu "    \
+    "more"
 #define SEQUENCE_OPS_NO_TRUNCATION                                                                           \
     "it shares %u of the blocks that it would give back, max_tokens says that it will need others for "      \
     "them, "                                                                                                 \

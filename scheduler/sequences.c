@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum {
+    WORKLOAD_TENANTS = 64, /* keys that have workloads and no sequences: more than there are workloads */
     DEPARTURES = 4096,
     CHOSEN_RANGES = 256, /* of ids that clients chose, remembered one by one */
     COUNTERS = SEQUENCE_STATES + STEPS_IN_FLIGHT_MAX
@@ -28,7 +29,8 @@ struct id_range {
 struct sequences {
     uint32_t rows;
     struct sequence *at; /* [rows] */
-    uint32_t *slots;     /* [mask + 1] row or NO_ROW */
+    struct tenants *tenants;
+    uint32_t *slots; /* [mask + 1] row or NO_ROW */
     uint32_t mask;
     uint64_t next_id; /* all that were given out are below */
     /* Those from next_id on that clients have chosen, ever, in order; they are never given out. */
@@ -59,7 +61,7 @@ int sequences_create(uint32_t rows, struct sequences **result)
     s->next_id = 1;
     s->at = calloc(rows, sizeof *s->at);
     s->slots = malloc(slots * sizeof *s->slots);
-    if (!s->at || !s->slots) {
+    if (!s->at || !s->slots || tenants_create(rows + WORKLOAD_TENANTS, &s->tenants) != 0) {
         sequences_destroy(s);
         return ATTND_NO_MEMORY;
     }
@@ -72,6 +74,7 @@ void sequences_destroy(struct sequences *s)
 {
     if (!s)
         return;
+    tenants_destroy(s->tenants);
     free(s->at);
     free(s->slots);
     free(s);
@@ -145,7 +148,8 @@ static uint64_t next_id(struct sequences *s)
     }
 }
 
-uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t parent, double now_s)
+uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t parent, uint64_t key,
+                       double now_s)
 {
     for (uint32_t i = 0; id && i < DEPARTURES; i++) { /* a client may take up an id again */
         if (s->departures[i].id == id)
@@ -156,7 +160,9 @@ uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t 
     else
         id = next_id(s);
     assert(s->at[row].id == 0 && sequences_find(s, id) == NO_ROW);
-    s->at[row] = (struct sequence){.id = id, .parent = parent, .created_s = now_s, .used_s = now_s};
+    s->at[row] =
+        (struct sequence){.id = id, .parent = parent, .key = key, .created_s = now_s, .used_s = now_s};
+    tenants_add(s->tenants, key, 1, 0, 0);
     uint32_t at = home_of(s, id);
     while (s->slots[at] != NO_ROW)
         at = (at + 1) & s->mask;
@@ -207,6 +213,17 @@ void sequences_count(const struct sequences *s, uint64_t retired, uint32_t count
         counts[s->until[i] > retired ? SEQUENCE_RUNNING : SEQUENCE_IDLE] += s->counts[SEQUENCE_STATES + i];
 }
 
+/* Whether what counts for each key is what its sequences have. */
+static const char *fault_of_tenants(const struct sequences *s)
+{
+    tenants_begin_check(s->tenants);
+    for (uint32_t row = 0; row < s->rows; row++) {
+        if (s->at[row].id)
+            tenants_check(s->tenants, s->at[row].key, s->at[row].charged);
+    }
+    return tenants_are_right(s->tenants) ? NULL : "S2: what counts for a key is not what its sequences have";
+}
+
 const char *sequences_fault(const struct sequences *s)
 {
     uint32_t counts[COUNTERS] = {0};
@@ -215,7 +232,7 @@ const char *sequences_fault(const struct sequences *s)
             counts[counter_of(s, &s->at[row])]++;
     }
     return memcmp(counts, s->counts, sizeof counts) == 0
-               ? NULL
+               ? fault_of_tenants(s)
                : "S1: a count of sequences is not that of their states";
 }
 
@@ -234,13 +251,28 @@ void sequences_remove(struct sequences *s, uint32_t row)
         }
     }
     s->slots[hole] = NO_ROW;
+    tenants_add(s->tenants, s->at[row].key, -1, 0, -(int64_t)s->at[row].charged);
     s->at[row].id = 0;
+}
+
+void sequences_charge(struct sequences *s, uint32_t row, uint32_t blocks)
+{
+    struct sequence *of = &s->at[row];
+    if (!of->key || of->charged == blocks)
+        return;
+    tenants_add(s->tenants, of->key, 0, 0, (int64_t)blocks - of->charged);
+    of->charged = blocks;
+}
+
+struct tenants *sequences_tenants(struct sequences *s)
+{
+    return s->tenants;
 }
 
 void sequences_note_reaped(struct sequences *s, uint32_t row, double now_s)
 {
-    s->departures[s->departure_count++ % DEPARTURES] =
-        (struct sequence_departure){s->at[row].id, s->at[row].lease, now_s, now_s - s->at[row].used_s};
+    s->departures[s->departure_count++ % DEPARTURES] = (struct sequence_departure){
+        s->at[row].id, s->at[row].key, s->at[row].lease, now_s, now_s - s->at[row].used_s};
 }
 
 struct sequence_departure sequences_departure(const struct sequences *s, uint64_t id)

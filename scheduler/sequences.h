@@ -6,6 +6,7 @@
 #define SCHEDULER_SEQUENCES_H
 
 #include "allocator/block_table.h"
+#include "scheduler/tenants.h"
 
 enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n; this daemon is node 0 */
 
@@ -21,6 +22,8 @@ enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE
 struct sequence {
     uint64_t id; /* 0: the row is vacant */
     uint64_t parent;
+    uint64_t key;     /* to which it belongs; 0: none */
+    uint32_t charged; /* blocks that count for the key: in its table or promised to it */
     struct sequence_options options;
     uint32_t declared; /* blocks that it may still take of those kept for it, see reservation.h */
     double created_s, used_s;
@@ -41,7 +44,8 @@ struct sequences;
 /* Why a sequence is no more. */
 struct sequence_departure {
     uint64_t id; /* 0: none */
-    bool lease;  /* it was one */
+    uint64_t key;
+    bool lease; /* it was one */
     double at_s, idle_s;
 };
 
@@ -51,9 +55,14 @@ void sequences_destroy(struct sequences *sequences);
 /* sequences_find: the row of `id`, NO_ROW if there is none. */
 uint32_t sequences_find(const struct sequences *sequences, uint64_t id);
 
-/* sequences_add(sequences, row, id): `row` now holds `id`, which is not in use; 0: one that was never
- * given out and that no client ever chose. Returns the id. */
-uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent, double now_s);
+/* sequences_add(sequences, row, id, parent, key): `row` now holds `id`, which is not in use; 0: one that was
+ * never given out and that no client ever chose. It belongs to the key. Returns the id. */
+uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, uint64_t parent, uint64_t key,
+                       double now_s);
+
+/* sequences_charge: so many blocks of a row count for its key. sequences_tenants: what all keys have. */
+void sequences_charge(struct sequences *sequences, uint32_t row, uint32_t blocks);
+struct tenants *sequences_tenants(struct sequences *sequences);
 
 /* sequences_choose: a client is about to choose `id` for a sequence: it is never given out. */
 void sequences_choose(struct sequences *sequences, uint64_t id);

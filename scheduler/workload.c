@@ -299,6 +299,7 @@ int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks
         if (rc != 0)
             return rc;
         w->longest = r->prompt + r->decode > w->longest ? r->prompt + r->decode : w->longest;
+        w->widest = r->forks >= w->widest ? r->forks + 1 : w->widest;
         for (uint32_t child = 0; child <= r->forks; child++) {
             w->sequences[r->ordinal + child] =
                 (struct workload_sequence){.request = i, .child = child, .admitted_s = -1, .first_s = -1};

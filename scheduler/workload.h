@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "kernels/values.h"
 #include "scheduler/quantiles.h"
+#include "scheduler/tenants.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -111,6 +112,7 @@ struct workload {
     uint8_t *outputs;                    /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
     uint32_t request_count, request_room, span_count, span_room;
     uint32_t longest;                   /* tokens of its longest sequence */
+    uint32_t widest;                    /* sequences of its request with the most forks */
     struct workload_contents *contents; /* the shared ones, while it is built */
     uint32_t content_count;
     uint64_t hash_seed; /* of their table: ids from the network cannot be chosen to collide */
@@ -118,7 +120,10 @@ struct workload {
     double latest_s;    /* arrival so far */
 
     /* workload_run.c's own */
-    uint32_t *waiting; /* heap of ordinals */
+    uint64_t key;                /* to which it belongs; 0: none */
+    struct tenant_quotas quotas; /* of the key */
+    bool held_back;              /* by them, from admitting more */
+    uint32_t *waiting;           /* heap of ordinals */
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */
     bool has_account;

@@ -276,7 +276,8 @@ static struct workload *next_in_line(const struct workload_run *d)
     struct workload *first = NULL;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
-        if (w && w->waiting_count && (!first || goes_before(w, w->waiting[0], first, first->waiting[0])))
+        if (w && w->waiting_count && !w->held_back &&
+            (!first || goes_before(w, w->waiting[0], first, first->waiting[0])))
             first = w;
     }
     return first;
@@ -382,12 +383,35 @@ static bool has_rows_for(const struct workload_run *d, const struct reservation_
            d->live_count + rows <= d->rows_max;
 }
 
+/* Blocks that a sequence may come to have, and its children that are yet to be made, count for the key. */
+static uint64_t charge_of(const struct workload_run *d, const struct reservation_plan *plan)
+{
+    return (uint64_t)geometry_blocks(d->g, plan->length) * (1 + plan->forks);
+}
+
+static void charge_key(struct workload_run *d, const struct workload *w, uint32_t ordinal, uint32_t row)
+{
+    const struct reservation_plan plan = plan_of(d, w, ordinal);
+    sequences_charge(d->o.state->sequences, row, (uint32_t)charge_of(d, &plan));
+}
+
+/* Whether the quotas of the workload's key leave room for a sequence and its children. */
+static bool is_within_quotas(const struct workload_run *d, const struct workload *w,
+                             const struct reservation_plan *plan)
+{
+    const struct tenant_quotas *q = &w->quotas;
+    struct tenant_use use = tenants_use(sequences_tenants(d->o.state->sequences), w->key);
+    return (!q->sequences || use.sequences + (uint64_t)plan->forks < q->sequences) &&
+           (!q->blocks || use.blocks + charge_of(d, plan) <= q->blocks);
+}
+
 static void add_running(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
                         uint32_t parent_row, double now)
 {
     struct workload_sequence *s = &w->sequences[ordinal];
     uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.state->sequences, parent_row)->id;
-    sequences_add(d->o.state->sequences, row, 0, parent, now);
+    sequences_add(d->o.state->sequences, row, 0, parent, w->key, now);
+    charge_key(d, w, ordinal, row);
     sequences_at(d->o.state->sequences, row)->workload = w->report.id;
     inspect_note_state(d->o.state, row);
     if (s->admitted_s < 0) {
@@ -416,6 +440,9 @@ static bool admit_next(struct workload_run *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row;
     const struct reservation_plan plan = plan_of(d, w, ordinal);
+    w->held_back = !is_within_quotas(d, w, &plan);
+    if (w->held_back)
+        return true; /* the others need not wait for it */
     /* one that decodes nothing has its last token appended all the same: a step must end it */
     uint32_t known = smaller(plan.fill, plan.length - 1);
     spell(w, ordinal, 0, known, d->tokens);
@@ -439,6 +466,10 @@ static void admit(struct workload_run *d, double now)
     if (!d->changed && d->running_count && step < d->retry_step)
         return;
     d->changed = false;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (d->workloads[i])
+            d->workloads[i]->held_back = false;
+    }
     while ((w = next_in_line(d))) {
         d->changed = !budget_allows(&d->admitting); /* the others have their turn after this step */
         if (d->changed || !admit_next(d, w, now))
@@ -1143,6 +1174,7 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
             push_waiting(w, child); /* it will append its beginning itself */
         }
     }
+    charge_key(d, w, parent, d->running[i].row); /* they count for themselves now */
 }
 
 /* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
@@ -1153,8 +1185,10 @@ static void finish_workload(struct workload_run *d, struct workload *w, enum wor
     w->ends = true;
     w->ends_at = 0;
     w->ends_as = state;
-    if (w->has_account)
+    if (w->has_account) {
         shares_drop(d->o.state->shares, w->account);
+        tenants_add(sequences_tenants(d->o.state->sequences), w->key, 0, -1, 0);
+    }
     w->has_account = false;
 }
 
@@ -1365,6 +1399,34 @@ static struct workload **find_place(struct workload_run *d)
     return oldest;
 }
 
+/* Whether a workload can run at all within the quotas of its key; else the request has failed. */
+static void check_quotas(const struct workload_run *d, const struct workload *w, struct request *request)
+{
+    const struct tenant_quotas *q = &request->quotas;
+    struct tenant_use use = tenants_use(sequences_tenants(d->o.state->sequences), request->key);
+    uint64_t blocks = (uint64_t)geometry_blocks(d->g, w->longest) * w->widest;
+    if (q->workloads && use.workloads >= q->workloads)
+        request_fail(request, ATTND_QUOTA, "quotas.workloads of the key is %u, and as many run",
+                     q->workloads);
+    else if (q->sequences && w->widest > q->sequences)
+        request_fail(request, ATTND_QUOTA, "quotas.sequences of the key is %u, and one of it has %u forks",
+                     q->sequences, w->widest - 1);
+    else if (q->blocks && blocks > q->blocks)
+        request_fail(request, ATTND_QUOTA,
+                     "quotas.blocks of the key is %u, and its longest sequence with its forks takes %llu",
+                     q->blocks, (unsigned long long)blocks);
+}
+
+uint64_t workload_run_of_key(const struct workload_run *d, uint64_t key)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        const struct workload *w = d->workloads[i];
+        if (w && w->key == key && !has_ended(w) && !w->ends)
+            return w->report.id;
+    }
+    return 0;
+}
+
 int workload_run_start(struct engine_state *state, struct request *request)
 {
     struct workload_run *d = state->workloads;
@@ -1373,6 +1435,8 @@ int workload_run_start(struct engine_state *state, struct request *request)
         request_fail(request, ATTND_DEVICE, "the device has failed");
     else if (!place)
         request_fail(request, ATTND_BUSY, "%d workloads are running", WORKLOADS_MAX);
+    else
+        check_quotas(d, w, request);
     if (!place || request->status != 0) {
         workload_destroy(w);
         return request->status;
@@ -1382,8 +1446,13 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->report.id = d->next_id++;
     w->report.verify_tolerance = verify_tolerance(d->g, step_backend(d->o.state->steps)->p_rounded);
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
-    w->account = shares_hold(state->shares, SHARES_WORKLOAD | w->report.id, 0, WEIGHT);
+    w->key = request->key;
+    w->quotas = request->quotas;
+    w->account = w->key ? shares_hold(state->shares, w->key, SHARES_WORKLOAD | w->report.id,
+                                      larger(request->weight, 1))
+                        : shares_hold(state->shares, SHARES_WORKLOAD | w->report.id, 0, WEIGHT);
     w->has_account = true;
+    tenants_add(sequences_tenants(state->sequences), w->key, 0, 1, 0);
     w->started_s = w->watched_s = d->o.state->now_s;
     d->changed = true;
     tell(d, w, request);
@@ -1393,10 +1462,11 @@ int workload_run_start(struct engine_state *state, struct request *request)
 static struct workload *find_workload(struct workload_run *d, struct request *request)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
-        if (d->workloads[i] && d->workloads[i]->report.id == request->id)
+        if (d->workloads[i] && d->workloads[i]->report.id == request->id &&
+            inspect_sees(request, d->workloads[i]->key))
             return d->workloads[i];
     }
-    if (request->id && request->id < d->next_id)
+    if (inspect_sees(request, 0) && request->id && request->id < d->next_id)
         request_fail(request, ATTND_GONE, "workload %llu is forgotten: the last %d are kept",
                      (unsigned long long)request->id, WORKLOADS_MAX);
     else

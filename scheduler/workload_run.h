@@ -55,6 +55,9 @@ bool workload_run_tidy(struct workload_run *run);
 /* workload_run_report: answer the requests that wait for news. */
 void workload_run_report(struct workload_run *run);
 
+/* workload_run_of_key: a workload that belongs to the key and has not ended; 0: none. */
+uint64_t workload_run_of_key(const struct workload_run *run, uint64_t key);
+
 /* workload_run_fail: the backend has failed and no step is in flight: cancel every workload. */
 void workload_run_fail(struct workload_run *run);
 

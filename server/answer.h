@@ -25,6 +25,7 @@ struct answer {
     bool columns;                  /* of a page of blocks: arrays instead of objects */
     unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
 
+    bool forgets; /* it removes what belonged to a key */
     bool streams; /* it goes on until the workload ends, a line a report */
     bool cancels; /* when its client goes, the workload is cancelled */
 };

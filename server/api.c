@@ -15,6 +15,17 @@ int api_parse_nothing(struct http_exchange *x, struct request *request, const st
     return arguments_none(x);
 }
 
+int api_read_idle(struct arguments *a, const struct config *config, uint32_t *seconds)
+{
+    int64_t idle = config->limits.idle_timeout_s;
+    int rc = arguments_integer(a, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+    *seconds = (uint32_t)idle;
+    if (rc != 0 || idle != 0 || !arguments_has(a, "idle_timeout_s") || a->x->scopes & SCOPE_KEEP)
+        return rc;
+    http_problem(a->x, ATTND_FORBIDDEN, "idle_timeout_s: 0 is for keys with the scope keep");
+    return ATTND_FORBIDDEN;
+}
+
 int api_read_page(struct arguments *a, struct request *request)
 {
     int64_t limit = PAGE_DEFAULT, cursor = 0;

@@ -104,6 +104,9 @@ int api_parse_nothing(struct http_exchange *x, struct request *request, const st
 /* ?limit= and ?cursor= */
 int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config);
 
+/* "idle_timeout_s"; 0, for ever, wants the scope keep. */
+int api_read_idle(struct arguments *a, const struct config *config, uint32_t *seconds);
+
 /* "limit" and "cursor"; "state", one of `names`. */
 int api_read_page(struct arguments *a, struct request *request);
 int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request);

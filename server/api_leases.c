@@ -18,7 +18,8 @@ static int parse_lease(struct http_exchange *x, struct request *request, const s
 {
     static const char *const names[] = {"blocks", "id", "priority", "idle_timeout_s", NULL};
     struct arguments a;
-    int64_t id = 0, blocks = 0, priority = 0, idle = config->limits.idle_timeout_s;
+    int64_t id = 0, blocks = 0, priority = 0;
+    uint32_t idle = 0;
     request->of_leases = true;
     int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)
@@ -30,11 +31,11 @@ static int parse_lease(struct http_exchange *x, struct request *request, const s
     if (rc == 0)
         rc = arguments_integer(&a, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
     if (rc == 0)
-        rc = arguments_integer(&a, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+        rc = api_read_idle(&a, config, &idle);
     arguments_close(&a);
     request->id = (uint64_t)id;
     request->lease.blocks = (uint32_t)blocks;
-    request->lease.options = (struct sequence_options){0, (int32_t)priority, (uint32_t)idle};
+    request->lease.options = (struct sequence_options){0, (int32_t)priority, idle};
     return rc;
 }
 

@@ -1,4 +1,5 @@
 /* api_observe.c - what is looked at: /livez, /readyz, /v1/info, /stats, /metrics and /v1/blocks. */
+#include "server/access.h"
 #include "server/api.h"
 #include "server/version.h"
 
@@ -180,6 +181,7 @@ static void render_stats(struct http_exchange *x, const struct request *request,
 {
     const struct engine_stats *s = &request->stats.all;
     struct json_writer *w = &x->reply;
+    bool all = access_sees_all(x); /* else the key's own; figures of the whole are everybody's */
     if (is_known(x, s->epoch, c->instance))
         return;
     json_open(w, NULL, '{');
@@ -218,10 +220,10 @@ static void render_stats(struct http_exchange *x, const struct request *request,
     json_close(w, '}');
     json_close(w, '}');
     json_open(w, "sequences", '{');
-    json_uint(w, "count", s->tables.rows - s->leases);
+    json_uint(w, "count", all ? s->tables.rows - s->leases : s->own.sequences - s->own.leases);
     api_write_items(w, request, api_write_sequence);
     json_close(w, '}');
-    json_uint(w, "leases", s->leases);
+    json_uint(w, "leases", all ? s->leases : s->own.leases);
     json_close(w, '}');
     json_raw(w, "\n");
 }

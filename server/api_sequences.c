@@ -24,7 +24,8 @@ static int read_create(struct tensor_body *b, const struct config *config, struc
                        uint64_t *result)
 {
     struct arguments *a = &b->arguments;
-    int64_t id = 0, max_tokens = 0, priority = 0, idle = config->limits.idle_timeout_s;
+    int64_t id = 0, max_tokens = 0, priority = 0;
+    uint32_t idle = 0;
     struct http_text salt = {"", 0};
     int rc = arguments_integer(a, "id", 1, ID_MAX, &id);
     if (rc == 0)
@@ -32,11 +33,11 @@ static int read_create(struct tensor_body *b, const struct config *config, struc
     if (rc == 0)
         rc = arguments_integer(a, "priority", -REQUEST_PRIORITY_MAX, REQUEST_PRIORITY_MAX, &priority);
     if (rc == 0)
-        rc = arguments_integer(a, "idle_timeout_s", 0, REQUEST_IDLE_S_MAX, &idle);
+        rc = api_read_idle(a, config, &idle);
     if (rc == 0)
         rc = arguments_text(a, "salt", sizeof create->salt, &salt);
     *result = (uint64_t)id;
-    create->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, (uint32_t)idle};
+    create->options = (struct sequence_options){(uint32_t)max_tokens, (int32_t)priority, idle};
     memcpy(create->salt, salt.bytes, salt.n);
     create->salt_bytes = (uint32_t)salt.n;
     return rc == 0 ? tensors_tokens(b, "tokens", UINT64_MAX, &create->tokens) : rc;

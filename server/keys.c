@@ -17,7 +17,7 @@
 
 _Static_assert(KEY_DIGEST_BYTES == SHA256_DIGEST_LENGTH, "digests are SHA-256");
 
-enum { ANONYMOUS_ID = 1, WEIGHT_MAX = 1000 };
+enum { ANONYMOUS_ID = 2, WEIGHT_MAX = 1000 };
 
 struct keys {
     char path[CONFIG_STRING_BYTES];

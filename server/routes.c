@@ -6,6 +6,7 @@
  * of it is kept in its struct answer (answer.h). */
 #include "server/routes.h"
 
+#include "config/log.h"
 #include "scheduler/staging.h"
 #include "scheduler/workload.h"
 #include "server/access.h"
@@ -203,7 +204,7 @@ static void identify(struct request *request, const struct http_exchange *x)
     request->owner = x->known ? key->id : x->peer;
     request->weight = key->weight;
     request->quotas =
-        (struct request_quotas){key->quotas.sequences, key->quotas.blocks, key->quotas.workloads};
+        (struct tenant_quotas){key->quotas.sequences, key->quotas.blocks, key->quotas.workloads};
 }
 
 /* ---- from an exchange to the engine ---------------------------------------------------------------- */
@@ -406,10 +407,31 @@ static void undo(struct daemon_state *daemon, struct request *request, const str
     engine_submit(daemon->engine, request);
 }
 
+/* Ask the engine to go on removing what belonged to a key, if that is what was asked; false: it is not, or it
+ * is done. A workload is cancelled first. */
+static bool forget_on(struct daemon_state *daemon, struct request *request)
+{
+    struct request_forget forget = request->forget;
+    uint64_t key = request->key;
+    bool cancelled = request->kind == REQUEST_WORKLOAD_CANCEL && answer_of(request)->forgets;
+    if (cancelled)
+        forget = (struct request_forget){0};
+    else if (request->kind != REQUEST_FORGET || forget.done)
+        return false;
+    engine_reuse(request, forget.workload ? REQUEST_WORKLOAD_CANCEL : REQUEST_FORGET, forget.workload);
+    request->key = key;
+    if (!forget.workload)
+        request->forget = forget;
+    engine_submit(daemon->engine, request);
+    return true;
+}
+
 /* Nobody waits for a request's answer any more: what it has made is undone; the workload that was to end with
  * its client ends; then the request is free. */
 static void drop_request(struct daemon_state *daemon, struct request *request)
 {
+    if (forget_on(daemon, request))
+        return;
     const struct request_shown *made = made_by(request);
     if (made) {
         undo(daemon, request, made);
@@ -557,6 +579,16 @@ void routes_end_key(struct daemon_state *daemon, struct api_key *key)
         refuse_gone(x);
         http_answer(x);
     }
+    request = engine_acquire(daemon->engine);
+    if (!request) {
+        log_line(LOG_ERROR, "what belongs to the key \"%s\" stays: no request is free (SIGHUP again)",
+                 key->name);
+        return;
+    }
+    *answer_of(request) = (struct answer){.forgets = true};
+    request->kind = REQUEST_FORGET;
+    request->key = key->id;
+    engine_submit(daemon->engine, request);
     key->ended = true;
 }
 

@@ -97,6 +97,8 @@ static struct op *begin_op(enum request_kind kind)
         return NULL;
     }
     request->kind = kind;
+    request->key = sim.seed % 3; /* 0: none */
+    request->sees_all = true;
     if (request_kinds[kind].when == REQUEST_STEPPED)
         request->rows.kv_source = DTYPE_F32;
     *op = (struct op){.request = request, .connection = NO_CONNECTION, .alone = true};

@@ -34,7 +34,7 @@ static void run(uint32_t range, uint32_t every)
         uint64_t wanted = below(every) == 0 ? 1 + below(range) : 0;
         if (wanted && sequences_find(s, wanted) != NO_ROW)
             continue;
-        uint64_t id = sequences_add(s, row, wanted, 0, 0);
+        uint64_t id = sequences_add(s, row, wanted, 0, 0, 0);
         if (wanted)
             ck_assert_uint_eq(id, wanted);
         else
@@ -63,13 +63,13 @@ START_TEST(a_far_id_takes_none_of_those_before_it)
 {
     struct sequences *s;
     ck_assert_int_eq(sequences_create(ROWS, &s), 0);
-    ck_assert_uint_eq(sequences_add(s, 0, (UINT64_C(1) << SEQUENCE_NODE_SHIFT) - 1, 0, 0),
+    ck_assert_uint_eq(sequences_add(s, 0, (UINT64_C(1) << SEQUENCE_NODE_SHIFT) - 1, 0, 0, 0),
                       (UINT64_C(1) << SEQUENCE_NODE_SHIFT) - 1);
-    ck_assert_uint_eq(sequences_add(s, 1, 2, 0, 0), 2);
-    ck_assert_uint_eq(sequences_add(s, 2, 0, 0, 0), 1);
-    ck_assert_uint_eq(sequences_add(s, 3, 0, 0, 0), 3);
+    ck_assert_uint_eq(sequences_add(s, 1, 2, 0, 0, 0), 2);
+    ck_assert_uint_eq(sequences_add(s, 2, 0, 0, 0, 0), 1);
+    ck_assert_uint_eq(sequences_add(s, 3, 0, 0, 0, 0), 3);
     sequences_remove(s, 1);
-    ck_assert_uint_eq(sequences_add(s, 1, 0, 0, 0), 4);
+    ck_assert_uint_eq(sequences_add(s, 1, 0, 0, 0, 0), 4);
     sequences_destroy(s);
 }
 END_TEST
@@ -89,7 +89,7 @@ START_TEST(states_are_counted)
         uint32_t row = below(ROWS), counts[SEQUENCE_STATES], wanted[SEQUENCE_STATES] = {0};
         retired += below(4) == 0;
         if (!in_row[row].used)
-            (void)sequences_add(s, row, 0, 0, 0);
+            (void)sequences_add(s, row, 0, 0, 0, 0);
         else if (below(5) == 0)
             sequences_remove(s, row);
         in_row[row].noted &= in_row[row].used && sequences_at(s, row)->id;

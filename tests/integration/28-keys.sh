@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# Keys: who is let in, what of whom exists for whom, and how much of it. Addresses, listeners and proxies.
+. tests/integration/lib.sh
+CTL=$(dirname "$ATTND")/attnctl
+
+# key NAME SCOPES QUOTAS - add a key to the file, and keep it in $WORK/NAME.
+entries=()
+key() {
+    local made
+    # shellcheck disable=SC2086
+    made=$("$CTL" --json key new "$1" $2)
+    jq -r .key <<<"$made" >"$WORK/$1"
+    entries+=("$(jq -c ".entry + ${3:-"{}"}" <<<"$made")")
+}
+write_keys() {
+    local IFS=,
+    (umask 077; printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys")
+}
+as() { # NAME CURL-ARGUMENT... - with its key
+    curl -s -H "Authorization: Bearer $(cat "$WORK/$1")" "${@:2}"
+}
+code() { "$@" -o /dev/null -w '%{http_code}'; }
+problem() { jq -r '"\(.status) \(.code) \(.detail)"'; }
+
+key ann infer
+key bob infer
+key eve read
+key root admin
+key few infer '{"quotas":{"sequences":3,"blocks":8,"workloads":1,"calls":1,"streams":1,"uploads":1,"staging_bytes":4096}}'
+key slow infer '{"quotas":{"requests_per_s":2}}'
+key keeper 'infer keep'
+write_keys
+
+# ---- what does not start
+fails() { "$ATTND" "$@" 2>&1 >/dev/null; echo $?; }
+expect 'another address without keys' $'attnd: listen: 0.0.0.0:0: without keys.file only loopback addresses and unix sockets are listened on\n78' \
+    "$(fails --set listen=0.0.0.0:0)"
+chmod 644 "$WORK/keys"
+expect 'a keys file that others can read' "attnd: keys.file: $WORK/keys: its mode is 0644: others can read or change it (chmod 600)
+78" "$(fails --set "keys.file=$WORK/keys")"
+chmod 600 "$WORK/keys"
+expect 'proxies that nobody trusts' $'attnd: listen: 127.0.0.1:0: proxy_protocol wants trusted_proxies: whose headers are believed\n78' \
+    "$(fails --set 'listen={"address":"127.0.0.1:0","proxy_protocol":true}')"
+expect 'anonymous clients where there are no keys' 78 "$(fails --set 'listen={"address":"127.0.0.1:0","anonymous":"read"}' | tail -1)"
+expect 'a listener with a member that is none' 1 "$(fails --set 'listen={"address":"127.0.0.1:0","x":1}' | grep -c 'wants no other members')"
+
+# ---- scopes
+start_daemon --config config/tiny.jsonc --set "keys.file=$WORK/keys" --set scheduler.batch_window_us=600000000 \
+    --set "listen=[\"127.0.0.1:0\",{\"address\":\"unix:$WORK/s\",\"mode\":\"0660\",\"anonymous\":\"read\"},{\"address\":\"unix:$WORK/p\",\"proxy_protocol\":true}]" \
+    --set "management.listen=unix:$WORK/m" --set limits.unknown_connections=4
+expect 'probes need none' '200 200' "$(code curl -s "$URL/livez") $(code curl -s "$URL/readyz")"
+expect 'without a key' '401 unauthorized this needs a key: Authorization: Bearer KEY' "$(curl -s "$URL/stats" | problem)"
+expect 'and what is wanted is said' 'Bearer realm="attnd"' "$(curl -s -D - -o /dev/null "$URL/stats" | tr -d '\r' | sed -n 's/^WWW-Authenticate: //p')"
+expect 'an unknown path is not told from others' 401 "$(code curl -s "$URL/nothing")"
+expect 'a key that is none' '401 unauthorized there is no such key' "$(curl -s -H 'Authorization: Bearer attnd_x' "$URL/stats" | problem)"
+expect 'another scheme' 401 "$(code curl -s -u user:password "$URL/stats")"
+expect 'two keys' 400 "$(code curl -s -H 'Authorization: Bearer a' -H 'Authorization: Bearer b' "$URL/stats")"
+expect 'any Host, with a key' 200 "$(code as ann -H 'Host: attnd.example' "$URL/stats")"
+expect 'read may look' '200 200 200' "$(code as eve "$URL/stats") $(code as eve "$URL/metrics") $(code as eve "$URL/v1/info")"
+expect 'but not make' '403 forbidden the key "eve" lacks the scope infer' "$(as eve --json '{}' "$URL/v1/sequences" | problem)"
+expect 'infer does not administrate' '403 403 403 403 403' "$(for path in audit trim selftest drain; do code as ann -X POST "$URL/v1/$path"; echo; done | paste -sd' ') $(code as ann "$URL/v1/blocks")"
+expect 'admin does' '200 200' "$(code as root -X POST "$URL/v1/audit") $(code as root "$URL/v1/blocks")"
+unix() { curl -s --unix-socket "$1" "http://localhost$2" "${@:3}"; }
+expect 'the unix socket has its mode' 660 "$(stat -c %a "$WORK/s")"
+expect 'there anonymous clients may look' 200 "$(code unix "$WORK/s" /stats)"
+expect 'and no more' 401 "$(code unix "$WORK/s" /v1/sequences --json '{}')"
+
+# ---- what belongs to whom
+expect 'two sequences' '1 2' "$(as ann --json '{}' "$URL/v1/sequences" | jq .id) $(as bob --json '{}' "$URL/v1/sequences" | jq .id)"
+as ann --json '{"blocks":2}' "$URL/v1/leases" >/dev/null # 3
+as ann --json '{"sequences":[{"count":1,"prompt":4,"decode":2}]}' "$URL/v1/workloads" >/dev/null # 1
+one='"k":[[[1,1,1,1,1,1,1,1]]],"v":[[[1,1,1,1,1,1,1,1]]]'
+q='"q":[[[1,0,0,0,0,0,0,0]]]'
+while IFS='|' read -r name want method path body; do
+    expect "of another key: $name" "$want" "$(as bob -X "$method" ${body:+--json "$body"} "$URL$path" | problem)"
+done <<LIST
+a sequence|404 not_found there is no sequence 1|GET|/v1/sequences/1|
+its blocks|404 not_found there is no sequence 1|GET|/v1/sequences/1/blocks|
+a fork|404 not_found there is no sequence 1|POST|/v1/sequences/1/fork|{"count":1}
+a truncate|404 not_found there is no sequence 1|POST|/v1/sequences/1/truncate|{"length":0}
+a delete|404 not_found there is no sequence 1|DELETE|/v1/sequences/1|
+an append|404 not_found there is no sequence 1|POST|/v1/append|{"sequences":[1],$one}
+an attend|404 not_found there is no sequence 1|POST|/v1/attend|{"sequences":[2,1],"q":[[[1,0,0,0,0,0,0,0]],[[1,0,0,0,0,0,0,0]]]}
+a batch|404 not_found ops[0]: there is no sequence 1|POST|/v1/batch|{"ops":[{"op":"delete","id":1}]}
+a lease|404 not_found there is no lease 3|GET|/v1/leases/3|
+a paged call|404 not_found there is no lease 3|POST|/v1/paged|{"lease":3,$q,"block_tables":[[0]],"context_lens":[1]}
+its id for a new one|409 exists the id 1 is in use|POST|/v1/sequences|{"id":1}
+a workload|404 not_found there is no workload 1|GET|/v1/workloads/1|
+its end|404 not_found there is no workload 1|DELETE|/v1/workloads/1|
+LIST
+expect 'lists have what is its own' '[2] [1] [] [3]' "$(as bob "$URL/v1/sequences" | jq -c '[.items[].id]') $(as ann "$URL/v1/sequences" | jq -c '[.items[].id]') $(
+    as bob "$URL/v1/leases" | jq -c '[.items[].id]') $(as ann "$URL/v1/leases" | jq -c '[.items[].id]')"
+expect 'so has /stats' '[2] 1 0 [1] 1 1' "$(for k in bob ann; do as $k "$URL/stats" | jq -c '[.sequences.items[].id], .sequences.count, .leases'; done | paste -sd' ')"
+expect 'admin sees all' '[1,2] 2 1' "$(as root "$URL/stats" | jq -c '[.sequences.items[].id], .sequences.count, .leases' | paste -sd' ')"
+expect 'nothing has changed' '0 0' "$(as ann "$URL/v1/sequences/1" | jq .length) $(as bob "$URL/v1/sequences/2" | jq .length)"
+
+# Prompts of one key are not found by another.
+prompt='{"tokens":[1,2,3,4,5,6,7,8]}'
+rows=$(printf '[[1,1,1,1,1,1,1,1]],%.0s' $(seq 8))
+id=$(as ann --json "$prompt" "$URL/v1/sequences" | jq .id)
+as ann --json "{\"sequences\":[$id],\"indptr\":[0,8],\"k\":[${rows%,}],\"v\":[${rows%,}]}" "$URL/v1/append" >/dev/null &
+waiting=$!
+queued_of() { [ "$(as root "$URL/v1/sequences?state=queued" | jq -c '[.items[].id]')" = "$1" ]; }
+flush_of() { as "$1" -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$2/truncate"; }
+eventually queued_of "[$id]"
+flush_of ann "$id"
+wait $waiting
+expect 'a prompt is cached for its key' '8 0' "$(as ann --json "$prompt" "$URL/v1/sequences" | jq .cached_tokens) $(as bob --json "$prompt" "$URL/v1/sequences" | jq .cached_tokens)"
+
+# ---- quotas
+for _ in 1 2 3; do as few --json '{}' "$URL/v1/sequences" | jq .id; done >"$WORK/ids"
+expect 'a quota of sequences' '429 quota_exceeded quotas.sequences of the key is 3: it has 3, and this makes 1 more' "$(as few --json '{}' "$URL/v1/sequences" | problem)"
+first=$(head -1 "$WORK/ids")
+expect 'forks count' 429 "$(code as few --json '{"count":1}' "$URL/v1/sequences/$first/fork")"
+expect 'so do ops of a batch' '429 quota_exceeded ops[1]: quotas.sequences of the key is 3: it has 3, and this makes 1 more' \
+    "$(as few --json "{\"ops\":[{\"op\":\"delete\",\"id\":$first},{\"op\":\"fork\",\"id\":$(sed -n 2p "$WORK/ids"),\"count\":2}]}" "$URL/v1/batch" | problem)"
+expect 'one deleted, one made: that is within it' 200 \
+    "$(code as few --json "{\"ops\":[{\"op\":\"delete\",\"id\":$first},{\"op\":\"create\",\"max_tokens\":16}]}" "$URL/v1/batch")"
+expect 'what is promised counts' '429 quota_exceeded quotas.blocks of the key is 8: its tables have 4, those promised included, and this takes 5 more' \
+    "$(as few --json "{\"ops\":[{\"op\":\"delete\",\"id\":$(sed -n 2p "$WORK/ids")}]}" -o /dev/null "$URL/v1/batch"; as few --json '{"blocks":5}' "$URL/v1/leases" | problem)"
+third=$(sed -n 3p "$WORK/ids")
+rows=$(printf '[[1,1,1,1,1,1,1,1]],%.0s' $(seq 17))
+expect 'so does what is appended' '429 quota_exceeded quotas.blocks of the key is 8: its tables have 4, those promised included, and this takes 5 more' "$(
+    as few --json "{\"sequences\":[$third],\"indptr\":[0,17],\"k\":[${rows%,}],\"v\":[${rows%,}]}" "$URL/v1/append" >"$WORK/refused" &
+    waiting=$!
+    eventually queued_of "[$third]"
+    as root -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$third/truncate"
+    wait $waiting
+    problem <"$WORK/refused")"
+as few --json "{\"sequences\":[$third],$q,$one}" "$URL/v1/attend" >"$WORK/call" &
+waiting=$!
+eventually queued_of "[$third]"
+expect 'a quota of calls' '429 quota_exceeded quotas.calls (1) of the key "few" are used up' "$(as few --json '{}' "$URL/v1/sequences" | problem)"
+expect 'others have theirs' 201 "$(code as ann --json '{}' "$URL/v1/sequences")"
+as root -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$third/truncate"
+wait $waiting
+expect 'it is answered' 1 "$(jq .rows_in_step "$WORK/call")"
+expect 'a quota of staging memory' '429 quota_exceeded quotas.staging_bytes (4096) of the key "few" are used up' \
+    "$(tensors sequences I64 1 "$third" indptr I64 2 0,90 k F32 90,1,8 '720*1' v F32 90,1,8 '720*1' |
+        as few -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append" | problem)"
+expect 'a workload that is too large for the key' '429 quota_exceeded quotas.blocks of the key is 8, and its longest sequence with its forks takes 25' \
+    "$(as few --json '{"sequences":[{"prompt":50,"decode":50}]}' "$URL/v1/workloads" | problem)"
+as few --json '{"sequences":[{"count":4,"prompt":4,"decode":3}]}' "$URL/v1/workloads" >"$WORK/made"
+has_finished() { [ "$(as few "$URL/v1/workloads/$(jq .id "$WORK/made")" | jq -r .state)" = finished ]; }
+expect 'one that fits runs, as many of its sequences at a time as the quotas have room for' 0 "$(eventually has_finished; echo $?)"
+as few --json '{"sequences":[{"count":2,"prompt":4,"decode":3}],"arrival":{"rate":0.00001}}' "$URL/v1/workloads" >"$WORK/made"
+expect 'a quota of workloads' '429 quota_exceeded quotas.workloads of the key is 1, and as many run' \
+    "$(as few --json '{"sequences":[{"prompt":4,"decode":3}]}' "$URL/v1/workloads" | problem)"
+expect 'a quota of requests a second' '200 200 429' "$(for _ in 1 2 3; do code as slow "$URL/v1/info"; echo; done | paste -sd' ')"
+expect 'never to be idle for too long wants a scope' '403 201' "$(code as ann --json '{"idle_timeout_s":0}' "$URL/v1/sequences") $(code as keeper --json '{"idle_timeout_s":0}' "$URL/v1/sequences")"
+expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
+
+# ---- the management listener
+expect 'management: probes and metrics' '200 200 200' "$(for path in livez readyz metrics; do code unix "$WORK/m" "/$path"; echo; done | paste -sd' ')"
+expect 'management: administration, by who runs it' 200 "$(code unix "$WORK/m" /v1/audit -X POST)"
+expect 'management: nothing else' 404 "$(code unix "$WORK/m" /v1/sequences)"
+expect 'its socket is for its user' 600 "$(stat -c %a "$WORK/m")"
+
+# ---- connections without a key
+for fd in 4 5 6 7; do eval "exec $fd<>/dev/tcp/127.0.0.1/$PORT"; done
+expect 'so many of one address' 'HTTP/1.1 503 Service Unavailable' "$(exec 9<>"/dev/tcp/127.0.0.1/$PORT"; head -1 <&9 | tr -d '\r')"
+expect 'others are served' 200 "$(code unix "$WORK/s" /stats)"
+exec 4>&- 5>&- 6>&- 7>&-
+
+# ---- the PROXY protocol
+v2='\r\n\r\n\0\r\nQUIT\n'
+proxied() { # HEADER-ESCAPES REQUEST-ESCAPES
+    # shellcheck disable=SC2059
+    printf "$1$2" | perl -MIO::Socket::UNIX -e '
+        my $s = IO::Socket::UNIX->new(Peer => shift) or die;
+        local $/; syswrite $s, <STDIN>; print readline $s;' "$WORK/p" | head -1 | tr -d '\r'
+}
+get="GET /stats HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+expect 'a header of the PROXY protocol' 'HTTP/1.1 200 OK' \
+    "$(proxied "$v2\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\x30\x39\x01\xbb" "${get}Authorization: Bearer $(cat "$WORK/ann")\r\n\r\n")"
+expect 'it gives nobody a key' 'HTTP/1.1 401 Unauthorized' "$(proxied "$v2\x20\0\0\0" "$get\r\n")"
+expect 'without one' '' "$(proxied '' "$get\r\n")"
+
+# ---- reading the file again
+as bob --json "{\"sequences\":[2],$q,$one}" "$URL/v1/attend" >"$WORK/ended" &
+waiting=$!
+eventually queued_of '[2]'
+id=$(as bob --json '{"sequences":[{"count":2,"prompt":4,"decode":3}],"arrival":{"rate":0.00001}}' "$URL/v1/workloads" | jq .id)
+entries=("${entries[0]}" "${entries[3]}")
+write_keys
+kill -HUP "$DAEMON"
+wait $waiting
+expect 'a key that is gone: its calls end' '401 unauthorized the key "bob" is no more' "$(problem <"$WORK/ended")"
+expect 'it is none' '401 unauthorized there is no such key' "$(as bob "$URL/stats" | problem)"
+owns_all() { [ "$(as root "$URL/v1/sequences?limit=1000" | jq '[.items[].id] | length')" = "$(as ann "$URL/v1/sequences?limit=1000" | jq '[.items[].id] | length')" ]; }
+expect 'its sequences are removed' 0 "$(eventually owns_all; echo $?)"
+has_ended() { [ "$(as root "$URL/v1/workloads/$id" | jq -r .state)" = cancelled ]; }
+expect 'and its workload' 0 "$(eventually has_ended; echo $?)"
+echo '{"keys": [' >"$WORK/keys"
+kill -HUP "$DAEMON"
+eventually has_logged 'the keys stay as they are'
+expect 'a file that is none changes nothing' 200 "$(code as ann "$URL/stats")"
+expect 'the books balance still' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+
+finish
