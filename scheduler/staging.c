@@ -2,6 +2,7 @@
 #include "scheduler/staging.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ struct staging {
     size_t small_bytes;
     struct extent *out; /* [blocks_max] in order of first */
     uint32_t count, blocks_max;
+    pthread_mutex_t mutex;
 };
 
 int staging_create(const struct staging_options *o, struct staging **result)
@@ -32,6 +34,7 @@ int staging_create(const struct staging_options *o, struct staging **result)
         free(s);
         return ATTND_NO_MEMORY;
     }
+    pthread_mutex_init(&s->mutex, NULL);
     *result = s;
     return 0;
 }
@@ -40,11 +43,12 @@ void staging_destroy(struct staging *s)
 {
     if (!s)
         return;
+    pthread_mutex_destroy(&s->mutex);
     free(s->out);
     free(s);
 }
 
-void *staging_take(struct staging *s, size_t bytes)
+static void *take(struct staging *s, size_t bytes)
 {
     size_t units = bytes / STAGING_ALIGNMENT + (bytes % STAGING_ALIGNMENT != 0),
            first = bytes > s->small_bytes ? s->units / 4 : 0;
@@ -62,11 +66,17 @@ void *staging_take(struct staging *s, size_t bytes)
     return s->memory + first * STAGING_ALIGNMENT;
 }
 
-void staging_give(struct staging *s, void *block)
+void *staging_take(struct staging *s, size_t bytes)
 {
-    if (!block)
-        return;
-    size_t first = (size_t)((uint8_t *)block - s->memory) / STAGING_ALIGNMENT;
+    pthread_mutex_lock(&s->mutex);
+    void *block = take(s, bytes);
+    pthread_mutex_unlock(&s->mutex);
+    return block;
+}
+
+static void give(struct staging *s, const void *block)
+{
+    size_t first = (size_t)((const uint8_t *)block - s->memory) / STAGING_ALIGNMENT;
     uint32_t from = 0, end = s->count;
     while (from + 1 < end) { /* out[from].first <= first < out[end].first */
         uint32_t middle = from + (end - from) / 2;
@@ -80,7 +90,19 @@ void staging_give(struct staging *s, void *block)
     memmove(&s->out[from], &s->out[from + 1], (--s->count - from) * sizeof *s->out);
 }
 
-size_t staging_used(const struct staging *s)
+void staging_give(struct staging *s, void *block)
 {
-    return s->used * STAGING_ALIGNMENT;
+    if (!block)
+        return;
+    pthread_mutex_lock(&s->mutex);
+    give(s, block);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+size_t staging_used(struct staging *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    size_t used = s->used;
+    pthread_mutex_unlock(&s->mutex);
+    return used * STAGING_ALIGNMENT;
 }

@@ -6,7 +6,7 @@
  *
  * One piece of attention_host_memory(), given out in blocks, each at the first place where it fits. Large
  * ones begin behind the first quarter, so that whoever sends large bodies, and slowly, leaves room for
- * small ones. A block costs O(blocks that are out). Loop thread; nothing allocates after create. */
+ * small ones. A block costs O(blocks that are out). Any thread; nothing allocates after create. */
 #ifndef SCHEDULER_STAGING_H
 #define SCHEDULER_STAGING_H
 
@@ -36,6 +36,6 @@ void *staging_take(struct staging *staging, size_t bytes);
 void staging_give(struct staging *staging, void *block);
 
 /* Bytes that are out. */
-size_t staging_used(const struct staging *staging);
+size_t staging_used(struct staging *staging);
 
 #endif

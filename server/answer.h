@@ -1,18 +1,38 @@
-/* answer.h - of a request that the engine has, what the engine need not know: whose it is, and how its answer
- * is written. One of each request of the pool, made by routes_create(). Loop thread. */
+/* answer.h - of a request that the engine has, what the engine need not know: whose it is, how its answer
+ * is written, and what of that is done off the loop. One of each request of the pool, made by routes_create(). Loop thread. */
 #ifndef SERVER_ANSWER_H
 #define SERVER_ANSWER_H
 
+#include "config/config.h"
 #include "scheduler/requests.h"
 #include "server/http_exchange.h"
 
-struct render_context;
+#include <uv.h>
+
+/* What answers show beside the request's own figures. */
+struct daemon_state;
+
+struct render_context {
+    const struct config *config;
+    const struct attention_info *backend;
+    double roof_gb_per_s, uptime_s, longest_turn_s;
+    uint64_t instance;
+    uint64_t tensors_copied;
+    size_t staging_used;
+    uint32_t connections; /* that are open */
+};
 
 /* Writes the answer of a request that has succeeded into `x`. */
 typedef void (*answer_render)(struct http_exchange *x, const struct request *request,
                               const struct render_context *context);
 
 struct answer {
+    uv_work_t work; /* off the loop: reading the exchange, or writing the answer */
+    struct daemon_state *daemon;
+    struct request *request;
+    struct render_context context;
+    bool good; /* the exchange was read */
+
     struct http_exchange *x; /* NULL: its client has gone */
     struct api_key *key;     /* the client's; NULL: none is needed */
     bool counts;             /* as one of limits.calls */

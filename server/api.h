@@ -75,17 +75,6 @@ extern const struct route api_admin[], api_attention[], api_leases[], api_observ
             render, status                                                                                   \
     }
 
-/* What answers show beside the request's own figures. */
-struct render_context {
-    const struct config *config;
-    const struct attention_info *backend;
-    double roof_gb_per_s, uptime_s;
-    uint64_t instance;
-    uint64_t tensors_copied;
-    size_t staging_used;
-    uint32_t connections; /* that are open */
-};
-
 /* ---- words of the wire --------------------------------------------------------------------------- */
 
 extern const char *const api_block_states[], *const api_sequence_states[];

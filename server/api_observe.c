@@ -315,6 +315,9 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "tensors_copied_total", "counter",
                  "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.",
                  (double)c->tensors_copied);
+    write_metric(w, "loop_turn_seconds_max", "gauge",
+                 "Longest turn of the loop that serves clients: processor time between two waits.",
+                 c->longest_turn_s);
     write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
 }
 

@@ -38,7 +38,11 @@
 
 enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
-    READ_MAX = 1 << 20, /* bytes of a body, of one read */
+    READ_MAX =
+        256 << 10, /* bytes of a body, of one read; one a turn of the loop: a tenth of a millisecond, */
+    SOCKET_BUFFER_BYTES =
+        512 << 10,           /* each way: a write copies as much at once; the kernel takes twice that */
+    TURN_READ_MAX = 1 << 20, /* and of all connections in a turn */
     OUTPUT_HEAD_BYTES_MAX = 1024,
     REFUSALS = 64, /* connections beyond the limit, to say 503 on */
     LINGER_S = 2,
@@ -87,6 +91,7 @@ struct connection {
     bool known;                /* some request of it came from somebody known */
     bool body_overflow;        /* it was longer than exchange.body_max */
     bool reading;              /* uv_read_start is in effect */
+    bool paused;               /* it has read enough for this turn: in http_connections.paused */
     bool close_after;          /* the answer under way is the last */
     bool ended;                /* the client sends no more */
     bool streaming;            /* the head of an answer in parts has been sent, */
@@ -105,6 +110,10 @@ struct http_connections {
     struct config_limits limits;
     struct http_service service;
     uv_timer_t tick;
+    uv_check_t turn_end;
+    struct connection **paused; /* [paused_count] until then */
+    uint32_t paused_count;
+    size_t turn_bytes;    /* read into bodies in this turn */
     uint32_t open, slots; /* connections in use, and all */
     uint32_t ended;       /* of those in use */
     bool draining;
@@ -118,6 +127,7 @@ struct http_connections {
 
 static void process(struct connection *c);
 static void start_reading(struct connection *c);
+static void on_turn_end(uv_check_t *check);
 
 /* ---- closing ------------------------------------------------------------------------------------- */
 
@@ -158,13 +168,22 @@ static void abandon(struct connection *c)
     x->pending = x->upload = x->staging = NULL;
 }
 
+static void close_handle(struct connection *c)
+{
+    abandon(c);
+    uv_close(&c->handle.any, on_closed);
+}
+
+/* What another thread uses stays until it has done so. */
 static void close_connection(struct connection *c)
 {
     if (c->phase == PHASE_CLOSING)
         return;
-    abandon(c);
     c->phase = PHASE_CLOSING;
-    uv_close(&c->handle.any, on_closed);
+    if (!c->exchange.held)
+        close_handle(c);
+    else
+        uv_read_stop(&c->handle.stream);
 }
 
 /* Whether nobody is at the other end any more: of a unix socket, or of a TCP connection that was reset. */
@@ -321,10 +340,15 @@ static void send_reply(struct connection *c)
     write_parts(c, parts, headed ? 1 : 2 + x->tail_count);
 }
 
+static struct connection *connection_of(struct http_exchange *x)
+{
+    return (struct connection *)((char *)x - offsetof(struct connection, exchange));
+}
+
 void http_answer(struct http_exchange *x)
 {
-    struct connection *c = (struct connection *)((char *)x - offsetof(struct connection, exchange));
-    assert(c->phase == PHASE_WAITING && x->deferred);
+    struct connection *c = connection_of(x);
+    assert(c->phase == PHASE_WAITING && x->deferred && !x->held);
     x->deferred = false;
     send_reply(c);
 }
@@ -444,7 +468,12 @@ static bool read_body(struct connection *c, const char *bytes, size_t n, size_t 
     const struct http_exchange *x = &c->exchange;
     struct http_fault fault = {0};
     enum http_progress progress = http_body_read(&c->parser, bytes, n, take_body, c, used, &fault);
-    if (progress == HTTP_MORE || progress == HTTP_WHOLE)
+    bool good = progress == HTTP_MORE || progress == HTTP_WHOLE;
+    if (good && x->sink && x->sink(&c->exchange, NULL, 0) != 0) {
+        end_with_problem(c);
+        return false;
+    }
+    if (good)
         return true;
     if (progress == HTTP_REFUSED)
         refuse(c, fault.status, "%s", fault.detail);
@@ -456,6 +485,38 @@ static bool read_body(struct connection *c, const char *bytes, size_t n, size_t 
     else
         refuse(c, ATTND_BODY_TOO_LARGE, "a body has at most %zu bytes", x->body_max);
     return false;
+}
+
+/* Read on, or handle what is whole, unless another thread has the exchange. */
+static void go_on(struct connection *c)
+{
+    if (c->exchange.held) {
+        uv_read_stop(&c->handle.stream);
+        c->reading = false;
+    } else if (c->parser.complete) {
+        handle(c);
+    } else {
+        start_reading(c);
+    }
+}
+
+bool http_let_go(struct http_exchange *x)
+{
+    struct connection *c = connection_of(x);
+    assert(x->held);
+    x->held = false;
+    if (c->phase == PHASE_CLOSING) {
+        close_handle(c);
+        return false;
+    }
+    if (c->phase != PHASE_BODY)
+        return true;
+    set_deadline(c, c->all->limits.body_timeout_s);
+    if (x->failed)
+        end_with_problem(c);
+    else
+        go_on(c);
+    return true;
 }
 
 static void send_continue(struct connection *c)
@@ -566,18 +627,17 @@ static void process(struct connection *c)
             return;
         c->input_bytes -= used;
         memmove(rest, rest + used, n - used);
-        start_reading(c);
     }
-    if (c->phase == PHASE_BODY && c->parser.complete)
-        handle(c);
+    if (c->phase == PHASE_BODY)
+        go_on(c);
 }
 
 /* `n` bytes more of the body are where they belong. */
 static void process_body(struct connection *c, size_t n)
 {
     size_t used;
-    if (read_body(c, c->exchange.body_buffer + c->body_bytes, n, &used) && c->parser.complete)
-        handle(c);
+    if (read_body(c, c->exchange.body_buffer + c->body_bytes, n, &used))
+        go_on(c);
 }
 
 /* ---- libuv's callbacks --------------------------------------------------------------------------- */
@@ -622,6 +682,34 @@ static void note_end(struct connection *c, bool in_order)
         close_connection(c);
 }
 
+/* A large body comes faster than it should be taken: others have their turns. */
+static void pause_reading(struct connection *c, size_t n)
+{
+    struct http_connections *all = c->all;
+    all->turn_bytes += n;
+    if (c->paused || (n < READ_MAX && all->turn_bytes < TURN_READ_MAX))
+        return;
+    uv_read_stop(&c->handle.stream);
+    c->reading = false;
+    c->paused = true;
+    all->paused[all->paused_count++] = c;
+    uv_check_start(&all->turn_end, on_turn_end);
+}
+
+static void on_turn_end(uv_check_t *check)
+{
+    struct http_connections *all = check->data;
+    uint32_t n = all->paused_count;
+    all->turn_bytes = all->paused_count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct connection *c = all->paused[i];
+        c->paused = false;
+        if (c->phase != PHASE_FREE && c->phase != PHASE_CLOSING && !c->exchange.held)
+            start_reading(c);
+    }
+    uv_check_stop(check);
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 {
     struct connection *c = stream->data;
@@ -643,9 +731,10 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         set_deadline(c, c->all->limits.body_timeout_s);
     if (c->phase == PHASE_BODY && c->deadline_ms > c->body_until_ms)
         c->deadline_ms = c->body_until_ms;
-    if (body_left(c))
+    if (body_left(c)) {
+        pause_reading(c, (size_t)n);
         process_body(c, (size_t)n);
-    else {
+    } else {
         c->input_bytes += (size_t)n;
         process(c);
     }
@@ -653,7 +742,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 
 static void start_reading(struct connection *c)
 {
-    if (!c->reading && !c->ended && uv_read_start(&c->handle.stream, on_alloc, on_read) == 0)
+    if (!c->reading && !c->ended && !c->paused && uv_read_start(&c->handle.stream, on_alloc, on_read) == 0)
         c->reading = true;
 }
 
@@ -736,6 +825,9 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
         close_connection(c);
         return;
     }
+    int send = SOCKET_BUFFER_BYTES, receive = SOCKET_BUFFER_BYTES;
+    (void)uv_send_buffer_size(&c->handle.any, &send); /* else it is as the system has it */
+    (void)uv_recv_buffer_size(&c->handle.any, &receive);
     if (!c->is_unix)
         uv_tcp_nodelay(&c->handle.tcp, 1);
     start_reading(c);
@@ -750,7 +842,7 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now = uv_now(all->loop);
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];
-        if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
+        if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING || c->exchange.held)
             continue;
         if (c->phase == PHASE_DELIVERING) {
             see_delivery(c);
@@ -786,7 +878,8 @@ static int map_connections(struct http_connections *all)
     all->connections = calloc(all->slots, sizeof *all->connections);
     all->buffers = mmap(NULL, all->buffers_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!all->connections || all->buffers == MAP_FAILED)
+    all->paused = calloc(all->slots, sizeof(struct connection *));
+    if (!all->connections || !all->paused || all->buffers == MAP_FAILED)
         return UV_ENOMEM;
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];
@@ -817,6 +910,8 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
     all->tick.data = all;
     uv_timer_start(&all->tick, on_tick, TICK_MS, TICK_MS);
     uv_unref((uv_handle_t *)&all->tick);
+    uv_check_init(loop, &all->turn_end);
+    all->turn_end.data = all;
     *result = all;
     return 0;
 }
@@ -858,10 +953,12 @@ void http_connections_destroy(struct http_connections *all)
         return;
     if (all->tick.loop) {
         uv_close((uv_handle_t *)&all->tick, NULL);
+        uv_close((uv_handle_t *)&all->turn_end, NULL);
         uv_run(all->loop, UV_RUN_DEFAULT);
     }
     if (all->buffers != MAP_FAILED)
         munmap(all->buffers, all->buffers_bytes);
     free(all->connections);
+    free(all->paused);
     free(all);
 }

@@ -32,6 +32,10 @@ uint32_t http_connections_cut(struct http_connections *all);
 /* http_connections_destroy: free them, once the loop has run out. NULL is fine. */
 void http_connections_destroy(struct http_connections *all);
 
+/* http_let_go: an exchange is held no more: false: its client has gone meanwhile, and it ends now. A body whose
+ * bytes it was held for goes on. */
+bool http_let_go(struct http_exchange *x);
+
 /* http_answer: send the answer of a deferred exchange, or its next part (x->more, chunked). */
 void http_answer(struct http_exchange *x);
 

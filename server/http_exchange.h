@@ -20,8 +20,8 @@ struct api_key;
 struct http_exchange;
 struct route;
 
-/* Takes the next `n` bytes of a body. Returns 0, or a status with the answer made a problem: the rest
- * is not read. */
+/* Takes the next `n` bytes of a body; 0 bytes: there are no more now. Returns 0, or a status with the answer
+ * made a problem: the rest is not read. */
 typedef int (*http_sink)(struct http_exchange *x, const char *bytes, size_t n);
 
 struct http_exchange {
@@ -42,7 +42,8 @@ struct http_exchange {
     char *body_buffer;         /* here, */
     size_t body_max;           /* and so much of it */
     bool wants_length;         /* more would be taken if there were a Content-Length */
-    void *upload;              /* the sink's */
+    void *upload;              /* the sink's, */
+    bool counts;               /* which counts as one */
     void *staging;             /* what body_buffer is, when begun has set it, and */
     uint64_t staging_bytes;    /* how much of it is counted for the key */
 
@@ -56,6 +57,8 @@ struct http_exchange {
     unsigned tail_count;
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     bool deferred;                /* the handler will call http_answer() later */
+    bool held;     /* another thread uses the exchange: it stays as it is until http_let_go() */
+    bool failed;   /* set while it was held: the answer is a problem */
     bool more;     /* what is in `reply` is a part of the answer; proceed is called when it is sent */
     void *pending; /* the handler's, while deferred or between two parts */
 };

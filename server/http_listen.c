@@ -21,7 +21,7 @@ struct http_listener {
         uv_tcp_t tcp;
         uv_pipe_t pipe;
     } handle;
-    struct listen_options options;
+    const struct listen_options *options;
     http_on_client on_client;
     void *cookie;
     char url[URL_BYTES_MAX];
@@ -71,18 +71,18 @@ static int restrict_socket(const struct listen_options *o)
 
 static int bind_unix(uv_loop_t *loop, struct http_listener *l)
 {
-    const char *path = l->options.address.path;
+    const char *path = l->options->address.path;
     uv_pipe_init(loop, &l->handle.pipe, 0);
     remove_stale_socket(path);
     snprintf(l->url, sizeof l->url, "unix:%s", path);
     int rc = has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
-    return rc == 0 ? restrict_socket(&l->options) : rc;
+    return rc == 0 ? restrict_socket(l->options) : rc;
 }
 
 static int bind_tcp(uv_loop_t *loop, struct http_listener *l)
 {
     uv_tcp_init(loop, &l->handle.tcp);
-    return uv_tcp_bind(&l->handle.tcp, (const struct sockaddr *)&l->options.address.ip, 0);
+    return uv_tcp_bind(&l->handle.tcp, (const struct sockaddr *)&l->options->address.ip, 0);
 }
 
 /* The address the kernel gave us: the port may have been 0. */
@@ -91,7 +91,7 @@ static void note_url(struct http_listener *l)
     struct sockaddr_storage name;
     int bytes = sizeof name;
     char host[INET6_ADDRSTRLEN];
-    if (l->options.address.is_unix ||
+    if (l->options->address.is_unix ||
         uv_tcp_getsockname(&l->handle.tcp, (struct sockaddr *)&name, &bytes) != 0)
         return;
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)&name;
@@ -122,7 +122,7 @@ int http_listen(uv_loop_t *loop, const struct listen_options *options, http_on_c
     struct http_listener *l = calloc(1, sizeof *l);
     if (!l)
         return UV_ENOMEM;
-    l->options = *options;
+    l->options = options;
     l->on_client = on_client;
     l->cookie = cookie;
     int rc = options->address.is_unix ? bind_unix(loop, l) : bind_tcp(loop, l);
@@ -145,7 +145,7 @@ int http_listener_accept(struct http_listener *listener, uv_stream_t *stream)
 
 const struct listen_options *http_listener_options(const struct http_listener *listener)
 {
-    return &listener->options;
+    return listener->options;
 }
 
 const char *http_listener_url(const struct http_listener *listener)

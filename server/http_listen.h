@@ -11,7 +11,8 @@ struct http_listener;
 /* A client waits at `listener`: http_listener_accept() takes it. Nothing more is told before. */
 typedef void (*http_on_client)(struct http_listener *listener, void *cookie);
 
-/* http_listen(loop, options, on_client, cookie, listener): listen there. A unix socket has its mode and group
+/* http_listen(loop, options, on_client, cookie, listener): listen there. The options stay the caller's, and where
+ * they are as long as there are connections. A unix socket has its mode and group
  * before anybody can connect. Returns 0 or a negative libuv code and nothing to close. */
 MUST_USE int http_listen(uv_loop_t *loop, const struct listen_options *options, http_on_client on_client,
                          void *cookie, struct http_listener **listener);

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,13 +15,23 @@ enum {
     ALIGNMENT = 16
 };
 
-static struct {
+static _Thread_local struct {
     uint8_t *bytes;
     size_t used, live; /* live: pieces given out and not yet given back */
 } arena;
 
+static bool map_arena(void)
+{
+    void *bytes =
+        mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    arena.bytes = bytes == MAP_FAILED ? NULL : bytes;
+    return arena.bytes != NULL;
+}
+
 static void *take(size_t n)
 {
+    if (!arena.bytes && !map_arena())
+        return NULL;
     size_t rounded = (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (n > ARENA_BYTES || rounded > ARENA_BYTES - arena.used)
         return NULL;
@@ -35,7 +46,7 @@ static void give(void *piece)
     uintptr_t at = (uintptr_t)piece - (uintptr_t)arena.bytes;
     if (!piece)
         return;
-    if (at >= ARENA_BYTES) { /* of the configuration, which is older */
+    if (!arena.bytes || at >= ARENA_BYTES) { /* of the configuration, which is older */
         free(piece);
         return;
     }
@@ -44,24 +55,17 @@ static void give(void *piece)
         arena.used = 0;
 }
 
-int json_arena_install(void)
+void json_arena_install(void)
 {
     cJSON_Hooks hooks = {take, give};
-    void *bytes =
-        mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (bytes == MAP_FAILED)
-        return ATTND_NO_MEMORY;
-    arena.bytes = bytes;
     cJSON_InitHooks(&hooks);
-    return 0;
 }
 
 void json_arena_remove(void)
 {
-    if (!arena.bytes)
-        return;
     assert(arena.live == 0);
     cJSON_InitHooks(NULL);
-    munmap(arena.bytes, ARENA_BYTES);
+    if (arena.bytes)
+        munmap(arena.bytes, ARENA_BYTES);
     arena.bytes = NULL;
 }

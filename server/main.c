@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 enum exit_code {
@@ -61,6 +62,8 @@ struct daemon {
     uv_timer_t drain_deadline;
     bool cut;             /* it passed, with something under way */
     bool failed;          /* the backend has */
+    uv_prepare_t turn;    /* the loop is about to wait */
+    double turned_s;      /* processor time of its thread, when that was last so */
     uv_timer_t watch;     /* on the driver's calls */
     uint64_t watched;     /* the call that the engine was in; 0: none */
     uint32_t watches;     /* that found it in the same one */
@@ -282,6 +285,7 @@ static void close_loop(struct daemon *d)
     uv_close((uv_handle_t *)&d->completed, NULL);
     uv_close((uv_handle_t *)&d->drain_deadline, NULL);
     uv_close((uv_handle_t *)&d->watch, NULL);
+    uv_close((uv_handle_t *)&d->turn, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     int rc = uv_loop_close(&d->loop);
     assert(rc == 0);
@@ -334,6 +338,31 @@ static void on_watch(uv_timer_t *timer)
     engine_give_up(d->engine, why);
     routes_give_up(&d->state, why);
     on_completed(&d->completed);
+}
+
+/* Loop thread's processor time, in seconds. */
+static double processor_s(void)
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void on_turn(uv_prepare_t *handle)
+{
+    struct daemon *d = handle->data;
+    double now = processor_s(), took = now - d->turned_s;
+    d->turned_s = now;
+    if (took > d->state.longest_turn_s)
+        d->state.longest_turn_s = took;
+}
+
+/* From now on: what the start took is nobody's turn. */
+static void watch_turns(struct daemon *d)
+{
+    d->turned_s = processor_s();
+    uv_prepare_start(&d->turn, on_turn);
+    uv_unref((uv_handle_t *)&d->turn);
 }
 
 static void watch_driver(struct daemon *d)
@@ -559,6 +588,7 @@ static enum exit_code serve(const struct config *config)
     struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime(), .drain = drain},
                        .progress_ns = uv_hrtime()};
     d.state.cookie = &d;
+    d.state.loop = &d.loop;
     if (getrandom(&d.state.instance, sizeof d.state.instance, GRND_NONBLOCK) < 0)
         d.state.instance = uv_hrtime();
     enum exit_code code = read_access(&d, options, &management);
@@ -576,8 +606,11 @@ static enum exit_code serve(const struct config *config)
     d.drain_deadline.data = &d;
     uv_timer_init(&d.loop, &d.watch);
     d.watch.data = &d;
+    uv_prepare_init(&d.loop, &d.turn);
+    d.turn.data = &d;
     code = start_engine(&d);
-    if (code == EXIT_OK && (routes_create(&d.state) != 0 || json_arena_install() != 0)) {
+    json_arena_install();
+    if (code == EXIT_OK && routes_create(&d.state) != 0) {
         fprintf(stderr, "attnd: no memory for limits.calls answers\n");
         code = EXIT_UNAVAILABLE;
     }
@@ -586,8 +619,9 @@ static enum exit_code serve(const struct config *config)
     if (code == EXIT_OK) {
         log_listeners(&d);
         watch_driver(&d);
+        watch_turns(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
-        log_line(LOG_INFO, "stopped");
+        log_line(LOG_INFO, "stopped; the longest turn of the loop took %.3f ms", d.state.longest_turn_s * 1e3);
         code = d.cut || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
     }
     end_engine(&d);

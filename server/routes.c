@@ -27,8 +27,12 @@ static const struct route *const all_routes[] = {api_observe, api_sequences, api
                                                  api_leases,  api_workloads, api_admin};
 
 enum {
-    UPLOADS_MAX = 8,      /* traces being read at a time; each may take 100 MiB while it is */
-    ARENA_SPARE = 4 << 20 /* of a large body's lists, which may be larger than they are in the body */
+    UPLOADS_MAX = 8,           /* traces being read at a time; each may take 100 MiB while it is */
+    ARENA_SPARE = 4 << 20,     /* of a large body's lists, which may be larger than they are in the body */
+    LONG_JSON_BYTES = 8 << 10, /* beyond these the loop has workers do it */
+    LONG_TENSOR_BYTES = 128 << 10,
+    LONG_LIST_BYTES = 16 << 10,
+    LONG_OUTPUT_BYTES = 1 << 10
 };
 
 /* Whether the path is the route's; a number in the place of "{id}" goes to *id. */
@@ -179,11 +183,12 @@ static bool count_staging(struct http_exchange *x, uint64_t bytes, uint64_t *cou
 /* The body has been taken, or nobody will: it is not an upload any more. */
 static void end_body(struct http_exchange *x, struct daemon_state *daemon)
 {
-    daemon->uploads -= x->upload != NULL;
+    daemon->uploads -= x->counts;
     if (x->key) {
-        x->key->uploads -= x->upload != NULL;
+        x->key->uploads -= x->counts;
         x->key->staging_bytes -= x->staging_bytes;
     }
+    x->counts = false;
     x->staging_bytes = 0;
     workload_parse_drop(x); /* a trace that nobody took, since the request was refused; */
     staging_give(engine_staging(daemon->engine), x->staging); /* likewise */
@@ -228,24 +233,20 @@ static bool enlarge_arena(struct request *request, uint64_t body_bytes)
     return true;
 }
 
-/* Read the exchange into the request, which gets its staging memory; false: the answer is a problem. */
-static bool read_exchange(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
+/* Read the exchange into the request, which gets its staging memory; false: the answer is a problem. Any
+ * thread, which has both. */
+static bool read_exchange(struct http_exchange *x, const struct config *config, struct request *request)
 {
     int rc = enlarge_arena(request, x->staging ? x->head.body_length : 0) ? 0 : tensors_no_room(x);
     if (rc == 0)
-        rc = x->route->parse(x, request, daemon->config);
-    daemon->tensors_copied += answer_of(request)->copied;
-    if (rc == 0 && request_make_outputs(request, &daemon->config->geometry) != 0)
+        rc = x->route->parse(x, request, config);
+    if (rc == 0 && request_make_outputs(request, &config->geometry) != 0)
         rc = tensors_no_room(x);
     if (rc == 0 && x->staging) {
         request_adopt_tensor(request, x->staging, x->head.body_length);
         x->staging = NULL;
     }
-    if (x->key) { /* what was counted for the body is the request's now */
-        x->key->staging_bytes -= x->staging_bytes;
-        x->staging_bytes = 0;
-    }
-    return rc == 0 && count_staging(x, request->tensor_bytes, &answer_of(request)->staging_bytes);
+    return rc == 0;
 }
 
 /* Whether another answer that goes on may be given; else the answer is a problem. */
@@ -265,6 +266,83 @@ static bool may_stream(struct http_exchange *x, struct daemon_state *daemon)
     return true;
 }
 
+static void refuse_gone(struct http_exchange *x)
+{
+    http_problem(x, ATTND_NO_KEY, "the key \"%s\" is no more", x->key->name);
+}
+
+/* Whether what was read may be asked of the engine; else the answer is a problem. */
+static bool may_submit(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
+{
+    struct answer *answer = answer_of(request);
+    if (x->key) { /* what was counted for the body is the request's now */
+        x->key->staging_bytes -= x->staging_bytes;
+        x->staging_bytes = 0;
+    }
+    if (daemon->given_up)
+        refuse_given_up(x, daemon);
+    else if (x->key && x->key->gone)
+        refuse_gone(x);
+    else
+        return count_staging(x, request->tensor_bytes, &answer->staging_bytes) &&
+               (!answer->streams || may_stream(x, daemon));
+    return false;
+}
+
+/* A request that will not be asked is let go. */
+static void forgo(struct daemon_state *daemon, struct request *request)
+{
+    struct answer *answer = answer_of(request);
+    answer->streams = false;
+    if (answer->good && request->kind == REQUEST_WORKLOAD_START)
+        workload_destroy(request->workload.workload);
+    release_request(daemon, request);
+}
+
+/* The exchange has been read: hand the request to the engine, or let it go with the problem that stands. */
+static void submit(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
+{
+    struct answer *answer = answer_of(request);
+    daemon->tensors_copied += answer->copied;
+    if (!answer->good || !may_submit(x, daemon, request)) {
+        forgo(daemon, request);
+        return;
+    }
+    x->pending = request;
+    x->deferred = true;
+    engine_submit(daemon->engine, request);
+}
+
+/* Worker. */
+static void read_off_loop(uv_work_t *work)
+{
+    struct answer *answer = work->data;
+    answer->good = read_exchange(answer->x, answer->daemon->config, answer->request);
+}
+
+static void after_read(uv_work_t *work, int status)
+{
+    struct answer *answer = work->data;
+    struct daemon_state *daemon = answer->daemon;
+    struct http_exchange *x = answer->x;
+    (void)status;
+    if (!http_let_go(x)) {
+        forgo(daemon, answer->request);
+        return;
+    }
+    submit(x, daemon, answer->request);
+    end_body(x, daemon);
+    if (!x->pending)
+        http_answer(x);
+}
+
+/* Whether reading an exchange may take long: a millisecond is 30 KiB of JSON or 10 MiB of tensors. */
+static bool reads_long(const struct http_exchange *x)
+{
+    size_t most = tensors_wanted(x) ? LONG_TENSOR_BYTES : LONG_JSON_BYTES;
+    return x->body.n > most || x->route->body == BODY_TRACE;
+}
+
 /* Read the exchange into a request and hand it to the engine. */
 static void start_request(struct http_exchange *x, struct daemon_state *daemon)
 {
@@ -281,24 +359,17 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon)
     request->id = x->id;
     answer->http_status = route->http_status;
     answer->render = route->render;
+    answer->daemon = daemon;
+    answer->request = request;
+    answer->work.data = answer;
     identify(request, x);
     request->deadline_s = x->head.timeout_ms * 1e-3;
-    bool good = read_exchange(x, daemon, request), streams = answer->streams;
-    if (!good || (streams && !may_stream(x, daemon))) {
-        answer->streams = false;
-        if (good && request->kind == REQUEST_WORKLOAD_START)
-            workload_destroy(request->workload.workload);
-        release_request(daemon, request);
+    if (reads_long(x) && uv_queue_work(daemon->loop, &answer->work, read_off_loop, after_read) == 0) {
+        x->held = x->deferred = true;
         return;
     }
-    x->pending = request;
-    x->deferred = true;
-    engine_submit(daemon->engine, request);
-}
-
-static void refuse_gone(struct http_exchange *x)
-{
-    http_problem(x, ATTND_NO_KEY, "the key \"%s\" is no more", x->key->name);
+    answer->good = read_exchange(x, daemon->config, request);
+    submit(x, daemon, request);
 }
 
 static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
@@ -320,7 +391,8 @@ void routes_handle(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
     dispatch(x, daemon);
-    end_body(x, daemon);
+    if (!x->held)
+        end_body(x, daemon);
 }
 
 /* Memory for a body with tensors. */
@@ -365,10 +437,11 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     }
     if (key && key->quotas.uploads && key->uploads >= key->quotas.uploads)
         return access_refuse_quota(x, "uploads", key->quotas.uploads) == 0;
-    bool ok = workload_parse_begin(x, daemon->config);
-    daemon->uploads += x->upload != NULL;
+    bool ok = workload_parse_begin(x, daemon->config, daemon->loop);
+    x->counts = x->upload != NULL;
+    daemon->uploads += x->counts;
     if (key)
-        key->uploads += x->upload != NULL;
+        key->uploads += x->counts;
     return ok;
 }
 
@@ -521,6 +594,51 @@ static void write_answer(struct http_exchange *x, const struct request *request,
         answer->render(x, request, c);
 }
 
+/* The answer is written: send it. */
+static void send_answer(struct daemon_state *daemon, struct request *request)
+{
+    struct answer *answer = answer_of(request);
+    struct http_exchange *x = answer->x;
+    x->more = answer->streams && request->status == 0 && goes_on(daemon, request);
+    if (answer->streams && request->status == 0)
+        x->content_type = "application/x-ndjson";
+    x->pending = request;
+    if (!x->more && x->tail_count == 0 && !made_by(request)) { /* else it is wanted until that is sent */
+        x->pending = NULL;
+        release_request(daemon, request);
+    }
+    http_answer(x);
+}
+
+/* Worker. */
+static void write_off_loop(uv_work_t *work)
+{
+    struct answer *answer = work->data;
+    write_answer(answer->x, answer->request, &answer->context);
+}
+
+static void after_write(uv_work_t *work, int status)
+{
+    struct answer *answer = work->data;
+    struct daemon_state *daemon = answer->daemon;
+    (void)status;
+    if (http_let_go(answer->x)) {
+        send_answer(daemon, answer->request);
+        return;
+    }
+    answer->x = NULL;
+    drop_request(daemon, answer->request);
+}
+
+/* Whether writing an answer may take long: by the lists that it shows, or the numbers of a tensor in JSON. */
+static bool writes_long(const struct request *request)
+{
+    const struct answer *answer = answer_of(request);
+    return request->status == 0 && !answer->streams &&
+           (request->arena_used > LONG_LIST_BYTES ||
+            (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
+}
+
 void routes_deliver(struct daemon_state *daemon)
 {
     const struct render_context context = {.config = daemon->config,
@@ -530,24 +648,24 @@ void routes_deliver(struct daemon_state *daemon)
                                            .tensors_copied = daemon->tensors_copied,
                                            .connections = http_connections_open(daemon->connections),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
+                                           .longest_turn_s = daemon->longest_turn_s,
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct request *request;
     while ((request = engine_take(daemon->engine))) {
         struct answer *answer = answer_of(request);
-        struct http_exchange *x = answer->x;
-        if (!x) {
+        if (!answer->x) {
             drop_request(daemon, request);
             continue;
         }
-        write_answer(x, request, &context);
-        x->more = answer->streams && request->status == 0 && goes_on(daemon, request);
-        if (answer->streams && request->status == 0)
-            x->content_type = "application/x-ndjson";
-        if (!x->more && x->tail_count == 0 && !made_by(request)) { /* else it is wanted until that is sent */
-            x->pending = NULL;
-            release_request(daemon, request);
+        answer->context = context;
+        if (writes_long(request) &&
+            uv_queue_work(daemon->loop, &answer->work, write_off_loop, after_write) == 0) {
+            answer->x->held = true;
+            answer->x->pending = NULL; /* what becomes of it is after_write()'s */
+            continue;
         }
-        http_answer(x);
+        write_answer(answer->x, request, &context);
+        send_answer(daemon, request);
     }
 }
 

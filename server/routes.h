@@ -5,12 +5,15 @@
 #include "scheduler/engine.h"
 #include "server/http_exchange.h"
 
+#include <uv.h>
+
 struct http_connections;
 
 /* What requests are answered from; owned by main, lives as long as the server. Loop thread. */
 struct daemon_state {
     const struct config *config;
     struct engine *engine;
+    uv_loop_t *loop;
     const struct http_connections *connections;
     uint64_t started_ns; /* uv_hrtime() */
     uint64_t instance;   /* a random number: epochs of another start are others */
@@ -20,6 +23,7 @@ struct daemon_state {
     uint32_t calls;          /* requests that came from clients, of limits.calls */
     uint32_t streams;        /* requests that streamed answers keep */
     uint32_t uploads;        /* traces being read */
+    double longest_turn_s;   /* of the loop: processor time between two waits */
     uint64_t tensors_copied; /* of bodies, since they were not where they can be used */
     struct answer *answers;  /* of the engine's requests, made by routes_create() */
 

@@ -5,10 +5,12 @@
 
 #include "scheduler/workload_build.h"
 #include "server/arguments.h"
+#include "server/http_connection.h"
 #include "server/media_type.h"
 
 #include <cjson/cJSON.h>
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,7 @@
 
 enum {
     LINE_BYTES_MAX = 64 * 1024,
+    CHUNK_BYTES_MAX = 64 * 1024, /* more than one read of a socket brings */
     TOKENS_MAX = 1 << 24,
     HASHES_MAX = 16384, /* of one request */
     VERIFY_DEFAULT = 64
@@ -40,8 +43,11 @@ struct trace_reader {
     uint64_t line_number;
     int64_t requests;
     double first_s; /* arrival of the first request */
-    size_t line_bytes;
-    char line[LINE_BYTES_MAX];
+    uv_loop_t *loop;
+    uv_work_t work; /* the worker reads what stands in `chunk` */
+    int rc;         /* of that */
+    size_t line_bytes, chunk_bytes;
+    char line[LINE_BYTES_MAX], chunk[CHUNK_BYTES_MAX];
 };
 
 static int refuse(struct http_exchange *x, int status, const char *what)
@@ -465,7 +471,7 @@ static int end_line(struct http_exchange *x, struct trace_reader *t)
     return rc;
 }
 
-/* An http_sink. */
+/* Worker, which has the exchange and the reader. */
 static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
 {
     struct trace_reader *t = x->upload;
@@ -521,7 +527,41 @@ static int read_query(struct http_exchange *x, struct options *o)
     return rc;
 }
 
-bool workload_parse_begin(struct http_exchange *x, const struct config *config)
+static void read_chunk(uv_work_t *work)
+{
+    struct http_exchange *x = work->data;
+    struct trace_reader *t = x->upload;
+    t->rc = read_trace(x, t->chunk, t->chunk_bytes);
+}
+
+static void after_chunk(uv_work_t *work, int status)
+{
+    struct http_exchange *x = work->data;
+    struct trace_reader *t = x->upload;
+    (void)status;
+    t->chunk_bytes = 0;
+    x->failed = t->rc != 0;
+    (void)http_let_go(x);
+}
+
+/* An http_sink: what one read of the socket has brought is read by a worker. */
+static int take_bytes(struct http_exchange *x, const char *bytes, size_t n)
+{
+    struct trace_reader *t = x->upload;
+    assert(!x->held && n <= sizeof t->chunk - t->chunk_bytes);
+    if (n)
+        memcpy(t->chunk + t->chunk_bytes, bytes, n);
+    t->chunk_bytes += n;
+    if (n || !t->chunk_bytes)
+        return 0;
+    t->work.data = x;
+    if (uv_queue_work(t->loop, &t->work, read_chunk, after_chunk) != 0)
+        return refuse(x, ATTND_NO_MEMORY, "");
+    x->held = true;
+    return 0;
+}
+
+bool workload_parse_begin(struct http_exchange *x, const struct config *config, uv_loop_t *loop)
 {
     bool csv = media_type_is(x->head.body_type, "text/csv");
     if (!csv && !media_type_is(x->head.body_type, "application/x-ndjson"))
@@ -542,7 +582,8 @@ bool workload_parse_begin(struct http_exchange *x, const struct config *config)
     t->workload = w;
     workload_builder_init(&t->builder, w, &options.shaping);
     x->upload = t;
-    x->sink = read_trace;
+    t->loop = loop;
+    x->sink = take_bytes;
     x->body_max = TRACE_BYTES_MAX;
     return true;
 }

@@ -7,11 +7,13 @@
 #include "scheduler/requests.h"
 #include "server/http_exchange.h"
 
+#include <uv.h>
+
 enum { TRACE_BYTES_MAX = 64 << 20 };
 
 /* workload_parse_begin: the head of such a request is there. A trace gets a reader as x->upload and a
- * sink; false with the answer already a problem when its parameters are wrong. */
-bool workload_parse_begin(struct http_exchange *x, const struct config *config);
+ * sink, which has a worker of the loop read it, and the exchange held meanwhile; false with the answer already a problem when its parameters are wrong. */
+bool workload_parse_begin(struct http_exchange *x, const struct config *config, uv_loop_t *loop);
 
 /* workload_parse_drop: free the reader of an upload that will not be finished. */
 void workload_parse_drop(struct http_exchange *x);

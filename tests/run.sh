@@ -11,6 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 MODE=${MODE:-release}
 export ATTND=$PWD/build/$MODE/attnd
+case $MODE in asan | ubsan | tsan) export TURN_FACTOR=10 ;; esac # what lib.sh allows a turn of the loop
 HANG_S=14400 # Far beyond what any test takes, also on a slow machine: it only ends what hangs.
 passed=0 failed=0 skipped=0
 
