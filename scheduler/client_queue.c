@@ -162,12 +162,15 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
                             id, table.length, table.cursor_max);
     uint32_t at = block_tables_cursor(tables, row, request->rows.layer), grows = request->rows.k ? rows : 0;
     bool given = named->position != REQUEST_POSITION_ABSENT && !named->placed;
-    if (!given && !request->rows.k && at > 0 && rows > at)
+    if (!request->rows.k && at == 0)
+        return request_fail(request, ATTND_INVALID, "sequence %llu has no tokens at layer %u to attend to",
+                            id, request->rows.layer);
+    if (!given && !request->rows.k && rows > at)
         return request_fail(request, ATTND_INVALID,
                             "sequence %llu has %u tokens at layer %u, and %u rows ask for them", id, at,
                             request->rows.layer, rows);
     if (!given)
-        named->position = request->rows.k || at == 0 ? at : at - rows;
+        named->position = request->rows.k ? at : at - rows;
     named->placed = !given;
     uint64_t end = (uint64_t)named->position + rows;
     if (given && (request->rows.k ? named->position > at : end > at))

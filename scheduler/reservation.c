@@ -498,7 +498,7 @@ const char *reservation_row_fault(const struct engine_state *state, uint32_t row
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
     if (s->key && !s->workload &&
         s->charged != larger(table.entries, geometry_blocks(&state->config->geometry, s->options.max_tokens)))
-        return "R4: what counts for a key is not what a sequence has, or is promised";
+        return "R5: what counts for a key is not what a sequence has, or is promised";
     if (!o->runs)
         return NULL;
     if (o->entries != table.entries || o->common + o->copies > o->entries)

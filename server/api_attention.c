@@ -12,11 +12,16 @@ enum { JSON_NUMBERS_MAX = 100000 /* of an answer */ };
 
 /* ---- what requests have in common -------------------------------------------------------------------- */
 
-/* "layer"; absent it is the only one. */
+/* "layer"; absent it is the only one, or k and v are those of all. */
 static int read_layer(struct tensor_body *b)
 {
+    const struct named_tensor *k = tensors_find(b, "k");
+    char wants[64];
     int64_t layer = 0;
     int rc = arguments_integer(&b->arguments, "layer", 0, b->g->layers - 1, &layer);
+    snprintf(wants, sizeof wants, "is missing: there are layers 0..%u", b->g->layers - 1);
+    if (rc == 0 && b->g->layers > 1 && !arguments_has(&b->arguments, "layer") && !(k && k->rank == 4))
+        rc = arguments_refuse(&b->arguments, "layer", wants);
     b->request->rows.layer = (uint32_t)layer;
     b->request->rows.kv_source = b->g->dtype;
     return rc;

@@ -648,7 +648,7 @@ void routes_deliver(struct daemon_state *daemon)
                                            .tensors_copied = daemon->tensors_copied,
                                            .connections = http_connections_open(daemon->connections),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
-                                           .longest_turn_s = daemon->longest_turn_s,
+                                           .longest_turn_s = daemon->longest_turns_s[0],
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct request *request;
     while ((request = engine_take(daemon->engine))) {

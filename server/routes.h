@@ -9,6 +9,8 @@
 
 struct http_connections;
 
+enum { ROUTES_TURNS = 3 };
+
 /* What requests are answered from; owned by main, lives as long as the server. Loop thread. */
 struct daemon_state {
     const struct config *config;
@@ -18,14 +20,14 @@ struct daemon_state {
     uint64_t started_ns; /* uv_hrtime() */
     uint64_t instance;   /* a random number: epochs of another start are others */
     bool draining;
-    const char *given_up;    /* why the engine answers no more requests; NULL: it does */
-    struct keys *keys;       /* NULL: none is needed */
-    uint32_t calls;          /* requests that came from clients, of limits.calls */
-    uint32_t streams;        /* requests that streamed answers keep */
-    uint32_t uploads;        /* traces being read */
-    double longest_turn_s;   /* of the loop: processor time between two waits */
-    uint64_t tensors_copied; /* of bodies, since they were not where they can be used */
-    struct answer *answers;  /* of the engine's requests, made by routes_create() */
+    const char *given_up;                 /* why the engine answers no more requests; NULL: it does */
+    struct keys *keys;                    /* NULL: none is needed */
+    uint32_t calls;                       /* requests that came from clients, of limits.calls */
+    uint32_t streams;                     /* requests that streamed answers keep */
+    uint32_t uploads;                     /* traces being read */
+    double longest_turns_s[ROUTES_TURNS]; /* of the loop: processor time between two waits; longest first */
+    uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
+    struct answer *answers;               /* of the engine's requests, made by routes_create() */
 
     /* begin to drain, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);

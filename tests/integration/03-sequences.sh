@@ -46,14 +46,16 @@ expect 'the second is half full' '[{"index":0,"block":0,"fill":4,"refs":1},{"ind
 
 # Attend. q = 0 gives every token the same weight: the mean of 0..5 is 2.5, and lse is ln 6.
 expect 'the mean of all values' '[2.5,3.5,4.5,5.5,6.5,7.5,8.5,9.5]' \
-    "$(post /v1/attend "{\"sequences\":[7],\"q\":$look}" | jq -c '.o[0][0]')"
-expect 'lse is ln 6' '1.7918' "$(post /v1/attend "{\"sequences\":[7],\"q\":$look,\"lse\":true}" | jq '.lse[0][1] * 10000 | round / 10000')"
-expect 'an empty sequence: zeros, and no lse' '[0,0,0,0,0,0,0,0] null' \
-    "$(post /v1/attend "{\"sequences\":[1],\"q\":$look,\"lse\":true}" | jq -c -r '"\(.o[0][0]) \(.lse[0][0])"')"
+    "$(post /v1/attend "{\"layer\":0,\"sequences\":[7],\"q\":$look}" | jq -c '.o[0][0]')"
+expect 'lse is ln 6' '1.7918' "$(post /v1/attend "{\"layer\":0,\"sequences\":[7],\"q\":$look,\"lse\":true}" | jq '.lse[0][1] * 10000 | round / 10000')"
+expect 'an empty sequence has nothing to attend to' '422 sequence 1 has no tokens at layer 0 to attend to' \
+    "$(post /v1/attend "{\"layer\":0,\"sequences\":[1],\"q\":$look,\"lse\":true}" | jq -c -r '"\(.status) \(.detail)"')"
+expect 'a layer that is not named (bug: it was 0)' '422 /layer: is missing: there are layers 0..1' \
+    "$(post /v1/attend "{\"sequences\":[1],\"q\":$look}" | jq -c -r '"\(.status) \(.detail)"')"
 
 # Several rows of one sequence: the last tokens, each with its own causal limit.
 expect 'the last two tokens' '[2,2.5]' \
-    "$(post /v1/attend "{\"sequences\":[7],\"indptr\":[0,2],\"q\":[$(jq -c '.[0]' <<<"$look"),$(jq -c '.[0]' <<<"$look")]}" | jq -c '[.o[][0][0]]')"
+    "$(post /v1/attend "{\"layer\":0,\"sequences\":[7],\"indptr\":[0,2],\"q\":[$(jq -c '.[0]' <<<"$look"),$(jq -c '.[0]' <<<"$look")]}" | jq -c '[.o[][0][0]]')"
 
 # Fork: the child shares the blocks; the first to write in the half-full one gets a copy.
 expect 'a fork shares the table' '{"id":3,"length":6,"blocks":[0,1]}' "$(post /v1/sequences/7/fork '{}' | jq -c '.sequences[0]')"
@@ -63,17 +65,17 @@ extend 3 100 >/dev/null
 expect 'the child wrote: one copy' 1 "$(stat .counters.cow_copies)"
 expect 'the child has a block of its own' '[0,2]' "$(table 3)"
 expect 'the parent'"'"'s table is as it was' '[0,1]' "$(table 7)"
-expect 'the parent'"'"'s values too' 2.5 "$(post /v1/attend "{\"sequences\":[7],\"q\":$look}" | jq '.o[0][0][0]')"
-expect 'the child sees both' 16.4286 "$(post /v1/attend "{\"sequences\":[3],\"q\":$look}" | jq '.o[0][0][0] * 10000 | round / 10000')"
+expect 'the parent'"'"'s values too' 2.5 "$(post /v1/attend "{\"layer\":0,\"sequences\":[7],\"q\":$look}" | jq '.o[0][0][0]')"
+expect 'the child sees both' 16.4286 "$(post /v1/attend "{\"layer\":0,\"sequences\":[3],\"q\":$look}" | jq '.o[0][0][0] * 10000 | round / 10000')"
 extend 7 6 >/dev/null
 expect 'the parent writes in place: still one copy' 1 "$(stat .counters.cow_copies)"
 expect 'both in one call, same bits as alone' true \
-    "$(a=$(post /v1/attend "{\"sequences\":[7],\"q\":$look}" | jq -c .o[0]) b=$(post /v1/attend "{\"sequences\":[3],\"q\":$look}" | jq -c .o[0])
-       post /v1/attend "{\"sequences\":[3,7],\"q\":[$(jq -c '.[0]' <<<"$look"),$(jq -c '.[0]' <<<"$look")]}" | jq -c ".o == [$b,$a]")"
+    "$(a=$(post /v1/attend "{\"layer\":0,\"sequences\":[7],\"q\":$look}" | jq -c .o[0]) b=$(post /v1/attend "{\"layer\":0,\"sequences\":[3],\"q\":$look}" | jq -c .o[0])
+       post /v1/attend "{\"layer\":0,\"sequences\":[3,7],\"q\":[$(jq -c '.[0]' <<<"$look"),$(jq -c '.[0]' <<<"$look")]}" | jq -c ".o == [$b,$a]")"
 
 # Free the parent first, then the child: every block comes back, whatever the order.
 expect 'delete answers 204' 204 "$(curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL/v1/sequences/7")"
-expect 'the child still has all it sees' 16.4286 "$(post /v1/attend "{\"sequences\":[3],\"q\":$look}" | jq '.o[0][0][0] * 10000 | round / 10000')"
+expect 'the child still has all it sees' 16.4286 "$(post /v1/attend "{\"layer\":0,\"sequences\":[3],\"q\":$look}" | jq '.o[0][0][0] * 10000 | round / 10000')"
 expect 'it is gone' '404 not_found' "$(curl -s "$URL/v1/sequences/7" | status)"
 curl -s -X DELETE "$URL/v1/sequences/3"
 expect 'the pool is whole' '8 0' "$(stat '"\(.pool.free) \(.pool.held)"')"
@@ -101,11 +103,11 @@ expect 'children gone, the parent keeps its block' '[0]' "$(table 1)"
 # Truncate, and go on from there.
 expect 'truncate' '1 [0]' "$(post /v1/sequences/1/truncate '{"length":1}' | jq -c -r '"\(.length) \(.blocks)"')"
 extend 1 9 >/dev/null
-expect 'tokens 0 and 9' 4.5 "$(post /v1/attend "{\"sequences\":[1],\"q\":$look}" | jq '.o[0][0][0]')"
+expect 'tokens 0 and 9' 4.5 "$(post /v1/attend "{\"layer\":0,\"sequences\":[1],\"q\":$look}" | jq '.o[0][0][0]')"
 
 # One block short: refused with the arithmetic, and nothing has changed.
 many() { jq -nc --argjson n "$1" '[range($n) | [[1,0,0,0,0,0,0,0]]]'; }
-body() { echo "{\"sequences\":[$1],\"indptr\":[0,$2],\"k\":$(many "$2"),\"v\":$(many "$2")}"; }
+body() { echo "{\"layer\":0,\"sequences\":[$1],\"indptr\":[0,$2],\"k\":$(many "$2"),\"v\":$(many "$2")}"; }
 post /v1/append "$(body 1 30)" >/dev/null
 expect 'a call that fills the pool to the last slot' '[32,2] 0' "$(curl -s "$URL/v1/sequences/1" | jq -c .lengths) $(stat .pool.free)"
 post /v1/sequences/1/truncate '{"length":2}' >/dev/null
@@ -123,18 +125,18 @@ expect 'no more sequences than allowed' 503 "$(for _ in 1 2 3 4 5; do post /v1/s
 while IFS='|' read -r name path want request; do
     expect "$name" "$want" "$(post "$path" "$request" | jq -r '"\(.status) \(.detail)"')"
 done <<LIST
-twice the same sequence|/v1/attend|422 sequence 1 is named twice in one call|{"sequences":[1,1],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
-an unknown sequence|/v1/attend|404 there is no sequence 99|{"sequences":[99],"q":$look}
-another node's sequence|/v1/attend|421 sequence 1099511627777 belongs to node 1, this is node 0|{"sequences":[1099511627777],"q":$look}
-a head of the wrong size|/v1/attend|422 /q: wants F32 [1, 2, 8], has F32 [1, 2, 1]|{"sequences":[1],"q":[[[1],[2]]]}
-too few heads|/v1/attend|422 /q: wants F32 [1, 2, 8], has F32 [1, 1, 1]|{"sequences":[1],"q":[[[1]]]}
-k without v|/v1/attend|422 /v: is missing: k and v come together|{"sequences":[1],"q":$look,"k":[[[0,0,0,0,0,0,0,0]]]}
-not a number|/v1/append|422 /k/0/0/2: wants a number|{"sequences":[1],"k":[[[0,0,"x",0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
-too large for f32|/v1/append|422 /k: row 0, head 0, element 0 is not finite|{"sequences":[1],"k":[[[1e300,0,0,0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
+twice the same sequence|/v1/attend|422 sequence 1 is named twice in one call|{"layer":0,"sequences":[1,1],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
+an unknown sequence|/v1/attend|404 there is no sequence 99|{"layer":0,"sequences":[99],"q":$look}
+another node's sequence|/v1/attend|421 sequence 1099511627777 belongs to node 1, this is node 0|{"layer":0,"sequences":[1099511627777],"q":$look}
+a head of the wrong size|/v1/attend|422 /q: wants F32 [1, 2, 8], has F32 [1, 2, 1]|{"layer":0,"sequences":[1],"q":[[[1],[2]]]}
+too few heads|/v1/attend|422 /q: wants F32 [1, 2, 8], has F32 [1, 1, 1]|{"layer":0,"sequences":[1],"q":[[[1]]]}
+k without v|/v1/attend|422 /v: is missing: k and v come together|{"layer":0,"sequences":[1],"q":$look,"k":[[[0,0,0,0,0,0,0,0]]]}
+not a number|/v1/append|422 /k/0/0/2: wants a number|{"layer":0,"sequences":[1],"k":[[[0,0,"x",0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
+too large for f32|/v1/append|422 /k: row 0, head 0, element 0 is not finite|{"layer":0,"sequences":[1],"k":[[[1e300,0,0,0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
 a layer that is not there|/v1/attend|422 /layer: wants an integer in 0..1|{"layer":2,"sequences":[1],"q":$look}
-more rows than tokens|/v1/attend|422 sequence 2 has 1 tokens at layer 0, and 2 rows ask for them|{"sequences":[2],"indptr":[0,2],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
-indptr that does not rise|/v1/attend|422 /indptr: wants numbers that rise from 0, each by at least 1|{"sequences":[1],"indptr":[0,0],"q":[]}
-an unknown member|/v1/attend|422 /Q: there is no such member, or it is not built yet|{"sequences":[1],"Q":1}
+more rows than tokens|/v1/attend|422 sequence 2 has 1 tokens at layer 0, and 2 rows ask for them|{"layer":0,"sequences":[2],"indptr":[0,2],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
+indptr that does not rise|/v1/attend|422 /indptr: wants numbers that rise from 0, each by at least 1|{"layer":0,"sequences":[1],"indptr":[0,0],"q":[]}
+an unknown member|/v1/attend|422 /Q: there is no such member, or it is not built yet|{"layer":0,"sequences":[1],"Q":1}
 the same member twice|/v1/attend|400 line 1, column 1: member "layer" occurs twice|{"layer":0,"layer":1}
 not JSON|/v1/attend|400 line 1, column 2: a member name in quotes was expected here|{sequences:[1]}
 LIST

@@ -47,7 +47,7 @@ curl -s -X DELETE "$URL/v1/sequences/9"
 append 8 524 4 >/dev/null
 expect 'then the one before it' '[4,1]' "$(create '{"id":9,"tokens":[10,11,12,13,14,15,16,17,18,19,20,21]}')"
 expect 'a held block is not evicted: one block short' '503 needs 1 blocks of 8; 0 free, 0 reclaimable' \
-    "$(post /v1/append "{\"sequences\":[8],\"k\":$(rows 1 1),\"v\":$(rows 1 1)}" | jq -r '"\(.status) \(.detail)"')"
+    "$(post /v1/append "{\"layer\":0,\"sequences\":[8],\"k\":$(rows 1 1),\"v\":$(rows 1 1)}" | jq -r '"\(.status) \(.detail)"')"
 curl -s -X DELETE "$URL/v1/sequences/8"
 
 # A published block is never written: truncate into it, go on with other tokens, and the cache still has the first ones.
@@ -99,8 +99,8 @@ done <<LIST
 a token id that is none|/v1/sequences|422 /tokens: entry 0: wants a token id in 0..4294967295|{"tokens":[-1]}
 tokens that are no list|/v1/sequences|422 /tokens: wants a list|{"tokens":5}
 a salt that is too long|/v1/sequences|422 /salt: wants a string of at most 64 bytes|{"salt":"$(printf 'x%.0s' $(seq 65))"}
-ids for other rows|/v1/append|422 /token_ids: wants integers [1], one for each row, has I64 [2]|{"sequences":[1],"token_ids":[1,2],"k":$(rows 1 1),"v":$(rows 1 1)}
-ids without k and v|/v1/attend|422 /token_ids: belongs to k and v, which are missing|{"sequences":[1],"token_ids":[1],"q":[[[0,0,0,0,0,0,0,0]]]}
+ids for other rows|/v1/append|422 /token_ids: wants integers [1], one for each row, has I64 [2]|{"layer":0,"sequences":[1],"token_ids":[1,2],"k":$(rows 1 1),"v":$(rows 1 1)}
+ids without k and v|/v1/attend|422 /token_ids: belongs to k and v, which are missing|{"layer":0,"sequences":[1],"token_ids":[1],"q":[[[0,0,0,0,0,0,0,0]]]}
 LIST
 stop_daemon
 expect 'it ends cleanly' 0 $?

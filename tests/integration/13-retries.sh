@@ -13,43 +13,43 @@ three="\"indptr\":[0,3],$(rows 3)"
 queries="\"q\":[$(row 1),$(row 2),$(row 3)],\"lse\":true"
 
 call /v1/sequences '{"id":1}' >/dev/null
-first=$(call /v1/attend "{\"sequences\":[1],\"positions\":[0],$three,$queries}" | jq -c '[.o, .lse]')
+first=$(call /v1/attend "{\"layer\":0,\"sequences\":[1],\"positions\":[0],$three,$queries}" | jq -c '[.o, .lse]')
 expect 'a first attend with its position' 3 "$(jq '.[0] | length' <<<"$first")"
 expect 'the same again: the same bits' "$first" \
-    "$(call /v1/attend "{\"sequences\":[1],\"positions\":[0],$three,$queries}" | jq -c '[.o, .lse]')"
+    "$(call /v1/attend "{\"layer\":0,\"sequences\":[1],\"positions\":[0],$three,$queries}" | jq -c '[.o, .lse]')"
 expect 'nothing was appended twice' '[3,0]' "$(curl -s "$URL/v1/sequences/1" | jq -c .lengths)"
 expect 'only the queries, at their positions' "$first" \
-    "$(call /v1/attend "{\"sequences\":[1],\"positions\":[0],\"indptr\":[0,3],$queries}" | jq -c '[.o, .lse]')"
+    "$(call /v1/attend "{\"layer\":0,\"sequences\":[1],\"positions\":[0],\"indptr\":[0,3],$queries}" | jq -c '[.o, .lse]')"
 
 expect 'other keys at the same place' \
     '409 content_conflict sequence 1, position 2, layer 0: other k or v stand there' \
-    "$(call /v1/append "{\"sequences\":[1],\"positions\":[0],\"indptr\":[0,3],$(rows 9)}" | jq -r '"\(.status) \(.code) \(.detail)"')"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[1],\"positions\":[0],\"indptr\":[0,3],$(rows 9)}" | jq -r '"\(.status) \(.code) \(.detail)"')"
 expect 'a gap' \
     '409 position_gap sequence 1 has 3 tokens at layer 0; rows at position 4 do not continue them (length 0)' \
-    "$(call /v1/append "{\"sequences\":[1],\"positions\":[4],$three}" | jq -r '"\(.status) \(.code) \(.detail)"')"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[1],\"positions\":[4],$three}" | jq -r '"\(.status) \(.code) \(.detail)"')"
 expect 'queries beyond the end' '409 position_gap' \
-    "$(call /v1/attend "{\"sequences\":[1],\"positions\":[1],\"indptr\":[0,3],$queries}" | problem)"
+    "$(call /v1/attend "{\"layer\":0,\"sequences\":[1],\"positions\":[1],\"indptr\":[0,3],$queries}" | problem)"
 expect 'nothing has changed' '[3,0]' "$(curl -s "$URL/v1/sequences/1" | jq -c .lengths)"
 expect 'half of it stands: the rest is appended' '{"sequences":[{"id":1,"length":0,"lengths":[5,0]}]}' \
-    "$(call /v1/append "{\"sequences\":[1],\"positions\":[2],\"indptr\":[0,3],\"k\":[$(row 3),$(row 7),$(row 8)],\"v\":[$(row 6),$(row 1),$(row 1)]}")"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[1],\"positions\":[2],\"indptr\":[0,3],\"k\":[$(row 3),$(row 7),$(row 8)],\"v\":[$(row 6),$(row 1),$(row 1)]}")"
 expect 'at the other layer none of it stands' '{"sequences":[{"id":1,"length":3,"lengths":[5,3]}]}' \
     "$(call /v1/append "{\"layer\":1,\"sequences\":[1],\"positions\":[0],$three}")"
 expect 'positions of the wrong number' \
     '/positions: wants integers [1], one for each sequence, has I64 [2]' \
-    "$(call /v1/append "{\"sequences\":[1],\"positions\":[0,1],$three}" | jq -r .detail)"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[1],\"positions\":[0,1],$three}" | jq -r .detail)"
 
 # Two sequences, of which one conflicts: none changes.
 call /v1/sequences '{"id":2}' >/dev/null
 expect 'all or none' '409 content_conflict' \
-    "$(call /v1/append "{\"sequences\":[2,1],\"positions\":[0,0],\"k\":[$(row 1),$(row 9)],\"v\":[$(row 1),$(row 4)]}" | problem)"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[2,1],\"positions\":[0,0],\"k\":[$(row 1),$(row 9)],\"v\":[$(row 1),$(row 4)]}" | problem)"
 expect 'the other one has nothing' 0 "$(curl -s "$URL/v1/sequences/2" | jq .length)"
 
 # After a fork and a copy on write the retry still meets the same content.
 call /v1/sequences/1/fork '{"ids":[11,12]}' | jq -c '[.sequences[].id]' >"$WORK/ids"
 expect 'forks with ids of our own' '[11,12]' "$(cat "$WORK/ids")"
-call /v1/append "{\"sequences\":[11],\"k\":[$(row 5)],\"v\":[$(row 5)]}" >/dev/null
+call /v1/append "{\"layer\":0,\"sequences\":[11],\"k\":[$(row 5)],\"v\":[$(row 5)]}" >/dev/null
 expect 'a retry on the fork' '{"sequences":[{"id":11,"length":3,"lengths":[4,3]}]}' \
-    "$(call /v1/append "{\"sequences\":[11],\"positions\":[0],$three}")"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[11],\"positions\":[0],$three}")"
 expect 'ids in use' '409 exists' "$(call /v1/sequences/1/fork '{"ids":[13,12]}' | problem)"
 expect 'the same id twice' '409 exists' "$(call /v1/sequences/1/fork '{"ids":[13,13]}' | problem)"
 expect 'as many ids as forks' '422 invalid' "$(call /v1/sequences/1/fork '{"count":3,"ids":[13]}' | problem)"
@@ -72,12 +72,12 @@ layers="[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]],[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,
 expect 'all layers at once in JSON, too' '{"sequences":[{"id":1,"length":3,"lengths":[3,3]}]}' \
     "$(curl -s --json "{\"sequences\":[1],\"k\":$layers,\"v\":$layers}" "$URL/v1/append")"
 expect 'a NaN in the stored format' '/k: row 1, head 1, element 7 is not finite' \
-    "$(tensors sequences I64 1 1 indptr I64 2 0,2 k F8_E4M3 2,2,8 '31*56,127' v F8_E4M3 2,2,8 '32*64' | post /v1/append | jq -r .detail)"
+    "$(tensors sequences I64 1 1 indptr I64 2 0,2 k F8_E4M3 2,2,8 '31*56,127' v F8_E4M3 2,2,8 '32*64' | post '/v1/append?layer=0' | jq -r .detail)"
 expect 'k and v of different formats' '/v: wants the dtype and shape of k' \
-    "$(tensors sequences I64 1 1 k F8_E4M3 1,2,8 '16*56' v BF16 1,2,8 '16*1' | post /v1/append | jq -r .detail)"
+    "$(tensors sequences I64 1 1 k F8_E4M3 1,2,8 '16*56' v BF16 1,2,8 '16*1' | post '/v1/append?layer=0' | jq -r .detail)"
 expect 'all layers and one layer' 'parameter layer: goes with k and v of one layer, and these have all' \
     "$(tensors sequences I64 1 1 k BF16 2,1,2,8 '32*1' v BF16 2,1,2,8 '32*1' | post '/v1/append?layer=1' | jq -r .detail)"
-tensors sequences I64 1 1 k BF16 1,2,8 '16*1' v BF16 1,2,8 '16*1' | post '/v1/append' >/dev/null
+tensors sequences I64 1 1 k BF16 1,2,8 '16*1' v BF16 1,2,8 '16*1' | post '/v1/append?layer=0' >/dev/null
 expect 'layers that differ' '409 position_gap' \
     "$(tensors sequences I64 1 1 k BF16 2,1,2,8 '32*1' v BF16 2,1,2,8 '32*1' | post /v1/append | problem)"
 
@@ -90,10 +90,10 @@ tensors sequences I64 1 2 indptr I64 2 0,4000 k BF16 2,4000,2,8 '128000*1' v BF1
 tensors sequences I64 1 2 indptr I64 2 0,4096 k BF16 2,4096,2,8 '131072*1' v BF16 2,4096,2,8 '131072*0.5' \
     token_ids I64 4096 '4096*7' unused I64 70000 '70000*0' >"$WORK/unknown"
 expect 'more than 1 MiB, but for one tensor' '/unused: there is no such tensor, or it is not built yet' \
-    "$(post /v1/append <"$WORK/unknown" | jq -r .detail)"
+    "$(post '/v1/append?layer=0' <"$WORK/unknown" | jq -r .detail)"
 expect 'two layers of 4 000 tokens at once' '[4000,4000]' "$(post /v1/append <"$WORK/larger" | jq -c '.sequences[0].lengths')"
 expect 'and attention for all of them' 128000 \
-    "$(tensors sequences I64 1 2 indptr I64 2 0,4000 q BF16 4000,2,8 '64000*1' | post /v1/attend >"$WORK/o"; header "$WORK/o" | jq .o.data_offsets[1])"
+    "$(tensors sequences I64 1 2 indptr I64 2 0,4000 q BF16 4000,2,8 '64000*1' | post '/v1/attend?layer=0' >"$WORK/o"; header "$WORK/o" | jq .o.data_offsets[1])"
 expect 'the last one' 0.5 "$(perl -e 'local $/; $_ = <STDIN>; print unpack("f<", pack("V", unpack("v", substr($_, -2)) << 16))' <"$WORK/o")"
 expect 'a sequence of known tokens' 4000 \
     "$(tensors tokens I64 4000 '4000*7' | post '/v1/sequences?id=5' | jq .cached_tokens)"

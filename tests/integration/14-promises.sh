@@ -6,7 +6,7 @@ call() { curl -s --json "$2" "$URL$1"; }
 problem() { jq -r '"\(.status) \(.code)"'; }
 zeros() { jq -nc "[range($1) | [[range(8) | 0]]]"; }
 append() { # ID ROWS
-    call /v1/append "{\"sequences\":[$1],\"indptr\":[0,$2],\"k\":$(zeros "$2"),\"v\":$(zeros "$2")}"
+    call /v1/append "{\"layer\":0,\"sequences\":[$1],\"indptr\":[0,$2],\"k\":$(zeros "$2"),\"v\":$(zeros "$2")}"
 }
 
 # Blocks of 4 tokens, 16 of them.
@@ -190,7 +190,7 @@ expect 'both get it' '20 20' "$(cat "$WORK"/both.* | jq '.sequences[0].lengths[0
 n=1000
 expect 'an answer that would not fit is refused before anything is appended' \
     '1000 sequences of 256 layers are too many for one answer' \
-    "$(tensors sequences I64 $n "$(seq -s, 3 $((n + 2)))" k F32 $n,1,8 "$((n * 8))*1" v F32 $n,1,8 "$((n * 8))*1" | post /v1/append | jq -r .detail)"
+    "$(tensors sequences I64 $n "$(seq -s, 3 $((n + 2)))" k F32 $n,1,8 "$((n * 8))*1" v F32 $n,1,8 "$((n * 8))*1" | post '/v1/append?layer=0' | jq -r .detail)"
 expect 'chunks beyond 1 MiB want a length' 411 \
     "$(head -c 1100000 /dev/zero | curl -s -o /dev/null -w '%{http_code}' -H 'Transfer-Encoding: chunked' -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append")"
 stop_daemon

@@ -21,7 +21,7 @@ esac
 emulate() {
     # shellcheck disable=SC2046
     g++ -std=c++17 -O1 -ffp-contract=off -w -I. "${@:2}" -o "$WORK/$1" "tests/emulation/$1.cc" "$build/libattnd.a" -pthread \
-        $(pkg-config --libs libuv libcjson libxxhash) -lm && "$WORK/$1"
+        $(pkg-config --libs libuv libcjson libxxhash libmd) -lm && "$WORK/$1"
 }
 # paged HEAD_DIM BLOCK_SIZE KV_HEADS GROUP Q KV VERT_STRIDE LOCAL_BLOCKS SPARSE_BLOCK HEAD_STEP TP_RANK ALIBI
 paged() {

@@ -50,7 +50,7 @@ append 13 1 8 >/dev/null
 expect 'four sequences, and the pool is full' '4 0' "$(append 14 1 4) $(stat .pool.free)"
 expect 'the lowest priority goes, though another one would be enough' '16 ["swapped",0,1]' "$(append 11 13 4) $(state 14)"
 expect 'it may not push out those above' '503 needs 1 blocks of 8; 0 free, 0 reclaimable; too few idle sequences can be swapped out (11 host blocks free)' \
-    "$(call /v1/attend '{"sequences":[14],"q":[[[1,0,0,0,0,0,0,0],[1,0,0,0,0,0,0,0]]]}' | problem)"
+    "$(call /v1/attend '{"layer":0,"sequences":[14],"q":[[[1,0,0,0,0,0,0,0],[1,0,0,0,0,0,0,0]]]}' | problem)"
 expect 'and it is whole where it is' '["swapped",0,1]' "$(state 14)"
 expect 'the others stay where they are' '["idle",4,0] ["idle",2,0] ["idle",2,0]' "$(state 11) $(state 12) $(state 13)"
 for id in 11 12 13 14; do curl -s -X DELETE "$URL/v1/sequences/$id"; done
@@ -78,7 +78,7 @@ append 31 1 12 >/dev/null
 append 32 1 12 >/dev/null
 append 33 1 8 >/dev/null
 expect 'nothing is moved in vain' '503 [0,12]' \
-    "$(call /v1/append "{\"sequences\":[31],\"indptr\":[0,24],\"k\":$(rows 1 24),\"v\":$(rows 1 24)}" | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[31],\"indptr\":[0,24],\"k\":$(rows 1 24),\"v\":$(rows 1 24)}" | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
 expect 'nor by a fork that is refused' '422 [0,12]' \
     "$(call /v1/sequences/31/fork '{"length":13}' | jq .status) $(stat '[.scheduler.swapped, .pool.host_free]')"
 # A call that is refused leaves a sequence where it is: each of these once brought it in.
@@ -87,13 +87,13 @@ swapped=$(for id in 31 32 33; do [ "$(curl -s "$URL/v1/sequences/$id" | jq -r .s
 home=$(state "$swapped")
 expect 'one is on the host' '"swapped"' "$(jq -c '.[0]' <<<"$home")"
 expect 'a gap moves nobody' "409 $home" \
-    "$(call /v1/append "{\"sequences\":[$swapped],\"positions\":[30],\"k\":$(rows 1 1),\"v\":$(rows 1 1)}" | jq .status) $(state "$swapped")"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[$swapped],\"positions\":[30],\"k\":$(rows 1 1),\"v\":$(rows 1 1)}" | jq .status) $(state "$swapped")"
 expect 'nor do more rows than it has' "422 $home" \
-    "$(call /v1/attend "{\"sequences\":[$swapped],\"q\":$(jq -nc '[range(20) | [[range(8) | 0], [range(8) | 0]]]'),\"indptr\":[0,20]}" | jq .status) $(state "$swapped")"
+    "$(call /v1/attend "{\"layer\":0,\"sequences\":[$swapped],\"q\":$(jq -nc '[range(20) | [[range(8) | 0], [range(8) | 0]]]'),\"indptr\":[0,20]}" | jq .status) $(state "$swapped")"
 expect 'nor a sequence that is not there' "404 $home" \
-    "$(call /v1/append "{\"sequences\":[$swapped,99],\"k\":$(rows 1 2),\"v\":$(rows 1 2)}" | jq .status) $(state "$swapped")"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[$swapped,99],\"k\":$(rows 1 2),\"v\":$(rows 1 2)}" | jq .status) $(state "$swapped")"
 expect 'nor more tokens than the pool has' "422 $home" \
-    "$(call /v1/append "{\"sequences\":[$swapped],\"indptr\":[0,25],\"k\":$(rows 1 25),\"v\":$(rows 1 25)}" | jq .status) $(state "$swapped")"
+    "$(call /v1/append "{\"layer\":0,\"sequences\":[$swapped],\"indptr\":[0,25],\"k\":$(rows 1 25),\"v\":$(rows 1 25)}" | jq .status) $(state "$swapped")"
 expect 'nor forks for which there is no room' "503 $home" \
     "$(call "/v1/sequences/$swapped/fork" '{"count":9}' | jq .status) $(state "$swapped")"
 stop_daemon

@@ -12,7 +12,8 @@ call /v1/append "{\"layer\":1,\"sequences\":[1],\"indptr\":[0,10],\"k\":$(rows 5
 call /v1/append "{\"layer\":1,\"sequences\":[2],\"indptr\":[0,3],\"k\":$(rows 70 3),\"v\":$(rows 80 3)}" >/dev/null
 one=$(call /v1/attend "{\"layer\":1,\"sequences\":[1],\"q\":$q,\"lse\":true}" | jq -c '[.o, .lse]')
 three=$(call /v1/attend "{\"layer\":1,\"sequences\":[1],\"indptr\":[0,3],\"q\":$qqq,\"lse\":true}" | jq -c '[.o, .lse]')
-all=$(call /v1/attend "{\"layer\":1,\"sequences\":[1,2,3],\"q\":$qqq,\"lse\":true}" | jq -c '[.o, .lse]')
+both=$(call /v1/attend "{\"layer\":1,\"sequences\":[1,2],\"q\":$(jq -c '.[:2]' <<<"$qqq"),\"lse\":true}" | jq -c '[.o, .lse]')
+all=$(jq -c '[.[0] + [[range(2) | [range(8) | 0]]], .[1] + [[null, null]]]' <<<"$both") # a row that sees nothing is zeros
 
 expect 'a lease' '201 {"id":4,"blocks":[4,5,6,7,8,9]} /v1/leases/4' \
     "$(curl -s -D "$WORK/head" -w '%{http_code} ' -o "$WORK/lease" --json '{"blocks":6}' "$URL/v1/leases")$(cat "$WORK/lease") $(
@@ -55,9 +56,9 @@ expect 'a block that a table names twice' "$(call /v1/attend "{\"layer\":1,\"seq
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$q,\"lse\":true,\"block_tables\":[[8,8]],\"context_lens\":[8]}" | jq -c '[.o, .lse]')"
 curl -s -X DELETE "$URL/v1/sequences/6"
 expect 'what was never written is zero: the mean of nothing' '[0,1.3862944]' \
-    "$(call /v1/paged "{\"lease\":4,\"q\":$q,\"lse\":true,\"block_tables\":[[4]],\"context_lens\":[4]}" | jq -c '[.o[0][0][0], .lse[0][0]]')"
+    "$(call /v1/paged "{\"layer\":0,\"lease\":4,\"q\":$q,\"lse\":true,\"block_tables\":[[4]],\"context_lens\":[4]}" | jq -c '[.o[0][0][0], .lse[0][0]]')"
 tensors slot_mapping I64 2 16,17 k F32 2,1,8 "$(seq -s, 16)" v F32 2,1,8 "$(seq -s, 16)" q F32 1,2,8 '16*0' block_tables I64 1,1 4 \
-    context_lens I64 1 2 | post '/v1/paged?lease=4&lse=1' >"$WORK/o"
+    context_lens I64 1 2 | post '/v1/paged?lease=4&layer=0&lse=1' >"$WORK/o"
 expect 'as safetensors: the mean of two rows' '5 6 7 8 9 10 11 12' \
     "$(perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_); print join(" ", unpack("f<8", substr($_, 8 + $n)))' <"$WORK/o")"
 expect 'the books balance' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
@@ -68,49 +69,49 @@ table='"block_tables":[[4]],"context_lens":[1]'
 while IFS='|' read -r name want request; do
     expect "$name" "$want" "$(call /v1/paged "$request" | problem)"
 done <<LIST
-no lease|422 /lease: is missing: POST /v1/leases reserves blocks|{"q":$q,$table}
-a lease that is none|404 there is no lease 1|{"lease":1,"q":$q,$table}
-a block of another lease|422 block_tables: sequence 0, entry 0: block 10 is not in lease 4|{"lease":4,"q":$q,"block_tables":[[10]],"context_lens":[1]}
-a block of a sequence|422 block_tables: sequence 0, entry 1: block 0 is not in lease 4|{"lease":4,"q":$q,"block_tables":[[4,0]],"context_lens":[5]}
-a slot of another lease|422 slot_mapping: token 0: slot 40 is in block 10, which is not in lease 4|{"lease":4,"slot_mapping":[40],$kv}
-a block that is none|422 /block_tables: sequence 0, entry 0: wants a block in 0..15|{"lease":4,"q":$q,"block_tables":[[16]],"context_lens":[1]}
-a missing block|422 /block_tables: sequence 0, entry 1: wants a block in 0..15|{"lease":4,"q":$q,"block_tables":[[4,-1]],"context_lens":[5]}
-a slot that is none|422 /slot_mapping: entry 0: wants block * 4 + slot in 0..63, or -1|{"lease":4,"slot_mapping":[64],$kv}
-a slot twice|422 /slot_mapping: names slot 16 twice|{"lease":4,"slot_mapping":[16,16],"k":$(rows 1 2),"v":$(rows 1 2)}
-slots for other rows|422 /k: wants F32 [2, 1, 8], has F32 [1, 1, 8]|{"lease":4,"slot_mapping":[16,17],$kv}
-k and v without slots|422 /slot_mapping: is missing: it says where k and v go|{"lease":4,$kv}
-slots without k and v|422 /slot_mapping: belongs to k and v, which are missing|{"lease":4,"q":$q,"slot_mapping":[16],$table}
-k without v|422 /v: is missing: k and v come together|{"lease":4,"slot_mapping":[16],"k":$(rows 1 1)}
-nothing at all|422 /q: is missing, and so are k and v|{"lease":4}
-both forms|422 /block_tables: wants block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len|{"lease":4,"q":$q,$table,"kv_indptr":[0,0]}
-neither form|422 /block_tables: wants block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len|{"lease":4,"q":$q}
-half a form|422 /context_lens: is missing|{"lease":4,"q":$q,"block_tables":[[4]]}
-half of CSR|422 /kv_last_page_len: is missing|{"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4]}
-tables without q|422 /block_tables: belongs to q, which is missing|{"lease":4,"slot_mapping":[16],$kv,$table}
-a table too short|422 /context_lens: entry 0: 5 tokens are 2 blocks, and its table has 1|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[5]}
-a negative length|422 /context_lens: entry 0: wants 0..131072 (limits.sequence_tokens)|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[-1]}
-a length that is huge|422 /context_lens: entry 0: wants 0..131072 (limits.sequence_tokens)|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[4294967297]}
-rows of tables that differ|422 /block_tables/1: wants a list of 2, as the first one there is|{"lease":4,"q":$qqq,"block_tables":[[4,5],[4]],"context_lens":[1,1]}
-fewer tables than lengths|422 /block_tables: wants a row of the same length for each of 2 sequences|{"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[1,1]}
-pages that fall|422 /kv_indptr: wants numbers that rise from 0 to 2, the number of kv_indices|{"lease":4,"q":$q,"kv_indptr":[0,3,2],"kv_indices":[4,5],"kv_last_page_len":[1,1]}
-pages left over|422 /kv_indptr: wants numbers that rise from 0 to 2, the number of kv_indices|{"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4,5],"kv_last_page_len":[1]}
-a last page too full|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4],"kv_last_page_len":[5]}
-an empty last page|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4],"kv_last_page_len":[0]}
-more rows than tokens|422 /indptr: sequence 0 has 2 tokens, and 3 rows ask for the last of them|{"lease":4,"q":$qqq,"indptr":[0,3],"block_tables":[[4]],"context_lens":[2]}
-rows that fall|422 /indptr: wants 3 numbers, one more than sequences, rising from 0|{"lease":4,"q":$q,"indptr":[0,1,0],"block_tables":[[4],[4]],"context_lens":[2,2]}
-another number of rows|422 /q: wants F32 [2, 2, 8], has F32 [1, 2, 8]|{"lease":4,"q":$q,"block_tables":[[4],[4]],"context_lens":[2,2]}
-an unknown member|422 /sequences: there is no such member, or it is not built yet|{"lease":4,"q":$q,$table,"sequences":[1]}
-a kernel that is none|422 /kernel: wants auto, paged_v1 or paged_v2|{"lease":4,"q":$q,$table,"kernel":"fast"}
-a kernel of another layout|422 kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda|{"lease":4,"q":$q,$table,"kernel":"paged_v2"}
+no lease|422 /lease: is missing: POST /v1/leases reserves blocks|{"layer":0,"q":$q,$table}
+a lease that is none|404 there is no lease 1|{"layer":0,"lease":1,"q":$q,$table}
+a block of another lease|422 block_tables: sequence 0, entry 0: block 10 is not in lease 4|{"layer":0,"lease":4,"q":$q,"block_tables":[[10]],"context_lens":[1]}
+a block of a sequence|422 block_tables: sequence 0, entry 1: block 0 is not in lease 4|{"layer":0,"lease":4,"q":$q,"block_tables":[[4,0]],"context_lens":[5]}
+a slot of another lease|422 slot_mapping: token 0: slot 40 is in block 10, which is not in lease 4|{"layer":0,"lease":4,"slot_mapping":[40],$kv}
+a block that is none|422 /block_tables: sequence 0, entry 0: wants a block in 0..15|{"layer":0,"lease":4,"q":$q,"block_tables":[[16]],"context_lens":[1]}
+a missing block|422 /block_tables: sequence 0, entry 1: wants a block in 0..15|{"layer":0,"lease":4,"q":$q,"block_tables":[[4,-1]],"context_lens":[5]}
+a slot that is none|422 /slot_mapping: entry 0: wants block * 4 + slot in 0..63, or -1|{"layer":0,"lease":4,"slot_mapping":[64],$kv}
+a slot twice|422 /slot_mapping: names slot 16 twice|{"layer":0,"lease":4,"slot_mapping":[16,16],"k":$(rows 1 2),"v":$(rows 1 2)}
+slots for other rows|422 /k: wants F32 [2, 1, 8], has F32 [1, 1, 8]|{"layer":0,"lease":4,"slot_mapping":[16,17],$kv}
+k and v without slots|422 /slot_mapping: is missing: it says where k and v go|{"layer":0,"lease":4,$kv}
+slots without k and v|422 /slot_mapping: belongs to k and v, which are missing|{"layer":0,"lease":4,"q":$q,"slot_mapping":[16],$table}
+k without v|422 /v: is missing: k and v come together|{"layer":0,"lease":4,"slot_mapping":[16],"k":$(rows 1 1)}
+nothing at all|422 /q: is missing, and so are k and v|{"layer":0,"lease":4}
+both forms|422 /block_tables: wants block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len|{"layer":0,"lease":4,"q":$q,$table,"kv_indptr":[0,0]}
+neither form|422 /block_tables: wants block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len|{"layer":0,"lease":4,"q":$q}
+half a form|422 /context_lens: is missing|{"layer":0,"lease":4,"q":$q,"block_tables":[[4]]}
+half of CSR|422 /kv_last_page_len: is missing|{"layer":0,"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4]}
+tables without q|422 /block_tables: belongs to q, which is missing|{"layer":0,"lease":4,"slot_mapping":[16],$kv,$table}
+a table too short|422 /context_lens: entry 0: 5 tokens are 2 blocks, and its table has 1|{"layer":0,"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[5]}
+a negative length|422 /context_lens: entry 0: wants 0..131072 (limits.sequence_tokens)|{"layer":0,"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[-1]}
+a length that is huge|422 /context_lens: entry 0: wants 0..131072 (limits.sequence_tokens)|{"layer":0,"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[4294967297]}
+rows of tables that differ|422 /block_tables/1: wants a list of 2, as the first one there is|{"layer":0,"lease":4,"q":$qqq,"block_tables":[[4,5],[4]],"context_lens":[1,1]}
+fewer tables than lengths|422 /block_tables: wants a row of the same length for each of 2 sequences|{"layer":0,"lease":4,"q":$q,"block_tables":[[4]],"context_lens":[1,1]}
+pages that fall|422 /kv_indptr: wants numbers that rise from 0 to 2, the number of kv_indices|{"layer":0,"lease":4,"q":$q,"kv_indptr":[0,3,2],"kv_indices":[4,5],"kv_last_page_len":[1,1]}
+pages left over|422 /kv_indptr: wants numbers that rise from 0 to 2, the number of kv_indices|{"layer":0,"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4,5],"kv_last_page_len":[1]}
+a last page too full|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"layer":0,"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4],"kv_last_page_len":[5]}
+an empty last page|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"layer":0,"lease":4,"q":$q,"kv_indptr":[0,1],"kv_indices":[4],"kv_last_page_len":[0]}
+more rows than tokens|422 /indptr: sequence 0 has 2 tokens, and 3 rows ask for the last of them|{"layer":0,"lease":4,"q":$qqq,"indptr":[0,3],"block_tables":[[4]],"context_lens":[2]}
+rows that fall|422 /indptr: wants 3 numbers, one more than sequences, rising from 0|{"layer":0,"lease":4,"q":$q,"indptr":[0,1,0],"block_tables":[[4],[4]],"context_lens":[2,2]}
+another number of rows|422 /q: wants F32 [2, 2, 8], has F32 [1, 2, 8]|{"layer":0,"lease":4,"q":$q,"block_tables":[[4],[4]],"context_lens":[2,2]}
+an unknown member|422 /sequences: there is no such member, or it is not built yet|{"layer":0,"lease":4,"q":$q,$table,"sequences":[1]}
+a kernel that is none|422 /kernel: wants auto, paged_v1 or paged_v2|{"layer":0,"lease":4,"q":$q,$table,"kernel":"fast"}
+a kernel of another layout|422 kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda|{"layer":0,"lease":4,"q":$q,$table,"kernel":"paged_v2"}
 LIST
 expect 'too much for the pool' '422 needs 17 blocks of 16' "$(call /v1/leases '{"blocks":17}' | problem)"
 expect 'too much for now' '503 needs 9 blocks of 16; 4 free, 0 reclaimable' "$(call /v1/leases '{"blocks":9}' | problem)"
 expect 'a lease of nothing' '422 /blocks: wants an integer in 1..100000' "$(call /v1/leases '{"blocks":0}' | problem)"
 expect 'nothing of that has changed anything' "$one" \
     "$(call /v1/paged "{\"lease\":4,\"layer\":1,\"q\":$q,\"lse\":true,\"block_tables\":[[8,5,9]],\"context_lens\":[10]}" | jq -c '[.o, .lse]')"
-expect 'a sequence cannot be attended through a lease' '404 there is no sequence 4' "$(call /v1/attend "{\"sequences\":[4],\"q\":$q}" | problem)"
+expect 'a sequence cannot be attended through a lease' '404 there is no sequence 4' "$(call /v1/attend "{\"layer\":0,\"sequences\":[4],\"q\":$q}" | problem)"
 expect 'given back' 204 "$(curl -s -o /dev/null -w '%{http_code}' -X DELETE "$URL/v1/leases/4")"
-expect 'and gone' '404 there is no lease 4' "$(call /v1/paged "{\"lease\":4,\"q\":$q,$table}" | problem)"
+expect 'and gone' '404 there is no lease 4' "$(call /v1/paged "{\"layer\":0,\"lease\":4,\"q\":$q,$table}" | problem)"
 call /v1/leases '{"blocks":1,"id":9,"idle_timeout_s":1}' >/dev/null
 is_taken_back() { [ "$(curl -s -o /dev/null -w '%{http_code}' "$URL/v1/leases/9")" = 410 ]; }
 expect 'an unused one is taken back' '0 [2,2]' "$(eventually is_taken_back; echo $?) $(stat '[.leases + 1, .pool.leased]')"
@@ -119,7 +120,7 @@ expect 'it ends cleanly' 0 $?
 
 # Delete PATH while a call on lease 7 waits for company, whose answer is in $WORK/waits then; prints the code.
 delete_meanwhile() {
-    local body="{\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}"
+    local body="{\"layer\":0,\"lease\":7,\"q\":$q,\"block_tables\":[[0]],\"context_lens\":[2]}"
     exec 3<>"/dev/tcp/127.0.0.1/$PORT"
     printf 'POST /v1/paged HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' \
         ${#body} "$body" >&3
@@ -156,16 +157,16 @@ stop_daemon
 start_daemon "${geometry[@]}" --set geometry.head_dim=32 --set geometry.block_size=8 --set geometry.layout=vllm --set pool.blocks=8
 wide() { jq -nc --argjson f "$1" --argjson n "$2" --argjson h "$3" '[range($n) as $i | [range($h) as $j | [range(32) | ((. + 3 + $j) * ($f + $i) * 7 % 11) / 8 - 0.5]]]'; }
 call /v1/leases '{"blocks":4,"id":2}' >/dev/null
-call /v1/paged "{\"lease\":2,\"slot_mapping\":[$(seq -s, 8 27)],\"k\":$(wide 5 20 1),\"v\":$(wide 30 20 1)}" >/dev/null
+call /v1/paged "{\"layer\":0,\"lease\":2,\"slot_mapping\":[$(seq -s, 8 27)],\"k\":$(wide 5 20 1),\"v\":$(wide 30 20 1)}" >/dev/null
 for kernel in paged_v1 paged_v2 auto; do
-    call /v1/paged "{\"lease\":2,\"q\":$(wide 3 1 2),\"block_tables\":[[1,2,3]],\"context_lens\":[20],\"kernel\":\"$kernel\",\"lse\":true}" >"$WORK/$kernel"
+    call /v1/paged "{\"layer\":0,\"lease\":2,\"q\":$(wide 3 1 2),\"block_tables\":[[1,2,3]],\"context_lens\":[20],\"kernel\":\"$kernel\",\"lse\":true}" >"$WORK/$kernel"
 done
 expect 'the answer says which kernel it was' 'paged_v1 paged_v2' "$(jq -r .kernel "$WORK/paged_v1") $(jq -r .kernel "$WORK/paged_v2")"
 expect 'they agree' true "$(jq -s '[.[0].o, .[1].o] | map(flatten) | transpose | all((.[0] - .[1]) | fabs < 1e-5)' "$WORK/paged_v1" "$WORK/paged_v2")"
 expect 'and lse too' true "$(jq -s '[.[0].lse, .[1].lse] | map(flatten) | transpose | all((.[0] - .[1]) | fabs < 1e-5)' "$WORK/auto" "$WORK/paged_v2")"
 call /v1/sequences '{"id":3}' >/dev/null
-call /v1/append "{\"sequences\":[3],\"indptr\":[0,20],\"k\":$(wide 5 20 1),\"v\":$(wide 30 20 1)}" >/dev/null
+call /v1/append "{\"layer\":0,\"sequences\":[3],\"indptr\":[0,20],\"k\":$(wide 5 20 1),\"v\":$(wide 30 20 1)}" >/dev/null
 expect 'a sequence has the same bits as the table' "$(jq -c .o "$WORK/paged_v1")" \
-    "$(call /v1/attend "{\"sequences\":[3],\"q\":$(wide 3 1 2),\"kernel\":\"paged_v1\"}" | jq -c .o)"
+    "$(call /v1/attend "{\"layer\":0,\"sequences\":[3],\"q\":$(wide 3 1 2),\"kernel\":\"paged_v1\"}" | jq -c .o)"
 stop_daemon
 finish

@@ -17,14 +17,17 @@ metric() { curl -s "$URL/metrics" | sed -n "s/^attnd_$1_total //p"; }
 SIZES=12 # of calls: one after the other is for so many sequences
 for n in $(seq $SIZES); do
     # shellcheck disable=SC2051
-    jq -nc "[range($n)|[range(2)|[range(16)|0.5]]] as \$q | {sequences: [range($n) + 1], q: \$q}" >"$WORK/body.$n"
+    jq -nc "[range($n)|[range(2)|[range(16)|0.5]]] as \$q | {layer: 0, sequences: [range($n) + 1], q: \$q}" >"$WORK/body.$n"
 done
 
 # beside US - calls answered, and how many graphs were recorded while they were, with rounds cut at that time
 beside() {
     start_daemon --backend cuda --set geometry.layers=24 "${geometry[@]}" --set scheduler.step_us_max=60000000 --set "scheduler.step_us_shared=$1"
     local workload before
-    for _ in $(seq $SIZES); do curl -s -o /dev/null -X POST "$URL/v1/sequences"; done
+    for id in $(seq $SIZES); do
+        curl -s -o /dev/null -X POST "$URL/v1/sequences"
+        curl -s -o /dev/null --json "{\"layer\":0,\"sequences\":[$id],\"k\":[[[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]]],\"v\":[[[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]]]}" "$URL/v1/append"
+    done
     workload=$(curl -s --json '{"sequences":[{"count":1000,"prompt":64,"decode":20000}]}' "$URL/v1/workloads" | jq .id)
     for i in $(seq $CALLS); do
         printf '%s\n' next "url=$URL/v1/attend" "json=@$WORK/body.$((i % SIZES + 1))" 'write-out="%{http_code}\n"' output=/dev/null

@@ -60,16 +60,17 @@ stop_daemon() {
 }
 
 # No request keeps the loop from the others. A turn is to take a millisecond of processor time at most, docs/PERFORMANCE.md has what is
-# measured; here it is ten times that, since neighbours on the machine count, and more where the machine or a sanitizer is slow.
+# measured. Here the third longest is looked at, and ten times that allowed: what a hypervisor takes from a turn counts as the turn's. More
+# is allowed where the machine or a sanitizer is slow.
 slowness() { # of this machine: processor time of a fixed piece of work over what it is on a fast one, at least 1
     perl -e 'my ($x, $u) = (0); $x += $_ * 1.1 for 1 .. 400000; ($u) = times; my $s = $u / 0.02; printf "%d", $s < 1 ? 1 : $s + 1'
 }
 check_turns() {
     local took
-    took=$(sed -n 's/.*the longest turn of the loop took \([0-9]*\)[.].*/\1/p' "$WORK/log" | tail -1)
+    took=$(sed -n 's/.*the longest turns of the loop took .* and \([0-9]*\)[.].*/\1/p' "$WORK/log" | tail -1)
     [ -n "$took" ] && [ "$took" -ge 10 ] || return 0
     [ "$took" -lt $((10 * $(slowness) * ${TURN_FACTOR:-1})) ] ||
-        expect 'no turn of the loop takes long' 'less than 10 ms' "$took ms"
+        expect 'no turns of the loop take long' 'less than 10 ms' "$took ms"
 }
 
 expect() {

@@ -26,7 +26,7 @@ needs_build() {
 build() {
     # shellcheck disable=SC2046
     ${CC:-cc} -std=c11 -O1 -D_GNU_SOURCE -I. ${cuda:+-isystem $cuda} -o "$WORK/$1" "${@:2}" "$build_folder/libattnd.a" -pthread \
-        $(pkg-config --libs libuv libcjson libxxhash) -lm || exit 1
+        $(pkg-config --libs libuv libcjson libxxhash libmd) -lm || exit 1
 }
 
 wrap=('-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part' tests/cuda/stub_kernels.c)

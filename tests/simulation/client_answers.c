@@ -136,9 +136,11 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
         return ATTND_GAP;
     uint32_t at = s->layer[request->rows.layer].cursor;
     bool given = op->position[i] != REQUEST_POSITION_ABSENT;
-    if (!given && !request->rows.k && at > 0 && rows > at)
+    if (!request->rows.k && at == 0)
         return ATTND_INVALID;
-    p->position = given ? op->position[i] : request->rows.k || at == 0 ? at : at - rows;
+    if (!given && !request->rows.k && rows > at)
+        return ATTND_INVALID;
+    p->position = given ? op->position[i] : request->rows.k ? at : at - rows;
     uint32_t end = p->position + rows;
     if (given && (request->rows.k ? p->position > at : end > at))
         return ATTND_GAP;
@@ -227,9 +229,8 @@ static bool has_output(const struct request *request, uint32_t row, uint64_t sum
 static void check_outputs(const struct op *op, uint32_t i, uint32_t first, const struct placed *p)
 {
     const struct request *request = op->request;
-    bool sees = request->rows.k || p->at > 0;
     for (uint32_t r = 0; r < op->rows[i]; r++) {
-        uint32_t keys = sees ? p->position + r + 1 : 0;
+        uint32_t keys = p->position + r + 1;
         uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
         uint64_t sum = model_seen(op->on[i], request->rows.layer, keys);
         sim.seen.attended++;

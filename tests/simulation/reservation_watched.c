@@ -83,11 +83,24 @@ static void plant_in_row(const struct engine_state *state, uint32_t row)
     *ledger = kept;
 }
 
+/* A client's row that counts for a key; NO_ROW: none. */
+static uint32_t find_charged(const struct engine_state *state)
+{
+    for (uint32_t row = 0; row < state->config->limits.sequences; row++) {
+        const struct sequence *s = sequences_at(state->sequences, row);
+        if (s->id && s->key && !s->workload)
+            return row;
+    }
+    return NO_ROW;
+}
+
 void reservation_plant_faults(const struct engine_state *state)
 {
     struct reservation *x = state->reservation;
-    uint32_t row = find_owner(x);
+    uint32_t row = find_owner(x), charged = find_charged(state);
     PLANT(state, x->declared, "R1: what is declared");
     if (row != NO_ROW)
         plant_in_row(state, row);
+    if (charged != NO_ROW)
+        PLANT(state, sequences_at(state->sequences, charged)->charged, "R5:");
 }
