@@ -154,6 +154,7 @@ static const struct key keys[] = {
     {"scheduler.sharing", KIND_ENUM, AT(sharing), 0, 0, "\"auto\"", config_sharing_names,
      "whether rows whose tables begin alike read those blocks together: auto (where it saves time, as measured at start), on or off; a workload may say otherwise; the bits are the same"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
+    {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
 };
 /* clang-format on */
 

@@ -98,6 +98,7 @@ struct config {
     enum sharing sharing;     /* of queries of clients, and of workloads that do not say otherwise */
     uint64_t host_blocks;     /* in host memory, to swap to */
     enum log_level log_level;
+    enum log_format log_format;
     struct config_origin *origins; /* owned: text and place of each key's value */
 };
 

@@ -1,44 +1,311 @@
-/* log.c - see log.h. */
+/* log.c - see log.h.
+ *
+ *   whoever logs:  format, then a copy into the ring    tail ...... head    the writer: write(), then tail + 1
+ *
+ * The ring's mutex is held for a copy of one line only, never for a write(). */
 #include "config/log.h"
 
+#include "config/clock.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES_MAX = 1024 };
+enum { LINE_BYTES_MAX = 1024, RING_LINES = 1024, REQUEST_BYTES_MAX = 160 };
 
 const char *const log_level_names[LOG_LEVEL_COUNT + 1] = {"error", "warning", "info", "debug"};
+const char *const log_format_names[] = {"text", "logfmt", "json", NULL};
 
-static enum log_level threshold = LOG_INFO; /* written once, before the second thread starts */
+struct line {
+    size_t n;
+    char bytes[LINE_BYTES_MAX];
+};
 
-void log_init(enum log_level level)
+/* How many lines of a kind may still be logged this second. */
+struct kind {
+    double second;
+    unsigned left;
+    uint64_t held_back;
+};
+
+static struct {
+    enum log_level threshold; /* these three are written once, before the second thread starts */
+    enum log_format format;
+    bool to_journal;
+
+    pthread_mutex_t mutex; /* of all below */
+    pthread_cond_t wake;
+    bool running, stopping, ended; /* the writer */
+    pthread_t writer;
+    uint64_t head, tail; /* lines put in, and written */
+    uint64_t dropped, told;
+    struct kind kinds[LOG_KINDS];
+    struct line ring[RING_LINES];
+} all = {.threshold = LOG_INFO, .mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+/* Whether stderr is the stream that systemd says is the journal's. */
+static bool is_journal(void)
 {
-    threshold = level;
+    const char *stream = getenv("JOURNAL_STREAM");
+    struct stat info;
+    unsigned long long device, inode;
+    return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(STDERR_FILENO, &info) == 0 &&
+           info.st_dev == device && info.st_ino == inode;
+}
+
+void log_init(enum log_level level, enum log_format format)
+{
+    all.threshold = level;
+    all.format = format;
+    all.to_journal = is_journal();
+}
+
+/* ---- writing --------------------------------------------------------------------------------------- */
+
+/* All of a line, however slowly it is read. False: nobody reads any more. */
+static bool write_line(const char *bytes, size_t n)
+{
+    while (n) {
+        ssize_t written = write(STDERR_FILENO, bytes, n);
+        if (written < 0 && errno == EAGAIN) {
+            struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
+            poll(&p, 1, -1);
+        } else if (written < 0 && errno != EINTR) {
+            return false;
+        }
+        bytes += written > 0 ? written : 0;
+        n -= written > 0 ? (size_t)written : 0;
+    }
+    return true;
+}
+
+/* Copy a line into the ring, which is locked. False: there is no room. */
+static bool put(const char *bytes, size_t n)
+{
+    if (all.head - all.tail == RING_LINES)
+        return false;
+    struct line *line = &all.ring[all.head++ % RING_LINES];
+    memcpy(line->bytes, bytes, n);
+    line->n = n;
+    pthread_cond_signal(&all.wake);
+    return true;
+}
+
+static void emit(const char *bytes, size_t n)
+{
+    pthread_mutex_lock(&all.mutex);
+    bool running = all.running;
+    if (running && !put(bytes, n))
+        all.dropped++;
+    pthread_mutex_unlock(&all.mutex);
+    if (!running)
+        (void)write_line(bytes, n);
+}
+
+static void *run_writer(void *cookie)
+{
+    (void)cookie;
+    pthread_mutex_lock(&all.mutex);
+    for (;;) {
+        uint64_t lost = all.dropped - all.told;
+        while (all.head == all.tail && !lost && !all.stopping)
+            pthread_cond_wait(&all.wake, &all.mutex);
+        bool empty = all.head == all.tail;
+        const struct line *line = &all.ring[all.tail % RING_LINES];
+        all.told += empty ? lost : 0;
+        if (empty && !lost && all.stopping)
+            break;
+        pthread_mutex_unlock(&all.mutex);
+        if (empty && lost)
+            log_line(LOG_WARNING, "%llu lines of the log were dropped: nobody read it",
+                     (unsigned long long)lost);
+        else if (!empty)
+            (void)write_line(line->bytes, line->n);
+        pthread_mutex_lock(&all.mutex);
+        all.tail += !empty;
+    }
+    all.ended = true;
+    pthread_cond_broadcast(&all.wake);
+    pthread_mutex_unlock(&all.mutex);
+    return NULL;
+}
+
+void log_start(void)
+{
+    all.running = pthread_create(&all.writer, NULL, run_writer, NULL) == 0;
+}
+
+void log_stop(unsigned patience_ms)
+{
+    struct timespec until;
+    pthread_mutex_lock(&all.mutex);
+    if (!all.running) {
+        pthread_mutex_unlock(&all.mutex);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += patience_ms / 1000;
+    until.tv_nsec += (long)(patience_ms % 1000) * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    all.stopping = true;
+    pthread_cond_broadcast(&all.wake);
+    int rc = 0;
+    while (!all.ended && rc == 0)
+        rc = pthread_cond_timedwait(&all.wake, &all.mutex, &until);
+    bool ended = all.ended;
+    all.running = !ended; /* else what is still logged would wait as it does */
+    pthread_mutex_unlock(&all.mutex);
+    if (ended)
+        pthread_join(all.writer, NULL);
+    else
+        pthread_detach(all.writer);
+}
+
+uint64_t log_dropped(void)
+{
+    pthread_mutex_lock(&all.mutex);
+    uint64_t dropped = all.dropped;
+    pthread_mutex_unlock(&all.mutex);
+    return dropped;
+}
+
+/* ---- formatting ------------------------------------------------------------------------------------ */
+
+/* A line being made; what does not fit is cut off. */
+struct text {
+    char bytes[LINE_BYTES_MAX];
+    size_t n;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(t->bytes + t->n, sizeof t->bytes - t->n, format, args);
+    va_end(args);
+    t->n += n > 0 ? (size_t)n : 0;
+    t->n = t->n < sizeof t->bytes - 1 ? t->n : sizeof t->bytes - 1;
+}
+
+/* A message: what a client sent may be quoted in it, which must not begin a line, or end a string, of its own.
+ * `spare`: bytes of what follows it. */
+static void add_message(struct text *t, const char *message, bool quoted, size_t spare)
+{
+    for (; *message && t->n + spare + 2 < sizeof t->bytes; message++) {
+        unsigned char c = (unsigned char)*message;
+        if (quoted && (c == '"' || c == '\\'))
+            t->bytes[t->n++] = '\\';
+        t->bytes[t->n++] = (char)(c < ' ' || c == 0x7f || (quoted && c >= 0x80) ? '?' : c);
+    }
+    t->bytes[t->n] = '\0';
+}
+
+static void add_time(struct text *t, bool fractions)
+{
+    struct timespec now;
+    struct tm utc;
+    char text[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+    add(t, fractions ? "%s.%03ldZ" : "%sZ", text, now.tv_nsec / 1000000);
+}
+
+/* The whole line. */
+static void make_line(struct text *t, enum log_level level, const char *request, const char *message)
+{
+    static const char priorities[] = "3467"; /* syslog's, by level */
+    const char *name = log_level_names[level];
+    t->n = 0;
+    if (all.format == LOG_JSON) {
+        add(t, "{\"time\":\"");
+        add_time(t, true);
+        add(t, "\",\"level\":\"%s\",", name);
+        if (request)
+            add(t, "\"request\":\"%s\",", request);
+        add(t, "\"msg\":\"");
+        add_message(t, message, true, 2);
+        add(t, "\"}");
+    } else if (all.format == LOG_LOGFMT) {
+        add(t, "time=");
+        add_time(t, true);
+        add(t, " level=%s", name);
+        if (request)
+            add(t, " request=%s", request);
+        add(t, " msg=\"");
+        add_message(t, message, true, 1);
+        add(t, "\"");
+    } else {
+        if (all.to_journal)
+            add(t, "<%c>", priorities[level]);
+        else {
+            add(t, "attnd: ");
+            add_time(t, false);
+            add(t, " %s ", name);
+        }
+        add_message(t, message, false, request ? strlen(request) + 11 : 0);
+        if (request)
+            add(t, " (request %s)", request);
+    }
+    t->bytes[t->n++] = '\n'; /* add() left room for it */
 }
 
 void log_line(enum log_level level, const char *format, ...)
 {
-    char line[LINE_BYTES_MAX];
-    struct tm utc;
-    time_t now = time(NULL);
+    char message[LINE_BYTES_MAX];
+    struct text text;
     va_list args;
-    if (level > threshold)
+    if (level > all.threshold)
         return;
-
-    gmtime_r(&now, &utc);
-    size_t n = strftime(line, sizeof line, "attnd: %Y-%m-%dT%H:%M:%SZ ", &utc);
-    n += (size_t)snprintf(line + n, sizeof line - n, "%s ", log_level_names[level]);
     va_start(args, format);
-    int wanted = vsnprintf(line + n, sizeof line - n, format, args);
+    vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    if (wanted > 0)
-        n += (size_t)wanted;
-    if (n > sizeof line - 1)
-        n = sizeof line - 1;       /* a longer line is cut */
-    for (size_t i = 0; i < n; i++) /* what a client sent may be quoted: it must not begin a line of its own */
-        line[i] = (unsigned char)line[i] < ' ' ? '?' : line[i];
-    line[n++] = '\n';
-    if (write(STDERR_FILENO, line, n) < 0)
-        return; /* nobody reads the log; nothing else to tell */
+    make_line(&text, level, NULL, message);
+    emit(text.bytes, text.n);
+}
+
+/* Whether another line of a kind may be logged now; *held_back: how many before could not. */
+static bool may_log(unsigned kind, uint64_t *held_back)
+{
+    double now = clock_s();
+    pthread_mutex_lock(&all.mutex);
+    struct kind *k = &all.kinds[kind % LOG_KINDS];
+    if (now - k->second >= 1) {
+        k->second = now;
+        k->left = LOG_KIND_PER_S;
+    }
+    bool may = k->left > 0;
+    *held_back = k->held_back;
+    k->left -= may;
+    k->held_back = may ? 0 : k->held_back + 1;
+    pthread_mutex_unlock(&all.mutex);
+    return may;
+}
+
+void log_request(enum log_level level, unsigned kind, const char *id, const char *format, ...)
+{
+    char message[LINE_BYTES_MAX], id_text[REQUEST_BYTES_MAX];
+    struct text text;
+    uint64_t held_back;
+    va_list args;
+    if (level > all.threshold || !may_log(kind, &held_back))
+        return;
+    va_start(args, format);
+    int n = vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    if (held_back && n > 0 && n < LINE_BYTES_MAX)
+        snprintf(message + n, sizeof message - (size_t)n, "; %llu more like it were not logged",
+                 (unsigned long long)held_back);
+    snprintf(id_text, sizeof id_text, "%s", id);
+    make_line(&text, level, id_text, message);
+    emit(text.bytes, text.n);
 }

@@ -1,18 +1,42 @@
-/* log.h - one line to stderr per event that an operator wants to know of.
+/* log.h - one line to stderr per event that an operator wants to know of. Any thread.
  *
- *   attnd: 2026-11-21T05:16:29Z info listening on http://127.0.0.1:8400
+ *   text     attnd: 2026-11-21T05:16:29Z info listening on http://127.0.0.1:8400
+ *   logfmt   time=2026-11-21T05:16:29.123Z level=info msg="listening on http://127.0.0.1:8400"
+ *   json     {"time":"2026-11-21T05:16:29.123Z","level":"info","msg":"listening on http://127.0.0.1:8400"}
  *
- * Any thread; a line is written by one write(), so lines never mix. */
+ * Where stderr is journald's, text has no name and time, which the journal has, but the priority (sd-daemon(3)):
+ * "<6>listening on ...". A line that belongs to a request has its id: (request ID), request=ID, "request":"ID".
+ *
+ * Nobody waits for whoever reads the log. From log_start() on a thread writes the lines; of those for which there
+ * is no room, since nobody reads, it says later how many they were. */
 #ifndef CONFIG_LOG_H
 #define CONFIG_LOG_H
 
+#include <stdint.h>
+
 enum log_level { LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG, LOG_LEVEL_COUNT };
+enum log_format { LOG_TEXT, LOG_LOGFMT, LOG_JSON };
 
 extern const char *const log_level_names[LOG_LEVEL_COUNT + 1]; /* NULL-terminated, for parsing */
+extern const char *const log_format_names[];                   /* likewise */
 
-/* Lines above `level` are dropped. Called once, before threads are started; LOG_INFO until then. */
-void log_init(enum log_level level);
+/* Lines above `level` are dropped. Called once, before threads are started; LOG_INFO and LOG_TEXT until then. */
+void log_init(enum log_level level, enum log_format format);
+
+/* log_start: lines are written by a thread from now on; until then, and if there is none to be had, by whoever logs
+ * them. log_stop: write what there is, for `patience_ms` at most, and end that. */
+void log_start(void);
+void log_stop(unsigned patience_ms);
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's below
+ * LOG_KINDS. The next one that is let through says how many were not. */
+enum { LOG_KINDS = 64, LOG_KIND_PER_S = 20 };
+void log_request(enum log_level level, unsigned kind, const char *id, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Lines that were dropped, since nobody read. */
+uint64_t log_dropped(void);
 
 #endif

@@ -1,4 +1,5 @@
 /* api_observe.c - what is looked at: /livez, /readyz, /v1/info, /stats, /metrics and /v1/blocks. */
+#include "config/log.h"
 #include "server/access.h"
 #include "server/api.h"
 #include "server/version.h"
@@ -318,6 +319,8 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "loop_turn_seconds_max", "gauge",
                  "Longest turn of the loop that serves clients: processor time between two waits.",
                  c->longest_turn_s);
+    write_metric(w, "log_lines_dropped_total", "counter",
+                 "Lines of the log that were dropped, since nobody read it.", (double)log_dropped());
     write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
 }
 

@@ -61,8 +61,8 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     }
     json_close(w, '}');
     json_raw(w, "\n");
-    log_line(LOG_WARNING, "refused %.*s: %d %s: %s (request %s)", (int)x->head.path.n, x->head.path.bytes,
-             x->http_status, status_code(status), all, x->head.id);
+    log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), x->head.id, "refused %.*s: %d %s: %s",
+                (int)x->head.path.n, x->head.path.bytes, x->http_status, status_code(status), all);
 }
 
 void http_problem(struct http_exchange *x, int status, const char *format, ...)

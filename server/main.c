@@ -77,15 +77,23 @@ struct daemon {
 };
 
 enum {
-    FAILURE_DRAIN_S = 5, /* for the answers that say so, when the backend has failed */
-    WATCHES = 20,        /* looks at a call of the driver before it has taken too long */
-    MANAGERS = 32,       /* connections to the management listener */
-    OTHER_FILES = 192,   /* beside connections: refusals, the loop's, a GPU's, libraries' */
-    END_TIMEOUTS = 4     /* for the end: two steps in flight, one more, closing the device */
+    FAILURE_DRAIN_S = 5,   /* for the answers that say so, when the backend has failed */
+    WATCHES = 20,          /* looks at a call of the driver before it has taken too long */
+    LOG_PATIENCE_MS = 500, /* for who reads the log, at the end */
+    MANAGERS = 32,         /* connections to the management listener */
+    OTHER_FILES = 192,     /* beside connections: refusals, the loop's, a GPU's, libraries' */
+    END_TIMEOUTS = 4       /* for the end: two steps in flight, one more, closing the device */
 };
 
 /* Partial states of a plan: six a query let it read at most half more than the best cut (planner.c). */
 enum { PARTIALS_LEAST = 16384, PARTIALS_PER_ROW = 6 };
+
+/* End at once, but for what the log still has. */
+static _Noreturn void end_now(enum exit_code code)
+{
+    log_stop(LOG_PATIENCE_MS);
+    _exit(code);
+}
 
 static void print_help(void)
 {
@@ -255,11 +263,11 @@ static void on_signal(uv_signal_t *handle, int number)
     }
     if (d->starting) { /* nobody is served yet; files of the kernel cache are renamed when whole */
         log_line(LOG_INFO, "signal %d while starting: stopped", number);
-        _exit(EXIT_OK);
+        end_now(EXIT_OK);
     }
     if (d->state.draining) {
         log_line(LOG_WARNING, "second signal %d: ending at once", number);
-        _exit(EXIT_RUNTIME);
+        end_now(EXIT_RUNTIME);
     }
     log_line(LOG_INFO, "signal %d: draining", number);
     drain(0, d);
@@ -388,7 +396,7 @@ static void on_alarm(int number)
 static void end_engine(struct daemon *d)
 {
     if (d->state.given_up) /* its thread never ends */
-        _exit(EXIT_RUNTIME);
+        end_now(EXIT_RUNTIME);
     uv_timer_stop(&d->watch);
     if (d->state.engine && engine_backend(d->state.engine)->on_device) {
         signal(SIGALRM, on_alarm);
@@ -601,6 +609,7 @@ static enum exit_code serve(const struct config *config)
         keys_destroy(d.state.keys);
         return code;
     }
+    log_start();
     raise_file_limit(config->limits.connections);
     uv_loop_init(&d.loop);
     watch_signals(&d);
@@ -638,6 +647,7 @@ static enum exit_code serve(const struct config *config)
     keys_destroy(d.state.keys);
     close_loop(&d);
     json_arena_remove();
+    log_stop(LOG_PATIENCE_MS);
     return code;
 }
 
@@ -681,7 +691,7 @@ static enum exit_code run(const struct options *options)
         fprintf(stderr, "attnd: %s\n", error);
         return EXIT_CONFIGURATION;
     }
-    log_init(config.log_level);
+    log_init(config.log_level, config.log_format);
     size_pool(&config);
     if (options->action == ACTION_CHECK_CONFIG)
         config_print_memory(&config, stdout);
@@ -724,5 +734,5 @@ int main(int argc, char **argv)
     if (code != EXIT_RUNTIME && code != EXIT_UNAVAILABLE)
         return code;
     fflush(NULL);
-    _exit(code); /* what a driver does at exit() may wait for the device that has failed */
+    end_now(code); /* what a driver does at exit() may wait for the device that has failed */
 }

@@ -169,4 +169,27 @@ for signal in TERM INT; do
     expect 'and says why it ends' 1 "$(grep -c "info signal $(kill -l $signal) while starting: stopped" "$WORK/log")"
 done
 DAEMON=
+# A log that nobody reads (bug: the daemon waited for it for ever, SIGTERM included): a pipe that is full from the start.
+mkfifo "$WORK/fifo"
+exec 8<>"$WORK/fifo"
+perl -e 'use Fcntl; open my $p, "+<&=", 8; fcntl($p, 1031, 4096); fcntl($p, F_SETFL, O_NONBLOCK); 1 while syswrite($p, "x" x 4096);
+    fcntl($p, F_SETFL, 0)'
+"$ATTND" --set "listen=unix:$WORK/s" 2>&8 &
+DAEMON=$!
+unix() { curl -s --unix-socket "$WORK/s" "http://localhost$1"; }
+is_up() { unix /livez >/dev/null; }
+eventually is_up
+for _ in $(seq 30); do unix /nowhere >/dev/null; done
+expect 'a log that nobody reads: it serves' '{"status":"ready"}' "$(unix /readyz)"
+kill -TERM "$DAEMON"
+wait "$DAEMON"
+expect 'and ends' 0 $?
+DAEMON=
+exec 8>&-
+
+start_daemon --set log.format=json
+curl -s -o /dev/null -H 'X-Request-Id: me' "$URL/nowhere\"quoted\""
+stop_daemon
+expect 'a log in JSON' '["info","warning","info","info"] "me"' \
+    "$(jq -sc '[.[-4:][].level]' "$WORK/log") $(jq -c 'select(.request).request' "$WORK/log")"
 finish

@@ -32,6 +32,7 @@ expect 'an endless chunk extension' 413 \
 
 # A member name with a line end in it made a line of its own in the log; other bytes made the problem no UTF-8.
 post /v1/sequences '{"a\nFAKE LOG LINE":1}' >/dev/null
+eventually has_logged FAKE
 expect 'nobody else writes the log' 0 "$(grep -c '^FAKE' "$WORK/log")"
 expect 'a problem is always JSON' 403 "$(curl -s -H "$(printf 'Host: \xff\xfe')" "$URL/livez" | jq .status)"
 

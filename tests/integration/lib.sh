@@ -42,7 +42,7 @@ start_daemon() {
     "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log" &
     DAEMON=$!
     eventually listens_or_ended
-    URL=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$WORK/log")
+    URL=$(sed -n 's/.*listening on \(http[^"]*\).*/\1/p' "$WORK/log")
     export PORT=${URL##*:}
     if [ -z "$URL" ]; then
         echo "not ok the daemon starts: $(cat "$WORK/log")"

@@ -14,7 +14,7 @@ static void add_case(Suite *suite, TCase *tc)
 
 int main(void)
 {
-    log_init(LOG_ERROR); /* what is refused on purpose is no news */
+    log_init(LOG_ERROR, LOG_TEXT); /* what is refused on purpose is no news */
     Suite *suite = suite_create("attnd");
 #define XX(name) add_case(suite, name##_case());
     SUITES(XX)

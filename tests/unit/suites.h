@@ -13,6 +13,7 @@
     XX(config)                                                                                               \
     XX(http_request)                                                                                         \
     XX(arguments)                                                                                            \
+    XX(log)                                                                                                  \
     XX(listen_address)                                                                                       \
     XX(address_range)                                                                                        \
     XX(proxy_protocol)                                                                                       \

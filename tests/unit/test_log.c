@@ -1,0 +1,150 @@
+/* test_log.c - formats of lines, what clients may not do to them, and a log that nobody reads. */
+#include "config/log.h"
+#include "tests/unit/suites.h"
+
+#include <cjson/cJSON.h>
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int kept, ends[2]; /* stderr as it was, and a pipe in its place */
+
+static void begin(void)
+{
+    kept = dup(STDERR_FILENO);
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_ge(dup2(ends[1], STDERR_FILENO), 0);
+}
+
+static void end(void)
+{
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(ends[0]);
+    close(ends[1]);
+    log_init(LOG_ERROR, LOG_TEXT);
+}
+
+/* What was logged, as one text. */
+static const char *logged(void)
+{
+    static char text[8192];
+    ssize_t n = read(ends[0], text, sizeof text - 1);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+START_TEST(text_has_a_line_an_event)
+{
+    log_init(LOG_INFO, LOG_TEXT);
+    log_line(LOG_DEBUG, "not this");
+    log_line(LOG_INFO, "%s\nand \x1b[31mred", "one");
+    const char *line = logged();
+    ck_assert_msg(strncmp(line, "attnd: 20", 9) == 0 && strstr(line, "Z info one?and ?[31mred\n"), "%s",
+                  line);
+    log_request(LOG_WARNING, 1, "abc", "refused");
+    line = logged();
+    ck_assert_msg(strstr(line, "Z warning refused (request abc)\n") != NULL, "%s", line);
+}
+END_TEST
+
+START_TEST(json_is_json_whatever_is_said)
+{
+    char long_text[3000];
+    log_init(LOG_INFO, LOG_JSON);
+    memset(long_text, '"', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    const char *const messages[] = {"plain", "a \"quote\" and a \\ and a\nline", "\xff\xfe", long_text};
+    for (size_t i = 0; i < sizeof messages / sizeof messages[0]; i++) {
+        log_request(LOG_ERROR, 2, "id-1", "%s", messages[i]);
+        const char *line = logged();
+        ck_assert_uint_lt(strlen(line), 1025);
+        ck_assert_int_eq(line[strlen(line) - 1], '\n');
+        cJSON *tree = cJSON_Parse(line);
+        ck_assert_msg(tree != NULL, "%s", line);
+        ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "level")), "error");
+        ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "request")), "id-1");
+        ck_assert_ptr_nonnull(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "msg")));
+        cJSON_Delete(tree);
+    }
+}
+END_TEST
+
+START_TEST(logfmt_has_names_and_values)
+{
+    log_init(LOG_INFO, LOG_LOGFMT);
+    log_request(LOG_INFO, 3, "x", "say \"hi\"");
+    const char *line = logged();
+    ck_assert_msg(strncmp(line, "time=20", 7) == 0 &&
+                      strstr(line, "Z level=info request=x msg=\"say \\\"hi\\\"\"\n"),
+                  "%s", line);
+}
+END_TEST
+
+START_TEST(a_long_text_keeps_its_request)
+{
+    char long_text[3000];
+    log_init(LOG_INFO, LOG_TEXT);
+    memset(long_text, 'x', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    log_request(LOG_INFO, 4, "the-id", "%s", long_text);
+    const char *line = logged();
+    ck_assert_msg(strstr(line, "xxx (request the-id)\n") != NULL, "%s", line);
+}
+END_TEST
+
+START_TEST(a_kind_has_so_many_lines_a_second)
+{
+    char all[65536];
+    unsigned lines = 0;
+    log_init(LOG_INFO, LOG_TEXT);
+    for (int i = 0; i < 200; i++)
+        log_request(LOG_INFO, 5, "x", "again");
+    ssize_t n = read(ends[0], all, sizeof all);
+    for (ssize_t i = 0; i < n; i++)
+        lines += all[i] == '\n';
+    ck_assert_uint_ge(lines, LOG_KIND_PER_S);
+    ck_assert_uint_lt(lines, 200); /* more than one second's, on a slow machine */
+    log_request(LOG_INFO, 6, "x", "another kind");
+    ck_assert_msg(strstr(logged(), "another kind") != NULL, "it has its own");
+}
+END_TEST
+
+/* A pipe that is full: nobody waits, and what was lost is said when somebody reads. */
+START_TEST(nobody_waits_for_who_does_not_read)
+{
+    static char rest[1 << 20];
+    size_t n = 0;
+    log_init(LOG_INFO, LOG_TEXT);
+    fcntl(ends[1], F_SETPIPE_SZ, 4096);
+    log_start();
+    for (int i = 0; i < 5000; i++)
+        log_line(LOG_INFO, "line %d", i);
+    uint64_t dropped = log_dropped();
+    ck_assert_uint_gt(dropped, 1000);
+    log_stop(10); /* it gives up waiting */
+    log_line(LOG_INFO, "still nobody waits");
+    while (n < sizeof rest - 1 && !strstr(rest, "lines of the log were dropped: nobody read it\n")) {
+        ssize_t got = read(ends[0], rest + n, sizeof rest - 1 - n);
+        n += got > 0 ? (size_t)got : 0;
+        rest[n] = '\0';
+    }
+    ck_assert_ptr_nonnull(strstr(rest, "line 0\n"));
+    ck_assert_ptr_null(strstr(rest, "line 4999\n"));
+}
+END_TEST
+
+TCase *log_case(void)
+{
+    TCase *tc = tcase_create("log");
+    tcase_add_checked_fixture(tc, begin, end);
+    tcase_add_test(tc, text_has_a_line_an_event);
+    tcase_add_test(tc, json_is_json_whatever_is_said);
+    tcase_add_test(tc, logfmt_has_names_and_values);
+    tcase_add_test(tc, a_long_text_keeps_its_request);
+    tcase_add_test(tc, a_kind_has_so_many_lines_a_second);
+    tcase_add_test(tc, nobody_waits_for_who_does_not_read);
+    return tc;
+}
