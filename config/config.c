@@ -71,6 +71,8 @@ static const struct key keys[] = {
      "address or unix:PATH (mode 0600) of probes, metrics and administration, on connections of their own; empty: none"},
     {"keys.file", KIND_STRING, AT(keys_file), 0, 0, "\"\"", NULL,
      "keys that clients need (attnctl key new makes one); read again at SIGHUP; empty: none is needed"},
+    {"node", KIND_U32, AT(node), 0, CONFIG_NODE_MAX, "0", NULL,
+     "number of this daemon among several: ids of its sequences and leases are node * 2^40 + n"},
     {"trusted_proxies", KIND_STRING, AT(trusted_proxies), 0, 0, "\"\"", NULL,
      "ADDRESS or ADDRESS/BITS, separated by commas, from which headers of the PROXY protocol are believed"},
     {"backend.name", KIND_STRING, AT(backend), 0, 0, "\"auto\"", NULL, "auto (CUDA if there is a GPU), cuda, cpu or reference (double precision, slow)"},

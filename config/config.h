@@ -20,7 +20,8 @@ enum {
     CONFIG_ERROR_BYTES = 512,
     CONFIG_FILE_BYTES_MAX = 1 << 20,
     CONFIG_SMALL_BODY_BYTES = 1 << 20, /* of a body that is not large */
-    CONFIG_LISTENERS_MAX = 8
+    CONFIG_LISTENERS_MAX = 8,
+    CONFIG_NODE_MAX = (1 << 13) - 1 /* ids have 53 bits */
 };
 
 /* What a key, or nobody in particular, may do. */
@@ -73,10 +74,10 @@ enum sharing {
 struct config {
     struct config_listener listeners[CONFIG_LISTENERS_MAX];
     unsigned listener_count;
-    char management[CONFIG_STRING_BYTES]; /* likewise, of its own connections; empty: none */
-    char keys_file[CONFIG_STRING_BYTES];  /* empty: none, and everybody may do everything */
-    char
-        trusted_proxies[CONFIG_STRING_BYTES]; /* addresses, as ADDRESS or ADDRESS/BITS, separated by commas */
+    char management[CONFIG_STRING_BYTES];      /* likewise, of its own connections; empty: none */
+    char keys_file[CONFIG_STRING_BYTES];       /* empty: none, and everybody may do everything */
+    char trusted_proxies[CONFIG_STRING_BYTES]; /* ADDRESS or ADDRESS/BITS, separated by commas */
+    uint32_t node;                             /* of this daemon among several: the upper bits of its ids */
     char backend[CONFIG_STRING_BYTES], isa[CONFIG_STRING_BYTES];
     uint32_t threads;                /* of the CPU backend; 0: as many as the process may use */
     uint32_t device;                 /* of the CUDA backend */

@@ -536,7 +536,7 @@ static int make_parts(struct engine *e)
     const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
     e->state.requests = c->limits.calls + e->o.spare_requests;
-    int rc = sequences_create(c->limits.sequences, &e->state.sequences);
+    int rc = sequences_create(c->limits.sequences, c->node, &e->state.sequences);
     if (rc == 0)
         rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size, &e->state.prompts);
     if (rc == 0)

@@ -15,9 +15,10 @@ bool inspect_sees(const struct request *request, uint64_t key)
 uint32_t inspect_find(const struct engine_state *state, struct request *request, uint64_t id)
 {
     const char *what = request->of_leases ? "lease" : "sequence";
-    if (id >> SEQUENCE_NODE_SHIFT) {
-        request_fail(request, ATTND_OTHER_NODE, "%s %llu belongs to node %llu, this is node 0", what,
-                     (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT));
+    if (id >> SEQUENCE_NODE_SHIFT != state->config->node) {
+        request_fail(request, ATTND_OTHER_NODE, "%s %llu belongs to node %llu, this is node %u", what,
+                     (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT),
+                     state->config->node);
         return NO_ROW;
     }
     uint32_t row = sequences_find(state->sequences, id);

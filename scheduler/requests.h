@@ -83,6 +83,7 @@ enum request_change {
     XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
     XX(TRIM, AT_ONCE, POOL, false, sequence_ops_trim)                                                        \
     XX(WORKLOAD_START, AT_ONCE, WORKLOADS, true, workload_run_start)                                         \
+    XX(WORKLOADS, AT_ONCE, NOTHING, false, workload_run_list)                                                \
     XX(WORKLOAD, AT_ONCE, NOTHING, true, workload_run_look)                                                  \
     XX(WORKLOAD_CANCEL, AT_ONCE, WORKLOADS, true, workload_run_cancel)
 
@@ -347,7 +348,8 @@ struct request_trim {
 struct request_workload {
     struct workload *workload;      /* to start, handed over */
     bool waits;                     /* for its next news, a quarter of a second or so */
-    struct workload_report *report; /* out */
+    struct workload_report *report; /* out; [count] of WORKLOADS, newest first */
+    uint32_t count;                 /* likewise */
 };
 
 /* ---- a request ----------------------------------------------------------------------------------- */

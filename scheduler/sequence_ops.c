@@ -120,10 +120,11 @@ bool sequence_ops_is_within(const struct engine_state *state, struct request *re
 
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
 {
-    uint32_t row = id >> SEQUENCE_NODE_SHIFT ? NO_ROW : sequences_find(state->sequences, id);
-    if (id >> SEQUENCE_NODE_SHIFT)
-        request_fail(request, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node 0", id,
-                     id >> SEQUENCE_NODE_SHIFT);
+    bool ours = id == 0 || id >> SEQUENCE_NODE_SHIFT == state->config->node;
+    uint32_t row = ours ? sequences_find(state->sequences, id) : NO_ROW;
+    if (!ours)
+        request_fail(request, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node %u", id,
+                     id >> SEQUENCE_NODE_SHIFT, state->config->node);
     else if (id && row != NO_ROW && !inspect_sees(request, sequences_at(state->sequences, row)->key))
         request_fail(request, ATTND_EXISTS, "the id %llu is in use",
                      id); /* whose it is, and what, is not said */

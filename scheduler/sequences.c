@@ -32,6 +32,7 @@ struct sequences {
     struct tenants *tenants;
     uint32_t *slots; /* [mask + 1] row or NO_ROW */
     uint32_t mask;
+    uint64_t node;    /* what ids begin with */
     uint64_t next_id; /* all that were given out are below */
     /* Those from next_id on that clients have chosen, ever, in order; they are never given out. */
     struct id_range chosen[CHOSEN_RANGES + 1];
@@ -48,7 +49,7 @@ static uint32_t home_of(const struct sequences *s, uint64_t id)
     return (uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & s->mask;
 }
 
-int sequences_create(uint32_t rows, struct sequences **result)
+int sequences_create(uint32_t rows, uint32_t node, struct sequences **result)
 {
     struct sequences *s = calloc(1, sizeof *s);
     uint32_t slots = 4;
@@ -58,7 +59,8 @@ int sequences_create(uint32_t rows, struct sequences **result)
         return ATTND_NO_MEMORY;
     s->rows = rows;
     s->mask = slots - 1;
-    s->next_id = 1;
+    s->node = (uint64_t)node << SEQUENCE_NODE_SHIFT;
+    s->next_id = s->node + 1;
     s->at = calloc(rows, sizeof *s->at);
     s->slots = malloc(slots * sizeof *s->slots);
     if (!s->at || !s->slots || tenants_create(rows + WORKLOAD_TENANTS, &s->tenants) != 0) {
@@ -135,8 +137,8 @@ void sequences_choose(struct sequences *s, uint64_t id)
 static uint64_t next_id(struct sequences *s)
 {
     for (;;) {
-        if (s->next_id >> SEQUENCE_NODE_SHIFT)
-            s->next_id = 1;
+        if (s->next_id >> SEQUENCE_NODE_SHIFT != s->node >> SEQUENCE_NODE_SHIFT)
+            s->next_id = s->node + 1;
         if (s->chosen_count && s->chosen[0].first <= s->next_id) {
             s->next_id = s->chosen[0].last + 1;
             remove_range(s, 0);

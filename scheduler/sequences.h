@@ -8,7 +8,7 @@
 #include "allocator/block_table.h"
 #include "scheduler/tenants.h"
 
-enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n; this daemon is node 0 */
+enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n */
 
 /* What its client said of a sequence. */
 struct sequence_options {
@@ -49,7 +49,8 @@ struct sequence_departure {
     double at_s, idle_s;
 };
 
-MUST_USE int sequences_create(uint32_t rows, struct sequences **sequences);
+/* sequences_create(rows, node, sequences): ids that are given out are the node's. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int sequences_create(uint32_t rows, uint32_t node, struct sequences **sequences);
 void sequences_destroy(struct sequences *sequences);
 
 /* sequences_find: the row of `id`, NO_ROW if there is none. */

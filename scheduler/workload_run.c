@@ -1340,9 +1340,8 @@ static void verify_part(struct workload_run *d, struct workload *w)
 /* ---- requests ------------------------------------------------------------------------------------ */
 
 /* Fill in the answer of a request on a workload. */
-static void tell(struct workload_run *d, struct workload *w, struct request *request)
+static void describe(const struct workload_run *d, const struct workload *w, struct workload_report *report)
 {
-    struct workload_report *report = request_alloc(request, 1, sizeof *report);
     *report = w->report;
     report->waiting = w->waiting_count;
     report->blocks = (uint32_t)d->config->pool_blocks;
@@ -1353,7 +1352,34 @@ static void tell(struct workload_run *d, struct workload *w, struct request *req
     report->queue_us = quantiles_percentiles(&w->queue_us);
     report->first_token_us = quantiles_percentiles(&w->first_token_us);
     report->per_token_us = quantiles_percentiles(&w->per_token_us);
+}
+
+static void tell(struct workload_run *d, struct workload *w, struct request *request)
+{
+    struct workload_report *report = request_alloc(request, 1, sizeof *report);
+    describe(d, w, report);
     request->workload.report = report;
+}
+
+int workload_run_list(struct engine_state *state, struct request *request)
+{
+    const struct workload_run *d = state->workloads;
+    struct request_workload *list = &request->workload;
+    list->report = request_alloc(request, WORKLOADS_MAX, sizeof *list->report);
+    for (uint64_t below = UINT64_MAX; list->count < WORKLOADS_MAX;) { /* newest first */
+        const struct workload *next = NULL;
+        for (int i = 0; i < WORKLOADS_MAX; i++) {
+            const struct workload *w = d->workloads[i];
+            if (w && w->report.id < below && inspect_sees(request, w->key) &&
+                (!next || w->report.id > next->report.id))
+                next = w;
+        }
+        if (!next)
+            break;
+        describe(d, next, &list->report[list->count++]);
+        below = next->report.id;
+    }
+    return 0;
 }
 
 static bool has_ended(const struct workload *w)

@@ -46,6 +46,7 @@ struct answer {
     unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
 
     bool forgets; /* it removes what belonged to a key */
+    bool events;  /* of a stream: server-sent events, else lines */
     bool streams; /* it goes on until the workload ends, a line a report */
     bool cancels; /* when its client goes, the workload is cancelled */
 };

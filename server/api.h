@@ -32,7 +32,8 @@ enum route_type {
     TYPE_JSON = 1,
     TYPE_TEXT = 2,    /* text/plain */
     TYPE_TENSORS = 4, /* safetensors */
-    TYPE_LINES = 8    /* application/x-ndjson */
+    TYPE_LINES = 8,   /* application/x-ndjson */
+    TYPE_EVENTS = 16  /* text/event-stream */
 };
 
 /* Who may ask, and where; access.c. */

@@ -78,7 +78,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_string(w, "name", "attnd");
     json_string(w, "version", ATTND_VERSION);
     json_string(w, "commit", ATTND_COMMIT);
-    json_uint(w, "node", 0);
+    json_uint(w, "node", daemon->config->node);
     json_open(w, "backend", '{');
     json_string(w, "name", backend->name);
     json_string(w, "device", backend->device);

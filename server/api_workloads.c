@@ -8,18 +8,27 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Whether the client asks for a stream, by name: a range is no wish. Of server-sent events it is one if it says
+ * so, else of lines. */
+static bool note_stream(const struct http_exchange *x, struct request *request)
+{
+    answer_of(request)->events = media_type_asked_for(x->head.accept, "text/event-stream");
+    return answer_of(request)->events || media_type_asked_for(x->head.accept, "application/x-ndjson");
+}
+
 static int parse_workload(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    bool lines = media_type_asked_for(x->head.accept, "application/x-ndjson");
+    bool streams = note_stream(x, request);
     int rc = workload_parse(x, request, config);
-    answer_of(request)->streams = answer_of(request)->cancels = lines;
-    if (!lines)
+    answer_of(request)->streams = answer_of(request)->cancels = streams;
+    if (!streams)
         answer_of(request)->http_status = 202;
     return rc;
 }
 
 static int parse_events(struct http_exchange *x, struct request *request, const struct config *config)
 {
+    (void)note_stream(x, request);
     answer_of(request)->streams = true;
     return api_parse_nothing(x, request, config);
 }
@@ -101,23 +110,45 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
     json_close(w, '}');
 }
 
+static bool has_ended(const struct workload_report *r)
+{
+    return r->state == WORKLOAD_FINISHED || r->state == WORKLOAD_CANCELLED;
+}
+
+static void render_workloads(struct http_exchange *x, const struct request *request,
+                             const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_open(w, "items", '[');
+    for (uint32_t i = 0; i < request->workload.count; i++)
+        write_report(w, &request->workload.report[i], c);
+    json_close(w, ']');
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
 static void render_workload(struct http_exchange *x, const struct request *request,
                             const struct render_context *c)
 {
     const struct workload_report *report = request->workload.report;
+    bool events = answer_of(request)->events;
+    if (events) /* one event a report (HTML, 9.2.5) */
+        json_raw(&x->reply, has_ended(report) ? "event: report\ndata: " : "event: progress\ndata: ");
     write_report(&x->reply, report, c);
-    json_raw(&x->reply, "\n");
+    json_raw(&x->reply, events ? "\n\n" : "\n");
     if (request->kind == REQUEST_WORKLOAD_START)
         snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
                  (unsigned long long)report->id);
 }
 
 const struct route api_workloads[] = {
-    ASK_TYPES(POST, "/v1/workloads", INFER, WORKLOAD_START, TRACE, TYPE_JSON | TYPE_LINES, parse_workload,
-              render_workload, 200),
+    ASK_TYPES(POST, "/v1/workloads", INFER, WORKLOAD_START, TRACE, TYPE_JSON | TYPE_LINES | TYPE_EVENTS,
+              parse_workload, render_workload, 200),
+    ASK(GET, "/v1/workloads", READ, WORKLOADS, SMALL, api_parse_nothing, render_workloads, 200),
     ASK(GET, "/v1/workloads/{id}", READ, WORKLOAD, SMALL, api_parse_nothing, render_workload, 200),
     ASK(DELETE, "/v1/workloads/{id}", INFER, WORKLOAD_CANCEL, SMALL, api_parse_nothing, render_workload, 200),
-    ASK_TYPES(GET, "/v1/workloads/{id}/events", READ, WORKLOAD, SMALL, TYPE_LINES, parse_events,
+    ASK_TYPES(GET, "/v1/workloads/{id}/events", READ, WORKLOAD, SMALL, TYPE_LINES | TYPE_EVENTS, parse_events,
               render_workload, 200),
     {0},
 };

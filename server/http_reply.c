@@ -138,8 +138,8 @@ size_t http_reply_head(const struct http_exchange *x, enum http_framing framing,
                  framing == HTTP_CHUNKED ? "Transfer-Encoding: chunked\r\n" : "");
     int n = snprintf(out, capacity,
                      "HTTP/1.1 %d %s\r\nDate: %s\r\n%sCache-Control: no-store\r\nX-Request-Id: %s\r\n"
-                     "X-Attnd-Node: n0\r\n%s%s\r\n",
-                     x->http_status, phrase, date, body, x->head.id, x->extra,
+                     "X-Attnd-Node: n%u\r\n%s%s\r\n",
+                     x->http_status, phrase, date, body, x->head.id, x->listener->node, x->extra,
                      close ? "Connection: close\r\n" : "");
     assert(n > 0 && (size_t)n < capacity);
     return (size_t)n;

@@ -27,6 +27,7 @@ struct listen_options {
     bool local;          /* Host and Origin may name loopback only, since there are no keys */
     bool proxy_protocol; /* connections begin with a header of it, */
     const struct address_ranges *trusted; /* and come from these, unless it is a unix socket */
+    uint32_t node;                        /* of the daemon, which every answer names */
     unsigned anonymous;                   /* enum config_scope, without a key where there are keys */
     uint32_t mode;                        /* of the unix socket; 0: as the umask has it */
     char group[32];                       /* likewise; empty: the process's */

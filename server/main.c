@@ -505,6 +505,7 @@ static bool make_options(const struct daemon *d, const struct config_listener *f
     char reason[ADDRESS_REASON_BYTES];
     *o = (struct listen_options){.proxy_protocol = from->proxy_protocol,
                                  .trusted = &d->trusted,
+                                 .node = config->node,
                                  .anonymous = from->anonymous,
                                  .mode = from->mode};
     memcpy(o->group, from->group, sizeof o->group);

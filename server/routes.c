@@ -105,8 +105,9 @@ static bool is_acceptable(struct http_exchange *x)
                {TYPE_TEXT, "text/plain"},
                {TYPE_TENSORS, "application/x-safetensors"},
                {TYPE_TENSORS, "application/octet-stream"},
-               {TYPE_LINES, "application/x-ndjson"}};
-    char served[128] = "";
+               {TYPE_LINES, "application/x-ndjson"},
+               {TYPE_EVENTS, "text/event-stream"}};
+    char served[160] = "";
     size_t n = 0;
     if (x->route->types == 0)
         return true;
@@ -601,7 +602,7 @@ static void send_answer(struct daemon_state *daemon, struct request *request)
     struct http_exchange *x = answer->x;
     x->more = answer->streams && request->status == 0 && goes_on(daemon, request);
     if (answer->streams && request->status == 0)
-        x->content_type = "application/x-ndjson";
+        x->content_type = answer->events ? "text/event-stream" : "application/x-ndjson";
     x->pending = request;
     if (!x->more && x->tail_count == 0 && !made_by(request)) { /* else it is wanted until that is sent */
         x->pending = NULL;

@@ -23,7 +23,7 @@ static void run(uint32_t range, uint32_t every)
     uint64_t in_row[ROWS] = {0}, highest = 0;
     for (uint32_t i = 0; i < IDS; i++)
         used[i] = false;
-    ck_assert_int_eq(sequences_create(ROWS, &s), 0);
+    ck_assert_int_eq(sequences_create(ROWS, 0, &s), 0);
     for (int round = 0; round < ROUNDS; round++) {
         uint32_t row = below(ROWS);
         if (in_row[row]) {
@@ -62,7 +62,7 @@ END_TEST
 START_TEST(a_far_id_takes_none_of_those_before_it)
 {
     struct sequences *s;
-    ck_assert_int_eq(sequences_create(ROWS, &s), 0);
+    ck_assert_int_eq(sequences_create(ROWS, 0, &s), 0);
     ck_assert_uint_eq(sequences_add(s, 0, (UINT64_C(1) << SEQUENCE_NODE_SHIFT) - 1, 0, 0, 0),
                       (UINT64_C(1) << SEQUENCE_NODE_SHIFT) - 1);
     ck_assert_uint_eq(sequences_add(s, 1, 2, 0, 0, 0), 2);
@@ -84,7 +84,7 @@ START_TEST(states_are_counted)
         uint64_t until;
     } in_row[ROWS] = {0};
     uint64_t retired = 0;
-    ck_assert_int_eq(sequences_create(ROWS, &s), 0);
+    ck_assert_int_eq(sequences_create(ROWS, 0, &s), 0);
     for (int round = 0; round < ROUNDS; round++) {
         uint32_t row = below(ROWS), counts[SEQUENCE_STATES], wanted[SEQUENCE_STATES] = {0};
         retired += below(4) == 0;
