@@ -155,6 +155,10 @@ static const struct key keys[] = {
      "of workloads' sequences: forecast (never preempted) or optimistic"},
     {"scheduler.sharing", KIND_ENUM, AT(sharing), 0, 0, "\"auto\"", config_sharing_names,
      "whether rows whose tables begin alike read those blocks together: auto (where it saves time, as measured at start), on or off; a workload may say otherwise; the bits are the same"},
+    {"drain.deadline_s", KIND_U32, AT(drain_deadline_s), 0, 86400, "25", NULL,
+     "at the end (SIGTERM, POST /v1/drain), for what is under way; what remains is cut; 0: as long as it takes"},
+    {"drain.lame_duck_s", KIND_U32, AT(drain_lame_duck_s), 0, 3600, "0", NULL,
+     "before that: /readyz says draining, and clients are served as before, until load balancers have noticed"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
     {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
 };

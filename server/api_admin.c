@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { DRAIN_DEADLINE_S = 30, DRAIN_DEADLINE_S_MAX = 86400 };
+enum { DRAIN_DEADLINE_S_MAX = 86400 };
 
 static void render_audit(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
@@ -57,7 +57,7 @@ static void render_self_test(struct http_exchange *x, const struct request *requ
 static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
 {
     static const char *const names[] = {"deadline_s", NULL};
-    int64_t deadline_s = DRAIN_DEADLINE_S;
+    int64_t deadline_s = daemon->config->drain_deadline_s;
     struct arguments a;
     int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)

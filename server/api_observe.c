@@ -34,7 +34,7 @@ static void get_livez(struct http_exchange *x, struct daemon_state *daemon)
 
 static void get_readyz(struct http_exchange *x, struct daemon_state *daemon)
 {
-    if (daemon->draining)
+    if (daemon->leaving)
         write_status(x, 503, "draining");
     else if (engine_failure(daemon->engine))
         write_status(x, 503, "failed");

@@ -117,6 +117,8 @@ struct http_connections {
     uint32_t open, slots; /* connections in use, and all */
     uint32_t ended;       /* of those in use */
     bool draining;
+    void (*emptied)(void *cookie); /* then: called when none is open */
+    void *emptied_cookie;
     uint64_t accepted;                            /* connections so far */
     struct http_listener *waiting[LISTENERS_MAX]; /* with a client, when no slot was free */
     uint32_t waiting_count;
@@ -157,6 +159,8 @@ static void on_closed(uv_handle_t *handle)
         count_ended(all, -1);
     if (all->waiting_count)
         http_connections_accept(all->waiting[--all->waiting_count], all);
+    if (all->draining && all->open == 0)
+        all->emptied(all->emptied_cookie);
 }
 
 /* The exchange ends without its answer: its handler stops what it has under way. */
@@ -921,11 +925,15 @@ uint32_t http_connections_open(const struct http_connections *all)
     return all->open;
 }
 
-void http_connections_drain(struct http_connections *all)
+void http_connections_drain(struct http_connections *all, void (*emptied)(void *cookie), void *cookie)
 {
     if (all->draining)
         return;
     all->draining = true;
+    all->emptied = emptied;
+    all->emptied_cookie = cookie;
+    if (all->open == 0)
+        emptied(cookie);
     all->waiting_count = 0;
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];

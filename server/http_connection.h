@@ -22,9 +22,9 @@ void http_connections_accept(struct http_listener *listener, void *all);
 /* http_connections_open: how many are open. */
 uint32_t http_connections_open(const struct http_connections *all);
 
-/* http_connections_drain: close idle connections now and the others after their answer. The loop runs out
- * of work when the last one is closed. The listeners have been closed. Idempotent. */
-void http_connections_drain(struct http_connections *all);
+/* http_connections_drain(all, emptied, cookie): close idle connections now and the others after their answer, and
+ * call `emptied` when there is none any more. The listeners have been closed. Idempotent. */
+void http_connections_drain(struct http_connections *all, void (*emptied)(void *cookie), void *cookie);
 
 /* http_connections_cut: close what is still open, whatever is under way there. Returns how many. */
 uint32_t http_connections_cut(struct http_connections *all);

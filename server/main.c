@@ -59,7 +59,8 @@ struct daemon {
     struct http_connections *connections, *managers;
     struct address_ranges trusted;
     struct daemon_state state;
-    uv_timer_t drain_deadline;
+    uv_timer_t lame_duck, drain_deadline;
+    uint32_t deadline_s;  /* of the drain */
     bool cut;             /* it passed, with something under way */
     bool failed;          /* the backend has */
     uv_prepare_t turn;    /* the loop is about to wait */
@@ -120,9 +121,11 @@ static void print_help(void)
          "\n"
          "exit codes: 0 done, 1 failed while running, 2 usage, 69 address or backend unusable, 78 "
          "configuration\n"
-         "signals:    SIGTERM, SIGINT drain: finish the requests under way, then end; a second one "
-         "ends at once; POST /v1/drain is the first one with a deadline; while the daemon starts, the "
-         "first one ends it at once, with 0\n"
+         "signals:    SIGTERM, SIGINT: end, after drain.lame_duck_s, with drain.deadline_s for the requests "
+         "under way; "
+         "a second one ends at once; POST /v1/drain is the first one with a deadline of its own; while the "
+         "daemon "
+         "starts, the first one ends it at once, with 0. SIGHUP: read keys.file again\n"
          "\n"
          "keys and their defaults:");
     config_print_keys(stdout);
@@ -208,27 +211,71 @@ static void on_drain_deadline(uv_timer_t *timer)
     d->cut = cut > 0;
 }
 
-/* Finish what is under way, for `deadline_s` seconds at most (0: as long as it takes), then end. */
-static void drain(uint32_t deadline_s, void *cookie)
+static void ignore_empty(void *cookie)
+{
+    (void)cookie;
+}
+
+/* No client is left: the managers, who watched until now, may go. */
+static void end_management(void *cookie)
 {
     struct daemon *d = cookie;
+    http_listener_close(d->management);
+    d->management = NULL;
+    if (d->managers)
+        http_connections_drain(d->managers, ignore_empty, d);
+}
+
+/* Take no new clients, and finish what is under way. */
+static void finish_clients(struct daemon *d)
+{
     d->state.draining = true;
-    if (!d->connections)
-        return;
     for (unsigned i = 0; i < CONFIG_LISTENERS_MAX; i++) {
         http_listener_close(d->listeners[i]);
         d->listeners[i] = NULL;
     }
-    http_listener_close(d->management);
-    d->management = NULL;
-    http_connections_drain(d->connections);
-    if (d->managers)
-        http_connections_drain(d->managers);
-    if (!deadline_s)
+    http_connections_drain(d->connections, end_management, d);
+    if (!d->deadline_s)
         return;
-    log_line(LOG_INFO, "asked to drain within %u s", deadline_s);
-    uv_timer_start(&d->drain_deadline, on_drain_deadline, (uint64_t)deadline_s * 1000, 0);
+    uv_timer_start(&d->drain_deadline, on_drain_deadline, (uint64_t)d->deadline_s * 1000, 0);
     uv_unref((uv_handle_t *)&d->drain_deadline);
+}
+
+static void on_lame_duck_end(uv_timer_t *timer)
+{
+    finish_clients(timer->data);
+}
+
+/* End: after the time of the lame duck, and with `deadline_s` seconds for what is under way then (0: as long as
+ * it takes). Asked again, only the deadline is another one. */
+static void drain(uint32_t deadline_s, void *cookie)
+{
+    struct daemon *d = cookie;
+    uint32_t lame_duck_s = d->state.config->drain_lame_duck_s;
+    bool again = d->state.leaving;
+    d->state.leaving = true;
+    d->deadline_s = deadline_s;
+    if (!d->connections) {
+        d->state.draining = true;
+        return;
+    }
+    if (deadline_s || lame_duck_s)
+        log_line(LOG_INFO, "draining: clients are served for %u s more, and what is under way then has %u s",
+                 lame_duck_s, deadline_s);
+    if (!again && lame_duck_s)
+        uv_timer_start(&d->lame_duck, on_lame_duck_end, (uint64_t)lame_duck_s * 1000, 0);
+    else if (!uv_is_active((uv_handle_t *)&d->lame_duck))
+        finish_clients(d);
+}
+
+/* The backend has failed: tell those who wait, and end. */
+static void fail_clients(struct daemon *d)
+{
+    d->state.leaving = true;
+    d->deadline_s = FAILURE_DRAIN_S;
+    uv_timer_stop(&d->lame_duck);
+    if (d->connections)
+        finish_clients(d);
 }
 
 /* Read the keys file again, and end what belongs to keys that are no more. */
@@ -265,12 +312,12 @@ static void on_signal(uv_signal_t *handle, int number)
         log_line(LOG_INFO, "signal %d while starting: stopped", number);
         end_now(EXIT_OK);
     }
-    if (d->state.draining) {
+    if (d->state.leaving) {
         log_line(LOG_WARNING, "second signal %d: ending at once", number);
         end_now(EXIT_RUNTIME);
     }
     log_line(LOG_INFO, "signal %d: draining", number);
-    drain(0, d);
+    drain(d->state.config->drain_deadline_s, d);
 }
 
 static void watch_signals(struct daemon *d)
@@ -291,6 +338,7 @@ static void close_loop(struct daemon *d)
     for (int i = 0; i < SIGNALS; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->completed, NULL);
+    uv_close((uv_handle_t *)&d->lame_duck, NULL);
     uv_close((uv_handle_t *)&d->drain_deadline, NULL);
     uv_close((uv_handle_t *)&d->watch, NULL);
     uv_close((uv_handle_t *)&d->turn, NULL);
@@ -327,7 +375,7 @@ static void on_completed(uv_async_t *handle)
     if (engine_failure(d->state.engine) && !d->failed) {
         d->failed = true;
         log_line(LOG_ERROR, "ending within %d s with exit code %d", FAILURE_DRAIN_S, EXIT_RUNTIME);
-        drain(FAILURE_DRAIN_S, d);
+        fail_clients(d);
     }
 }
 
@@ -581,7 +629,7 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
         code = open_listener(d, management, config->management, "management.listen", d->managers,
                              &d->management);
     if (code != EXIT_OK)
-        drain(0, d); /* what has been opened */
+        finish_clients(d); /* what has been opened */
     return code;
 }
 
@@ -617,6 +665,8 @@ static enum exit_code serve(const struct config *config)
     uv_async_init(&d.loop, &d.completed, on_completed);
     d.completed.data = &d;
     uv_unref((uv_handle_t *)&d.completed);
+    uv_timer_init(&d.loop, &d.lame_duck);
+    d.lame_duck.data = &d;
     uv_timer_init(&d.loop, &d.drain_deadline);
     d.drain_deadline.data = &d;
     uv_timer_init(&d.loop, &d.watch);

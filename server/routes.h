@@ -17,9 +17,10 @@ struct daemon_state {
     struct engine *engine;
     uv_loop_t *loop;
     const struct http_connections *connections;
-    uint64_t started_ns; /* uv_hrtime() */
-    uint64_t instance;   /* a random number: epochs of another start are others */
-    bool draining;
+    uint64_t started_ns;                  /* uv_hrtime() */
+    uint64_t instance;                    /* a random number: epochs of another start are others */
+    bool leaving;                         /* the daemon is to end: /readyz says so */
+    bool draining;                        /* and takes no new clients */
     const char *given_up;                 /* why the engine answers no more requests; NULL: it does */
     struct keys *keys;                    /* NULL: none is needed */
     uint32_t calls;                       /* requests that came from clients, of limits.calls */
@@ -29,7 +30,7 @@ struct daemon_state {
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
     struct answer *answers;               /* of the engine's requests, made by routes_create() */
 
-    /* begin to drain, with `deadline_s` seconds for what is under way; 0: as long as it takes */
+    /* begin to end, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);
     void *cookie;
 };

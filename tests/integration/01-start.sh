@@ -190,6 +190,6 @@ exec 8>&-
 start_daemon --set log.format=json
 curl -s -o /dev/null -H 'X-Request-Id: me' "$URL/nowhere\"quoted\""
 stop_daemon
-expect 'a log in JSON' '["info","warning","info","info"] "me"' \
+expect 'a log in JSON' '["warning","info","info","info"] "me"' \
     "$(jq -sc '[.[-4:][].level]' "$WORK/log") $(jq -c 'select(.request).request' "$WORK/log")"
 finish

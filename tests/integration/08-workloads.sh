@@ -153,8 +153,6 @@ expect 'a line without tokens' '422 line 1: a request has neither a prompt nor t
     "$(trace application/x-ndjson "$WORK/bad.jsonl" '' | jq -r '"\(.status) \(.detail)"')"
 expect 'a parameter that is none' 422 "$(trace text/csv "$WORK/azure.csv" 'length=2' | jq .status)"
 expect 'an unknown workload' '404 not_found' "$(curl -s "$URL/v1/workloads/99" | status)"
-# SIGTERM with a stream open: the workload that belongs to it is cancelled, the client gets the last report, the daemon ends.
-start_stream
 # Server-sent events, and the list of workloads.
 stream=$(curl -s -H 'Accept: text/event-stream' -D "$WORK/head" --json '{"sequences":[{"count":2,"prompt":4,"decode":3}]}' "$URL/v1/workloads")
 expect 'a stream of events' 'text/event-stream event: report' \
@@ -165,6 +163,9 @@ id=$(sed -n 's/^data: //p' <<<"$stream" | tail -n 1 | jq .id)
 expect 'events of one that has ended' "report $id" "$(curl -s -H 'Accept: text/event-stream' "$URL/v1/workloads/$id/events" |
     sed -n 's/^event: //p;s/^data: //p' | { read -r kind; jq -r "\"$kind \\(.id)\""; })"
 expect 'the list has the newest first' "$id true" "$(curl -s "$URL/v1/workloads" | jq -r '"\(.items[0].id) \([.items[].id] == ([.items[].id] | sort | reverse))"')"
+
+# SIGTERM with a stream open: the workload that belongs to it is cancelled, the client gets the last report, the daemon ends.
+start_stream
 stop_daemon
 expect 'it ends cleanly, with a stream open' 0 $?
 wait $client

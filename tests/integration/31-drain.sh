@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The end: load balancers are told first, what is under way is finished, what does not finish is cut, and managers may watch all of it.
+. tests/integration/lib.sh
+readyz() { curl -s "$@" -w ' %{http_code}'; }
+manage() { curl -s --unix-socket "$WORK/m" "http://localhost$1" "${@:2}"; }
+is_draining() { [ "$(manage /readyz | jq -r .status)" = draining ]; }
+
+start_daemon --config config/tiny.jsonc --set drain.lame_duck_s=3600 --set "management.listen=unix:$WORK/m" --set limits.body_timeout_s=3600
+expect 'ready' '{"status":"ready"} 200' "$(manage /readyz -w ' %{http_code}' | tr -d '\n')"
+kill -TERM "$DAEMON"
+eventually is_draining
+expect 'a lame duck says so' '{"status":"draining"} 503' "$(curl -s "$URL/readyz" -w ' %{http_code}' | tr -d '\n')"
+expect 'and serves' '200 201' "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez") $(curl -s -o /dev/null -w '%{http_code}' --json '{}' "$URL/v1/sequences")"
+kill -TERM "$DAEMON"
+wait "$DAEMON"
+expect 'a second signal ends it at once' 1 $?
+DAEMON=
+
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=3600 --set "management.listen=unix:$WORK/m" --set limits.body_timeout_s=3600
+exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+printf 'POST /v1/sequences HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n' >&3
+caught_up
+kill -TERM "$DAEMON"
+eventually is_draining
+expect 'nobody new is served' 7 "$(curl -s "$URL/livez"; echo $?)"
+expect 'but managers are' 200 "$(manage /metrics -o /dev/null -w '%{http_code}')"
+expect 'a deadline of its own' 202 "$(manage /v1/drain -o /dev/null -w '%{http_code}' --json '{"deadline_s":3000}')"
+printf '{}' >&3
+expect 'what was under way is finished' 'HTTP/1.1 201 Created' "$(head -1 <&3 | tr -d '\r')"
+exec 3>&-
+wait "$DAEMON"
+expect 'then it ends' 0 $?
+DAEMON=
+
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=1 --set limits.body_timeout_s=3600
+exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+printf 'POST /v1/sequences HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n' >&3
+caught_up
+stop_daemon
+expect 'who does not finish in time is cut, which is no clean end' '1 1' "$? $(grep -c 'the drain.s deadline passed: 1 connections were cut' "$WORK/log")"
+exec 3>&-
+finish
