@@ -65,7 +65,7 @@ static const char *const query_dtype_names[] = {"f32", "f16", "bf16", NULL};
 /* clang-format off */
 static const struct key keys[] = {
     {"listen", KIND_LISTEN, AT(listeners), 0, 0, "\"127.0.0.1:8400\"", NULL,
-     "HOST:PORT, [HOST]:PORT (port 0: any free one; without keys.file loopback only) or unix:PATH, or "
+     "HOST:PORT, [HOST]:PORT (port 0: any free one; without keys.file loopback only), unix:PATH or fd:N (handed over, from 3 on), or "
      "{address, anonymous: none|read|infer, proxy_protocol, mode: \"0660\", group}, or a list of these"},
     {"management.listen", KIND_STRING, AT(management), 0, 0, "\"\"", NULL,
      "address or unix:PATH (mode 0600) of probes, metrics and administration, on connections of their own; empty: none"},

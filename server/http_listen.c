@@ -73,8 +73,10 @@ static int bind_unix(uv_loop_t *loop, struct http_listener *l)
 {
     const char *path = l->options->address.path;
     uv_pipe_init(loop, &l->handle.pipe, 0);
-    remove_stale_socket(path);
     snprintf(l->url, sizeof l->url, "unix:%s", path);
+    if (l->options->address.fd)
+        return uv_pipe_open(&l->handle.pipe, l->options->address.fd);
+    remove_stale_socket(path);
     int rc = has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
     return rc == 0 ? restrict_socket(l->options) : rc;
 }
@@ -82,6 +84,8 @@ static int bind_unix(uv_loop_t *loop, struct http_listener *l)
 static int bind_tcp(uv_loop_t *loop, struct http_listener *l)
 {
     uv_tcp_init(loop, &l->handle.tcp);
+    if (l->options->address.fd)
+        return uv_tcp_open(&l->handle.tcp, l->options->address.fd);
     return uv_tcp_bind(&l->handle.tcp, (const struct sockaddr *)&l->options->address.ip, 0);
 }
 

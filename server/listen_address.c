@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+enum { FIRST_FD = 3 /* sd_listen_fds(3) */ };
+
 static int refuse(char reason[ADDRESS_REASON_BYTES], const char *why, const char *text)
 {
     snprintf(reason, ADDRESS_REASON_BYTES, "%s: \"%.80s\"", why, text);
@@ -36,11 +38,55 @@ static bool split(const char *text, char host[64], unsigned *port)
     return true;
 }
 
-int listen_address_parse(const char *text, struct listen_address *address, char reason[ADDRESS_REASON_BYTES])
+/* Whether an IP address is a loopback one. */
+static bool is_loopback(const struct sockaddr_storage *ip)
+{
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    memcpy(&v4, ip, sizeof v4);
+    memcpy(&v6, ip, sizeof v6);
+    return ip->ss_family == AF_INET ? ntohl(v4.sin_addr.s_addr) >> 24 == 127
+                                    : IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+/* "fd:N": a socket that was handed over, and what it is. */
+static int parse_fd(const char *text, int fds, struct listen_address *address,
+                    char reason[ADDRESS_REASON_BYTES])
+{
+    struct sockaddr_storage name = {0};
+    struct sockaddr_un unix_name = {0};
+    socklen_t bytes = sizeof name, size = sizeof(int);
+    int listens = 0;
+    char *end;
+    long fd = strtol(text + 3, &end, 10);
+    if (text[3] < '0' || text[3] > '9' || *end != '\0' || fd < FIRST_FD || fd >= fds)
+        return refuse(reason, "no such socket was handed over (LISTEN_FDS counts them, from fd:3 on)", text);
+    if (getsockname((int)fd, (struct sockaddr *)&name, &bytes) != 0 ||
+        getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens)
+        return refuse(reason, "is no socket that listens", text);
+    address->fd = (int)fd;
+    address->is_unix = name.ss_family == AF_UNIX;
+    if (!address->is_unix && name.ss_family != AF_INET && name.ss_family != AF_INET6)
+        return refuse(reason, "is no TCP or unix socket", text);
+    if (address->is_unix) {
+        memcpy(&unix_name, &name, sizeof unix_name);
+        memcpy(address->path, unix_name.sun_path, sizeof address->path - 1);
+        address->is_local = true;
+        return 0;
+    }
+    address->ip = name;
+    address->is_local = is_loopback(&name);
+    return 0;
+}
+
+int listen_address_parse(const char *text, int fds, struct listen_address *address,
+                         char reason[ADDRESS_REASON_BYTES])
 {
     char host[64];
     unsigned port;
     *address = (struct listen_address){0};
+    if (strncmp(text, "fd:", 3) == 0)
+        return parse_fd(text, fds, address, reason);
     if (strncmp(text, "unix:", 5) == 0) {
         address->is_unix = address->is_local = true;
         if (text[5] == '\0' || strlen(text + 5) >= sizeof address->path)
@@ -49,7 +95,7 @@ int listen_address_parse(const char *text, struct listen_address *address, char 
         return 0;
     }
     if (!split(text, host, &port))
-        return refuse(reason, "wants HOST:PORT, [HOST]:PORT or unix:PATH", text);
+        return refuse(reason, "wants HOST:PORT, [HOST]:PORT, unix:PATH or fd:N", text);
 
     struct sockaddr_in *v4 = (struct sockaddr_in *)&address->ip;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&address->ip;
@@ -58,14 +104,13 @@ int listen_address_parse(const char *text, struct listen_address *address, char 
     if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
         v4->sin_family = AF_INET;
         v4->sin_port = htons((uint16_t)port);
-        address->is_local = ntohl(v4->sin_addr.s_addr) >> 24 == 127;
     } else if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
         v6->sin6_family = AF_INET6;
         v6->sin6_port = htons((uint16_t)port);
-        address->is_local = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
     } else {
         return refuse(reason, "the host is a numeric address or localhost", text);
     }
+    address->is_local = is_loopback(&address->ip);
     return 0;
 }
 

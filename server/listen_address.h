@@ -1,5 +1,5 @@
-/* listen_address.h - where to listen: HOST:PORT, [HOST]:PORT or unix:PATH. Hosts are numeric or
- * "localhost". */
+/* listen_address.h - where to listen: HOST:PORT, [HOST]:PORT or unix:PATH, or fd:N, a listening socket that was
+ * handed over by who started the daemon. Hosts are numeric or "localhost". */
 #ifndef SERVER_LISTEN_ADDRESS_H
 #define SERVER_LISTEN_ADDRESS_H
 
@@ -15,8 +15,9 @@ enum { ADDRESS_REASON_BYTES = 192 };
 
 struct listen_address {
     bool is_unix;
-    bool is_local;                                          /* a unix socket, or a loopback address */
-    struct sockaddr_storage ip;                             /* when !is_unix */
+    bool is_local;              /* a unix socket, or a loopback address */
+    int fd;                     /* handed over; 0: none, there is one to be made */
+    struct sockaddr_storage ip; /* when !is_unix */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* when is_unix; NUL-terminated */
 };
 
@@ -33,8 +34,8 @@ struct listen_options {
     char group[32];                       /* likewise; empty: the process's */
 };
 
-/* listen_address_parse(text, address, reason): 0, or ATTND_INVALID with a sentence in `reason`. */
-MUST_USE int listen_address_parse(const char *text, struct listen_address *address,
+/* listen_address_parse(text, fds, address, reason): file descriptors below `fds` have been handed over. 0, or ATTND_INVALID with a sentence in `reason`. */
+MUST_USE int listen_address_parse(const char *text, int fds, struct listen_address *address,
                                   char reason[ADDRESS_REASON_BYTES]);
 
 /* listen_address_is_loopback_host: whether the value of a Host header (or the authority of an Origin)

@@ -6,6 +6,7 @@
 #include "server/json_arena.h"
 #include "server/keys.h"
 #include "server/routes.h"
+#include "server/service.h"
 #include "server/version.h"
 
 #include <uv.h>
@@ -61,6 +62,8 @@ struct daemon {
     struct daemon_state state;
     uv_timer_t lame_duck, drain_deadline;
     uint32_t deadline_s;  /* of the drain */
+    int fds;              /* below it are sockets that were handed over */
+    uv_timer_t watchdog;  /* the service manager's */
     bool cut;             /* it passed, with something under way */
     bool failed;          /* the backend has */
     uv_prepare_t turn;    /* the loop is about to wait */
@@ -80,6 +83,7 @@ struct daemon {
 enum {
     FAILURE_DRAIN_S = 5,   /* for the answers that say so, when the backend has failed */
     WATCHES = 20,          /* looks at a call of the driver before it has taken too long */
+    STOP_SPARE_S = 10,     /* for the end itself */
     LOG_PATIENCE_MS = 500, /* for who reads the log, at the end */
     MANAGERS = 32,         /* connections to the management listener */
     OTHER_FILES = 192,     /* beside connections: refusals, the loop's, a GPU's, libraries' */
@@ -259,6 +263,8 @@ static void drain(uint32_t deadline_s, void *cookie)
         d->state.draining = true;
         return;
     }
+    service_notify("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%llu",
+                   (unsigned long long)(lame_duck_s + deadline_s + STOP_SPARE_S) * 1000000);
     if (deadline_s || lame_duck_s)
         log_line(LOG_INFO, "draining: clients are served for %u s more, and what is under way then has %u s",
                  lame_duck_s, deadline_s);
@@ -338,6 +344,7 @@ static void close_loop(struct daemon *d)
     for (int i = 0; i < SIGNALS; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->completed, NULL);
+    uv_close((uv_handle_t *)&d->watchdog, NULL);
     uv_close((uv_handle_t *)&d->lame_duck, NULL);
     uv_close((uv_handle_t *)&d->drain_deadline, NULL);
     uv_close((uv_handle_t *)&d->watch, NULL);
@@ -354,6 +361,9 @@ static void log_progress(uint64_t bytes_done, uint64_t bytes, void *cookie)
     struct daemon *d = cookie;
     uint64_t now = uv_hrtime();
     bool due = now - d->progress_ns >= 1000000000; /* a line a second is enough */
+    if (due)
+        service_notify("STATUS=touching the pool: %llu of %llu MiB\nEXTEND_TIMEOUT_USEC=60000000",
+                       (unsigned long long)(bytes_done >> 20), (unsigned long long)(bytes >> 20));
     d->progress_ns = due ? now : d->progress_ns;
     log_line(due ? LOG_INFO : LOG_DEBUG, "touching the pool: %llu of %llu MiB",
              (unsigned long long)(bytes_done >> 20), (unsigned long long)(bytes >> 20));
@@ -426,6 +436,24 @@ static void watch_turns(struct daemon *d)
     uv_unref((uv_handle_t *)&d->turn);
 }
 
+/* Tell the service manager that the daemon is alive: as long as the engine is. A loop that hangs tells nothing. */
+static void on_watchdog(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+    if (d->state.engine && engine_stall_s(d->state.engine) < (double)service_watchdog_us() * 1e-6)
+        service_notify("WATCHDOG=1");
+}
+
+static void tell_service(struct daemon *d)
+{
+    uint64_t period_ms = service_watchdog_us() / 3000;
+    service_notify("READY=1\nSTATUS=serving on %s", http_listener_url(d->listeners[0]));
+    if (!period_ms)
+        return;
+    uv_timer_start(&d->watchdog, on_watchdog, period_ms, period_ms);
+    uv_unref((uv_handle_t *)&d->watchdog);
+}
+
 static void watch_driver(struct daemon *d)
 {
     uint64_t period_ms = (uint64_t)d->state.config->step_timeout_s * 1000 / WATCHES;
@@ -446,6 +474,7 @@ static void end_engine(struct daemon *d)
     if (d->state.given_up) /* its thread never ends */
         end_now(EXIT_RUNTIME);
     uv_timer_stop(&d->watch);
+    uv_timer_stop(&d->watchdog);
     if (d->state.engine && engine_backend(d->state.engine)->on_device) {
         signal(SIGALRM, on_alarm);
         alarm(END_TIMEOUTS * d->state.config->step_timeout_s);
@@ -558,7 +587,7 @@ static bool make_options(const struct daemon *d, const struct config_listener *f
                                  .mode = from->mode};
     memcpy(o->group, from->group, sizeof o->group);
     const char *wrong = reason;
-    if (listen_address_parse(from->address, &o->address, reason) == 0)
+    if (listen_address_parse(from->address, d->fds, &o->address, reason) == 0)
         wrong = !o->address.is_local && !config->keys_file[0]
                     ? "without keys.file only loopback addresses and unix sockets are listened on"
                 : !o->address.is_unix && (o->mode || o->group[0]) ? "mode and group are for unix sockets"
@@ -580,6 +609,7 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
     const struct config *config = d->state.config;
     char reason[KEYS_REASON_BYTES];
     struct config_listener manager = {.mode = 0600};
+    d->fds = SERVICE_SOCKETS_FIRST + (int)service_sockets();
     if (address_ranges_parse(config->trusted_proxies, &d->trusted, reason) != 0) {
         fprintf(stderr, "attnd: trusted_proxies: %s\n", reason);
         return EXIT_CONFIGURATION;
@@ -596,7 +626,7 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
         return EXIT_OK;
     memcpy(manager.address, config->management, sizeof manager.address);
     if (strncmp(manager.address, "unix:", 5) != 0)
-        manager.mode = 0;
+        manager.mode = 0; /* others have none, or were handed over with theirs */
     if (!make_options(d, &manager, "management.listen", management))
         return EXIT_CONFIGURATION;
     management->management = true;
@@ -665,6 +695,8 @@ static enum exit_code serve(const struct config *config)
     uv_async_init(&d.loop, &d.completed, on_completed);
     d.completed.data = &d;
     uv_unref((uv_handle_t *)&d.completed);
+    uv_timer_init(&d.loop, &d.watchdog);
+    d.watchdog.data = &d;
     uv_timer_init(&d.loop, &d.lame_duck);
     d.lame_duck.data = &d;
     uv_timer_init(&d.loop, &d.drain_deadline);
@@ -685,6 +717,7 @@ static enum exit_code serve(const struct config *config)
         log_listeners(&d);
         watch_driver(&d);
         watch_turns(&d);
+        tell_service(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
                  d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,

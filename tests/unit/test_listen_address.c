@@ -24,6 +24,9 @@ static const struct {
     {"127.0.0.1:+1", false, false},
     {"example.org:80", false, false},
     {":80", false, false},
+    {"fd:3", false, false},
+    {"fd:", false, false},
+    {"fd:0", false, false},
     {"", false, false},
 };
 
@@ -31,7 +34,7 @@ START_TEST(tells_what_is_local)
 {
     struct listen_address address;
     char reason[ADDRESS_REASON_BYTES] = "";
-    int rc = listen_address_parse(addresses[_i].text, &address, reason);
+    int rc = listen_address_parse(addresses[_i].text, 3, &address, reason);
     ck_assert_msg((rc == 0) == addresses[_i].ok, "%s: %d %s", addresses[_i].text, rc, reason);
     ck_assert_int_eq(rc != 0, reason[0] != '\0');
     if (rc == 0)

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# What a service manager and the daemon say to each other: readiness, the watchdog, the end; and sockets that are handed over.
+. tests/integration/lib.sh
+export WORK URL
+
+# Keep what is sent to $NOTIFY_SOCKET in $WORK/notes, a message a line.
+: >"$WORK/notes"
+perl -MIO::Socket::UNIX -e '
+    my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => "$ENV{WORK}/notify") or die;
+    open my $f, ">>", "$ENV{WORK}/notes"; $f->autoflush;
+    while (defined $s->recv(my $m, 4096)) { $m =~ tr/\n/ /; print $f "$m\n" }' &
+listener=$!
+has_socket() { [ -S "$WORK/notify" ]; }
+noted() { grep -q "$1" "$WORK/notes"; }
+eventually has_socket
+export NOTIFY_SOCKET=$WORK/notify WATCHDOG_USEC=3000000
+start_daemon --config config/tiny.jsonc
+expect 'it says when it is ready, and where' 0 "$(eventually noted "^READY=1 STATUS=serving on $URL\$"; echo $?)"
+expect 'it feeds the watchdog' 0 "$(eventually noted '^WATCHDOG=1$'; echo $?)"
+stop_daemon
+expect 'it says that it ends, and how long that may take' 0 "$(eventually noted '^STOPPING=1 STATUS=draining EXTEND_TIMEOUT_USEC=35000000$'; echo $?)"
+kill $listener
+unset NOTIFY_SOCKET WATCHDOG_USEC
+
+# Sockets that listen already, as fd:3 and fd:4: TCP and unix.
+handed() { # ARG... - the daemon with both
+    exec perl -MIO::Socket::INET -MIO::Socket::UNIX -MPOSIX -e '
+        my $tcp = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1:0") or die;
+        my $unix = IO::Socket::UNIX->new(Listen => 5, Local => "$ENV{WORK}/handed") or die;
+        my ($a, $b) = (POSIX::dup2(fileno($tcp), 20), POSIX::dup2(fileno($unix), 21));
+        POSIX::dup2(20, 3); POSIX::dup2(21, 4); POSIX::close(20); POSIX::close(21);
+        @ENV{qw(LISTEN_FDS LISTEN_PID)} = (2, $$);
+        exec @ARGV;' "$ATTND" --config config/tiny.jsonc "$@" 2>"$WORK/log"
+}
+handed --set 'listen=["fd:3","fd:4"]' &
+DAEMON=$!
+listens_on_both() { [ "$(grep -c 'listening on' "$WORK/log")" = 2 ]; }
+eventually listens_on_both
+URL=$(sed -n 's/.*listening on \(http.*\)/\1/p' "$WORK/log")
+expect 'a TCP socket that was handed over' 200 "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez")"
+expect 'a unix socket' 200 "$(curl -s -o /dev/null -w '%{http_code}' --unix-socket "$WORK/handed" http://localhost/livez)"
+expect 'loopback names only, there too' 403 "$(curl -s -o /dev/null -w '%{http_code}' -H 'Host: example.org' "$URL/livez")"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+expect 'and leaves the file of a socket that is not its own' yes "$([ -S "$WORK/handed" ] && echo yes)"
+rm "$WORK/handed"
+(handed --set 'listen=["fd:5"]')
+expect 'one that was not' '78 attnd: listen: fd:5: no such socket was handed over (LISTEN_FDS counts them, from fd:3 on): "fd:5"' "$? $(tail -1 "$WORK/log")"
+expect 'of another process' 78 "$(LISTEN_FDS=1 LISTEN_PID=1 "$ATTND" --set listen=fd:3 2>/dev/null; echo $?)"
+finish
