@@ -11,7 +11,7 @@
  *            shared any of it, plus what deleted sequences were promised and the blocks that nobody else holds,
  *            unless a step in flight uses their sequence
  *   rows     those that are vacant, less what is made, plus those of deleted sequences outside of steps in flight
- *   answer   block ids and sequences shown, and the arena's bytes for them
+ *   answer   sequences shown, and the arena's bytes for them and the block ids that are listed
  *
  * Nothing here takes a block out of the index of prompts, so what a create will find there is known.
  * Parents that are swapped out come in first, which changes no sequence; then the batch is checked again. */
@@ -50,7 +50,7 @@ struct check {
     int64_t room; /* blocks that can be promised */
     uint32_t rows, pages;
     int64_t sequences, blocks;       /* that the key has more after the ops so far, and that count for it */
-    uint32_t views, ids;             /* in the answer */
+    uint32_t views, listed_max;      /* in the answer; and block ids of each */
     size_t bytes;                    /* left for it */
     bool releases;                   /* an op has given blocks back */
     struct reserve_request *parents; /* [parent_count] that are swapped out */
@@ -137,17 +137,15 @@ static size_t arena_bytes(size_t n, size_t size)
 static bool show(struct check *c, uint32_t count, uint32_t blocks)
 {
     size_t bytes = arena_bytes(count, sizeof(struct sequence_view)) + arena_bytes(count, sizeof(uint32_t)) +
-                   count * arena_bytes(blocks, sizeof(uint32_t));
+                   count * arena_bytes(smaller(blocks, c->listed_max), sizeof(uint32_t));
     if (count > REQUEST_BATCH_VIEWS_MAX - c->views)
         request_fail(&c->op, ATTND_INVALID, "more than %d sequences do not fit one answer",
                      REQUEST_BATCH_VIEWS_MAX);
-    else if ((uint64_t)count * blocks > REQUEST_IDS_MAX - c->ids || bytes > c->bytes)
-        request_fail(&c->op, ATTND_INVALID, "the block tables do not fit one answer (%d ids)",
-                     REQUEST_IDS_MAX);
+    else if (bytes > c->bytes)
+        request_fail(&c->op, ATTND_INVALID, "the sequences before it leave no room in the answer");
     if (c->op.status != 0)
         return false;
     c->views += count;
-    c->ids += count * blocks;
     c->bytes -= bytes;
     return true;
 }
@@ -374,12 +372,23 @@ static bool make_drafts(struct check *c, struct request *request)
     return true;
 }
 
+/* How many block ids the answer lists of each of its sequences. */
+static uint32_t listed_of_each(const struct request_batch *batch)
+{
+    uint64_t views = 1;
+    for (uint32_t i = 0; i < batch->count; i++)
+        views += batch->ops[i].kind == REQUEST_FORK ? batch->ops[i].fork.count : 1;
+    return views > REQUEST_IDS_MAX / REQUEST_LISTED_MAX ? (uint32_t)(REQUEST_IDS_MAX / views)
+                                                        : REQUEST_LISTED_MAX;
+}
+
 /* Check all ops: 0, or the batch failed. The parents to bring in are in the arena, from `used` on. */
 static int check_all(struct check *c, struct request *request)
 {
     size_t used = request->arena_used;
     reservation_note_all(c->state);
     c->room = reservation_balance(c->state);
+    c->listed_max = listed_of_each(&request->batch);
     c->rows = block_tables_counts(c->tables).vacant;
     c->pages = prompts_free_pages(c->state->prompts);
     c->bytes = request->arena_bytes - used > ALIGNMENT ? request->arena_bytes - used - ALIGNMENT : 0;
@@ -446,11 +455,12 @@ static int commit_op(struct engine_state *state, struct request *one, struct req
 
 /* Do all ops, which are checked. Ids that clients choose are set aside first, so that none of them is
  * given to a sequence of an earlier op that leaves the choice to us. */
-static void commit(struct engine_state *state, struct request *request)
+static void commit(struct engine_state *state, struct request *request, uint32_t listed_max)
 {
     struct request one = {.arena = request->arena,
                           .arena_bytes = request->arena_bytes,
                           .arena_used = request->arena_used,
+                          .listed_max = listed_max,
                           .key = request->key,
                           .sees_all = request->sees_all};
     for (uint32_t i = 0; i < request->batch.count; i++) {
@@ -480,6 +490,6 @@ int batch_run(struct engine_state *state, struct request *request)
         rc = bring_in(&check, request);
     request->arena_used = used;
     if (rc == 0)
-        commit(state, request);
+        commit(state, request, check.listed_max);
     return rc;
 }

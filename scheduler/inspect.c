@@ -81,17 +81,20 @@ bool inspect_show(const struct engine_state *state, struct request *request, str
                   uint32_t row)
 {
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    if (table.entries > REQUEST_IDS_MAX - shown->block_id_count)
+    uint32_t most = request->listed_max ? request->listed_max : REQUEST_LISTED_MAX,
+             listed = smaller(table.entries, most);
+    if (listed > REQUEST_IDS_MAX - shown->block_id_count)
         return false;
-    uint32_t *ids = request_alloc(request, table.entries, sizeof *ids);
+    uint32_t *ids = request_alloc(request, listed, sizeof *ids);
     if (!ids)
         return false;
     if (!shown->block_ids)
         shown->block_ids = ids;
     /* they follow each other without the gaps that alignment leaves */
-    memmove(shown->block_ids + shown->block_id_count, table.ids, table.entries * sizeof *ids);
-    shown->block_id_count += table.entries;
-    inspect_view(state, row, &shown->views[shown->count++]);
+    memmove(shown->block_ids + shown->block_id_count, table.ids, listed * sizeof *ids);
+    shown->block_id_count += listed;
+    inspect_view(state, row, &shown->views[shown->count]);
+    shown->views[shown->count++].listed = listed;
     return true;
 }
 
@@ -100,8 +103,7 @@ int inspect_show_one(const struct engine_state *state, struct request *request, 
 {
     shown->views = request_alloc(request, 1, sizeof *shown->views);
     if (!shown->views || !inspect_show(state, request, shown, row))
-        return request_fail(request, ATTND_INVALID, "it has more blocks than one answer shows (%d)",
-                            REQUEST_IDS_MAX);
+        return request_fail(request, ATTND_INVALID, "the answer has no room for its blocks");
     return 0;
 }
 
@@ -129,23 +131,24 @@ int inspect_blocks(struct engine_state *state, struct request *request)
 {
     uint32_t row = inspect_find(state, request, request->id), size = state->config->geometry.block_size;
     struct request_blocks *blocks = &request->table.blocks;
+    struct request_page *page = &request->table.page;
     if (row == NO_ROW)
         return request->status;
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    if (table.entries <= REQUEST_TABLE_MAX)
-        blocks->views = request_alloc(request, table.entries, sizeof *blocks->views);
+    uint32_t first = page->cursor < table.entries ? (uint32_t)page->cursor : table.entries;
+    blocks->count = smaller(table.entries - first, page->limit);
+    blocks->views = request_alloc(request, blocks->count, sizeof *blocks->views);
     if (!blocks->views)
-        return request_fail(request, ATTND_INVALID, "the table has %u blocks, and one answer shows %d",
-                            table.entries, REQUEST_TABLE_MAX);
-    for (uint32_t i = 0; i < table.entries; i++) {
-        uint32_t start = i * size, left = table.cursor_max > start ? table.cursor_max - start : 0;
+        return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
+    for (uint32_t n = 0; n < blocks->count; n++) {
+        uint32_t start = (first + n) * size, left = table.cursor_max > start ? table.cursor_max - start : 0;
         if (table.swapped)
-            blocks->views[i] = (struct block_view){.block = table.ids[i], .on_host = true};
+            blocks->views[n] = (struct block_view){.block = table.ids[first + n], .on_host = true};
         else
-            show_block(state, table.ids[i], &blocks->views[i]);
-        blocks->views[i].fill = left < size ? left : size; /* as this sequence sees it */
+            show_block(state, table.ids[first + n], &blocks->views[n]);
+        blocks->views[n].fill = left < size ? left : size; /* as this sequence sees it */
     }
-    blocks->count = table.entries;
+    page->next = first + blocks->count < table.entries ? first + blocks->count : 0;
     return 0;
 }
 
@@ -166,15 +169,11 @@ int inspect_list(struct engine_state *state, struct request *request)
             (page->filter.on && state_of(state, row) != page->filter.state))
             continue;
         if (shown->count == page->limit || !inspect_show(state, request, shown, row)) {
-            if (shown->count == 0)
-                request_fail(request, ATTND_INVALID, "%s %llu has more blocks than one answer shows (%d)",
-                             request->of_leases ? "lease" : "sequence",
-                             (unsigned long long)sequences_at(state->sequences, row)->id, REQUEST_IDS_MAX);
             page->next = row;
             break;
         }
     }
-    return request->status;
+    return 0;
 }
 
 int inspect_stats(struct engine_state *state, struct request *request)

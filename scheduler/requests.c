@@ -13,8 +13,8 @@ enum { ALIGNMENT = 64 };
 static_assert(offsetof(struct request_attend, rows) == 0 && offsetof(struct request_paged, rows) == 0,
               "request.rows is of both");
 static_assert(offsetof(struct request_listing, page) == 0 && offsetof(struct request_stats, list) == 0 &&
-                  offsetof(struct request_pool, page) == 0,
-              "request.page is of all three, request.list of two");
+                  offsetof(struct request_pool, page) == 0 && offsetof(struct request_table, page) == 0,
+              "request.page is of all four, request.list of two");
 
 const struct request_traits request_kinds[REQUEST_KINDS] = {
 #define XX(kind, when, changes, computes, function)                                                          \

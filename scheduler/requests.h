@@ -28,10 +28,10 @@ enum {
     REQUEST_ARENA_BYTES = 4 << 20, /* lists of a body of up to a MiB, and of its answer */
     REQUEST_TENSORS_MAX = 8,       /* blocks of staging memory */
     REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
-    REQUEST_IDS_MAX = 100000,      /* block ids in one answer */
+    REQUEST_IDS_MAX = 100000,      /* block ids in one answer, */
+    REQUEST_LISTED_MAX = 1000,     /* and of one sequence; the rest is had by pages of its table */
     REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page, */
     REQUEST_ROWS_MAX = 16384,      /* or rows of sequences */
-    REQUEST_TABLE_MAX = 20000,     /* blocks of one table in one answer, with their fill and references */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
     REQUEST_OPS_MAX = 4096,        /* of a batch */
@@ -129,6 +129,7 @@ extern const struct request_traits request_kinds[REQUEST_KINDS];
 struct sequence_view {
     uint64_t id, parent; /* parent 0: none */
     uint32_t length, blocks, shared_blocks;
+    uint32_t listed; /* of its blocks, the first ones */
     double age_s, idle_s;
     enum sequence_state state;
     bool swapped; /* its block ids are those of host blocks */
@@ -149,7 +150,7 @@ struct block_view {
 struct request_shown {
     struct sequence_view *views; /* [count] */
     uint32_t count;
-    uint32_t *block_ids; /* [block_id_count] of one sequence after the other */
+    uint32_t *block_ids; /* [block_id_count] those listed of one sequence after the other */
     uint32_t block_id_count;
 };
 
@@ -258,6 +259,7 @@ struct request_look {
 };
 
 struct request_table {
+    struct request_page page;     /* its cursor is the index of an entry */
     struct request_blocks blocks; /* out */
 };
 
@@ -393,10 +395,11 @@ struct request_queued {
 
 struct request {
     enum request_kind kind;
-    uint64_t id;    /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
-    bool of_leases; /* id, or what is listed, is of leases */
-    uint64_t key;   /* to whom belongs what it makes, and whose alone it sees, but if it */
-    bool sees_all;  /* or there are no keys (0) */
+    uint64_t id;         /* of the sequence, lease or workload that it is about; of a new one 0: choose it */
+    bool of_leases;      /* id, or what is listed, is of leases */
+    uint32_t listed_max; /* block ids that the answer lists of a sequence; 0: REQUEST_LISTED_MAX */
+    uint64_t key;        /* to whom belongs what it makes, and whose alone it sees, but if it */
+    bool sees_all;       /* or there are no keys (0) */
     struct tenant_quotas quotas; /* of the key */
     uint64_t owner;        /* whose time it takes, whoever that is; the highest bit counts for nothing */
     uint32_t weight;       /* of the owner; 0 is 1 */
@@ -434,7 +437,7 @@ struct request {
         struct model_constants parameters; /* PARAMETERS: those given replace the model's */
         struct request_check check;        /* SELF_TEST, AUDIT */
         struct request_forget forget;      /* FORGET */
-        struct request_page page;          /* STATS, LIST, POOL: what these three begin with: */
+        struct request_page page;          /* BLOCKS, STATS, LIST, POOL: what these begin with: */
         struct request_listing list;       /* LIST; STATS begins with it, too */
         struct request_stats stats;        /* STATS */
         struct request_pool pool;          /* POOL */

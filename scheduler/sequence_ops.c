@@ -177,19 +177,14 @@ int sequence_ops_create(struct engine_state *state, struct request *request)
     return rc;
 }
 
-/* Whether `children` sequences more can be had, and their tables of `tokens` be shown in one answer; else
- * the request has failed. */
-static bool has_room_for_forks(struct engine_state *state, struct request *request, uint32_t tokens)
+/* Whether as many sequences more can be had; else the request has failed. */
+static bool has_room_for_forks(struct engine_state *state, struct request *request)
 {
     const struct config *c = state->config;
-    uint64_t blocks = (tokens + c->geometry.block_size - 1) / c->geometry.block_size;
     uint32_t left = c->limits.sequences - block_tables_counts(step_tables(state->steps)).rows;
     if (request->fork.count > left)
         request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
                      c->limits.sequences, left, request->fork.count);
-    else if (blocks * request->fork.count > REQUEST_IDS_MAX)
-        request_fail(request, ATTND_INVALID, "the block tables of %u forks do not fit one answer (%d ids)",
-                     request->fork.count, REQUEST_IDS_MAX);
     return request->status == 0;
 }
 
@@ -248,7 +243,7 @@ uint32_t sequence_ops_check_fork(struct engine_state *state, struct request *req
     bool may =
         request->status == 0 && ids_are_free(state, request) &&
         (!owned || sequence_ops_is_within(state, request, fork->count, (uint64_t)blocks * fork->count)) &&
-        has_room_for_forks(state, request, fork->length) &&
+        has_room_for_forks(state, request) &&
         may_declare(state, request, max_tokens, fork->length, fork->count);
     return may ? parent : NO_ROW;
 }
@@ -260,6 +255,8 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
     struct sequence *from = sequences_at(state->sequences, parent);
     fork->shown.views = request_alloc(request, fork->count, sizeof *fork->shown.views);
     uint32_t *rows = request_alloc(request, fork->count, sizeof *rows);
+    if (!request->listed_max)
+        request->listed_max = smaller(REQUEST_LISTED_MAX, REQUEST_IDS_MAX / fork->count);
     while (fork->shown.views && rows && made < fork->count &&
            block_tables_fork(step_tables(state->steps), parent, fork->length, &row) == 0) {
         sequences_add(state->sequences, row, fork->ids ? fork->ids[made] : 0, request->id, from->key,
@@ -376,6 +373,7 @@ int sequence_ops_add_lease(struct engine_state *state, struct request *request, 
         state->lease_of[table.ids[i]] = row;
     state->leases++;
     state->leased_blocks += table.entries;
+    request->listed_max = REQUEST_IDS_MAX; /* its client has no other way to know them */
     return inspect_show_one(state, request, &request->lease.shown, row);
 }
 

@@ -2,6 +2,7 @@
 #include "server/api.h"
 
 #include <math.h>
+#include <stdio.h>
 
 const char *const api_block_states[] = {"free", "held", "cached", "fenced"};
 const char *const api_sequence_states[] = {"idle", "queued", "running", "swapped"};
@@ -26,9 +27,9 @@ int api_read_idle(struct arguments *a, const struct config *config, uint32_t *se
     return ATTND_FORBIDDEN;
 }
 
-int api_read_page(struct arguments *a, struct request *request)
+int api_read_page(struct arguments *a, struct request *request, uint32_t most)
 {
-    int64_t limit = PAGE_DEFAULT, cursor = 0;
+    int64_t limit = most, cursor = 0;
     int rc = arguments_integer(a, "limit", 1, REQUEST_PAGE_MAX, &limit);
     if (rc == 0)
         rc = arguments_integer(a, "cursor", 0, UINT32_MAX, &cursor);
@@ -44,15 +45,26 @@ int api_read_state(struct arguments *a, const char *const *names, unsigned n, st
     return arguments_word(a, "state", names, n, &filter->state);
 }
 
-int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config)
+static int parse_page(struct http_exchange *x, struct request *request, uint32_t limit)
 {
     static const char *const names[] = {"limit", "cursor", NULL};
     struct arguments a;
-    (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
-        rc = api_read_page(&a, request);
+        rc = api_read_page(&a, request, limit);
     return rc == 0 ? arguments_no_body(x) : rc;
+}
+
+int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    (void)config;
+    return parse_page(x, request, PAGE_DEFAULT);
+}
+
+int api_parse_table(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    (void)config;
+    return parse_page(x, request, REQUEST_LISTED_MAX);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */
@@ -65,14 +77,21 @@ void api_write_ids(struct json_writer *w, const char *name, const uint32_t *ids,
     json_close(w, ']');
 }
 
+void api_write_table(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
+{
+    api_write_ids(w, "blocks", ids, v->swapped ? 0 : v->listed);
+    if (v->swapped)
+        api_write_ids(w, "host_blocks", ids, v->listed);
+    if (v->listed < v->blocks)
+        json_uint(w, "blocks_next", v->listed);
+}
+
 void api_write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
 {
     json_uint(w, "id", v->id);
     json_string(w, "state", api_sequence_states[v->state]);
     json_uint(w, "length", v->length);
-    api_write_ids(w, "blocks", ids, v->swapped ? 0 : v->blocks);
-    if (v->swapped)
-        api_write_ids(w, "host_blocks", ids, v->blocks);
+    api_write_table(w, v, ids);
     json_uint(w, "shared_blocks", v->shared_blocks);
     if (v->parent)
         json_uint(w, "parent", v->parent);
@@ -112,7 +131,7 @@ void api_write_items(struct json_writer *w, const struct request *request, api_w
         json_open(w, NULL, '{');
         write_item(w, &shown->views[i], ids);
         json_close(w, '}');
-        ids += shown->views[i].blocks;
+        ids += shown->views[i].listed;
     }
     json_close(w, ']');
     api_write_next(w, request->page.next);
@@ -124,6 +143,30 @@ void api_write_page(struct json_writer *w, const struct request *request, api_wr
     api_write_items(w, request, write_item);
     json_close(w, '}');
     json_raw(w, "\n");
+}
+
+void api_render_table(struct http_exchange *x, const struct request *request, const struct render_context *c)
+{
+    const struct request_table *table = &request->table;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '[');
+    for (uint32_t i = 0; i < table->blocks.count; i++) {
+        const struct block_view *v = &table->blocks.views[i];
+        json_open(w, NULL, '{');
+        json_uint(w, "index", table->page.cursor + i);
+        json_uint(w, v->on_host ? "host_block" : "block", v->block);
+        json_uint(w, "fill", v->fill);
+        if (!v->on_host)
+            json_uint(w, "refs", v->refs);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    json_raw(w, "\n");
+    if (table->page.next)
+        snprintf(x->extra, sizeof x->extra, "Link: <%.*s?cursor=%llu&limit=%u>; rel=\"next\"\r\n",
+                 (int)x->head.path.n, x->head.path.bytes, (unsigned long long)table->page.next,
+                 table->page.limit);
 }
 
 void api_write_rate(struct json_writer *w, double gb_per_s, double roof_gb_per_s)

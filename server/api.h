@@ -94,17 +94,25 @@ int api_parse_nothing(struct http_exchange *x, struct request *request, const st
 /* ?limit= and ?cursor= */
 int api_parse_page(struct http_exchange *x, struct request *request, const struct config *config);
 
+/* A page of the block table of a sequence, or of a lease. */
+int api_parse_table(struct http_exchange *x, struct request *request, const struct config *config);
+void api_render_table(struct http_exchange *x, const struct request *request, const struct render_context *c);
+
 /* "idle_timeout_s"; 0, for ever, wants the scope keep. */
 int api_read_idle(struct arguments *a, const struct config *config, uint32_t *seconds);
 
-/* "limit" and "cursor"; "state", one of `names`. */
-int api_read_page(struct arguments *a, struct request *request);
+/* "limit", or that many, and "cursor"; "state", one of `names`. */
+int api_read_page(struct arguments *a, struct request *request, uint32_t limit);
 int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request);
 
 /* ---- writing, into an open object ---------------------------------------------------------------- */
 
 /* The members of one sequence as /stats and GET /v1/sequences show it. */
 void api_write_sequence(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);
+
+/* "blocks" of a sequence or lease, or its "host_blocks", of which a bounded number is listed; "blocks_next" when
+ * there are more: where its /blocks goes on. */
+void api_write_table(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);
 
 /* "items" of a page, each by `write_item`, and "next"; _page: they alone are the answer. */
 typedef void (*api_write_item)(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids);

@@ -8,7 +8,7 @@
 static void write_lease(struct json_writer *w, const struct sequence_view *v, const uint32_t *ids)
 {
     json_uint(w, "id", v->id);
-    api_write_ids(w, "blocks", ids, v->blocks);
+    api_write_table(w, v, ids);
     json_int(w, "priority", v->priority);
     json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
     json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
@@ -47,7 +47,7 @@ static void render_lease(struct http_exchange *x, const struct request *request,
     (void)c;
     json_open(w, NULL, '{');
     json_uint(w, "id", shown->views[0].id);
-    api_write_ids(w, "blocks", shown->block_ids, shown->views[0].blocks);
+    api_write_table(w, &shown->views[0], shown->block_ids);
     json_close(w, '}');
     json_raw(w, "\n");
     snprintf(x->extra, sizeof x->extra, "Location: /v1/leases/%llu\r\n",
@@ -64,6 +64,12 @@ static int parse_one_lease(struct http_exchange *x, struct request *request, con
 {
     request->of_leases = true;
     return api_parse_nothing(x, request, config);
+}
+
+static int parse_table(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    request->of_leases = true;
+    return api_parse_table(x, request, config);
 }
 
 static void render_leases(struct http_exchange *x, const struct request *request,
@@ -88,6 +94,7 @@ const struct route api_leases[] = {
     ASK(GET, "/v1/leases", READ, LIST, SMALL, parse_leases, render_leases, 200),
     ASK(POST, "/v1/leases", INFER, LEASE, SMALL, parse_lease, render_lease, 201),
     ASK(GET, "/v1/leases/{id}", READ, SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200),
+    ASK(GET, "/v1/leases/{id}/blocks", READ, BLOCKS, SMALL, parse_table, api_render_table, 200),
     ASK(DELETE, "/v1/leases/{id}", INFER, DELETE, SMALL, parse_one_lease, NULL, 204),
     {0},
 };

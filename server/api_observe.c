@@ -363,7 +363,7 @@ static int parse_pool(struct http_exchange *x, struct request *request, const st
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
-        rc = api_read_page(&a, request);
+        rc = api_read_page(&a, request, PAGE_DEFAULT);
     if (rc == 0)
         rc = api_read_state(&a, api_block_states, 4, request);
     if (rc == 0)

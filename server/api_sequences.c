@@ -59,7 +59,7 @@ static void write_created(struct json_writer *w, const struct request_shown *sho
     json_uint(w, "id", shown->views[0].id);
     json_uint(w, "length", shown->views[0].length);
     json_uint(w, "cached_tokens", shown->views[0].length);
-    api_write_ids(w, "blocks", shown->block_ids, shown->views[0].blocks);
+    api_write_table(w, &shown->views[0], shown->block_ids);
     json_close(w, '}');
 }
 
@@ -133,9 +133,9 @@ static void write_forks(struct json_writer *w, const struct request_shown *shown
         json_open(w, NULL, '{');
         json_uint(w, "id", shown->views[i].id);
         json_uint(w, "length", shown->views[i].length);
-        api_write_ids(w, "blocks", ids, shown->views[i].blocks);
+        api_write_table(w, &shown->views[i], ids);
         json_close(w, '}');
-        ids += shown->views[i].blocks;
+        ids += shown->views[i].listed;
     }
     json_close(w, ']');
     json_close(w, '}');
@@ -308,7 +308,7 @@ static int parse_sequences(struct http_exchange *x, struct request *request, con
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
-        rc = api_read_page(&a, request);
+        rc = api_read_page(&a, request, PAGE_DEFAULT);
     if (rc == 0)
         rc = api_read_state(&a, api_sequence_states, SEQUENCE_STATES, request);
     return rc == 0 ? arguments_no_body(x) : rc;
@@ -334,33 +334,12 @@ static void render_sequence(struct http_exchange *x, const struct request *reque
     json_raw(w, "\n");
 }
 
-static void render_table(struct http_exchange *x, const struct request *request,
-                         const struct render_context *c)
-{
-    const struct request_blocks *blocks = &request->table.blocks;
-    struct json_writer *w = &x->reply;
-    (void)c;
-    json_open(w, NULL, '[');
-    for (uint32_t i = 0; i < blocks->count; i++) {
-        const struct block_view *v = &blocks->views[i];
-        json_open(w, NULL, '{');
-        json_uint(w, "index", i);
-        json_uint(w, v->on_host ? "host_block" : "block", v->block);
-        json_uint(w, "fill", v->fill);
-        if (!v->on_host)
-            json_uint(w, "refs", v->refs);
-        json_close(w, '}');
-    }
-    json_close(w, ']');
-    json_raw(w, "\n");
-}
-
 const struct route api_sequences[] = {
     ASK(GET, "/v1/sequences", READ, LIST, SMALL, parse_sequences, render_list, 200),
     ASK(POST, "/v1/sequences", INFER, CREATE, TENSORS, parse_create, render_create, 201),
     ASK(GET, "/v1/sequences/{id}", READ, SEQUENCE, SMALL, api_parse_nothing, render_sequence, 200),
     ASK(DELETE, "/v1/sequences/{id}", INFER, DELETE, SMALL, api_parse_nothing, NULL, 204),
-    ASK(GET, "/v1/sequences/{id}/blocks", READ, BLOCKS, SMALL, api_parse_nothing, render_table, 200),
+    ASK(GET, "/v1/sequences/{id}/blocks", READ, BLOCKS, SMALL, api_parse_table, api_render_table, 200),
     ASK(POST, "/v1/sequences/{id}/fork", INFER, FORK, SMALL, parse_fork, render_fork, 201),
     ASK(POST, "/v1/sequences/{id}/truncate", INFER, TRUNCATE, SMALL, parse_truncate, render_truncate, 200),
     ASK(POST, "/v1/batch", INFER, BATCH, SMALL, parse_batch, render_batch, 200),
