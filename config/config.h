@@ -54,6 +54,8 @@ struct config_limits {
     uint32_t calls;            /* appends, attends and questions under way */
     uint32_t rows_per_call;    /* of q, and of k and v */
     uint32_t idle_timeout_s;   /* of sequences that do not say otherwise; 0: never reaped */
+    uint32_t workload_s;       /* that a workload may take: the largest deadline_s, and the default */
+    uint32_t workload_kept_s;  /* that one is told about after its end */
     uint64_t body_bytes;       /* of a safetensors body */
     uint64_t staging_bytes;    /* of memory for bodies with tensors and for outputs, all together */
 };

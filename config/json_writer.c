@@ -137,3 +137,9 @@ void json_raw(struct json_writer *w, const char *text)
 {
     put(w, text, strlen(text));
 }
+
+void json_end(struct json_writer *w, const char *text)
+{
+    json_raw(w, text);
+    w->comma = false;
+}

@@ -39,4 +39,7 @@ void json_name(struct json_writer *w, const char *name);
 /* json_raw(w, text): bytes as they are, such as a line end between two values. */
 void json_raw(struct json_writer *w, const char *text);
 
+/* json_end(w, text): likewise, behind a whole text: what follows is another one. */
+void json_end(struct json_writer *w, const char *text);
+
 #endif

@@ -348,10 +348,15 @@ struct request_trim {
 };
 
 struct request_workload {
-    struct workload *workload;      /* to start, handed over */
-    bool waits;                     /* for its next news, a quarter of a second or so */
-    struct workload_report *report; /* out; [count] of WORKLOADS, newest first */
-    uint32_t count;                 /* likewise */
+    struct workload *workload;       /* to start, handed over */
+    bool waits;                      /* for its next news, a quarter of a second or so */
+    bool takes_outputs;              /* those that are kept, as many as fit an answer */
+    struct workload_report *report;  /* out; [count] of WORKLOADS, newest first */
+    uint32_t count;                  /* likewise */
+    struct workload_output *outputs; /* out: [output_count], and their rows one behind the other */
+    uint8_t *output_rows;
+    uint32_t output_count;
+    bool more; /* out: there are more outputs already */
 };
 
 /* ---- a request ----------------------------------------------------------------------------------- */

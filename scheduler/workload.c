@@ -88,6 +88,11 @@ static bool free_list(void *place)
 
 bool workload_release(struct workload *w)
 {
+    if (w->kept && !workload_outputs_any(w->kept)) {
+        workload_outputs_destroy(w->kept);
+        w->kept = NULL;
+        return true;
+    }
     return free_list(&w->requests) || free_list(&w->spans) || free_list(&w->sequences) ||
            free_list(&w->samples) || free_list(&w->outputs) || free_list(&w->waiting) ||
            free_list(&w->filling);
@@ -97,8 +102,10 @@ void workload_destroy(struct workload *w)
 {
     while (w && workload_release(w))
         continue;
-    if (w)
+    if (w) {
         forget_contents(w);
+        workload_outputs_destroy(w->kept);
+    }
     free(w);
 }
 
@@ -280,11 +287,37 @@ static int draw_samples(struct workload *w, const struct geometry *g)
     return 0;
 }
 
+/* Memory for the outputs that its client wants; reason: what does not fit there. */
+static int make_outputs(struct workload *w, const struct geometry *g, char reason[WORKLOAD_REASON_BYTES])
+{
+    uint32_t numbers = g->query_heads * g->head_dim;
+    if (numbers > WORKLOAD_OUTPUT_NUMBERS) {
+        snprintf(reason, WORKLOAD_REASON_BYTES, "return: an output has %u numbers; at most %d are returned",
+                 numbers, WORKLOAD_OUTPUT_NUMBERS);
+        return ATTND_INVALID;
+    }
+    w->kept = workload_outputs_create(g, w->outputs_room);
+    if (!w->kept)
+        return ATTND_NO_MEMORY;
+    if (w->widest <= workload_outputs_tokens(w->kept))
+        return 0;
+    snprintf(reason, WORKLOAD_REASON_BYTES,
+             "return: a request with its forks has %u sequences; the outputs of %u fit", w->widest,
+             workload_outputs_tokens(w->kept));
+    return ATTND_INVALID;
+}
+
 int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
                    uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES])
 {
     if (w->request_count == 0)
         return refuse(reason, "there are no requests");
+    if (w->report.deadline_s > 0 && w->latest_s > w->report.deadline_s) {
+        snprintf(reason, WORKLOAD_REASON_BYTES,
+                 "the last request arrives after %.0f s, and deadline_s is %.0f", w->latest_s,
+                 w->report.deadline_s);
+        return ATTND_INVALID;
+    }
     if (w->unordered && sort_requests(w) != 0)
         return ATTND_NO_MEMORY;
     w->report.requests = w->request_count;
@@ -307,7 +340,8 @@ int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks
         }
     }
     forget_contents(w);
-    return draw_samples(w, g);
+    int rc = w->outputs_room ? make_outputs(w, g, reason) : 0;
+    return rc == 0 ? draw_samples(w, g) : rc;
 }
 
 /* ---- sequences ----------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 #include "kernels/values.h"
 #include "scheduler/quantiles.h"
 #include "scheduler/tenants.h"
+#include "scheduler/workload_outputs.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +29,7 @@ enum {
     WORKLOAD_SPANS_MAX = 1 << 21,
     WORKLOAD_FORKS_MAX = 1000,
     WORKLOAD_VERIFY_MAX = 4096,
+    WORKLOAD_OWNER_BYTES = 64,
     WORKLOAD_REASON_BYTES = 256
 };
 
@@ -77,10 +79,17 @@ struct workload_sample {
 
 enum workload_state { WORKLOAD_RUNNING, WORKLOAD_VERIFYING, WORKLOAD_FINISHED, WORKLOAD_CANCELLED };
 
+/* Why one was cancelled. */
+enum workload_reason { WORKLOAD_NO_REASON, WORKLOAD_BY_REQUEST, WORKLOAD_BY_DEADLINE, WORKLOAD_BY_FAILURE };
+
 /* Everything that is told about a workload; plain data. Times of sequences in microseconds. */
 struct workload_report {
     uint64_t id;
     enum workload_state state;
+    enum workload_reason reason;                              /* of one that is cancelled */
+    char owner[WORKLOAD_OWNER_BYTES];                         /* the name of its key; empty: none */
+    double deadline_s;                                        /* after the start it is cancelled; 0: never */
+    double expires_in_s;                                      /* until one that has ended is forgotten */
     enum sharing sharing;                                     /* of its queries */
     uint32_t requests, sequences;                             /* in all */
     uint32_t arrived, waiting, running, finished;             /* sequences now */
@@ -109,6 +118,9 @@ struct workload {
     struct workload_span *spans;
     struct workload_sequence *sequences; /* by ordinal; made by workload_close() */
     struct workload_sample *samples;     /* [report.verify_rows] by ordinal, position and layer */
+    bool awaited;                        /* its client will take the report at its end */
+    size_t outputs_room;                 /* bytes of outputs that wait for the client; 0: it wants none */
+    struct workload_outputs *kept;       /* NULL: likewise */
     uint8_t *outputs;                    /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
     uint32_t request_count, request_room, span_count, span_room;
     uint32_t longest;                   /* tokens of its longest sequence */
@@ -122,7 +134,7 @@ struct workload {
     /* workload_run.c's own */
     uint64_t key;                /* to which it belongs; 0: none */
     struct tenant_quotas quotas; /* of the key */
-    bool held_back;              /* by them, from admitting more */
+    bool held_back;              /* by them, or its client, who does not read, from admitting more */
     uint32_t *waiting;           /* heap of ordinals */
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */
@@ -130,7 +142,11 @@ struct workload {
     uint32_t account; /* shares.h; it is an owner */
     double round_us;  /* of its rows and tokens in the last round that it took part in, all layers */
     bool sits_out;    /* of the round being formed */
-    double started_s;
+    double started_s, ended_s;
+    bool overdue;          /* its deadline has passed: it is being cancelled */
+    uint32_t promised;     /* sequences that run, and children that they have yet to make */
+    uint32_t rows_left;    /* of outputs, for which there is room in the round being formed */
+    bool unread;           /* there is not enough: it takes no part */
     uint64_t noted_step;   /* the last one in its figures */
     uint64_t round_number; /* the last one that it took part in */
     uint32_t
@@ -155,7 +171,8 @@ MUST_USE int workload_add(struct workload *w, const struct workload_request *req
                           const struct workload_span *spans, uint32_t n, char reason[WORKLOAD_REASON_BYTES]);
 
 /* workload_close(w, g, blocks, sequences, sequence_tokens, reason): all requests are there. Checks that
- * each can run on a pool of `blocks` with that many sequences of that length; draws the samples.
+ * each can run on a pool of `blocks` with that many sequences of that length, that all arrive before the
+ * deadline, and that there is room for outputs; draws the samples.
  * Returns 0, ATTND_NO_MEMORY, or ATTND_INVALID with a sentence. */
 MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
                             uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES]);

@@ -202,6 +202,22 @@ static uint32_t forks_due(const struct running *r)
     return due ? request_of(r->w, r->ordinal)->forks : 0;
 }
 
+static bool has_ended(const struct workload *w)
+{
+    return w->report.state == WORKLOAD_FINISHED || w->report.state == WORKLOAD_CANCELLED;
+}
+
+/* A workload that is to be cancelled since its deadline has passed, NULL: none. */
+static struct workload *next_overdue(const struct workload_run *d)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (w && w->overdue && !w->ends && !has_ended(w))
+            return w;
+    }
+    return NULL;
+}
+
 /* ---- the waiting sequences of a workload: a heap ------------------------------------------------- */
 
 static struct policy_claim claim_of(const struct workload *w, uint32_t ordinal)
@@ -405,6 +421,12 @@ static bool is_within_quotas(const struct workload_run *d, const struct workload
            (!q->blocks || use.blocks + charge_of(d, plan) <= q->blocks);
 }
 
+/* Whether a round may have outputs of a sequence and its children more. */
+static bool has_room_for_outputs(const struct workload *w, const struct reservation_plan *plan)
+{
+    return !w->kept || w->promised + 1 + plan->forks <= workload_outputs_tokens(w->kept);
+}
+
 static void add_running(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
                         uint32_t parent_row, double now)
 {
@@ -428,6 +450,7 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
         count_filling(w, ordinal, r->fill_from, r->fill, 1);
     }
     d->forks_due += forks_due(r);
+    w->promised += 1 + forks_due(r);
     d->claims[row] = claim_of(w, ordinal);
     d->index_of[row] = d->running_count++;
     row_order_insert(&d->by_turn, row);
@@ -440,7 +463,7 @@ static bool admit_next(struct workload_run *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row;
     const struct reservation_plan plan = plan_of(d, w, ordinal);
-    w->held_back = !is_within_quotas(d, w, &plan);
+    w->held_back = !is_within_quotas(d, w, &plan) || !has_room_for_outputs(w, &plan);
     if (w->held_back)
         return true; /* the others need not wait for it */
     /* one that decodes nothing has its last token appended all the same: a step must end it */
@@ -468,7 +491,7 @@ static void admit(struct workload_run *d, double now)
     d->changed = false;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i])
-            d->workloads[i]->held_back = false;
+            d->workloads[i]->held_back = d->workloads[i]->unread;
     }
     while ((w = next_in_line(d))) {
         d->changed = !budget_allows(&d->admitting); /* the others have their turn after this step */
@@ -486,6 +509,7 @@ static void drop_running(struct workload_run *d, uint32_t i)
     r->w->report.running--;
     end_filling(d, r);
     d->forks_due -= forks_due(r);
+    r->w->promised -= 1 + forks_due(r);
     row_order_remove(&d->by_turn, r->row);
     reservation_end_run(d->o.state, r->row);
     sequences_remove(d->o.state->sequences, r->row);
@@ -634,6 +658,13 @@ static uint32_t count_spans(const struct running *r, uint32_t at, uint32_t n)
     return count;
 }
 
+/* Rows for which there is room in the round. */
+static uint32_t room_for_rows(const struct workload_run *d, const struct workload *w)
+{
+    uint32_t room = d->rows_max - d->rounds[d->now].row_count;
+    return w->kept ? smaller(room, w->rows_left) : room;
+}
+
 /* Let sequence `i` take part, as far as there is room. */
 static void take_one(struct workload_run *d, uint32_t i)
 {
@@ -642,14 +673,14 @@ static void take_one(struct workload_run *d, uint32_t i)
     struct round *f = &d->rounds[d->now];
     uint32_t row = larger(r->done, first_row), n = 0, appended = 0;
     if (row < length) { /* outputs of tokens that the cache had */
-        n = smaller(length - row, d->rows_max - f->row_count);
+        n = smaller(length - row, room_for_rows(d, r->w));
     } else {
         assert(length < workload_length(r->w, r->ordinal));
         uint32_t target = length < r->fill ? r->fill : length + 1;
         n = smaller(target - length, d->rows_max - d->token_count);
         row = larger(row, length);
         if (length + n > row)
-            n = smaller(n, row - length + d->rows_max - f->row_count);
+            n = smaller(n, row - length + room_for_rows(d, r->w));
         while (n > 1 && count_spans(r, length, n) > d->appends_max - d->append_count)
             n /= 2;
         if (n && count_spans(r, length, n) > d->appends_max - d->append_count)
@@ -668,6 +699,7 @@ static void take_one(struct workload_run *d, uint32_t i)
     if (appended)
         d->requests[d->request_count++] = (struct reserve_request){r->row, length, length + n};
     add_appends(d, r, length, appended);
+    r->w->rows_left -= row < end ? end - row : 0;
     for (; row < end; row++)
         f->rows[f->row_count++] = (struct output_row){r->w, r->ordinal, row};
 }
@@ -689,7 +721,7 @@ static bool catches_up(const struct workload_run *d, const struct running *r)
 /* Whether a running sequence could take part in a round, but for room. */
 static bool may_take_part(const struct workload_run *d, const struct running *r, bool catching_up)
 {
-    return !r->w->sits_out && catches_up(d, r) == catching_up && !has_come_to_its_end(r);
+    return !r->w->sits_out && !r->w->unread && catches_up(d, r) == catching_up && !has_come_to_its_end(r);
 }
 
 /* Who takes part: those that decode first, then those that catch up. */
@@ -697,6 +729,11 @@ static void take_all(struct workload_run *d)
 {
     struct round *f = &d->rounds[d->now];
     f->row_count = f->member_count = d->token_count = d->request_count = d->append_count = 0;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (d->workloads[i])
+            d->workloads[i]->rows_left =
+                d->workloads[i]->kept ? workload_outputs_room(d->workloads[i]->kept) : UINT32_MAX;
+    }
     for (uint32_t i = 0; i < d->running_count; i++) {
         d->running[i].in[d->now].taken = false;
         if (may_take_part(d, &d->running[i], false))
@@ -711,7 +748,7 @@ static void take_all(struct workload_run *d)
 /* The workloads with running sequences: the account of a workload's time is an owner's. */
 static bool runs(const struct workload *w)
 {
-    return w && w->report.state == WORKLOAD_RUNNING && w->report.running > 0;
+    return w && w->report.state == WORKLOAD_RUNNING && w->report.running > 0 && !w->unread;
 }
 
 static uint32_t owner_of(const struct workload_run *d, const struct workload *w)
@@ -822,6 +859,8 @@ static void enter_round(struct workload_run *d)
             d->planner_rows[row] = (struct planner_row){
                 r->row, f->rows[row].position + 1, block_tables_version(d->tables, r->row), report->sharing};
             d->q_source[row] = workload_query_source(r->w, r->ordinal);
+            if (r->w->kept)
+                workload_outputs_announce(r->w->kept, 1);
         }
     }
     f->begun = true;
@@ -1028,6 +1067,16 @@ static bool is_under_way(const struct workload_run *d)
     return d->rounds[d->now].begun && d->rounds[d->now].next_layer < d->g->layers;
 }
 
+/* Which workloads have kept so many outputs that their clients have to read first. */
+static void note_unread(struct workload_run *d)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (w)
+            w->unread = w->kept && workload_outputs_room(w->kept) < w->promised;
+    }
+}
+
 void workload_run_begin(struct workload_run *d, struct step *step)
 {
     d->slices[step_slot(step)].round = NULL;
@@ -1036,9 +1085,12 @@ void workload_run_begin(struct workload_run *d, struct step *step)
         return;
     note_arrivals(d, d->o.state->now_s);
     d->may_add = is_under_way(d);
-    if (d->may_add || d->cancels.first || d->o.state->stopping || d->rounds[!d->now].begun) /* no place yet */
+    if (d->may_add || d->cancels.first || next_overdue(d) || d->o.state->stopping ||
+        d->rounds[!d->now].begun) /* no place yet */
         return;
+    note_unread(d);
     admit(d, d->o.state->now_s);
+    note_unread(d); /* with those that were admitted */
     d->may_add = d->live_count > 0;
 }
 
@@ -1138,6 +1190,9 @@ static void collect(struct workload_run *d, const struct slice *slice)
         struct workload *w = row->w;
         uint32_t layer = slice->first_layer + (uint32_t)(at / slice->rows);
         workload_digest(w, d->hashes[at]);
+        if (w->kept)
+            workload_outputs_put(w->kept, (struct workload_output){row->ordinal, row->position, layer},
+                                 slice->outputs + at * d->row_bytes);
         w->report.rows++;
         for (uint32_t s = w->sequences[row->ordinal].next_sample;
              s < w->report.verify_rows && w->samples[s].ordinal == row->ordinal &&
@@ -1158,6 +1213,7 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
     uint32_t parent = d->running[i].ordinal, row;
     const struct workload_request *request = request_of(w, parent);
     d->forks_due -= request->forks;
+    w->promised -= request->forks;
     state_of(&d->running[i])->forked = true;
     reservation_forked(d->o.state, d->running[i].row);
     for (uint32_t child = parent + 1; child <= parent + request->forks; child++) {
@@ -1335,6 +1391,7 @@ static void verify_part(struct workload_run *d, struct workload *w)
         return;
     report->verify_ok = report->verify_error <= report->verify_tolerance;
     report->state = WORKLOAD_FINISHED;
+    w->ended_s = d->o.state->now_s;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------ */
@@ -1343,6 +1400,8 @@ static void verify_part(struct workload_run *d, struct workload *w)
 static void describe(const struct workload_run *d, const struct workload *w, struct workload_report *report)
 {
     *report = w->report;
+    if (has_ended(w))
+        report->expires_in_s = w->ended_s + d->config->limits.workload_kept_s - d->o.state->now_s;
     report->waiting = w->waiting_count;
     report->blocks = (uint32_t)d->config->pool_blocks;
     report->blocks_held = block_pool_counts(block_tables_pool(d->tables)).held;
@@ -1354,17 +1413,54 @@ static void describe(const struct workload_run *d, const struct workload *w, str
     report->per_token_us = quantiles_percentiles(&w->per_token_us);
 }
 
+/* Move outputs that are kept into the answer, as many as fit. */
+static void give_outputs(struct workload_run *d, struct workload *w, struct request *request)
+{
+    struct request_workload *out = &request->workload;
+    uint32_t n = workload_outputs_next(w->kept);
+    out->outputs = request_alloc(request, n, sizeof *out->outputs);
+    out->output_rows = request_alloc(request, n, d->row_bytes);
+    assert(out->outputs && out->output_rows);
+    workload_outputs_take(w->kept, n, out->outputs, out->output_rows);
+    out->output_count = n;
+    out->more = workload_outputs_any(w->kept);
+}
+
 static void tell(struct workload_run *d, struct workload *w, struct request *request)
 {
     struct workload_report *report = request_alloc(request, 1, sizeof *report);
     describe(d, w, report);
     request->workload.report = report;
+    if (request->workload.takes_outputs && w->kept)
+        give_outputs(d, w, request);
+    if (has_ended(w) && request->workload.waits && !request->workload.more)
+        w->awaited = false;
+}
+
+/* Whether its client has its report, or outputs, to take. */
+static bool is_unread(const struct workload *w)
+{
+    return w->awaited || (w->kept && workload_outputs_any(w->kept));
+}
+
+/* Forget workloads that ended long ago. */
+static void forget_expired(struct workload_run *d)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload **at = &d->workloads[i];
+        if (!*at || !has_ended(*at) || (*at)->watchers || (*at)->cancels || is_unread(*at) || (*at)->ends ||
+            d->o.state->now_s - (*at)->ended_s < d->config->limits.workload_kept_s)
+            continue;
+        workload_destroy(*at);
+        *at = NULL;
+    }
 }
 
 int workload_run_list(struct engine_state *state, struct request *request)
 {
-    const struct workload_run *d = state->workloads;
+    struct workload_run *d = state->workloads;
     struct request_workload *list = &request->workload;
+    forget_expired(d);
     list->report = request_alloc(request, WORKLOADS_MAX, sizeof *list->report);
     for (uint64_t below = UINT64_MAX; list->count < WORKLOADS_MAX;) { /* newest first */
         const struct workload *next = NULL;
@@ -1380,11 +1476,6 @@ int workload_run_list(struct engine_state *state, struct request *request)
         below = next->report.id;
     }
     return 0;
-}
-
-static bool has_ended(const struct workload *w)
-{
-    return w->report.state == WORKLOAD_FINISHED || w->report.state == WORKLOAD_CANCELLED;
 }
 
 /* Answer the requests of a list, which is empty then. */
@@ -1403,7 +1494,8 @@ static void tell_watchers(struct workload_run *d, double now)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
-        if (!w || !w->watchers || (!has_ended(w) && now - w->watched_s < WATCH_S))
+        bool full = w && w->kept && workload_outputs_many(w->kept);
+        if (!w || !w->watchers || (!has_ended(w) && !full && now - w->watched_s < WATCH_S))
             continue;
         answer_all(d, w, &w->watchers);
         w->watched_s = now;
@@ -1414,11 +1506,12 @@ static void tell_watchers(struct workload_run *d, double now)
 static struct workload **find_place(struct workload_run *d)
 {
     struct workload **oldest = NULL;
+    forget_expired(d);
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload **at = &d->workloads[i];
         if (!*at)
             return at;
-        if (has_ended(*at) && !(*at)->watchers && !(*at)->cancels &&
+        if (has_ended(*at) && !(*at)->watchers && !(*at)->cancels && !is_unread(*at) &&
             (!oldest || (*at)->report.id < (*oldest)->report.id))
             oldest = at;
     }
@@ -1487,14 +1580,16 @@ int workload_run_start(struct engine_state *state, struct request *request)
 
 static struct workload *find_workload(struct workload_run *d, struct request *request)
 {
+    forget_expired(d);
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i] && d->workloads[i]->report.id == request->id &&
             inspect_sees(request, d->workloads[i]->key))
             return d->workloads[i];
     }
     if (inspect_sees(request, 0) && request->id && request->id < d->next_id)
-        request_fail(request, ATTND_GONE, "workload %llu is forgotten: the last %d are kept",
-                     (unsigned long long)request->id, WORKLOADS_MAX);
+        request_fail(request, ATTND_GONE,
+                     "workload %llu is forgotten: the last %d are kept, for limits.workload_kept_s (%u)",
+                     (unsigned long long)request->id, WORKLOADS_MAX, d->config->limits.workload_kept_s);
     else
         request_fail(request, ATTND_NOT_FOUND, "there is no workload %llu", (unsigned long long)request->id);
     return NULL;
@@ -1535,12 +1630,19 @@ static bool leave(struct workload_run *d, const struct workload *w, bool all)
 }
 
 /* Cancel a workload between two rounds; true when all its sequences have left. */
-static bool cancel_workload(struct workload_run *d, struct workload *w, bool all)
+static bool cancel_workload(struct workload_run *d, struct workload *w, enum workload_reason reason, bool all)
 {
-    if (w->ends && w->ends_as == WORKLOAD_VERIFYING)
+    if (w->kept)
+        workload_outputs_drop(w->kept);
+    if (reason == WORKLOAD_BY_REQUEST)
+        w->awaited = false;
+    if (w->ends && w->ends_as == WORKLOAD_VERIFYING) {
         w->ends_as = WORKLOAD_CANCELLED;
+        w->report.reason = reason;
+    }
     if (w->ends || has_ended(w))
         return true;
+    w->report.reason = reason;
     w->waiting_count = 0;
     w->next_arrival = w->request_count;
     if (!leave(d, w, all))
@@ -1554,10 +1656,15 @@ static bool cancel_workload(struct workload_run *d, struct workload *w, bool all
 static bool make_cancels(struct workload_run *d)
 {
     struct request *request = d->cancels.first;
-    if (!request || !is_between_rounds(d))
+    struct workload *w = next_overdue(d);
+    if ((!request && !w) || !is_between_rounds(d))
         return false;
-    struct workload *w = find_workload(d, request);
-    if (w && !cancel_workload(d, w, false))
+    if (w) {
+        (void)cancel_workload(d, w, WORKLOAD_BY_DEADLINE, false);
+        return true;
+    }
+    w = find_workload(d, request);
+    if (w && !cancel_workload(d, w, WORKLOAD_BY_REQUEST, false))
         return true;
     (void)request_list_take(&d->cancels);
     if (w) {
@@ -1584,7 +1691,7 @@ void workload_run_fail(struct workload_run *d)
         d->rounds[i].begun = d->rounds[i].ends = false;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i])
-            (void)cancel_workload(d, d->workloads[i], true);
+            (void)cancel_workload(d, d->workloads[i], WORKLOAD_BY_FAILURE, true);
     }
 }
 
@@ -1602,6 +1709,7 @@ static bool end_workload(struct workload_run *d, struct workload *w)
         w->root = NO_ROOT;
         w->ends = false;
         w->report.state = w->ends_as;
+        w->ended_s = d->o.state->now_s;
     }
     if (!w->ends && has_ended(w))
         answer_all(d, w, &w->cancels);
@@ -1623,6 +1731,11 @@ void workload_run_begin_turn(struct workload_run *d)
 {
     budget_begin(&d->ending);
     budget_begin(&d->admitting);
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (w && w->report.deadline_s > 0 && d->o.state->now_s - w->started_s >= w->report.deadline_s)
+            w->overdue = true;
+    }
 }
 
 bool workload_run_verify(struct workload_run *d, bool idle)
@@ -1651,6 +1764,8 @@ double workload_run_idle_s(const struct workload_run *d)
         if (!w || has_ended(w))
             continue;
         double until = w->watchers ? w->watched_s + WATCH_S - now : 1;
+        if (w->report.deadline_s > 0)
+            until = fmin(until, w->started_s + w->report.deadline_s - now);
         if (w->waiting_count || d->blocked)
             until = until < BLOCKED_S ? until : BLOCKED_S;
         if (w->next_arrival < w->request_count) {

@@ -1,4 +1,5 @@
 /* api_workloads.c - /v1/workloads. How a body becomes a workload: workload_parse.c. */
+#include "kernels/numeric.h"
 #include "scheduler/workload.h"
 #include "server/api.h"
 #include "server/media_type.h"
@@ -20,6 +21,17 @@ static int parse_workload(struct http_exchange *x, struct request *request, cons
 {
     bool streams = note_stream(x, request);
     int rc = workload_parse(x, request, config);
+    struct workload *w = request->workload.workload;
+    if (rc == 0 && w->outputs_room && !streams) {
+        http_problem(
+            x, ATTND_INVALID,
+            "return: outputs are streamed: ask with Accept: application/x-ndjson or text/event-stream");
+        workload_destroy(w);
+        return ATTND_INVALID;
+    }
+    if (rc == 0)
+        w->awaited = streams;
+    request->workload.takes_outputs = rc == 0 && w->outputs_room;
     answer_of(request)->streams = answer_of(request)->cancels = streams;
     if (!streams)
         answer_of(request)->http_status = 202;
@@ -61,15 +73,37 @@ static void write_verify(struct json_writer *w, const struct workload_report *r)
     json_close(w, '}');
 }
 
+static bool has_ended(const struct workload_report *r)
+{
+    return r->state == WORKLOAD_FINISHED || r->state == WORKLOAD_CANCELLED;
+}
+
+static void write_word(struct json_writer *w, const char *name, const char *word)
+{
+    if (word)
+        json_string(w, name, word);
+    else
+        json_null(w, name);
+}
+
 /* A workload as it stands: progress, or the report at its end. */
 static void write_report(struct json_writer *w, const struct workload_report *r,
                          const struct render_context *c)
 {
-    static const char *const states[] = {"running", "verifying", "finished", "cancelled"};
+    static const char *const states[] = {"running", "verifying", "finished", "cancelled"},
+                             *const reasons[] = {NULL, "request", "deadline", "failure"};
+    bool ended = has_ended(r);
     char digest[33];
     json_open(w, NULL, '{');
     json_uint(w, "id", r->id);
     json_string(w, "state", states[r->state]);
+    write_word(w, "reason", ended ? reasons[r->reason] : NULL);
+    write_word(w, "owner", r->owner[0] ? r->owner : NULL);
+    json_double(w, "deadline_s", r->deadline_s);
+    if (ended)
+        json_double(w, "expires_in_s", round(fmax(0, r->expires_in_s)));
+    else
+        json_null(w, "expires_in_s");
     json_double(w, "wall_s", round(r->wall_s * 1e3) / 1e3);
     json_string(w, "sharing", config_sharing_names[r->sharing]);
     json_uint(w, "requests", r->requests);
@@ -110,11 +144,6 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
     json_close(w, '}');
 }
 
-static bool has_ended(const struct workload_report *r)
-{
-    return r->state == WORKLOAD_FINISHED || r->state == WORKLOAD_CANCELLED;
-}
-
 static void render_workloads(struct http_exchange *x, const struct request *request,
                              const struct render_context *c)
 {
@@ -128,18 +157,58 @@ static void render_workloads(struct http_exchange *x, const struct request *requ
     json_raw(w, "\n");
 }
 
+/* One output: [query_heads][head_dim] numbers, which are those of geometry.dtype. */
+static void write_output(struct json_writer *w, const struct workload_output *of, const uint8_t *row,
+                         const struct geometry *g)
+{
+    json_open(w, NULL, '{');
+    json_uint(w, "sequence", of->ordinal);
+    json_uint(w, "position", of->position);
+    json_uint(w, "layer", of->layer);
+    json_open(w, "o", '[');
+    for (size_t head = 0; head < g->query_heads; head++) {
+        json_open(w, NULL, '[');
+        for (size_t d = 0; d < g->head_dim; d++)
+            json_float(w, NULL, numeric_load(g->dtype, row, head * g->head_dim + d));
+        json_close(w, ']');
+    }
+    json_close(w, ']');
+    json_close(w, '}');
+}
+
+/* What a line, or an event (HTML, 9.2.5), begins and ends with. */
+static void begin_line(struct json_writer *w, bool events, const char *event)
+{
+    json_raw(w, events ? "event: " : "");
+    json_raw(w, events ? event : "");
+    json_raw(w, events ? "\ndata: " : "");
+}
+
+static void end_line(struct json_writer *w, bool events)
+{
+    json_end(w, events ? "\n\n" : "\n");
+}
+
+/* The outputs that have come, then how the workload stands, unless there are more. */
 static void render_workload(struct http_exchange *x, const struct request *request,
                             const struct render_context *c)
 {
-    const struct workload_report *report = request->workload.report;
+    const struct request_workload *of = &request->workload;
+    const struct geometry *g = &c->config->geometry;
     bool events = answer_of(request)->events;
-    if (events) /* one event a report (HTML, 9.2.5) */
-        json_raw(&x->reply, has_ended(report) ? "event: report\ndata: " : "event: progress\ndata: ");
-    write_report(&x->reply, report, c);
-    json_raw(&x->reply, events ? "\n\n" : "\n");
+    for (uint32_t i = 0; i < of->output_count; i++) {
+        begin_line(&x->reply, events, "output");
+        write_output(&x->reply, &of->outputs[i], of->output_rows + i * geometry_q_row_bytes(g), g);
+        end_line(&x->reply, events);
+    }
+    if (!of->more) {
+        begin_line(&x->reply, events, has_ended(of->report) ? "report" : "progress");
+        write_report(&x->reply, of->report, c);
+        end_line(&x->reply, events);
+    }
     if (request->kind == REQUEST_WORKLOAD_START)
         snprintf(x->extra, sizeof x->extra, "Location: /v1/workloads/%llu\r\n",
-                 (unsigned long long)report->id);
+                 (unsigned long long)of->report->id);
 }
 
 const struct route api_workloads[] = {

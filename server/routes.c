@@ -570,6 +570,7 @@ void routes_proceed(struct http_exchange *x, void *cookie)
     bool cancel = daemon->draining && answer_of(request)->cancels;
     engine_reuse(request, cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, request->workload.report->id);
     request->workload.waits = !daemon->draining;
+    request->workload.takes_outputs = answer_of(request)->cancels;
     identify(request, x);
     x->deferred = true;
     engine_submit(daemon->engine, request);
@@ -579,7 +580,7 @@ void routes_proceed(struct http_exchange *x, void *cookie)
 static bool goes_on(const struct daemon_state *daemon, const struct request *request)
 {
     enum workload_state state = request->workload.report->state;
-    return state != WORKLOAD_FINISHED && state != WORKLOAD_CANCELLED &&
+    return (request->workload.more || (state != WORKLOAD_FINISHED && state != WORKLOAD_CANCELLED)) &&
            !(daemon->draining && !answer_of(request)->cancels);
 }
 
@@ -635,7 +636,7 @@ static void after_write(uv_work_t *work, int status)
 static bool writes_long(const struct request *request)
 {
     const struct answer *answer = answer_of(request);
-    return request->status == 0 && !answer->streams &&
+    return request->status == 0 && (!answer->streams || request->workload.output_count > 0) &&
            (request->arena_used > LONG_LIST_BYTES ||
             (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
 }

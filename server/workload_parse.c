@@ -6,6 +6,7 @@
 #include "scheduler/workload_build.h"
 #include "server/arguments.h"
 #include "server/http_connection.h"
+#include "server/keys.h"
 #include "server/media_type.h"
 
 #include <cjson/cJSON.h>
@@ -29,7 +30,8 @@ static const double ARRIVAL_S_MAX = 1e7, SCALE_MAX = 1e4, RATE_MAX = 1e6;
 /* What is asked for beside the requests. */
 struct options {
     int64_t seed, verify_rows, count;
-    bool attend_prompt;
+    double deadline_s;
+    bool attend_prompt, returns_outputs;
     enum sharing sharing;
     struct workload_shaping shaping;
 };
@@ -63,34 +65,44 @@ static struct options default_options(const struct config *config)
 {
     return (struct options){.seed = 1,
                             .count = WORKLOAD_REQUESTS_MAX,
+                            .deadline_s = config->limits.workload_s,
                             .sharing = config->sharing,
                             .shaping = {.length_scale = 1, .time_scale = 1}};
 }
 
 /* An empty workload with these options; NULL without memory. */
-static struct workload *make_workload(const struct options *o)
+static struct workload *make_workload(const struct http_exchange *x, const struct options *o)
 {
     struct workload *w = workload_create((uint64_t)o->seed);
     if (w) {
         w->verify_rows = (uint32_t)o->verify_rows;
         w->attend_prompt = o->attend_prompt;
         w->report.sharing = o->sharing;
+        w->report.deadline_s = o->deadline_s;
+        w->outputs_room = o->returns_outputs ? WORKLOAD_OUTPUTS_ROOM : 0;
+        if (x->known && x->key)
+            snprintf(w->report.owner, sizeof w->report.owner, "%s", x->key->name);
     }
     return w;
 }
 
-/* "sharing" and "prefill", which are words in both formats. */
+/* "sharing", "prefill", "return" and "deadline_s", which both formats have. */
 static int read_words(struct arguments *a, struct options *o)
 {
-    static const char *const prefills[] = {"append", "attend"};
-    unsigned sharing = o->sharing, prefill = 0, n = 0;
+    static const char *const prefills[] = {"append", "attend"}, *const returns[] = {"digest", "outputs"};
+    unsigned sharing = o->sharing, prefill = 0, what = 0, n = 0;
     while (config_sharing_names[n])
         n++;
     int rc = arguments_word(a, "sharing", config_sharing_names, n, &sharing);
     if (rc == 0)
         rc = arguments_word(a, "prefill", prefills, 2, &prefill);
+    if (rc == 0)
+        rc = arguments_word(a, "return", returns, 2, &what);
+    if (rc == 0)
+        rc = arguments_number(a, "deadline_s", 1e-3, o->deadline_s, &o->deadline_s);
     o->sharing = (enum sharing)sharing;
     o->attend_prompt = prefill == 1;
+    o->returns_outputs = what == 1;
     return rc;
 }
 
@@ -159,7 +171,6 @@ static int read_verify(struct http_exchange *x, const cJSON *object, int64_t *ro
 static int read_options(struct arguments *a, struct options *o)
 {
     struct workload_shaping *s = &o->shaping;
-    struct http_text returns = {"digest", 6};
     int rc = arguments_integer(a, "seed", 0, (INT64_C(1) << 53) - 1, &o->seed);
     if (rc == 0)
         rc = read_scales(a, s);
@@ -173,10 +184,6 @@ static int read_options(struct arguments *a, struct options *o)
         rc = read_prefix_share(a->x, arguments_member(a, "prefix_share"), s);
     if (rc == 0)
         rc = read_fork_share(a->x, arguments_member(a, "fork_share"), s);
-    if (rc == 0)
-        rc = arguments_text(a, "return", 16, &returns);
-    if (rc == 0 && !http_text_is(returns, "digest"))
-        rc = arguments_refuse(a, "return", "wants \"digest\"; \"outputs\" is not built yet");
     return rc;
 }
 
@@ -364,16 +371,17 @@ static int read_requests(struct arguments *a, struct workload_builder *b)
 
 static int parse_json(struct http_exchange *x, const struct config *config, struct workload **workload)
 {
-    static const char *const names[] = {"seed",       "sequences",    "shape",      "trace",   "count",
-                                        "arrival",    "verify",       "return",     "prefill", "length_scale",
-                                        "time_scale", "prefix_share", "fork_share", "sharing", NULL};
+    static const char *const names[] = {"seed",       "sequences",    "shape",      "trace",
+                                        "count",      "arrival",      "verify",     "return",
+                                        "prefill",    "length_scale", "time_scale", "prefix_share",
+                                        "fork_share", "sharing",      "deadline_s", NULL};
     struct arguments a;
     struct options options = default_options(config);
     struct workload_builder builder;
     int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)
         rc = read_options(&a, &options);
-    if (rc == 0 && !(*workload = make_workload(&options)))
+    if (rc == 0 && !(*workload = make_workload(x, &options)))
         rc = refuse(x, ATTND_NO_MEMORY, "");
     if (rc == 0) {
         workload_builder_init(&builder, *workload, &options.shaping);
@@ -494,9 +502,9 @@ static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
 static int read_query(struct http_exchange *x, struct options *o)
 {
     static const char *const names[] = {
-        "seed",    "verify",          "count",         "length_scale", "time_scale",    "prefill",
-        "sharing", "prefix_fraction", "prefix_length", "fork_at",      "fork_fraction", "fork_count",
-        NULL};
+        "seed",          "verify",     "count",           "length_scale",  "time_scale",
+        "prefill",       "sharing",    "prefix_fraction", "prefix_length", "fork_at",
+        "fork_fraction", "fork_count", "return",          "deadline_s",    NULL};
     struct workload_shaping *s = &o->shaping;
     int64_t length = 0, at = 0, forks = 1;
     struct arguments a;
@@ -570,7 +578,7 @@ bool workload_parse_begin(struct http_exchange *x, const struct config *config, 
     if (read_query(x, &options) != 0)
         return false;
     struct trace_reader *t = calloc(1, sizeof *t);
-    struct workload *w = make_workload(&options);
+    struct workload *w = make_workload(x, &options);
     if (!t || !w) {
         free(t);
         workload_destroy(w);

@@ -813,6 +813,7 @@ static struct op *make_workload_look(void)
     op->workload = w;
     op->request->id = w->id;
     op->request->workload.waits = chance(2);
+    op->request->workload.takes_outputs = w->keeps;
     if (sim.faults && chance(5)) {
         op->request->kind = REQUEST_WORKLOAD_CANCEL;
         w->cancelled = true;
@@ -957,7 +958,7 @@ void clients_ask(enum request_kind kind, uint64_t id, bool lease)
             op->workload = &client_workloads()[i];
     }
     if (kind == REQUEST_WORKLOAD)
-        op->request->workload.waits = true;
+        op->request->workload.waits = op->request->workload.takes_outputs = true;
     if (kind == REQUEST_CREATE)
         op->request->create.options.max_tokens =
             smaller((uint32_t)sim.config.pool_blocks * sim.config.geometry.block_size,

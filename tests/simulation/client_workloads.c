@@ -91,6 +91,9 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct request *req
     w->report.sharing = symbolic_sharing(w->seed);
     w->attend_prompt = sim_chance(random, 3);
     w->verify_rows = sim_chance(random, 4) ? 2 : 0;
+    if (sim_chance(random, 3)) /* a request has at most four sequences */
+        w->outputs_room =
+            (4 + sim_below(random, 8)) * 2 * c->geometry.layers * geometry_q_row_bytes(&c->geometry);
     int rc = 0;
     double arrival_s = 0;
     for (uint32_t n = 1 + sim_below(random, 5); rc == 0 && n > 0; n--) {
@@ -107,13 +110,30 @@ struct sim_workload *client_workloads_make(uint64_t *random, struct request *req
                  w->requests[i].arrival_s, w->requests[i].prompt, w->requests[i].decode,
                  w->requests[i].fork_at, w->requests[i].forks, w->requests[i].priority,
                  config_sharing_names[w->report.sharing], w->attend_prompt ? " attended" : "");
-    *s = (struct sim_workload){.used = true, .tokens = w->report.tokens, .sequences = w->report.sequences};
+    *s = (struct sim_workload){
+        .used = true, .tokens = w->report.tokens, .sequences = w->report.sequences, .keeps = w->kept};
     predict(w, s);
     request->workload.workload = w;
     return s;
 }
 
 /* ---- judging ------------------------------------------------------------------------------------- */
+
+/* What the client has taken goes into a digest of its own. */
+static void take_outputs(struct sim_workload *s, const struct request_workload *of)
+{
+    struct workload taken = {.report = {.digest_low = s->taken_low, .digest_high = s->taken_high}};
+    size_t bytes = geometry_q_row_bytes(&sim.config.geometry);
+    for (uint32_t i = 0; i < of->output_count; i++) {
+        const struct workload_output *o = &of->outputs[i];
+        workload_digest(
+            &taken, workload_hash_row(o->ordinal, o->position, o->layer, of->output_rows + i * bytes, bytes));
+    }
+    s->taken += of->output_count;
+    s->taken_low = taken.report.digest_low;
+    s->taken_high = taken.report.digest_high;
+    sim.seen.outputs_taken += of->output_count;
+}
 
 static void judge_end(struct sim_workload *s, const struct workload_report *r)
 {
@@ -136,6 +156,10 @@ static void judge_end(struct sim_workload *s, const struct workload_report *r)
                  (unsigned long long)s->tokens);
     if (r->digest_low != s->digest_low || r->digest_high != s->digest_high)
         sim_fail("workload %llu has other outputs than its contents say", (unsigned long long)r->id);
+    if (s->keeps && !s->cancelled &&
+        (s->taken != r->rows || s->taken_low != s->digest_low || s->taken_high != s->digest_high))
+        sim_fail("workload %llu has given %llu outputs of %llu, or others", (unsigned long long)r->id,
+                 (unsigned long long)s->taken, (unsigned long long)r->rows);
 }
 
 /* One more is refused only if as many are there as may be. Those that have ended count until everybody who
@@ -189,6 +213,10 @@ void client_workloads_judge(struct op *op)
     sim.seen.workload_tokens +=
         s->running && r->tokens_done > s->tokens_done ? r->tokens_done - s->tokens_done : 0;
     s->tokens_done = r->tokens_done > s->tokens_done ? r->tokens_done : s->tokens_done;
-    if (s->used && s->running && (r->state == WORKLOAD_FINISHED || r->state == WORKLOAD_CANCELLED))
+    take_outputs(s, &request->workload);
+    bool has_all =
+        !s->keeps || s->cancelled || s->taken == r->rows; /* answers with the others may be on their way */
+    if (s->used && s->running &&
+        ((r->state == WORKLOAD_FINISHED && has_all) || r->state == WORKLOAD_CANCELLED))
         judge_end(s, r);
 }

@@ -92,6 +92,8 @@ struct sim_workload {
     uint64_t id, tokens, tokens_done;
     uint32_t sequences;
     uint64_t digest_low, digest_high;
+    bool keeps;                            /* its outputs are for its client, who has taken: */
+    uint64_t taken, taken_low, taken_high; /* so many, and their digest */
 };
 struct sim_workload *client_workloads(void); /* [SIM_WORKLOADS] */
 void client_workloads_begin(void);

@@ -347,18 +347,22 @@ static void delete_all(void)
     }
 }
 
-/* Wait until they have ended; or cancel them, since clients' sequences may keep them from starting. */
+/* Wait until they have ended; or cancel them, since clients' sequences may keep them from starting. All are asked in
+ * turn: one whose outputs nobody takes holds blocks that others wait for. */
 static void end_workloads(bool cancel)
 {
-    for (uint32_t i = 0; i < SIM_WORKLOADS; i++) {
-        struct sim_workload *w = &client_workloads()[i];
-        uint64_t id = w->id;
-        double began = sim.now_s;
-        while (w->used && w->running && w->id == id) {
+    double began = sim.now_s;
+    for (bool any = true; any;) {
+        any = false;
+        for (uint32_t i = 0; i < SIM_WORKLOADS; i++) {
+            struct sim_workload *w = &client_workloads()[i];
+            if (!w->used || !w->running)
+                continue;
+            any = true;
             w->cancelled |= cancel;
-            ask(cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, id, false);
-            if (sim.now_s - began > WAIT_S_MOST)
-                sim_fail("workload %llu never ends: %llu tokens of %llu", (unsigned long long)id,
+            ask(cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, w->id, false);
+            if (sim.now_s - began > WAIT_S_MOST * SIM_WORKLOADS)
+                sim_fail("workload %llu never ends: %llu tokens of %llu", (unsigned long long)w->id,
                          (unsigned long long)w->tokens_done, (unsigned long long)w->tokens);
         }
     }

@@ -29,6 +29,7 @@ enum {
     XX(requests, "requests accepted")                                                                        \
     XX(refused, "requests refused")                                                                          \
     XX(workload_tokens, "tokens of workloads")                                                               \
+    XX(outputs_taken, "outputs of workloads that were taken")                                                \
     XX(faults, "faults")                                                                                     \
     XX(turns, "turns")                                                                                       \
     XX(steps, "steps")                                                                                       \
