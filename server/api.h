@@ -47,6 +47,15 @@ enum route_access {
     ACCESSES
 };
 
+/* What /openapi.json says of a route, in the notation of openapi.h. */
+struct route_about {
+    const char *summary;
+    const char *query;  /* parameters; NULL: none */
+    const char *reads;  /* the JSON body; NULL: none */
+    const char *writes; /* the JSON of success; NULL: no body */
+    int also;           /* another status with the same answer; 0: none */
+};
+
 struct route {
     enum http_method method;
     enum route_body body;
@@ -58,22 +67,39 @@ struct route {
     route_parse parse;
     answer_render render; /* of success; NULL: no body */
     int http_status;      /* likewise */
+    struct route_about about;
 };
 
-extern const struct route api_admin[], api_attention[], api_leases[], api_observe[], api_sequences[],
-    api_workloads[];
+struct api_schema {
+    const char *name, *text; /* NULL: the end of a list */
+};
 
-/* Of a route that answers by itself; of one that asks the engine. */
-#define ANSWER(method, path, access, types, answer)                                                          \
+/* What a file of the API is about. */
+struct api_resource {
+    const struct route *routes;
+    const struct api_schema *schemas;
+};
+
+extern const struct api_resource api_admin, api_attention, api_leases, api_observe, api_sequences,
+    api_workloads;
+
+/* Of a route that answers by itself; of one that asks the engine. Behind them: struct route_about. */
+#define ANSWER(method, path, access, types, status, answer, ...)                                             \
     {                                                                                                        \
-        HTTP_METHOD_##method, BODY_SMALL, ACCESS_##access, types, path, answer, 0, NULL, NULL, 0             \
+        HTTP_METHOD_##method, BODY_SMALL, ACCESS_##access, types, path, answer, 0, NULL, NULL, status,       \
+        {                                                                                                    \
+            __VA_ARGS__                                                                                      \
+        }                                                                                                    \
     }
-#define ASK(method, path, access, kind, body, parse, render, status)                                         \
-    ASK_TYPES(method, path, access, kind, body, TYPE_JSON, parse, render, status)
-#define ASK_TYPES(method, path, access, kind, body, types, parse, render, status)                            \
+#define ASK(method, path, access, kind, body, parse, render, status, ...)                                    \
+    ASK_TYPES(method, path, access, kind, body, TYPE_JSON, parse, render, status, __VA_ARGS__)
+#define ASK_TYPES(method, path, access, kind, body, types, parse, render, status, ...)                       \
     {                                                                                                        \
         HTTP_METHOD_##method, BODY_##body, ACCESS_##access, types, path, NULL, REQUEST_##kind, parse,        \
-            render, status                                                                                   \
+            render, status,                                                                                  \
+        {                                                                                                    \
+            __VA_ARGS__                                                                                      \
+        }                                                                                                    \
     }
 
 /* ---- words of the wire --------------------------------------------------------------------------- */

@@ -129,11 +129,28 @@ static int parse_parameters(struct http_exchange *x, struct request *request, co
     return rc;
 }
 
-const struct route api_admin[] = {
-    ASK(POST, "/v1/audit", CONTROL, AUDIT, SMALL, api_parse_nothing, render_audit, 200),
-    ASK(POST, "/v1/trim", CONTROL, TRIM, SMALL, api_parse_nothing, render_trim, 200),
-    ASK(POST, "/v1/selftest", CONTROL, SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200),
-    ANSWER(POST, "/v1/drain", CONTROL, TYPE_JSON, post_drain),
-    ASK(PUT, "/v1/parameters", ADMIN, PARAMETERS, TENSORS, parse_parameters, NULL, 204),
+static const struct api_schema schemas[] = {
+    {"Audit", "{ok:bool checked:[text]}"},
+    {"Trim", "{dropped:uint}"},
+    {"SelfTest", "{ok:bool kernel:text}"},
+    {"Drain", "{deadline_s?:uint(1..86400)}"},
+    {"Draining", "{status:(draining) deadline_s:uint}"},
+    {"Parameters", "{sinks?:[any] alibi_slopes?:[any] k_scale?:[any] v_scale?:[any]}"},
+    {NULL, NULL},
+};
+
+static const struct route routes[] = {
+    ASK(POST, "/v1/audit", CONTROL, AUDIT, SMALL, api_parse_nothing, render_audit, 200,
+        "Check every invariant now", NULL, NULL, "Audit", 0),
+    ASK(POST, "/v1/trim", CONTROL, TRIM, SMALL, api_parse_nothing, render_trim, 200,
+        "Drop what is cached of prompts and used by nobody", NULL, NULL, "Trim", 0),
+    ASK(POST, "/v1/selftest", CONTROL, SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200,
+        "Compare the kernels with the reference", NULL, NULL, "SelfTest", 0),
+    ANSWER(POST, "/v1/drain", CONTROL, TYPE_JSON, 202, post_drain,
+           "End the daemon, once what is under way is done", NULL, "Drain", "Draining", 0),
+    ASK(PUT, "/v1/parameters", ADMIN, PARAMETERS, TENSORS, parse_parameters, NULL, 204,
+        "Set the model's constants, before anything is appended", NULL, "Parameters", NULL, 0),
     {0},
 };
+
+const struct api_resource api_admin = {routes, schemas};

@@ -492,13 +492,38 @@ static void render_merge(struct http_exchange *x, const struct request *request,
     render_output(x, request, &out, c);
 }
 
-const struct route api_attention[] = {
-    ASK(POST, "/v1/append", INFER, APPEND, TENSORS, parse_append, render_append, 200),
+static const struct api_schema schemas[] = {
+    {"Append",
+     "{layer?:uint sequences:[id] indptr?:[uint] positions?:[uint] token_ids?:[uint] k:[any] v:[any]}"},
+    {"Appended", "{sequences:[{id:id length:uint lengths:[uint]}]}"},
+    {"Attend", "{layer?:uint sequences:[id] indptr?:[uint] positions?:[uint] token_ids?:[uint] k?:[any] "
+               "v?:[any] q:[any] lse?:bool kernel?:(auto|paged_v1|paged_v2) accept?:(json|safetensors)}"},
+    {"Outputs", "{o:[[[number]]] lse?:[[number?]] queue_us:number step_us:number rows_in_step:uint "
+                "bytes_read:uint roof_fraction:number kernel:text}"},
+    {"Paged", "{lease:id layer?:uint lse?:bool kernel?:(auto|paged_v1|paged_v2) accept?:(json|safetensors) "
+              "block_tables?:[[int]] context_lens?:[uint] kv_indptr?:[uint] kv_indices?:[int] "
+              "kv_last_page_len?:[uint] indptr?:[uint] slot_mapping?:[int] q?:[any] k?:[any] v?:[any]}"},
+    {"Written", "{tokens:uint}"},
+    {"Merge", "{o:[any] lse:[any] accept?:(json|safetensors)}"},
+    {NULL, NULL},
+};
+
+static const struct route routes[] = {
+    ASK(POST, "/v1/append", INFER, APPEND, TENSORS, parse_append, render_append, 200,
+        "Write k and v at the end of sequences", "layer?:uint", "Append", "Appended", 0),
     ASK_TYPES(POST, "/v1/attend", INFER, ATTEND, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_attend,
-              render_attend, 200),
-    ASK_TYPES(POST, "/v1/paged", INFER, PAGED, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_paged, render_paged,
-              200),
+              render_attend, 200, "Attention of q over sequences; k and v, if given, are appended first",
+              "layer?:uint lse?:uint(0..1) kernel?:(auto|paged_v1|paged_v2) accept?:(json|safetensors)",
+              "Attend", "Outputs", 0),
+    ASK_TYPES(
+        POST, "/v1/paged", INFER, PAGED, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_paged, render_paged, 200,
+        "Attention over block tables of the caller's own, in leased blocks",
+        "lease?:id layer?:uint lse?:uint(0..1) kernel?:(auto|paged_v1|paged_v2) accept?:(json|safetensors)",
+        "Paged", "Outputs|Written", 0),
     ASK_TYPES(POST, "/v1/merge", INFER, MERGE, TENSORS, TYPE_JSON | TYPE_TENSORS, parse_merge, render_merge,
-              200),
+              200, "Merge attention states over disjoint keys", "accept?:(json|safetensors)", "Merge",
+              "Outputs", 0),
     {0},
 };
+
+const struct api_resource api_attention = {routes, schemas};

@@ -90,11 +90,27 @@ static void render_one_lease(struct http_exchange *x, const struct request *requ
     json_raw(w, "\n");
 }
 
-const struct route api_leases[] = {
-    ASK(GET, "/v1/leases", READ, LIST, SMALL, parse_leases, render_leases, 200),
-    ASK(POST, "/v1/leases", INFER, LEASE, SMALL, parse_lease, render_lease, 201),
-    ASK(GET, "/v1/leases/{id}", READ, SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200),
-    ASK(GET, "/v1/leases/{id}/blocks", READ, BLOCKS, SMALL, parse_table, api_render_table, 200),
-    ASK(DELETE, "/v1/leases/{id}", INFER, DELETE, SMALL, parse_one_lease, NULL, 204),
+static const struct api_schema schemas[] = {
+    {"NewLease",
+     "{blocks:uint(1..100000) id?:id priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000)}"},
+    {"Leased", "{id:id blocks:[uint] blocks_next?:uint}"},
+    {"Lease", "{id:id blocks:[uint] blocks_next?:uint priority:int age_s:number idle_s:number}"},
+    {"Leases", "{items:[Lease] next:uint?}"},
+    {NULL, NULL},
+};
+
+static const struct route routes[] = {
+    ASK(GET, "/v1/leases", READ, LIST, SMALL, parse_leases, render_leases, 200, "Leases, a page at a time",
+        "limit?:uint(1..1000) cursor?:uint", NULL, "Leases", 0),
+    ASK(POST, "/v1/leases", INFER, LEASE, SMALL, parse_lease, render_lease, 201,
+        "Lease blocks, for tables of the caller's own", NULL, "NewLease", "Leased", 0),
+    ASK(GET, "/v1/leases/{id}", READ, SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200, "One lease",
+        NULL, NULL, "Lease", 0),
+    ASK(GET, "/v1/leases/{id}/blocks", READ, BLOCKS, SMALL, parse_table, api_render_table, 200,
+        "Its blocks, a page at a time", "limit?:uint(1..1000) cursor?:uint", NULL, "Table", 0),
+    ASK(DELETE, "/v1/leases/{id}", INFER, DELETE, SMALL, parse_one_lease, NULL, 204, "Give the blocks back",
+        NULL, NULL, NULL, 0),
     {0},
 };
+
+const struct api_resource api_leases = {routes, schemas};

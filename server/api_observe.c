@@ -44,6 +44,13 @@ static void get_readyz(struct http_exchange *x, struct daemon_state *daemon)
         write_status(x, 200, "ready");
 }
 
+/* ---- /openapi.json --------------------------------------------------------------------------------- */
+
+static void get_openapi(struct http_exchange *x, struct daemon_state *daemon)
+{
+    json_raw(&x->reply, daemon->openapi);
+}
+
 /* ---- /v1/info -------------------------------------------------------------------------------------- */
 
 static void write_geometry(struct json_writer *w, const struct daemon_state *daemon)
@@ -107,6 +114,8 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "rows_per_call", config->limits.rows_per_call);
     json_uint(w, "paged_sequences", STEP_LOOSE_TABLES);
     json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
+    json_uint(w, "workload_s", config->limits.workload_s);
+    json_uint(w, "workload_kept_s", config->limits.workload_kept_s);
     json_close(w, '}');
     json_open(w, "kernels", '{');
     json_string(w, "attend", backend->kernel);
@@ -461,12 +470,52 @@ static void render_pool(struct http_exchange *x, const struct request *request,
         link_next(x, &request->page, answer);
 }
 
-const struct route api_observe[] = {
-    ANSWER(GET, "/livez", OPEN, 0, get_livez),
-    ANSWER(GET, "/readyz", OPEN, 0, get_readyz),
-    ANSWER(GET, "/v1/info", READ, TYPE_JSON, get_info),
-    ASK(GET, "/stats", READ, STATS, SMALL, api_parse_page, render_stats, 200),
-    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200),
-    ASK(GET, "/v1/blocks", ADMIN, POOL, SMALL, parse_pool, render_pool, 200),
+static const struct api_schema schemas[] = {
+    {"Status", "{status:(live|ready|stalled|draining|failed)}"},
+    {"Info",
+     "{name:text version:text commit:text node:uint backend:{name:text device:text isa:text threads:uint "
+     "roof_gb_per_s:number grouping_us:number bit_stable:bool} geometry:{layers:uint query_heads:uint "
+     "kv_heads:uint head_dim:uint block_size:uint dtype:text kv_dtype:text layout:text scale:number "
+     "window:[uint] softcap:number sinks:bool alibi:bool} pool:{blocks:uint bytes_per_block:uint} "
+     "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint header_bytes:uint "
+     "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
+     "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} kernels:{attend:text}}"},
+    {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
+              "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
+              "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
+              "bytes_per_block:uint host_blocks:uint host_free:uint} counters:{cow_copies:uint forks:uint "
+              "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
+              "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
+              "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
+              "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
+              "roof_fraction:number latest:{bytes_read:uint seconds:number ideal_seconds:number "
+              "roof_fraction:number}} sequences:{count:uint items:[Sequence] next:uint?} leases:uint}"},
+    {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint fill?:uint owner?:id?}"},
+    {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
+    {"BlockColumns", "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint] fill?:[uint] "
+                     "owner?:[id?] next:uint?}"},
+    {NULL, NULL},
+};
+
+static const struct route routes[] = {
+    ANSWER(GET, "/livez", OPEN, 0, 200, get_livez, "Whether a restart would not help", NULL, NULL, "Status",
+           503),
+    ANSWER(GET, "/readyz", OPEN, 0, 200, get_readyz, "Whether clients are welcome", NULL, NULL, "Status",
+           503),
+    ANSWER(GET, "/openapi.json", OPEN, TYPE_JSON, 200, get_openapi, "This document", NULL, NULL, "any", 0),
+    ANSWER(GET, "/v1/info", READ, TYPE_JSON, 200, get_info, "Backend, geometry and limits", NULL, NULL,
+           "Info", 0),
+    ASK(GET, "/stats", READ, STATS, SMALL, api_parse_page, render_stats, 200,
+        "The state at a glance, with sequences and their blocks", "limit?:uint(1..1000) cursor?:uint", NULL,
+        "Stats", 304),
+    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200,
+              "Figures for Prometheus", NULL, NULL, "text", 0),
+    ASK(GET, "/v1/blocks", ADMIN, POOL, SMALL, parse_pool, render_pool, 200,
+        "The pool, block by block, a page at a time",
+        "limit?:uint(1..1000) cursor?:uint state?:(free|held|cached|fenced) fields?:text(..64) "
+        "format?:(objects|columns)",
+        NULL, "Blocks|BlockColumns", 0),
     {0},
 };
+
+const struct api_resource api_observe = {routes, schemas};

@@ -334,14 +334,52 @@ static void render_sequence(struct http_exchange *x, const struct request *reque
     json_raw(w, "\n");
 }
 
-const struct route api_sequences[] = {
-    ASK(GET, "/v1/sequences", READ, LIST, SMALL, parse_sequences, render_list, 200),
-    ASK(POST, "/v1/sequences", INFER, CREATE, TENSORS, parse_create, render_create, 201),
-    ASK(GET, "/v1/sequences/{id}", READ, SEQUENCE, SMALL, api_parse_nothing, render_sequence, 200),
-    ASK(DELETE, "/v1/sequences/{id}", INFER, DELETE, SMALL, api_parse_nothing, NULL, 204),
-    ASK(GET, "/v1/sequences/{id}/blocks", READ, BLOCKS, SMALL, api_parse_table, api_render_table, 200),
-    ASK(POST, "/v1/sequences/{id}/fork", INFER, FORK, SMALL, parse_fork, render_fork, 201),
-    ASK(POST, "/v1/sequences/{id}/truncate", INFER, TRUNCATE, SMALL, parse_truncate, render_truncate, 200),
-    ASK(POST, "/v1/batch", INFER, BATCH, SMALL, parse_batch, render_batch, 200),
+static const struct api_schema schemas[] = {
+    {"NewSequence", "{id?:id tokens?:[uint] salt?:text(..64) max_tokens?:uint "
+                    "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000)}"},
+    {"Created", "{id:id length:uint cached_tokens:uint blocks:[uint] host_blocks?:[uint] blocks_next?:uint}"},
+    {"Sequence", "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] host_blocks?:[uint] "
+                 "blocks_next?:uint shared_blocks:uint parent:id? priority:int max_tokens?:uint "
+                 "workload?:uint age_s:number idle_s:number}"},
+    {"SequenceAtLayers", "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] "
+                         "host_blocks?:[uint] blocks_next?:uint shared_blocks:uint parent:id? priority:int "
+                         "max_tokens?:uint workload?:uint age_s:number idle_s:number lengths?:[uint]}"},
+    {"Sequences", "{items:[Sequence] next:uint?}"},
+    {"Table", "[{index:uint block?:uint host_block?:uint fill:uint refs?:uint}]"},
+    {"Fork", "{count?:uint(1..1000) length?:uint ids?:[id]}"},
+    {"Forked", "{sequences:[{id:id length:uint blocks:[uint] host_blocks?:[uint] blocks_next?:uint}]}"},
+    {"Truncate", "{length:uint}"},
+    {"Op", "{op:(create|fork|truncate|delete) id?:id tokens?:[uint] salt?:text(..64) max_tokens?:uint "
+           "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000) count?:uint(1..1000) "
+           "length?:uint ids?:[id]}"},
+    {"Batch", "{ops:[Op]}"},
+    {"Nothing", "{}"},
+    {"BatchDone", "{results:[Created|Forked|Sequence|Nothing]}"},
+    {NULL, NULL},
+};
+
+static const struct route routes[] = {
+    ASK(GET, "/v1/sequences", READ, LIST, SMALL, parse_sequences, render_list, 200,
+        "Sequences, a page at a time",
+        "limit?:uint(1..1000) cursor?:uint state?:(idle|queued|running|swapped)", NULL, "Sequences", 0),
+    ASK(POST, "/v1/sequences", INFER, CREATE, TENSORS, parse_create, render_create, 201,
+        "Create a sequence, with what the cache has of its prompt",
+        "id?:id salt?:text(..64) max_tokens?:uint priority?:int idle_timeout_s?:uint", "NewSequence",
+        "Created", 0),
+    ASK(GET, "/v1/sequences/{id}", READ, SEQUENCE, SMALL, api_parse_nothing, render_sequence, 200,
+        "One sequence, with its lengths at all layers", NULL, NULL, "SequenceAtLayers", 0),
+    ASK(DELETE, "/v1/sequences/{id}", INFER, DELETE, SMALL, api_parse_nothing, NULL, 204,
+        "Delete a sequence; calls that wait on it end with 410", NULL, NULL, NULL, 0),
+    ASK(GET, "/v1/sequences/{id}/blocks", READ, BLOCKS, SMALL, api_parse_table, api_render_table, 200,
+        "Its block table, a page at a time", "limit?:uint(1..1000) cursor?:uint", NULL, "Table", 0),
+    ASK(POST, "/v1/sequences/{id}/fork", INFER, FORK, SMALL, parse_fork, render_fork, 201,
+        "Make sequences that share its blocks", NULL, "Fork", "Forked", 0),
+    ASK(POST, "/v1/sequences/{id}/truncate", INFER, TRUNCATE, SMALL, parse_truncate, render_truncate, 200,
+        "Cut it to a length, at every layer", NULL, "Truncate", "Sequence", 0),
+    ASK(POST, "/v1/batch", INFER, BATCH, SMALL, parse_batch, render_batch, 200,
+        "Creates, forks, truncates and deletes: all of them, in order, or none", NULL, "Batch", "BatchDone",
+        0),
     {0},
 };
+
+const struct api_resource api_sequences = {routes, schemas};

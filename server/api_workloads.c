@@ -211,13 +211,48 @@ static void render_workload(struct http_exchange *x, const struct request *reque
                  (unsigned long long)of->report->id);
 }
 
-const struct route api_workloads[] = {
+static const struct api_schema schemas[] = {
+    {"NewWorkload",
+     "{seed?:uint sequences?:[{count?:uint(1..131072) prompt?:uint decode?:uint prefix?:{id?:uint "
+     "length:uint(1..)} fork?:{at:uint(1..) count?:uint(1..1000)} priority?:int(-1000..1000)}] "
+     "shape?:(azure-conv|azure-code|mooncake-conv|arxiv-summary) count?:uint(1..131072) "
+     "trace?:[{arrival_s?:number(0..) prompt?:uint decode?:uint hash_ids?:[uint]}] arrival?:{rate:number "
+     "cv?:number(0..100)} verify?:{rows?:uint(0..4096)} return?:(digest|outputs) prefill?:(append|attend) "
+     "sharing?:(auto|on|off) deadline_s?:number length_scale?:number time_scale?:number "
+     "prefix_share?:{fraction?:number(0..1) length:uint(1..)} fork_share?:{fraction?:number(0..1) "
+     "at?:uint(1..) count?:uint(1..1000)}}"},
+    {"Percentiles", "{p50:number p90:number p99:number}"},
+    {"Workload",
+     "{id:uint state:(running|verifying|finished|cancelled) reason:(request|deadline|failure)? owner:text? "
+     "deadline_s:number expires_in_s:number? wall_s:number sharing:(auto|on|off) requests:uint "
+     "sequences:{total:uint waiting:uint running:uint finished:uint} tokens:{total:uint done:uint "
+     "prompt:uint cached:uint recomputed:uint} rows:uint steps:uint step_us:Percentiles queue_ms:Percentiles "
+     "first_token_ms:Percentiles per_token_ms:Percentiles bytes_read:uint gb_per_s:number "
+     "roof_gb_per_s:number roof_fraction:number blocks:{total:uint held:uint peak:uint saved_peak:uint} "
+     "forks:uint copies:uint preemptions:uint digest:text verify:{rows:uint done:uint largest_error:number? "
+     "tolerance:number ok:bool?}?}"},
+    {"Workloads", "{items:[Workload]}"},
+    {NULL, NULL},
+};
+
+static const struct route routes[] = {
     ASK_TYPES(POST, "/v1/workloads", INFER, WORKLOAD_START, TRACE, TYPE_JSON | TYPE_LINES | TYPE_EVENTS,
-              parse_workload, render_workload, 200),
-    ASK(GET, "/v1/workloads", READ, WORKLOADS, SMALL, api_parse_nothing, render_workloads, 200),
-    ASK(GET, "/v1/workloads/{id}", READ, WORKLOAD, SMALL, api_parse_nothing, render_workload, 200),
-    ASK(DELETE, "/v1/workloads/{id}", INFER, WORKLOAD_CANCEL, SMALL, api_parse_nothing, render_workload, 200),
+              parse_workload, render_workload, 200,
+              "Decode a list of requests: 202, or a stream of its progress",
+              "seed?:uint verify?:uint(0..4096) count?:uint(1..131072) length_scale?:number "
+              "time_scale?:number prefill?:(append|attend) sharing?:(auto|on|off) return?:(digest|outputs) "
+              "deadline_s?:number prefix_fraction?:number(0..1) prefix_length?:uint fork_at?:uint "
+              "fork_fraction?:number(0..1) fork_count?:uint",
+              "NewWorkload", "Workload", 202),
+    ASK(GET, "/v1/workloads", READ, WORKLOADS, SMALL, api_parse_nothing, render_workloads, 200,
+        "Workloads, the newest first", NULL, NULL, "Workloads", 0),
+    ASK(GET, "/v1/workloads/{id}", READ, WORKLOAD, SMALL, api_parse_nothing, render_workload, 200,
+        "How one stands, or its report", NULL, NULL, "Workload", 0),
+    ASK(DELETE, "/v1/workloads/{id}", INFER, WORKLOAD_CANCEL, SMALL, api_parse_nothing, render_workload, 200,
+        "Cancel one", NULL, NULL, "Workload", 0),
     ASK_TYPES(GET, "/v1/workloads/{id}/events", READ, WORKLOAD, SMALL, TYPE_LINES | TYPE_EVENTS, parse_events,
-              render_workload, 200),
+              render_workload, 200, "A stream of its progress", NULL, NULL, "Workload", 0),
     {0},
 };
+
+const struct api_resource api_workloads = {routes, schemas};

@@ -15,6 +15,7 @@
 #include "server/http_connection.h"
 #include "server/keys.h"
 #include "server/media_type.h"
+#include "server/openapi.h"
 #include "server/tensors.h"
 #include "server/workload_parse.h"
 
@@ -23,8 +24,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct route *const all_routes[] = {api_observe, api_sequences, api_attention,
-                                                 api_leases,  api_workloads, api_admin};
+static const struct api_resource *const resources[] = {&api_observe, &api_sequences, &api_attention,
+                                                       &api_leases,  &api_workloads, &api_admin};
+
+enum { RESOURCES = sizeof resources / sizeof resources[0] };
 
 enum {
     UPLOADS_MAX = 8,           /* traces being read at a time; each may take 100 MiB while it is */
@@ -53,8 +56,8 @@ static bool path_matches(struct http_text path, const char *pattern, uint64_t *i
 /* Note the route of an exchange, or the methods that its path has. */
 static void find_route(struct http_exchange *x)
 {
-    for (size_t i = 0; i < sizeof all_routes / sizeof all_routes[0]; i++) {
-        for (const struct route *route = all_routes[i]; route->path; route++) {
+    for (size_t i = 0; i < RESOURCES; i++) {
+        for (const struct route *route = resources[i]->routes; route->path; route++) {
             if (!path_matches(x->head.path, route->path, &x->id))
                 continue;
             if (route->method == x->head.method) {
@@ -718,7 +721,8 @@ int routes_create(struct daemon_state *daemon)
 {
     struct request *request;
     daemon->answers = calloc(daemon->config->limits.calls + ROUTES_SPARE_REQUESTS, sizeof *daemon->answers);
-    if (!daemon->answers)
+    daemon->openapi = openapi_create(resources, RESOURCES);
+    if (!daemon->answers || !daemon->openapi)
         return ATTND_NO_MEMORY;
     for (uint32_t i = 0; (request = engine_request(daemon->engine, i)); i++)
         request->cookie = &daemon->answers[i];
@@ -728,4 +732,5 @@ int routes_create(struct daemon_state *daemon)
 void routes_destroy(struct daemon_state *daemon)
 {
     free(daemon->answers);
+    free(daemon->openapi);
 }

@@ -28,7 +28,8 @@ struct daemon_state {
     uint32_t uploads;                     /* traces being read */
     double longest_turns_s[ROUTES_TURNS]; /* of the loop: processor time between two waits; longest first */
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
-    struct answer *answers;               /* of the engine's requests, made by routes_create() */
+    struct answer *answers;               /* of the engine's requests, made by routes_create(), like */
+    char *openapi;                        /* the text of /openapi.json */
 
     /* begin to end, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);

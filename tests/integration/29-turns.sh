@@ -31,7 +31,7 @@ printf '{"ops":[%s]}' "$(curl -s "$URL/v1/sequences?limit=1000" | jq -r '[.items
 expect 'a batch of 1 000 deletes' 1000 "$(call "$WORK/ops" /v1/batch | jq '.results | length')"
 end() { curl -s -X DELETE "$URL/v1/workloads/$(jq .id)" | jq -r .state; }
 expect 'a workload of 100 000 requests' cancelled \
-    "$(curl -s --json '{"shape":"azure-conv","count":100000,"length_scale":0.001,"arrival":{"rate":0.001}}' "$URL/v1/workloads" | end)"
+    "$(curl -s --json '{"shape":"azure-conv","count":100000,"length_scale":0.001,"arrival":{"rate":1}}' "$URL/v1/workloads" | end)"
 perl -e 'print "TIMESTAMP,ContextTokens,GeneratedTokens\n", "2023-11-16 18:15:46.6805900,3,4\n" x 100000' >"$WORK/csv"
 perl -e 'print "{\"timestamp\": $_, \"input_length\": 3, \"output_length\": 2, \"hash_ids\": [1,2,3,4,5,6]}\n" for 1 .. 50000' >"$WORK/jsonl"
 trace() { curl -s -H "Content-Type: $1" --data-binary "@$2" "$URL/v1/workloads?time_scale=1000"; }

@@ -19,7 +19,8 @@ trap 'status=$?; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"
 
 # Tests wait for events and never measure time, so that a slow machine passes them too. This bound only ends what hangs.
 HANG_S=1800
-curl() { command curl -m $HANG_S "$@"; }
+# With EXCHANGES, a directory, what was sent and received is kept there for 99-contract.sh.
+curl() { command curl -m $HANG_S ${EXCHANGES:+--trace "$EXCHANGES/$BASHPID-$RANDOM$RANDOM"} "$@"; }
 eventually() {
     local end=$((SECONDS + HANG_S))
     until "$@"; do
@@ -108,6 +109,30 @@ header() { perl -e 'local $/; $_ = <STDIN>; print substr($_, 8, unpack("Q<", $_)
 numbers() {
     perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_);
         print join(",", map { unpack("f<", pack("V", $_ << 16)) } unpack("v*", substr($_, 8 + $n, shift)))' "$2" <"$1"
+}
+
+# check_session NAME FILE - run every line "    $ COMMAND" of a text, and compare what it prints with the indented lines behind it.
+check_session() {
+    local line command='' wanted='' count=0
+    check_command() {
+        [ -n "$command" ] || return 0
+        count=$((count + 1))
+        expect "$1: ${command:0:70}" "$wanted" "$(eval "$command")"
+    }
+    while IFS= read -r line; do
+        case $line in
+            '    $ '*)
+                check_command "$1"
+                command=${line#'    $ '} wanted=''
+                ;;
+            '    '*) [ -z "$command" ] || wanted=${wanted:+$wanted$'\n'}${line#    } ;;
+            *)
+                check_command "$1"
+                command=''
+                ;;
+        esac
+    done <"$2"
+    expect "the commands of $1 were found" yes "$([ $count -ge 10 ] && echo yes || echo "no: $count commands")"
 }
 
 finish() { exit "${FAILED:-0}"; }
