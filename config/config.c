@@ -122,13 +122,17 @@ static const struct key keys[] = {
      "share of the memory that is free at start (the GPU's, with the CUDA backend) to take instead; 0: off"},
     {"pool.host_blocks", KIND_BYTES, AT(host_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
      "blocks in host memory, to which idle sequences are swapped when the pool is full; 0: none"},
+    {"memory.bytes", KIND_BYTES, AT(memory_bytes), 0, (double)(UINT64_C(1) << 50), "0", NULL,
+     "for bodies, answers, tensors and workloads, all together; 0: what is left after the start (--check-config)"},
     {"limits.connections", KIND_U32, AT(limits.connections), 1, 65536, "1024", NULL, "open at a time"},
     {"limits.unknown_connections", KIND_U32, AT(limits.unknown_connections), 1, 65536, "64", NULL,
      "of these, of one address from which no key has come yet; where there is a keys file"},
     {"limits.header_timeout_s", KIND_U32, AT(limits.header_timeout_s), 1, 3600, "10", NULL,
      "from the first byte of a request to the end of its headers"},
     {"limits.body_timeout_s", KIND_U32, AT(limits.body_timeout_s), 1, 3600, "30", NULL,
-     "between two reads of a body, and for writing an answer"},
+     "in which some of a body has to come, or some of an answer be read: limits.bytes_per_s of each second"},
+    {"limits.bytes_per_s", KIND_U32, AT(limits.bytes_per_s), 1, 1 << 30, "4096", NULL,
+     "of a body or an answer, at least; slower clients would keep memory from others"},
     {"limits.keepalive_s", KIND_U32, AT(limits.keepalive_s), 1, 86400, "75", NULL, "between two requests"},
     {"limits.sequences", KIND_U32, AT(limits.sequences), 1, 65536, "1024", NULL, "at a time"},
     {"limits.sequence_tokens", KIND_U32, AT(limits.sequence_tokens), 1, 1 << 24, "131072", NULL, "of one sequence"},
@@ -727,7 +731,6 @@ static void print_mib(FILE *out, const char *what, double bytes)
 void config_print_memory(const struct config *config, FILE *out)
 {
     const struct geometry *g = &config->geometry;
-    uint64_t available = config_memory_available();
     fprintf(out,
             "K and V of one token     2 x %u heads x %u dims x %zu bytes (%s) x %u layers = %llu bytes\n",
             g->kv_heads, g->head_dim, dtype_bytes(g->kv_dtype), dtype_name(g->kv_dtype), g->layers,
@@ -738,8 +741,6 @@ void config_print_memory(const struct config *config, FILE *out)
             (unsigned long long)config->pool_blocks,
             (unsigned long long)(config->pool_blocks * g->block_size));
     print_mib(out, "pool, memory", (double)config->pool_bytes);
-    if (available)
-        print_mib(out, "available now", (double)available);
 }
 
 void config_print_keys(FILE *out)

@@ -47,7 +47,8 @@ struct config_limits {
     uint32_t
         unknown_connections;   /* of these, of one address from which no key has come; where there are keys */
     uint32_t header_timeout_s; /* from the first byte of a request to the end of its headers */
-    uint32_t body_timeout_s;   /* between two reads of a body, and between two writes of an answer */
+    uint32_t body_timeout_s;   /* a window of time, in each of which a body or an answer has to move */
+    uint32_t bytes_per_s;      /* by so much of each second */
     uint32_t keepalive_s;      /* between two requests */
     uint32_t sequences;        /* at a time */
     uint32_t sequence_tokens;  /* of one sequence */
@@ -100,6 +101,7 @@ struct config {
     enum admission admission;   /* of the sequences of workloads */
     enum sharing sharing;       /* of queries of clients, and of workloads that do not say otherwise */
     uint64_t host_blocks;       /* in host memory, to swap to */
+    uint64_t memory_bytes;      /* for what clients have under way; 0: what is left after the start */
     uint32_t drain_deadline_s;  /* for what is under way when the daemon is to end; 0: as long as it takes */
     uint32_t drain_lame_duck_s; /* before: /readyz says that it ends, and clients are served as before */
     enum log_level log_level;

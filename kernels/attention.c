@@ -220,6 +220,12 @@ bool attention_time_passes(struct attention *attention, const struct attention_s
     return timed;
 }
 
+bool attention_is_on_device(const char *backend, uint32_t device)
+{
+    return (strcmp(backend, "cuda") == 0 || strcmp(backend, "auto") == 0) &&
+           cuda_memory_available(device) > 0;
+}
+
 uint64_t attention_memory_available(const char *backend, uint32_t device)
 {
     bool on_gpu = strcmp(backend, "cuda") == 0 || strcmp(backend, "auto") == 0;

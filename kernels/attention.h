@@ -288,6 +288,9 @@ const char *attention_cuda_build(void);
  * unknown. */
 uint64_t attention_memory_available(const char *backend, uint32_t device);
 
+/* attention_is_on_device: whether that backend would have its pool on a GPU. */
+bool attention_is_on_device(const char *backend, uint32_t device);
+
 /* attention_cuda_present(reason): whether the CUDA backend is in this build and finds a driver and a
  * GPU; else a sentence in `reason`. */
 bool attention_cuda_present(char reason[ATTENTION_ERROR_BYTES]);

@@ -41,6 +41,7 @@
 #include <unistd.h>
 
 enum {
+    ARENA_KEPT = 256 << 10, /* bytes of a request's arena; when more was used, most goes back to the system */
     ALIGNMENT = 64,
     BUDGETS = 4,          /* each a fourth of scheduler.step_us_shared */
     QUESTION_WORK = 8192, /* entries and blocks of a part: a tenth of a millisecond */
@@ -424,6 +425,9 @@ struct request *engine_take(struct engine *e)
 
 void engine_release(struct engine *e, struct request *request)
 {
+    uint8_t *arena = e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES;
+    if (request->arena == arena && request->arena_used > ARENA_KEPT)
+        (void)madvise(arena + ARENA_KEPT / 4, REQUEST_ARENA_BYTES - ARENA_KEPT / 4, MADV_DONTNEED);
     reset(request, NULL, 0);
     e->free_requests[e->free_count++] = request;
 }
@@ -498,8 +502,12 @@ static int make_staging(struct engine *e)
     const struct config_limits *limits = &e->o.config->limits;
     uint32_t blocks = limits->calls * REQUEST_TENSORS_MAX + 2 * limits->connections;
     e->staging_memory = step_host_memory(e->state.steps, limits->staging_bytes);
-    const struct staging_options options = {e->staging_memory, limits->staging_bytes, CONFIG_SMALL_BODY_BYTES,
-                                            blocks};
+    const struct staging_options options = {.memory = e->staging_memory,
+                                            .bytes = limits->staging_bytes,
+                                            .small_bytes = CONFIG_SMALL_BODY_BYTES,
+                                            .blocks_max = blocks,
+                                            .budget =
+                                                step_backend(e->state.steps)->on_device ? NULL : e->o.budget};
     return e->staging_memory ? staging_create(&options, &e->staging) : ATTND_NO_MEMORY;
 }
 

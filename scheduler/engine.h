@@ -9,12 +9,14 @@
 
 #include "config/config.h"
 #include "kernels/attention.h"
+#include "config/memory_budget.h"
 #include "scheduler/requests.h"
 
 struct engine;
 
 struct engine_options {
     const struct config *config;
+    struct memory_budget *budget; /* what tensors of requests count for; NULL: nothing */
     uint32_t partials_max;
     uint32_t spare_requests; /* beside limits.calls */
     /* Called on the engine thread when there is something for engine_take(); coalesces, so drain until

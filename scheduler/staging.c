@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { TRIMMED_BYTES = 1 << 20 /* at a time */ };
 
 /* A block that is out, in units of STAGING_ALIGNMENT bytes. */
 struct extent {
@@ -14,6 +17,8 @@ struct extent {
 struct staging {
     uint8_t *memory;
     size_t units, used;
+    size_t touched; /* units, from the front, that may have been used since they were trimmed */
+    struct memory_budget *budget;
     size_t small_bytes;
     struct extent *out; /* [blocks_max] in order of first */
     uint32_t count, blocks_max;
@@ -27,6 +32,7 @@ int staging_create(const struct staging_options *o, struct staging **result)
         return ATTND_NO_MEMORY;
     *s = (struct staging){.memory = o->memory,
                           .units = o->bytes / STAGING_ALIGNMENT,
+                          .budget = o->budget,
                           .small_bytes = o->small_bytes,
                           .blocks_max = o->blocks_max};
     s->out = calloc(o->blocks_max, sizeof *s->out);
@@ -58,8 +64,10 @@ static void *take(struct staging *s, size_t bytes)
         size_t end = s->out[at].first + s->out[at].count;
         first = end > first ? end : first;
     }
-    if (s->count == s->blocks_max || units > s->units - first)
+    if (s->count == s->blocks_max || units > s->units - first ||
+        !memory_take_bulk(s->budget, units * STAGING_ALIGNMENT))
         return NULL;
+    s->touched = first + units > s->touched ? first + units : s->touched;
     memmove(&s->out[at + 1], &s->out[at], (s->count++ - at) * sizeof *s->out);
     s->out[at] = (struct extent){first, units};
     s->used += units;
@@ -87,6 +95,7 @@ static void give(struct staging *s, const void *block)
     }
     assert(s->count && s->out[from].first == first);
     s->used -= s->out[from].count;
+    memory_give(s->budget, s->out[from].count * STAGING_ALIGNMENT);
     memmove(&s->out[from], &s->out[from + 1], (--s->count - from) * sizeof *s->out);
 }
 
@@ -97,6 +106,42 @@ void staging_give(struct staging *s, void *block)
     pthread_mutex_lock(&s->mutex);
     give(s, block);
     pthread_mutex_unlock(&s->mutex);
+}
+
+/* Whether the units are free. */
+static bool is_free(const struct staging *s, size_t first, size_t end)
+{
+    for (uint32_t i = 0; i < s->count && s->out[i].first < end; i++) {
+        if (s->out[i].first + s->out[i].count > first)
+            return false;
+    }
+    return true;
+}
+
+void staging_trim(struct staging *s)
+{
+    const size_t piece = TRIMMED_BYTES / STAGING_ALIGNMENT;
+    bool more = s->budget;
+    pthread_mutex_lock(&s->mutex);
+    for (size_t first = 0, end = s->touched; more && first < end; first += piece) {
+        size_t last = first + piece < s->units ? first + piece : s->units;
+        if (is_free(s, first, last))
+            (void)madvise(s->memory + first * STAGING_ALIGNMENT, (last - first) * STAGING_ALIGNMENT,
+                          MADV_DONTNEED);
+        pthread_mutex_unlock(&s->mutex); /* whoever waits has a turn */
+        pthread_mutex_lock(&s->mutex);
+    }
+    if (s->count == 0)
+        s->touched = 0;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+bool staging_is_touched(struct staging *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool touched = s->budget && s->touched > 0;
+    pthread_mutex_unlock(&s->mutex);
+    return touched;
 }
 
 size_t staging_used(struct staging *s)

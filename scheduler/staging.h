@@ -10,8 +10,10 @@
 #ifndef SCHEDULER_STAGING_H
 #define SCHEDULER_STAGING_H
 
+#include "config/memory_budget.h"
 #include "config/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +26,8 @@ struct staging_options {
     size_t bytes;
     size_t small_bytes; /* of a block that is not large */
     uint32_t blocks_max;
+    struct memory_budget *
+        budget; /* its blocks are taken from there; NULL: the memory is not given back, and counts as a whole */
 };
 
 /* staging_create: returns 0 or ATTND_NO_MEMORY. */
@@ -34,6 +38,13 @@ void staging_destroy(struct staging *staging);
  * comes back. NULL is fine. */
 void *staging_take(struct staging *staging, size_t bytes);
 void staging_give(struct staging *staging, void *block);
+
+/* staging_trim: let the system have what was used and is free. Another thread may do it: it keeps takers waiting
+ * for a tenth of a millisecond. */
+void staging_trim(struct staging *staging);
+
+/* Whether there is anything to trim. */
+bool staging_is_touched(struct staging *staging);
 
 /* Bytes that are out. */
 size_t staging_used(struct staging *staging);

@@ -93,9 +93,14 @@ bool workload_release(struct workload *w)
         w->kept = NULL;
         return true;
     }
-    return free_list(&w->requests) || free_list(&w->spans) || free_list(&w->sequences) ||
-           free_list(&w->samples) || free_list(&w->outputs) || free_list(&w->waiting) ||
-           free_list(&w->filling);
+    bool freed = free_list(&w->requests) || free_list(&w->spans) || free_list(&w->sequences) ||
+                 free_list(&w->samples) || free_list(&w->outputs) || free_list(&w->waiting) ||
+                 free_list(&w->filling);
+    if (!freed) {
+        memory_give(w->budget, w->charged);
+        w->charged = 0;
+    }
+    return freed;
 }
 
 void workload_destroy(struct workload *w)
@@ -107,6 +112,15 @@ void workload_destroy(struct workload *w)
         workload_outputs_destroy(w->kept);
     }
     free(w);
+}
+
+uint64_t workload_bytes(const struct workload *w, const struct geometry *g)
+{
+    return (uint64_t)w->request_room * sizeof *w->requests + (uint64_t)w->span_room * sizeof *w->spans +
+           (uint64_t)w->report.sequences * (sizeof *w->sequences + sizeof *w->waiting + sizeof *w->filling) +
+           (uint64_t)w->content_count * sizeof *w->filling +
+           (uint64_t)w->report.verify_rows * (sizeof *w->samples + geometry_q_row_bytes(g)) +
+           2 * w->outputs_room;
 }
 
 /* Room for `n` more elements behind `count`. */

@@ -15,6 +15,7 @@
 #define SCHEDULER_WORKLOAD_H
 
 #include "config/config.h"
+#include "config/memory_budget.h"
 #include "kernels/values.h"
 #include "scheduler/quantiles.h"
 #include "scheduler/tenants.h"
@@ -118,10 +119,12 @@ struct workload {
     struct workload_span *spans;
     struct workload_sequence *sequences; /* by ordinal; made by workload_close() */
     struct workload_sample *samples;     /* [report.verify_rows] by ordinal, position and layer */
-    bool awaited;                        /* its client will take the report at its end */
-    size_t outputs_room;                 /* bytes of outputs that wait for the client; 0: it wants none */
-    struct workload_outputs *kept;       /* NULL: likewise */
-    uint8_t *outputs;                    /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
+    struct memory_budget *budget;        /* where `charged` bytes have been taken for its lists */
+    uint64_t charged;
+    bool awaited;                  /* its client will take the report at its end */
+    size_t outputs_room;           /* bytes of outputs that wait for the client; 0: it wants none */
+    struct workload_outputs *kept; /* NULL: likewise */
+    uint8_t *outputs;              /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
     uint32_t request_count, request_room, span_count, span_room;
     uint32_t longest;                   /* tokens of its longest sequence */
     uint32_t widest;                    /* sequences of its request with the most forks */
@@ -176,6 +179,9 @@ MUST_USE int workload_add(struct workload *w, const struct workload_request *req
  * Returns 0, ATTND_NO_MEMORY, or ATTND_INVALID with a sentence. */
 MUST_USE int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks, uint32_t sequences,
                             uint32_t sequence_tokens, char reason[WORKLOAD_REASON_BYTES]);
+
+/* workload_bytes: of all its lists, once it is closed. */
+uint64_t workload_bytes(const struct workload *w, const struct geometry *g);
 
 /* workload_release: free one of the lists, the report stays; false when there is none any more. A list may
  * be tens of megabytes, which take a millisecond. */

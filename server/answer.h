@@ -19,6 +19,7 @@ struct render_context {
     uint64_t instance;
     uint64_t tensors_copied;
     size_t staging_used;
+    uint64_t memory_used, memory_limit, memory_refused;
     uint32_t connections; /* that are open */
 };
 
@@ -37,6 +38,7 @@ struct answer {
     struct api_key *key;     /* the client's; NULL: none is needed */
     bool counts;             /* as one of limits.calls */
     uint64_t staging_bytes;  /* counted for its key */
+    uint64_t memory;         /* of memory.bytes, taken for its lists */
     int http_status;         /* of success */
     answer_render render;    /* NULL: success has no body */
     uint32_t copied;         /* tensors of the body, since they were not where the backend can use them */

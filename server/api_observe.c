@@ -105,6 +105,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "json_bytes", HTTP_JSON_BYTES_MAX);
     json_uint(w, "body_bytes", config->limits.body_bytes);
     json_uint(w, "staging_bytes", config->limits.staging_bytes);
+    json_uint(w, "memory_bytes", daemon->memory.limit);
     json_uint(w, "header_bytes", HTTP_HEAD_BYTES_MAX);
     json_uint(w, "headers", HTTP_HEADERS_MAX);
     json_uint(w, "url_bytes", HTTP_URL_BYTES_MAX);
@@ -322,6 +323,11 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "prefix_blocks_hit_total", "counter", "Of these, found.", (double)t->blocks_hit);
     write_metric(w, "connections", "gauge", "Connections of clients that are open.", c->connections);
     write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
+    write_metric(w, "memory_bytes", "gauge", "For what clients have under way (memory.bytes).",
+                 (double)c->memory_limit);
+    write_metric(w, "memory_bytes_used", "gauge", "Of these, taken.", (double)c->memory_used);
+    write_metric(w, "memory_refused_total", "counter", "Requests for which there was not enough.",
+                 (double)c->memory_refused);
     write_metric(w, "tensors_copied_total", "counter",
                  "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.",
                  (double)c->tensors_copied);
@@ -477,7 +483,8 @@ static const struct api_schema schemas[] = {
      "roof_gb_per_s:number grouping_us:number bit_stable:bool} geometry:{layers:uint query_heads:uint "
      "kv_heads:uint head_dim:uint block_size:uint dtype:text kv_dtype:text layout:text scale:number "
      "window:[uint] softcap:number sinks:bool alibi:bool} pool:{blocks:uint bytes_per_block:uint} "
-     "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint header_bytes:uint "
+     "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint memory_bytes:uint "
+     "header_bytes:uint "
      "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
      "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} kernels:{attend:text}}"},
     {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "

@@ -29,8 +29,19 @@ static int parse_workload(struct http_exchange *x, struct request *request, cons
         workload_destroy(w);
         return ATTND_INVALID;
     }
-    if (rc == 0)
+    if (rc == 0) {
+        struct memory_budget *budget = &answer_of(request)->daemon->memory;
+        uint64_t bytes = workload_bytes(w, &config->geometry);
+        if (!memory_take_bulk(budget, bytes)) {
+            http_problem(x, ATTND_BUSY, "the workload takes %llu MiB, and memory.bytes has less left",
+                         (unsigned long long)(bytes >> 20));
+            workload_destroy(w);
+            return ATTND_BUSY;
+        }
+        w->budget = budget;
+        w->charged = bytes;
         w->awaited = streams;
+    }
     request->workload.takes_outputs = rc == 0 && w->outputs_room;
     answer_of(request)->streams = answer_of(request)->cancels = streams;
     if (!streams)

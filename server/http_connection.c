@@ -40,18 +40,21 @@ enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
     READ_MAX =
         256 << 10, /* bytes of a body, of one read; one a turn of the loop: a tenth of a millisecond, */
-    SOCKET_BUFFER_BYTES =
-        512 << 10,           /* each way: a write copies as much at once; the kernel takes twice that */
+    SOCKET_BYTES = 32 << 10, /* each way; the kernel takes twice that */
+    LARGE_SOCKET_BYTES =
+        512 << 10, /* likewise, once something larger than those is sent: a write copies as much at once */
+    KEPT_BYTES = 64 << 10,   /* of a buffer that was used: the rest goes back to the system */
     TURN_READ_MAX = 1 << 20, /* and of all connections in a turn */
     OUTPUT_HEAD_BYTES_MAX = 1024,
     REFUSALS = 64, /* connections beyond the limit, to say 503 on */
     LINGER_S = 2,
-    TICK_MS = 500,                     /* how exactly timeouts are kept, */
-    ENDED_TICK_MS = 20,                /* while some client has shut down its sending side */
-    BODY_BYTES_PER_S_MIN = 256 * 1024, /* slower clients would keep memory from others */
+    TICK_MS = 500,      /* how exactly timeouts are kept, */
+    ENDED_TICK_MS = 20, /* while some client has shut down its sending side */
     LISTENERS_MAX = 16,
     TLS_HANDSHAKE = 0x16 /* the first byte of a connection (RFC 8446, 5.1) */
 };
+
+enum { PAGE = 4096, ROOMY_BYTES = 4 * LARGE_SOCKET_BYTES };
 
 enum phase {
     PHASE_FREE,
@@ -75,8 +78,10 @@ struct connection {
         uv_pipe_t pipe;
     } handle;
     uv_write_t write;
-    uint64_t deadline_ms;   /* loop time at which patience ends, */
-    uint64_t body_until_ms; /* and at which a body has to be there, however steadily it comes */
+    uint64_t
+        deadline_ms; /* loop time at which patience ends, unless enough of a body or an answer has moved: */
+    uint64_t moved;  /* bytes, since the deadline was set */
+    size_t unsent;   /* of an answer, when it was */
     struct http_parser parser;
     uint64_t peer, number; /* peer.h; of the connection, none is used twice */
 
@@ -92,6 +97,8 @@ struct connection {
     bool body_overflow;        /* it was longer than exchange.body_max */
     bool reading;              /* uv_read_start is in effect */
     bool paused;               /* it has read enough for this turn: in http_connections.paused */
+    bool roomy;                /* its socket's buffers are large */
+    size_t charged;            /* of memory.bytes, for them and the body */
     bool close_after;          /* the answer under way is the last */
     bool ended;                /* the client sends no more */
     bool streaming;            /* the head of an answer in parts has been sent, */
@@ -108,6 +115,7 @@ struct connection {
 struct http_connections {
     uv_loop_t *loop;
     struct config_limits limits;
+    struct memory_budget *budget;
     struct http_service service;
     uv_timer_t tick;
     uv_check_t turn_end;
@@ -136,6 +144,7 @@ static void on_turn_end(uv_check_t *check);
 static void set_deadline(struct connection *c, uint32_t seconds)
 {
     c->deadline_ms = uv_now(c->all->loop) + (uint64_t)seconds * 1000;
+    c->moved = 0;
 }
 
 /* A client sends no more, or is no more. */
@@ -149,10 +158,42 @@ static void count_ended(struct http_connections *all, int change)
     uv_timer_again(&all->tick);
 }
 
+/* Let the system have what is used of a buffer beyond a little. */
+static void give_pages(char *buffer, size_t used)
+{
+    if (used > KEPT_BYTES)
+        (void)madvise(buffer + KEPT_BYTES, (used - KEPT_BYTES + PAGE - 1) / PAGE * PAGE, MADV_DONTNEED);
+}
+
+/* An exchange has ended: give back what it has of memory.bytes; with `socket` also for the socket's buffers. */
+static void give_memory(struct connection *c, bool socket)
+{
+    size_t kept = c->roomy && !socket ? ROOMY_BYTES : 0;
+    memory_give(c->all->budget, c->charged - kept + c->exchange.memory);
+    c->charged = kept;
+    c->exchange.memory = 0;
+    give_pages(c->body, c->exchange.body_buffer == c->body ? c->body_bytes : 0);
+    give_pages(c->output, c->exchange.reply.length);
+}
+
+/* Give the socket large buffers, if there is memory for them. */
+static void make_roomy(struct connection *c)
+{
+    int send = LARGE_SOCKET_BYTES, receive = LARGE_SOCKET_BYTES;
+    if (c->roomy || !memory_take_bulk(c->all->budget, ROOMY_BYTES))
+        return;
+    c->roomy = true;
+    c->charged += ROOMY_BYTES;
+    (void)uv_send_buffer_size(&c->handle.any, &send);
+    (void)uv_recv_buffer_size(&c->handle.any, &receive);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct connection *c = handle->data;
     struct http_connections *all = c->all;
+    give_memory(c, true);
+    c->roomy = false;
     c->phase = PHASE_FREE;
     all->open--;
     if (c->ended)
@@ -220,6 +261,7 @@ static void finish_answer(struct connection *c)
     if (c->exchange.pending)
         c->all->service.finished(&c->exchange, c->all->service.cookie);
     c->exchange.pending = NULL;
+    give_memory(c, false);
     if (c->close_after || c->all->draining) {
         linger(c);
         return;
@@ -272,7 +314,13 @@ static void on_written(uv_write_t *write, int status)
 
 static void write_parts(struct connection *c, const uv_buf_t *parts, unsigned n)
 {
+    size_t bytes = 0;
+    for (unsigned i = 0; i < n; i++)
+        bytes += parts[i].len;
+    if (bytes > SOCKET_BYTES)
+        make_roomy(c);
     c->phase = PHASE_REPLYING;
+    c->unsent = bytes;
     set_deadline(c, c->all->limits.body_timeout_s);
     c->write.data = c;
     if (uv_write(&c->write, &c->handle.stream, parts, n, on_written) != 0)
@@ -538,14 +586,32 @@ static void refuse_tls(struct connection *c)
     refuse(c, ATTND_MALFORMED, "this is TLS, and http:// is served here: put a proxy in front for https://");
 }
 
+/* Take memory for a body that is collected; false: there is none, and the request has been refused. */
+static bool take_body_memory(struct connection *c)
+{
+    const struct http_exchange *x = &c->exchange;
+    bool none = x->head.has_length && x->head.body_length == 0,
+         collected = !x->sink && x->body_buffer == c->body;
+    size_t bytes = x->head.has_length ? (size_t)x->head.body_length : c->parser.complete ? 0 : x->body_max;
+    if (none || !collected || bytes <= KEPT_BYTES)
+        return true;
+    if (memory_take_bulk(c->all->budget, bytes)) {
+        c->charged += bytes;
+        return true;
+    }
+    refuse(c, ATTND_BUSY, "memory.bytes (%llu MiB) are in use",
+           (unsigned long long)(c->all->budget->limit >> 20));
+    return false;
+}
+
 /* The head is in order: see how long its body may take. */
 static void begin_body(struct connection *c)
 {
     const struct http_exchange *x = &c->exchange;
     c->phase = PHASE_BODY;
     set_deadline(c, c->all->limits.body_timeout_s);
-    uint64_t bytes = x->head.body_length ? x->head.body_length : x->body_max;
-    c->body_until_ms = c->deadline_ms + bytes * 1000 / BODY_BYTES_PER_S_MIN;
+    if (x->head.body_length > SOCKET_BYTES)
+        make_roomy(c);
     if (x->head.expects && !c->parser.complete && c->input_bytes == c->head_bytes)
         send_continue(c);
 }
@@ -614,7 +680,7 @@ static void process(struct connection *c)
         size_t n = http_head_length(c->input, c->input_bytes);
         if (n == 0 && c->input_bytes <= HTTP_HEAD_BYTES_MAX)
             return; /* more is to come */
-        if (!read_head(c, n ? n : HTTP_HEAD_BYTES_MAX + 1))
+        if (!read_head(c, n ? n : HTTP_HEAD_BYTES_MAX + 1) || !take_body_memory(c))
             return;
         begin_body(c);
     }
@@ -731,10 +797,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         return;
     if (c->phase == PHASE_HEAD && c->input_bytes == 0)
         set_deadline(c, c->all->limits.header_timeout_s);
-    if (c->phase == PHASE_BODY)
-        set_deadline(c, c->all->limits.body_timeout_s);
-    if (c->phase == PHASE_BODY && c->deadline_ms > c->body_until_ms)
-        c->deadline_ms = c->body_until_ms;
+    c->moved += (uint64_t)n;
     if (body_left(c)) {
         pause_reading(c, (size_t)n);
         process_body(c, (size_t)n);
@@ -829,7 +892,7 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
         close_connection(c);
         return;
     }
-    int send = SOCKET_BUFFER_BYTES, receive = SOCKET_BUFFER_BYTES;
+    int send = SOCKET_BYTES, receive = SOCKET_BYTES;
     (void)uv_send_buffer_size(&c->handle.any, &send); /* else it is as the system has it */
     (void)uv_recv_buffer_size(&c->handle.any, &receive);
     if (!c->is_unix)
@@ -837,6 +900,21 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
     start_reading(c);
     if (all->open > all->limits.connections || (c->phase == PHASE_HEAD && !has_room(c)))
         refuse_connection(c);
+}
+
+/* Whether a body or an answer has moved by enough since its deadline was set: then it has another one. */
+static bool has_moved(struct connection *c)
+{
+    const struct config_limits *limits = &c->all->limits;
+    uint64_t least = (uint64_t)limits->bytes_per_s * limits->body_timeout_s;
+    size_t unsent = uv_stream_get_write_queue_size(&c->handle.stream);
+    if (c->phase == PHASE_REPLYING)
+        c->moved = c->unsent > unsent ? c->unsent - unsent : 0;
+    if ((c->phase != PHASE_REPLYING && c->phase != PHASE_BODY) || c->moved < least)
+        return false;
+    c->unsent = unsent;
+    set_deadline(c, limits->body_timeout_s);
+    return true;
 }
 
 /* Now and then: end what has run out of patience, and let those read again who made room. */
@@ -861,6 +939,8 @@ static void on_tick(uv_timer_t *timer)
                 start_reading(c);
             continue;
         }
+        if (has_moved(c))
+            continue;
         bool in_request = (c->phase == PHASE_HEAD && c->input_bytes) || c->phase == PHASE_BODY;
         if (!in_request) {
             close_connection(c);
@@ -895,7 +975,7 @@ static int map_connections(struct http_connections *all)
     return 0;
 }
 
-int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
+int http_connections_create(uv_loop_t *loop, const struct config_limits *limits, struct memory_budget *budget,
                             const struct http_service *service, struct http_connections **result)
 {
     struct http_connections *all = calloc(1, sizeof *all);
@@ -903,6 +983,7 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
         return UV_ENOMEM;
     all->loop = loop;
     all->limits = *limits;
+    all->budget = budget;
     all->service = *service;
     all->buffers = MAP_FAILED;
     int rc = map_connections(all);

@@ -5,15 +5,21 @@
 #ifndef SERVER_HTTP_CONNECTION_H
 #define SERVER_HTTP_CONNECTION_H
 
+#include "config/memory_budget.h"
 #include "server/http_exchange.h"
 #include "server/http_listen.h"
 
 struct http_connections;
 
-/* http_connections_create(loop, limits, service, all): room for limits.connections. Returns 0 or a negative
- * libuv code and nothing to destroy. */
+/* What a connection has apart from the budget: its head, a little of its body and answer, the socket's buffers as the
+ * kernel counts them. */
+enum { HTTP_CONNECTION_BYTES = 320 << 10 };
+
+/* http_connections_create(loop, limits, budget, service, all): room for limits.connections; larger bodies and
+ * answers are taken from the budget. Returns 0 or a negative libuv code and nothing to destroy. */
 MUST_USE int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
-                                     const struct http_service *service, struct http_connections **all);
+                                     struct memory_budget *budget, const struct http_service *service,
+                                     struct http_connections **all);
 
 /* http_connections_accept: take the client that waits at the listener. One too many is told so with a 503 at
  * once. An http_on_client; `all` is the struct http_connections. */

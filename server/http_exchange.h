@@ -43,6 +43,7 @@ struct http_exchange {
     size_t body_max;           /* and so much of it */
     bool wants_length;         /* more would be taken if there were a Content-Length */
     void *upload;              /* the sink's, */
+    uint64_t upload_memory;    /* taken of memory.bytes for that, */
     bool counts;               /* which counts as one */
     void *staging;             /* what body_buffer is, when begun has set it, and */
     uint64_t staging_bytes;    /* how much of it is counted for the key */
@@ -57,10 +58,11 @@ struct http_exchange {
     unsigned tail_count;
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     bool deferred;                /* the handler will call http_answer() later */
-    bool held;     /* another thread uses the exchange: it stays as it is until http_let_go() */
-    bool failed;   /* set while it was held: the answer is a problem */
-    bool more;     /* what is in `reply` is a part of the answer; proceed is called when it is sent */
-    void *pending; /* the handler's, while deferred or between two parts */
+    bool held;       /* another thread uses the exchange: it stays as it is until http_let_go() */
+    bool failed;     /* set while it was held: the answer is a problem */
+    bool more;       /* what is in `reply` is a part of the answer; proceed is called when it is sent */
+    void *pending;   /* the handler's, while deferred or between two parts */
+    uint64_t memory; /* of memory.bytes, taken for the answer until it is sent */
 };
 
 /* What serves the requests. */

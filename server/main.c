@@ -2,6 +2,7 @@
 #include "config/config.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
+#include "scheduler/staging.h"
 #include "server/http_connection.h"
 #include "server/json_arena.h"
 #include "server/keys.h"
@@ -14,6 +15,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +70,10 @@ struct daemon {
     bool failed;          /* the backend has */
     uv_prepare_t turn;    /* the loop is about to wait */
     double turned_s;      /* processor time of its thread, when that was last so */
+    uv_timer_t trimmer;   /* looks for memory that is used no more; */
+    uv_work_t trim;       /* a worker gives it back, */
+    bool trimming;        /* now */
+    uint32_t idle_trims;  /* looks since it is unused */
     uv_timer_t watch;     /* on the driver's calls */
     uint64_t watched;     /* the call that the engine was in; 0: none */
     uint32_t watches;     /* that found it in the same one */
@@ -85,10 +91,16 @@ enum {
     WATCHES = 20,          /* looks at a call of the driver before it has taken too long */
     STOP_SPARE_S = 10,     /* for the end itself */
     LOG_PATIENCE_MS = 500, /* for who reads the log, at the end */
-    MANAGERS = 32,         /* connections to the management listener */
-    OTHER_FILES = 192,     /* beside connections: refusals, the loop's, a GPU's, libraries' */
-    END_TIMEOUTS = 4       /* for the end: two steps in flight, one more, closing the device */
+    TRIM_MS = 500,         /* between two looks for unused memory, */
+    IDLE_TRIMS = 4,        /* and looks after which it goes back */
+    BUDGET_LEAST = 64 << 20,
+    MANAGERS = 32,     /* connections to the management listener */
+    OTHER_FILES = 192, /* beside connections: refusals, the loop's, a GPU's, libraries' */
+    END_TIMEOUTS = 4   /* for the end: two steps in flight, one more, closing the device */
 };
+
+static const uint64_t BUDGET_UNKNOWN = UINT64_C(1) << 40,
+                      START_BYTES = 128 << 20; /* START: of the daemon itself, about */
 
 /* Partial states of a plan: six a query let it read at most half more than the best cut (planner.c). */
 enum { PARTIALS_LEAST = 16384, PARTIALS_PER_ROW = 6 };
@@ -348,6 +360,7 @@ static void close_loop(struct daemon *d)
     uv_close((uv_handle_t *)&d->lame_duck, NULL);
     uv_close((uv_handle_t *)&d->drain_deadline, NULL);
     uv_close((uv_handle_t *)&d->watch, NULL);
+    uv_close((uv_handle_t *)&d->trimmer, NULL);
     uv_close((uv_handle_t *)&d->turn, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     int rc = uv_loop_close(&d->loop);
@@ -503,6 +516,7 @@ static void create_engine(void *cookie)
                                            .partials_max =
                                                partials > PARTIALS_LEAST ? partials : PARTIALS_LEAST,
                                            .spare_requests = ROUTES_SPARE_REQUESTS,
+                                           .budget = &d->state.memory,
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};
@@ -544,6 +558,59 @@ static enum exit_code start_engine(struct daemon *d)
     d->state.engine = d->engine;
     notify(d); /* until now on_completed() had no engine to ask */
     return d->start_code;
+}
+
+/* What is left for clients, now that the pool and all that is fixed has been taken; or memory.bytes. False: it is too
+ * little to serve anybody. */
+static bool set_budget(struct daemon *d)
+{
+    const struct config *config = d->state.config;
+    uint64_t connections = (uint64_t)(config->limits.connections + MANAGERS) * HTTP_CONNECTION_BYTES,
+             available = config_memory_available(),
+             left = available > connections ? available - connections : 0;
+    d->state.memory.limit = config->memory_bytes ? config->memory_bytes : available ? left : BUDGET_UNKNOWN;
+    if (d->state.memory.limit >= BUDGET_LEAST && (!available || left >= BUDGET_LEAST)) {
+        log_line(LOG_INFO, "memory.bytes: %llu MiB for what clients have under way",
+                 (unsigned long long)(d->state.memory.limit >> 20));
+        return true;
+    }
+    fprintf(stderr,
+            "attnd: memory.bytes: %llu MiB are available after the start, of which limits.connections (%u) "
+            "may take "
+            "%llu MiB; %llu MiB are left, and at least %d are wanted\n",
+            (unsigned long long)(available >> 20), config->limits.connections,
+            (unsigned long long)(connections >> 20),
+            (unsigned long long)((config->memory_bytes ? config->memory_bytes : left) >> 20),
+            BUDGET_LEAST >> 20);
+    return false;
+}
+
+/* ---- memory that is used no more ------------------------------------------------------------------- */
+
+static void trim(uv_work_t *work)
+{
+    struct daemon *d = work->data;
+    staging_trim(engine_staging(d->engine));
+}
+
+static void after_trim(uv_work_t *work, int status)
+{
+    struct daemon *d = work->data;
+    (void)status;
+    d->trimming = false;
+}
+
+/* Staging memory in which nothing has been for a while goes back to the system. */
+static void on_trim(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+    struct staging *staging = engine_staging(d->engine);
+    bool idle = staging_used(staging) == 0 && staging_is_touched(staging);
+    d->idle_trims = idle ? d->idle_trims + 1 : 0;
+    if (d->idle_trims < IDLE_TRIMS || d->trimming)
+        return;
+    d->trim.data = d;
+    d->trimming = uv_queue_work(&d->loop, &d->trim, trim, after_trim) == 0;
 }
 
 /* A connection is an open file: have room for all, or say that there is none. */
@@ -645,8 +712,9 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
     few.unknown_connections = 0;
     if (!d->state.keys)
         limits.unknown_connections = 0; /* nobody can be known */
-    if (http_connections_create(&d->loop, &limits, &service, &d->connections) != 0 ||
-        (management->management && http_connections_create(&d->loop, &few, &service, &d->managers) != 0)) {
+    if (http_connections_create(&d->loop, &limits, &d->state.memory, &service, &d->connections) != 0 ||
+        (management->management &&
+         http_connections_create(&d->loop, &few, &d->state.memory, &service, &d->managers) != 0)) {
         fprintf(stderr, "attnd: no memory for limits.connections\n");
         return EXIT_UNAVAILABLE;
     }
@@ -703,6 +771,9 @@ static enum exit_code serve(const struct config *config)
     d.drain_deadline.data = &d;
     uv_timer_init(&d.loop, &d.watch);
     d.watch.data = &d;
+    uv_timer_init(&d.loop, &d.trimmer);
+    d.trimmer.data = &d;
+    uv_unref((uv_handle_t *)&d.trimmer);
     uv_prepare_init(&d.loop, &d.turn);
     d.turn.data = &d;
     code = start_engine(&d);
@@ -711,12 +782,15 @@ static enum exit_code serve(const struct config *config)
         fprintf(stderr, "attnd: no memory for limits.calls answers\n");
         code = EXIT_UNAVAILABLE;
     }
+    if (code == EXIT_OK && !set_budget(&d))
+        code = EXIT_UNAVAILABLE;
     if (code == EXIT_OK)
         code = open_server(&d, options, &management);
     if (code == EXIT_OK) {
         log_listeners(&d);
         watch_driver(&d);
         watch_turns(&d);
+        uv_timer_start(&d.trimmer, on_trim, TRIM_MS, TRIM_MS);
         tell_service(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
@@ -764,6 +838,45 @@ static void size_pool(struct config *config)
              (unsigned long long)(available >> 20), (unsigned long long)config->pool_blocks);
 }
 
+static void print_mib(const char *what, uint64_t bytes)
+{
+    printf("%-24s %14llu bytes (%.1f MiB)\n", what, (unsigned long long)bytes, (double)bytes / (1 << 20));
+}
+
+/* All the memory that the daemon may come to take, and whether that is there. */
+static enum exit_code check_memory(const struct config *config)
+{
+    uint64_t here = config_memory_available(),
+             there = attention_memory_available(config->backend, config->device),
+             connections = (uint64_t)(config->limits.connections + MANAGERS) * HTTP_CONNECTION_BYTES,
+             host = config->host_blocks * geometry_block_bytes(&config->geometry);
+    bool on_device = attention_is_on_device(config->backend, config->device);
+    uint64_t staging = on_device ? config->limits.staging_bytes : 0; /* else a part of memory.bytes */
+    uint64_t fixed = (on_device ? 0 : config->pool_bytes) + host + staging + connections + START_BYTES,
+             clients = config->memory_bytes ? config->memory_bytes
+                       : here > fixed       ? here - fixed
+                                            : 0;
+    config_print_memory(config, stdout);
+    if (on_device)
+        print_mib("  available on the GPU", there);
+    print_mib("host blocks", host);
+    if (on_device)
+        print_mib("staging, pinned", staging);
+    printf("connections              %u x %d KiB\n", config->limits.connections, HTTP_CONNECTION_BYTES >> 10);
+    print_mib("  together", connections);
+    print_mib("the daemon, about", START_BYTES);
+    print_mib(config->memory_bytes ? "clients (memory.bytes)" : "clients (what is left)", clients);
+    if (here)
+        print_mib("available now", here);
+    bool fits = !here || fixed + (config->memory_bytes ? config->memory_bytes : BUDGET_LEAST) <= here;
+    if (fits && (!on_device || config->pool_bytes <= there))
+        return EXIT_OK;
+    fprintf(stderr, "attnd: this does not fit: %llu MiB are wanted%s, and %llu MiB are available\n",
+            (unsigned long long)((fits ? config->pool_bytes : fixed + BUDGET_LEAST) >> 20),
+            fits ? " on the GPU" : "", (unsigned long long)((fits ? there : here) >> 20));
+    return EXIT_CONFIGURATION;
+}
+
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
@@ -778,7 +891,7 @@ static enum exit_code run(const struct options *options)
     log_init(config.log_level, config.log_format);
     size_pool(&config);
     if (options->action == ACTION_CHECK_CONFIG)
-        config_print_memory(&config, stdout);
+        code = check_memory(&config);
     else if (options->action == ACTION_PRINT_CONFIG)
         config_print(&config, stdout);
     else if (options->action == ACTION_COMPILE_KERNELS)
@@ -804,6 +917,7 @@ int main(int argc, char **argv)
 {
     struct options options;
     open_standard_files();
+    (void)mallopt(M_MMAP_THRESHOLD, 1 << 20); /* large lists go back to the system when they are freed */
     if (!parse_options(argc, argv, &options))
         return EXIT_USAGE;
     if (options.action == ACTION_HELP) {

@@ -9,6 +9,7 @@
 #include "config/log.h"
 #include "scheduler/staging.h"
 #include "scheduler/workload.h"
+#include "scheduler/workload_run.h"
 #include "server/access.h"
 #include "server/answer.h"
 #include "server/api.h"
@@ -30,7 +31,8 @@ static const struct api_resource *const resources[] = {&api_observe, &api_sequen
 enum { RESOURCES = sizeof resources / sizeof resources[0] };
 
 enum {
-    UPLOADS_MAX = 8,           /* traces being read at a time; each may take 100 MiB while it is */
+    UPLOADS_MAX = 8,           /* traces being read at a time */
+    UPLOAD_BYTES = 128 << 20,  /* that one may take while it is read */
     ARENA_SPARE = 4 << 20,     /* of a large body's lists, which may be larger than they are in the body */
     LONG_JSON_BYTES = 8 << 10, /* beyond these the loop has workers do it */
     LONG_TENSOR_BYTES = 128 << 10,
@@ -128,6 +130,90 @@ static bool is_acceptable(struct http_exchange *x)
 
 /* ---- what requests have in use --------------------------------------------------------------------- */
 
+/* What the lists of a request, and its answer, come to at most. A client's list is at most LISTS_FACTOR times as long
+ * as it is in the body. */
+static void estimate_memory(const struct http_exchange *x, uint64_t *lists, uint64_t *answer)
+{
+    enum { LITTLE = 64 << 10, LISTS_FACTOR = 16, PAGE_LISTS = 1 << 20, MADE_ANSWER = 1 << 20 };
+    uint64_t of_body = LITTLE + LISTS_FACTOR * (uint64_t)x->body.n;
+    *lists = LITTLE;
+    *answer = LITTLE;
+    switch (x->route->kind) {
+    case REQUEST_APPEND:
+    case REQUEST_ATTEND:
+    case REQUEST_PAGED:
+    case REQUEST_MERGE: /* of a body in staging memory the lists are there, too */
+        *lists = x->staging ? 0 : of_body;
+        *answer = tensors_wanted(x) ? LITTLE : HTTP_REPLY_BYTES_MAX;
+        break;
+    case REQUEST_CREATE:
+        *lists = of_body;
+        break;
+    case REQUEST_FORK:
+    case REQUEST_LEASE:
+    case REQUEST_BLOCKS:
+    case REQUEST_WORKLOADS:
+        *lists = PAGE_LISTS;
+        *answer = MADE_ANSWER;
+        break;
+    case REQUEST_LIST:
+    case REQUEST_STATS:
+    case REQUEST_POOL:
+        *lists = PAGE_LISTS;
+        *answer = HTTP_REPLY_BYTES_MAX;
+        break;
+    case REQUEST_BATCH:
+    case REQUEST_WORKLOAD_START: /* perhaps a stream of outputs */
+        *lists = REQUEST_ARENA_BYTES;
+        *answer = HTTP_REPLY_BYTES_MAX;
+        break;
+    default:
+        break;
+    }
+    *lists = *lists < REQUEST_ARENA_BYTES ? *lists : REQUEST_ARENA_BYTES;
+}
+
+static bool refuse_memory(struct http_exchange *x, const struct daemon_state *daemon)
+{
+    http_problem(x, ATTND_BUSY, "memory.bytes (%llu MiB) are in use",
+                 (unsigned long long)(daemon->memory.limit >> 20));
+    return false;
+}
+
+/* Take memory for a request and its answer; false: the answer is a problem. Managers are always served. */
+static bool take_memory(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
+{
+    uint64_t lists, answer;
+    estimate_memory(x, &lists, &answer);
+    if (x->listener->management)
+        return true;
+    if (!memory_take(&daemon->memory, lists + answer))
+        return refuse_memory(x, daemon);
+    answer_of(request)->memory = lists;
+    x->memory += answer;
+    return true;
+}
+
+/* Let go of what is counted for a request. */
+static void uncount(struct daemon_state *daemon, struct answer *answer)
+{
+    daemon->calls -= answer->counts;
+    daemon->streams -= answer->streams;
+    memory_give(&daemon->memory, answer->memory);
+    if (answer->key) {
+        answer->key->calls--;
+        answer->key->streams -= answer->streams;
+        answer->key->staging_bytes -= answer->staging_bytes;
+    }
+    *answer = (struct answer){0};
+}
+
+static void release_request(struct daemon_state *daemon, struct request *request)
+{
+    uncount(daemon, answer_of(request));
+    engine_release(daemon->engine, request);
+}
+
 /* A request for an exchange; NULL: the answer is a problem. */
 static struct request *acquire_request(struct http_exchange *x, struct daemon_state *daemon)
 {
@@ -147,36 +233,22 @@ static struct request *acquire_request(struct http_exchange *x, struct daemon_st
     daemon->calls += counts;
     if (key)
         key->calls++;
-    return request;
-}
-
-/* Let go of what is counted for a request. */
-static void uncount(struct daemon_state *daemon, struct answer *answer)
-{
-    daemon->calls -= answer->counts;
-    daemon->streams -= answer->streams;
-    if (answer->key) {
-        answer->key->calls--;
-        answer->key->streams -= answer->streams;
-        answer->key->staging_bytes -= answer->staging_bytes;
-    }
-    *answer = (struct answer){0};
-}
-
-static void release_request(struct daemon_state *daemon, struct request *request)
-{
-    uncount(daemon, answer_of(request));
-    engine_release(daemon->engine, request);
+    if (take_memory(x, daemon, request))
+        return request;
+    release_request(daemon, request);
+    return NULL;
 }
 
 /* Count staging memory for a key; false: its quota has no room, and the answer is a problem. */
-static bool count_staging(struct http_exchange *x, uint64_t bytes, uint64_t *counted)
+static bool count_staging(struct http_exchange *x, const struct config *config, uint64_t bytes,
+                          uint64_t *counted)
 {
     struct api_key *key = x->key;
     if (!key)
         return true;
-    if (key->quotas.staging_bytes && key->staging_bytes + bytes > key->quotas.staging_bytes) {
-        (void)access_refuse_quota(x, "staging_bytes", key->quotas.staging_bytes);
+    uint64_t most = key->quotas.staging_bytes ? key->quotas.staging_bytes : config->limits.staging_bytes / 2;
+    if (key->staging_bytes + bytes > most) { /* half of what there is, if nothing else is said */
+        (void)access_refuse_quota(x, "staging_bytes", most);
         return false;
     }
     key->staging_bytes += bytes;
@@ -194,6 +266,8 @@ static void end_body(struct http_exchange *x, struct daemon_state *daemon)
     }
     x->counts = false;
     x->staging_bytes = 0;
+    memory_give(&daemon->memory, x->upload_memory);
+    x->upload_memory = 0;
     workload_parse_drop(x); /* a trace that nobody took, since the request was refused; */
     staging_give(engine_staging(daemon->engine), x->staging); /* likewise */
     x->staging = NULL;
@@ -214,6 +288,8 @@ static void identify(struct request *request, const struct http_exchange *x)
     request->weight = key->weight;
     request->quotas =
         (struct tenant_quotas){key->quotas.sequences, key->quotas.blocks, key->quotas.workloads};
+    if (x->known && !request->quotas.workloads)
+        request->quotas.workloads = WORKLOADS_MAX / 2; /* likewise */
 }
 
 /* ---- from an exchange to the engine ---------------------------------------------------------------- */
@@ -288,7 +364,7 @@ static bool may_submit(struct http_exchange *x, struct daemon_state *daemon, str
     else if (x->key && x->key->gone)
         refuse_gone(x);
     else
-        return count_staging(x, request->tensor_bytes, &answer->staging_bytes) &&
+        return count_staging(x, daemon->config, request->tensor_bytes, &answer->staging_bytes) &&
                (!answer->streams || may_stream(x, daemon));
     return false;
 }
@@ -402,7 +478,7 @@ void routes_handle(struct http_exchange *x, void *cookie)
 /* Memory for a body with tensors. */
 static bool give_staging(struct http_exchange *x, struct daemon_state *daemon)
 {
-    if (!count_staging(x, x->head.body_length, &x->staging_bytes))
+    if (!count_staging(x, daemon->config, x->head.body_length, &x->staging_bytes))
         return false;
     x->staging = staging_take(engine_staging(daemon->engine), (size_t)x->head.body_length);
     if (!x->staging) {
@@ -435,13 +511,19 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     if (body != BODY_TRACE)
         return true;
     struct api_key *key = x->key;
+    uint32_t of_key = key && x->known && key->quotas.uploads ? key->quotas.uploads : UPLOADS_MAX / 2;
     if (daemon->uploads == UPLOADS_MAX) {
         http_problem(x, ATTND_BUSY, "as many workloads as may be are being posted");
         return false;
     }
-    if (key && key->quotas.uploads && key->uploads >= key->quotas.uploads)
-        return access_refuse_quota(x, "uploads", key->quotas.uploads) == 0;
+    if (key && key->uploads >= of_key) /* a key may have half of what there is, if nothing else is said */
+        return access_refuse_quota(x, "uploads", of_key) == 0;
     bool ok = workload_parse_begin(x, daemon->config, daemon->loop);
+    if (x->upload && !memory_take_bulk(&daemon->memory, UPLOAD_BYTES)) {
+        workload_parse_drop(x);
+        return refuse_memory(x, daemon);
+    }
+    x->upload_memory = x->upload ? UPLOAD_BYTES : 0;
     x->counts = x->upload != NULL;
     daemon->uploads += x->counts;
     if (key)
@@ -652,6 +734,9 @@ void routes_deliver(struct daemon_state *daemon)
                                            .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
                                            .tensors_copied = daemon->tensors_copied,
                                            .connections = http_connections_open(daemon->connections),
+                                           .memory_used = atomic_load(&daemon->memory.used),
+                                           .memory_limit = daemon->memory.limit,
+                                           .memory_refused = atomic_load(&daemon->memory.refused),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
                                            .longest_turn_s = daemon->longest_turns_s[0],
                                            .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};

@@ -2,6 +2,7 @@
 #ifndef SERVER_ROUTES_H
 #define SERVER_ROUTES_H
 
+#include "config/memory_budget.h"
 #include "scheduler/engine.h"
 #include "server/http_exchange.h"
 
@@ -27,6 +28,7 @@ struct daemon_state {
     uint32_t streams;                     /* requests that streamed answers keep */
     uint32_t uploads;                     /* traces being read */
     double longest_turns_s[ROUTES_TURNS]; /* of the loop: processor time between two waits; longest first */
+    struct memory_budget memory;          /* memory.bytes */
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
     struct answer *answers;               /* of the engine's requests, made by routes_create(), like */
     char *openapi;                        /* the text of /openapi.json */

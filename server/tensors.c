@@ -51,7 +51,7 @@ int tensors_mismatch(struct tensor_body *b, const char *name, const char *format
 
 int tensors_no_room(struct http_exchange *x)
 {
-    http_problem(x, ATTND_BUSY, "limits.staging_bytes are in use");
+    http_problem(x, ATTND_BUSY, "no memory for tensors: limits.staging_bytes or memory.bytes are in use");
     return ATTND_BUSY;
 }
 

@@ -20,6 +20,13 @@ client() {
         print substr($all, 9, 3), "\n";' "$@"
 }
 
+# leave N PATH BODY - N clients ask and go, before any of them is answered.
+leave() {
+    kill -STOP "$DAEMON"
+    for _ in $(seq "$1"); do client gone "$place" "$2" "$3"; done
+    kill -CONT "$DAEMON"
+}
+
 # Rows wait for company until something is to change blocks, so there is a queue to look at.
 for where in tcp unix; do
     start_daemon --config config/tiny.jsonc --set scheduler.batch_window_us=600000000 --set listen=127.0.0.1:0
@@ -52,12 +59,12 @@ for where in tcp unix; do
     flush 1
     expect "$where: the call of one that has gone is dropped" 1 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
     before=$(call /v1/sequences '{}' | jq .id)
-    for _ in $(seq 20); do client gone "$place" /v1/sequences '{}'; done
+    leave 20 /v1/sequences '{}'
     eventually is_alone
     expect "$where: what was created for clients that have gone is undone" 0 "$(eventually has 3; echo $?)"
     expect "$where: and it was created" true "$(call /v1/sequences '{}' | jq ".id > $before")"
-    for _ in $(seq 5); do client gone "$place" /v1/sequences/1/fork '{"count":3}'; done
-    for _ in $(seq 5); do client gone "$place" /v1/leases '{"blocks":2}'; done
+    leave 5 /v1/sequences/1/fork '{"count":3}'
+    leave 5 /v1/leases '{"blocks":2}'
     eventually is_alone
     expect "$where: so are forks" 0 "$(eventually has 4; echo $?)"
     has_leases() { [ "$(curl -s "$URL/v1/leases" | jq '.items | length')" = "$1" ]; }

@@ -40,7 +40,7 @@ START_TEST(blocks_never_overlap)
     } out[BLOCKS];
     uint32_t count = 0, units_out = 0;
     bool used[UNITS] = {false};
-    const struct staging_options options = {memory, BYTES + STAGING_ALIGNMENT - 1, SMALL, BLOCKS};
+    const struct staging_options options = {memory, BYTES + STAGING_ALIGNMENT - 1, SMALL, BLOCKS, NULL};
     ck_assert_int_eq(staging_create(&options, &s), 0);
     for (int step = 0; step < 100000; step++) {
         if (count && below(2)) {
