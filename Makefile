@@ -9,6 +9,7 @@
 #   check-full     the kernels over the whole grid, and compiled for every GPU and every preset
 #   bench          benchmarks, with the machine they ran on
 #   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results
+#   fuzz           libFuzzer over HTTP, JSON, safetensors, traces, configuration and keys, FUZZ_SECONDS=60 each; wants clang
 #   asan ubsan tsan   `check` under a sanitizer
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
 #   format         clang-format over all C files
@@ -36,6 +37,7 @@ MODE_FLAGS_release := -O2 -g -DATTND_CHECK=1
 MODE_FLAGS_debug := -O1 -g -DATTND_CHECK=3
 MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
+MODE_FLAGS_fuzz := -O1 -g -DATTND_CHECK=3 -fsanitize=address,fuzzer-no-link -fno-omit-frame-pointer
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
 FAULTS := 1 2 3 4 5 6 7 8 9 10
@@ -58,7 +60,7 @@ CUDA_SOURCES := $(filter-out kernels/cuda/absent.c,$(wildcard kernels/cuda/*.c))
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))) \
            $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c)
-HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench,$(wildcard $(f)/*.h))
+HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench tests/fuzz,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
@@ -98,6 +100,12 @@ $(call object,kernels/cpu/cpu_avx2.c): ISA_FLAGS += -mavx2 -mfma -mf16c
 $(call object,kernels/cpu/cpu_avx512.c): ISA_FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 $(call object,kernels/cpu/cpu_amx.c): ISA_FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 \
 	-mavx512vbmi -mgfni -mamx-tile -mamx-bf16 -mfma -mf16c
+endif
+
+# Fuzzers are compiled by clang; what they are not for, by gcc: clang 14 does not know all of its processor features.
+ifeq ($(MODE),fuzz)
+$(call object,$(wildcard kernels/cpu/*.c)): override CC := gcc
+$(call object,$(wildcard kernels/cpu/*.c)): MODE_FLAGS_fuzz := -O2 -g
 endif
 
 $(B)/obj/%.o: %.c $(B)/flags
@@ -173,6 +181,19 @@ $(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
+# MODE=fuzz: the fuzzers; scripts/fuzz.sh builds and runs them.
+FUZZERS := $(filter-out daemon,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
+$(B)/fuzz/%: $(call object,tests/fuzz/%.c tests/fuzz/daemon.c) $(B)/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -fsanitize=address,fuzzer -pthread $(LDFLAGS) -o $@ $^ $(LIBS)
+
+.PHONY: fuzzers fuzz
+fuzzers: $(patsubst %,$(B)/fuzz/%,$(FUZZERS))
+FUZZ_SECONDS ?= 60
+fuzz:
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) bash scripts/fuzz.sh
+
 BENCHES := $(patsubst tests/bench/bench_%.c,$(B)/bench/bench_%,$(wildcard tests/bench/bench_*.c))
 
 .PHONY: bench
@@ -228,7 +249,7 @@ lint: compile_commands.json
 
 format:
 	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
-		$(SIMULATION_SOURCES) $(wildcard tests/emulation/* tests/cuda/*.c kernels/cuda/device/*)
+		$(SIMULATION_SOURCES) $(wildcard tests/fuzz/*.c tests/emulation/* tests/cuda/*.c kernels/cuda/device/*)
 
 compile_commands.json: FORCE
 	@{ echo '['; first=1; for f in $(SOURCES) $(CLIENT_SOURCES) server/main.c; do \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Answers list a bounded number of block ids, and say where the rest is had.
-. "$(dirname "$0")/lib.sh"
+. tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc --set pool.blocks=6000 --set limits.sequence_tokens=12000 --set geometry.block_size=4
 
 ask() { curl -s "$@"; }
