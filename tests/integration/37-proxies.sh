@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Three daemons behind the proxies of config/: TLS, and every request to the node that it is about.
+. tests/integration/lib.sh
+CTL=$(dirname "$ATTND")/attnctl
+PATH=$PATH:/usr/sbin
+if ! command -v haproxy >/dev/null || ! command -v nginx >/dev/null || ! command -v openssl >/dev/null; then
+    echo 'skip three daemons behind HAProxy and nginx: haproxy, nginx and openssl are not all installed'
+    exit 0
+fi
+proxy='' daemons=()
+end_all() {
+    local status=$?
+    kill -9 ${daemons[@]+"${daemons[@]}"} ${proxy:+"$proxy"} 2>/dev/null
+    rm -rf "$WORK"
+    exit $status
+}
+trap end_all EXIT
+made=$("$CTL" --json key new all admin)
+(umask 077; jq '{keys: [.entry]}' <<<"$made" >"$WORK/keys")
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout "$WORK/key.pem" -out "$WORK/cert.pem" 2>/dev/null
+cat "$WORK/cert.pem" "$WORK/key.pem" >"$WORK/proxy.pem"
+free_port() { perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:0")->sockport'; }
+
+# node NUMBER PROXY-PROTOCOL - start one; its port is in ports[NUMBER].
+ports=()
+node() {
+    : >"$WORK/log$1"
+    "$ATTND" --config config/tiny.jsonc --set "node=$1" --set "keys.file=$WORK/keys" --set trusted_proxies=127.0.0.1 \
+        --set "listen=[{\"address\": \"127.0.0.1:0\", \"proxy_protocol\": $2}]" 2>"$WORK/log$1" &
+    daemons[$1]=$!
+    listens() { grep -q 'listening on' "$WORK/log$1"; }
+    eventually listens "$1"
+    ports[$1]=$(sed -n 's/.*listening on http:.*:\([0-9]*\)$/\1/p' "$WORK/log$1")
+}
+# The file as it is, but for the ports and the certificate of this test.
+adapted() {
+    sed -e "s/:8443/:$front/; s/:8400/:${ports[0]}/; s/:8401/:${ports[1]}/; s/:8402/:${ports[2]}/" -e "s|/etc/attnd/proxy.pem|$WORK/proxy.pem|" \
+        -e "s|/run/attnd-nginx.pid|$WORK/nginx.pid|" "$1"
+}
+ask() { curl -sk -H "Authorization: Bearer $(jq -r .key <<<"$made")" "$@"; }
+answers() { ask -o /dev/null "https://localhost:$front/readyz"; }
+header() { ask -o /dev/null -D - "$@" | tr -d '\r' | sed -n 's/^[Xx]-[Aa]ttnd-[Nn]ode: //p'; }
+joined() { paste -sd' '; }
+problem() { jq -r '"\(.status) \(.code) \(.detail)"'; }
+kv='"k":[[[1,0,0,0,0,0,0,0]]],"v":[[[1,1,1,1,1,1,1,1]]]'
+q='"q":[[[0,0,0,0,0,0,0,0]]]'
+
+# Whatever the proxy; by_id: it knows the node of an id.
+common() {
+    local name=$1 by_id=$2 node id other
+    URL=https://localhost:$front
+    expect "$name: a key is needed" 401 "$(curl -sk "$URL/stats" | jq .status)"
+    expect "$name: probes are answered by anybody" 200 "$(curl -sk -o /dev/null -w '%{http_code}' "$URL/readyz")"
+    for node in 0 1 2; do
+        id=$(ask -H "X-Attnd-Node: n$node" -X POST "$URL/v1/sequences" | jq .id)
+        expect "$name: a sequence of node $node" $node $((id >> 40))
+        lease=$(ask -H "X-Attnd-Node: n$node" --json '{"blocks":1}' "$URL/v1/leases")
+        block=$(jq '.blocks[0]' <<<"$lease")
+        expect "$name: node $node appends, attends, does batches and paged calls" '1 [[[1,1,1,1,1,1,1,1]]] 1 [[[1,1,1,1,1,1,1,1]]]' "$(joined <<<"$(
+            ask -H "X-Attnd-Node: n$node" --json "{\"sequences\":[$id],$kv}" "$URL/v1/append" | jq '.sequences[0].length'
+            ask -H "X-Attnd-Node: n$node" --json "{\"sequences\":[$id],$q}" "$URL/v1/attend" | jq -c .o
+            ask -H "X-Attnd-Node: n$node" --json "{\"ops\":[{\"op\":\"fork\",\"id\":$id}]}" "$URL/v1/batch" | jq '.results | length'
+            ask -H "X-Attnd-Node: n$node" --json "{\"lease\":$(jq .id <<<"$lease"),\"slot_mapping\":[$((block * 4))],$kv,$q,\"block_tables\":[[$block]],\"context_lens\":[1]}" "$URL/v1/paged" | jq -c .o
+        )")"
+        expect "$name: it is found with its node" "n$node" "$(header -H "X-Attnd-Node: n$node" "$URL/v1/sequences/$id")"
+        ids[node]=$id
+    done
+    if $by_id; then
+        expect "$name: and by its id alone" 'n0 n1 n2' "$(for id in "${ids[@]}"; do header "$URL/v1/sequences/$id"; done | paste -sd' ')"
+    fi
+    id=${ids[1]} other=${ids[2]}
+    expect "$name: the wrong node says whose it is" "421 other_node sequence $id belongs to node 1, this is node 2" \
+        "$(ask -H 'X-Attnd-Node: n2' --json "{\"sequences\":[$id],$q}" "$URL/v1/attend" | problem)"
+    expect "$name: there it works" 200 "$(ask -o /dev/null -w '%{http_code}' -H 'X-Attnd-Node: n1' --json "{\"sequences\":[$id],$q}" "$URL/v1/attend")"
+    expect "$name: a call over two nodes changes nothing" '421 1' "$(joined <<<"$(
+        ask -H 'X-Attnd-Node: n1' --json "{\"sequences\":[$id,$other],\"k\":[[[1,0,0,0,0,0,0,0]],[[1,0,0,0,0,0,0,0]]],\"v\":[[[1,0,0,0,0,0,0,0]],[[1,0,0,0,0,0,0,0]]]}" "$URL/v1/append" | jq .status
+        ask -H 'X-Attnd-Node: n1' "$URL/v1/sequences/$id" | jq .length
+    )")"
+    expect "$name: a stream goes through" finished \
+        "$(ask -N -H 'X-Attnd-Node: n0' -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":3,"prompt":5,"decode":9}],"return":"outputs"}' "$URL/v1/workloads" | tail -n 1 | jq -r .state)"
+    expect "$name: so does a large body" 201 "$(tensors tokens I64 100000 '100000*1' | ask -o /dev/null -w '%{http_code}' \
+        -H 'X-Attnd-Node: n0' -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/sequences")"
+    kill -9 "${daemons[1]}"
+    expect "$name: a node that is dead" '503 node_down the proxy reaches no daemon for this request' \
+        "$(ask -H 'X-Attnd-Node: n1' "$URL/v1/sequences/$id" | problem)"
+    elsewhere() { local n; for n in 1 2 3 4 5 6; do n=$(header -X POST "$URL/v1/sequences"); [ "$n" = n0 ] || [ "$n" = n2 ] || return 1; done; }
+    expect "$name: new sequences go to the others" yes "$(eventually elsewhere && echo yes)"
+    kill -TERM "${daemons[2]}"
+    wait "${daemons[2]}"
+    drained() { [ "$(header -X POST "$URL/v1/sequences")" = n0 ]; }
+    expect "$name: and not to one that was drained" yes "$(eventually drained && echo yes)"
+}
+ids=()
+for n in 0 1 2; do node $n true; done
+front=$(free_port)
+adapted config/haproxy.cfg >"$WORK/haproxy.cfg"
+expect 'haproxy.cfg is one' 0 "$(haproxy -c -f "$WORK/haproxy.cfg" >"$WORK/check" 2>&1; echo $?)"
+haproxy -db -f "$WORK/haproxy.cfg" >"$WORK/proxy.log" 2>&1 &
+proxy=$!
+eventually answers
+common HAProxy true
+kill -9 $proxy "${daemons[0]}"
+
+for n in 0 1 2; do node $n false; done
+front=$(free_port)
+adapted config/nginx.conf >"$WORK/nginx.conf"
+expect 'nginx.conf is one' 0 "$(nginx -t -p "$WORK" -c "$WORK/nginx.conf" >"$WORK/check" 2>&1; echo $?)"
+nginx -p "$WORK" -c "$WORK/nginx.conf" -g 'daemon off; master_process off; error_log stderr;' >"$WORK/proxy.log" 2>&1 &
+proxy=$!
+eventually answers
+common nginx false
+finish
