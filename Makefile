@@ -10,6 +10,7 @@
 #   bench          benchmarks, with the machine they ran on
 #   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results
 #   fuzz           libFuzzer over HTTP, JSON, safetensors, traces, configuration and keys, FUZZ_SECONDS=60 each; wants clang
+#   check-contract   schemathesis against a daemon for CONTRACT_SECONDS=600, from PyPI
 #   asan ubsan tsan   `check` under a sanitizer
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
 #   format         clang-format over all C files
@@ -193,6 +194,11 @@ fuzzers: $(patsubst %,$(B)/fuzz/%,$(FUZZERS))
 FUZZ_SECONDS ?= 60
 fuzz:
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) bash scripts/fuzz.sh
+
+CONTRACT_SECONDS ?= 600
+.PHONY: check-contract
+check-contract: all
+	@bash scripts/check_contract.sh $(CONTRACT_SECONDS)
 
 BENCHES := $(patsubst tests/bench/bench_%.c,$(B)/bench/bench_%,$(wildcard tests/bench/bench_*.c))
 

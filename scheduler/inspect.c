@@ -15,6 +15,11 @@ bool inspect_sees(const struct request *request, uint64_t key)
 uint32_t inspect_find(const struct engine_state *state, struct request *request, uint64_t id)
 {
     const char *what = request->of_leases ? "lease" : "sequence";
+    if (id == 0 || id > REQUEST_ID_MAX) {
+        request_fail(request, ATTND_NOT_FOUND, "there is no %s %llu: ids are 1..9007199254740991", what,
+                     (unsigned long long)id);
+        return NO_ROW;
+    }
     if (id >> SEQUENCE_NODE_SHIFT != state->config->node) {
         request_fail(request, ATTND_OTHER_NODE, "%s %llu belongs to node %llu, this is node %u", what,
                      (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT),

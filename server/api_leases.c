@@ -101,13 +101,13 @@ static const struct api_schema schemas[] = {
 
 static const struct route routes[] = {
     ASK(GET, "/v1/leases", READ, LIST, SMALL, parse_leases, render_leases, 200, "Leases, a page at a time",
-        "limit?:uint(1..1000) cursor?:uint", NULL, "Leases", 0),
+        "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Leases", 0),
     ASK(POST, "/v1/leases", INFER, LEASE, SMALL, parse_lease, render_lease, 201,
         "Lease blocks, for tables of the caller's own", NULL, "NewLease", "Leased", 0),
     ASK(GET, "/v1/leases/{id}", READ, SEQUENCE, SMALL, parse_one_lease, render_one_lease, 200, "One lease",
         NULL, NULL, "Lease", 0),
     ASK(GET, "/v1/leases/{id}/blocks", READ, BLOCKS, SMALL, parse_table, api_render_table, 200,
-        "Its blocks, a page at a time", "limit?:uint(1..1000) cursor?:uint", NULL, "Table", 0),
+        "Its blocks, a page at a time", "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Table", 0),
     ASK(DELETE, "/v1/leases/{id}", INFER, DELETE, SMALL, parse_one_lease, NULL, 204, "Give the blocks back",
         NULL, NULL, NULL, 0),
     {0},

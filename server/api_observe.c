@@ -513,13 +513,14 @@ static const struct route routes[] = {
     ANSWER(GET, "/v1/info", READ, TYPE_JSON, 200, get_info, "Backend, geometry and limits", NULL, NULL,
            "Info", 0),
     ASK(GET, "/stats", READ, STATS, SMALL, api_parse_page, render_stats, 200,
-        "The state at a glance, with sequences and their blocks", "limit?:uint(1..1000) cursor?:uint", NULL,
-        "Stats", 304),
+        "The state at a glance, with sequences and their blocks",
+        "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Stats", 304),
     ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200,
               "Figures for Prometheus", NULL, NULL, "text", 0),
     ASK(GET, "/v1/blocks", ADMIN, POOL, SMALL, parse_pool, render_pool, 200,
         "The pool, block by block, a page at a time",
-        "limit?:uint(1..1000) cursor?:uint state?:(free|held|cached|fenced) fields?:text(..64) "
+        "limit?:uint(1..1000) cursor?:uint(0..4294967295) state?:(free|held|cached|fenced) "
+        "fields?:text(..64) "
         "format?:(objects|columns)",
         NULL, "Blocks|BlockColumns", 0),
     {0},

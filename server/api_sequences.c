@@ -349,10 +349,12 @@ static const struct api_schema schemas[] = {
     {"Fork", "{count?:uint(1..1000) length?:uint ids?:[id]}"},
     {"Forked", "{sequences:[{id:id length:uint blocks:[uint] host_blocks?:[uint] blocks_next?:uint}]}"},
     {"Truncate", "{length:uint}"},
-    {"Op", "{op:(create|fork|truncate|delete) id?:id tokens?:[uint] salt?:text(..64) max_tokens?:uint "
-           "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000) count?:uint(1..1000) "
-           "length?:uint ids?:[id]}"},
-    {"Batch", "{ops:[Op]}"},
+    {"OpCreate", "{op:(create) id?:id tokens?:[uint] salt?:text(..64) max_tokens?:uint "
+                 "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000)}"},
+    {"OpFork", "{op:(fork) id:id count?:uint(1..1000) length?:uint ids?:[id]}"},
+    {"OpTruncate", "{op:(truncate) id:id length:uint}"},
+    {"OpDelete", "{op:(delete) id:id}"},
+    {"Batch", "{ops:[OpCreate|OpFork|OpTruncate|OpDelete]}"},
     {"Nothing", "{}"},
     {"BatchDone", "{results:[Created|Forked|Sequence|Nothing]}"},
     {NULL, NULL},
@@ -361,7 +363,8 @@ static const struct api_schema schemas[] = {
 static const struct route routes[] = {
     ASK(GET, "/v1/sequences", READ, LIST, SMALL, parse_sequences, render_list, 200,
         "Sequences, a page at a time",
-        "limit?:uint(1..1000) cursor?:uint state?:(idle|queued|running|swapped)", NULL, "Sequences", 0),
+        "limit?:uint(1..1000) cursor?:uint(0..4294967295) state?:(idle|queued|running|swapped)", NULL,
+        "Sequences", 0),
     ASK(POST, "/v1/sequences", INFER, CREATE, TENSORS, parse_create, render_create, 201,
         "Create a sequence, with what the cache has of its prompt",
         "id?:id salt?:text(..64) max_tokens?:uint priority?:int idle_timeout_s?:uint", "NewSequence",
@@ -371,7 +374,8 @@ static const struct route routes[] = {
     ASK(DELETE, "/v1/sequences/{id}", INFER, DELETE, SMALL, api_parse_nothing, NULL, 204,
         "Delete a sequence; calls that wait on it end with 410", NULL, NULL, NULL, 0),
     ASK(GET, "/v1/sequences/{id}/blocks", READ, BLOCKS, SMALL, api_parse_table, api_render_table, 200,
-        "Its block table, a page at a time", "limit?:uint(1..1000) cursor?:uint", NULL, "Table", 0),
+        "Its block table, a page at a time", "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL,
+        "Table", 0),
     ASK(POST, "/v1/sequences/{id}/fork", INFER, FORK, SMALL, parse_fork, render_fork, 201,
         "Make sequences that share its blocks", NULL, "Fork", "Forked", 0),
     ASK(POST, "/v1/sequences/{id}/truncate", INFER, TRUNCATE, SMALL, parse_truncate, render_truncate, 200,

@@ -12,7 +12,7 @@
 
 _Static_assert(LLHTTP_STRICT_MODE == 1, "llhttp accepts smuggled headers unless it is compiled strict");
 
-enum { TIMEOUT_MS_MAX = 86400000 };
+enum { TIMEOUT_MS_MAX = 86400000, METHOD_BYTES_MAX = 20 };
 
 static bool __attribute__((format(printf, 3, 4)))
 refuse(struct http_fault *fault, int status, const char *format, ...)
@@ -160,10 +160,20 @@ static const llhttp_settings_t settings = {.on_url = on_url,
 
 /* ---- parsing --------------------------------------------------------------------------------------- */
 
-/* Say what the parser did not like. */
-static enum http_progress refuse_syntax(const struct http_parser *p, enum llhttp_errno error,
-                                        struct http_fault *fault)
+/* The length of a method in front of a request line; 0: it is none. */
+static int method_length(const char *bytes, size_t n)
 {
+    int length = 0;
+    while ((size_t)length < n && length < METHOD_BYTES_MAX && bytes[length] >= 'A' && bytes[length] <= 'Z')
+        length++;
+    return (size_t)length < n && bytes[length] == ' ' ? length : 0;
+}
+
+/* Say what the parser did not like of these bytes. */
+static enum http_progress refuse_syntax(const struct http_parser *p, enum llhttp_errno error,
+                                        const char *bytes, size_t n, struct http_fault *fault)
+{
+    int method = error == HPE_INVALID_METHOD && !p->in_body ? method_length(bytes, n) : 0;
     if (p->stopped)
         return HTTP_STOPPED;
     if (p->url.n > HTTP_URL_BYTES_MAX)
@@ -172,6 +182,8 @@ static enum http_progress refuse_syntax(const struct http_parser *p, enum llhttp
         refuse(fault, ATTND_HEADERS_TOO_LARGE, "more than %d headers", HTTP_HEADERS_MAX);
     else if (error == HPE_USER)
         refuse(fault, ATTND_MALFORMED, "trailers are not served");
+    else if (method) /* one that the parser does not know either */
+        refuse(fault, ATTND_BAD_METHOD, "%.*s is not served", method, bytes);
     else
         refuse(fault, ATTND_MALFORMED, "%s", llhttp_get_error_reason(&p->llhttp));
     return HTTP_REFUSED;
@@ -187,7 +199,7 @@ static enum http_progress feed(struct http_parser *p, const char *bytes, size_t 
     if (error == HPE_OK)
         return HTTP_MORE;
     if (error != HPE_PAUSED || !p->complete)
-        return refuse_syntax(p, error, fault);
+        return refuse_syntax(p, error, bytes, n, fault);
     *used = (size_t)(llhttp_get_error_pos(&p->llhttp) - bytes);
     char last_but_one = *used > 1 ? bytes[*used - 2] : before;
     if (!(p->llhttp.flags & F_CHUNKED) || last_but_one == '\r')

@@ -67,8 +67,9 @@ for bench in build/"$MODE"/bench/* tests/bench/bench_server.sh; do
 done >"${bench_log:=$(mktemp)}" 2>&1 </dev/null
 count 'benchmarks, one short round' "$bench_log" 0 0
 rm -f "$bench_log"
-if [ "$MODE" = release ]; then # a little of `make fuzz`
+if [ "$MODE" = release ]; then # a little of what runs longer before a release
     run 'fuzzers, 20 s each' env FUZZ_SECONDS=20 bash scripts/fuzz.sh
+    run 'schemathesis, 30 s' bash scripts/check_contract.sh 30
 fi
 EXCHANGES=$(mktemp -d) # of curl; 99-contract.sh looks at them
 export EXCHANGES

@@ -62,7 +62,8 @@ a body that is compressed|415|POST /v1/sequences HTTP/1.1\r\n${host}Content-Enco
 a body that is said not to be|201|POST /v1/sequences HTTP/1.1\r\n${host}Content-Encoding: identity\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n{}
 bytes after Connection: close are no request|200|GET /livez HTTP/1.1\r\n${host}\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n
 CONNECT|400|CONNECT localhost:1 HTTP/1.1\r\n${host}\r\n
-an unknown method|400|BREW /livez HTTP/1.1\r\n${host}\r\n
+an unknown method|405|BREW /livez HTTP/1.1\r\n${host}\r\n
+what is no method|400|br3w /livez HTTP/1.1\r\n${host}\r\n
 a method nobody serves|405|PATCH /livez HTTP/1.1\r\n${host}\r\n
 Expect something else|417|POST /livez HTTP/1.1\r\n${host}Expect: cake\r\nContent-Length: 1\r\n\r\nx
 a body over 1 MiB|413|POST /livez HTTP/1.1\r\n${host}Content-Length: 1048577\r\n\r\n
