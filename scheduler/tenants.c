@@ -121,5 +121,6 @@ bool tenants_are_right(const struct tenants *t)
 struct tenant_use tenants_use(const struct tenants *t, uint64_t key)
 {
     uint32_t i = *place_of(t, key);
-    return i == NONE ? (struct tenant_use){0} : t->at[i].use;
+    const struct tenant_use nothing = {0};
+    return i == NONE ? nothing : t->at[i].use;
 }

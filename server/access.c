@@ -67,9 +67,9 @@ static bool note_key(struct http_exchange *x, struct daemon_state *daemon)
 static bool has_allowance(struct http_exchange *x)
 {
     struct api_key *key = x->key;
-    double now = (double)uv_hrtime() * 1e-9, rate = key ? key->quotas.requests_per_s : 0;
-    if (rate <= 0)
+    if (!key || !key->quotas.requests_per_s)
         return true;
+    double now = (double)uv_hrtime() * 1e-9, rate = key->quotas.requests_per_s;
     key->allowance += (now - key->refilled_s) * rate;
     key->allowance = key->allowance < rate ? key->allowance : rate;
     key->refilled_s = now;

@@ -212,7 +212,7 @@ static int read_op(struct http_exchange *x, const cJSON *object, const char *whe
                {"truncate", REQUEST_TRUNCATE, truncate_names, no_tensors},
                {"delete", REQUEST_DELETE, delete_names, no_tensors}};
     const cJSON *member = cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, "op") : NULL;
-    const char *name = cJSON_IsString(member) ? member->valuestring : "";
+    const char *name = member && cJSON_IsString(member) ? member->valuestring : "";
     struct request_op *op = &request->batch.ops[request->batch.count++];
     struct tensor_body b;
     char pointer[40];

@@ -115,6 +115,7 @@ int arguments_of_query(struct arguments *a, struct http_exchange *x, const char 
                        const char *const *elsewhere)
 {
     struct http_text query = x->head.query;
+    // cppcheck-suppress ctuuninitvar ; it is memory to write to
     char *room = a->text; /* decoded it is no longer, and a NUL takes the place of '=' and '&' */
     a->x = x;
     a->where = "";

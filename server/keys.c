@@ -77,9 +77,10 @@ static char *read_file(struct reading *r, size_t *bytes)
 static bool read_digest(const char *text, uint8_t digest[KEY_DIGEST_BYTES])
 {
     static const char digits[] = "0123456789abcdef";
-    if (strlen(text) != 2 * KEY_DIGEST_BYTES || strspn(text, digits) != 2 * KEY_DIGEST_BYTES)
+    const size_t length = (size_t)2 * KEY_DIGEST_BYTES;
+    if (strlen(text) != length || strspn(text, digits) != length)
         return false;
-    for (unsigned i = 0; i < KEY_DIGEST_BYTES; i++)
+    for (size_t i = 0; i < KEY_DIGEST_BYTES; i++)
         digest[i] = (uint8_t)((strchr(digits, text[2 * i]) - digits) << 4 |
                               (strchr(digits, text[2 * i + 1]) - digits));
     return true;
@@ -136,7 +137,7 @@ static int read_quotas(struct reading *r, const char *name, const cJSON *object,
                         (long long)known[i].max);
         if (known[i].to)
             *known[i].to = (uint32_t)value;
-        else
+        if (known[i].wide)
             *known[i].wide = (uint64_t)value;
     }
     return 0;
