@@ -32,6 +32,7 @@ key keeper 'infer keep'
 write_keys
 
 # ---- what does not start
+# shellcheck disable=SC2069 # of what it says only what is wrong
 fails() { "$ATTND" "$@" 2>&1 >/dev/null; echo $?; }
 expect 'another address without keys' $'attnd: listen: 0.0.0.0:0: without keys.file only loopback addresses and unix sockets are listened on\n78' \
     "$(fails --set listen=0.0.0.0:0)"
