@@ -54,6 +54,7 @@ enum {
     TLS_HANDSHAKE = 0x16 /* the first byte of a connection (RFC 8446, 5.1) */
 };
 
+enum { TRIM_MS = 20, TRIMMED = 16 /* connections at a time: a tenth of a millisecond */ };
 enum { PAGE = 4096, ROOMY_BYTES = 4 * LARGE_SOCKET_BYTES };
 
 enum phase {
@@ -90,20 +91,21 @@ struct connection {
     size_t body_bytes;  /* filled part of `body` */
     size_t raw_bytes;   /* of the body, chunk sizes and extensions included */
     const struct listen_options *listener;
-    bool is_unix;              /* else TCP */
-    bool by_address;           /* `peer` is one, not a uid */
-    bool is_owner;             /* of a unix socket: the other end runs as we do, or as root */
-    bool known;                /* some request of it came from somebody known */
-    bool body_overflow;        /* it was longer than exchange.body_max */
-    bool reading;              /* uv_read_start is in effect */
-    bool paused;               /* it has read enough for this turn: in http_connections.paused */
-    bool roomy;                /* its socket's buffers are large */
-    size_t charged;            /* of memory.bytes, for them and the body */
-    bool close_after;          /* the answer under way is the last */
-    bool ended;                /* the client sends no more */
-    bool streaming;            /* the head of an answer in parts has been sent, */
-    enum http_framing framing; /* which come so */
-    char chunk_head[20];       /* size of the part being sent */
+    bool is_unix;       /* else TCP */
+    bool by_address;    /* `peer` is one, not a uid */
+    bool is_owner;      /* of a unix socket: the other end runs as we do, or as root */
+    bool known;         /* some request of it came from somebody known */
+    bool body_overflow; /* it was longer than exchange.body_max */
+    bool reading;       /* uv_read_start is in effect */
+    bool paused;        /* it has read enough for this turn: in http_connections.paused */
+    bool roomy;         /* its socket's buffers are large */
+    size_t charged;     /* of memory.bytes, for them and the body */
+    size_t input_touched, body_touched, output_touched; /* bytes of the buffers that are resident, at most */
+    bool close_after;                                   /* the answer under way is the last */
+    bool ended;                                         /* the client sends no more */
+    bool streaming;                                     /* the head of an answer in parts has been sent, */
+    enum http_framing framing;                          /* which come so */
+    char chunk_head[20];                                /* size of the part being sent */
 
     struct http_exchange exchange;
     char output_head[OUTPUT_HEAD_BYTES_MAX];
@@ -117,7 +119,7 @@ struct http_connections {
     struct config_limits limits;
     struct memory_budget *budget;
     struct http_service service;
-    uv_timer_t tick;
+    uv_timer_t tick, trim;
     uv_check_t turn_end;
     struct connection **paused; /* [paused_count] until then */
     uint32_t paused_count;
@@ -158,22 +160,53 @@ static void count_ended(struct http_connections *all, int change)
     uv_timer_again(&all->tick);
 }
 
-/* Let the system have what is used of a buffer beyond a little. */
-static void give_pages(char *buffer, size_t used)
+/* Let the system have what was used of a buffer, *touched bytes, but for `kept`. */
+static void give_pages(char *buffer, size_t *touched, size_t kept)
 {
-    if (used > KEPT_BYTES)
-        (void)madvise(buffer + KEPT_BYTES, (used - KEPT_BYTES + PAGE - 1) / PAGE * PAGE, MADV_DONTNEED);
+    if (*touched <= kept)
+        return;
+    (void)madvise(buffer + kept, (*touched - kept + PAGE - 1) / PAGE * PAGE, MADV_DONTNEED);
+    *touched = kept;
 }
 
-/* An exchange has ended: give back what it has of memory.bytes; with `socket` also for the socket's buffers. */
-static void give_memory(struct connection *c, bool socket)
+/* Now and then, some connections that are closed: what they have used goes back to the system. */
+static void on_trim(uv_timer_t *timer)
 {
-    size_t kept = c->roomy && !socket ? ROOMY_BYTES : 0;
-    memory_give(c->all->budget, c->charged - kept + c->exchange.memory);
-    c->charged = kept;
+    struct http_connections *all = timer->data;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < all->slots && n < TRIMMED; i++) {
+        struct connection *c = &all->connections[i];
+        if (c->phase != PHASE_FREE ||
+            c->input_touched + c->body_touched + c->output_touched <= 3 * (size_t)PAGE)
+            continue;
+        give_pages(c->input, &c->input_touched, PAGE);
+        give_pages(c->body, &c->body_touched, PAGE);
+        give_pages(c->output, &c->output_touched, PAGE);
+        n++;
+    }
+    if (n < TRIMMED)
+        uv_timer_stop(timer);
+}
+
+static void note_touched(size_t *touched, size_t bytes)
+{
+    *touched = bytes > *touched ? bytes : *touched;
+}
+
+/* An exchange has ended: give back what it has of memory.bytes; when the connection is `closed`, too, all of it. */
+static void give_memory(struct connection *c, bool closed)
+{
+    size_t socket = c->roomy && !closed ? ROOMY_BYTES : 0;
+    memory_give(c->all->budget, c->charged - socket + c->exchange.memory);
+    c->charged = socket;
     c->exchange.memory = 0;
-    give_pages(c->body, c->exchange.body_buffer == c->body ? c->body_bytes : 0);
-    give_pages(c->output, c->exchange.reply.length);
+    if (c->exchange.body_buffer == c->body)
+        note_touched(&c->body_touched, c->body_bytes);
+    note_touched(&c->output_touched, c->exchange.reply.length);
+    give_pages(c->body, &c->body_touched, KEPT_BYTES);
+    give_pages(c->output, &c->output_touched, KEPT_BYTES);
+    if (closed && !uv_is_active((uv_handle_t *)&c->all->trim))
+        uv_timer_start(&c->all->trim, on_trim, TRIM_MS, TRIM_MS);
 }
 
 /* Give the socket large buffers, if there is memory for them. */
@@ -298,6 +331,7 @@ static void on_written(uv_write_t *write, int status)
         return;
     }
     if (c->exchange.more) {
+        note_touched(&c->output_touched, c->exchange.reply.length);
         json_writer_init(&c->exchange.reply, c->output, HTTP_REPLY_BYTES_MAX);
         c->phase = PHASE_WAITING;
         c->all->service.proceed(&c->exchange, c->all->service.cookie);
@@ -803,6 +837,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
         process_body(c, (size_t)n);
     } else {
         c->input_bytes += (size_t)n;
+        note_touched(&c->input_touched, c->input_bytes);
         process(c);
     }
 }
@@ -995,6 +1030,9 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
     all->tick.data = all;
     uv_timer_start(&all->tick, on_tick, TICK_MS, TICK_MS);
     uv_unref((uv_handle_t *)&all->tick);
+    uv_timer_init(loop, &all->trim);
+    all->trim.data = all;
+    uv_unref((uv_handle_t *)&all->trim);
     uv_check_init(loop, &all->turn_end);
     all->turn_end.data = all;
     *result = all;
@@ -1043,6 +1081,7 @@ void http_connections_destroy(struct http_connections *all)
     if (all->tick.loop) {
         uv_close((uv_handle_t *)&all->tick, NULL);
         uv_close((uv_handle_t *)&all->turn_end, NULL);
+        uv_close((uv_handle_t *)&all->trim, NULL);
         uv_run(all->loop, UV_RUN_DEFAULT);
     }
     if (all->buffers != MAP_FAILED)
