@@ -119,6 +119,8 @@ class Contract:
         method, target, _ = asked.split(" ")
         status = int(got.split(" ")[1])
         name, operation = self.operation(method, target)
+        if "x-attnd-node" not in fields:
+            return None  # a proxy says so
         if operation is None or status < 200 or len(exchange[3]) < int(fields.get("content-length", 0) if method != "HEAD" else 0):
             return None  # there is no such operation; or the client did not stay
         wrong = self.check_answer(operation, status, fields, exchange[3], method)
