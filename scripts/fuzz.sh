@@ -9,6 +9,7 @@ if ! command -v clang >/dev/null || ! echo 'int LLVMFuzzerTestOneInput(const cha
     echo 'not ok fuzzers: clang with libFuzzer is missing (packages clang and libclang-rt-14-dev)'
     exit 1
 fi
+mkdir -p build
 if ! make -j"$(nproc)" --no-print-directory MODE=fuzz CC=clang WERROR= fuzzers >build/fuzz.log 2>&1; then
     cat build/fuzz.log
     echo 'not ok the fuzzers are built'
@@ -21,14 +22,18 @@ for program in build/fuzz/fuzz/*; do
     [ "$name" != http ] || dictionary=tests/fuzz/http.dict
     mkdir -p "build/fuzz/corpus/$name" build/fuzz/crashes
     log=build/fuzz/$name.log
-    if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 "$program" -max_total_time="$seconds" -max_len=8192 -timeout=60 -rss_limit_mb=4096 \
-        -print_final_stats=1 -dict="$dictionary" -artifact_prefix="build/fuzz/crashes/$name-" "build/fuzz/corpus/$name" "tests/fuzz/$name" >"$log" 2>&1; then
+    ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 "$program" -max_total_time="$seconds" -max_len=8192 -timeout=60 -rss_limit_mb=4096 \
+        -print_final_stats=1 -dict="$dictionary" -artifact_prefix="build/fuzz/crashes/$name-" "build/fuzz/corpus/$name" "tests/fuzz/$name" >"$log" 2>&1
+    status=$?
+    if [ $status -eq 0 ]; then
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
         edges=$(sed -n 's/^#[0-9]*\t.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
         echo "ok fuzz $name: $runs runs, $edges edges in $seconds s"
+    elif [ $status -eq 78 ]; then # FUZZ_NOT_STARTED
+        echo "skip fuzz $name: $(sed -n 's/^fuzz: not started: //p' "$log")"
     else
         tail -n 40 "$log"
-        echo "not ok fuzz $name"
+        echo "not ok fuzz $name: exit $status, $(grep -m 1 '^fuzz: \|ERROR:' "$log")"
         failed=1
     fi
 done

@@ -9,6 +9,8 @@
 #include "server/routes.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,18 +32,29 @@ static struct {
     uv_async_t completed;
     uv_timer_t wake;
     struct listen_options options;
+    struct sockaddr_un
+        address; /* where it listens: a name outside of the file system that the kernel chose */
+    socklen_t address_bytes;
     struct http_listener *listener;
     struct http_connections *connections;
     unsigned runs;
-    bool tidied;
 } fuzz;
 
 static void must(bool good, const char *what)
 {
     if (good)
         return;
-    fprintf(stderr, "fuzz: %s\n", what);
+    fprintf(stderr, "fuzz: %s (the last error: %s)\n", what, strerror(errno));
     abort();
+}
+
+/* What the machine must give before anything can be tested. */
+static void need(bool good, const char *what)
+{
+    if (good)
+        return;
+    fprintf(stderr, "fuzz: not started: %s (the last error: %s)\n", what, strerror(errno));
+    _exit(FUZZ_NOT_STARTED);
 }
 
 static void notify(void *cookie)
@@ -95,15 +108,27 @@ static void start_engine(void)
                                            .partials_max = 16384,
                                            .spare_requests = ROUTES_SPARE_REQUESTS,
                                            .notify = notify};
-    must(engine_create(&options, &fuzz.engine, why) == 0, why);
-    must(engine_start(fuzz.engine) == 0, "no thread");
+    need(engine_create(&options, &fuzz.engine, why) == 0, why);
+    need(engine_start(fuzz.engine) == 0, "no thread");
+}
+
+/* A bound socket. */
+static int bind_socket(void)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fuzz.address.sun_family = AF_UNIX;
+    need(fd >= 0 && bind(fd, (struct sockaddr *)&fuzz.address, sizeof fuzz.address.sun_family) == 0,
+         "cannot bind a unix socket");
+    fuzz.address_bytes = sizeof fuzz.address;
+    need(getsockname(fd, (struct sockaddr *)&fuzz.address, &fuzz.address_bytes) == 0, "a socket has no name");
+    return fd;
 }
 
 static void start(void)
 {
-    char path[64], reason[ADDRESS_REASON_BYTES];
+    signal(SIGPIPE, SIG_IGN); /* clients leave while they are answered */
     log_init(LOG_ERROR, LOG_TEXT);
-    uv_loop_init(&fuzz.loop);
+    need(uv_loop_init(&fuzz.loop) == 0, "no loop");
     uv_async_init(&fuzz.loop, &fuzz.completed, on_completed);
     uv_timer_init(&fuzz.loop, &fuzz.wake);
     uv_timer_start(&fuzz.wake, on_wake, 5, 5);
@@ -113,17 +138,17 @@ static void start(void)
     fuzz.state.engine = fuzz.engine;
     fuzz.state.loop = &fuzz.loop;
     fuzz.state.drain = no_drain;
-    must(routes_create(&fuzz.state) == 0, "no memory for routes");
+    need(routes_create(&fuzz.state) == 0, "no memory for routes");
     const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
                                          routes_proceed, routes_abandon, &fuzz.state};
-    must(http_connections_create(&fuzz.loop, &fuzz.config.limits, &fuzz.state.memory, &service,
+    need(http_connections_create(&fuzz.loop, &fuzz.config.limits, &fuzz.state.memory, &service,
                                  &fuzz.connections) == 0,
          "no memory for connections");
     fuzz.state.connections = fuzz.connections;
-    snprintf(path, sizeof path, "unix:/tmp/attnd-fuzz-%d", (int)getpid());
-    must(listen_address_parse(path, 3, &fuzz.options.address, reason) == 0, reason);
+    fuzz.options.address.is_unix = true;
+    fuzz.options.address.fd = bind_socket();
     fuzz.options.local = true;
-    must(http_listen(&fuzz.loop, &fuzz.options, http_connections_accept, fuzz.connections, &fuzz.listener) ==
+    need(http_listen(&fuzz.loop, &fuzz.options, http_connections_accept, fuzz.connections, &fuzz.listener) ==
              0,
          "cannot listen");
 }
@@ -146,10 +171,9 @@ static void tidy(void)
 
 static int connect_to_daemon(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", fuzz.options.address.path);
-    must(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "cannot connect");
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(fd >= 0 && connect(fd, (struct sockaddr *)&fuzz.address, fuzz.address_bytes) == 0, "cannot connect");
+    must(fcntl(fd, F_SETFL, O_NONBLOCK) == 0, "a socket stays blocking");
     return fd;
 }
 
@@ -179,8 +203,6 @@ void fuzz_send(const uint8_t *bytes, size_t n, size_t piece)
         at += sent > 0 ? (size_t)sent : 0;
         if (part && at == n)
             shutdown(fd, SHUT_WR);
-        if (n == 0)
-            break;
         uv_run(&fuzz.loop, at < n || sent > 0 ? UV_RUN_NOWAIT : UV_RUN_ONCE);
         more = read_answer(fd, &begun);
     }

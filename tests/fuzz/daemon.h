@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The exit code where the daemon cannot be started: the machine lacks something. Said on stderr. */
+#define FUZZ_NOT_STARTED 78
+
 /* fuzz_send: bytes as they are, in pieces of `piece` bytes (0: all at once). */
 void fuzz_send(const uint8_t *bytes, size_t n, size_t piece);
 
