@@ -723,9 +723,10 @@ void config_print(const struct config *config, FILE *out)
     fputs("}\n", out);
 }
 
-static void print_mib(FILE *out, const char *what, double bytes)
+void config_print_bytes(FILE *out, const char *what, uint64_t bytes)
 {
-    fprintf(out, "%-24s %14.0f bytes (%.1f MiB)\n", what, bytes, bytes / (1 << 20));
+    fprintf(out, "%-24s %14llu bytes (%.1f MiB)\n", what, (unsigned long long)bytes,
+            (double)bytes / (1 << 20));
 }
 
 void config_print_memory(const struct config *config, FILE *out)
@@ -740,7 +741,7 @@ void config_print_memory(const struct config *config, FILE *out)
     fprintf(out, "pool                     %llu blocks = %llu tokens\n",
             (unsigned long long)config->pool_blocks,
             (unsigned long long)(config->pool_blocks * g->block_size));
-    print_mib(out, "pool, memory", (double)config->pool_bytes);
+    config_print_bytes(out, "pool, memory", config->pool_bytes);
 }
 
 void config_print_keys(FILE *out)

@@ -134,6 +134,9 @@ void config_print(const struct config *config, FILE *out);
 /* config_print_memory: how the pool's size follows from the geometry, for people. */
 void config_print_memory(const struct config *config, FILE *out);
 
+/* config_print_bytes: one line of such arithmetic. */
+void config_print_bytes(FILE *out, const char *what, uint64_t bytes);
+
 /* config_print_keys: every key with its default and meaning, for --help. */
 void config_print_keys(FILE *out);
 

@@ -220,16 +220,21 @@ bool attention_time_passes(struct attention *attention, const struct attention_s
     return timed;
 }
 
+/* Bytes that are free on the GPU that the backend would use; 0: it would use none. */
+static uint64_t free_on_gpu(const char *backend, uint32_t device)
+{
+    bool may = strcmp(backend, "cuda") == 0 || strcmp(backend, "auto") == 0;
+    return may ? cuda_memory_available(device) : 0;
+}
+
 bool attention_is_on_device(const char *backend, uint32_t device)
 {
-    return (strcmp(backend, "cuda") == 0 || strcmp(backend, "auto") == 0) &&
-           cuda_memory_available(device) > 0;
+    return free_on_gpu(backend, device) > 0;
 }
 
 uint64_t attention_memory_available(const char *backend, uint32_t device)
 {
-    bool on_gpu = strcmp(backend, "cuda") == 0 || strcmp(backend, "auto") == 0;
-    uint64_t bytes = on_gpu ? cuda_memory_available(device) : 0;
+    uint64_t bytes = free_on_gpu(backend, device);
     return bytes ? bytes : config_memory_available();
 }
 

@@ -121,9 +121,10 @@ static bool is_free(const struct staging *s, size_t first, size_t end)
 void staging_trim(struct staging *s)
 {
     const size_t piece = TRIMMED_BYTES / STAGING_ALIGNMENT;
-    bool more = s->budget;
+    if (!s->budget)
+        return;
     pthread_mutex_lock(&s->mutex);
-    for (size_t first = 0, end = s->touched; more && first < end; first += piece) {
+    for (size_t first = 0, end = s->touched; first < end; first += piece) {
         size_t last = first + piece < s->units ? first + piece : s->units;
         if (is_free(s, first, last))
             (void)madvise(s->memory + first * STAGING_ALIGNMENT, (last - first) * STAGING_ALIGNMENT,

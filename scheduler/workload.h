@@ -146,10 +146,9 @@ struct workload {
     double round_us;  /* of its rows and tokens in the last round that it took part in, all layers */
     bool sits_out;    /* of the round being formed */
     double started_s, ended_s;
-    bool overdue;          /* its deadline has passed: it is being cancelled */
     uint32_t promised;     /* sequences that run, and children that they have yet to make */
     uint32_t rows_left;    /* of outputs, for which there is room in the round being formed */
-    bool unread;           /* there is not enough: it takes no part */
+    bool lags;             /* its client: there is not enough, and it takes no part */
     uint64_t noted_step;   /* the last one in its figures */
     uint64_t round_number; /* the last one that it took part in */
     uint32_t

@@ -207,12 +207,13 @@ static bool has_ended(const struct workload *w)
     return w->report.state == WORKLOAD_FINISHED || w->report.state == WORKLOAD_CANCELLED;
 }
 
-/* A workload that is to be cancelled since its deadline has passed, NULL: none. */
+/* A workload whose deadline has passed, and that is to be cancelled; NULL: none. */
 static struct workload *next_overdue(const struct workload_run *d)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
-        if (w && w->overdue && !w->ends && !has_ended(w))
+        if (w && !w->ends && !has_ended(w) && w->report.deadline_s > 0 &&
+            d->o.state->now_s - w->started_s >= w->report.deadline_s)
             return w;
     }
     return NULL;
@@ -491,7 +492,7 @@ static void admit(struct workload_run *d, double now)
     d->changed = false;
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         if (d->workloads[i])
-            d->workloads[i]->held_back = d->workloads[i]->unread;
+            d->workloads[i]->held_back = d->workloads[i]->lags;
     }
     while ((w = next_in_line(d))) {
         d->changed = !budget_allows(&d->admitting); /* the others have their turn after this step */
@@ -699,9 +700,10 @@ static void take_one(struct workload_run *d, uint32_t i)
     if (appended)
         d->requests[d->request_count++] = (struct reserve_request){r->row, length, length + n};
     add_appends(d, r, length, appended);
-    r->w->rows_left -= row < end ? end - row : 0;
-    for (; row < end; row++)
+    for (; row < end; row++) {
         f->rows[f->row_count++] = (struct output_row){r->w, r->ordinal, row};
+        r->w->rows_left--;
+    }
 }
 
 /* Whether all that a sequence has to do is submitted. */
@@ -721,7 +723,7 @@ static bool catches_up(const struct workload_run *d, const struct running *r)
 /* Whether a running sequence could take part in a round, but for room. */
 static bool may_take_part(const struct workload_run *d, const struct running *r, bool catching_up)
 {
-    return !r->w->sits_out && !r->w->unread && catches_up(d, r) == catching_up && !has_come_to_its_end(r);
+    return !r->w->sits_out && !r->w->lags && catches_up(d, r) == catching_up && !has_come_to_its_end(r);
 }
 
 /* Who takes part: those that decode first, then those that catch up. */
@@ -748,7 +750,7 @@ static void take_all(struct workload_run *d)
 /* The workloads with running sequences: the account of a workload's time is an owner's. */
 static bool runs(const struct workload *w)
 {
-    return w && w->report.state == WORKLOAD_RUNNING && w->report.running > 0 && !w->unread;
+    return w && w->report.state == WORKLOAD_RUNNING && w->report.running > 0 && !w->lags;
 }
 
 static uint32_t owner_of(const struct workload_run *d, const struct workload *w)
@@ -1067,13 +1069,13 @@ static bool is_under_way(const struct workload_run *d)
     return d->rounds[d->now].begun && d->rounds[d->now].next_layer < d->g->layers;
 }
 
-/* Which workloads have kept so many outputs that their clients have to read first. */
-static void note_unread(struct workload_run *d)
+/* Which workloads have kept so many outputs that their clients have to read first: these lag. */
+static void note_lagging(struct workload_run *d)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *w = d->workloads[i];
         if (w)
-            w->unread = w->kept && workload_outputs_room(w->kept) < w->promised;
+            w->lags = w->kept && workload_outputs_room(w->kept) < w->promised;
     }
 }
 
@@ -1088,9 +1090,9 @@ void workload_run_begin(struct workload_run *d, struct step *step)
     if (d->may_add || d->cancels.first || next_overdue(d) || d->o.state->stopping ||
         d->rounds[!d->now].begun) /* no place yet */
         return;
-    note_unread(d);
+    note_lagging(d);
     admit(d, d->o.state->now_s);
-    note_unread(d); /* with those that were admitted */
+    note_lagging(d); /* with those that were admitted */
     d->may_add = d->live_count > 0;
 }
 
@@ -1437,10 +1439,11 @@ static void tell(struct workload_run *d, struct workload *w, struct request *req
         w->awaited = false;
 }
 
-/* Whether its client has its report, or outputs, to take. */
-static bool is_unread(const struct workload *w)
+/* Whether a workload has ended, and its client has taken all of it. */
+static bool is_told(const struct workload *w)
 {
-    return w->awaited || (w->kept && workload_outputs_any(w->kept));
+    return has_ended(w) && !w->watchers && !w->cancels && !w->awaited &&
+           !(w->kept && workload_outputs_any(w->kept));
 }
 
 /* Forget workloads that ended long ago. */
@@ -1448,11 +1451,10 @@ static void forget_expired(struct workload_run *d)
 {
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload **at = &d->workloads[i];
-        if (!*at || !has_ended(*at) || (*at)->watchers || (*at)->cancels || is_unread(*at) || (*at)->ends ||
-            d->o.state->now_s - (*at)->ended_s < d->config->limits.workload_kept_s)
-            continue;
-        workload_destroy(*at);
-        *at = NULL;
+        if (*at && is_told(*at) && d->o.state->now_s - (*at)->ended_s >= d->config->limits.workload_kept_s) {
+            workload_destroy(*at);
+            *at = NULL;
+        }
     }
 }
 
@@ -1511,8 +1513,7 @@ static struct workload **find_place(struct workload_run *d)
         struct workload **at = &d->workloads[i];
         if (!*at)
             return at;
-        if (has_ended(*at) && !(*at)->watchers && !(*at)->cancels && !is_unread(*at) &&
-            (!oldest || (*at)->report.id < (*oldest)->report.id))
+        if (is_told(*at) && (!oldest || (*at)->report.id < (*oldest)->report.id))
             oldest = at;
     }
     return oldest;
@@ -1731,11 +1732,6 @@ void workload_run_begin_turn(struct workload_run *d)
 {
     budget_begin(&d->ending);
     budget_begin(&d->admitting);
-    for (int i = 0; i < WORKLOADS_MAX; i++) {
-        struct workload *w = d->workloads[i];
-        if (w && w->report.deadline_s > 0 && d->o.state->now_s - w->started_s >= w->report.deadline_s)
-            w->overdue = true;
-    }
 }
 
 bool workload_run_verify(struct workload_run *d, bool idle)

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# check_contract.sh [SECONDS [SEED]] - schemathesis (from PyPI) against a daemon: cases made from /openapi.json, right ones and wrong ones, alone and in
-# sequences (that what is deleted is gone is not looked at: a cancelled workload is told about). No 500, no dropped connection, every answer declared for its operation and as its schema says. POST /v1/drain is left out. The last line
-# says "ok", "not ok" or "skip"; what was found is in build/contract.log.
+# check_contract.sh [SECONDS [SEED]] - schemathesis (from PyPI) against a daemon.
+#
+# Cases are made from /openapi.json, right ones and wrong ones, alone and in sequences. There must be no 500 and no dropped connection, and every
+# answer must be declared for its operation and be as its schema says. POST /v1/drain is left out. That what is deleted is gone is not looked at: a
+# cancelled workload is told about. The last line says "ok", "not ok" or "skip"; what was found is in build/contract.log.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export ATTND=${ATTND:-$PWD/build/release/attnd}

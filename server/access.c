@@ -29,6 +29,11 @@ static const char *scope_name(unsigned scope)
     return scope == SCOPE_ADMIN ? "admin" : scope == SCOPE_INFER ? "infer" : "read";
 }
 
+const char *access_scope(enum route_access access)
+{
+    return accesses[access].scope ? scope_name(accesses[access].scope) : NULL;
+}
+
 static bool refuse_key(struct http_exchange *x, const char *why)
 {
     http_problem(x, ATTND_NO_KEY, "%s", why);

@@ -9,8 +9,12 @@
 #ifndef SERVER_ACCESS_H
 #define SERVER_ACCESS_H
 
+#include "server/api.h"
 #include "server/http_exchange.h"
 #include "server/routes.h"
+
+/* access_scope: the scope that a key needs for it, by name; NULL: none. */
+const char *access_scope(enum route_access access);
 
 /* access_admit(x, daemon): note x->key and x->scopes; false: the answer is a problem (401, 403, 404 at the
  * management listener, 429). x->route has been found. */

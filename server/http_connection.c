@@ -51,11 +51,12 @@ enum {
     TICK_MS = 500,      /* how exactly timeouts are kept, */
     ENDED_TICK_MS = 20, /* while some client has shut down its sending side */
     LISTENERS_MAX = 16,
-    TLS_HANDSHAKE = 0x16 /* the first byte of a connection (RFC 8446, 5.1) */
+    TRIM_MS = 20, /* between two looks at what closed connections have used, */
+    TRIMMED = 16, /* of so many of them: a tenth of a millisecond */
+    PAGE = 4096,
+    ROOMY_BYTES = 4 * LARGE_SOCKET_BYTES, /* of a socket with large buffers, as the kernel counts */
+    TLS_HANDSHAKE = 0x16                  /* the first byte of a connection (RFC 8446, 5.1) */
 };
-
-enum { TRIM_MS = 20, TRIMMED = 16 /* connections at a time: a tenth of a millisecond */ };
-enum { PAGE = 4096, ROOMY_BYTES = 4 * LARGE_SOCKET_BYTES };
 
 enum phase {
     PHASE_FREE,

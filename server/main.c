@@ -560,13 +560,18 @@ static enum exit_code start_engine(struct daemon *d)
     return d->start_code;
 }
 
+/* What connections may take apart from memory.bytes. */
+static uint64_t connection_bytes(const struct config *config)
+{
+    return (uint64_t)(config->limits.connections + MANAGERS) * HTTP_CONNECTION_BYTES;
+}
+
 /* What is left for clients, now that the pool and all that is fixed has been taken; or memory.bytes. False: it is too
  * little to serve anybody. */
 static bool set_budget(struct daemon *d)
 {
     const struct config *config = d->state.config;
-    uint64_t connections = (uint64_t)(config->limits.connections + MANAGERS) * HTTP_CONNECTION_BYTES,
-             available = config_memory_available(),
+    uint64_t connections = connection_bytes(config), available = config_memory_available(),
              left = available > connections ? available - connections : 0;
     d->state.memory.limit = config->memory_bytes ? config->memory_bytes : available ? left : BUDGET_UNKNOWN;
     if (d->state.memory.limit >= BUDGET_LEAST && (!available || left >= BUDGET_LEAST)) {
@@ -576,8 +581,7 @@ static bool set_budget(struct daemon *d)
     }
     fprintf(stderr,
             "attnd: memory.bytes: %llu MiB are available after the start, of which limits.connections (%u) "
-            "may take "
-            "%llu MiB; %llu MiB are left, and at least %d are wanted\n",
+            "may take %llu MiB; %llu MiB are left, and at least %d are wanted\n",
             (unsigned long long)(available >> 20), config->limits.connections,
             (unsigned long long)(connections >> 20),
             (unsigned long long)((config->memory_bytes ? config->memory_bytes : left) >> 20),
@@ -612,6 +616,8 @@ static void on_trim(uv_timer_t *timer)
     d->trim.data = d;
     d->trimming = uv_queue_work(&d->loop, &d->trim, trim, after_trim) == 0;
 }
+
+/* ---- clients --------------------------------------------------------------------------------------- */
 
 /* A connection is an open file: have room for all, or say that there is none. */
 static void raise_file_limit(uint32_t connections)
@@ -838,17 +844,12 @@ static void size_pool(struct config *config)
              (unsigned long long)(available >> 20), (unsigned long long)config->pool_blocks);
 }
 
-static void print_mib(const char *what, uint64_t bytes)
-{
-    printf("%-24s %14llu bytes (%.1f MiB)\n", what, (unsigned long long)bytes, (double)bytes / (1 << 20));
-}
-
 /* All the memory that the daemon may come to take, and whether that is there. */
 static enum exit_code check_memory(const struct config *config)
 {
     uint64_t here = config_memory_available(),
              there = attention_memory_available(config->backend, config->device),
-             connections = (uint64_t)(config->limits.connections + MANAGERS) * HTTP_CONNECTION_BYTES,
+             connections = connection_bytes(config),
              host = config->host_blocks * geometry_block_bytes(&config->geometry);
     bool on_device = attention_is_on_device(config->backend, config->device);
     uint64_t staging = on_device ? config->limits.staging_bytes : 0; /* else a part of memory.bytes */
@@ -858,16 +859,17 @@ static enum exit_code check_memory(const struct config *config)
                                             : 0;
     config_print_memory(config, stdout);
     if (on_device)
-        print_mib("  available on the GPU", there);
-    print_mib("host blocks", host);
+        config_print_bytes(stdout, "  available on the GPU", there);
+    config_print_bytes(stdout, "host blocks", host);
     if (on_device)
-        print_mib("staging, pinned", staging);
+        config_print_bytes(stdout, "staging, pinned", staging);
     printf("connections              %u x %d KiB\n", config->limits.connections, HTTP_CONNECTION_BYTES >> 10);
-    print_mib("  together", connections);
-    print_mib("the daemon, about", START_BYTES);
-    print_mib(config->memory_bytes ? "clients (memory.bytes)" : "clients (what is left)", clients);
+    config_print_bytes(stdout, "  together", connections);
+    config_print_bytes(stdout, "the daemon, about", START_BYTES);
+    config_print_bytes(stdout, config->memory_bytes ? "clients (memory.bytes)" : "clients (what is left)",
+                       clients);
     if (here)
-        print_mib("available now", here);
+        config_print_bytes(stdout, "available now", here);
     bool fits = !here || fixed + (config->memory_bytes ? config->memory_bytes : BUDGET_LEAST) <= here;
     if (fits && (!on_device || config->pool_bytes <= there))
         return EXIT_OK;

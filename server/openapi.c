@@ -2,6 +2,7 @@
 #include "server/openapi.h"
 
 #include "config/json_writer.h"
+#include "server/access.h"
 #include "server/api.h"
 #include "server/version.h"
 
@@ -49,12 +50,18 @@ static void take_word(struct notation *n, char word[NAME_BYTES])
 
 static void write_type(struct notation *n, const char *name);
 
-static void write_reference(struct json_writer *w, const char *name, const char *kind, const char *to)
+/* "$ref", a member of an open object. */
+static void write_ref(struct json_writer *w, const char *kind, const char *to)
 {
     char text[NAME_BYTES + 40];
     snprintf(text, sizeof text, "#/components/%s/%s", kind, to);
-    json_open(w, name, '{');
     json_string(w, "$ref", text);
+}
+
+static void write_reference(struct json_writer *w, const char *name, const char *kind, const char *to)
+{
+    json_open(w, name, '{');
+    write_ref(w, kind, to);
     json_close(w, '}');
 }
 
@@ -158,13 +165,10 @@ static void write_inside(struct notation *n)
             misread(n);
     } else {
         take_word(n, word);
-        if (isupper((unsigned char)word[0])) {
-            char to[NAME_BYTES + 40];
-            snprintf(to, sizeof to, "#/components/schemas/%s", word);
-            json_string(n->w, "$ref", to);
-        } else {
+        if (isupper((unsigned char)word[0]))
+            write_ref(n->w, "schemas", word);
+        else
             write_simple(n, word);
-        }
     }
 }
 
@@ -305,14 +309,15 @@ static bool may_answer(const struct route *route, int http_status)
     bool open = route->access == ACCESS_OPEN, asks = !route->answer, reads = route->about.reads,
          named = strstr(route->path, "{id}") || route->access == ACCESS_INFER;
     switch (http_status) {
-    case 401: /* of a key, */
+    case 401: /* of a key, or of a connection too many, which probes declare themselves, */
     case 429:
+    case 503:
         return !open;
-    case 404: /* of what is named, */
+    case 404: /* of what is named, or of everything at the management listener, */
+        return named || !open;
     case 410:
     case 421:
-        return named || http_status == 421 ||
-               (http_status == 404 && !open); /* 404: at the management listener */
+        return named;
     case 409:
         return asks && (route->access == ACCESS_INFER || route->access == ACCESS_ADMIN);
     case 405: /* of the path, not of the operation, */
@@ -323,8 +328,6 @@ static bool may_answer(const struct route *route, int http_status)
         return reads && route->body != BODY_SMALL;
     case 504: /* of the engine; the others of every request */
         return asks;
-    case 503:
-        return !open;
     default:
         return true;
     }
@@ -375,18 +378,14 @@ static void write_operation_id(struct json_writer *w, const struct route *route)
 
 static void write_security(struct json_writer *w, const struct route *route)
 {
-    static const char *const scopes[ACCESSES] = {[ACCESS_METRICS] = "read",
-                                                 [ACCESS_READ] = "read",
-                                                 [ACCESS_INFER] = "infer",
-                                                 [ACCESS_ADMIN] = "admin",
-                                                 [ACCESS_CONTROL] = "admin"};
+    const char *scope = access_scope(route->access);
     json_open(w, "security", '[');
     json_open(w, NULL, '{'); /* none is needed where there is no keys file */
     json_close(w, '}');
-    if (scopes[route->access]) {
+    if (scope) {
         json_open(w, NULL, '{');
         json_open(w, "key", '[');
-        json_string(w, NULL, scopes[route->access]);
+        json_string(w, NULL, scope);
         json_close(w, ']');
         json_close(w, '}');
     }

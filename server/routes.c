@@ -130,6 +130,12 @@ static bool is_acceptable(struct http_exchange *x)
 
 /* ---- what requests have in use --------------------------------------------------------------------- */
 
+/* Whether the lists of a request lie in staging memory, too: those of a large body may be large. */
+static bool has_large_body(const struct http_exchange *x)
+{
+    return x->staging && x->head.body_length > HTTP_BODY_BYTES_MAX;
+}
+
 /* What the lists of a request, and its answer, come to at most. A client's list is at most LISTS_FACTOR times as long
  * as it is in the body. */
 static void estimate_memory(const struct http_exchange *x, uint64_t *lists, uint64_t *answer)
@@ -142,8 +148,8 @@ static void estimate_memory(const struct http_exchange *x, uint64_t *lists, uint
     case REQUEST_APPEND:
     case REQUEST_ATTEND:
     case REQUEST_PAGED:
-    case REQUEST_MERGE: /* of a body in staging memory the lists are there, too */
-        *lists = x->staging ? 0 : of_body;
+    case REQUEST_MERGE:
+        *lists = has_large_body(x) ? 0 : of_body;
         *answer = tensors_wanted(x) ? LITTLE : HTTP_REPLY_BYTES_MAX;
         break;
     case REQUEST_CREATE:
@@ -239,6 +245,12 @@ static struct request *acquire_request(struct http_exchange *x, struct daemon_st
     return NULL;
 }
 
+/* What a key may have of something that there is so much of: as its quota says, or half. */
+static uint64_t part_of_key(uint64_t quota, uint64_t all)
+{
+    return quota ? quota : all / 2;
+}
+
 /* Count staging memory for a key; false: its quota has no room, and the answer is a problem. */
 static bool count_staging(struct http_exchange *x, const struct config *config, uint64_t bytes,
                           uint64_t *counted)
@@ -246,8 +258,8 @@ static bool count_staging(struct http_exchange *x, const struct config *config, 
     struct api_key *key = x->key;
     if (!key)
         return true;
-    uint64_t most = key->quotas.staging_bytes ? key->quotas.staging_bytes : config->limits.staging_bytes / 2;
-    if (key->staging_bytes + bytes > most) { /* half of what there is, if nothing else is said */
+    uint64_t most = part_of_key(key->quotas.staging_bytes, config->limits.staging_bytes);
+    if (key->staging_bytes + bytes > most) {
         (void)access_refuse_quota(x, "staging_bytes", most);
         return false;
     }
@@ -286,10 +298,8 @@ static void identify(struct request *request, const struct http_exchange *x)
     request->key = key->id;
     request->owner = x->known ? key->id : x->peer;
     request->weight = key->weight;
-    request->quotas =
-        (struct tenant_quotas){key->quotas.sequences, key->quotas.blocks, key->quotas.workloads};
-    if (x->known && !request->quotas.workloads)
-        request->quotas.workloads = WORKLOADS_MAX / 2; /* likewise */
+    uint64_t workloads = x->known ? part_of_key(key->quotas.workloads, WORKLOADS_MAX) : 0;
+    request->quotas = (struct tenant_quotas){key->quotas.sequences, key->quotas.blocks, (uint32_t)workloads};
 }
 
 /* ---- from an exchange to the engine ---------------------------------------------------------------- */
@@ -300,11 +310,11 @@ static void refuse_given_up(struct http_exchange *x, const struct daemon_state *
 }
 
 /* Room for the lists of a large body. */
-static bool enlarge_arena(struct request *request, uint64_t body_bytes)
+static bool enlarge_arena(struct request *request, const struct http_exchange *x)
 {
-    if (body_bytes <= HTTP_BODY_BYTES_MAX)
+    if (!has_large_body(x))
         return true;
-    size_t bytes = (size_t)body_bytes + ARENA_SPARE;
+    size_t bytes = (size_t)x->head.body_length + ARENA_SPARE;
     uint8_t *arena = request_tensor(request, bytes, 1);
     if (!arena)
         return false;
@@ -317,7 +327,7 @@ static bool enlarge_arena(struct request *request, uint64_t body_bytes)
  * thread, which has both. */
 static bool read_exchange(struct http_exchange *x, const struct config *config, struct request *request)
 {
-    int rc = enlarge_arena(request, x->staging ? x->head.body_length : 0) ? 0 : tensors_no_room(x);
+    int rc = enlarge_arena(request, x) ? 0 : tensors_no_room(x);
     if (rc == 0)
         rc = x->route->parse(x, request, config);
     if (rc == 0 && request_make_outputs(request, &config->geometry) != 0)
@@ -511,12 +521,12 @@ bool routes_begun(struct http_exchange *x, void *cookie)
     if (body != BODY_TRACE)
         return true;
     struct api_key *key = x->key;
-    uint32_t of_key = key && x->known && key->quotas.uploads ? key->quotas.uploads : UPLOADS_MAX / 2;
     if (daemon->uploads == UPLOADS_MAX) {
         http_problem(x, ATTND_BUSY, "as many workloads as may be are being posted");
         return false;
     }
-    if (key && key->uploads >= of_key) /* a key may have half of what there is, if nothing else is said */
+    uint64_t of_key = key ? part_of_key(key->quotas.uploads, UPLOADS_MAX) : UPLOADS_MAX;
+    if (key && key->uploads >= of_key)
         return access_refuse_quota(x, "uploads", of_key) == 0;
     bool ok = workload_parse_begin(x, daemon->config, daemon->loop);
     if (x->upload && !memory_take_bulk(&daemon->memory, UPLOAD_BYTES)) {
