@@ -25,7 +25,7 @@ bring() {
 }
 
 rm -rf $bundle
-mkdir -p $bundle/lib $bundle/tests
+mkdir -p $bundle/lib $bundle/tests $bundle/docs
 for program in attnd attnctl tests/conformance bench/bench_cuda; do
     bring build/release/$program build/release/$program
 done
@@ -33,6 +33,7 @@ for tool in curl jq; do # used where the machine has none
     if command -v $tool >/dev/null; then bring "$(command -v $tool)" tools/$tool; fi
 done
 cp -r tests/integration tests/cuda tests/digests.txt $bundle/tests/
+cp docs/API.md $bundle/docs/
 cp -r config scripts README.md $bundle/
 install -m 755 tests/cuda/run.sh $bundle/run.sh
 git rev-parse --short=12 HEAD >$bundle/commit 2>/dev/null || echo unknown >$bundle/commit
