@@ -631,6 +631,19 @@ void block_tables_note_tokens(struct block_tables *t, uint32_t row, uint32_t pos
         r->known = position + n;
 }
 
+uint32_t block_tables_read_tokens(const struct block_tables *t, uint32_t row, uint32_t position, uint32_t n,
+                                  uint32_t *tokens)
+{
+    const struct row *r = live_row(t, row);
+    uint32_t known = r->known > position ? smaller(r->known - position, n) : 0;
+    assert(!r->swapped);
+    for (uint32_t i = 0; i < known; i++) {
+        uint32_t at = position + i, id = *entry(t, row, at / t->o.block_size);
+        tokens[i] = t->tokens[(uint64_t)id * t->o.block_size + at % t->o.block_size];
+    }
+    return known;
+}
+
 /* ---- a step -------------------------------------------------------------------------------------- */
 
 /* The slots [first, end) of a row have been written. */

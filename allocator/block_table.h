@@ -122,6 +122,11 @@ uint32_t block_tables_need(struct block_tables *tables, const struct reserve_req
 void block_tables_note_tokens(struct block_tables *tables, uint32_t row, uint32_t position,
                               const uint32_t *tokens, uint32_t n);
 
+/* block_tables_read_tokens(tables, row, position, n, tokens): the token ids of positions from `position` on,
+ * as far as they are known, at most `n`; returns how many. The row is resident. */
+uint32_t block_tables_read_tokens(const struct block_tables *tables, uint32_t row, uint32_t position,
+                                  uint32_t n, uint32_t *tokens);
+
 /* block_tables_advance: `n` reserved tokens are being written at `layer`; _advance_all: at every layer,
  * whose cursors are equal. */
 void block_tables_advance(struct block_tables *tables, uint32_t row, uint32_t layer, uint32_t n);

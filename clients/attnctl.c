@@ -1,5 +1,6 @@
 /* attnctl.c - drive and look at a daemon from the terminal. */
 #include "clients/http_client.h"
+#include "clients/move.h"
 #include "config/clock.h"
 
 #include <cjson/cJSON.h>
@@ -35,6 +36,9 @@ struct options {
     const char *prefix_share; /* FRACTION:LENGTH */
     const char *fork_share;   /* FRACTION:COUNT[:AT] */
     const char *sharing;
+    /* of move */
+    const char *to, *to_key_file, *as, *salt;
+    bool all;
 };
 
 struct command {
@@ -42,6 +46,7 @@ struct command {
     const struct options *o;
     int argc;
     char **argv;
+    const char *key; /* NULL: none */
 };
 
 static void print_help(void)
@@ -63,6 +68,11 @@ static void print_help(void)
          "  audit                 check every count against every other\n"
          "  seq                   list the sequences\n"
          "  seq new | seq show ID | seq fork ID [COUNT] | seq truncate ID LENGTH | seq delete ID\n"
+         "  move --to URL ID... | move --to URL --all\n"
+         "                        bring sequences to another daemon; calls on them are told where they are\n"
+         "      --to-key-file FILE    the key for that daemon (default: the same one)\n"
+         "      --as URL              what its clients call it (default: the URL)\n"
+         "      --salt TEXT           that they share their prompts under there\n"
          "  key new NAME [SCOPE]...  make a key, and its entry for the daemon's keys.file; scopes are read,\n"
          "                        infer (unless another is named), admin and keep. Needs no daemon\n"
          "\n"
@@ -610,6 +620,34 @@ static char *read_key(const char *path)
     return NULL;
 }
 
+/* ---- move ---------------------------------------------------------------------------------------- */
+
+static int run_move(const struct command *c)
+{
+    const struct options *o = c->o;
+    char *key = NULL;
+    if (!o->to || (c->argc > 0) == o->all)
+        return usage("move wants --to URL, and ids or --all");
+    if (o->to_key_file && !(key = read_key(o->to_key_file)))
+        return EXIT_USAGE;
+    struct http_client *to = http_client_create(o->to, key ? key : c->key);
+    const struct move_options options = {.from = c->client,
+                                         .to = to,
+                                         .url = o->as                             ? o->as
+                                                : strncmp(o->to, "unix:", 5) == 0 ? ""
+                                                                                  : o->to,
+                                         .salt = o->salt,
+                                         .ids = c->argv,
+                                         .count = o->all ? 0 : (size_t)c->argc,
+                                         .json = o->json};
+    if (!to)
+        return usage("out of memory");
+    enum move_result result = move_run(&options);
+    http_client_destroy(to);
+    free(key);
+    return result == MOVE_DONE ? EXIT_OK : result == MOVE_UNAVAILABLE ? EXIT_UNAVAILABLE : EXIT_FAILED;
+}
+
 /* ---- main ---------------------------------------------------------------------------------------- */
 
 static bool parse_options(int argc, char **argv, struct options *o)
@@ -631,17 +669,24 @@ static bool parse_options(int argc, char **argv, struct options *o)
                                           {"prefix-share", required_argument, NULL, 11},
                                           {"fork-share", required_argument, NULL, 12},
                                           {"sharing", required_argument, NULL, 13},
+                                          {"to", required_argument, NULL, 14},
+                                          {"to-key-file", required_argument, NULL, 15},
+                                          {"as", required_argument, NULL, 16},
+                                          {"salt", required_argument, NULL, 17},
+                                          {"all", no_argument, NULL, 'a'},
                                           {NULL, 0, NULL, 0}};
-    const char **const values[] = {&o->shape,        &o->trace,      &o->count,        &o->seed,
-                                   &o->length_scale, &o->time_scale, &o->verify,       &o->prefill,
-                                   &o->arrival_rate, &o->arrival_cv, &o->prefix_share, &o->fork_share,
-                                   &o->sharing};
+    const char **const values[] = {
+        &o->shape,   &o->trace,   &o->count,        &o->seed,       &o->length_scale, &o->time_scale,
+        &o->verify,  &o->prefill, &o->arrival_rate, &o->arrival_cv, &o->prefix_share, &o->fork_share,
+        &o->sharing, &o->to,      &o->to_key_file,  &o->as,         &o->salt};
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
         if (c == 'u') {
             o->url = optarg;
         } else if (c == 'k') {
             o->key_file = optarg;
+        } else if (c == 'a') {
+            o->all = true;
         } else if (c == 'j') {
             o->json = true;
         } else if (c == 'h') {
@@ -661,8 +706,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(const struct command *c);
-    } commands[] = {{"run", run_workload}, {"stats", run_stats}, {"blocks", run_blocks},
-                    {"audit", run_audit},  {"seq", run_seq},     {"key", run_key}};
+    } commands[] = {{"run", run_workload}, {"stats", run_stats}, {"blocks", run_blocks}, {"audit", run_audit},
+                    {"seq", run_seq},      {"move", run_move},   {"key", run_key}};
     const char *from_environment = getenv("ATTNCTL_URL");
     struct options o = {.url = from_environment ? from_environment : "http://127.0.0.1:8400",
                         .key_file = getenv("ATTNCTL_KEY_FILE")};
@@ -676,7 +721,8 @@ int main(int argc, char **argv)
             continue;
         if (o.key_file && commands[i].run != run_key && !(key = read_key(o.key_file)))
             return EXIT_USAGE;
-        struct command command = {http_client_create(o.url, key), &o, argc - optind - 1, argv + optind + 1};
+        struct command command = {http_client_create(o.url, key), &o, argc - optind - 1, argv + optind + 1,
+                                  key};
         if (!command.client)
             return usage("out of memory");
         int code = commands[i].run(&command);

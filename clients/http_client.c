@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { CONNECT_S = 5, URL_BYTES = 4096 };
 
@@ -18,6 +19,7 @@ struct http_client {
     const struct http_request *request;
     char *text;
     size_t bytes, room, line_start;
+    char etag[128];
 };
 
 struct http_client *http_client_create(const char *url, const char *key)
@@ -88,6 +90,21 @@ static size_t on_data(char *data, size_t size, size_t n, void *cookie)
     return n;
 }
 
+static size_t on_header(char *line, size_t size, size_t n, void *cookie)
+{
+    struct http_client *c = cookie;
+    static const char name[] = "etag:";
+    size_t front = sizeof name - 1, end = n * size;
+    if (end <= front || strncasecmp(line, name, front) != 0)
+        return n * size;
+    while (front < end && line[front] == ' ')
+        front++;
+    while (end > front && (line[end - 1] == '\r' || line[end - 1] == '\n'))
+        end--;
+    snprintf(c->etag, sizeof c->etag, "%.*s", (int)(end - front), line + front);
+    return n * size;
+}
+
 static struct curl_slist *make_headers(const struct http_client *c)
 {
     char line[512];
@@ -99,6 +116,10 @@ static struct curl_slist *make_headers(const struct http_client *c)
     }
     if (r->body || r->file) {
         snprintf(line, sizeof line, "Content-Type: %s", r->type ? r->type : "application/json");
+        headers = curl_slist_append(headers, line);
+    }
+    if (r->if_match) {
+        snprintf(line, sizeof line, "If-Match: %s", r->if_match);
         headers = curl_slist_append(headers, line);
     }
     snprintf(line, sizeof line, "Accept: %s", r->accept ? r->accept : "application/json");
@@ -115,7 +136,7 @@ static struct http_reply no_reply(struct http_client *c, const char *what, const
     if (n < 0)
         abort();
     c->room = (size_t)n + 1;
-    return (struct http_reply){0, c->text, (size_t)n};
+    return (struct http_reply){0, c->text, (size_t)n, c->etag};
 }
 
 /* What could not be reached. libcurl says "localhost port 80" of a unix socket. */
@@ -136,6 +157,7 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     struct http_reply reply = {0};
     c->request = request;
     c->bytes = 0;
+    c->etag[0] = '\0';
     if (c->text)
         c->text[0] = '\0';
     FILE *file = request->file ? fopen(request->file, "rb") : NULL;
@@ -153,12 +175,16 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
+    curl_easy_setopt(c->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(c->curl, CURLOPT_HEADERDATA, c);
     if (file) {
         curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
         curl_easy_setopt(c->curl, CURLOPT_READDATA, file);
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE, -1L);
     } else if (request->body) {
+        size_t bytes = request->body_bytes ? request->body_bytes : strlen(request->body);
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, request->body);
+        curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)bytes);
     }
     curl_easy_setopt(c->curl, CURLOPT_CUSTOMREQUEST, request->method);
     CURLcode rc = curl_easy_perform(c->curl);
@@ -170,5 +196,6 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &reply.status);
     reply.text = c->text;
     reply.bytes = c->bytes;
+    reply.etag = c->etag;
     return reply;
 }

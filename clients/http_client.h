@@ -13,7 +13,9 @@ typedef void (*http_client_line)(const char *line, size_t bytes, void *cookie);
 struct http_request {
     const char *method, *path;
     const char *type, *accept; /* NULL: application/json */
+    const char *if_match;      /* NULL: none */
     const char *body;          /* NULL: none */
+    size_t body_bytes;         /* 0: it is text */
     const char *file;          /* or this file, as a stream */
     http_client_line line;     /* NULL: the answer is collected */
     void *cookie;
@@ -24,6 +26,7 @@ struct http_reply {
     long status;
     char *text; /* owned by the client until the next request */
     size_t bytes;
+    const char *etag; /* likewise; "": none */
 };
 
 /* http_client_create(url, key): "http://HOST:PORT" or "unix:PATH"; the key is sent with every request, NULL: none

@@ -7,6 +7,8 @@
 #include "config/model_constants.h"
 
 #include <cjson/cJSON.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <math.h>
 #include <stdbool.h>
@@ -180,6 +182,27 @@ int model_constants_replace(struct model_constants *c, const struct geometry *g,
         c->version++;
     }
     return made ? 0 : ATTND_NO_MEMORY;
+}
+
+/* A list that is not there is another one than a list of zeros. */
+static void add_list(XXH3_state_t *digest, const float *list, size_t n)
+{
+    const uint8_t there = list != NULL;
+    XXH3_64bits_update(digest, &there, 1);
+    if (list)
+        XXH3_64bits_update(digest, list, n * sizeof *list);
+}
+
+uint64_t model_constants_digest(const struct model_constants *c, const struct geometry *g)
+{
+    size_t of_queries = (size_t)g->layers * g->query_heads, of_kv = (size_t)g->layers * g->kv_heads;
+    XXH3_state_t digest;
+    XXH3_64bits_reset(&digest);
+    add_list(&digest, c->sinks, of_queries);
+    add_list(&digest, c->alibi, g->query_heads);
+    add_list(&digest, c->k_scale, of_kv);
+    add_list(&digest, c->v_scale, of_kv);
+    return XXH3_64bits_digest(&digest);
 }
 
 void model_constants_deinit(struct model_constants *c)

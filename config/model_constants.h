@@ -23,6 +23,8 @@ MUST_USE int model_constants_init(struct model_constants *c, const struct geomet
  * those of `c`. Returns 0 or ATTND_NO_MEMORY, and then `c` is as it was. */
 MUST_USE int model_constants_replace(struct model_constants *c, const struct geometry *g,
                                      const struct model_constants *with);
+/* model_constants_digest: XXH3-64 of all their values: other values have another one. */
+uint64_t model_constants_digest(const struct model_constants *c, const struct geometry *g);
 void model_constants_deinit(struct model_constants *c);
 
 #endif

@@ -22,7 +22,9 @@
     XX(ATTND_FIXED, "parameters_fixed", "The parameters are in use", 409)                                    \
     XX(ATTND_IN_WORKLOAD, "in_workload", "The sequence is driven by a workload", 409)                        \
     XX(ATTND_GONE, "gone", "It existed, and is gone", 410)                                                   \
+    XX(ATTND_MOVED, "moved", "It is on another daemon now", 410)                                             \
     XX(ATTND_LENGTH_REQUIRED, "length_required", "Content-Length is missing", 411)                           \
+    XX(ATTND_CHANGED, "changed", "It is not what it was", 412)                                               \
     XX(ATTND_BODY_TOO_LARGE, "body_too_large", "The body is too large", 413)                                 \
     XX(ATTND_URL_TOO_LONG, "url_too_long", "The URL is too long", 414)                                       \
     XX(ATTND_BAD_TYPE, "unsupported_media_type", "The content type is not served here", 415)                 \

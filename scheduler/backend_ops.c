@@ -5,6 +5,7 @@ int backend_ops_replace_constants(struct engine_state *state, const struct model
 {
     struct model_constants *c = &state->constants;
     int rc = model_constants_replace(c, &state->config->geometry, with);
+    state->constants_digest = model_constants_digest(c, &state->config->geometry);
     atomic_store(&state->has_sinks, c->sinks != NULL);
     atomic_store(&state->has_alibi, c->alibi != NULL);
     return rc;

@@ -45,6 +45,7 @@ enum {
     WAIT = REQUEST_WAITS, /* for another step; errors are negative */
     CUT_MAX = 64,         /* requests that go into steps in slices at a time, */
     CUT_OWNER_MAX = 16,   /* and of one owner; of each other one there may be one at any time */
+    READ_TOKENS = 64,     /* that a step reads at least for an export that has its turn */
 };
 
 static const double INTERACTIVE_S = 0.1; /* after a small request */
@@ -130,9 +131,10 @@ static int check_tokens(struct client_queue *c, struct request *request, uint32_
 {
     const struct request_sequence *s = &request->attend.sequences[i];
     const uint32_t *ids = request->attend.tokens.ids + first;
-    uint32_t row = request->queued.writes[i].row, prompt;
-    uint32_t agree = prompts_agree(c->o.state->prompts, row, s->position, ids, s->rows);
-    if (agree == s->rows)
+    uint32_t row = request->queued.writes[i].row, prompt,
+             n = smaller(s->rows, request->attend.tokens.count - first);
+    uint32_t agree = prompts_agree(c->o.state->prompts, row, s->position, ids, n);
+    if (agree == n)
         return 0;
     prompts_read(c->o.state->prompts, row, s->position + agree, 1, &prompt);
     return request_fail(request, ATTND_INVALID,
@@ -155,6 +157,10 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
         return request_fail(request, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu", id,
                             (unsigned long long)s->workload);
     struct block_table_view table = block_tables_view(tables, row);
+    if (request->attend.has_constants && request->attend.constants != c->o.state->constants_digest)
+        return request_fail(request, ATTND_INVALID,
+                            "the model's parameters are others here than where k and v come from: "
+                            "PUT /v1/parameters sets them");
     if (request->rows.all_layers && table.length != table.cursor_max)
         return request_fail(request, ATTND_GAP,
                             "sequence %llu has %u tokens at one layer and %u at another: append to it "
@@ -258,6 +264,17 @@ static uint32_t sequence_of_compare(const struct client_queue *c, const struct r
     return n / layers;
 }
 
+/* The step being formed looks at what stands of the request's sequences, which stay where they are. */
+static void look(struct client_queue *c, struct request *request)
+{
+    request->queued.looked = LOOKING;
+    request->queued.look_step = step_slot(c->step);
+    c->takes_part = true;
+    for (uint32_t i = 0; i < request->queued.on_count; i++)
+        step_take_part(c->step, sequences_find(c->o.state->sequences, request->queued.on[i].id));
+    pin(c, request, true);
+}
+
 /* Add comparisons of what stands already to the step, as many as there is room for. WAIT: for their results.
  * The sequences of the request are resident. */
 static int compare(struct client_queue *c, struct request *request)
@@ -265,9 +282,9 @@ static int compare(struct client_queue *c, struct request *request)
     struct request_queued *q = &request->queued;
     uint32_t layers = request->rows.all_layers ? c->g->layers : 1, first = 0;
     size_t row_bytes = geometry_kv_row_bytes(c->g, request->rows.kv_source);
-    if (q->compared == COMPARED || !has_retries(request))
+    if (q->looked == LOOKED || !has_retries(request))
         return 0;
-    if (q->compared == NOT_COMPARED && !q->equal) {
+    if (q->looked == NOT_LOOKED && !q->equal) {
         q->compare_count = q->on_count * layers;
         q->compares_done = 0;
         q->equal = request_alloc(request, q->compare_count, sizeof *q->equal);
@@ -298,23 +315,17 @@ static int compare(struct client_queue *c, struct request *request)
         added |= stands > 0;
         q->compares_done++;
     }
-    if (added) {
-        q->compared = COMPARING;
-        q->compare_step = step_slot(c->step);
-        c->takes_part = true;
-        for (uint32_t i = 0; i < q->on_count; i++)
-            step_take_part(c->step, q->writes[i].row);
-        pin(c, request, true);
-    }
+    if (added)
+        look(c, request);
     return WAIT;
 }
 
-/* The step with a request's comparisons has retired: go on comparing, or note that all is compared; or the
- * request has failed. */
-static void note_compared(struct client_queue *c, struct request *request)
+/* The step with a request's comparisons, or reads, has retired: go on, or note that all is there; or the request
+ * has failed. */
+static void note_looked(struct client_queue *c, struct request *request)
 {
     struct request_queued *q = &request->queued;
-    q->compared = q->compares_done == q->compare_count ? COMPARED : NOT_COMPARED;
+    q->looked = q->compares_done == q->compare_count ? LOOKED : NOT_LOOKED;
     for (uint32_t n = 0; request->status == 0 && n < q->compares_done; n++) {
         uint32_t layer, i = sequence_of_compare(c, request, n, &layer), stands = standing(request, i);
         if (stands && q->equal[n] < stands)
@@ -621,6 +632,93 @@ int client_queue_bring_in(struct client_queue *c, struct request *request,
     return rc == 0 ? bring_in(c, nothing, n) : rc;
 }
 
+/* ---- exports ------------------------------------------------------------------------------------- */
+
+/* The row of the sequence that is exported; NO_ROW: the request has failed. */
+static uint32_t find_exported(struct client_queue *c, struct request *request)
+{
+    const struct request_export *e = &request->export;
+    uint32_t row = sequence_ops_find(c->o.state, request);
+    if (row == NO_ROW)
+        return NO_ROW;
+    uint32_t length = block_tables_view(tables_of(c), row).length;
+    if (e->content && e->content != sequences_at(c->o.state->sequences, row)->content)
+        request_fail(request, ATTND_CHANGED, "sequence %llu was cut since, or is another one",
+                     (unsigned long long)request->id);
+    else if (e->end > length)
+        request_fail(request, ATTND_GAP, "sequence %llu has %u tokens; %u..%u are not all there",
+                     (unsigned long long)request->id, length, e->first, e->end - 1);
+    return request->status == 0 ? row : NO_ROW;
+}
+
+/* Add reads to the step, as many as there is time and room for, at least one. */
+static void add_reads(struct client_queue *c, struct request *request, uint32_t row)
+{
+    struct request_export *e = &request->export;
+    const struct cost_work pass = {.passes = 1}, one = {.appended = 1};
+    double each_us = step_us_of(c->o.state->steps, &one), pass_us = step_us_of(c->o.state->steps, &pass);
+    size_t row_bytes = geometry_kv_row_bytes(c->g, c->g->kv_dtype);
+    uint32_t tokens = e->end - e->first;
+    bool added = false;
+    while (e->layer < c->g->layers) {
+        double room = floor((c->o.state->step_us_max - step_us(c->step) - pass_us) / each_us);
+        uint32_t n = tokens - e->at, least = added ? 0 : smaller(n, READ_TOKENS);
+        n = room < (double)least ? least : room < (double)n ? (uint32_t)room : n;
+        size_t skip = ((size_t)e->layer * tokens + e->at) * row_bytes;
+        const struct kv_read read = {.table = row,
+                                     .layer = e->layer,
+                                     .position = e->first + e->at,
+                                     .count = n,
+                                     .k = (uint8_t *)e->k + skip,
+                                     .v = (uint8_t *)e->v + skip};
+        if (n == 0 || !step_add_read(c->step, &read))
+            break;
+        e->at += n;
+        e->layer += e->at == tokens;
+        e->at = e->at == tokens ? 0 : e->at;
+        added = true;
+    }
+    if (added)
+        look(c, request);
+}
+
+/* What the answer says beside K and V. */
+static int show_export(struct client_queue *c, struct request *request, uint32_t row)
+{
+    struct request_export *e = &request->export;
+    uint32_t tokens = e->end - e->first, *ids = request_alloc(request, tokens, sizeof *ids);
+    int64_t *wide = request_alloc(request, tokens, sizeof *wide);
+    if (!ids || !wide)
+        return request_fail(request, ATTND_INVALID, "%u tokens are too many for one call", tokens);
+    e->token_count = block_tables_read_tokens(tables_of(c), row, e->first, tokens, ids);
+    for (uint32_t i = 0; i < e->token_count; i++)
+        wide[i] = ids[i];
+    e->tokens = wide;
+    e->content = sequences_at(c->o.state->sequences, row)->content;
+    e->length = block_tables_view(tables_of(c), row).length;
+    e->constants = c->o.state->constants_digest;
+    return 0;
+}
+
+/* Tokens of a sequence, which is brought in first; in as many steps as it takes. Those behind it wait, so nothing
+ * changes meanwhile. */
+int client_queue_export(struct engine_state *state, struct request *request)
+{
+    struct client_queue *c = state->clients;
+    uint32_t row = find_exported(c, request);
+    if (row == NO_ROW)
+        return request->status;
+    if (request->export.layer == c->g->layers)
+        return show_export(c, request, row);
+    struct reserve_request nothing = {row, 0, 0};
+    request->queued.writes = &nothing;
+    int rc = client_queue_bring_in(c, request, &nothing, 1);
+    request->queued.writes = NULL;
+    if (rc == 0)
+        add_reads(c, request, row);
+    return rc == 0 ? WAIT : rc;
+}
+
 /* Take a request into the step, or do what it asks: 0, WAIT (and it is as if nothing had been asked), or
  * it has failed. */
 static int take(struct client_queue *c, struct request *request)
@@ -748,7 +846,7 @@ static int take_turn(struct client_queue *c, struct request *request)
     charge(c, request, before_us);
     request->queued.tried = !c->hesitates;
     request->queued.wants_time = false;
-    request->queued.resumes = rc == WAIT && request->queued.compared != COMPARING;
+    request->queued.resumes = rc == WAIT && request->queued.looked != LOOKING;
     if (rc == WAIT || (rc == 0 && request->queued.slices.begun))
         turns_put_back(c->turns, request);
     if (rc != WAIT)
@@ -829,7 +927,7 @@ static void gather_queued(struct client_queue *c)
     struct request *request;
     c->queue = (struct request_list){0};
     while ((request = request_list_take(&queue))) {
-        bool comparing = request->queued.compared == COMPARING;
+        bool comparing = request->queued.looked == LOOKING;
         if (!comparing && c->o.state->failed)
             request_fail(request, ATTND_DEVICE, "the device has failed");
         if (!comparing && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
@@ -975,8 +1073,8 @@ void client_queue_retire(struct client_queue *c, const struct step *step)
     }
     finish_cut(c);
     for (request = c->queue.first; request; request = request->next) {
-        if (request->queued.compared == COMPARING && request->queued.compare_step == slot)
-            note_compared(c, request);
+        if (request->queued.looked == LOOKING && request->queued.look_step == slot)
+            note_looked(c, request);
     }
 }
 
@@ -1017,10 +1115,14 @@ static bool names(const struct request *request, uint64_t id, uint64_t key)
 }
 
 /* Fail a request because of the sequence that is deleted. */
-static void fail_deleted(struct request *request, uint64_t id)
+static void fail_deleted(const struct client_queue *c, struct request *request, uint64_t id)
 {
-    request_fail(request, ATTND_GONE, "%s %llu was deleted before the call ran",
-                 request->of_leases ? "lease" : "sequence", (unsigned long long)id);
+    const struct departure *gone = departures_find(sequences_departures(c->o.state->sequences), id);
+    if (gone)
+        inspect_fail_moved(request, gone);
+    else
+        request_fail(request, ATTND_GONE, "%s %llu was deleted before the call ran",
+                     request->of_leases ? "lease" : "sequence", (unsigned long long)id);
 }
 
 /* Likewise while a step is formed. */
@@ -1030,8 +1132,8 @@ static void drop_kept(struct client_queue *c, uint64_t id, uint64_t key)
         struct request *request = turns_kept(c->turns, i);
         if (!request || request->queued.slices.begun || !names(request, id, key))
             continue;
-        fail_deleted(request, id);
-        if (request->queued.compared == COMPARING) /* a step in flight reads its tensors */
+        fail_deleted(c, request, id);
+        if (request->queued.looked == LOOKING) /* a step in flight reads its tensors */
             continue;
         count_queued(c, request, -1);
         finish(c, request);
@@ -1046,8 +1148,8 @@ static void drop_from(struct client_queue *c, struct request_list *list, uint64_
     while ((request = request_list_take(&old))) {
         bool goes = names(request, id, key);
         if (goes)
-            fail_deleted(request, id);
-        if (!goes || request->queued.compared == COMPARING) { /* a step in flight reads its tensors */
+            fail_deleted(c, request, id);
+        if (!goes || request->queued.looked == LOOKING) { /* a step in flight reads its tensors */
             request_list_append(list, request);
             continue;
         }
@@ -1064,7 +1166,7 @@ void client_queue_drop(struct client_queue *c, uint64_t id, uint64_t key)
     for (request = c->cut.first; request; request = request->next) {
         if (!names(request, id, key) || request->status != 0)
             continue;
-        fail_deleted(request, id);
+        fail_deleted(c, request, id);
         client_slices_stop(c->o.state, request);
     }
     finish_cut(c);

@@ -83,8 +83,9 @@ static void note_tokens(struct engine_state *state, const struct request *reques
     struct block_tables *tables = tables_of(state);
     uint32_t prompt = prompts_length(state->prompts, at.row), tokens[NOTED_TOGETHER];
     if (request->attend.tokens.ids) {
+        uint32_t given = request->attend.tokens.count - smaller(first, request->attend.tokens.count);
         block_tables_note_tokens(tables, at.row, at.first, request->attend.tokens.ids + first,
-                                 at.end - at.first);
+                                 smaller(at.end - at.first, given));
         return;
     }
     for (uint32_t end = smaller(prompt, at.end), n; at.first < end; at.first += n) {

@@ -40,6 +40,7 @@ struct engine_state {
     uint64_t epoch;                   /* counts changes */
     uint64_t preemptions;             /* since start; workload_run.c */
     struct model_constants constants; /* backend_ops.c */
+    uint64_t constants_digest;        /* likewise */
     atomic_bool has_sinks, has_alibi; /* whether constants has them, for other threads */
     struct reservation *reservation;  /* every promise of blocks */
     struct swapping *swapping;        /* who leaves for host memory */

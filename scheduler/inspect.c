@@ -11,6 +11,27 @@ bool inspect_sees(const struct request *request, uint64_t key)
     return request->sees_all || request->key == key;
 }
 
+void inspect_fail_moved(struct request *request, const struct departure *gone)
+{
+    request->moved_to = request_alloc(request, sizeof gone->moved_to, 1);
+    if (request->moved_to)
+        memcpy(request->moved_to, gone->moved_to, sizeof gone->moved_to);
+    request_fail(request, ATTND_MOVED, "sequence %llu has moved", (unsigned long long)gone->id);
+}
+
+/* A request about what is no more fails. */
+static void fail_departed(const struct engine_state *state, struct request *request,
+                          const struct departure *gone)
+{
+    if (gone->moved_to[0])
+        inspect_fail_moved(request, gone);
+    else
+        request_fail(request, ATTND_GONE,
+                     "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago",
+                     gone->lease ? "lease" : "sequence", (unsigned long long)gone->id, gone->idle_s,
+                     state->now_s - gone->at_s);
+}
+
 /* The row of a sequence, or NO_ROW with the request failed. */
 uint32_t inspect_find(const struct engine_state *state, struct request *request, uint64_t id)
 {
@@ -30,11 +51,9 @@ uint32_t inspect_find(const struct engine_state *state, struct request *request,
     if (row != NO_ROW && sequences_at(state->sequences, row)->lease == request->of_leases &&
         inspect_sees(request, sequences_at(state->sequences, row)->key))
         return row;
-    struct sequence_departure gone = sequences_departure(state->sequences, id);
-    if (gone.id && gone.lease == request->of_leases && inspect_sees(request, gone.key))
-        request_fail(request, ATTND_GONE,
-                     "%s %llu was not used for %.0f s (its idle_timeout_s) and was removed %.0f s ago", what,
-                     (unsigned long long)id, gone.idle_s, state->now_s - gone.at_s);
+    const struct departure *gone = departures_find(sequences_departures(state->sequences), id);
+    if (gone && gone->lease == request->of_leases && inspect_sees(request, gone->key))
+        fail_departed(state, request, gone);
     else
         request_fail(request, ATTND_NOT_FOUND, "there is no %s %llu", what, (unsigned long long)id);
     return NO_ROW;

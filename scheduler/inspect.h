@@ -16,6 +16,9 @@ bool inspect_sees(const struct request *request, uint64_t key);
  * failed (not here, reaped, or another node's). */
 uint32_t inspect_find(const struct engine_state *state, struct request *request, uint64_t id);
 
+/* inspect_fail_moved: fail a request about a sequence that is elsewhere now. */
+void inspect_fail_moved(struct request *request, const struct departure *gone);
+
 /* inspect_show: append one sequence and its block ids to what is shown, which has room for its view; false
  * when the answer is full. inspect_show_one: the same as the only one; 0, or the request failed. */
 bool inspect_show(const struct engine_state *state, struct request *request, struct request_shown *shown,

@@ -67,6 +67,8 @@ enum request_change {
     XX(BLOCKS, AT_ONCE, NOTHING, false, inspect_blocks)                                                      \
     XX(FORK, QUEUED, SEQUENCES, false, client_queue_fork)                                                    \
     XX(TRUNCATE, QUEUED, SEQUENCES, false, sequence_ops_truncate)                                            \
+    XX(EXPORT, QUEUED, NOTHING, true, client_queue_export)                                                   \
+    XX(MOVED, AT_ONCE, SEQUENCES, false, sequence_ops_moved)                                                 \
     XX(DELETE, AT_ONCE, SEQUENCES, false, sequence_ops_delete)                                               \
     XX(BATCH, QUEUED, SEQUENCES, false, batch_run)                                                           \
     XX(LEASE, QUEUED, SEQUENCES, true, client_queue_lease)                                                   \
@@ -233,6 +235,25 @@ struct request_truncate {
     struct request_shown shown; /* out */
 };
 
+/* K and V of tokens [first, end) as they are stored. */
+struct request_export {
+    uint32_t first, end;
+    uint64_t content; /* 0, or which it has to have (sequences.h); out: which it has */
+    void *k, *v;      /* [layers][end - first][kv_heads][head_dim] of geometry.kv_dtype; request_tensor() */
+    int64_t *tokens;  /* out: [token_count] ids of the first ones, as far as they are known */
+    uint32_t token_count; /* likewise */
+    uint32_t length;      /* out: of the sequence */
+    uint64_t constants;   /* out: model_constants_digest() */
+    uint32_t layer, at;   /* how much has been read: of the layers before all, of this one up to `at` */
+};
+
+/* A sequence is elsewhere now: it is removed here. */
+struct request_moved {
+    char moved_to[DEPARTURE_MOVED_BYTES]; /* what calls on it are told */
+    uint32_t length;                      /* that it must have, and */
+    uint64_t content;                     /* likewise; 0: whatever it is */
+};
+
 /* One of a batch: what a request of its kind asks and answers. */
 struct request_op {
     enum request_kind kind; /* CREATE, FORK, TRUNCATE or DELETE, which needs no more than the id */
@@ -268,7 +289,9 @@ struct request_attend {
     struct request_rows rows;
     struct request_sequence *sequences; /* [sequence_count] */
     uint32_t sequence_count;
-    struct request_tokens tokens; /* one for each row, or none */
+    struct request_tokens tokens; /* one for each row, or the first ones, or none */
+    bool has_constants;           /* k and v come from elsewhere, where these held: */
+    uint64_t constants;           /* model_constants_digest() */
     /* out, of an append: */
     struct sequence_view *views; /* [view_count] */
     uint32_t view_count;
@@ -391,9 +414,9 @@ struct request_queued {
     bool hesitated;                 /* it was to fail for want of blocks, and waited once more */
     bool resumes;                   /* it was let wait for blocks, and goes first in the next step */
     bool pinned;                    /* its sequences are, until it is done */
-    enum { NOT_COMPARED, COMPARING, COMPARED } compared; /* rows that stand already: a step does so, or has */
-    unsigned compare_step;                               /* its slot */
-    uint32_t *equal;                                     /* [compare_count] results */
+    enum { NOT_LOOKED, LOOKING, LOOKED } looked; /* at what stands: a step compares or reads it, or has */
+    unsigned look_step;                          /* its slot */
+    uint32_t *equal;                             /* [compare_count] results */
     uint32_t compare_count, compares_done;
     struct request_slices slices;
 };
@@ -415,6 +438,7 @@ struct request {
 
     int status; /* out: 0, or why it failed, and in words: */
     char detail[REQUEST_DETAIL_BYTES];
+    char *moved_to; /* out, with ATTND_MOVED: where to; NULL: not known any more */
 
     double submitted_s;
     struct request *next; /* in the list in which it waits */
@@ -433,6 +457,8 @@ struct request {
         struct request_table table;        /* BLOCKS */
         struct request_fork fork;          /* FORK */
         struct request_truncate truncate;  /* TRUNCATE */
+        struct request_export export;      /* EXPORT */
+        struct request_moved moved;        /* MOVED */
         struct request_batch batch;        /* BATCH */
         struct request_lease lease;        /* LEASE */
         struct request_rows rows;          /* APPEND, ATTEND, PAGED: what these two begin with: */

@@ -285,8 +285,12 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
 int sequence_ops_cut(struct engine_state *state, struct request *request, uint32_t row)
 {
     uint32_t length = request->truncate.length;
-    if (length < block_tables_view(step_tables(state->steps), row).cursor_max)
-        prompts_cut(state->prompts, row, length); /* what is written anew may be something else */
+    if (length <
+        block_tables_view(step_tables(state->steps), row).cursor_max) { /* what is written anew may be
+                                                                                    something else */
+        prompts_cut(state->prompts, row, length);
+        sequences_note_cut(state->sequences, row);
+    }
     block_tables_truncate(step_tables(state->steps), row, length);
     note(state, row);
     sequences_at(state->sequences, row)->used_s = state->now_s;
@@ -318,6 +322,24 @@ int sequence_ops_delete(struct engine_state *state, struct request *request)
     uint32_t row = sequence_ops_find(state, request);
     if (row == NO_ROW)
         return request->status;
+    remove_sequence(state, row);
+    return 0;
+}
+
+int sequence_ops_moved(struct engine_state *state, struct request *request)
+{
+    const struct request_moved *moved = &request->moved;
+    uint32_t row = sequence_ops_find(state, request);
+    if (row == NO_ROW)
+        return request->status;
+    struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    if (moved->content && moved->content != sequences_at(state->sequences, row)->content)
+        return request_fail(request, ATTND_CHANGED, "sequence %llu was cut since, or is another one",
+                            (unsigned long long)request->id);
+    if (table.cursor_max != moved->length)
+        return request_fail(request, ATTND_GAP, "sequence %llu has %u tokens, not %u: move the others, too",
+                            (unsigned long long)request->id, table.cursor_max, moved->length);
+    sequences_note_moved(state->sequences, row, moved->moved_to, state->now_s);
     remove_sequence(state, row);
     return 0;
 }

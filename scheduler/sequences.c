@@ -11,12 +11,14 @@
 #include "scheduler/sequences.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     WORKLOAD_TENANTS = 64, /* keys that have workloads and no sequences: more than there are workloads */
-    DEPARTURES = 4096,
+    DEPARTURES_LEAST = 4096,
+    DEPARTURES_MOST = 65536,
     CHOSEN_RANGES = 256, /* of ids that clients chose, remembered one by one */
     COUNTERS = SEQUENCE_STATES + STEPS_IN_FLIGHT_MAX
 };
@@ -37,8 +39,8 @@ struct sequences {
     /* Those from next_id on that clients have chosen, ever, in order; they are never given out. */
     struct id_range chosen[CHOSEN_RANGES + 1];
     uint32_t chosen_count;
-    struct sequence_departure departures[DEPARTURES]; /* a ring */
-    uint32_t departure_count;
+    struct departures *departures;
+    uint64_t contents; /* numbers given out */
     uint32_t
         counts[COUNTERS]; /* those noted: in each state, but for those that run until a step, and these */
     uint64_t until[STEPS_IN_FLIGHT_MAX]; /* the steps, by step modulo their number */
@@ -63,7 +65,10 @@ int sequences_create(uint32_t rows, uint32_t node, struct sequences **result)
     s->next_id = s->node + 1;
     s->at = calloc(rows, sizeof *s->at);
     s->slots = malloc(slots * sizeof *s->slots);
-    if (!s->at || !s->slots || tenants_create(rows + WORKLOAD_TENANTS, &s->tenants) != 0) {
+    uint32_t departures = rows > DEPARTURES_LEAST ? rows : DEPARTURES_LEAST;
+    departures = departures < DEPARTURES_MOST ? departures : DEPARTURES_MOST;
+    if (!s->at || !s->slots || tenants_create(rows + WORKLOAD_TENANTS, &s->tenants) != 0 ||
+        departures_create(departures, &s->departures) != 0) {
         sequences_destroy(s);
         return ATTND_NO_MEMORY;
     }
@@ -77,6 +82,7 @@ void sequences_destroy(struct sequences *s)
     if (!s)
         return;
     tenants_destroy(s->tenants);
+    departures_destroy(s->departures);
     free(s->at);
     free(s->slots);
     free(s);
@@ -153,17 +159,18 @@ static uint64_t next_id(struct sequences *s)
 uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t parent, uint64_t key,
                        double now_s)
 {
-    for (uint32_t i = 0; id && i < DEPARTURES; i++) { /* a client may take up an id again */
-        if (s->departures[i].id == id)
-            s->departures[i].id = 0;
-    }
     if (id)
         sequences_choose(s, id);
     else
         id = next_id(s);
+    departures_forget(s->departures, id); /* a client may take up an id again */
     assert(s->at[row].id == 0 && sequences_find(s, id) == NO_ROW);
-    s->at[row] =
-        (struct sequence){.id = id, .parent = parent, .key = key, .created_s = now_s, .used_s = now_s};
+    s->at[row] = (struct sequence){.id = id,
+                                   .parent = parent,
+                                   .content = ++s->contents,
+                                   .key = key,
+                                   .created_s = now_s,
+                                   .used_s = now_s};
     tenants_add(s->tenants, key, 1, 0, 0);
     uint32_t at = home_of(s, id);
     while (s->slots[at] != NO_ROW)
@@ -273,17 +280,27 @@ struct tenants *sequences_tenants(struct sequences *s)
 
 void sequences_note_reaped(struct sequences *s, uint32_t row, double now_s)
 {
-    s->departures[s->departure_count++ % DEPARTURES] = (struct sequence_departure){
-        s->at[row].id, s->at[row].key, s->at[row].lease, now_s, now_s - s->at[row].used_s};
+    const struct sequence *of = &s->at[row];
+    const struct departure gone = {of->id, of->key, of->lease, now_s, now_s - of->used_s, ""};
+    departures_note(s->departures, &gone);
 }
 
-struct sequence_departure sequences_departure(const struct sequences *s, uint64_t id)
+void sequences_note_moved(struct sequences *s, uint32_t row, const char *moved_to, double now_s)
 {
-    for (uint32_t i = 0; i < DEPARTURES; i++) {
-        if (s->departures[i].id == id)
-            return s->departures[i];
-    }
-    return (struct sequence_departure){0};
+    const struct sequence *of = &s->at[row];
+    struct departure gone = {of->id, of->key, of->lease, now_s, 0, ""};
+    snprintf(gone.moved_to, sizeof gone.moved_to, "%s", moved_to);
+    departures_note(s->departures, &gone);
+}
+
+const struct departures *sequences_departures(const struct sequences *s)
+{
+    return s->departures;
+}
+
+void sequences_note_cut(struct sequences *s, uint32_t row)
+{
+    s->at[row].content = ++s->contents;
 }
 
 struct sequence *sequences_at(struct sequences *s, uint32_t row)

@@ -6,6 +6,7 @@
 #define SCHEDULER_SEQUENCES_H
 
 #include "allocator/block_table.h"
+#include "scheduler/departures.h"
 #include "scheduler/tenants.h"
 
 enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n */
@@ -22,6 +23,7 @@ enum sequence_state { SEQUENCE_IDLE, SEQUENCE_QUEUED, SEQUENCE_RUNNING, SEQUENCE
 struct sequence {
     uint64_t id; /* 0: the row is vacant */
     uint64_t parent;
+    uint64_t content; /* a number that no other sequence has, and that it changes when tokens are cut off */
     uint64_t key;     /* to which it belongs; 0: none */
     uint32_t charged; /* blocks that count for the key: in its table or promised to it */
     struct sequence_options options;
@@ -40,14 +42,6 @@ struct sequence {
 };
 
 struct sequences;
-
-/* Why a sequence is no more. */
-struct sequence_departure {
-    uint64_t id; /* 0: none */
-    uint64_t key;
-    bool lease; /* it was one */
-    double at_s, idle_s;
-};
 
 /* sequences_create(rows, node, sequences): ids that are given out are the node's. Returns 0 or ATTND_NO_MEMORY. */
 MUST_USE int sequences_create(uint32_t rows, uint32_t node, struct sequences **sequences);
@@ -83,10 +77,14 @@ enum sequence_state sequences_state(const struct sequences *sequences, uint32_t 
 void sequences_count(const struct sequences *sequences, uint64_t retired, uint32_t counts[SEQUENCE_STATES]);
 const char *sequences_fault(const struct sequences *sequences);
 
-/* sequences_note_reaped: `row` is about to be removed because nobody used it. sequences_departure: what
- * is known of an id that was; the last few thousand are remembered. */
+/* sequences_note_reaped: `row` is about to be removed because nobody used it; _note_moved: because it is
+ * elsewhere. sequences_departures: what is known of ids that were. */
 void sequences_note_reaped(struct sequences *sequences, uint32_t row, double now_s);
-struct sequence_departure sequences_departure(const struct sequences *sequences, uint64_t id);
+void sequences_note_moved(struct sequences *sequences, uint32_t row, const char *moved_to, double now_s);
+const struct departures *sequences_departures(const struct sequences *sequences);
+
+/* sequences_note_cut: tokens that stood were cut off. */
+void sequences_note_cut(struct sequences *sequences, uint32_t row);
 
 struct sequence *sequences_at(struct sequences *sequences, uint32_t row);
 

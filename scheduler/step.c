@@ -65,10 +65,11 @@ struct step {
     uint32_t table_row_count;
     uint32_t loose_count; /* tables of its own */
     struct kv_compare compares[STEP_COMPARES];
+    struct kv_read reads[STEP_READS];
     struct merge_states merges[STEP_MERGES];
-    uint32_t compare_count, merge_count;
+    uint32_t compare_count, read_count, merge_count;
     struct step_cost cost;
-    struct cost_work operations; /* its compares and merges */
+    struct cost_work operations; /* its compares, reads and merges */
     double cost_us;              /* estimated of its parts and operations, */
     double estimate_us;          /* and of its plans, once they are made */
 };
@@ -130,7 +131,7 @@ struct step *step_begin(struct steps *x)
     s->copies.count = s->table_row_count = s->loose_count = 0;
     s->cost_us = 0;
     s->operations = (struct cost_work){0};
-    s->compare_count = s->merge_count = 0;
+    s->compare_count = s->read_count = s->merge_count = 0;
     memset(s->rows, 0, sizeof s->rows);
     memset(s->bytes, 0, sizeof s->bytes);
     x->rows_given = x->appends_given = 0;
@@ -257,6 +258,16 @@ bool step_add_compare(struct step *s, const struct kv_compare *compare)
     if (s->compare_count == STEP_COMPARES)
         return false;
     s->compares[s->compare_count++] = *compare;
+    add_operation(s, &work);
+    return true;
+}
+
+bool step_add_read(struct step *s, const struct kv_read *read)
+{
+    const struct cost_work work = {.passes = 1, .appended = read->count};
+    if (s->read_count == STEP_READS)
+        return false;
+    s->reads[s->read_count++] = *read;
     add_operation(s, &work);
     return true;
 }
@@ -548,13 +559,15 @@ static uint32_t add_use(struct steps *x, uint32_t row, uint32_t n)
     return n + 1;
 }
 
-/* The rows that compares and passes name; layers mostly have the same ones as the layer before. */
+/* The rows that compares, reads and passes name; layers mostly have the same ones as the layer before. */
 static uint32_t find_uses(struct step *s, const struct attention_pass *passes)
 {
     struct steps *x = s->of;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->compare_count; i++)
         n = add_use(x, s->compares[i].table, n);
+    for (uint32_t i = 0; i < s->read_count; i++)
+        n = add_use(x, s->reads[i].table, n);
     for (uint32_t p = 0; p < s->pass_count; p++) {
         const struct attention_pass *pass = &passes[p];
         bool same_plan = p > 0 && pass->plan == passes[p - 1].plan;
@@ -594,6 +607,8 @@ void step_submit(struct step *s)
                                   .copy_count = copies,
                                   .compares = s->compares,
                                   .compare_count = s->compare_count,
+                                  .reads = s->reads,
+                                  .read_count = s->read_count,
                                   .merges = s->merges,
                                   .merge_count = s->merge_count,
                                   .passes = x->submitted,

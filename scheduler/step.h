@@ -26,6 +26,7 @@ enum {
     STEP_PLANS,
     STEP_LOOSE_TABLES = 1024, /* block tables of a step that belong to no sequence */
     STEP_COMPARES = 1024,     /* of a step */
+    STEP_READS = 64,          /* likewise */
     STEP_MERGES = 64,         /* likewise */
     STEP_SLICE_STATES = 4096  /* partial states that slices of calls keep from step to step, of all calls */
 };
@@ -114,10 +115,11 @@ uint32_t step_lists_left(const struct step *step);
 bool step_fits(const struct step *step, const struct step_part *part, uint32_t n);
 void step_add(struct step *step, const struct step_part *part);
 
-/* step_add_compare, step_add_merge: operations beside the passes. Compares come before all that the step
- * appends; their results and those of merges are there when the step retires, and not to be used if
- * step_failure(). False when there is no room. */
+/* step_add_compare, step_add_read, step_add_merge: operations beside the passes. Compares and reads come before
+ * all that the step appends; their results and those of merges are there when the step retires, and not to be
+ * used if step_failure(). False when there is no room. */
 bool step_add_compare(struct step *step, const struct kv_compare *compare);
+bool step_add_read(struct step *step, const struct kv_read *read);
 bool step_add_merge(struct step *step, const struct merge_states *merge);
 
 /* step_us: how long the step will take, estimated of what has been added so far. step_us_of: how long some

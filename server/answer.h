@@ -44,6 +44,7 @@ struct answer {
     uint32_t copied;         /* tensors of the body, since they were not where the backend can use them */
 
     bool wants_lse, wants_tensors; /* of what computes: lse; safetensors instead of JSON */
+    const char *bits;              /* of K and V that come from elsewhere: how they compare */
     bool columns;                  /* of a page of blocks: arrays instead of objects */
     unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
 

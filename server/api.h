@@ -1,6 +1,6 @@
 /* api.h - what the files of the API share.
  *
- * There is one file a resource: api_sequences.c, api_attention.c, api_leases.c, api_workloads.c, and
+ * There is one file a resource: api_sequences.c, api_kv.c, api_attention.c, api_leases.c, api_workloads.c, and
  * api_observe.c and api_admin.c for the rest. In it, of each endpoint, how a request is read and how its
  * answer is written stand side by side, and the routes are at its end. A new endpoint is written there, and if
  * it asks the engine for something new, in scheduler/requests.h.
@@ -80,7 +80,7 @@ struct api_resource {
     const struct api_schema *schemas;
 };
 
-extern const struct api_resource api_admin, api_attention, api_leases, api_observe, api_sequences,
+extern const struct api_resource api_admin, api_attention, api_kv, api_leases, api_observe, api_sequences,
     api_workloads;
 
 /* Of a route that answers by itself; of one that asks the engine. Behind them: struct route_about. */
@@ -130,6 +130,14 @@ int api_read_idle(struct arguments *a, const struct config *config, uint32_t *se
 /* "limit", or that many, and "cursor"; "state", one of `names`. */
 int api_read_page(struct arguments *a, struct request *request, uint32_t limit);
 int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request);
+
+/* k and v of n rows, in api_attention.c: both or, if they are not `required`, none. With `layered` they may be
+ * those of all layers. */
+struct tensor_body;
+int api_read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, bool layered);
+
+/* Tokens of which K and V of all layers fit a body, and so an export; api_kv.c. */
+uint32_t api_kv_range_tokens(const struct config *config);
 
 /* ---- writing, into an open object ---------------------------------------------------------------- */
 

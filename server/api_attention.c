@@ -105,9 +105,7 @@ static int read_queries(struct tensor_body *b, bool required)
     return tensors_rows(b, "q", &wants, &b->request->rows.q, &dtype);
 }
 
-/* k and v of n rows: both or, if they are not `required`, none. With `layered` they may be those of all
- * layers. */
-static int read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, bool layered)
+int api_read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, bool layered)
 {
     const struct named_tensor *k = tensors_find(b, "k"), *v = tensors_find(b, "v");
     const struct tensor_rows wants = {
@@ -280,7 +278,7 @@ static int read_rows(struct tensor_body *b, bool attend)
     if (rc == 0 && attend)
         rc = read_queries(b, true);
     if (rc == 0)
-        rc = read_keys_and_values(b, request->rows.count, !attend, !attend);
+        rc = api_read_keys_and_values(b, request->rows.count, !attend, !attend);
     if (rc == 0 && !request->rows.k && tensors_find(b, "token_ids"))
         rc = tensors_refuse(b, "token_ids", "belongs to k and v, which are missing");
     return rc == 0 ? tensors_tokens(b, "token_ids", request->rows.count, &request->attend.tokens) : rc;
@@ -381,7 +379,7 @@ static int read_paged(struct tensor_body *b, const struct config *config)
     if (rc == 0)
         rc = read_queries(b, false);
     if (rc == 0)
-        rc = read_keys_and_values(b, b->request->paged.tokens, false, false);
+        rc = api_read_keys_and_values(b, b->request->paged.tokens, false, false);
     if (rc == 0 && !lease)
         rc = arguments_refuse(&b->arguments, "lease", "is missing: POST /v1/leases reserves blocks");
     return rc == 0 ? read_wishes(b) : rc;

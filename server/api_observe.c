@@ -113,6 +113,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "sequence_tokens", config->limits.sequence_tokens);
     json_uint(w, "calls", config->limits.calls);
     json_uint(w, "rows_per_call", config->limits.rows_per_call);
+    json_uint(w, "kv_range_tokens", api_kv_range_tokens(config));
     json_uint(w, "paged_sequences", STEP_LOOSE_TABLES);
     json_uint(w, "idle_timeout_s", config->limits.idle_timeout_s);
     json_uint(w, "workload_s", config->limits.workload_s);
@@ -486,6 +487,7 @@ static const struct api_schema schemas[] = {
      "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint memory_bytes:uint "
      "header_bytes:uint "
      "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
+     "kv_range_tokens:uint "
      "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} kernels:{attend:text}}"},
     {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
               "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "

@@ -11,7 +11,7 @@ enum {
     HTTP_JSON_BYTES_MAX = 64 * 1024, /* of a JSON body; more is 413 */
     HTTP_BODY_BYTES_MAX =
         CONFIG_SMALL_BODY_BYTES, /* of a body, unless http_service.begun gives it more room */
-    HTTP_TAILS_MAX = 2,
+    HTTP_TAILS_MAX = 3,
     HTTP_REPLY_BYTES_MAX = 2 * 1024 * 1024,
     HTTP_EXTRA_BYTES = 256
 };

@@ -17,6 +17,9 @@ void http_problem_at(struct http_exchange *x, int status, const char *pointer, c
 /* http_problem_of_query: likewise, of a parameter. */
 void http_problem_of_query(struct http_exchange *x, int status, const char *name, const char *wants);
 
+/* http_problem_moved: likewise, of what is elsewhere now: `moved_to` says where; NULL: that is not known. */
+void http_problem_moved(struct http_exchange *x, const char *detail, const char *moved_to);
+
 /* How the bytes behind a head come. */
 enum http_framing { HTTP_LENGTH, HTTP_CHUNKED, HTTP_UNTIL_CLOSE };
 

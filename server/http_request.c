@@ -240,7 +240,8 @@ static void clear(struct http_request *request)
                                      .body_type = empty,
                                      .accept = empty,
                                      .authorization = empty,
-                                     .if_none_match = empty};
+                                     .if_none_match = empty,
+                                     .if_match = empty};
 }
 
 /* The client's id if it is 1 to 128 visible ASCII characters that need no quoting, else 16 random hex
@@ -310,6 +311,7 @@ static void describe(struct http_parser *p, struct http_request *request)
     request->accept = find_header(p, "accept", &count);
     request->authorization = find_header(p, "authorization", &count);
     request->if_none_match = find_header(p, "if-none-match", &count);
+    request->if_match = find_header(p, "if-match", &count);
     request->expects = find_header(p, "expect", &count).n > 0;
     request->has_length = p->llhttp.flags & F_CONTENT_LENGTH;
     request->body_length = request->has_length ? p->llhttp.content_length : 0;

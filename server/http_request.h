@@ -46,6 +46,7 @@ struct http_request {
     struct http_text accept;      /* Accept */
     struct http_text authorization;
     struct http_text if_none_match; /* If-None-Match */
+    struct http_text if_match;      /* If-Match */
     char id[HTTP_REQUEST_ID_BYTES]; /* X-Request-Id if it is sane, else a random one */
 };
 

@@ -125,8 +125,8 @@ static void write_simple(struct notation *n, const char *word)
 {
     static const struct {
         const char *word, *type;
-    } types[] = {{"uint", "integer"}, {"int", "integer"}, {"id", "integer"}, {"number", "number"},
-                 {"bool", "boolean"}, {"text", "string"}, {"any", NULL}};
+    } types[] = {{"uint", "integer"}, {"int", "integer"}, {"id", "integer"},   {"number", "number"},
+                 {"bool", "boolean"}, {"text", "string"}, {"range", "string"}, {"any", NULL}};
     size_t i = 0;
     while (i < sizeof types / sizeof types[0] && strcmp(word, types[i].word) != 0)
         i++;
@@ -137,6 +137,8 @@ static void write_simple(struct notation *n, const char *word)
     if (strcmp(word, "id") == 0) {
         json_uint(n->w, "minimum", 1);
         json_uint(n->w, "maximum", REQUEST_ID_MAX);
+    } else if (strcmp(word, "range") == 0) {
+        json_string(n->w, "pattern", "^[0-9]{1,8}:[0-9]{1,8}$");
     } else if (strcmp(word, "uint") == 0 && *n->at != '(') {
         json_uint(n->w, "minimum", 0);
     }
@@ -232,21 +234,31 @@ static void write_parameter(struct json_writer *w, const char *name, const char 
     json_close(w, '}');
 }
 
+/* Whether it heeds If-Match. */
+static bool is_conditional(const struct route *route)
+{
+    return !route->answer && (route->kind == REQUEST_EXPORT || route->kind == REQUEST_MOVED);
+}
+
 static void write_parameters(struct json_writer *w, const struct route *route)
 {
-    struct notation id = {"id", "id", w}, query = {route->about.query, route->about.query, w};
+    struct notation id = {"id", "id", w}, query = {route->about.query, route->about.query, w},
+                    tag = {"text", "text", w};
     char name[NAME_BYTES];
     json_open(w, "parameters", '[');
     if (strstr(route->path, "{id}"))
         write_parameter(w, "id", "path", true, &id);
     while (query.at && !take(&query, '\0')) {
         take_word(&query, name);
-        if (!take(&query, '?') || !take(&query, ':'))
+        bool required = !take(&query, '?');
+        if (!take(&query, ':'))
             misread(&query);
-        write_parameter(w, name, "query", false, &query);
+        write_parameter(w, name, "query", required, &query);
         if (*query.at == '\0')
             break;
     }
+    if (is_conditional(route))
+        write_parameter(w, "If-Match", "header", false, &tag);
     json_close(w, ']');
 }
 
@@ -318,6 +330,8 @@ static bool may_answer(const struct route *route, int http_status)
     case 410:
     case 421:
         return named;
+    case 412: /* of a content, */
+        return is_conditional(route);
     case 409:
         return asks && (route->access == ACCESS_INFER || route->access == ACCESS_ADMIN);
     case 405: /* of the path, not of the operation, */
@@ -411,9 +425,9 @@ static void write_operation(struct json_writer *w, const struct route *route)
 
 /* ---- components ---------------------------------------------------------------------------------- */
 
-static const char problem[] =
-    "{type:text title:text status:uint detail:text code:text request_id:text errors?:[{pointer?:text "
-    "parameter?:text detail:text}]}";
+static const char problem[] = "{type:text title:text status:uint detail:text code:text request_id:text "
+                              "moved_to?:text errors?:[{pointer?:text "
+                              "parameter?:text detail:text}]}";
 
 /* What answers with that status say, and which codes there are. */
 static void write_problem_response(struct json_writer *w, int http_status)

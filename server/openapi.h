@@ -4,7 +4,7 @@
  *
  *     {id:id length:uint parent:id? blocks_next?:uint}   an object, no other members; blocks_next may be absent, parent null
  *     [uint]   (a|b|c)   Name   A|B                      a list; one of these words; another schema; one of two
- *     uint int number bool text id any                   id: 1..2^53-1
+ *     uint int number bool text id range any             id: 1..2^53-1; range: FIRST:END
  *     uint(1..1000)  number(0..1)  text(..256)           within bounds
  *
  * Parameters of a query are written like the members of an object. */

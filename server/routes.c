@@ -25,8 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct api_resource *const resources[] = {&api_observe, &api_sequences, &api_attention,
-                                                       &api_leases,  &api_workloads, &api_admin};
+static const struct api_resource *const resources[] = {
+    &api_observe, &api_sequences, &api_kv, &api_attention, &api_leases, &api_workloads, &api_admin};
 
 enum { RESOURCES = sizeof resources / sizeof resources[0] };
 
@@ -138,7 +138,8 @@ static bool has_large_body(const struct http_exchange *x)
 
 /* What the lists of a request, and its answer, come to at most. A client's list is at most LISTS_FACTOR times as long
  * as it is in the body. */
-static void estimate_memory(const struct http_exchange *x, uint64_t *lists, uint64_t *answer)
+static void estimate_memory(const struct http_exchange *x, const struct config *config, uint64_t *lists,
+                            uint64_t *answer)
 {
     enum { LITTLE = 64 << 10, LISTS_FACTOR = 16, PAGE_LISTS = 1 << 20, MADE_ANSWER = 1 << 20 };
     uint64_t of_body = LITTLE + LISTS_FACTOR * (uint64_t)x->body.n;
@@ -161,6 +162,9 @@ static void estimate_memory(const struct http_exchange *x, uint64_t *lists, uint
     case REQUEST_WORKLOADS:
         *lists = PAGE_LISTS;
         *answer = MADE_ANSWER;
+        break;
+    case REQUEST_EXPORT: /* ids of tokens */
+        *lists = LITTLE + (uint64_t)config->limits.rows_per_call * 2 * sizeof(int64_t);
         break;
     case REQUEST_LIST:
     case REQUEST_STATS:
@@ -190,7 +194,7 @@ static bool refuse_memory(struct http_exchange *x, const struct daemon_state *da
 static bool take_memory(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
 {
     uint64_t lists, answer;
-    estimate_memory(x, &lists, &answer);
+    estimate_memory(x, daemon->config, &lists, &answer);
     if (x->listener->management)
         return true;
     if (!memory_take(&daemon->memory, lists + answer))
@@ -685,7 +689,9 @@ static void write_answer(struct http_exchange *x, const struct request *request,
 {
     const struct answer *answer = answer_of(request);
     x->http_status = answer->http_status;
-    if (request->status != 0)
+    if (request->status == ATTND_MOVED)
+        http_problem_moved(x, request->detail, request->moved_to);
+    else if (request->status != 0)
         http_problem(x, request->status, "%s", request->detail);
     else if (answer->render)
         answer->render(x, request, c);
@@ -733,7 +739,8 @@ static bool writes_long(const struct request *request)
     const struct answer *answer = answer_of(request);
     return request->status == 0 && (!answer->streams || request->workload.output_count > 0) &&
            (request->arena_used > LONG_LIST_BYTES ||
-            (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
+            ((!answer->wants_tensors || request->kind == REQUEST_EXPORT) && /* whose digest is made */
+             request->tensor_bytes > LONG_OUTPUT_BYTES));
 }
 
 void routes_deliver(struct daemon_state *daemon)

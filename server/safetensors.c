@@ -159,6 +159,25 @@ int safetensors_parse(const void *body, size_t n, struct named_tensors *tensors,
     return 0;
 }
 
+bool safetensors_metadata(const void *body, size_t n, const char *name, char *text, size_t room)
+{
+    const uint8_t *bytes = body;
+    struct json_error wrong;
+    uint64_t header = 0;
+    cJSON *tree;
+    for (int i = 7; n >= 8 && i >= 0; i--)
+        header = header << 8 | bytes[i];
+    if (n < 8 || header > n - 8 || json_parse((const char *)bytes + 8, header, &tree, &wrong) != 0)
+        return false;
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(tree, "__metadata__"),
+                *item = metadata ? cJSON_GetObjectItemCaseSensitive(metadata, name) : NULL;
+    bool there = cJSON_IsString(item) && strlen(item->valuestring) < room;
+    if (there)
+        memcpy(text, item->valuestring, strlen(item->valuestring) + 1);
+    cJSON_Delete(tree);
+    return there;
+}
+
 const struct named_tensor *safetensors_find(const struct named_tensors *tensors, const char *name)
 {
     for (unsigned i = 0; i < tensors->count; i++) {

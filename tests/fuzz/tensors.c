@@ -1,7 +1,8 @@
-/* tensors.c - safetensors bodies. The first line is the path behind /v1/, with the query; "PUT" before it is the method. Sequence 1 has tokens
+/* tensors.c - safetensors bodies. The first line is the path behind /v1/, with the query; of those that are put, the method is PUT. Sequence 1 has tokens
  * at both layers. */
 #include "tests/fuzz/daemon.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     }
     fuzz_line(&bytes, &n, path, sizeof path);
     snprintf(target, sizeof target, "/v1/%s", path);
-    fuzz_request(strncmp(path, "parameters", 10) == 0 ? "PUT" : "POST", target, "application/x-safetensors",
-                 bytes, n);
+    bool put = strncmp(path, "parameters", 10) == 0 || strncmp(path, "sequences/1/kv", 14) == 0;
+    fuzz_request(put ? "PUT" : "POST", target, "application/x-safetensors", bytes, n);
     return 0;
 }

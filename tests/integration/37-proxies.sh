@@ -17,6 +17,7 @@ end_all() {
 trap end_all EXIT
 made=$("$CTL" --json key new all admin)
 (umask 077; jq '{keys: [.entry]}' <<<"$made" >"$WORK/keys")
+jq -r .key <<<"$made" >"$WORK/key"
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout "$WORK/key.pem" -out "$WORK/cert.pem" 2>/dev/null
 cat "$WORK/cert.pem" "$WORK/key.pem" >"$WORK/proxy.pem"
 free_port() { perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:0")->sockport'; }
@@ -26,7 +27,7 @@ ports=()
 node() {
     : >"$WORK/log$1"
     "$ATTND" --config config/tiny.jsonc --set "node=$1" --set "keys.file=$WORK/keys" --set trusted_proxies=127.0.0.1 \
-        --set "listen=[{\"address\": \"127.0.0.1:0\", \"proxy_protocol\": $2}]" 2>"$WORK/log$1" &
+        --set "listen=[{\"address\": \"127.0.0.1:0\", \"proxy_protocol\": $2}, {\"address\": \"unix:$WORK/node$1.sock\"}]" 2>"$WORK/log$1" &
     daemons[$1]=$!
     listens() { grep -q 'listening on' "$WORK/log$1"; }
     eventually listens "$1"
@@ -85,6 +86,10 @@ common() {
         "$(ask -H 'X-Attnd-Node: n1' "$URL/v1/sequences/$id" | problem)"
     elsewhere() { local n; for n in 1 2 3 4 5 6; do n=$(header -X POST "$URL/v1/sequences"); [ "$n" = n0 ] || [ "$n" = n2 ] || return 1; done; }
     expect "$name: new sequences go to the others" yes "$(eventually elsewhere && echo yes)"
+    "$CTL" --url "unix:$WORK/node2.sock" --key-file "$WORK/key" --json move --to "unix:$WORK/node0.sock" --as "$URL" --all >"$WORK/moved"
+    place=$(jq -r "select(.id == $other).moved_to" "$WORK/moved")
+    expect "$name: what has moved says where it is" "410 moved $place" "$(ask -H 'X-Attnd-Node: n2' "$URL/v1/sequences/$other" | jq -r '"\(.status) \(.code) \(.moved_to)"')"
+    expect "$name: and is there" '[[[1,1,1,1,1,1,1,1]]]' "$(ask -H 'X-Attnd-Node: n0' --json "{\"sequences\":[${place##*/}],$q}" "$URL/v1/attend" | jq -c .o)"
     kill -TERM "${daemons[2]}"
     wait "${daemons[2]}"
     drained() { [ "$(header -X POST "$URL/v1/sequences")" = n0 ]; }

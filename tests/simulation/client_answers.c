@@ -95,7 +95,7 @@ bool client_answers_has_run(const struct op *op, int expected, int other)
         sim.seen.conflicts += status == ATTND_CONFLICT;
         sim.seen.requests += status == 0;
         sim.seen.sliced += status == 0 && op->request->queued.slices.begun;
-        sim.seen.compared += op->request->queued.compared == COMPARED;
+        sim.seen.compared += op->request->queued.looked == LOOKED;
         sim.seen.too_late += status == 0 && atomic_load(&op->request->cancelled);
         return status == 0;
     }
@@ -671,6 +671,33 @@ static void judge_question(struct op *op)
         require(op, request->look.lengths[layer] == s->layer[layer].cursor, "the length at each layer");
 }
 
+static void judge_export(struct op *op)
+{
+    const struct request_export *e = &op->request->export;
+    const struct model_sequence *s = op->on[0];
+    uint32_t tokens = e->end - e->first, heads = sim.config.geometry.kv_heads;
+    int expected = missing(s) ? missing(s) : e->end > model_length(s) ? ATTND_GAP : 0;
+    if (!client_answers_has_run(op, expected, expected ? 0 : ATTND_NO_BLOCKS) || sim.lost)
+        return;
+    for (uint32_t layer = 0; layer < sim.config.geometry.layers; layer++) {
+        for (uint32_t i = 0; i < tokens; i++) {
+            size_t row = (size_t)layer * tokens + i;
+            struct symbolic_row k = symbolic_k(s->layer[layer].tag[e->first + i], 0),
+                                v = symbolic_v(s->layer[layer].tag[e->first + i]);
+            const struct symbolic_row *has_k = symbolic_get(e->k, row, heads),
+                                      *has_v = symbolic_get(e->v, row, heads);
+            require(op, has_k && memcmp(has_k, &k, sizeof k) == 0, "K as it is stored");
+            require(op, has_v && memcmp(has_v, &v, sizeof v) == 0, "V as it is stored");
+        }
+    }
+    for (uint32_t i = 0; i < e->token_count; i++)
+        require(op, e->tokens[i] == s->token[e->first + i], "the ids of the tokens");
+    require(op, e->length == model_length(s), "the length of the sequence");
+    sim.seen.exports++;
+    sim.seen.exports_named += e->token_count > 0;
+    sim.seen.exports_in_parts += sim.seen.steps > op->steps + 2;
+}
+
 static void judge_look_around(struct op *op)
 {
     const struct request *request = op->request;
@@ -790,6 +817,9 @@ void client_answers_judge(struct op *op)
         return;
     case REQUEST_PAGED:
         judge_paged(op);
+        return;
+    case REQUEST_EXPORT:
+        judge_export(op);
         return;
     case REQUEST_SEQUENCE:
     case REQUEST_BLOCKS:

@@ -19,7 +19,7 @@ void client_idle_note_answer(const struct op *op)
 {
     const struct request *request = op->request;
     bool uses = request_kinds[request->kind].when == REQUEST_STEPPED || request->kind == REQUEST_FORK ||
-                request->kind == REQUEST_TRUNCATE;
+                request->kind == REQUEST_TRUNCATE || request->kind == REQUEST_EXPORT;
     for (uint32_t i = 0; uses && request->status == 0 && i < op->count; i++)
         op->on[i]->used_low_s = fmax(op->on[i]->used_low_s, op->submitted_s);
 }

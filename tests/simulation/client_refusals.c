@@ -74,6 +74,8 @@ static uint64_t need_of(const struct request *request)
     case REQUEST_FORK:
         return absent(request->id) + to_come(declared, request->fork.length, request->fork.count) +
                (declared > 0);
+    case REQUEST_EXPORT:
+        return absent(request->id);
     case REQUEST_TRUNCATE:
         return view.entries - smaller(view.entries, request->truncate.length / geometry()->block_size);
     default:

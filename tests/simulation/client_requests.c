@@ -41,6 +41,7 @@ enum {
     XX(question, 3, question)                                                                                \
     XX(look_around, 1, look_around)                                                                          \
     XX(look_again, 1, look_again)                                                                            \
+    XX(export, 2, export)                                                                                    \
     XX(merge, 3, merge)                                                                                      \
     XX(self_test, 1, self_test)                                                                              \
     XX(workload, 1, workload)                                                                                \
@@ -153,6 +154,8 @@ static void describe(const struct request *r, char *text, size_t bytes)
         snprintf(text, bytes, " length %d count %u", (int)r->fork.length, r->fork.count);
     else if (r->kind == REQUEST_TRUNCATE)
         snprintf(text, bytes, " length %u", r->truncate.length);
+    else if (r->kind == REQUEST_EXPORT)
+        snprintf(text, bytes, " %u:%u", r->export.first, r->export.end);
     else if (r->kind == REQUEST_BATCH)
         describe_ops(r, text, bytes);
     else if (r->kind == REQUEST_LEASE)
@@ -713,6 +716,27 @@ static struct op *make_question(void)
 {
     struct model_sequence *s = pick(chance(5));
     return s ? begin_op_on(s, chance(3) ? REQUEST_BLOCKS : REQUEST_SEQUENCE) : NULL;
+}
+
+/* Tokens of a sequence as they are stored; now and then some that it does not have. */
+static struct op *make_export(void)
+{
+    struct model_sequence *s = pick(false);
+    uint32_t length = s ? s->planned[0] : 0, heads = sim.config.geometry.kv_heads;
+    for (uint32_t layer = 1; s && layer < sim.config.geometry.layers; layer++)
+        length = smaller(length, s->planned[layer]);
+    length += chance(10);
+    struct op *op = length ? begin_op_on(s, REQUEST_EXPORT) : NULL;
+    if (!op)
+        return NULL;
+    struct request_export *e = &op->request->export;
+    e->first = below(length);
+    e->end = e->first + 1 + below(length - e->first);
+    size_t n = (size_t)sim.config.geometry.layers * (e->end - e->first) * heads;
+    e->k = request_tensor(op->request, n, sizeof(struct symbolic_row));
+    e->v = request_tensor(op->request, n, sizeof(struct symbolic_row));
+    give_deadline(op->request);
+    return op;
 }
 
 /* States of rows that saw some keys, or none. */

@@ -48,6 +48,9 @@ enum {
     XX(paged, "paged requests")                                                                              \
     XX(questions, "questions")                                                                               \
     XX(merges, "states merged")                                                                              \
+    XX(exports, "exports")                                                                                   \
+    XX(exports_named, "exports with token ids")                                                              \
+    XX(exports_in_parts, "exports over several steps")                                                       \
     XX(self_tests, "self-tests")                                                                             \
     XX(self_tests_failed, "self-tests that failed")                                                          \
     XX(budgets_spent, "turns that had no time for another request")                                          \

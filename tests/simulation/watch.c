@@ -65,7 +65,7 @@ static enum state stage_of(struct request *request)
         return STATE_GIVEN_UP;
     if (q->slices.begun)
         return q->slices.appended || !request->rows.k ? STATE_ATTENDS : STATE_APPENDS;
-    if (q->compared == COMPARING)
+    if (q->looked == LOOKING)
         return STATE_COMPARES;
     if (out && out->queue_us >= 0)
         return STATE_COMPUTES;

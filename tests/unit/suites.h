@@ -30,6 +30,7 @@
     XX(safetensors)                                                                                          \
     XX(prompts)                                                                                              \
     XX(sequences)                                                                                            \
+    XX(departures)                                                                                           \
     XX(workload)                                                                                             \
     XX(ledger)                                                                                               \
     XX(shares)                                                                                               \

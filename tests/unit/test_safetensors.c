@@ -140,6 +140,12 @@ START_TEST(what_is_written_reads_back)
     ck_assert_int_eq(memcmp(t->data, o, sizeof o), 0);
     ck_assert_int_eq(memcmp(safetensors_find(&back, "x")->data, bytes, 3), 0);
     ck_assert_ptr_null(safetensors_find(&back, "y"));
+    char text[4];
+    ck_assert(safetensors_metadata(body, n, "a", text, 2));
+    ck_assert_str_eq(text, "b");
+    ck_assert(!safetensors_metadata(body, n, "a", text, 1)); /* no room */
+    ck_assert(!safetensors_metadata(body, n, "o", text, sizeof text));
+    ck_assert(!safetensors_metadata(body, 7, "a", text, sizeof text));
     for (size_t room = 0; room < header; room++)
         ck_assert_uint_eq(safetensors_write_header(&tensors, "{\"a\":\"b\"}", body, room), 0);
 }

@@ -1,0 +1,334 @@
+/* move.c - see move.h. */
+#include "clients/move.h"
+
+#include "config/clock.h"
+
+#include <cjson/cJSON.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    PATH_BYTES = 128,
+    BODY_BYTES = 512,
+    PAGE = 1000,
+    GROWN_MOST = 1000, /* times that a sequence may have grown while it was on its way */
+    CUT_MOST = 3,      /* or was cut, and so was brought anew */
+    UNEVEN_MS = 100,   /* between two looks whether all of its layers have the same tokens, */
+    UNEVEN_MOST = 50   /* as often */
+};
+
+static const double SHOW_S = 2; /* between two lines that say how far one is */
+
+/* A sequence on its way. */
+struct move {
+    const struct move_options *o;
+    double id, to_id;
+    uint32_t length, done, step; /* tokens: that it has; that are there; of a range */
+    double bytes, begun_s, shown_s;
+    char etag[128], bits[24];
+    bool unavailable;
+};
+
+enum outcome { GOES_ON, GREW, WAS_CUT, FAILED };
+
+/* ---- asking -------------------------------------------------------------------------------------- */
+
+static bool is_success(const struct http_reply *reply)
+{
+    return reply->status >= 200 && reply->status < 300;
+}
+
+static double number(const cJSON *tree, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(tree, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+/* Say why a sequence stays. */
+static enum outcome explain(struct move *m, const char *what, const struct http_reply *reply)
+{
+    cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
+    const cJSON *detail = cJSON_GetObjectItemCaseSensitive(problem, "detail");
+    fprintf(stderr, "attnctl: sequence %.0f stays where it was: %s: ", m->id, what);
+    if (reply->status)
+        fprintf(stderr, "%ld ", reply->status);
+    fprintf(stderr, "%s\n", cJSON_IsString(detail) ? detail->valuestring : reply->status ? "" : reply->text);
+    m->unavailable |= reply->status == 0;
+    cJSON_Delete(problem);
+    return FAILED;
+}
+
+/* Ask for JSON; NULL, and said why, when there is none. */
+static cJSON *ask(struct move *m, struct http_client *client, const char *what,
+                  const struct http_request *request)
+{
+    struct http_reply reply = http_client_send(client, request);
+    cJSON *tree = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+    if (!tree)
+        explain(m, what, &reply);
+    return tree;
+}
+
+/* ---- a sequence ---------------------------------------------------------------------------------- */
+
+/* How many tokens it has; waits until all layers have the same. */
+static enum outcome look(struct move *m, cJSON **tree)
+{
+    char path[PATH_BYTES];
+    const struct http_request request = {.method = "GET", .path = path};
+    const struct timespec pause = {.tv_nsec = UNEVEN_MS * 1000000L};
+    snprintf(path, sizeof path, "/v1/sequences/%.0f", m->id);
+    for (int i = 0; i < UNEVEN_MOST; i++) {
+        const cJSON *length;
+        bool even = true;
+        *tree = ask(m, m->o->from, "it is not to be had", &request);
+        if (!*tree)
+            return FAILED;
+        m->length = (uint32_t)number(*tree, "length");
+        cJSON_ArrayForEach (length, cJSON_GetObjectItemCaseSensitive(*tree, "lengths"))
+            even &= length->valuedouble == (double)m->length;
+        if (even)
+            return GOES_ON;
+        cJSON_Delete(*tree);
+        *tree = NULL;
+        nanosleep(&pause, NULL);
+    }
+    fprintf(stderr,
+            "attnctl: sequence %.0f stays where it was: some of its layers have more tokens than others\n",
+            m->id);
+    return FAILED;
+}
+
+/* An empty sequence, like this one. */
+static enum outcome create(struct move *m, const cJSON *like)
+{
+    cJSON *body = cJSON_CreateObject();
+    cJSON_AddNumberToObject(body, "priority", number(like, "priority"));
+    if (number(like, "max_tokens") > 0)
+        cJSON_AddNumberToObject(body, "max_tokens", number(like, "max_tokens"));
+    if (m->o->salt)
+        cJSON_AddStringToObject(body, "salt", m->o->salt);
+    char *text = cJSON_PrintUnformatted(body);
+    const struct http_request request = {.method = "POST", .path = "/v1/sequences", .body = text};
+    cJSON *made = ask(m, m->o->to, "no sequence there", &request);
+    m->to_id = made ? number(made, "id") : 0;
+    cJSON_Delete(made);
+    cJSON_Delete(body);
+    free(text);
+    return m->to_id > 0 ? GOES_ON : FAILED;
+}
+
+/* It did not come to its end: what is there of it is deleted. */
+static void take_back(struct move *m)
+{
+    char path[PATH_BYTES];
+    const struct http_request request = {.method = "DELETE", .path = path};
+    snprintf(path, sizeof path, "/v1/sequences/%.0f", m->to_id);
+    if (m->to_id > 0)
+        (void)http_client_send(m->o->to, &request);
+    m->to_id = 0;
+}
+
+/* Say how far a long one is. */
+static void show_progress(struct move *m)
+{
+    double now = clock_s();
+    if (now - m->shown_s < SHOW_S)
+        return;
+    m->shown_s = now;
+    fprintf(stderr, "sequence %.0f: %u of %u tokens, %.1f MB, %.0f MB/s\n", m->id, m->done, m->length,
+            m->bytes * 1e-6, m->bytes * 1e-6 / (now - m->begun_s));
+}
+
+/* Bring the next range over. */
+static enum outcome bring(struct move *m)
+{
+    char path[PATH_BYTES];
+    uint32_t end = m->length - m->done < m->step ? m->length : m->done + m->step;
+    struct http_request request = {.method = "GET",
+                                   .path = path,
+                                   .accept = "application/x-safetensors",
+                                   .if_match = m->etag[0] ? m->etag : NULL};
+    snprintf(path, sizeof path, "/v1/sequences/%.0f/kv?range=%u:%u", m->id, m->done, end);
+    struct http_reply reply = http_client_send(m->o->from, &request);
+    if (reply.status == 412)
+        return WAS_CUT;
+    if (!is_success(&reply))
+        return explain(m, "K and V are not to be had", &reply);
+    snprintf(m->etag, sizeof m->etag, "%s", reply.etag);
+    size_t bytes = reply.bytes;
+    request = (struct http_request){.method = "PUT",
+                                    .path = path,
+                                    .type = "application/x-safetensors",
+                                    .body = reply.text,
+                                    .body_bytes = bytes};
+    snprintf(path, sizeof path, "/v1/sequences/%.0f/kv?range=%u:%u", m->to_id, m->done, end);
+    cJSON *put = ask(m, m->o->to, "K and V are not taken there", &request);
+    const cJSON *bits = cJSON_GetObjectItemCaseSensitive(put, "bits");
+    if (cJSON_IsString(bits))
+        snprintf(m->bits, sizeof m->bits, "%s", bits->valuestring);
+    if (!put)
+        return FAILED;
+    cJSON_Delete(put);
+    m->done = end;
+    m->bytes += (double)bytes;
+    show_progress(m);
+    return GOES_ON;
+}
+
+/* Where it is now. */
+static void new_place(const struct move *m, char place[BODY_BYTES])
+{
+    size_t n = strlen(m->o->url);
+    while (n > 0 && m->o->url[n - 1] == '/')
+        n--;
+    snprintf(place, BODY_BYTES, "%.*s/v1/sequences/%.0f", (int)n, m->o->url, m->to_id);
+}
+
+/* The old daemon gives it up. */
+static enum outcome give_up(struct move *m)
+{
+    char path[PATH_BYTES], place[BODY_BYTES];
+    cJSON *body = cJSON_CreateObject();
+    new_place(m, place);
+    cJSON_AddStringToObject(body, "moved_to", place);
+    cJSON_AddNumberToObject(body, "length", m->length);
+    char *text = cJSON_PrintUnformatted(body);
+    const struct http_request request = {
+        .method = "POST", .path = path, .body = text, .if_match = m->etag[0] ? m->etag : NULL};
+    snprintf(path, sizeof path, "/v1/sequences/%.0f/moved", m->id);
+    struct http_reply reply = http_client_send(m->o->from, &request);
+    cJSON_Delete(body);
+    free(text);
+    if (reply.status == 412)
+        return WAS_CUT;
+    if (reply.status == 409)
+        return GREW;
+    return is_success(&reply) ? GOES_ON : explain(m, "it is not given up", &reply);
+}
+
+/* Once, from its first token on. */
+static enum outcome attempt(struct move *m)
+{
+    cJSON *like;
+    enum outcome is = look(m, &like);
+    m->done = 0;
+    m->etag[0] = '\0';
+    snprintf(m->bits, sizeof m->bits, "same"); /* of nothing */
+    if (is == GOES_ON)
+        is = create(m, like);
+    cJSON_Delete(like);
+    for (int i = 0; is == GOES_ON || (is == GREW && i < GROWN_MOST); i++) {
+        if (is == GREW && (is = look(m, &like)) == GOES_ON)
+            cJSON_Delete(like);
+        while (is == GOES_ON && m->done < m->length)
+            is = bring(m);
+        if (is == GOES_ON && (is = give_up(m)) == GOES_ON)
+            return GOES_ON;
+    }
+    return is;
+}
+
+static void show(const struct move *m)
+{
+    char place[BODY_BYTES];
+    new_place(m, place);
+    if (m->o->json)
+        printf("{\"id\":%.0f,\"moved_to\":\"%s\",\"length\":%u,\"bits\":\"%s\"}\n", m->id, place, m->length,
+               m->bits);
+    else
+        printf("%.0f -> %s  %u tokens, %.1f MB, bits %s\n", m->id, place, m->length, m->bytes * 1e-6,
+               m->bits);
+    fflush(stdout);
+}
+
+static enum move_result move_one(const struct move_options *o, double id, uint32_t step)
+{
+    struct move m = {.o = o, .id = id, .step = step, .begun_s = clock_s(), .shown_s = clock_s()};
+    enum outcome is = WAS_CUT;
+    for (int i = 0; is == WAS_CUT && i < CUT_MOST; i++) {
+        is = attempt(&m);
+        if (is != GOES_ON)
+            take_back(&m);
+    }
+    if (is == GOES_ON)
+        show(&m);
+    else if (is != FAILED)
+        fprintf(stderr, "attnctl: sequence %.0f stays where it was: it changes all the time\n", id);
+    return is == GOES_ON ? MOVE_DONE : m.unavailable ? MOVE_UNAVAILABLE : MOVE_FAILED;
+}
+
+/* ---- all of them --------------------------------------------------------------------------------- */
+
+/* Tokens of a range that a daemon sends, or takes; 0: it does not answer. */
+static uint32_t range_tokens(struct http_client *client)
+{
+    const struct http_request request = {.method = "GET", .path = "/v1/info"};
+    struct http_reply reply = http_client_send(client, &request);
+    cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+    uint32_t tokens = (uint32_t)number(cJSON_GetObjectItemCaseSensitive(info, "limits"), "kv_range_tokens");
+    if (!info)
+        fprintf(stderr, "attnctl: /v1/info: %ld %s\n", reply.status, reply.text ? reply.text : "");
+    else if (!tokens)
+        fprintf(stderr, "attnctl: limits.body_bytes has no room for K and V of a token\n");
+    cJSON_Delete(info);
+    return tokens;
+}
+
+static enum move_result worse(enum move_result a, enum move_result b)
+{
+    return a > b ? a : b;
+}
+
+/* A page of sequences; *next: where the one behind it begins, negative: there is none. Moving some does not shift the
+ * others. */
+static enum move_result move_page(const struct move_options *o, uint32_t step, double *next)
+{
+    char path[PATH_BYTES];
+    const struct http_request request = {.method = "GET", .path = path};
+    snprintf(path, sizeof path, "/v1/sequences?limit=%d&cursor=%.0f", PAGE, *next);
+    struct http_reply reply = http_client_send(o->from, &request);
+    cJSON *page = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+    const cJSON *item, *after = cJSON_GetObjectItemCaseSensitive(page, "next");
+    enum move_result result = page ? MOVE_DONE : MOVE_UNAVAILABLE;
+    *next = cJSON_IsNumber(after) ? after->valuedouble : -1;
+    if (!page)
+        fprintf(stderr, "attnctl: /v1/sequences: %ld %s\n", reply.status, reply.text ? reply.text : "");
+    cJSON_ArrayForEach (item, cJSON_GetObjectItemCaseSensitive(page, "items")) {
+        if (result == MOVE_UNAVAILABLE)
+            break;
+        if (number(item, "workload") > 0)
+            fprintf(stderr, "attnctl: sequence %.0f stays: workload %.0f drives it\n", number(item, "id"),
+                    number(item, "workload"));
+        else
+            result = worse(result, move_one(o, number(item, "id"), step));
+    }
+    cJSON_Delete(page);
+    return result;
+}
+
+enum move_result move_run(const struct move_options *o)
+{
+    enum move_result result = MOVE_DONE;
+    uint32_t out = range_tokens(o->from), in = range_tokens(o->to), step = out < in ? out : in;
+    if (step == 0)
+        return MOVE_UNAVAILABLE;
+    for (size_t i = 0; i < o->count && result != MOVE_UNAVAILABLE; i++) {
+        char *end;
+        double id = strtod(o->ids[i], &end);
+        if (*end || !(id >= 1) || id != floor(id)) {
+            fprintf(stderr, "attnctl: \"%.40s\" is no id\n", o->ids[i]);
+            result = worse(result, MOVE_FAILED);
+            continue;
+        }
+        result = worse(result, move_one(o, id, step));
+    }
+    for (double next = 0; o->count == 0 && next >= 0 && result != MOVE_UNAVAILABLE;)
+        result = worse(result, move_page(o, step, &next));
+    return result;
+}

@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# K and V out of one daemon and into another: ranges, their ETags and digests, what is refused, what calls on a sequence that has moved are
+# told; attnctl move, also while the sequence grows.
+. tests/integration/lib.sh
+CTL=$(dirname "$ATTND")/attnctl
+geometry='--config config/tiny.jsonc --set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1'
+others=()
+end_all() {
+    local status=$?
+    for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
+    rm -rf "$WORK"
+    exit $status
+}
+trap end_all EXIT
+
+# another NAME [ARG...] - one more daemon; its URL is in the variable of that name.
+another() {
+    local name=$1
+    shift
+    : >"$WORK/log.$name"
+    "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log.$name" &
+    others+=($!)
+    there() { grep -q 'listening on' "$WORK/log.$1"; }
+    eventually there "$name"
+    printf -v "$name" %s "$(sed -n 's/.*listening on \(http[^"]*\).*/\1/p' "$WORK/log.$name")"
+}
+problem() { jq -r '"\(.status) \(.code) \(.detail)"'; }
+# rows FROM TO - numbers of tokens FROM..TO-1 at both layers, as JSON [2, T, 1, 8].
+rows() { jq -nc --argjson a "$1" --argjson b "$2" '[range(2) as $l | [range($a; $b) as $t | [[range(8) as $d | (($t * 7 + $l * 3 + $d) % 11) / 8]]]]'; }
+# append URL ID FROM TO [MEMBERS]
+append() {
+    curl -s --json "{\"sequences\":[$2],\"indptr\":[0,$(($4 - $3))],\"positions\":[$3],\"k\":$(rows "$3" "$4"),\"v\":$(rows "$3" "$4")${5:-}}" "$1/v1/append"
+}
+# seen URL ID - what a query sees of it at both layers.
+seen() {
+    for layer in 0 1; do
+        curl -s --json "{\"layer\":$layer,\"sequences\":[$2],\"q\":[[[1,0.5,0,0,1,0,0,0],[0,1,0,0.25,0,0,1,0]]],\"lse\":true}" "$1/v1/attend" | jq -c '[.o, .lse]'
+    done | paste -sd' '
+}
+out() { curl -s -o "$WORK/kv" -D "$WORK/head" "$URL/v1/sequences/$1/kv?range=$2" "${@:3}"; }
+etag() { tr -d '\r' <"$WORK/head" | sed -n 's/^ETag: //p'; }
+in_() { curl -s -X PUT -H 'Content-Type: application/x-safetensors' --data-binary "@${3:-$WORK/kv}" "$1/v1/sequences/$2"; }
+metadata() { header "$WORK/kv" | jq -r ".__metadata__.$1"; }
+is_of() { jq -c '[.id, .length, .lengths, .bits]'; }
+
+# shellcheck disable=SC2086 # options are words
+start_daemon $geometry --set pool.blocks=150 --set pool.host_blocks=400
+# shellcheck disable=SC2086
+another B $geometry --set pool.blocks=2000
+ids=$(jq -nc '[range(10)]')
+curl -s -o /dev/null --json "{\"id\":7,\"tokens\":$ids}" "$URL/v1/sequences"
+append "$URL" 7 0 37 >/dev/null
+curl -s -o /dev/null --json '{"id":9}' "$B/v1/sequences"
+
+# ---- out
+out 7 0:20
+expect 'K and V of a range, of all layers, and the ids of its first tokens' '[["k","F32",[2,20,1,8]],["token_ids","I64",[10]],["v","F32",[2,20,1,8]]]' \
+    "$(header "$WORK/kv" | jq -c 'del(.__metadata__) | to_entries | map([.key, .value.dtype, .value.shape]) | sort')"
+expect 'what they are of' '7 0:20 37' "$(metadata sequence) $(metadata range) $(metadata length)"
+expect 'the numbers that were appended' "$(rows 0 20 | jq -c flatten)" "[$(perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_); print join(",", unpack("f<320", substr($_, 8 + $n)))' <"$WORK/kv")]"
+tag=$(etag)
+append "$URL" 7 37 40 >/dev/null
+out 7 20:40 -H "If-Match: $tag"
+expect 'its ETag stays as it grows' "$tag 40" "$(etag) $(metadata length)"
+cp "$WORK/kv" "$WORK/second"
+curl -s -o /dev/null --json '{"length":40}' "$URL/v1/sequences/7/truncate"
+out 7 0:20 -H "If-Match: $tag"
+expect 'and when nothing is cut off' "$tag" "$(etag)"
+cp "$WORK/kv" "$WORK/first"
+refused() { curl -s "$URL/v1/sequences/$1" "${@:2}" | problem; }
+expect 'a range that is not there' '409 position_gap sequence 7 has 40 tokens; 30..40 are not all there' "$(refused '7/kv?range=30:41')"
+expect 'no range' '422 invalid parameter range: is missing: FIRST:END, the first token and the one behind the last' "$(refused 7/kv)"
+for range in 5:5 6:5 5 :5 x 1:2:3 -1:2 1:x ''; do
+    expect "a range \"$range\"" '422 invalid parameter range: wants FIRST:END, the first token and the one behind the last' "$(refused "7/kv?range=$range")"
+done
+expect 'one behind all limits' '422 invalid parameter range: ends behind limits.sequence_tokens' "$(refused '7/kv?range=0:99999999999999999999')"
+expect 'one too long for an answer' "422 invalid parameter range: is of 131072 tokens, and K and V of at most $(curl -s "$URL/v1/info" | jq .limits.kv_range_tokens) fit an answer and a body: ask for it in parts" \
+    "$(refused '7/kv?range=0:131072')"
+expect 'an ETag of something else' '412 changed If-Match is no ETag of this daemon since its start' "$(refused '7/kv?range=0:1' -H 'If-Match: "1-1"')"
+expect 'a sequence that is not there' '404 not_found there is no sequence 8' "$(refused '8/kv?range=0:1')"
+expect 'an Accept without tensors' 406 "$(curl -s -o /dev/null -w '%{http_code}' -H 'Accept: application/json' "$URL/v1/sequences/7/kv?range=0:1")"
+
+# ---- in
+before=$(seen "$URL" 7)
+expect 'the same bytes go into another daemon' '[9,20,[20,20],"same"]' "$(in_ "$B" '9/kv?range=0:20' "$WORK/first" | is_of)"
+expect 'and once more, which changes nothing' '[9,20,[20,20],"same"]' "$(in_ "$B" '9/kv?range=0:20' "$WORK/first" | is_of)"
+expect 'a range behind a gap' '409 position_gap' "$(in_ "$B" '9/kv?range=21:41' "$WORK/second" | jq -r '"\(.status) \(.code)"')"
+expect 'other content at the same place' '409 content_conflict' "$(in_ "$B" '9/kv?range=0:20' "$WORK/second" | jq -r '"\(.status) \(.code)"')"
+expect 'a range of another length' '422 invalid /k: wants 19 tokens, as range says, has F32 [2, 20, 1, 8]' "$(in_ "$B" '9/kv?range=20:39' "$WORK/second" | problem)"
+expect 'the rest, without a range' '[9,40,[40,40],"same"]' "$(in_ "$B" 9/kv "$WORK/second" | is_of)"
+expect 'what is seen of it is the same to the bit' "$before" "$(seen "$B" 9)"
+expect 'an id that is another' '409 content_conflict' "$(curl -s -o /dev/null --json '{"id":10}' "$B/v1/sequences"; in_ "$B" 10/kv "$WORK/first" >/dev/null; in_ "$B" '10/kv?range=0:20' "$WORK/second" | jq -r '"\(.status) \(.code)"')"
+perl -0777 -pe 'my $n = unpack("Q<", $_); substr($_, 8 + $n + 5, 1) ^= "\x01"' "$WORK/first" >"$WORK/damaged"
+expect 'a bit that was changed on the way' '422 invalid' "$(curl -s -o /dev/null --json '{"id":11}' "$B/v1/sequences"; in_ "$B" 11/kv "$WORK/damaged" | jq -r '"\(.status) \(.code)"')"
+expect 'it says so' 'they were changed on their way' "$(in_ "$B" 11/kv "$WORK/damaged" | jq -r .detail | sed 's/.*: //')"
+expect 'and nothing was written' 0 "$(curl -s "$B/v1/sequences/11" | jq .length)"
+expect 'no tensors' '422 invalid /k: wants F32 [2, T, 1, 8], and is missing' "$(curl -s -X PUT --json '{}' "$B/v1/sequences/11/kv" | problem)"
+expect 'tensors of one layer' '422 invalid /k: wants F32 [2, T, 1, 8], has F32 [1, 1, 8]' \
+    "$(tensors k F32 1,1,8 8*1 v F32 1,1,8 8*1 | curl -s -X PUT -H 'Content-Type: application/x-safetensors' --data-binary @- "$B/v1/sequences/11/kv" | problem)"
+expect 'a NaN' '422 invalid' "$(tensors k F32 2,1,1,8 15*1,nan v F32 2,1,1,8 16*1 | curl -s -X PUT -H 'Content-Type: application/x-safetensors' --data-binary @- "$B/v1/sequences/11/kv" | jq -r '"\(.status) \(.code)"')"
+expect 'what somebody else has made, without a word where it comes from' '[11,1,[1,1],"unknown"]' \
+    "$(tensors k F32 2,1,1,8 16*1 v F32 2,1,1,8 16*1 | curl -s -X PUT -H 'Content-Type: application/x-safetensors' --data-binary @- "$B/v1/sequences/11/kv" | is_of)"
+expect 'prompts are published there' 8 "$(curl -s --json "{\"tokens\":$ids}" "$B/v1/sequences" | jq .cached_tokens)"
+
+# shellcheck disable=SC2086
+another wide $geometry --set geometry.softcap=30
+curl -s -o /dev/null --json '{"id":9}' "$wide/v1/sequences"
+expect 'another geometry' '422 invalid k and v come from layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385, softcap 0; this daemon has layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385, softcap 30' \
+    "$(in_ "$wide" 9/kv "$WORK/first" | problem)"
+# shellcheck disable=SC2086
+another sunk $geometry --set geometry.sinks=1
+curl -s -o /dev/null --json '{"id":9}' "$sunk/v1/sequences"
+expect 'other parameters' '422 invalid' "$(in_ "$sunk" 9/kv "$WORK/first" | jq -r '"\(.status) \(.code)"')"
+# shellcheck disable=SC2086
+another plain $geometry --set backend.name=reference
+curl -s -o /dev/null --json '{"id":9}' "$plain/v1/sequences"
+expect 'another backend says that bits may differ' '[9,20,[20,20],"within_rounding"]' "$(in_ "$plain" 9/kv "$WORK/first" | is_of)"
+# shellcheck disable=SC2086
+another small $geometry --set geometry.dtype=bf16 --set geometry.kv_dtype=e4m3
+curl -s -o /dev/null --json '{"id":9}' "$small/v1/sequences"
+stored() { tensors k F8_E4M3 2,1,1,8 "$1" v F8_E4M3 2,1,1,8 16*56 | curl -s -X PUT -H 'Content-Type: application/x-safetensors' --data-binary @- "$small/v1/sequences/9/kv"; }
+expect 'a code that is a NaN' '422 invalid' "$(stored 15*56,127 | jq -r '"\(.status) \(.code)"')"
+expect 'codes as they are' '[9,1,[1,1],"unknown"]' "$(stored 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16 | is_of)"
+curl -s -o "$WORK/kv" "$small/v1/sequences/9/kv?range=0:1"
+expect 'come back as they are' '1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16' "$(perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_); print join(" ", unpack("C16", substr($_, 8 + $n)))' <"$WORK/kv")"
+
+# ---- swapped out
+for id in 101 102 103 104; do
+    curl -s -o /dev/null --json "{\"id\":$id}" "$URL/v1/sequences"
+    append "$URL" $id 0 200 >/dev/null
+done
+swapped() { [ "$(curl -s "$URL/v1/sequences/$1" | jq -r .state)" = swapped ]; }
+if swapped 7; then
+    out 7 0:20
+    expect 'a sequence in host memory is brought in' "$(metadata digest)" "$(cp "$WORK/kv" "$WORK/again"; cp "$WORK/first" "$WORK/kv"; metadata digest)"
+fi
+
+# ---- moved
+moved() { curl -s --json "$2" "$URL/v1/sequences/$1/moved" "${@:3}"; }
+expect 'no place' '422 invalid /moved_to: wants a URL (http://, https://) or a path' "$(moved 7 '{"moved_to":"ftp://x","length":40}' | problem)"
+expect 'no length' '422 invalid /length: is missing' "$(moved 7 '{"moved_to":"/x"}' | problem)"
+expect 'another length' '409 position_gap sequence 7 has 40 tokens, not 20: move the others, too' "$(moved 7 '{"moved_to":"/x","length":20}' | problem)"
+expect 'another content' '412 changed If-Match is no ETag of this daemon since its start' "$(moved 7 '{"moved_to":"/x","length":40}' -H 'If-Match: "1-1"' | problem)"
+expect 'it is given up' 204 "$(moved 7 "{\"moved_to\":\"$B/v1/sequences/9\",\"length\":40}" -H "If-Match: $tag" -o /dev/null -w '%{http_code}')"
+for path in 7 7/blocks '7/kv?range=0:1'; do
+    expect "who asks for /v1/sequences/$path is told where it is" "410 moved $B/v1/sequences/9" "$(curl -s "$URL/v1/sequences/$path" | jq -r '"\(.status) \(.code) \(.moved_to)"')"
+done
+expect 'and who attends to it' "410 moved $B/v1/sequences/9" \
+    "$(curl -s --json '{"layer":0,"sequences":[7],"q":[[[1,0,0,0,0,0,0,0],[1,0,0,0,0,0,0,0]]]}' "$URL/v1/attend" | jq -r '"\(.status) \(.code) \(.moved_to)"')"
+curl -s -o /dev/null --json '{"id":7}' "$URL/v1/sequences"
+expect 'the id may be taken again' 0 "$(curl -s "$URL/v1/sequences/7" | jq .length)"
+append "$URL" 7 0 20 >/dev/null
+out 7 0:20
+expect 'and is another one then' '412 changed sequence 7 was cut since, or is another one' "$(refused '7/kv?range=0:1' -H "If-Match: $tag")"
+tag=$(etag)
+curl -s -o /dev/null --json '{"length":19}' "$URL/v1/sequences/7/truncate"
+expect 'what is cut has another content' '412 changed sequence 7 was cut since, or is another one' "$(refused '7/kv?range=0:1' -H "If-Match: $tag")"
+
+# ---- attnctl move
+before=$(seen "$URL" 101)
+said=$("$CTL" --url "$URL" move --to "$B" 101)
+place=$(sed -n 's/^101 -> \([^ ]*\) .*/\1/p' <<<"$said")
+expect 'attnctl says where it is' "$B" "${place%/v1/*}"
+expect 'how it went' '200 tokens, 0.0 MB, bits same' "${said#*  }"
+expect 'it is the same' "$before" "$(seen "$B" "${place##*/}")"
+expect 'calls on it are told' "$place" "$(curl -s "$URL/v1/sequences/101" | jq -r .moved_to)"
+expect 'one that is not there' 'attnctl: sequence 999 stays where it was: it is not to be had: 404 there is no sequence 999' "$("$CTL" --url "$URL" move --to "$B" 999 2>&1)"
+count() { curl -s "$B/stats" | jq .sequences.count; }
+had=$(count)
+expect 'a daemon that does not take it' 'attnctl: sequence 102 stays where it was: K and V are not taken there: 422' "$("$CTL" --url "$URL" move --to "$wide" 102 2>&1 | sed 's/ k and v come.*//')"
+expect 'there nothing is left of it' 1 "$(curl -s "$wide/stats" | jq .sequences.count)"
+expect 'and here it is as it was' 200 "$(curl -s "$URL/v1/sequences/102" | jq .length)"
+expect 'no daemon there' 69 "$("$CTL" --url "$URL" move --to http://127.0.0.1:1 102 >/dev/null 2>&1; echo $?)"
+expect 'no ids' 'attnctl: move wants --to URL, and ids or --all (--help lists the commands)' "$("$CTL" --url "$URL" move --to "$B" 2>&1)"
+
+# Somebody appends to it until it is gone, and then goes on where it is. No token is lost, and none is there twice.
+follow() {
+    local url=$URL id=102 at=200 told answer
+    while [ $at -lt 230 ] || { [ "$url" = "$URL" ] && [ $at -lt 400 ]; }; do
+        answer=$(append "$url" $id $at $((at + 1)))
+        told=$(jq -r '.moved_to // empty' <<<"$answer")
+        if [ -n "$told" ]; then
+            url=${told%/v1/*} id=${told##*/}
+        else
+            at=$((at + 1))
+            [ $at -ne 205 ] || : >"$WORK/grows"
+        fi
+    done
+    echo "$url $id $at" >"$WORK/followed"
+}
+follow &
+follower=$!
+grows() { [ -e "$WORK/grows" ]; }
+eventually grows
+"$CTL" --url "$URL" --json move --to "$B" 102 >"$WORK/moved"
+wait $follower
+read -r url id at <"$WORK/followed"
+expect 'a sequence that grows is moved' "$B $(jq -r '.moved_to | sub(".*/"; "")' "$WORK/moved")" "$url $id"
+expect 'with every token' "$at" "$(curl -s "$B/v1/sequences/$id" | jq .length)"
+curl -s -o "$WORK/kv" "$B/v1/sequences/$id/kv?range=0:$at"
+expect 'as it was appended' "$(rows 0 "$at" | jq -c flatten | md5sum)" \
+    "$(perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_); print "[" . join(",", unpack("f<" . shift() * 16, substr($_, 8 + $n))) . "]\n"' "$at" <"$WORK/kv" | md5sum)"
+left=$(curl -s "$URL/v1/sequences" | jq -c '[.items[].id] | sort')
+expect 'all that are left' "$left" "$("$CTL" --url "$URL" --json move --to "$B" --all | jq -s -c 'map(.id) | sort')"
+expect 'none is left then' 0 "$(curl -s "$URL/v1/sequences" | jq '.items | length')"
+expect 'every count adds up' 'true true' "$(for url in "$URL" "$B"; do curl -s -X POST "$url/v1/audit" | jq .ok; done | paste -sd' ')"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+
+# ---- keys
+made() { "$CTL" --json key new "$@"; }
+ann=$(made ann infer) bob=$(made bob infer) eve=$(made eve read)
+(umask 077; jq -n --argjson a "$ann" --argjson b "$bob" --argjson c "$eve" '{keys: [$a.entry, $b.entry, $c.entry]}' >"$WORK/keys")
+as() { curl -s -H "Authorization: Bearer $(jq -r .key <<<"$1")" "${@:2}"; }
+# shellcheck disable=SC2086
+start_daemon $geometry --set "keys.file=$WORK/keys"
+as "$ann" -o /dev/null --json '{"id":7}' "$URL/v1/sequences"
+as "$ann" -o /dev/null --json "{\"sequences\":[7],\"k\":$(rows 0 1),\"v\":$(rows 0 1)}" "$URL/v1/append"
+expect 'K and V need the scope infer' '403 forbidden the key "eve" lacks the scope infer' "$(as "$eve" "$URL/v1/sequences/7/kv?range=0:1" | problem)"
+expect "another key's sequence does not exist" '404 not_found there is no sequence 7' "$(as "$bob" "$URL/v1/sequences/7/kv?range=0:1" | problem)"
+expect 'nor can it be put into' '404 not_found there is no sequence 7' \
+    "$(as "$bob" -X PUT -H 'Content-Type: application/x-safetensors' --data-binary "@$WORK/first" "$URL/v1/sequences/7/kv" | problem)"
+expect 'nor moved' '404 not_found there is no sequence 7' "$(as "$bob" --json '{"moved_to":"/x","length":1}' "$URL/v1/sequences/7/moved" | problem)"
+expect 'its own can' 204 "$(as "$ann" -o /dev/null -w '%{http_code}' --json '{"moved_to":"/x","length":1}' "$URL/v1/sequences/7/moved")"
+expect 'where it is only they learn' '/x null' "$(as "$ann" "$URL/v1/sequences/7" | jq -r .moved_to) $(as "$bob" "$URL/v1/sequences/7" | jq -r .moved_to)"
+stop_daemon
+expect 'it ends cleanly, too' 0 $?
+finish
