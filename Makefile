@@ -9,7 +9,7 @@
 #   check-full     the kernels over the whole grid, and compiled for every GPU and every preset
 #   bench          benchmarks, with the machine they ran on
 #   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results
-#   fuzz           libFuzzer over HTTP, JSON, safetensors, traces, configuration and keys, FUZZ_SECONDS=60 each; wants clang
+#   fuzz           libFuzzer over HTTP, JSON, safetensors, traces, configuration, keys and snapshots, FUZZ_SECONDS=60 each; wants clang
 #   check-contract   schemathesis against a daemon for CONTRACT_SECONDS=600, from PyPI
 #   asan ubsan tsan   `check` under a sanitizer
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
@@ -38,7 +38,7 @@ MODE_FLAGS_release := -O2 -g -DATTND_CHECK=1
 MODE_FLAGS_debug := -O1 -g -DATTND_CHECK=3
 MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
-MODE_FLAGS_fuzz := -O1 -g -DATTND_CHECK=3 -fsanitize=address,fuzzer-no-link -fno-omit-frame-pointer
+MODE_FLAGS_fuzz := -O1 -g -DATTND_CHECK=3 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fsanitize=address,fuzzer-no-link -fno-omit-frame-pointer
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
 FAULTS := 1 2 3 4 5 6 7 8 9 10

@@ -333,6 +333,14 @@ void block_tables_close_root(struct block_tables *t, uint32_t root)
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
+size_t block_tables_salt(const struct block_tables *t, uint32_t row, const void **salt)
+{
+    uint32_t root = live_row(t, row)->root;
+    uint64_t owner;
+    *salt = NULL;
+    return root == NO_ROOT ? 0 : prefix_index_root_name(t->index, root, &owner, salt);
+}
+
 /* A vacant row with `root` retained, or NO_ROW. */
 static uint32_t new_row(struct block_tables *t, uint32_t root)
 {

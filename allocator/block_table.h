@@ -81,6 +81,9 @@ uint32_t block_tables_open_root(struct block_tables *tables, uint64_t owner, con
                                 size_t salt_bytes);
 void block_tables_close_root(struct block_tables *tables, uint32_t root);
 
+/* block_tables_salt: the salt under which a row shares, as long as it does; returns its bytes. */
+size_t block_tables_salt(const struct block_tables *tables, uint32_t row, const void **salt);
+
 /* block_tables_add(tables, root, tokens, n, row): a new sequence that may share under `root` (NO_ROOT:
  * with nobody). The longest chain of published blocks that spells the front of `tokens` [n] becomes its
  * own front: its length. Returns 0 or ATTND_NO_SEQUENCES. O(n). */

@@ -150,6 +150,16 @@ uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, cons
     return vacant;
 }
 
+size_t prefix_index_root_name(const struct prefix_index *index, uint32_t root, uint64_t *owner,
+                              const void **salt)
+{
+    const struct root *r = &index->roots[root];
+    assert(root < index->roots_used && r->refs > 0);
+    *owner = r->owner;
+    *salt = r->salt;
+    return r->salt_bytes;
+}
+
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root)
 {
     if (root != NO_ROOT)

@@ -35,6 +35,10 @@ void prefix_index_destroy(struct prefix_index *index);
 uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, const void *salt,
                                 size_t salt_bytes);
 
+/* The owner of a root, and its salt, which stays as long as a reference; returns its bytes. */
+size_t prefix_index_root_name(const struct prefix_index *index, uint32_t root, uint64_t *owner,
+                              const void **salt);
+
 /* References to a root; NO_ROOT is fine for both. Published blocks hold one by themselves. */
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
 void prefix_index_close_root(struct prefix_index *index, uint32_t root);

@@ -167,6 +167,10 @@ static const struct key keys[] = {
      "at the end (SIGTERM, POST /v1/drain), for what is under way; what remains is cut; 0: as long as it takes"},
     {"drain.lame_duck_s", KIND_U32, AT(drain_lame_duck_s), 0, 3600, "0", NULL,
      "before that: /readyz says draining, and clients are served as before, until load balancers have noticed"},
+    {"drain.save_deadline_s", KIND_U32, AT(drain_save_deadline_s), 0, 86400, "0", NULL,
+     "after that, for saving sequences in state.dir; what remains is named in the log; 0: half more than the disk should take (--check-config)"},
+    {"state.dir", KIND_STRING, AT(state_dir), 0, 0, "\"\"", NULL,
+     "folder, of mode 0700, in which sequences are saved at the end and from which they are restored at the start; empty: they end with the daemon"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
     {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
 };

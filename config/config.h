@@ -93,16 +93,18 @@ struct config {
     uint64_t pool_bytes;
     float pool_memory; /* share of the free memory to take instead; 0: none */
     struct config_limits limits;
-    uint32_t step_rows_max;     /* query rows and appended tokens of one step */
-    uint32_t step_us_max;       /* estimated, of a step; 0: as the backend is */
-    uint32_t step_us_shared;    /* of bulk work while others make small calls; 0: likewise */
-    uint32_t batch_window_us;   /* that a client's rows wait for company */
-    uint32_t slow_step_ms;      /* longer ones are logged; 0: none */
-    enum admission admission;   /* of the sequences of workloads */
-    enum sharing sharing;       /* of queries of clients, and of workloads that do not say otherwise */
-    uint64_t host_blocks;       /* in host memory, to swap to */
-    uint64_t memory_bytes;      /* for what clients have under way; 0: what is left after the start */
-    uint32_t drain_deadline_s;  /* for what is under way when the daemon is to end; 0: as long as it takes */
+    uint32_t step_rows_max;    /* query rows and appended tokens of one step */
+    uint32_t step_us_max;      /* estimated, of a step; 0: as the backend is */
+    uint32_t step_us_shared;   /* of bulk work while others make small calls; 0: likewise */
+    uint32_t batch_window_us;  /* that a client's rows wait for company */
+    uint32_t slow_step_ms;     /* longer ones are logged; 0: none */
+    enum admission admission;  /* of the sequences of workloads */
+    enum sharing sharing;      /* of queries of clients, and of workloads that do not say otherwise */
+    uint64_t host_blocks;      /* in host memory, to swap to */
+    uint64_t memory_bytes;     /* for what clients have under way; 0: what is left after the start */
+    uint32_t drain_deadline_s; /* for what is under way when the daemon is to end; 0: as long as it takes */
+    uint32_t drain_save_deadline_s;      /* for saving sequences; 0: half more than it should take */
+    char state_dir[CONFIG_STRING_BYTES]; /* empty: nothing outlives the daemon */
     uint32_t drain_lame_duck_s; /* before: /readyz says that it ends, and clients are served as before */
     enum log_level log_level;
     enum log_format log_format;

@@ -625,6 +625,23 @@ int client_queue_fork(struct engine_state *state, struct request *request)
     return rc == 0 ? sequence_ops_make_forks(state, request) : rc;
 }
 
+int client_queue_restore(struct engine_state *state, struct request *request)
+{
+    struct client_queue *c = state->clients;
+    struct request_described *d = &request->described;
+    uint32_t base = d->base ? inspect_find(state, request, d->base) : NO_ROW;
+    if (request->status != 0)
+        return request->status;
+    if (base != NO_ROW && d->shared > block_tables_view(tables_of(c), base).length)
+        return request_fail(request, ATTND_INVALID, "sequence %llu has less than %u tokens",
+                            (unsigned long long)d->base, d->shared);
+    struct reserve_request nothing = {base, 0, 0};
+    request->queued.writes = &nothing;
+    int rc = base == NO_ROW ? 0 : client_queue_bring_in(c, request, &nothing, 1);
+    request->queued.writes = NULL;
+    return rc == 0 ? sequence_ops_restore(state, request, base) : rc;
+}
+
 int client_queue_bring_in(struct client_queue *c, struct request *request,
                           const struct reserve_request *nothing, uint32_t n)
 {
@@ -1251,7 +1268,8 @@ static void name_sequences(struct request *request)
         q->on = request->attend.sequences;
         q->on_count = request->attend.sequence_count;
     } else if (request->kind != REQUEST_LEASE && request->kind != REQUEST_MERGE) {
-        q->one = (struct request_sequence){.id = request->id};
+        q->one = (struct request_sequence){.id = request->kind == REQUEST_RESTORE ? request->described.base
+                                                                                  : request->id};
         q->on = &q->one;
         q->on_count = 1;
     }

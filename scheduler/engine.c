@@ -452,6 +452,16 @@ double engine_grouping_us(const struct engine *e)
     return step_grouping_us(e->state.steps);
 }
 
+const struct model_constants *engine_constants(const struct engine *e)
+{
+    return &e->state.constants;
+}
+
+uint64_t engine_constants_digest(const struct engine *e)
+{
+    return e->state.constants_digest;
+}
+
 bool engine_has_sinks(const struct engine *e)
 {
     return atomic_load(&e->state.has_sinks);

@@ -76,6 +76,10 @@ double engine_grouping_us(const struct engine *engine); /* planner.h */
 bool engine_has_sinks(const struct engine *engine);     /* configured, or given to REQUEST_PARAMETERS */
 bool engine_has_alibi(const struct engine *engine);
 
+/* Loop thread, while no request is under way: the model's constants, and their model_constants_digest(). */
+const struct model_constants *engine_constants(const struct engine *engine);
+uint64_t engine_constants_digest(const struct engine *engine);
+
 /* engine_failure: why the backend has stopped working for good, or NULL. From then on every request that
  * computes fails with ATTND_DEVICE. */
 const char *engine_failure(const struct engine *engine);

@@ -151,6 +151,35 @@ int inspect_sequence(struct engine_state *state, struct request *request)
     return 0;
 }
 
+int inspect_describe(struct engine_state *state, struct request *request)
+{
+    struct request_described *d = &request->described;
+    uint32_t row = inspect_find(state, request, request->id);
+    if (row == NO_ROW)
+        return request->status;
+    const struct sequence *s = sequences_at(state->sequences, row);
+    const struct block_tables *tables = step_tables(state->steps);
+    struct block_table_view table = block_tables_view(tables, row);
+    const void *salt;
+    *d = (struct request_described){.options = s->options,
+                                    .key = s->key,
+                                    .parent = s->parent,
+                                    .prompt.count = prompts_length(state->prompts, row),
+                                    .salt_bytes = (uint32_t)block_tables_salt(tables, row, &salt),
+                                    .length = table.length,
+                                    .block_count = table.swapped ? 0 : table.entries};
+    d->prompt.ids = request_alloc(request, d->prompt.count, sizeof *d->prompt.ids);
+    d->blocks = table.swapped ? NULL : request_alloc(request, table.entries, sizeof *d->blocks);
+    if (!d->prompt.ids || (!table.swapped && !d->blocks))
+        return request_fail(request, ATTND_INVALID, "the prompt of sequence %llu is too long for an answer",
+                            (unsigned long long)request->id);
+    memcpy(d->salt, salt ? salt : "", d->salt_bytes);
+    prompts_read(state->prompts, row, 0, d->prompt.count, d->prompt.ids);
+    for (uint32_t i = 0; d->blocks && i < table.entries; i++)
+        d->blocks[i] = table.ids[i];
+    return 0;
+}
+
 int inspect_blocks(struct engine_state *state, struct request *request)
 {
     uint32_t row = inspect_find(state, request, request->id), size = state->config->geometry.block_size;

@@ -68,6 +68,8 @@ enum request_change {
     XX(FORK, QUEUED, SEQUENCES, false, client_queue_fork)                                                    \
     XX(TRUNCATE, QUEUED, SEQUENCES, false, sequence_ops_truncate)                                            \
     XX(EXPORT, QUEUED, NOTHING, true, client_queue_export)                                                   \
+    XX(DESCRIBE, AT_ONCE, NOTHING, false, inspect_describe)                                                  \
+    XX(RESTORE, QUEUED, SEQUENCES, false, client_queue_restore)                                              \
     XX(MOVED, AT_ONCE, SEQUENCES, false, sequence_ops_moved)                                                 \
     XX(DELETE, AT_ONCE, SEQUENCES, false, sequence_ops_delete)                                               \
     XX(BATCH, QUEUED, SEQUENCES, false, batch_run)                                                           \
@@ -245,6 +247,21 @@ struct request_export {
     uint32_t length;      /* out: of the sequence */
     uint64_t constants;   /* out: model_constants_digest() */
     uint32_t layer, at;   /* how much has been read: of the layers before all, of this one up to `at` */
+};
+
+/* What a sequence is, apart from its K and V: answered by DESCRIBE; RESTORE makes one like that, whose first
+ * `shared` tokens are those of the sequence `base`. */
+struct request_described {
+    struct sequence_options options;
+    uint64_t key, parent;
+    struct request_tokens prompt;
+    char salt[PREFIX_SALT_BYTES_MAX];
+    uint32_t salt_bytes;
+    uint32_t length;  /* DESCRIBE: tokens that all layers have */
+    uint32_t *blocks; /* DESCRIBE: [block_count]; NULL: it is in host memory */
+    uint32_t block_count;
+    uint64_t base;   /* RESTORE: 0: none */
+    uint32_t shared; /* likewise; base has as many */
 };
 
 /* A sequence is elsewhere now: it is removed here. */
@@ -452,29 +469,30 @@ struct request {
     uint64_t tensor_bytes; /* in them */
 
     union {
-        struct request_create create;      /* CREATE */
-        struct request_look look;          /* SEQUENCE */
-        struct request_table table;        /* BLOCKS */
-        struct request_fork fork;          /* FORK */
-        struct request_truncate truncate;  /* TRUNCATE */
-        struct request_export export;      /* EXPORT */
-        struct request_moved moved;        /* MOVED */
-        struct request_batch batch;        /* BATCH */
-        struct request_lease lease;        /* LEASE */
-        struct request_rows rows;          /* APPEND, ATTEND, PAGED: what these two begin with: */
-        struct request_attend attend;      /* APPEND, ATTEND */
-        struct request_paged paged;        /* PAGED; `id` is the lease */
-        struct request_merge merge;        /* MERGE */
-        struct model_constants parameters; /* PARAMETERS: those given replace the model's */
-        struct request_check check;        /* SELF_TEST, AUDIT */
-        struct request_forget forget;      /* FORGET */
-        struct request_page page;          /* BLOCKS, STATS, LIST, POOL: what these begin with: */
-        struct request_listing list;       /* LIST; STATS begins with it, too */
-        struct request_stats stats;        /* STATS */
-        struct request_pool pool;          /* POOL */
-        struct request_trim trim;          /* TRIM */
-        struct request_workload workload;  /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
-    };                                     /* DELETE needs none */
+        struct request_create create;       /* CREATE */
+        struct request_look look;           /* SEQUENCE */
+        struct request_table table;         /* BLOCKS */
+        struct request_fork fork;           /* FORK */
+        struct request_truncate truncate;   /* TRUNCATE */
+        struct request_export export;       /* EXPORT */
+        struct request_described described; /* DESCRIBE, RESTORE */
+        struct request_moved moved;         /* MOVED */
+        struct request_batch batch;         /* BATCH */
+        struct request_lease lease;         /* LEASE */
+        struct request_rows rows;           /* APPEND, ATTEND, PAGED: what these two begin with: */
+        struct request_attend attend;       /* APPEND, ATTEND */
+        struct request_paged paged;         /* PAGED; `id` is the lease */
+        struct request_merge merge;         /* MERGE */
+        struct model_constants parameters;  /* PARAMETERS: those given replace the model's */
+        struct request_check check;         /* SELF_TEST, AUDIT */
+        struct request_forget forget;       /* FORGET */
+        struct request_page page;           /* BLOCKS, STATS, LIST, POOL: what these begin with: */
+        struct request_listing list;        /* LIST; STATS begins with it, too */
+        struct request_stats stats;         /* STATS */
+        struct request_pool pool;           /* POOL */
+        struct request_trim trim;           /* TRIM */
+        struct request_workload workload;   /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
+    };                                      /* DELETE needs none */
 };
 
 /* Requests in order, linked by `next`. One that is all zeros is empty. */

@@ -151,6 +151,34 @@ int sequence_ops_make(struct engine_state *state, struct request *request, uint3
     return inspect_show_one(state, request, &request->create.shown, row);
 }
 
+int sequence_ops_restore(struct engine_state *state, struct request *request, uint32_t base)
+{
+    const struct request_described *d = &request->described;
+    struct block_tables *tables = step_tables(state->steps);
+    uint32_t row, root = NO_ROOT;
+    if (!sequence_ops_id_is_free(state, request, request->id) ||
+        !may_declare(state, request, d->options.max_tokens, 0, 1))
+        return request->status;
+    if (base == NO_ROW)
+        root = block_tables_open_root(tables, d->key, d->salt, d->salt_bytes);
+    int rc = base == NO_ROW ? block_tables_add(tables, root, NULL, 0, &row)
+                            : block_tables_fork(tables, base, d->shared, &row);
+    block_tables_close_root(tables, root);
+    if (rc != 0)
+        return request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) are in use",
+                            state->config->limits.sequences);
+    if (prompts_set(state->prompts, row, d->prompt.ids, d->prompt.count) != 0) {
+        block_tables_remove(tables, row);
+        return request_fail(request, ATTND_NO_SEQUENCES, SEQUENCE_OPS_PROMPTS_FULL);
+    }
+    sequences_add(state->sequences, row, request->id, d->parent, d->key, state->now_s);
+    sequences_at(state->sequences, row)->options = d->options;
+    note(state, row);
+    if (base != NO_ROW)
+        note(state, base);
+    return 0;
+}
+
 static int create(struct engine_state *state, struct request *request)
 {
     const struct request_create *c = &request->create;

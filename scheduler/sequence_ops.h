@@ -26,6 +26,10 @@ bool sequence_ops_is_within(const struct engine_state *state, struct request *re
 int sequence_ops_make(struct engine_state *state, struct request *request, uint32_t tokens);
 int sequence_ops_cut(struct engine_state *state, struct request *request, uint32_t row);
 
+/* sequence_ops_restore: do a REQUEST_RESTORE whose base is in the resident row `base` (NO_ROW: none). 0, or the request
+ * failed: the id is in use, or there is no room. */
+int sequence_ops_restore(struct engine_state *state, struct request *request, uint32_t base);
+
 /* sequence_ops_match: what of the prompt of a REQUEST_CREATE is in the cache. */
 struct block_tables_hit sequence_ops_match(struct engine_state *state, const struct request *request);
 

@@ -6,7 +6,7 @@
 # Prints "ok NAME" for a mutant that was found, with what gave it away, and "not ok NAME" for one that was not.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-OPERATIONS=${OPERATIONS:-10000000} # the rarest is found in 837 histories
+OPERATIONS=${OPERATIONS:-60000000} # the rarest is found in 12 244 histories
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 make -j2 build/release/tests/engine_simulation >/dev/null || exit 1

@@ -20,8 +20,7 @@
 enum {
     HEADER_BYTES = 8192, /* of an export, at most */
     DIGEST_CHARS = 33,   /* XXH3-128 in hexadecimal */
-    CONSTANTS_CHARS = 17,
-    GEOMETRY_CHARS = 320
+    CONSTANTS_CHARS = 17
 };
 
 static const char FORMAT[] = "attnd-kv-1";
@@ -88,10 +87,9 @@ static int read_condition(struct http_exchange *x, const struct request *request
     return ATTND_CHANGED;
 }
 
-/* What decides the attention over K and V, in words; other words, other outputs. */
-static void describe_geometry(const struct geometry *g, char text[GEOMETRY_CHARS])
+void api_kv_geometry(const struct geometry *g, char text[API_KV_GEOMETRY_BYTES])
 {
-    size_t n = (size_t)snprintf(text, GEOMETRY_CHARS,
+    size_t n = (size_t)snprintf(text, API_KV_GEOMETRY_BYTES,
                                 "layers %u, query_heads %u, kv_heads %u, head_dim %u, dtype %s, kv_dtype %s, "
                                 "scale %.9g, softcap %.9g",
                                 g->layers, g->query_heads, g->kv_heads, g->head_dim, dtype_name(g->dtype),
@@ -100,10 +98,10 @@ static void describe_geometry(const struct geometry *g, char text[GEOMETRY_CHARS
     for (uint32_t layer = 0; layer < g->layers; layer++)
         windows |= g->window[layer] != 0;
     if (windows)
-        n += (size_t)snprintf(text + n, GEOMETRY_CHARS - n, ", windows %016llx",
+        n += (size_t)snprintf(text + n, API_KV_GEOMETRY_BYTES - n, ", windows %016llx",
                               (unsigned long long)XXH3_64bits(g->window, g->layers * sizeof g->window[0]));
     if (g->sparse.vert_stride > 1)
-        snprintf(text + n, GEOMETRY_CHARS - n, ", sparse %u %u %u %u %d", g->sparse.local_blocks,
+        snprintf(text + n, API_KV_GEOMETRY_BYTES - n, ", sparse %u %u %u %u %d", g->sparse.local_blocks,
                  g->sparse.vert_stride, g->sparse.block_size, g->sparse.tp_rank, g->sparse.head_sliding_step);
 }
 
@@ -150,8 +148,8 @@ static void write_metadata(struct json_writer *w, const struct request *request,
                            const struct render_context *c, const char *digest)
 {
     const struct request_export *e = &request->export;
-    char geometry[GEOMETRY_CHARS], text[32];
-    describe_geometry(&c->config->geometry, geometry);
+    char geometry[API_KV_GEOMETRY_BYTES], text[32];
+    api_kv_geometry(&c->config->geometry, geometry);
     json_open(w, NULL, '{');
     json_string(w, "format", FORMAT);
     snprintf(text, sizeof text, "%llu", (unsigned long long)request->id);
@@ -215,11 +213,11 @@ static int check_origin(struct tensor_body *b, const struct config *config)
     const struct http_text body = b->x->body;
     const struct attention_info *here = engine_backend(answer_of(b->request)->daemon->engine);
     struct answer *answer = answer_of(b->request);
-    char said[GEOMETRY_CHARS], isa[64], ours[GEOMETRY_CHARS];
+    char said[API_KV_GEOMETRY_BYTES], isa[64], ours[API_KV_GEOMETRY_BYTES];
     answer->bits = "unknown";
     if (!tensors_wanted(b->x))
         return 0;
-    describe_geometry(&config->geometry, ours);
+    api_kv_geometry(&config->geometry, ours);
     if (safetensors_metadata(body.bytes, body.n, "geometry", said, sizeof said) && strcmp(said, ours) != 0) {
         http_problem(b->x, ATTND_INVALID, "k and v come from %.160s; this daemon has %.160s", said, ours);
         return ATTND_INVALID;

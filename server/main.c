@@ -8,6 +8,7 @@
 #include "server/keys.h"
 #include "server/routes.h"
 #include "server/service.h"
+#include "server/state.h"
 #include "server/version.h"
 
 #include <uv.h>
@@ -27,10 +28,11 @@
 
 enum exit_code {
     EXIT_OK = 0,
-    EXIT_RUNTIME = 1,       /* something failed while serving, or the second signal */
-    EXIT_USAGE = 2,         /* the command line */
-    EXIT_UNAVAILABLE = 69,  /* the address or the backend cannot be used (EX_UNAVAILABLE) */
-    EXIT_CONFIGURATION = 78 /* the configuration (EX_CONFIG) */
+    EXIT_RUNTIME = 1,        /* something failed while serving, or the second signal */
+    EXIT_USAGE = 2,          /* the command line */
+    EXIT_UNAVAILABLE = 69,   /* the address or the backend cannot be used (EX_UNAVAILABLE) */
+    EXIT_CONFIGURATION = 78, /* the configuration (EX_CONFIG) */
+    EXIT_LEFT = 256          /* none of them: a signal came while the daemon restored sequences */
 };
 
 enum action {
@@ -50,7 +52,8 @@ struct options {
     const char *arch; /* to compile kernels for */
     const char *sets[SETS_MAX];
     size_t set_count;
-    char backend[64]; /* --backend, as the --set that it stands for */
+    char backend[64];                         /* --backend, as the --set that it stands for, */
+    char state_dir[CONFIG_STRING_BYTES + 16]; /* and --state-dir */
 };
 
 enum { SIGNALS = 5 };
@@ -63,21 +66,23 @@ struct daemon {
     struct address_ranges trusted;
     struct daemon_state state;
     uv_timer_t lame_duck, drain_deadline;
-    uint32_t deadline_s;  /* of the drain */
-    int fds;              /* below it are sockets that were handed over */
-    uv_timer_t watchdog;  /* the service manager's */
-    bool cut;             /* it passed, with something under way */
-    bool failed;          /* the backend has */
-    uv_prepare_t turn;    /* the loop is about to wait */
-    double turned_s;      /* processor time of its thread, when that was last so */
-    uv_timer_t trimmer;   /* looks for memory that is used no more; */
-    uv_work_t trim;       /* a worker gives it back, */
-    bool trimming;        /* now */
-    uint32_t idle_trims;  /* looks since it is unused */
-    uv_timer_t watch;     /* on the driver's calls */
-    uint64_t watched;     /* the call that the engine was in; 0: none */
-    uint32_t watches;     /* that found it in the same one */
-    uv_async_t completed; /* the engine has requests for routes_deliver() */
+    uint32_t deadline_s;      /* of the drain */
+    struct state *outlasting; /* what outlives the daemon; NULL: nothing */
+    double write_rate;        /* bytes a second, into its folder */
+    int fds;                  /* below it are sockets that were handed over */
+    uv_timer_t watchdog;      /* the service manager's */
+    bool cut;                 /* it passed, with something under way */
+    bool failed;              /* the backend has */
+    uv_prepare_t turn;        /* the loop is about to wait */
+    double turned_s;          /* processor time of its thread, when that was last so */
+    uv_timer_t trimmer;       /* looks for memory that is used no more; */
+    uv_work_t trim;           /* a worker gives it back, */
+    bool trimming;            /* now */
+    uint32_t idle_trims;      /* looks since it is unused */
+    uv_timer_t watch;         /* on the driver's calls */
+    uint64_t watched;         /* the call that the engine was in; 0: none */
+    uint32_t watches;         /* that found it in the same one */
+    uv_async_t completed;     /* the engine has requests for routes_deliver() */
 
     bool starting;             /* the start thread runs: what follows is its own until it has ended */
     uv_async_t start_done;     /* it has */
@@ -124,6 +129,8 @@ static void print_help(void)
          "stronger\n"
          "                     than the file\n"
          "  --backend NAME     auto, cuda, cpu or reference: short for --set backend.name=NAME\n"
+         "  --state-dir DIR    keep sequences there between the end and the next start: short for --set\n"
+         "                     state.dir=DIR\n"
          "  --check-config     check it, print the memory arithmetic, exit\n"
          "  --print-config     print the effective configuration and where each value came from, exit\n"
          "  --compile-kernels --arch ARCH\n"
@@ -158,32 +165,51 @@ static void print_version(void)
     printf("\nCUDA: %s\n", attention_cuda_build());
 }
 
+/* One more --set; false: they are too many. */
+static bool add_set(struct options *options, const char *set)
+{
+    if (options->set_count == SETS_MAX) {
+        fprintf(stderr, "attnd: more than %d --set\n", SETS_MAX);
+        return false;
+    }
+    options->sets[options->set_count++] = set;
+    return true;
+}
+
 /* Fill `options`; false when the command line is not understood (getopt has said why). */
 static bool parse_options(int argc, char **argv, struct options *options)
 {
     static const struct option known[] = {
-        {"config", required_argument, NULL, 'c'},  {"set", required_argument, NULL, 's'},
-        {"backend", required_argument, NULL, 'b'}, {"check-config", no_argument, NULL, 'k'},
-        {"print-config", no_argument, NULL, 'p'},  {"compile-kernels", no_argument, NULL, 'K'},
-        {"arch", required_argument, NULL, 'a'},    {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+        {"config", required_argument, NULL, 'c'},
+        {"set", required_argument, NULL, 's'},
+        {"backend", required_argument, NULL, 'b'},
+        {"check-config", no_argument, NULL, 'k'},
+        {"print-config", no_argument, NULL, 'p'},
+        {"compile-kernels", no_argument, NULL, 'K'},
+        {"state-dir", required_argument, NULL, 'd'},
+        {"arch", required_argument, NULL, 'a'},
+        {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int c;
+    bool good = true;
     *options = (struct options){.action = ACTION_SERVE};
-    while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
+    while (good && (c = getopt_long(argc, argv, "", known, NULL)) != -1) {
         switch (c) {
         case 'c':
             options->file = optarg;
             break;
         case 'b':
             snprintf(options->backend, sizeof options->backend, "backend.name=%s", optarg);
-            /* fall through */
+            good = add_set(options, options->backend);
+            break;
+        case 'd':
+            snprintf(options->state_dir, sizeof options->state_dir, "state.dir=%s", optarg);
+            good = add_set(options, options->state_dir);
+            break;
         case 's':
-            if (options->set_count == SETS_MAX) {
-                fprintf(stderr, "attnd: more than %d --set\n", SETS_MAX);
-                return false;
-            }
-            options->sets[options->set_count++] = c == 'b' ? options->backend : optarg;
+            good = add_set(options, optarg);
             break;
         case 'k':
             options->action = ACTION_CHECK_CONFIG;
@@ -207,6 +233,8 @@ static bool parse_options(int argc, char **argv, struct options *options)
             return false;
         }
     }
+    if (!good)
+        return false;
     if ((options->arch != NULL) != (options->action == ACTION_COMPILE_KERNELS)) {
         fprintf(stderr, "attnd: --compile-kernels and --arch go together\n");
         return false;
@@ -342,6 +370,7 @@ static void watch_signals(struct daemon *d)
 {
     static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a snapshot that may not be that large is one for which there is no room */
     for (int i = 0; i < SIGNALS; i++) {
         uv_signal_init(&d->loop, &d->signals[i]);
         d->signals[i].data = d;
@@ -589,6 +618,34 @@ static bool set_budget(struct daemon *d)
     return false;
 }
 
+/* ---- what outlives the daemon ----------------------------------------------------------------------- */
+
+/* Take the folder, and restore what a daemon before has saved there. */
+static enum exit_code restore(struct daemon *d)
+{
+    const struct config *config = d->state.config;
+    char reason[STATE_REASON_BYTES];
+    if (!config->state_dir[0])
+        return EXIT_OK;
+    int rc = state_open(config->state_dir, &d->outlasting, reason);
+    if (rc != 0) {
+        fprintf(stderr, "attnd: %s\n", reason);
+        return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+    }
+    d->write_rate = state_write_rate(d->outlasting);
+    log_line(LOG_INFO, "state.dir: %.0f MB/s; saving the whole pool takes %.0f s at most",
+             d->write_rate * 1e-6, state_save_seconds(config, d->write_rate, config->pool_bytes));
+    return state_restore(d->outlasting, &d->state) ? EXIT_OK : EXIT_LEFT;
+}
+
+/* Save what is there. False: not all of it. */
+static bool save(struct daemon *d)
+{
+    if (!d->outlasting || engine_failure(d->state.engine))
+        return true;
+    return state_save(d->outlasting, &d->state, d->write_rate);
+}
+
 /* ---- memory that is used no more ------------------------------------------------------------------- */
 
 static void trim(uv_work_t *work)
@@ -790,6 +847,9 @@ static enum exit_code serve(const struct config *config)
     }
     if (code == EXIT_OK && !set_budget(&d))
         code = EXIT_UNAVAILABLE;
+    d.state.completed = &d.completed;
+    if (code == EXIT_OK)
+        code = restore(&d);
     if (code == EXIT_OK)
         code = open_server(&d, options, &management);
     if (code == EXIT_OK) {
@@ -802,8 +862,12 @@ static enum exit_code serve(const struct config *config)
         log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
                  d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,
                  d.state.longest_turns_s[2] * 1e3);
-        code = d.cut || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
+        bool saved = d.state.given_up || save(&d);
+        code = d.cut || !saved || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
     }
+    if (code == EXIT_LEFT)
+        code = EXIT_OK;
+    state_close(d.outlasting);
     end_engine(&d);
     http_connections_destroy(d.connections);
     http_connections_destroy(d.managers);
@@ -844,6 +908,29 @@ static void size_pool(struct config *config)
              (unsigned long long)(available >> 20), (unsigned long long)config->pool_blocks);
 }
 
+/* How long saving what the pool can hold may take. */
+static enum exit_code check_state(const struct config *config)
+{
+    char reason[STATE_REASON_BYTES];
+    struct state *state;
+    if (!config->state_dir[0])
+        return EXIT_OK;
+    int rc = state_open(config->state_dir, &state, reason);
+    if (rc == ATTND_BUSY) { /* the daemon that runs: it knows */
+        printf("%s\n", reason);
+        return EXIT_OK;
+    }
+    if (rc != 0) {
+        fprintf(stderr, "attnd: %s\n", reason);
+        return EXIT_CONFIGURATION;
+    }
+    double rate = state_write_rate(state);
+    printf("saving the pool          %.0f MB/s into state.dir: %.0f s at most (drain.save_deadline_s)\n",
+           rate * 1e-6, state_save_seconds(config, rate, config->pool_bytes));
+    state_close(state);
+    return EXIT_OK;
+}
+
 /* All the memory that the daemon may come to take, and whether that is there. */
 static enum exit_code check_memory(const struct config *config)
 {
@@ -879,6 +966,12 @@ static enum exit_code check_memory(const struct config *config)
     return EXIT_CONFIGURATION;
 }
 
+static enum exit_code check_config(const struct config *config)
+{
+    enum exit_code code = check_memory(config);
+    return code == EXIT_OK ? check_state(config) : code;
+}
+
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
@@ -893,7 +986,7 @@ static enum exit_code run(const struct options *options)
     log_init(config.log_level, config.log_format);
     size_pool(&config);
     if (options->action == ACTION_CHECK_CONFIG)
-        code = check_memory(&config);
+        code = check_config(&config);
     else if (options->action == ACTION_PRINT_CONFIG)
         config_print(&config, stdout);
     else if (options->action == ACTION_COMPILE_KERNELS)

@@ -745,21 +745,26 @@ static bool writes_long(const struct request *request)
 
 void routes_deliver(struct daemon_state *daemon)
 {
-    const struct render_context context = {.config = daemon->config,
-                                           .instance = daemon->instance,
-                                           .backend = engine_backend(daemon->engine),
-                                           .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
-                                           .tensors_copied = daemon->tensors_copied,
-                                           .connections = http_connections_open(daemon->connections),
-                                           .memory_used = atomic_load(&daemon->memory.used),
-                                           .memory_limit = daemon->memory.limit,
-                                           .memory_refused = atomic_load(&daemon->memory.refused),
-                                           .staging_used = staging_used(engine_staging(daemon->engine)),
-                                           .longest_turn_s = daemon->longest_turns_s[0],
-                                           .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
+    const struct render_context context = {
+        .config = daemon->config,
+        .instance = daemon->instance,
+        .backend = engine_backend(daemon->engine),
+        .roof_gb_per_s = engine_roof_gb_per_s(daemon->engine),
+        .tensors_copied = daemon->tensors_copied,
+        .connections = daemon->connections ? http_connections_open(daemon->connections) : 0,
+        .memory_used = atomic_load(&daemon->memory.used),
+        .memory_limit = daemon->memory.limit,
+        .memory_refused = atomic_load(&daemon->memory.refused),
+        .staging_used = staging_used(engine_staging(daemon->engine)),
+        .longest_turn_s = daemon->longest_turns_s[0],
+        .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     struct request *request;
     while ((request = engine_take(daemon->engine))) {
         struct answer *answer = answer_of(request);
+        if (request == daemon->asked) {
+            daemon->asked = NULL;
+            continue;
+        }
         if (!answer->x) {
             drop_request(daemon, request);
             continue;
@@ -774,6 +779,16 @@ void routes_deliver(struct daemon_state *daemon)
         write_answer(answer->x, request, &context);
         send_answer(daemon, request);
     }
+}
+
+void routes_ask(struct daemon_state *daemon, struct request *request)
+{
+    daemon->asked = request;
+    uv_ref((uv_handle_t *)daemon->completed); /* or the loop would not wait */
+    engine_submit(daemon->engine, request);
+    while (daemon->asked)
+        uv_run(daemon->loop, UV_RUN_ONCE);
+    uv_unref((uv_handle_t *)daemon->completed);
 }
 
 void routes_give_up(struct daemon_state *daemon, const char *why)

@@ -23,6 +23,8 @@ struct daemon_state {
     bool leaving;                         /* the daemon is to end: /readyz says so */
     bool draining;                        /* and takes no new clients */
     const char *given_up;                 /* why the engine answers no more requests; NULL: it does */
+    uv_async_t *completed;                /* on which the engine says that it has answers */
+    struct request *asked;                /* by the daemon itself, which waits for it */
     struct keys *keys;                    /* NULL: none is needed */
     uint32_t calls;                       /* requests that came from clients, of limits.calls */
     uint32_t streams;                     /* requests that streamed answers keep */
@@ -60,6 +62,9 @@ void routes_end_key(struct daemon_state *daemon, struct api_key *key);
 
 /* routes_give_up: the engine does not answer any more. Requests under way, and later ones, fail. */
 void routes_give_up(struct daemon_state *daemon, const char *why);
+
+/* routes_ask: hand a request of the daemon's own to the engine and wait for it, while the loop goes on. */
+void routes_ask(struct daemon_state *daemon, struct request *request);
 
 /* routes_deliver: answer every exchange whose request the engine has completed. */
 void routes_deliver(struct daemon_state *daemon);

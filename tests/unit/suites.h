@@ -34,6 +34,7 @@
     XX(workload)                                                                                             \
     XX(ledger)                                                                                               \
     XX(shares)                                                                                               \
+    XX(snapshot)                                                                                             \
     XX(staging)
 
 #define XX(name) TCase *name##_case(void);

@@ -1,0 +1,612 @@
+/* state.c - see state.h.
+ *
+ * Everything is asked of the engine by requests, as clients do: DESCRIBE and EXPORT one way, RESTORE and APPEND the
+ * other. Blocks that sequences share are saved with the first of them; the others begin as forks of it. */
+#include "server/state.h"
+
+#include "config/clock.h"
+#include "config/log.h"
+#include "config/model_constants.h"
+#include "scheduler/engine.h"
+#include "server/answer.h"
+#include "server/api.h"
+#include "server/keys.h"
+#include "server/service.h"
+#include "server/snapshot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PAGE = 1000,           /* sequences of a list */
+    NAMES_A_LINE = 20,     /* ids in a line of the log */
+    PROBE_BYTES = 4 << 20, /* written at a time to see how fast the disk is, */
+    PROBES = 16            /* as often at most */
+};
+
+static const char SNAPSHOT[] = "snapshot", RESTORING[] = "snapshot.restoring", FAILED[] = "snapshot.failed",
+                  LOCK[] = "lock", PROBE[] = "probe";
+static const double TELL_S = 2, /* between two words to the service manager, and to the log */
+    PROBE_S = 0.5,              /* for seeing how fast the disk is */
+    SAVE_LEAST_S = 10,          /* for saving, however little that is, and */
+    SAVE_FACTOR = 1.5;          /* of what the disk should take */
+
+struct state {
+    int dir, lock;
+    double told_s;
+};
+
+/* ---- the folder ---------------------------------------------------------------------------------- */
+
+static int refuse(char reason[STATE_REASON_BYTES], int status, const char *path, const char *why)
+{
+    snprintf(reason, STATE_REASON_BYTES, "state.dir: %.300s: %s", path, why);
+    return status;
+}
+
+/* Whether a file is ours, and of nobody else's business. */
+static bool is_private(const struct stat *s)
+{
+    return s->st_uid == geteuid() && !(s->st_mode & (S_IRWXG | S_IRWXO));
+}
+
+int state_open(const char *path, struct state **result, char reason[STATE_REASON_BYTES])
+{
+    struct stat status;
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0)
+        return refuse(reason, ATTND_INVALID, path, strerror(errno));
+    int rc = 0, lock = -1;
+    if (fstat(dir, &status) != 0 || !is_private(&status))
+        rc = refuse(reason, ATTND_INVALID, path,
+                    "it is not the daemon's own, or others can read it (chmod 700)");
+    if (rc == 0)
+        lock = openat(dir, LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (rc == 0 && lock < 0)
+        rc = refuse(reason, ATTND_INVALID, path, strerror(errno));
+    if (rc == 0 && flock(lock, LOCK_EX | LOCK_NB) != 0)
+        rc = refuse(reason, ATTND_BUSY, path, "another daemon uses it");
+    struct state *s = rc == 0 ? calloc(1, sizeof *s) : NULL;
+    if (rc == 0 && !s)
+        rc = refuse(reason, ATTND_NO_MEMORY, path, "no memory");
+    if (rc != 0) {
+        close(dir);
+        if (lock >= 0)
+            close(lock);
+        return rc;
+    }
+    *s = (struct state){.dir = dir, .lock = lock};
+    *result = s;
+    return 0;
+}
+
+void state_close(struct state *s)
+{
+    if (!s)
+        return;
+    close(s->lock);
+    close(s->dir);
+    free(s);
+}
+
+double state_write_rate(const struct state *s)
+{
+    uint8_t *bytes = malloc(PROBE_BYTES);
+    int fd = openat(s->dir, PROBE, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    double start = clock_s(), took = 0;
+    uint64_t written = 0;
+    for (uint32_t i = 0; bytes && i < PROBE_BYTES; i++)
+        bytes[i] = (uint8_t)(i * 2654435761U >> 24); /* nothing that a disk could make small */
+    for (int i = 0; bytes && fd >= 0 && i < PROBES && took < PROBE_S; i++) {
+        if (write(fd, bytes, PROBE_BYTES) != PROBE_BYTES || fdatasync(fd) != 0)
+            break;
+        written += PROBE_BYTES;
+        took = clock_s() - start;
+    }
+    if (fd >= 0)
+        close(fd);
+    (void)unlinkat(s->dir, PROBE, 0);
+    free(bytes);
+    return took > 0 ? (double)written / took : 0;
+}
+
+/* ---- asking the engine --------------------------------------------------------------------------- */
+
+/* An empty request of somebody who sees everything. Nobody else has one now. */
+static struct request *begin(struct daemon_state *daemon, enum request_kind kind, uint64_t id)
+{
+    struct request *request = engine_acquire(daemon->engine);
+    *answer_of(request) = (struct answer){0};
+    request->kind = kind;
+    request->id = id;
+    request->sees_all = true;
+    return request;
+}
+
+/* Say how far it is, now and then; the service manager must not lose patience. */
+static void tell(struct state *s, const char *what, uint32_t done, uint32_t of, uint64_t bytes)
+{
+    double now = clock_s();
+    if (now - s->told_s < TELL_S)
+        return;
+    s->told_s = now;
+    log_line(LOG_INFO, "%s: %u of %u sequences, %llu MiB", what, done, of, (unsigned long long)(bytes >> 20));
+    service_notify("STATUS=%s: %u of %u sequences\nEXTEND_TIMEOUT_USEC=60000000\nWATCHDOG=1", what, done, of);
+}
+
+static void describe_backend(const struct daemon_state *daemon, char text[SNAPSHOT_BACKEND_BYTES])
+{
+    const struct attention_info *backend = engine_backend(daemon->engine);
+    snprintf(text, SNAPSHOT_BACKEND_BYTES, "%.30s %.30s", backend->name, backend->isa);
+}
+
+/* Room for K and V of `tokens` tokens; false: there is none. */
+static bool make_room(struct request *request, const struct geometry *g, uint32_t tokens, void **k, void **v)
+{
+    size_t rows = (size_t)g->layers * tokens, row_bytes = geometry_kv_row_bytes(g, g->kv_dtype);
+    *k = request_tensor(request, rows, row_bytes);
+    *v = *k ? request_tensor(request, rows, row_bytes) : NULL;
+    return *v != NULL;
+}
+
+/* ---- saving -------------------------------------------------------------------------------------- */
+
+struct saved {
+    uint64_t id;
+    int32_t priority;
+    double idle_s;
+};
+
+/* What a block of the pool holds of a sequence that is saved. */
+struct home {
+    uint64_t id; /* 0: none */
+    uint32_t index;
+};
+
+struct saving {
+    struct state *state;
+    struct daemon_state *daemon;
+    const struct geometry *g;
+    struct saved *all; /* [count], in the order in which they are saved */
+    uint32_t count, done;
+    uint64_t bytes;     /* of their K and V, at most */
+    struct home *homes; /* [pool.blocks] */
+    struct snapshot_writer *writer;
+    double deadline_s;
+    char reason[SNAPSHOT_REASON_BYTES]; /* why one was not saved */
+};
+
+static int by_worth(const void *a, const void *b)
+{
+    const struct saved *one = a, *other = b;
+    if (one->priority != other->priority)
+        return one->priority > other->priority ? -1 : 1;
+    if (one->idle_s != other->idle_s)
+        return one->idle_s < other->idle_s ? -1 : 1;
+    return one->id < other->id ? -1 : one->id > other->id;
+}
+
+/* All sequences but those of workloads. */
+static bool list_sequences(struct saving *s)
+{
+    uint64_t cursor = 0;
+    s->all = calloc(s->daemon->config->limits.sequences, sizeof *s->all);
+    do {
+        struct request *request = begin(s->daemon, REQUEST_LIST, 0);
+        request->page.limit = PAGE;
+        request->page.cursor = cursor;
+        request->listed_max = 1;
+        routes_ask(s->daemon, request);
+        for (uint32_t i = 0; s->all && i < request->list.shown.count; i++) {
+            const struct sequence_view *v = &request->list.shown.views[i];
+            if (v->workload)
+                continue;
+            s->all[s->count++] = (struct saved){v->id, v->priority, v->idle_s};
+            s->bytes += v->length * geometry_token_bytes(s->g) * s->g->layers;
+        }
+        cursor = request->page.next;
+        engine_release(s->daemon->engine, request);
+    } while (cursor);
+    if (s->all)
+        qsort(s->all, s->count, sizeof *s->all, by_worth);
+    return s->all != NULL;
+}
+
+/* The sequence whose front this one shares, among those that are saved; and note its own blocks. Only whole blocks of
+ * tokens that all layers have count. */
+static void find_base(struct saving *s, const struct request_described *d, struct snapshot_sequence *q)
+{
+    uint32_t whole = d->length / s->g->block_size;
+    if (!d->blocks) { /* it comes in, and others may go: no block is where it was */
+        memset(s->homes, 0, s->daemon->config->pool_blocks * sizeof *s->homes);
+        return;
+    }
+    for (uint32_t i = whole; i-- > 0 && !q->base;) {
+        const struct home *home = &s->homes[d->blocks[i]];
+        if (!home->id || home->index != i)
+            continue;
+        q->base = home->id;
+        q->shared = (i + 1) * s->g->block_size;
+    }
+}
+
+static void note_blocks(struct saving *s, const struct request_described *d, uint64_t id)
+{
+    for (uint32_t i = 0; d->blocks && i < d->length / s->g->block_size; i++) {
+        struct home *home = &s->homes[d->blocks[i]];
+        if (!home->id)
+            *home = (struct home){id, i};
+    }
+}
+
+/* K and V of the next tokens. */
+static int save_tokens(struct saving *s, uint64_t id, uint32_t first, uint32_t end)
+{
+    struct request *request = begin(s->daemon, REQUEST_EXPORT, id);
+    struct request_export *e = &request->export;
+    uint32_t *ids = calloc(end - first, sizeof *ids);
+    int rc = ATTND_NO_MEMORY;
+    snprintf(s->reason, sizeof s->reason, "no memory");
+    e->first = first;
+    e->end = end;
+    if (ids && make_room(request, s->g, end - first, &e->k, &e->v)) {
+        routes_ask(s->daemon, request);
+        rc = request->status;
+        snprintf(s->reason, sizeof s->reason, "%.200s", request->detail);
+    }
+    if (rc == 0) {
+        for (uint32_t i = 0; i < e->token_count; i++)
+            ids[i] = (uint32_t)e->tokens[i];
+        const struct snapshot_tokens tokens = {first, end, e->token_count, ids, e->k, e->v};
+        rc = snapshot_put(s->writer, &tokens, s->reason);
+    }
+    free(ids);
+    engine_release(s->daemon->engine, request);
+    return rc;
+}
+
+/* What it is, and all its tokens. `fatal`: neither will the others be saved. */
+static int save_one(struct saving *s, uint64_t id, bool *fatal)
+{
+    uint32_t step = api_kv_range_tokens(s->daemon->config);
+    struct request *request = begin(s->daemon, REQUEST_DESCRIBE, id);
+    const struct request_described *d = &request->described;
+    routes_ask(s->daemon, request);
+    struct snapshot_sequence q = {.id = id,
+                                  .parent = d->parent,
+                                  .key = d->key,
+                                  .options = d->options,
+                                  .length = d->length,
+                                  .salt_bytes = d->salt_bytes,
+                                  .prompt = d->prompt.ids,
+                                  .prompt_count = d->prompt.count};
+    int rc = request->status;
+    snprintf(s->reason, sizeof s->reason, "%.200s", request->detail);
+    if (rc == 0) {
+        memcpy(q.salt, d->salt, d->salt_bytes);
+        find_base(s, d, &q);
+        rc = snapshot_begin(s->writer, &q, s->reason);
+        *fatal = rc != 0;
+    }
+    for (uint32_t at = q.shared, end; rc == 0 && at < q.length; at = end) {
+        end = q.length - at < step ? q.length : at + step;
+        rc = save_tokens(s, id, at, end);
+        *fatal = rc == ATTND_NO_MEMORY || rc == ATTND_DEVICE;
+        tell(s->state, "saving", s->done, s->count, snapshot_bytes(s->writer));
+        if (rc == 0 && end < q.length && clock_s() > s->deadline_s) {
+            snprintf(s->reason, sizeof s->reason, "drain.save_deadline_s has passed");
+            rc = ATTND_DEADLINE;
+            *fatal = true;
+        }
+    }
+    if (rc == 0) {
+        note_blocks(s, d, id);
+        snapshot_end(s->writer);
+    } else if (request->status == 0) {
+        snapshot_drop(s->writer);
+    }
+    engine_release(s->daemon->engine, request);
+    return rc;
+}
+
+/* Name those from the n-th on that are not saved. */
+static void name_left(const struct saving *s, uint32_t n)
+{
+    while (n < s->count) {
+        char names[NAMES_A_LINE * 22 + 1] = "";
+        size_t at = 0;
+        for (int i = 0; i < NAMES_A_LINE && n < s->count; i++, n++)
+            at += (size_t)snprintf(names + at, sizeof names - at, " %llu", (unsigned long long)s->all[n].id);
+        log_line(LOG_WARNING, "not saved: %s: sequences%s", s->reason, names);
+    }
+}
+
+static bool save_all(struct saving *s)
+{
+    uint32_t saved = 0;
+    bool fatal = false;
+    for (; s->done < s->count && !fatal; s->done++) {
+        if (clock_s() > s->deadline_s) {
+            snprintf(s->reason, sizeof s->reason, "drain.save_deadline_s has passed");
+            break;
+        }
+        if (save_one(s, s->all[s->done].id, &fatal) == 0)
+            saved++;
+        else if (fatal)
+            break;
+        else
+            log_line(LOG_WARNING, "not saved: %s: sequence %llu", s->reason,
+                     (unsigned long long)s->all[s->done].id);
+    }
+    name_left(s, s->done);
+    uint64_t bytes = snapshot_bytes(s->writer);
+    if (snapshot_publish(s->writer, s->reason) != 0) {
+        name_left(s, 0);
+        return false;
+    }
+    log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", saved, s->count,
+             (unsigned long long)(bytes >> 20));
+    return saved == s->count;
+}
+
+double state_save_seconds(const struct config *config, double write_rate, uint64_t bytes)
+{
+    if (config->drain_save_deadline_s)
+        return config->drain_save_deadline_s;
+    return SAVE_LEAST_S + (write_rate > 0 ? SAVE_FACTOR * (double)bytes / write_rate : 0);
+}
+
+bool state_save(struct state *state, struct daemon_state *daemon, double write_rate)
+{
+    const struct config *config = daemon->config;
+    struct snapshot_head head = {.node = config->node,
+                                 .constants_digest = engine_constants_digest(daemon->engine),
+                                 .constants = engine_constants(daemon->engine)};
+    struct saving s = {.state = state, .daemon = daemon, .g = &config->geometry};
+    api_kv_geometry(&config->geometry, head.geometry);
+    describe_backend(daemon, head.backend);
+    s.homes = calloc(config->pool_blocks, sizeof *s.homes);
+    state->told_s = clock_s();
+    bool good = list_sequences(&s) && s.homes;
+    s.deadline_s = clock_s() + state_save_seconds(config, write_rate, s.bytes);
+    if (!good) {
+        log_line(LOG_ERROR, "nothing is saved: no memory");
+    } else if (s.count == 0) {
+        log_line(LOG_INFO, "saved: there are no sequences");
+    } else if (snapshot_create(state->dir, SNAPSHOT, &head, s.g, s.count, &s.writer, s.reason) != 0) {
+        name_left(&s, 0);
+        good = false;
+    } else {
+        good = save_all(&s);
+    }
+    free(s.all);
+    free(s.homes);
+    return good;
+}
+
+/* ---- restoring ----------------------------------------------------------------------------------- */
+
+struct restoring {
+    struct state *state;
+    struct daemon_state *daemon;
+    const struct geometry *g;
+    struct snapshot_reader *reader;
+    uint32_t restored;
+    uint64_t bytes;
+    char reason[SNAPSHOT_REASON_BYTES]; /* why one was not restored */
+};
+
+/* Keep why a request has failed; its status. */
+static int note_failure(struct restoring *r, const struct request *request)
+{
+    snprintf(r->reason, sizeof r->reason, "%.200s", request->detail);
+    return request->status;
+}
+
+/* Whether the key to which a sequence belongs may still come. */
+static bool has_key(struct keys *keys, uint64_t id)
+{
+    const struct api_key *key;
+    for (unsigned at = 0; keys && (key = keys_next(keys, &at));) {
+        if (key->id == id && !key->gone)
+            return true;
+    }
+    return !keys && id == 0;
+}
+
+static void remove_sequence(struct restoring *r, uint64_t id)
+{
+    struct request *request = begin(r->daemon, REQUEST_DELETE, id);
+    routes_ask(r->daemon, request);
+    engine_release(r->daemon->engine, request);
+}
+
+/* Make the sequence, with what it shares. */
+static int make_sequence(struct restoring *r, const struct snapshot_sequence *q)
+{
+    struct request *request = begin(r->daemon, REQUEST_RESTORE, q->id);
+    struct request_described *d = &request->described;
+    *d = (struct request_described){.options = q->options,
+                                    .key = q->key,
+                                    .parent = q->parent,
+                                    .prompt.count = q->prompt_count,
+                                    .salt_bytes = q->salt_bytes,
+                                    .base = q->base,
+                                    .shared = q->shared};
+    memcpy(d->salt, q->salt, q->salt_bytes);
+    d->prompt.ids = request_alloc(request, q->prompt_count, sizeof *d->prompt.ids);
+    int rc = ATTND_NO_MEMORY;
+    snprintf(r->reason, sizeof r->reason, "no memory for its prompt");
+    if (d->prompt.ids) {
+        memcpy(d->prompt.ids, q->prompt, q->prompt_count * sizeof *q->prompt);
+        routes_ask(r->daemon, request);
+        rc = note_failure(r, request);
+    }
+    engine_release(r->daemon->engine, request);
+    return rc;
+}
+
+/* Append the tokens that come next; *done: there were none any more. */
+static int append_tokens(struct restoring *r, uint64_t id, bool *done)
+{
+    uint32_t room = api_kv_range_tokens(r->daemon->config);
+    struct request *request = begin(r->daemon, REQUEST_APPEND, id);
+    struct request_attend *append = &request->attend;
+    struct snapshot_tokens tokens = {0};
+    void *k, *v;
+    append->tokens.ids = request_alloc(request, room, sizeof *append->tokens.ids);
+    append->sequences = request_alloc(request, 1, sizeof *append->sequences);
+    int rc = ATTND_NO_MEMORY;
+    snprintf(r->reason, sizeof r->reason, "no memory for K and V");
+    if (append->tokens.ids && append->sequences && make_room(request, r->g, room, &k, &v))
+        rc = snapshot_next(r->reader, room, append->tokens.ids, k, v, &tokens, r->reason);
+    *done = rc == 0 && tokens.first == tokens.end;
+    if (rc == 0 && !*done) {
+        request->rows.all_layers = true;
+        request->rows.kv_source = r->g->kv_dtype;
+        request->rows.count = tokens.end - tokens.first;
+        request->rows.k = k;
+        request->rows.v = v;
+        append->tokens.count = tokens.id_count;
+        append->tokens.ids = tokens.id_count ? append->tokens.ids : NULL;
+        append->sequences[0] =
+            (struct request_sequence){.id = id, .rows = request->rows.count, .position = tokens.first};
+        append->sequence_count = 1;
+        routes_ask(r->daemon, request);
+        rc = note_failure(r, request);
+        r->bytes +=
+            2 * (uint64_t)request->rows.count * r->g->layers * geometry_kv_row_bytes(r->g, r->g->kv_dtype);
+    }
+    engine_release(r->daemon->engine, request);
+    return rc;
+}
+
+/* One sequence, whole or not at all. */
+static bool restore_one(struct restoring *r, uint32_t n)
+{
+    struct snapshot_sequence q;
+    bool done = false;
+    int rc = snapshot_read(r->reader, n, &q, r->reason);
+    if (rc == 0 && !has_key(r->daemon->keys, q.key)) {
+        snprintf(r->reason, sizeof r->reason, "its key is no more");
+        rc = ATTND_NO_KEY;
+    }
+    if (rc == 0)
+        rc = make_sequence(r, &q);
+    bool made = rc == 0;
+    while (rc == 0 && !done)
+        rc = append_tokens(r, q.id, &done);
+    if (rc != 0 && made)
+        remove_sequence(r, q.id);
+    return rc == 0;
+}
+
+/* Whether the snapshot is of this model; its parameters, if they were given by a client, become ours. */
+static bool fits(struct restoring *r)
+{
+    const struct snapshot_head *head = snapshot_head(r->reader);
+    char geometry[SNAPSHOT_GEOMETRY_BYTES], backend[SNAPSHOT_BACKEND_BYTES];
+    api_kv_geometry(r->g, geometry);
+    describe_backend(r->daemon, backend);
+    if (strcmp(geometry, head->geometry) != 0) {
+        log_line(LOG_ERROR, "the snapshot is of %s; this daemon has %s", head->geometry, geometry);
+        return false;
+    }
+    if (head->node != r->daemon->config->node) {
+        log_line(LOG_ERROR, "the snapshot is of node %u, this is node %u", head->node,
+                 r->daemon->config->node);
+        return false;
+    }
+    if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
+        struct request *request = begin(r->daemon, REQUEST_PARAMETERS, 0);
+        request->parameters = *head->constants;
+        routes_ask(r->daemon, request);
+        engine_release(r->daemon->engine, request);
+    }
+    if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
+        log_line(LOG_ERROR, "the snapshot is of a model with other parameters than the configuration says");
+        return false;
+    }
+    if (strcmp(backend, head->backend) != 0)
+        log_line(LOG_WARNING,
+                 "the snapshot is of the backend %s, this is %s: outputs are the same within rounding",
+                 head->backend, backend);
+    return true;
+}
+
+/* Restore what the open snapshot has. False: the daemon is to end. */
+static bool restore_all(struct restoring *r)
+{
+    uint32_t count = snapshot_count(r->reader);
+    for (uint32_t n = 0; n < count; n++) {
+        if (r->daemon->leaving)
+            return false;
+        tell(r->state, "restoring", n, count, r->bytes);
+        if (restore_one(r, n))
+            r->restored++;
+        else
+            log_line(LOG_ERROR, "sequence %llu is not restored: %s",
+                     (unsigned long long)snapshot_id(r->reader, n), r->reason);
+    }
+    log_line(LOG_INFO, "restored: %u of %u sequences, %llu MiB", r->restored, count,
+             (unsigned long long)(r->bytes >> 20));
+    return true;
+}
+
+/* The snapshot, moved aside; -1: there is none. */
+static int take_snapshot(struct state *s)
+{
+    struct stat status;
+    if (renameat(s->dir, RESTORING, s->dir, FAILED) == 0)
+        log_line(LOG_WARNING,
+                 "the start before this one did not come to its end: what it was restoring is in %s, "
+                 "and is not used again",
+                 FAILED);
+    int fd = openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        if (errno != ENOENT)
+            log_line(LOG_ERROR, "the snapshot cannot be read: %s", strerror(errno));
+        return -1;
+    }
+    bool ours = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && is_private(&status);
+    if (!ours)
+        log_line(LOG_ERROR,
+                 "the snapshot is not used: it is not the daemon's own file, or others can read it");
+    if (ours && renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0)
+        return fd;
+    if (ours)
+        log_line(LOG_ERROR, "the snapshot is not used, since it cannot be moved aside: %s", strerror(errno));
+    close(fd);
+    return -1;
+}
+
+bool state_restore(struct state *s, struct daemon_state *daemon)
+{
+    struct restoring r = {.state = s, .daemon = daemon, .g = &daemon->config->geometry};
+    int fd = take_snapshot(s);
+    bool stays = true;
+    s->told_s = clock_s();
+    if (fd < 0)
+        return true;
+    bool readable = snapshot_open(fd, r.g, daemon->config->limits.sequence_tokens, &r.reader, r.reason) == 0;
+    uint32_t count = readable ? snapshot_count(r.reader) : 0;
+    if (!readable)
+        log_line(LOG_ERROR, "the snapshot is not used: %s", r.reason);
+    else if (fits(&r))
+        stays = restore_all(&r);
+    if (readable)
+        snapshot_close(r.reader);
+    const char *to = !stays ? SNAPSHOT : FAILED;
+    if (stays && readable && r.restored == count)
+        (void)unlinkat(s->dir, RESTORING, 0);
+    else if (renameat(s->dir, RESTORING, s->dir, to) == 0 && stays)
+        log_line(LOG_WARNING, "what was not restored is in %s until the next one", FAILED);
+    (void)fsync(s->dir);
+    return stays;
+}

@@ -1,0 +1,39 @@
+/* state.h - what of a daemon outlives it, in the folder state.dir: its sequences, saved when it ends and restored once
+ * when it starts again.
+ *
+ *     drain -> save: snapshot.draft -> fsync -> snapshot          start -> snapshot.restoring -> sequences -> gone
+ *
+ * A snapshot is used once: the start moves it aside before it reads it, and what a start that was killed has left there is
+ * not used again (snapshot.failed). Loop thread, while no client is served. */
+#ifndef SERVER_STATE_H
+#define SERVER_STATE_H
+
+#include "server/routes.h"
+
+enum { STATE_REASON_BYTES = 512 };
+
+struct state;
+
+/* state_open(path, state, reason): take the folder, which is ours and nobody else's (mode 0700), and which no other
+ * daemon has. Returns 0, or ATTND_INVALID or ATTND_BUSY with a sentence. */
+MUST_USE int state_open(const char *path, struct state **state, char reason[STATE_REASON_BYTES]);
+void state_close(struct state *state);
+
+/* state_write_rate: bytes a second that reach the disk, measured; 0: nothing can be written. Takes a second at most, or
+ * as long as the disk does for 4 MiB. */
+double state_write_rate(const struct state *state);
+
+/* state_restore: the sequences of the snapshot, if there is one; each that is not restored is logged with the reason.
+ * False: a signal wants the daemon to end, and the snapshot is there as before. */
+bool state_restore(struct state *state, struct daemon_state *daemon);
+
+/* state_save_seconds: how long saving so many bytes may take: drain.save_deadline_s, or half more than the disk
+ * should. */
+double state_save_seconds(const struct config *config, double write_rate, uint64_t bytes);
+
+/* state_save(state, daemon, write_rate): all sequences but those of workloads, the highest priority first, and of one
+ * priority those that were used last. Those for which neither the time nor the disk are enough are logged. Whether
+ * all are saved. */
+bool state_save(struct state *state, struct daemon_state *daemon, double write_rate);
+
+#endif

@@ -1,0 +1,200 @@
+#!/usr/bin/env bash
+# --state-dir: sequences outlive the daemon, once: ids, owners, lengths, prompts, what they share, and bits. What is damaged, foreign or has no room
+# is refused, one by one.
+. tests/integration/lib.sh
+CTL=$(dirname "$ATTND")/attnctl
+tiny='--config config/tiny.jsonc --set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1'
+folder=$WORK/state
+mkdir -m 700 "$folder"
+# shellcheck disable=SC2086 # options are words
+begin() { start_daemon $tiny --state-dir "$folder" "$@"; }
+rows() { jq -nc --argjson a "$1" --argjson b "$2" '[range(2) as $l | [range($a; $b) as $t | [[range(8) as $d | (($t * 7 + $l * 3 + $d) % 11) / 8]]]]'; }
+append() { curl -s -o /dev/null --json "{\"sequences\":[$1],\"indptr\":[0,$(($3 - $2))],\"k\":$(rows "$2" "$3"),\"v\":$(rows "$2" "$3")}" "$URL/v1/append" "${@:4}"; }
+seen() { # ID... - what a query sees of each at both layers
+    local id layer
+    for id in "$@"; do
+        for layer in 0 1; do
+            curl -s --json "{\"layer\":$layer,\"sequences\":[$id],\"q\":[[[1,0.5,0,0,1,0,0,0],[0,1,0,0.25,0,0,1,0]]],\"lse\":true}" "$URL/v1/attend" | jq -c '[.o, .lse]'
+        done
+    done
+}
+listed() { curl -s "$URL/v1/sequences" | jq -c '[.items[] | [.id, .length, .parent, .priority, .max_tokens]] | sort'; }
+kill_daemon() { { kill -9 "$DAEMON" && wait "$DAEMON"; } 2>/dev/null; }
+files() { find "$folder" -type f ! -name lock -printf '%f\n' | sort | paste -sd' '; }
+logged() { sed 's/^attnd: [^ ]* //' "$WORK/log" | grep -F -e "$1"; }
+
+# ---- there and back
+begin
+curl -s -o /dev/null --json "{\"id\":7,\"tokens\":$(jq -nc '[range(50)]'),\"salt\":\"s\",\"priority\":3}" "$URL/v1/sequences"
+append 7 0 37
+curl -s -o /dev/null --json '{"ids":[8,9]}' "$URL/v1/sequences/7/fork"
+append 8 40 43
+curl -s -o /dev/null --json '{"id":10,"max_tokens":20,"priority":-1}' "$URL/v1/sequences"
+append 10 0 5
+made=$(curl -s --json '{}' "$URL/v1/sequences" | jq .id)
+curl -s -o /dev/null --json '{"sequences":[9],"layer":0,"k":[[[1,1,1,1,1,1,1,1]]],"v":[[[1,1,1,1,1,1,1,1]]]}' "$URL/v1/append" # at one layer only
+before=$(listed) attended=$(seen 7 8 10) physical=$(curl -s "$URL/stats" | jq .pool.tokens_physical)
+stop_daemon
+expect 'the daemon ends cleanly' 0 $?
+expect 'and has saved them' 'info saved: 5 of 5 sequences, 0 MiB' "$(logged saved:)"
+expect 'in one file, its own' '600 snapshot' "$(stat -c %a "$folder/snapshot") $(files)"
+cp "$folder/snapshot" "$WORK/first"
+begin
+expect 'the next one has them' 'info restored: 5 of 5 sequences, 0 MiB' "$(logged restored:)"
+expect 'as they were' "$before" "$(listed)"
+expect 'to the bit' "$attended" "$(seen 7 8 10)"
+expect 'what they shared they share' $((physical - 1)) "$(curl -s "$URL/stats" | jq .pool.tokens_physical)"
+expect 'tokens that one layer only had are not there' '[37,37]' "$(curl -s "$URL/v1/sequences/9" | jq -c .lengths)"
+expect 'their prompts go on' '422 invalid token_ids: sequence 7, position 37: 99, but the prompt says 37' \
+    "$(curl -s --json "{\"sequences\":[7],\"token_ids\":[99],\"k\":$(rows 37 38),\"v\":$(rows 37 38)}" "$URL/v1/append" | jq -r '"\(.status) \(.code) \(.detail)"')"
+expect 'and are published, under their salt' '36 0' "$(curl -s --json "{\"tokens\":$(jq -nc '[range(50)]'),\"salt\":\"s\"}" "$URL/v1/sequences" | jq .cached_tokens) $(
+    curl -s --json "{\"tokens\":$(jq -nc '[range(50)]')}" "$URL/v1/sequences" | jq .cached_tokens)"
+expect 'their ids are not given out' no "$(curl -s --json '{}' "$URL/v1/sequences" | jq -r "if .id <= $made then .id else \"no\" end")"
+expect 'blocks are kept for who has declared them' 20 "$(curl -s "$URL/v1/sequences/10" | jq .max_tokens)"
+expect 'every count adds up' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+expect 'the snapshot is used up' '' "$(files)"
+
+# ---- once
+kill_daemon
+begin
+expect 'a daemon that is killed leaves nothing' '[]' "$(listed)"
+stop_daemon
+expect 'nothing to save is no file' "0 info saved: there are no sequences " "$? $(logged saved:) $(files)"
+cp "$WORK/first" "$folder/snapshot.restoring"
+begin
+expect 'what a start that was killed had begun is not used' "[] snapshot.failed $(logged 'did not come to its end' | cut -d' ' -f1)" "$(listed) $(files) warning"
+stop_daemon
+rm -f "$folder"/snapshot*
+
+# ---- damage
+# damage AT - a snapshot in which a byte is another, counted from its end
+damage() {
+    perl -0777 -pe "substr(\$_, -$1, 1) ^= \"\x40\"" "$WORK/first" >"$folder/snapshot"
+    chmod 600 "$folder/snapshot"
+}
+damage 20 # in the last sequence
+begin
+expect 'a damaged sequence is refused, the others are there' "4 error sequence 10 is not restored" "$(listed | jq length) $(logged 'is not restored' | cut -d: -f1 | sed 's/is not.*/is not restored/')"
+stop_daemon
+size=$(stat -c %s "$WORK/first")
+damage $((size - 100))
+rm -f "$folder/snapshot.failed"
+begin
+expect 'a damaged head: nothing' '[] error the snapshot is not used: its head is damaged snapshot.failed' "$(listed) $(logged 'not used') $(files)"
+stop_daemon
+head -c 3000 "$WORK/first" >"$folder/snapshot"
+chmod 600 "$folder/snapshot"
+begin
+expect 'one that was cut' 'error the snapshot is not used' "$(logged 'not used' | cut -d: -f1)"
+stop_daemon
+cp "$WORK/first" "$folder/snapshot"
+chmod 644 "$folder/snapshot"
+begin
+expect 'one that others can read' "error the snapshot is not used: it is not the daemon's own file, or others can read it" "$(logged 'not used')"
+stop_daemon
+rm -f "$folder"/snapshot*
+ln -s "$WORK/first" "$folder/snapshot"
+begin
+expect 'a link' 'error the snapshot cannot be read: Too many levels of symbolic links' "$(logged 'cannot be read')"
+stop_daemon
+rm -f "$folder"/snapshot*
+
+# ---- another daemon than it was
+again() { rm -f "$folder"/snapshot*; cp "$WORK/first" "$folder/snapshot"; chmod 600 "$folder/snapshot"; }
+again
+begin --set geometry.softcap=30
+expect 'another geometry' 'error the snapshot is of layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385, softcap 0; this daemon has layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385, softcap 30' \
+    "$(logged 'the snapshot is of')"
+stop_daemon
+again
+begin --set node=4
+expect 'another node' 'error the snapshot is of node 0, this is node 4' "$(logged 'the snapshot is of')"
+stop_daemon
+again
+begin --set geometry.sinks=1
+expect 'other parameters' 'error the snapshot is of a model with other parameters than the configuration says' "$(logged 'the snapshot is of')"
+stop_daemon
+again
+begin --set backend.name=reference
+expect 'another backend' 'warning the snapshot is of the backend cpu' "$(logged 'the snapshot is of' | cut -d' ' -f1-8)"
+expect 'has them all the same' 5 "$(listed | jq length)"
+stop_daemon
+again
+begin --set pool.blocks=7
+expect 'a pool that is too small has the first ones' 'error sequence' "$(logged 'is not restored' | head -n 1 | cut -d' ' -f1,2)"
+expect 'and is in order' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+stop_daemon
+rm -f "$folder"/snapshot*
+begin
+curl -s -o /dev/null -X PUT --json '{"sinks":[[1,2],[3,4]]}' "$URL/v1/parameters"
+curl -s -o /dev/null --json '{"id":7}' "$URL/v1/sequences"
+append 7 0 9
+attended=$(seen 7)
+stop_daemon
+begin
+expect 'parameters that a client gave are restored, too' "$attended" "$(seen 7)"
+kill_daemon
+
+# ---- host memory, several at a time
+begin --set pool.blocks=30 --set pool.host_blocks=100
+for id in 1 2 3 4 5; do
+    curl -s -o /dev/null --json "{\"id\":$id,\"priority\":$id}" "$URL/v1/sequences"
+    append $id 0 $((60 + id))
+done
+expect 'some are in host memory' yes "$([ "$(curl -s "$URL/stats" | jq .scheduler.swapped)" -gt 0 ] && echo yes)"
+attended=$(seen 1 2 3 4 5)
+stop_daemon
+begin --set pool.blocks=30 --set pool.host_blocks=100
+expect 'they come back with the others' "$attended" "$(seen 1 2 3 4 5)"
+expect 'every count adds up there, too' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+
+# ---- no room on the disk
+kill_daemon
+ulimit -S -f 24 # KiB of a file
+begin
+ulimit -S -f unlimited
+for id in 1 2 3; do
+    curl -s -o /dev/null --json "{\"id\":$id,\"priority\":$id}" "$URL/v1/sequences"
+    append $id 0 80
+done
+attended=$(seen 3)
+stop_daemon
+expect 'a full disk is an end with an error' 1 $?
+expect 'that says who is not saved' 'warning not saved: cannot be written: File too large: sequences 2 1' "$(logged 'not saved')"
+expect 'and that one is' 'info saved: 1 of 3 sequences, 0 MiB' "$(logged 'info saved:')"
+begin
+expect 'which is there' "$attended" "$(seen 3)"
+expect 'the others are not' '[[3,80,null,3,null]]' "$(listed)"
+stop_daemon
+rm -f "$folder"/snapshot*
+
+# ---- keys
+made() { "$CTL" --json key new "$@"; }
+ann=$(made ann infer) bob=$(made bob infer)
+write_keys() { (umask 077; jq -n '{keys: $ARGS.positional | map(fromjson | .entry)}' --args "$@" >"$WORK/keys"); }
+as() { curl -s -H "Authorization: Bearer $(jq -r .key <<<"$1")" "${@:2}"; }
+write_keys "$ann" "$bob"
+begin --set "keys.file=$WORK/keys"
+as "$ann" -o /dev/null --json '{"id":7}' "$URL/v1/sequences"
+as "$bob" -o /dev/null --json '{"id":8}' "$URL/v1/sequences"
+stop_daemon
+write_keys "$ann"
+begin --set "keys.file=$WORK/keys"
+expect 'a sequence whose key is gone is dropped' 'error sequence 8 is not restored: its key is no more' "$(logged 'is not restored')"
+expect 'one whose key is there is its own' '7 1' "$(as "$ann" "$URL/v1/sequences/7" | jq .id) $(as "$ann" "$URL/v1/sequences" | jq '.items | length')"
+stop_daemon
+begin
+expect 'without keys nobody has them' '[]' "$(listed)"
+
+# ---- folders
+# shellcheck disable=SC2069 # of what it says only what is wrong
+fails() { "$ATTND" --config config/tiny.jsonc --set listen=127.0.0.1:0 --state-dir "$1" 2>&1 >/dev/null | grep '^attnd: state.dir' ; }
+expect 'a folder that another daemon uses' "attnd: state.dir: $folder: another daemon uses it" "$(fails "$folder")"
+stop_daemon
+expect 'none' "attnd: state.dir: $WORK/none: No such file or directory" "$(fails "$WORK/none")"
+mkdir -m 755 "$WORK/open"
+expect 'one that others can read' "attnd: state.dir: $WORK/open: it is not the daemon's own, or others can read it (chmod 700)" "$(fails "$WORK/open")"
+ln -s "$folder" "$WORK/link"
+expect 'a link to one' "attnd: state.dir: $WORK/link: Not a directory" "$(fails "$WORK/link")"
+expect '--check-config says how long saving may take' 'saving the pool' "$("$ATTND" --config config/tiny.jsonc --state-dir "$folder" --check-config | tail -n 1 | cut -c1-15)"
+finish
