@@ -53,7 +53,7 @@ wait "$DAEMON" 2>/dev/null
 start_socket
 expect 'a unix socket serves' '{"status":"live"}' "$(curl -s --unix-socket "$WORK/s" http://attnd/livez)"
 expect 'nor one in a folder that is not there, which it says' "attnd: cannot listen on unix:$WORK/none/s: no such file or directory (set listen=...)" \
-    "$("$ATTND" --set "listen=unix:$WORK/none/s" 2>&1 | tail -n 1)"
+    "$("$ATTND" --set "listen=unix:$WORK/none/s" 2>&1 | grep '^attnd: cannot')"
 expect 'a second daemon on it cannot' 69 "$("$ATTND" --set "listen=unix:$WORK/s" 2>/dev/null; echo $?)"
 stop_daemon
 expect 'the socket is gone after a clean end' no "$([ -e "$WORK/s" ] && echo yes || echo no)"
@@ -87,7 +87,7 @@ expect 'or its shortage is said' 1 "$(cat "$WORK/said")"
 # It cannot start: exit code and message.
 start_daemon --set limits.header_timeout_s=3600
 expect 'address in use' "attnd: cannot listen on 127.0.0.1:$PORT: address already in use (set listen=...)" \
-    "$("$ATTND" --set "listen=127.0.0.1:$PORT" 2>&1 | tail -n 1)"
+    "$("$ATTND" --set "listen=127.0.0.1:$PORT" 2>&1 | grep '^attnd: cannot')"
 "$ATTND" --set "listen=127.0.0.1:$PORT" 2>/dev/null
 expect 'address in use exits 69' 69 $?
 "$ATTND" --set listen=0.0.0.0:8400 2>"$WORK/err"
