@@ -466,9 +466,9 @@ static void commit(struct engine_state *state, struct request *request, uint32_t
     for (uint32_t i = 0; i < request->batch.count; i++) {
         const struct request_op *op = &request->batch.ops[i];
         if (op->kind == REQUEST_CREATE && op->id)
-            sequences_choose(state->sequences, op->id);
+            sequences_choose(state->sequences, op->id, op->id);
         for (uint32_t k = 0; op->kind == REQUEST_FORK && op->fork.ids && k < op->fork.count; k++)
-            sequences_choose(state->sequences, op->fork.ids[k]);
+            sequences_choose(state->sequences, op->fork.ids[k], op->fork.ids[k]);
     }
     for (uint32_t i = 0; i < request->batch.count; i++) {
         int rc = commit_op(state, &one, &request->batch.ops[i]);

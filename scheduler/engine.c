@@ -74,6 +74,7 @@ struct engine {
     bool awaits;                    /* the oldest step in flight, and */
     double awaits_since_s;          /* since when: turns that found it not done */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
+    _Atomic uint64_t ids_reach;
     bool failure_noted;
 };
 
@@ -319,6 +320,8 @@ bool engine_turn(struct engine *e, double now_s)
     if (formed || (!worked && steps_in_flight(e->state.steps) == 0))
         worked |= workload_run_verify(e->state.workloads, !worked);
     workload_run_report(e->state.workloads);
+    if (sequences_are_limited(e->state.sequences))
+        atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, ENGINE_IDS_AHEAD));
     return worked;
 }
 
@@ -450,6 +453,11 @@ double engine_roof_gb_per_s(const struct engine *e)
 double engine_grouping_us(const struct engine *e)
 {
     return step_grouping_us(e->state.steps);
+}
+
+uint64_t engine_ids_reach(const struct engine *e)
+{
+    return atomic_load(&e->ids_reach);
 }
 
 const struct model_constants *engine_constants(const struct engine *e)

@@ -76,6 +76,11 @@ double engine_grouping_us(const struct engine *engine); /* planner.h */
 bool engine_has_sinks(const struct engine *engine);     /* configured, or given to REQUEST_PARAMETERS */
 bool engine_has_alibi(const struct engine *engine);
 
+/* engine_ids_reach: the id behind the next ENGINE_IDS_AHEAD that it may give out; once REQUEST_IDS has set a limit, which has to
+ * go there by then. 0: none is set. */
+enum { ENGINE_IDS_AHEAD = 1 << 19 };
+uint64_t engine_ids_reach(const struct engine *engine);
+
 /* Loop thread, while no request is under way: the model's constants, and their model_constants_digest(). */
 const struct model_constants *engine_constants(const struct engine *engine);
 uint64_t engine_constants_digest(const struct engine *engine);

@@ -70,6 +70,7 @@ enum request_change {
     XX(EXPORT, QUEUED, NOTHING, true, client_queue_export)                                                   \
     XX(DESCRIBE, AT_ONCE, NOTHING, false, inspect_describe)                                                  \
     XX(RESTORE, QUEUED, SEQUENCES, false, client_queue_restore)                                              \
+    XX(IDS, AT_ONCE, NOTHING, false, sequence_ops_ids)                                                       \
     XX(MOVED, AT_ONCE, SEQUENCES, false, sequence_ops_moved)                                                 \
     XX(DELETE, AT_ONCE, SEQUENCES, false, sequence_ops_delete)                                               \
     XX(BATCH, QUEUED, SEQUENCES, false, batch_run)                                                           \
@@ -262,6 +263,12 @@ struct request_described {
     uint32_t block_count;
     uint64_t base;   /* RESTORE: 0: none */
     uint32_t shared; /* likewise; base has as many */
+};
+
+/* Which ids may be given out: not those below `next`, nor `chosen` ones, nor yet those from `limit` on. */
+struct request_ids {
+    uint64_t next, limit;
+    const struct id_ranges *chosen; /* NULL: none are added */
 };
 
 /* A sequence is elsewhere now: it is removed here. */
@@ -477,6 +484,7 @@ struct request {
         struct request_export export;       /* EXPORT */
         struct request_described described; /* DESCRIBE, RESTORE */
         struct request_moved moved;         /* MOVED */
+        struct request_ids ids;             /* IDS */
         struct request_batch batch;         /* BATCH */
         struct request_lease lease;         /* LEASE */
         struct request_rows rows;           /* APPEND, ATTEND, PAGED: what these two begin with: */

@@ -118,8 +118,27 @@ bool sequence_ops_is_within(const struct engine_state *state, struct request *re
     return request->status == 0;
 }
 
+bool sequence_ops_may_add(const struct engine_state *state, struct request *request)
+{
+    bool may = sequences_may_add(state->sequences);
+    if (!may)
+        request_fail(request, ATTND_BUSY, "more ids are being made durable in state.dir");
+    return may;
+}
+
+int sequence_ops_ids(struct engine_state *state, struct request *request)
+{
+    const struct request_ids *ids = &request->ids;
+    for (uint32_t i = 0; ids->chosen && i < ids->chosen->count; i++)
+        sequences_choose(state->sequences, ids->chosen->all[i].first, ids->chosen->all[i].last);
+    sequences_allow(state->sequences, ids->next, ids->limit);
+    return 0;
+}
+
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
 {
+    if (!sequence_ops_may_add(state, request))
+        return false;
     bool ours = id == 0 || id >> SEQUENCE_NODE_SHIFT == state->config->node;
     uint32_t row = ours ? sequences_find(state->sequences, id) : NO_ROW;
     if (!ours)
@@ -210,6 +229,8 @@ static bool has_room_for_forks(struct engine_state *state, struct request *reque
 {
     const struct config *c = state->config;
     uint32_t left = c->limits.sequences - block_tables_counts(step_tables(state->steps)).rows;
+    if (!sequence_ops_may_add(state, request))
+        return false;
     if (request->fork.count > left)
         request_fail(request, ATTND_NO_SEQUENCES, "limits.sequences (%u) leave room for %u of %u forks",
                      c->limits.sequences, left, request->fork.count);

@@ -13,6 +13,7 @@
  * something new, or max_tokens be declared at all; else the request has failed. */
 uint32_t sequence_ops_find(struct engine_state *state, struct request *request);
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id);
+bool sequence_ops_may_add(const struct engine_state *state, struct request *request);
 bool sequence_ops_fits_pool(struct engine_state *state, struct request *request, uint32_t max_tokens);
 
 /* sequence_ops_is_within: whether so many sequences more, and blocks, are within the quotas of the request's

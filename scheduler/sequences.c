@@ -17,15 +17,11 @@
 
 enum {
     WORKLOAD_TENANTS = 64, /* keys that have workloads and no sequences: more than there are workloads */
+    IDS_A_ROW = 2,         /* ids that one request, and the forks of workloads that run, may take, a row, */
+    IDS_MORE = 8192,       /* and more, of batches that delete what they have made */
     DEPARTURES_LEAST = 4096,
     DEPARTURES_MOST = 65536,
-    CHOSEN_RANGES = 256, /* of ids that clients chose, remembered one by one */
     COUNTERS = SEQUENCE_STATES + STEPS_IN_FLIGHT_MAX
-};
-
-/* Ids first..last. */
-struct id_range {
-    uint64_t first, last;
 };
 
 struct sequences {
@@ -37,8 +33,8 @@ struct sequences {
     uint64_t node;    /* what ids begin with */
     uint64_t next_id; /* all that were given out are below */
     /* Those from next_id on that clients have chosen, ever, in order; they are never given out. */
-    struct id_range chosen[CHOSEN_RANGES + 1];
-    uint32_t chosen_count;
+    struct id_ranges chosen;
+    uint64_t limit; /* none from here on is given out yet */
     struct departures *departures;
     uint64_t contents; /* numbers given out */
     uint32_t
@@ -63,6 +59,7 @@ int sequences_create(uint32_t rows, uint32_t node, struct sequences **result)
     s->mask = slots - 1;
     s->node = (uint64_t)node << SEQUENCE_NODE_SHIFT;
     s->next_id = s->node + 1;
+    s->limit = UINT64_MAX;
     s->at = calloc(rows, sizeof *s->at);
     s->slots = malloc(slots * sizeof *s->slots);
     uint32_t departures = rows > DEPARTURES_LEAST ? rows : DEPARTURES_LEAST;
@@ -96,47 +93,36 @@ uint32_t sequences_find(const struct sequences *s, uint64_t id)
     return s->slots[at];
 }
 
-static void remove_range(struct sequences *s, uint32_t i)
+void sequences_choose(struct sequences *s, uint64_t first, uint64_t last)
 {
-    s->chosen_count--;
-    memmove(&s->chosen[i], &s->chosen[i + 1], (s->chosen_count - i) * sizeof *s->chosen);
+    if (last >= s->next_id)
+        id_ranges_add(&s->chosen, first > s->next_id ? first : s->next_id, last);
 }
 
-/* Make the two ranges between which the fewest ids lie one; these are never given out then. */
-static void join_closest_ranges(struct sequences *s)
+void sequences_allow(struct sequences *s, uint64_t next, uint64_t limit)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i + 1 < s->chosen_count; i++) {
-        if (s->chosen[i + 1].first - s->chosen[i].last < s->chosen[best + 1].first - s->chosen[best].last)
-            best = i;
-    }
-    s->chosen[best].last = s->chosen[best + 1].last;
-    remove_range(s, best + 1);
+    s->next_id = next > s->next_id ? next : s->next_id;
+    id_ranges_remove_below(&s->chosen, s->next_id);
+    s->limit = limit;
 }
 
-void sequences_choose(struct sequences *s, uint64_t id)
+uint64_t sequences_reach(const struct sequences *s, uint64_t n)
 {
-    uint32_t i = 0;
-    if (id < s->next_id)
-        return;
-    while (i < s->chosen_count && s->chosen[i].last + 1 < id)
-        i++;
-    struct id_range *at = &s->chosen[i];
-    if (i == s->chosen_count || id + 1 < at->first) {
-        memmove(at + 1, at, (s->chosen_count - i) * sizeof *at);
-        *at = (struct id_range){id, id};
-        s->chosen_count++;
-    } else if (id < at->first) {
-        at->first = id;
-    } else if (id > at->last) {
-        at->last = id;
-        if (i + 1 < s->chosen_count && at[1].first == id + 1) {
-            at->last = at[1].last;
-            remove_range(s, i + 1);
-        }
-    }
-    if (s->chosen_count > CHOSEN_RANGES)
-        join_closest_ranges(s);
+    uint64_t end = s->next_id + n;
+    for (uint32_t i = 0; i < s->chosen.count && s->chosen.all[i].first < end; i++)
+        end += s->chosen.all[i].last + 1 -
+               (s->chosen.all[i].first > s->next_id ? s->chosen.all[i].first : s->next_id);
+    return end;
+}
+
+bool sequences_are_limited(const struct sequences *s)
+{
+    return s->limit != UINT64_MAX;
+}
+
+bool sequences_may_add(const struct sequences *s)
+{
+    return s->limit == UINT64_MAX || sequences_reach(s, IDS_A_ROW * (uint64_t)s->rows + IDS_MORE) <= s->limit;
 }
 
 /* An id that nobody ever had. (After 2^40 they begin anew.) */
@@ -145,9 +131,9 @@ static uint64_t next_id(struct sequences *s)
     for (;;) {
         if (s->next_id >> SEQUENCE_NODE_SHIFT != s->node >> SEQUENCE_NODE_SHIFT)
             s->next_id = s->node + 1;
-        if (s->chosen_count && s->chosen[0].first <= s->next_id) {
-            s->next_id = s->chosen[0].last + 1;
-            remove_range(s, 0);
+        if (s->chosen.count && s->chosen.all[0].first <= s->next_id) {
+            s->next_id = s->chosen.all[0].last + 1;
+            id_ranges_remove_below(&s->chosen, s->next_id);
             continue;
         }
         uint64_t id = s->next_id++;
@@ -160,7 +146,7 @@ uint64_t sequences_add(struct sequences *s, uint32_t row, uint64_t id, uint64_t 
                        double now_s)
 {
     if (id)
-        sequences_choose(s, id);
+        sequences_choose(s, id, id);
     else
         id = next_id(s);
     departures_forget(s->departures, id); /* a client may take up an id again */

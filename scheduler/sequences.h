@@ -7,6 +7,7 @@
 
 #include "allocator/block_table.h"
 #include "scheduler/departures.h"
+#include "scheduler/id_ranges.h"
 #include "scheduler/tenants.h"
 
 enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n */
@@ -59,8 +60,16 @@ uint64_t sequences_add(struct sequences *sequences, uint32_t row, uint64_t id, u
 void sequences_charge(struct sequences *sequences, uint32_t row, uint32_t blocks);
 struct tenants *sequences_tenants(struct sequences *sequences);
 
-/* sequences_choose: a client is about to choose `id` for a sequence: it is never given out. */
-void sequences_choose(struct sequences *sequences, uint64_t id);
+/* sequences_choose: a client is about to choose ids first..last, or may have: they are never given out. */
+void sequences_choose(struct sequences *sequences, uint64_t first, uint64_t last);
+
+/* sequences_allow: ids below `next` are not given out any more, and those from `limit` on not yet (UINT64_MAX: all may).
+ * sequences_may_add: whether as many as there may be sequences may still be given out: who makes some asks before.
+ * sequences_reach: the id behind the next n that can be given out. O(ranges of chosen ids). */
+void sequences_allow(struct sequences *sequences, uint64_t next, uint64_t limit);
+bool sequences_may_add(const struct sequences *sequences);
+bool sequences_are_limited(const struct sequences *sequences);
+uint64_t sequences_reach(const struct sequences *sequences, uint64_t n);
 
 void sequences_remove(struct sequences *sequences, uint32_t row);
 

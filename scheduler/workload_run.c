@@ -412,13 +412,14 @@ static void charge_key(struct workload_run *d, const struct workload *w, uint32_
     sequences_charge(d->o.state->sequences, row, (uint32_t)charge_of(d, &plan));
 }
 
-/* Whether the quotas of the workload's key leave room for a sequence and its children. */
+/* Whether the quotas of the workload's key leave room for a sequence and its children, and there are ids for them. */
 static bool is_within_quotas(const struct workload_run *d, const struct workload *w,
                              const struct reservation_plan *plan)
 {
     const struct tenant_quotas *q = &w->quotas;
     struct tenant_use use = tenants_use(sequences_tenants(d->o.state->sequences), w->key);
-    return (!q->sequences || use.sequences + (uint64_t)plan->forks < q->sequences) &&
+    return sequences_may_add(d->o.state->sequences) &&
+           (!q->sequences || use.sequences + (uint64_t)plan->forks < q->sequences) &&
            (!q->blocks || use.blocks + charge_of(d, plan) <= q->blocks);
 }
 

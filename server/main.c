@@ -66,23 +66,22 @@ struct daemon {
     struct address_ranges trusted;
     struct daemon_state state;
     uv_timer_t lame_duck, drain_deadline;
-    uint32_t deadline_s;      /* of the drain */
-    struct state *outlasting; /* what outlives the daemon; NULL: nothing */
-    double write_rate;        /* bytes a second, into its folder */
-    int fds;                  /* below it are sockets that were handed over */
-    uv_timer_t watchdog;      /* the service manager's */
-    bool cut;                 /* it passed, with something under way */
-    bool failed;              /* the backend has */
-    uv_prepare_t turn;        /* the loop is about to wait */
-    double turned_s;          /* processor time of its thread, when that was last so */
-    uv_timer_t trimmer;       /* looks for memory that is used no more; */
-    uv_work_t trim;           /* a worker gives it back, */
-    bool trimming;            /* now */
-    uint32_t idle_trims;      /* looks since it is unused */
-    uv_timer_t watch;         /* on the driver's calls */
-    uint64_t watched;         /* the call that the engine was in; 0: none */
-    uint32_t watches;         /* that found it in the same one */
-    uv_async_t completed;     /* the engine has requests for routes_deliver() */
+    uint32_t deadline_s;  /* of the drain */
+    double write_rate;    /* bytes a second, into its folder */
+    int fds;              /* below it are sockets that were handed over */
+    uv_timer_t watchdog;  /* the service manager's */
+    bool cut;             /* it passed, with something under way */
+    bool failed;          /* the backend has */
+    uv_prepare_t turn;    /* the loop is about to wait */
+    double turned_s;      /* processor time of its thread, when that was last so */
+    uv_timer_t trimmer;   /* looks for memory that is used no more; */
+    uv_work_t trim;       /* a worker gives it back, */
+    bool trimming;        /* now */
+    uint32_t idle_trims;  /* looks since it is unused */
+    uv_timer_t watch;     /* on the driver's calls */
+    uint64_t watched;     /* the call that the engine was in; 0: none */
+    uint32_t watches;     /* that found it in the same one */
+    uv_async_t completed; /* the engine has requests for routes_deliver() */
 
     bool starting;             /* the start thread runs: what follows is its own until it has ended */
     uv_async_t start_done;     /* it has */
@@ -627,23 +626,25 @@ static enum exit_code restore(struct daemon *d)
     char reason[STATE_REASON_BYTES];
     if (!config->state_dir[0])
         return EXIT_OK;
-    int rc = state_open(config->state_dir, &d->outlasting, reason);
+    int rc = state_open(config->state_dir, &d->state.outlasting, reason);
+    if (rc == 0)
+        rc = state_ids_begin(d->state.outlasting, &d->state, reason);
     if (rc != 0) {
         fprintf(stderr, "attnd: %s\n", reason);
         return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
     }
-    d->write_rate = state_write_rate(d->outlasting);
+    d->write_rate = state_write_rate(d->state.outlasting);
     log_line(LOG_INFO, "state.dir: %.0f MB/s; saving the whole pool takes %.0f s at most",
              d->write_rate * 1e-6, state_save_seconds(config, d->write_rate, config->pool_bytes));
-    return state_restore(d->outlasting, &d->state) ? EXIT_OK : EXIT_LEFT;
+    return state_restore(d->state.outlasting, &d->state) ? EXIT_OK : EXIT_LEFT;
 }
 
 /* Save what is there. False: not all of it. */
 static bool save(struct daemon *d)
 {
-    if (!d->outlasting || engine_failure(d->state.engine))
+    if (!d->state.outlasting || engine_failure(d->state.engine))
         return true;
-    return state_save(d->outlasting, &d->state, d->write_rate);
+    return state_save(d->state.outlasting, &d->state, d->write_rate);
 }
 
 /* ---- memory that is used no more ------------------------------------------------------------------- */
@@ -666,6 +667,8 @@ static void on_trim(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
     struct staging *staging = engine_staging(d->engine);
+    if (d->state.outlasting)
+        state_ids_look(d->state.outlasting, &d->state);
     bool idle = staging_used(staging) == 0 && staging_is_touched(staging);
     d->idle_trims = idle ? d->idle_trims + 1 : 0;
     if (d->idle_trims < IDLE_TRIMS || d->trimming)
@@ -867,8 +870,9 @@ static enum exit_code serve(const struct config *config)
     }
     if (code == EXIT_LEFT)
         code = EXIT_OK;
-    state_close(d.outlasting);
     end_engine(&d);
+    state_close(d.state.outlasting);
+    d.state.outlasting = NULL;
     http_connections_destroy(d.connections);
     http_connections_destroy(d.managers);
     routes_destroy(&d.state);

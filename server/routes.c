@@ -17,6 +17,7 @@
 #include "server/keys.h"
 #include "server/media_type.h"
 #include "server/openapi.h"
+#include "server/state.h"
 #include "server/tensors.h"
 #include "server/workload_parse.h"
 
@@ -407,11 +408,28 @@ static void submit(struct http_exchange *x, struct daemon_state *daemon, struct 
     engine_submit(daemon->engine, request);
 }
 
+/* The ids that a request chooses are kept before they are used. Worker. */
+static void keep_ids(struct answer *answer)
+{
+    char reason[STATE_REASON_BYTES];
+    struct state *state = answer->daemon->outlasting;
+    if (!answer->good || !state || state_ids_keep(state, answer->request, reason) == 0)
+        return;
+    http_problem(answer->x, ATTND_BUSY, "%s", reason);
+    answer->good = false;
+}
+
+static void keep_off_loop(uv_work_t *work)
+{
+    keep_ids(work->data);
+}
+
 /* Worker. */
 static void read_off_loop(uv_work_t *work)
 {
     struct answer *answer = work->data;
     answer->good = read_exchange(answer->x, answer->daemon->config, answer->request);
+    keep_ids(answer);
 }
 
 static void after_read(uv_work_t *work, int status)
@@ -420,6 +438,8 @@ static void after_read(uv_work_t *work, int status)
     struct daemon_state *daemon = answer->daemon;
     struct http_exchange *x = answer->x;
     (void)status;
+    if (answer->good && daemon->outlasting)
+        state_ids_note(daemon->outlasting, answer->request);
     if (!http_let_go(x)) {
         forgo(daemon, answer->request);
         return;
@@ -463,7 +483,11 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon)
         return;
     }
     answer->good = read_exchange(x, daemon->config, request);
-    submit(x, daemon, request);
+    bool keeps = answer->good && daemon->outlasting && !state_ids_have(daemon->outlasting, request);
+    if (keeps && uv_queue_work(daemon->loop, &answer->work, keep_off_loop, after_read) == 0)
+        x->held = x->deferred = true;
+    else
+        submit(x, daemon, request);
 }
 
 static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
@@ -779,6 +803,8 @@ void routes_deliver(struct daemon_state *daemon)
         write_answer(answer->x, request, &context);
         send_answer(daemon, request);
     }
+    if (daemon->outlasting)
+        state_ids_look(daemon->outlasting, daemon);
 }
 
 void routes_ask(struct daemon_state *daemon, struct request *request)

@@ -24,6 +24,7 @@ struct daemon_state {
     bool draining;                        /* and takes no new clients */
     const char *given_up;                 /* why the engine answers no more requests; NULL: it does */
     uv_async_t *completed;                /* on which the engine says that it has answers */
+    struct state *outlasting;             /* what outlives the daemon; NULL: nothing */
     struct request *asked;                /* by the daemon itself, which waits for it */
     struct keys *keys;                    /* NULL: none is needed */
     uint32_t calls;                       /* requests that came from clients, of limits.calls */

@@ -14,8 +14,12 @@
 #include "server/service.h"
 #include "server/snapshot.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,20 +30,41 @@
 enum {
     PAGE = 1000,           /* sequences of a list */
     NAMES_A_LINE = 20,     /* ids in a line of the log */
+    IDS_BYTES = 32768,     /* of the file, at most */
+    IDS_RANGE = 65536,     /* ids that are covered together */
     PROBE_BYTES = 4 << 20, /* written at a time to see how fast the disk is, */
     PROBES = 16            /* as often at most */
 };
 
 static const char SNAPSHOT[] = "snapshot", RESTORING[] = "snapshot.restoring", FAILED[] = "snapshot.failed",
-                  LOCK[] = "lock", PROBE[] = "probe";
+                  LOCK[] = "lock", PROBE[] = "probe", IDS[] = "ids", IDS_DRAFT[] = "ids.draft";
 static const double TELL_S = 2, /* between two words to the service manager, and to the log */
     PROBE_S = 0.5,              /* for seeing how fast the disk is */
     SAVE_LEAST_S = 10,          /* for saving, however little that is, and */
     SAVE_FACTOR = 1.5;          /* of what the disk should take */
 
+/* What the file `ids` says. */
+struct ids {
+    uint64_t next; /* all that the daemon gave out are below */
+    struct id_ranges chosen;
+};
+
+static const char IDS_MAGIC[] = "attnd ids 1\n";
+static const double AHEAD_AGAIN_S = 0.5; /* after it failed */
+
 struct state {
     int dir, lock;
     double told_s;
+    struct ids known;      /* to be on the disk; the loop's */
+    bool begun;            /* state_ids_begin() is done */
+    uv_work_t ahead;       /* a worker has the number go ahead, */
+    bool goes_ahead;       /* now, */
+    uint64_t ahead_to;     /* so far; */
+    int ahead_rc;          /* and this came of it */
+    double ahead_failed_s; /* when it failed last; 0: never */
+    struct daemon_state *daemon;
+    pthread_mutex_t writing; /* of what follows: */
+    struct ids disk;         /* what is on the disk */
 };
 
 /* ---- the folder ---------------------------------------------------------------------------------- */
@@ -82,6 +107,7 @@ int state_open(const char *path, struct state **result, char reason[STATE_REASON
         return rc;
     }
     *s = (struct state){.dir = dir, .lock = lock};
+    pthread_mutex_init(&s->writing, NULL);
     *result = s;
     return 0;
 }
@@ -90,6 +116,7 @@ void state_close(struct state *s)
 {
     if (!s)
         return;
+    pthread_mutex_destroy(&s->writing);
     close(s->lock);
     close(s->dir);
     free(s);
@@ -153,6 +180,226 @@ static bool make_room(struct request *request, const struct geometry *g, uint32_
     *k = request_tensor(request, rows, row_bytes);
     *v = *k ? request_tensor(request, rows, row_bytes) : NULL;
     return *v != NULL;
+}
+
+/* ---- ids ----------------------------------------------------------------------------------------- */
+
+/* Read the file: lines of text, and a digest of all before it. */
+static int read_ids(struct state *s, struct ids *ids)
+{
+    char *text = calloc(1, IDS_BYTES), *line = text, *end;
+    unsigned long long first, last, digest;
+    int fd = openat(s->dir, IDS, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    ssize_t n = fd >= 0 && text ? read(fd, text, IDS_BYTES - 1) : -1;
+    int rc = fd < 0 && errno == ENOENT ? ATTND_NOT_FOUND : ATTND_MALFORMED;
+    *ids = (struct ids){0};
+    for (bool good = n > 0 && strncmp(text, IDS_MAGIC, strlen(IDS_MAGIC)) == 0; good; line = end + 1) {
+        end = strchr(line, '\n');
+        good = end != NULL;
+        if (good && sscanf(line, "next %llu\n", &first) == 1)
+            ids->next = first;
+        else if (good && sscanf(line, "chosen %llu %llu\n", &first, &last) == 2 && first <= last &&
+                 last <= REQUEST_ID_MAX)
+            id_ranges_add(&ids->chosen, first, last);
+        else if (good && sscanf(line, "digest %16llx\n", &digest) == 1) {
+            rc = digest == XXH3_64bits(text, (size_t)(line - text)) && ids->next ? 0 : ATTND_MALFORMED;
+            break;
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    return rc;
+}
+
+/* Put a file in the place of the one before; it is on the disk then. Errors are in errno. */
+static bool write_ids(const struct state *s, const struct ids *ids)
+{
+    char *text = malloc(IDS_BYTES);
+    size_t n = 0;
+    if (!text)
+        return false;
+    n += (size_t)snprintf(text + n, IDS_BYTES - n, "%snext %llu\n", IDS_MAGIC, (unsigned long long)ids->next);
+    for (uint32_t i = 0; i < ids->chosen.count; i++)
+        n += (size_t)snprintf(text + n, IDS_BYTES - n, "chosen %llu %llu\n",
+                              (unsigned long long)ids->chosen.all[i].first,
+                              (unsigned long long)ids->chosen.all[i].last);
+    n += (size_t)snprintf(text + n, IDS_BYTES - n, "digest %016llx\n",
+                          (unsigned long long)XXH3_64bits(text, n));
+    (void)unlinkat(s->dir, IDS_DRAFT, 0);
+    int fd = openat(s->dir, IDS_DRAFT, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    ssize_t written = fd >= 0 ? write(fd, text, n) : -1;
+    bool good = written == (ssize_t)n && fsync(fd) == 0;
+    if (written >= 0 && written < (ssize_t)n)
+        errno = ENOSPC;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    free(text);
+    errno = error;
+    return good && renameat(s->dir, IDS_DRAFT, s->dir, IDS) == 0 && fsync(s->dir) == 0;
+}
+
+/* Call for each id that a request chooses. */
+typedef void (*ids_visit)(uint64_t id, void *cookie);
+static void visit_fork(const struct request_fork *fork, ids_visit visit, void *cookie)
+{
+    for (uint32_t i = 0; fork->ids && i < fork->count; i++)
+        visit(fork->ids[i], cookie);
+}
+
+static void visit_ids(const struct request *request, ids_visit visit, void *cookie)
+{
+    if (request->kind == REQUEST_CREATE || request->kind == REQUEST_LEASE)
+        visit(request->id, cookie);
+    else if (request->kind == REQUEST_FORK)
+        visit_fork(&request->fork, visit, cookie);
+    for (uint32_t i = 0; request->kind == REQUEST_BATCH && i < request->batch.count; i++) {
+        const struct request_op *op = &request->batch.ops[i];
+        if (op->kind == REQUEST_CREATE)
+            visit(op->id, cookie);
+        else if (op->kind == REQUEST_FORK)
+            visit_fork(&op->fork, visit, cookie);
+    }
+}
+
+/* Those that a request chooses and the file does not cover; added to it, if wanted. */
+struct uncovered {
+    struct ids *add_to;
+    const struct ids *ids;
+    uint32_t count;
+};
+
+static void look_at_id(uint64_t id, void *cookie)
+{
+    struct uncovered *u = cookie;
+    bool ours = id >> SEQUENCE_NODE_SHIFT == u->ids->next >> SEQUENCE_NODE_SHIFT; /* others are refused */
+    if (!ours || id < u->ids->next || id_ranges_has(&u->ids->chosen, id)) /* 0: chosen by the daemon */
+        return;
+    u->count++;
+    if (u->add_to)
+        id_ranges_add(&u->add_to->chosen, id & ~(uint64_t)(IDS_RANGE - 1), id | (IDS_RANGE - 1));
+}
+
+bool state_ids_have(const struct state *s, const struct request *request)
+{
+    struct uncovered u = {.ids = &s->known};
+    visit_ids(request, look_at_id, &u);
+    return u.count == 0;
+}
+
+void state_ids_note(struct state *s, const struct request *request)
+{
+    struct uncovered u = {.ids = &s->known, .add_to = &s->known};
+    visit_ids(request, look_at_id, &u);
+}
+
+int state_ids_keep(struct state *s, const struct request *request, char reason[STATE_REASON_BYTES])
+{
+    pthread_mutex_lock(&s->writing);
+    struct ids ids = s->disk;
+    struct uncovered u = {.ids = &ids, .add_to = &ids};
+    visit_ids(request, look_at_id, &u);
+    bool good = u.count == 0 || write_ids(s, &ids);
+    if (good)
+        s->disk = ids;
+    else
+        snprintf(reason, STATE_REASON_BYTES, "the ids cannot be kept in state.dir: %s", strerror(errno));
+    pthread_mutex_unlock(&s->writing);
+    return good ? 0 : ATTND_BUSY;
+}
+
+/* Worker. */
+static void go_ahead(uv_work_t *work)
+{
+    struct state *s = work->data;
+    pthread_mutex_lock(&s->writing);
+    struct ids ids = s->disk;
+    ids.next = s->ahead_to;
+    id_ranges_remove_below(&ids.chosen, ids.next);
+    s->ahead_rc = write_ids(s, &ids) ? 0 : errno;
+    if (s->ahead_rc == 0)
+        s->disk = ids;
+    pthread_mutex_unlock(&s->writing);
+}
+
+/* Tell the engine how far it may go, whenever a request is free. */
+static void allow(struct state *s, struct daemon_state *daemon, uint64_t limit)
+{
+    struct request *request = engine_acquire(daemon->engine);
+    if (!request)
+        return; /* it is tried again */
+    *answer_of(request) = (struct answer){0};
+    request->kind = REQUEST_IDS;
+    request->ids.limit = limit;
+    s->known.next = limit;
+    engine_submit(daemon->engine, request);
+}
+
+static void after_go_ahead(uv_work_t *work, int status)
+{
+    struct state *s = work->data;
+    (void)status;
+    s->goes_ahead = false;
+    if (s->ahead_rc == 0) {
+        allow(s, s->daemon, s->ahead_to);
+        return;
+    }
+    if (clock_s() - s->ahead_failed_s > TELL_S)
+        log_line(LOG_ERROR,
+                 "the number of ids cannot be kept in state.dir: %s; sequences are refused when they run out",
+                 strerror(s->ahead_rc));
+    s->ahead_failed_s = clock_s();
+}
+
+void state_ids_look(struct state *s, struct daemon_state *daemon)
+{
+    uint64_t reach = engine_ids_reach(daemon->engine);
+    if (!s->begun || daemon->draining || s->goes_ahead || reach <= s->known.next ||
+        clock_s() - s->ahead_failed_s < AHEAD_AGAIN_S)
+        return;
+    if (s->ahead_to >= reach && s->ahead_rc == 0) { /* it is on the disk, and the engine does not know */
+        allow(s, daemon, s->ahead_to);
+        return;
+    }
+    s->daemon = daemon;
+    s->ahead_to = reach + ENGINE_IDS_AHEAD;
+    s->ahead.data = s;
+    s->goes_ahead = uv_queue_work(daemon->loop, &s->ahead, go_ahead, after_go_ahead) == 0;
+}
+
+int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[STATE_REASON_BYTES])
+{
+    uint64_t node = (uint64_t)daemon->config->node << SEQUENCE_NODE_SHIFT;
+    int rc = read_ids(s, &s->disk);
+    if (rc == ATTND_MALFORMED) {
+        snprintf(reason, STATE_REASON_BYTES,
+                 "state.dir: the file ids is damaged: which ids were given out is not known. Remove it if no "
+                 "client has any from "
+                 "before, or give the daemon another node");
+        return ATTND_INVALID;
+    }
+    if (rc != 0 || s->disk.next >> SEQUENCE_NODE_SHIFT != node >> SEQUENCE_NODE_SHIFT)
+        s->disk = (struct ids){.next = node + 1};
+    struct ids ids = s->disk;
+    struct request *request = begin(daemon, REQUEST_IDS, 0);
+    request->ids = (struct request_ids){ids.next, ids.next, &ids.chosen};
+    routes_ask(daemon, request);
+    engine_release(daemon->engine, request);
+    ids.next = engine_ids_reach(daemon->engine) + ENGINE_IDS_AHEAD;
+    id_ranges_remove_below(&ids.chosen, ids.next);
+    if (!write_ids(s, &ids)) {
+        snprintf(reason, STATE_REASON_BYTES, "state.dir: the file ids cannot be written: %s",
+                 strerror(errno));
+        return ATTND_INVALID;
+    }
+    s->disk = s->known = ids;
+    request = begin(daemon, REQUEST_IDS, 0);
+    request->ids.limit = ids.next;
+    routes_ask(daemon, request);
+    engine_release(daemon->engine, request);
+    s->begun = true;
+    return 0;
 }
 
 /* ---- saving -------------------------------------------------------------------------------------- */

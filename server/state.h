@@ -1,10 +1,15 @@
 /* state.h - what of a daemon outlives it, in the folder state.dir: its sequences, saved when it ends and restored once
- * when it starts again.
+ * when it starts again; and which ids it may have given out, however it ended.
  *
  *     drain -> save: snapshot.draft -> fsync -> snapshot          start -> snapshot.restoring -> sequences -> gone
  *
  * A snapshot is used once: the start moves it aside before it reads it, and what a start that was killed has left there is
- * not used again (snapshot.failed). Loop thread, while no client is served. */
+ * not used again (snapshot.failed).
+ *
+ * The file `ids` has a number above all ids that were given out, and ranges of those that clients chose above it. It is on the
+ * disk before the first of them is used: the number goes ahead by some hundred thousand, ranges are of 65 536.
+ *
+ * Loop thread, and but for the ids while no client is served. */
 #ifndef SERVER_STATE_H
 #define SERVER_STATE_H
 
@@ -18,6 +23,20 @@ struct state;
  * daemon has. Returns 0, or ATTND_INVALID or ATTND_BUSY with a sentence. */
 MUST_USE int state_open(const char *path, struct state **state, char reason[STATE_REASON_BYTES]);
 void state_close(struct state *state);
+
+/* state_ids_begin: no id that was given out before is given out again. 0, or ATTND_INVALID with a sentence. */
+MUST_USE int state_ids_begin(struct state *state, struct daemon_state *daemon,
+                             char reason[STATE_REASON_BYTES]);
+
+/* state_ids_look: have the number go ahead if it is time for that: ask now and then. */
+void state_ids_look(struct state *state, struct daemon_state *daemon);
+
+/* state_ids_have: whether the ids that a request chooses are on the disk. state_ids_keep: bring them there; 0, or
+ * ATTND_BUSY with a sentence; any thread. state_ids_note: that has been done. */
+bool state_ids_have(const struct state *state, const struct request *request);
+MUST_USE int state_ids_keep(struct state *state, const struct request *request,
+                            char reason[STATE_REASON_BYTES]);
+void state_ids_note(struct state *state, const struct request *request);
 
 /* state_write_rate: bytes a second that reach the disk, measured; 0: nothing can be written. Takes a second at most, or
  * as long as the disk does for 4 MiB. */

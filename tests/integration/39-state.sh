@@ -20,7 +20,7 @@ seen() { # ID... - what a query sees of each at both layers
 }
 listed() { curl -s "$URL/v1/sequences" | jq -c '[.items[] | [.id, .length, .parent, .priority, .max_tokens]] | sort'; }
 kill_daemon() { { kill -9 "$DAEMON" && wait "$DAEMON"; } 2>/dev/null; }
-files() { find "$folder" -type f ! -name lock -printf '%f\n' | sort | paste -sd' '; }
+files() { find "$folder" -type f ! -name lock ! -name ids -printf '%f\n' | sort | paste -sd' '; }
 logged() { sed 's/^attnd: [^ ]* //' "$WORK/log" | grep -F -e "$1"; }
 
 # ---- there and back
@@ -185,6 +185,41 @@ expect 'one whose key is there is its own' '7 1' "$(as "$ann" "$URL/v1/sequences
 stop_daemon
 begin
 expect 'without keys nobody has them' '[]' "$(listed)"
+
+# ---- ids
+stop_daemon
+rm -f "$folder"/*
+new() { curl -s --json "${1:-{\}}" "$URL/v1/sequences" | jq .id; }
+begin
+expect 'ids begin with 1' '1 2' "$(new) $(new)"
+expect 'a client chooses some' '2000000 90000000000' "$(new '{"id":2000000}') $(new '{"id":90000000000}')"
+expect 'of forks, too' '[3000000,4000000]' "$(curl -s --json '{"ids":[3000000,4000000]}' "$URL/v1/sequences/1/fork" | jq -c '[.sequences[].id]')"
+expect 'in batches' '[5000000,6000000]' "$(curl -s --json '{"ops":[{"op":"create","id":5000000},{"op":"fork","id":1,"ids":[6000000]}]}' "$URL/v1/batch" |
+    jq -c '[.results[0].id, .results[1].sequences[0].id]')"
+expect 'of leases' 7000000 "$(curl -s --json '{"id":7000000,"blocks":1}' "$URL/v1/leases" | jq .id)"
+given=()
+for start in 1 2 3; do
+    kill_daemon
+    begin
+    id=$(new)
+    given+=("$id")
+    expect "after a crash, start $start: another id" yes "$([ "$id" -gt $((start > 1 ? given[start - 2] : 2)) ] && echo yes)"
+done
+covered() { awk -v id="$1" '$1 == "next" && id < $2 || $1 == "chosen" && $2 <= id && id <= $3 { yes = 1 } END { print yes + 0 }' "$folder/ids"; }
+expect 'what clients chose is kept for them' '1 1 1 1 1 1 1' \
+    "$(for id in 2000000 90000000000 3000000 4000000 5000000 6000000 7000000; do covered $id; done | paste -sd' ')"
+expect 'another node has other ids' 421 "$(curl -s --json "{\"id\":$((7 << 40))}" "$URL/v1/sequences" | jq .status)"
+expect 'and none is kept for them' 0 "$(covered $((7 << 40)))"
+kill_daemon
+sed -i 's/^next .*/next 5/' "$folder/ids"
+expect 'a file that was changed' 'attnd: state.dir: the file ids is damaged' "$("$ATTND" --config config/tiny.jsonc --set listen=127.0.0.1:0 --state-dir "$folder" 2>&1 >/dev/null |
+    grep '^attnd: state.dir' | cut -d: -f1-3)"
+rm -f "$folder/ids"
+expect 'a disk without room for it' 'attnd: state.dir: the file ids cannot be written: File too large' "$(
+    ulimit -S -f 0
+    "$ATTND" --config config/tiny.jsonc --set listen=127.0.0.1:0 --state-dir "$folder" 2>&1 | grep '^attnd: state.dir'
+)"
+begin
 
 # ---- folders
 # shellcheck disable=SC2069 # of what it says only what is wrong

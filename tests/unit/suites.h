@@ -31,6 +31,7 @@
     XX(prompts)                                                                                              \
     XX(sequences)                                                                                            \
     XX(departures)                                                                                           \
+    XX(id_ranges)                                                                                            \
     XX(workload)                                                                                             \
     XX(ledger)                                                                                               \
     XX(shares)                                                                                               \

@@ -117,11 +117,41 @@ START_TEST(states_are_counted)
 }
 END_TEST
 
+/* What another start has given out, and what clients chose then, is not given out; nor is what is not allowed yet. */
+START_TEST(those_of_another_start_are_not_given_out)
+{
+    struct sequences *s;
+    uint64_t last = 0;
+    ck_assert_int_eq(sequences_create(ROWS, 0, &s), 0);
+    ck_assert(sequences_may_add(s));
+    sequences_choose(s, 900, 1100); /* around the number; behind it; far ahead */
+    sequences_choose(s, 20000, 20100);
+    sequences_choose(s, 50000, UINT64_C(1) << 30);
+    sequences_allow(s, 1000, 30000);
+    while (sequences_may_add(s)) {
+        uint64_t id = sequences_add(s, 0, 0, 0, 0, 0), reach = sequences_reach(s, 5);
+        ck_assert_uint_gt(id, last);
+        ck_assert_uint_gt(id, 1100);
+        ck_assert(id < 20000 || id > 20100);
+        ck_assert_uint_lt(id, 30000);
+        ck_assert_uint_gt(reach, id + 5);
+        ck_assert_uint_le(reach, id + 6 + 101);
+        sequences_remove(s, 0);
+        last = id;
+    }
+    ck_assert_uint_gt(last, 20100); /* as many as there is room for are kept in hand */
+    sequences_allow(s, 0, UINT64_C(1) << 31);
+    ck_assert(sequences_may_add(s));
+    sequences_destroy(s);
+}
+END_TEST
+
 TCase *sequences_case(void)
 {
     TCase *c = tcase_create("sequences");
     tcase_add_test(c, ids_are_given_out_once);
     tcase_add_test(c, states_are_counted);
     tcase_add_test(c, a_far_id_takes_none_of_those_before_it);
+    tcase_add_test(c, those_of_another_start_are_not_given_out);
     return c;
 }
