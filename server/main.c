@@ -602,6 +602,14 @@ static bool set_budget(struct daemon *d)
     uint64_t connections = connection_bytes(config), available = config_memory_available(),
              left = available > connections ? available - connections : 0;
     d->state.memory.limit = config->memory_bytes ? config->memory_bytes : available ? left : BUDGET_UNKNOWN;
+    if (available && config->memory_bytes > left) {
+        fprintf(stderr,
+                "attnd: memory.bytes: %llu MiB are wanted; %llu MiB are available after the start, of which "
+                "limits.connections (%u) may take %llu MiB\n",
+                (unsigned long long)(config->memory_bytes >> 20), (unsigned long long)(available >> 20),
+                config->limits.connections, (unsigned long long)(connections >> 20));
+        return false;
+    }
     if (d->state.memory.limit >= BUDGET_LEAST && (!available || left >= BUDGET_LEAST)) {
         log_line(LOG_INFO, "memory.bytes: %llu MiB for what clients have under way",
                  (unsigned long long)(d->state.memory.limit >> 20));

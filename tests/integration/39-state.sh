@@ -116,7 +116,7 @@ expect 'other parameters' 'error the snapshot is of a model with other parameter
 stop_daemon
 again
 begin --set backend.name=reference
-expect 'another backend' 'warning the snapshot is of the backend cpu' "$(logged 'the snapshot is of' | cut -d' ' -f1-8)"
+expect 'another backend' 'warning the snapshot is of the backend' "$(logged 'the snapshot is of' | cut -d' ' -f1-7)"
 expect 'has them all the same' 5 "$(listed | jq length)"
 stop_daemon
 again
