@@ -111,7 +111,7 @@ numbers() {
         print join(",", map { unpack("f<", pack("V", $_ << 16)) } unpack("v*", substr($_, 8 + $n, shift)))' "$2" <"$1"
 }
 
-# check_session NAME FILE - run every line "    $ COMMAND" of a text, and compare what it prints with the indented lines behind it.
+# check_session NAME FILE [LEAST] - run every line "    $ COMMAND" of a text, and compare what it prints with the indented lines behind it.
 check_session() {
     local line command='' wanted='' count=0
     check_command() {
@@ -132,7 +132,7 @@ check_session() {
                 ;;
         esac
     done <"$2"
-    expect "the commands of $1 were found" yes "$([ $count -ge 10 ] && echo yes || echo "no: $count commands")"
+    expect "the commands of $1 were found" yes "$([ $count -ge "${3:-10}" ] && echo yes || echo "no: $count commands")"
 }
 
 finish() { exit "${FAILED:-0}"; }
