@@ -321,7 +321,7 @@ bool engine_turn(struct engine *e, double now_s)
         worked |= workload_run_verify(e->state.workloads, !worked);
     workload_run_report(e->state.workloads);
     if (sequences_are_limited(e->state.sequences))
-        atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, ENGINE_IDS_AHEAD));
+        atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, REQUEST_IDS_AHEAD));
     return worked;
 }
 

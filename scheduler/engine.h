@@ -76,9 +76,8 @@ double engine_grouping_us(const struct engine *engine); /* planner.h */
 bool engine_has_sinks(const struct engine *engine);     /* configured, or given to REQUEST_PARAMETERS */
 bool engine_has_alibi(const struct engine *engine);
 
-/* engine_ids_reach: the id behind the next ENGINE_IDS_AHEAD that it may give out; once REQUEST_IDS has set a limit, which has to
- * go there by then. 0: none is set. */
-enum { ENGINE_IDS_AHEAD = 1 << 19 };
+/* engine_ids_reach: the id behind the next REQUEST_IDS_AHEAD that it may give out, as of its latest turn: a limit that REQUEST_IDS
+ * has set has to go there. 0: none is set. */
 uint64_t engine_ids_reach(const struct engine *engine);
 
 /* Loop thread, while no request is under way: the model's constants, and their model_constants_digest(). */

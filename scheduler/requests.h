@@ -35,6 +35,7 @@ enum {
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
     REQUEST_OPS_MAX = 4096,        /* of a batch */
+    REQUEST_IDS_AHEAD = 1 << 19,   /* ids that may be given out without another limit */
     REQUEST_BATCH_VIEWS_MAX = 8192 /* sequences in its answer */
 };
 
@@ -269,6 +270,7 @@ struct request_described {
 struct request_ids {
     uint64_t next, limit;
     const struct id_ranges *chosen; /* NULL: none are added */
+    uint64_t reach;                 /* out: engine_ids_reach() */
 };
 
 /* A sequence is elsewhere now: it is removed here. */

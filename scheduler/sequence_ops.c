@@ -128,10 +128,11 @@ bool sequence_ops_may_add(const struct engine_state *state, struct request *requ
 
 int sequence_ops_ids(struct engine_state *state, struct request *request)
 {
-    const struct request_ids *ids = &request->ids;
+    struct request_ids *ids = &request->ids;
     for (uint32_t i = 0; ids->chosen && i < ids->chosen->count; i++)
         sequences_choose(state->sequences, ids->chosen->all[i].first, ids->chosen->all[i].last);
     sequences_allow(state->sequences, ids->next, ids->limit);
+    ids->reach = sequences_reach(state->sequences, REQUEST_IDS_AHEAD);
     return 0;
 }
 

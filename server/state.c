@@ -363,7 +363,7 @@ void state_ids_look(struct state *s, struct daemon_state *daemon)
         return;
     }
     s->daemon = daemon;
-    s->ahead_to = reach + ENGINE_IDS_AHEAD;
+    s->ahead_to = reach + REQUEST_IDS_AHEAD;
     s->ahead.data = s;
     s->goes_ahead = uv_queue_work(daemon->loop, &s->ahead, go_ahead, after_go_ahead) == 0;
 }
@@ -383,10 +383,10 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
         s->disk = (struct ids){.next = node + 1};
     struct ids ids = s->disk;
     struct request *request = begin(daemon, REQUEST_IDS, 0);
-    request->ids = (struct request_ids){ids.next, ids.next, &ids.chosen};
+    request->ids = (struct request_ids){.next = ids.next, .limit = ids.next, .chosen = &ids.chosen};
     routes_ask(daemon, request);
+    ids.next = request->ids.reach + REQUEST_IDS_AHEAD;
     engine_release(daemon->engine, request);
-    ids.next = engine_ids_reach(daemon->engine) + ENGINE_IDS_AHEAD;
     id_ranges_remove_below(&ids.chosen, ids.next);
     if (!write_ids(s, &ids)) {
         snprintf(reason, STATE_REASON_BYTES, "state.dir: the file ids cannot be written: %s",
