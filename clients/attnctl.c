@@ -2,6 +2,7 @@
 #include "clients/http_client.h"
 #include "clients/move.h"
 #include "config/clock.h"
+#include "config/config.h"
 
 #include <cjson/cJSON.h>
 #include <sha2.h>
@@ -562,7 +563,11 @@ static bool make_key(char key[KEY_BYTES])
 
 static int run_key(const struct command *c)
 {
-    static const char *const scopes[] = {"read", "infer", "admin", "keep"};
+    static const char *const scopes[] = {
+#define XX(constant, name, bit, includes) name,
+        SCOPE_MAP(XX)
+#undef XX
+    };
     char key[KEY_BYTES], digest[SHA256_DIGEST_STRING_LENGTH];
     if (c->argc < 2 || strcmp(c->argv[0], "new") != 0)
         return usage("key wants new NAME [SCOPE]...");
@@ -574,7 +579,11 @@ static int run_key(const struct command *c)
         if (!known) {
             cJSON_Delete(entry);
             cJSON_Delete(list);
-            return usage("scopes are read, infer, admin and keep");
+            return usage("scopes are"
+#define XX(constant, name, bit, includes) " " name
+                         SCOPE_MAP(XX)
+#undef XX
+            );
         }
         cJSON_AddItemToArray(list, cJSON_CreateString(c->argv[i]));
     }

@@ -24,12 +24,20 @@ enum {
     CONFIG_NODE_MAX = (1 << 13) - 1 /* ids have 53 bits */
 };
 
-/* What a key, or nobody in particular, may do. */
+/* What a key, or nobody in particular, may do. XX(constant, name, bit, bits that it includes) */
+#define SCOPE_MAP(XX)                                                                                        \
+    XX(READ, "read", 1, 0)     /* look at what is its own, and at what the daemon does */                    \
+    XX(INFER, "infer", 2, 1)   /* sequences, leases, attention, workloads */                                 \
+    XX(ADMIN, "admin", 4, ~0U) /* everything, also what belongs to others */                                 \
+    XX(KEEP, "keep", 8, 0)     /* sequences and leases that are never idle for too long */
+
 enum config_scope {
-    SCOPE_READ = 1,  /* look at what is its own, and at what the daemon does */
-    SCOPE_INFER = 2, /* sequences, leases, attention, workloads; and read */
-    SCOPE_ADMIN = 4, /* everything, also what belongs to others */
-    SCOPE_KEEP = 8   /* sequences and leases that are never idle for too long */
+#define XX(constant, name, bit, includes) SCOPE_##constant = bit,
+    SCOPE_MAP(XX)
+#undef XX
+#define XX(constant, name, bit, includes) | bit
+        SCOPES_ALL = 0 SCOPE_MAP(XX)
+#undef XX
 };
 
 /* Where clients come in. */

@@ -10,23 +10,29 @@
 #include <string.h>
 #include <strings.h>
 
-enum { ALL_SCOPES = SCOPE_READ | SCOPE_INFER | SCOPE_ADMIN | SCOPE_KEEP };
-
 static const struct {
     unsigned scope;           /* 0: none is needed */
     bool managed, open_there; /* served at the management listener; and without a key */
 } accesses[ACCESSES] = {
     [ACCESS_OPEN] = {0, true, true},
     [ACCESS_METRICS] = {SCOPE_READ, true, true},
-    [ACCESS_READ] = {SCOPE_READ, false, false},
-    [ACCESS_INFER] = {SCOPE_INFER, false, false},
-    [ACCESS_ADMIN] = {SCOPE_ADMIN, false, false},
-    [ACCESS_CONTROL] = {SCOPE_ADMIN, true, false},
+#define XX(constant, name, bit, includes) [ACCESS_##constant] = {SCOPE_##constant, false, false},
+    SCOPE_MAP(XX)
+#undef XX
+        [ACCESS_CONTROL] = {SCOPE_ADMIN, true, false},
 };
 
 static const char *scope_name(unsigned scope)
 {
-    return scope == SCOPE_ADMIN ? "admin" : scope == SCOPE_INFER ? "infer" : "read";
+    switch (scope) {
+#define XX(constant, name, bit, includes)                                                                    \
+    case SCOPE_##constant:                                                                                   \
+        return name;
+        SCOPE_MAP(XX)
+#undef XX
+    default:
+        return "";
+    }
 }
 
 const char *access_scope(enum route_access access)
@@ -49,7 +55,7 @@ static bool note_key(struct http_exchange *x, struct daemon_state *daemon)
     size_t front = sizeof scheme - 1;
     x->known = !daemon->keys;
     if (!daemon->keys) {
-        x->scopes = ALL_SCOPES;
+        x->scopes = SCOPES_ALL;
         return true;
     }
     x->key = keys_anonymous(daemon->keys);
@@ -110,7 +116,7 @@ static bool admit_manager(struct http_exchange *x, enum route_access access)
         return false;
     }
     if (x->is_owner)
-        x->scopes = ALL_SCOPES;
+        x->scopes = SCOPES_ALL;
     if (accesses[access].open_there || x->scopes & SCOPE_ADMIN)
         return true;
     if (x->listener->address.is_unix)

@@ -40,11 +40,11 @@ enum route_type {
 enum route_access {
     ACCESS_OPEN,    /* everybody, everywhere */
     ACCESS_METRICS, /* with scope read; without, at the management listener */
-    ACCESS_READ,    /* with scope read */
-    ACCESS_INFER,   /* with scope infer */
-    ACCESS_ADMIN,   /* with scope admin */
-    ACCESS_CONTROL, /* likewise, also at the management listener */
-    ACCESSES
+    ACCESS_CONTROL, /* with scope admin, also at the management listener */
+#define XX(constant, name, bit, includes) ACCESS_##constant, /* with that scope */
+    SCOPE_MAP(XX)
+#undef XX
+        ACCESSES
 };
 
 /* What /openapi.json says of a route, in the notation of openapi.h. */

@@ -86,25 +86,41 @@ static bool read_digest(const char *text, uint8_t digest[KEY_DIGEST_BYTES])
     return true;
 }
 
-/* A list of words into bits, with those that one includes. */
+static const struct {
+    const char *name;
+    unsigned bits; /* with those that it includes */
+} scopes_known[] = {
+#define XX(constant, name, bit, includes) {name, (bit | (includes)) & SCOPES_ALL},
+    SCOPE_MAP(XX)
+#undef XX
+};
+
+enum { SCOPES = sizeof scopes_known / sizeof scopes_known[0] };
+
+/* A list of words into bits. */
 static bool read_scopes(const cJSON *list, unsigned *scopes)
 {
     const cJSON *word;
     *scopes = 0;
     cJSON_ArrayForEach (word, list) {
-        const char *text = cJSON_IsString(word) ? word->valuestring : "";
-        if (strcmp(text, "read") == 0)
-            *scopes |= SCOPE_READ;
-        else if (strcmp(text, "infer") == 0)
-            *scopes |= SCOPE_INFER | SCOPE_READ;
-        else if (strcmp(text, "admin") == 0)
-            *scopes |= SCOPE_ADMIN | SCOPE_INFER | SCOPE_READ | SCOPE_KEEP;
-        else if (strcmp(text, "keep") == 0)
-            *scopes |= SCOPE_KEEP;
-        else
+        size_t i = 0;
+        while (i < SCOPES && !(cJSON_IsString(word) && strcmp(word->valuestring, scopes_known[i].name) == 0))
+            i++;
+        if (i == SCOPES)
             return false;
+        *scopes |= scopes_known[i].bits;
     }
     return cJSON_IsArray(list) && *scopes != 0;
+}
+
+/* "scopes: wants some of read, infer ..." */
+static int refuse_scopes(struct reading *r, const char *name)
+{
+    char names[160] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < SCOPES; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", scopes_known[i].name);
+    return fail(r, "key \"%s\": scopes: wants some of %s", name, names);
 }
 
 static int read_quotas(struct reading *r, const char *name, const cJSON *object, struct key_quotas *q)
@@ -114,9 +130,9 @@ static int read_quotas(struct reading *r, const char *name, const cJSON *object,
         int64_t max;
         uint32_t *to;
         uint64_t *wide;
-    } known[] = {{"sequences", UINT32_MAX, &q->sequences, NULL},
-                 {"blocks", UINT32_MAX, &q->blocks, NULL},
-                 {"workloads", UINT32_MAX, &q->workloads, NULL},
+    } known[] = {{"sequences", UINT32_MAX, &q->of_engine.sequences, NULL},
+                 {"blocks", UINT32_MAX, &q->of_engine.blocks, NULL},
+                 {"workloads", UINT32_MAX, &q->of_engine.workloads, NULL},
                  {"calls", UINT32_MAX, &q->calls, NULL},
                  {"streams", UINT32_MAX, &q->streams, NULL},
                  {"uploads", UINT32_MAX, &q->uploads, NULL},
@@ -182,7 +198,7 @@ static int read_key(struct reading *r, const cJSON *object)
     if (!digest || !read_digest(digest, k->digest))
         return fail(r, "key \"%s\": sha256: wants 64 hex digits, as attnctl key new prints them", name);
     if (!read_scopes(cJSON_GetObjectItemCaseSensitive(object, "scopes"), &k->scopes))
-        return fail(r, "key \"%s\": scopes: wants some of read, infer, admin, keep", name);
+        return refuse_scopes(r, name);
     if (weight && !json_is_integer(weight, 1, WEIGHT_MAX, &number))
         return fail(r, "key \"%s\": weight: wants an integer in 1..%d", name, WEIGHT_MAX);
     k->weight = (uint32_t)number;

@@ -11,6 +11,7 @@
 #define SERVER_KEYS_H
 
 #include "config/config.h"
+#include "scheduler/tenants.h"
 
 #include <stdint.h>
 
@@ -18,7 +19,7 @@ enum { KEYS_MAX = 1024, KEY_NAME_BYTES = 64, KEY_DIGEST_BYTES = 32, KEYS_REASON_
 
 /* 0: no limit. */
 struct key_quotas {
-    uint32_t sequences, blocks, workloads; /* the engine counts these */
+    struct tenant_quotas of_engine; /* the engine counts these */
     uint32_t calls, streams, uploads, requests_per_s;
     uint64_t staging_bytes;
 };

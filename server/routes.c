@@ -303,8 +303,9 @@ static void identify(struct request *request, const struct http_exchange *x)
     request->key = key->id;
     request->owner = x->known ? key->id : x->peer;
     request->weight = key->weight;
-    uint64_t workloads = x->known ? part_of_key(key->quotas.workloads, WORKLOADS_MAX) : 0;
-    request->quotas = (struct tenant_quotas){key->quotas.sequences, key->quotas.blocks, (uint32_t)workloads};
+    request->quotas = key->quotas.of_engine;
+    request->quotas.workloads =
+        x->known ? (uint32_t)part_of_key(request->quotas.workloads, WORKLOADS_MAX) : 0;
 }
 
 /* ---- from an exchange to the engine ---------------------------------------------------------------- */

@@ -53,7 +53,7 @@ START_TEST(reads_keys)
     ck_assert_uint_eq(key->scopes, SCOPE_INFER | SCOPE_READ | SCOPE_KEEP);
     ck_assert_uint_eq(root->scopes, SCOPE_ADMIN | SCOPE_INFER | SCOPE_READ | SCOPE_KEEP);
     ck_assert(key->weight == 3 && root->weight == 1);
-    ck_assert(key->quotas.calls == 2 && key->quotas.sequences == 0);
+    ck_assert(key->quotas.calls == 2 && key->quotas.of_engine.sequences == 0);
     ck_assert_uint_eq(key->quotas.staging_bytes, UINT64_C(5000000000));
     ck_assert(key->id != root->id && key->id != keys_anonymous(keys)->id);
     ck_assert_ptr_null(keys_find(keys, "abcd", 4));
