@@ -808,14 +808,31 @@ void routes_deliver(struct daemon_state *daemon)
         state_ids_look(daemon->outlasting, daemon);
 }
 
-void routes_ask(struct daemon_state *daemon, struct request *request)
+/* Let the loop go on, until the engine answers something or gives up. */
+static void wait_for_engine(struct daemon_state *daemon)
+{
+    uv_ref((uv_handle_t *)daemon->completed); /* or the loop would not wait */
+    uv_run(daemon->loop, UV_RUN_ONCE);
+    uv_unref((uv_handle_t *)daemon->completed);
+}
+
+struct request *routes_request(struct daemon_state *daemon)
+{
+    struct request *request;
+    while (!(request = engine_acquire(daemon->engine)) && !daemon->given_up)
+        wait_for_engine(daemon);
+    if (request)
+        *answer_of(request) = (struct answer){0};
+    return request;
+}
+
+bool routes_ask(struct daemon_state *daemon, struct request *request)
 {
     daemon->asked = request;
-    uv_ref((uv_handle_t *)daemon->completed); /* or the loop would not wait */
     engine_submit(daemon->engine, request);
-    while (daemon->asked)
-        uv_run(daemon->loop, UV_RUN_ONCE);
-    uv_unref((uv_handle_t *)daemon->completed);
+    while (daemon->asked && !daemon->given_up)
+        wait_for_engine(daemon);
+    return !daemon->asked;
 }
 
 void routes_give_up(struct daemon_state *daemon, const char *why)

@@ -64,8 +64,10 @@ void routes_end_key(struct daemon_state *daemon, struct api_key *key);
 /* routes_give_up: the engine does not answer any more. Requests under way, and later ones, fail. */
 void routes_give_up(struct daemon_state *daemon, const char *why);
 
-/* routes_ask: hand a request of the daemon's own to the engine and wait for it, while the loop goes on. */
-void routes_ask(struct daemon_state *daemon, struct request *request);
+/* routes_ask: hand a request of the daemon's own to the engine and wait for it, while the loop goes on. False: the engine does
+ * not answer any more, and has the request. routes_request: an empty one, waited for likewise; NULL: the same. */
+MUST_USE bool routes_ask(struct daemon_state *daemon, struct request *request);
+struct request *routes_request(struct daemon_state *daemon);
 
 /* routes_deliver: answer every exchange whose request the engine has completed. */
 void routes_deliver(struct daemon_state *daemon);

@@ -32,6 +32,7 @@ enum {
     NAMES_A_LINE = 20,     /* ids in a line of the log */
     IDS_BYTES = 32768,     /* of the file, at most */
     IDS_RANGE = 65536,     /* ids that are covered together */
+    PATIENCE_MS = 500,     /* for who reads the log */
     PROBE_BYTES = 4 << 20, /* written at a time to see how fast the disk is, */
     PROBES = 16            /* as often at most */
 };
@@ -145,15 +146,30 @@ double state_write_rate(const struct state *s)
 
 /* ---- asking the engine --------------------------------------------------------------------------- */
 
-/* An empty request of somebody who sees everything. Nobody else has one now. */
+/* There is no other way out of a driver that hangs. */
+static _Noreturn void give_up(const struct daemon_state *daemon)
+{
+    log_line(LOG_ERROR, "nothing more is saved or restored: %s", daemon->given_up);
+    log_stop(PATIENCE_MS);
+    _exit(EXIT_FAILURE);
+}
+
+/* An empty request of somebody who sees everything. */
 static struct request *begin(struct daemon_state *daemon, enum request_kind kind, uint64_t id)
 {
-    struct request *request = engine_acquire(daemon->engine);
-    *answer_of(request) = (struct answer){0};
+    struct request *request = routes_request(daemon);
+    if (!request)
+        give_up(daemon);
     request->kind = kind;
     request->id = id;
     request->sees_all = true;
     return request;
+}
+
+static void ask(struct daemon_state *daemon, struct request *request)
+{
+    if (!routes_ask(daemon, request))
+        give_up(daemon);
 }
 
 /* Say how far it is, now and then; the service manager must not lose patience. */
@@ -384,7 +400,7 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
     struct ids ids = s->disk;
     struct request *request = begin(daemon, REQUEST_IDS, 0);
     request->ids = (struct request_ids){.next = ids.next, .limit = ids.next, .chosen = &ids.chosen};
-    routes_ask(daemon, request);
+    ask(daemon, request);
     ids.next = request->ids.reach + REQUEST_IDS_AHEAD;
     engine_release(daemon->engine, request);
     id_ranges_remove_below(&ids.chosen, ids.next);
@@ -396,7 +412,7 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
     s->disk = s->known = ids;
     request = begin(daemon, REQUEST_IDS, 0);
     request->ids.limit = ids.next;
-    routes_ask(daemon, request);
+    ask(daemon, request);
     engine_release(daemon->engine, request);
     s->begun = true;
     return 0;
@@ -449,7 +465,7 @@ static bool list_sequences(struct saving *s)
         request->page.limit = PAGE;
         request->page.cursor = cursor;
         request->listed_max = 1;
-        routes_ask(s->daemon, request);
+        ask(s->daemon, request);
         for (uint32_t i = 0; s->all && i < request->list.shown.count; i++) {
             const struct sequence_view *v = &request->list.shown.views[i];
             if (v->workload)
@@ -503,7 +519,7 @@ static int save_tokens(struct saving *s, uint64_t id, uint32_t first, uint32_t e
     e->first = first;
     e->end = end;
     if (ids && make_room(request, s->g, end - first, &e->k, &e->v)) {
-        routes_ask(s->daemon, request);
+        ask(s->daemon, request);
         rc = request->status;
         snprintf(s->reason, sizeof s->reason, "%.200s", request->detail);
     }
@@ -524,7 +540,7 @@ static int save_one(struct saving *s, uint64_t id, bool *fatal)
     uint32_t step = api_kv_range_tokens(s->daemon->config);
     struct request *request = begin(s->daemon, REQUEST_DESCRIBE, id);
     const struct request_described *d = &request->described;
-    routes_ask(s->daemon, request);
+    ask(s->daemon, request);
     struct snapshot_sequence q = {.id = id,
                                   .parent = d->parent,
                                   .key = d->key,
@@ -622,7 +638,10 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     state->told_s = clock_s();
     bool good = list_sequences(&s) && s.homes;
     s.deadline_s = clock_s() + state_save_seconds(config, write_rate, s.bytes);
-    if (!good) {
+    if (good && api_kv_range_tokens(config) == 0) {
+        log_line(LOG_ERROR, "nothing is saved: limits.body_bytes has no room for K and V of a token");
+        good = false;
+    } else if (!good) {
         log_line(LOG_ERROR, "nothing is saved: no memory");
     } else if (s.count == 0) {
         log_line(LOG_INFO, "saved: there are no sequences");
@@ -670,7 +689,7 @@ static bool has_key(struct keys *keys, uint64_t id)
 static void remove_sequence(struct restoring *r, uint64_t id)
 {
     struct request *request = begin(r->daemon, REQUEST_DELETE, id);
-    routes_ask(r->daemon, request);
+    ask(r->daemon, request);
     engine_release(r->daemon->engine, request);
 }
 
@@ -692,7 +711,7 @@ static int make_sequence(struct restoring *r, const struct snapshot_sequence *q)
     snprintf(r->reason, sizeof r->reason, "no memory for its prompt");
     if (d->prompt.ids) {
         memcpy(d->prompt.ids, q->prompt, q->prompt_count * sizeof *q->prompt);
-        routes_ask(r->daemon, request);
+        ask(r->daemon, request);
         rc = note_failure(r, request);
     }
     engine_release(r->daemon->engine, request);
@@ -725,7 +744,7 @@ static int append_tokens(struct restoring *r, uint64_t id, bool *done)
         append->sequences[0] =
             (struct request_sequence){.id = id, .rows = request->rows.count, .position = tokens.first};
         append->sequence_count = 1;
-        routes_ask(r->daemon, request);
+        ask(r->daemon, request);
         rc = note_failure(r, request);
         r->bytes +=
             2 * (uint64_t)request->rows.count * r->g->layers * geometry_kv_row_bytes(r->g, r->g->kv_dtype);
@@ -773,7 +792,7 @@ static bool fits(struct restoring *r)
     if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
         struct request *request = begin(r->daemon, REQUEST_PARAMETERS, 0);
         request->parameters = *head->constants;
-        routes_ask(r->daemon, request);
+        ask(r->daemon, request);
         engine_release(r->daemon->engine, request);
     }
     if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
