@@ -103,14 +103,29 @@ static int by_begin(const void *a, const void *b)
                                 : (x->end > y->end) - (x->end < y->end);
 }
 
+static bool is_metadata(const cJSON *object)
+{
+    const cJSON *item;
+    if (!cJSON_IsObject(object))
+        return false;
+    cJSON_ArrayForEach (item, object) {
+        if (!cJSON_IsString(item))
+            return false;
+    }
+    return true;
+}
+
 static int read_header(const cJSON *header, struct named_tensors *tensors, char *reason)
 {
     const cJSON *item;
     if (!cJSON_IsObject(header))
         return fail(reason, ATTND_MALFORMED, "the header is not a JSON object");
     cJSON_ArrayForEach (item, header) {
-        if (strcmp(item->string, "__metadata__") == 0)
+        if (strcmp(item->string, "__metadata__") == 0) {
+            if (!is_metadata(item))
+                return fail(reason, ATTND_MALFORMED, "__metadata__ wants an object of texts");
             continue;
+        }
         if (tensors->count == SAFETENSORS_MAX)
             return fail(reason, ATTND_INVALID, "more than %d tensors", SAFETENSORS_MAX);
         int rc = read_tensor(item, &tensors->tensors[tensors->count++], reason);

@@ -34,6 +34,10 @@ no Host|400|GET /livez HTTP/1.1\r\n\r\n
 two Hosts|400|GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n
 Content-Length and Transfer-Encoding|400|POST /livez HTTP/1.1\r\n${host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n
 two Content-Lengths|400|POST /livez HTTP/1.1\r\n${host}Content-Length: 1\r\nContent-Length: 1\r\n\r\nx
+two Content-Lengths that differ|400|POST /livez HTTP/1.1\r\n${host}Content-Length: 1\r\nContent-Length: 2\r\n\r\nab
+a good request behind a bad one|400|GET /livez HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\nGET /livez HTTP/1.1\r\n${host}\r\n
+a good request behind a head of bare LFs|400|GET /livez HTTP/1.1\nHost: localhost\n\nGET /livez HTTP/1.1\r\n${host}\r\n
+a body over 1 MiB that waits to be asked for|413|POST /v1/sequences HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1048577\r\n\r\n
 Content-Length +1|400|POST /livez HTTP/1.1\r\n${host}Content-Length: +1\r\n\r\nx
 Transfer-Encoding gzip, chunked|400|POST /livez HTTP/1.1\r\n${host}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n
 Transfer-Encoding in HTTP/1.0|400|POST /livez HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n
@@ -133,6 +137,40 @@ expect 'it ends cleanly after all that' 0 $?
 
 start_daemon --set limits.header_timeout_s=1
 expect 'a head that never ends is told so' 408 "$(raw 'GET / HTTP/1.1\r\nHost: localhost\r\n')"
+expect 'one of bare LFs, too' 408 "$(raw 'GET /livez HTTP/1.1\nHost: localhost\n\n')"
+drip() { # a byte of a header at a time, each well before the time is over
+    exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+    printf 'GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ' >&3
+    until read -r -t 0.3 status <&3; do printf x >&3; done
+    echo "$status" | tr -d '\r'
+    exec 3<&- 3>&-
+}
+expect 'and one that comes byte by byte' 'HTTP/1.1 408 Request Timeout' "$(drip 2>/dev/null)"
 stop_daemon
 expect 'it ends cleanly' 0 $?
+
+start_daemon --config config/tiny.jsonc --set limits.keepalive_s=1
+expect 'a connection that asks for nothing more ends without a word' 200 "$(raw 'GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n')"
+body='{"sequences":[{"prompt":3,"decode":2}]}'
+stream() {
+    exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+    printf 'POST /v1/workloads HTTP/1.0\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3
+    timeout $HANG_S cat <&3 | tr -d '\r'
+    exec 3<&- 3>&-
+}
+stream >"$WORK/stream"
+expect 'a stream of HTTP/1.0 is not in chunks' 0 "$(grep -ci '^transfer-encoding' "$WORK/stream")"
+expect 'and ends with the connection' finished "$(tail -n 1 "$WORK/stream" | jq -r .state)"
+tiny() {
+    perl -MIO::Socket::INET -e '
+        my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die;
+        local $SIG{PIPE} = "IGNORE";
+        my $head = "POST /v1/sequences HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+        my $all = $head . "1\r\n \r\n" x 400000;
+        for (my $at = 0; $at < length $all;) { my $n = syswrite($s, $all, 65536, $at) or last; $at += $n; }
+        print substr(<$s>, 9, 3);' "$PORT"
+}
+expect 'a body in 400 000 chunks of a byte' 413 "$(tiny)"
+stop_daemon
+expect 'it ends cleanly then' 0 $?
 finish

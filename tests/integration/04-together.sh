@@ -48,4 +48,17 @@ expect 'every block is back' 4096 "$(curl -s "$URL/stats" | jq .pool.free)"
 expect 'nobody was refused' 0 "$(grep -c ' 503 ' "$WORK/log")"
 stop_daemon
 expect 'it ends cleanly' 0 $?
+
+# As many as limits.calls wait for company: others are told to come back, and managers are served.
+start_daemon --config config/tiny.jsonc --set limits.calls=2 --set scheduler.batch_window_us=600000000 --set "management.listen=unix:$WORK/m"
+for id in 1 2; do post /v1/sequences "{\"id\":$id}" >/dev/null; done
+for id in 1 2; do
+    command curl -s -m $HANG_S -H 'Content-Type: application/json' "$URL/v1/append" -d "{\"sequences\":[$id],\"k\":[[[1,1,1,1,1,1,1,1]]],\"v\":[[[1,1,1,1,1,1,1,1]]]}" >/dev/null &
+    pids[id]=$!
+done
+is_full() { [ "$(post /v1/sequences '{}' | jq -r '"\(.status) \(.detail)"')" = '503 limits.calls are under way' ]; }
+expect 'limits.calls are refused beyond' yes "$(eventually is_full && echo yes)"
+expect 'a manager is not' true "$(curl -s --unix-socket "$WORK/m" -X POST http://localhost/v1/audit | jq .ok)"
+{ kill -9 "$DAEMON" "${pids[1]}" "${pids[2]}" && wait "$DAEMON"; } 2>/dev/null # they would wait for ten minutes
+DAEMON=
 finish

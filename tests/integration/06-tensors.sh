@@ -64,6 +64,10 @@ wrong 'an unknown tensor' '422 /slot_mapping: there is no such tensor, or it is 
     sequences I64 1 1 slot_mapping I64 1 0 q BF16 1,1,8 $zero
 wrong 'a NaN' '422 /q: row 0, head 0, element 1 is not finite' sequences I64 1 1 q BF16 1,1,8 0,nan,0,0,0,0,0,0
 wrong 'a negative id' '422 /sequences: entry 0: wants an id in 1..9007199254740991' sequences I64 1 -1 q BF16 1,1,8 $zero
+wrong 'indptr beyond 32 bits' '422 /indptr: wants numbers that rise from 0, each by at least 1' \
+    sequences I64 1 1 indptr I64 2 0,4294967297 q BF16 1,1,8 $zero
+wrong 'a position beyond 32 bits' '422 /positions: entry 0: wants a position in 0..2147483647' \
+    sequences I64 1 1 positions I64 1 4294967296 q BF16 1,1,8 $zero
 wrong 'indptr that falls' '422 /indptr: wants numbers that rise from 0, each by at least 1' \
     sequences I64 1 1 indptr I64 2 0,-1 q BF16 1,1,8 $zero
 detail() { jq -r '"\(.status) \(.detail)"'; }

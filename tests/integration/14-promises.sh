@@ -144,6 +144,8 @@ expect 'neither the late call nor the abandoned one was run' 0 "$(curl -s "$URL/
 is_removed() { [ "$(curl -s "$URL/v1/sequences/$1" | jq .status)" != null ]; }
 eventually is_removed 5
 expect 'an unused sequence is removed' '410 gone' "$(curl -s "$URL/v1/sequences/5" | problem)"
+expect 'which says why' 'sequence 5 was not used for N s (its idle_timeout_s) and was removed N s ago' \
+    "$(curl -s "$URL/v1/sequences/5" | jq -r .detail | sed 's/ [0-9]* s / N s /g')"
 for _ in 1 2; do call /v1/sequences '{"idle_timeout_s":2}' | jq .id; done >"$WORK/ids"
 expect 'its id is not given to somebody else' false "$(jq -s 'any(. == 5)' "$WORK/ids")"
 while read -r id; do eventually is_removed "$id"; done <"$WORK/ids"

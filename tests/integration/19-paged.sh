@@ -149,6 +149,25 @@ expect 'a lease of all but two blocks' '[6,"swapped"]' \
 expect 'which comes back when the lease ends' "$one" \
     "$(curl -s -X DELETE "$URL/v1/leases/2"; call /v1/attend "{\"layer\":1,\"sequences\":[1],\"q\":$q,\"lse\":true}" | jq -c '[.o, .lse]')"
 expect 'the books balance in the end' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+
+# Blocks that others have filled are zeros when they are leased: nothing of what was in them is seen.
+for kind in sequences leases; do
+    curl -s "$URL/v1/$kind" | jq '.items[].id' | while read -r id; do curl -s -X DELETE "$URL/v1/$kind/$id"; done
+done
+whole=$(stat '.pool.blocks * .pool.block_size')
+call /v1/sequences '{"id":50}' >/dev/null
+for layer in 0 1; do
+    call /v1/append "{\"layer\":$layer,\"sequences\":[50],\"indptr\":[0,$whole],\"k\":$(rows 5 "$whole"),\"v\":$(rows 30 "$whole")}" >/dev/null
+done
+expect 'a sequence fills all blocks' '[0]' "$(stat '[.pool.free]')"
+curl -s -X DELETE "$URL/v1/sequences/50"
+curl -s -o /dev/null -X POST "$URL/v1/trim"
+call /v1/leases '{"blocks":8,"id":51}' >/dev/null
+for layer in 0 1; do
+    expect "who leases them sees nothing of it at layer $layer" '0 true' "$(
+        call /v1/paged "{\"lease\":51,\"layer\":$layer,\"q\":$q,\"lse\":true,\"block_tables\":[[$(seq -s, 0 7)]],\"context_lens\":[$whole]}" |
+            jq -r --argjson n "$whole" '"\([.o | flatten | .[] | fabs] | add) \(.lse | flatten | all((. - ($n | log)) | fabs < 1e-4))"')"
+done
 name=$(curl -s "$URL/v1/info" | jq -r .backend.name)
 stop_daemon
 [ "$name" = cuda ] || finish

@@ -53,6 +53,12 @@ expect 'probes need none' '200 200' "$(code curl -s "$URL/livez") $(code curl -s
 expect 'without a key' '401 unauthorized this needs a key: Authorization: Bearer KEY' "$(curl -s "$URL/stats" | problem)"
 expect 'and what is wanted is said' 'Bearer realm="attnd"' "$(curl -s -D - -o /dev/null "$URL/stats" | tr -d '\r' | sed -n 's/^WWW-Authenticate: //p')"
 expect 'an unknown path is not told from others' 401 "$(code curl -s "$URL/nothing")"
+expect 'so is every path, with every method, but probes and the contract' '' "$(
+    curl -s "$URL/openapi.json" | jq -r '.paths | to_entries[] | .key as $path | .value | keys[] | "\(. | ascii_upcase) \($path)"' |
+        grep -v '^GET /livez$\|^GET /readyz$\|^GET /openapi.json$' | while read -r method path; do
+        [ "$(code curl -s -X "$method" "$URL${path/\{id\}/1}")" = 401 ] || echo "$method $path"
+    done
+)"
 expect 'a key that is none' '401 unauthorized there is no such key' "$(curl -s -H 'Authorization: Bearer attnd_x' "$URL/stats" | problem)"
 expect 'another scheme' 401 "$(code curl -s -u user:password "$URL/stats")"
 expect 'two keys' 400 "$(code curl -s -H 'Authorization: Bearer a' -H 'Authorization: Bearer b' "$URL/stats")"

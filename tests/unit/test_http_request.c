@@ -99,6 +99,7 @@ static const struct {
     {ATTND_MALFORMED, POSTED("Content-Length: 1\r\nTransfer-Encoding: chunked") "0\r\n\r\n", 0},
     {ATTND_MALFORMED, POSTED("Transfer-Encoding: chunked\r\nContent-Length: 1") "0\r\n\r\n", 0},
     {ATTND_MALFORMED, POSTED("Content-Length: 1\r\nContent-Length: 1") "a", 0},
+    {ATTND_MALFORMED, POSTED("Content-Length: 1\r\nContent-Length: 2") "ab", 0},
     {ATTND_MALFORMED, POSTED("Content-Length: 1, 1") "a", 0},
     {ATTND_MALFORMED, POSTED("Content-Length: +1") "a", 0},
     {ATTND_MALFORMED, POSTED("Content-Length: -1") "a", 0},

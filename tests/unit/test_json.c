@@ -54,6 +54,7 @@ static const struct {
     {"NaN", 0},
     {"[", 1},
     {"\v1", 0},
+    {"\"\\ud800\"", 0},
     {"[1000000000000000000000000000000000000000000000000000000000000000]", 1},
 };
 
@@ -64,6 +65,16 @@ START_TEST(accepts_json)
     ck_assert_int_eq(json_parse(good[_i], strlen(good[_i]), &root, &error), 0);
     ck_assert_ptr_nonnull(root);
     cJSON_Delete(root);
+}
+END_TEST
+
+START_TEST(refuses_bytes_of_zero)
+{
+    struct json_error error;
+    cJSON *root;
+    ck_assert_int_eq(json_parse("{}\0", 3, &root, &error), ATTND_MALFORMED);
+    ck_assert_uint_eq(error.offset, 2);
+    ck_assert_int_eq(json_parse("{\"a\":\"b\0c\"}", 11, &root, &error), ATTND_MALFORMED);
 }
 END_TEST
 
@@ -169,6 +180,7 @@ TCase *json_case(void)
 {
     TCase *tc = tcase_create("json");
     tcase_add_loop_test(tc, accepts_json, 0, sizeof good / sizeof good[0]);
+    tcase_add_test(tc, refuses_bytes_of_zero);
     tcase_add_loop_test(tc, refuses_what_is_not_json, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(tc, depth_is_bounded);
     tcase_add_test(tc, comments_become_blanks);

@@ -8,6 +8,7 @@
 #include "tests/unit/suites.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { BODY_BYTES = 4096 };
@@ -82,6 +83,24 @@ static const struct {
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"a\":{\"dtype\":\"U8\",\"shape\":"
      "[0],\"data_offsets\":[0,0]}}",
      0, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[2,9223372036854775807],\"data_offsets\":[0,0]}}", 0, 0,
+     ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[-1,3]}}", 4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0.5,4.5]}}", 4, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,9007199254740993]}}", 4, 0,
+     ATTND_MALFORMED},
+    {"{\"a\":{\"dtype\":\"I32\",\"shape\":[1e0],\"data_offsets\":[0,4.0]}}", 4, 0,
+     0}, /* integers, as JSON has them */
+    {"{\"a\":{\"dtype\":\"F8_E8M0\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 0, ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"F8_E4M3FNUZ_AND_MORE\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 0,
+     ATTND_INVALID},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, 0, ATTND_MALFORMED},
+    {"{\"a\":{\"DTYPE\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 0, ATTND_MALFORMED},
+    /* what is said of it, which is texts */
+    {"{\"__metadata__\":7}", 0, 0, ATTND_MALFORMED},
+    {"{\"__metadata__\":[\"a\"]}", 0, 0, ATTND_MALFORMED},
+    {"{\"__metadata__\":{\"a\":1}}", 0, 0, ATTND_MALFORMED},
+    {"{\"__metadata__\":{\"a\":null}}", 0, 0, ATTND_MALFORMED},
     /* headers that are not what their length says */
     {"{}", 0, 1, ATTND_MALFORMED},
     {"{}", 0, -1, ATTND_MALFORMED},
@@ -97,6 +116,27 @@ START_TEST(sizes_must_agree)
     struct named_tensors tensors;
     ck_assert_msg(parse(cases[_i].header, cases[_i].data, cases[_i].lie, &tensors) == cases[_i].status,
                   "case %d: %s", _i, cases[_i].header);
+}
+END_TEST
+
+START_TEST(tensors_and_names_are_bounded)
+{
+    struct named_tensors tensors;
+    char header[4096];
+    for (int count = SAFETENSORS_MAX; count <= SAFETENSORS_MAX + 1; count++) {
+        size_t n = 0;
+        for (int i = 0; i < count; i++)
+            n += (size_t)snprintf(header + n, sizeof header - n,
+                                  "%c\"t%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                                  i ? ',' : '{', i);
+        snprintf(header + n, sizeof header - n, "}");
+        ck_assert_int_eq(parse(header, 0, 0, &tensors), count <= SAFETENSORS_MAX ? 0 : ATTND_INVALID);
+    }
+    for (int length = SAFETENSORS_NAME_BYTES - 1; length <= SAFETENSORS_NAME_BYTES; length++) {
+        snprintf(header, sizeof header, "{\"%0*d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+                 length, 7);
+        ck_assert_int_eq(parse(header, 0, 0, &tensors), length < SAFETENSORS_NAME_BYTES ? 0 : ATTND_INVALID);
+    }
 }
 END_TEST
 
@@ -155,6 +195,7 @@ TCase *safetensors_case(void)
 {
     TCase *tc = tcase_create("safetensors");
     tcase_add_loop_test(tc, sizes_must_agree, 0, sizeof cases / sizeof cases[0]);
+    tcase_add_test(tc, tensors_and_names_are_bounded);
     tcase_add_test(tc, short_bodies_are_refused);
     tcase_add_test(tc, what_is_written_reads_back);
     return tc;
