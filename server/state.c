@@ -158,12 +158,13 @@ static _Noreturn void give_up(const struct daemon_state *daemon)
 static struct request *begin(struct daemon_state *daemon, enum request_kind kind, uint64_t id)
 {
     struct request *request = routes_request(daemon);
-    if (!request)
-        give_up(daemon);
-    request->kind = kind;
-    request->id = id;
-    request->sees_all = true;
-    return request;
+    if (request) {
+        request->kind = kind;
+        request->id = id;
+        request->sees_all = true;
+        return request;
+    }
+    give_up(daemon);
 }
 
 static void ask(struct daemon_state *daemon, struct request *request)

@@ -5,6 +5,7 @@
 CTL=$(dirname "$ATTND")/attnctl
 geometry='--config config/tiny.jsonc --set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1'
 others=()
+B='' wide='' sunk='' plain='' small='' # URLs of other daemons
 end_all() {
     local status=$?
     for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
@@ -165,8 +166,6 @@ expect 'how it went' '200 tokens, 0.0 MB, bits same' "${said#*  }"
 expect 'it is the same' "$before" "$(seen "$B" "${place##*/}")"
 expect 'calls on it are told' "$place" "$(curl -s "$URL/v1/sequences/101" | jq -r .moved_to)"
 expect 'one that is not there' 'attnctl: sequence 999 stays where it was: it is not to be had: 404 there is no sequence 999' "$("$CTL" --url "$URL" move --to "$B" 999 2>&1)"
-count() { curl -s "$B/stats" | jq .sequences.count; }
-had=$(count)
 expect 'a daemon that does not take it' 'attnctl: sequence 102 stays where it was: K and V are not taken there: 422' "$("$CTL" --url "$URL" move --to "$wide" 102 2>&1 | sed 's/ k and v come.*//')"
 expect 'there nothing is left of it' 1 "$(curl -s "$wide/stats" | jq .sequences.count)"
 expect 'and here it is as it was' 200 "$(curl -s "$URL/v1/sequences/102" | jq .length)"

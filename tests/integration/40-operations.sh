@@ -2,7 +2,7 @@
 # Every command of docs/OPERATIONS.md, in order, against its printed output.
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl
-others=()
+others=() NEW='' NEXT=''
 end_all() {
     local status=$?
     for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
