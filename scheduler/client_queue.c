@@ -617,6 +617,7 @@ int client_queue_fork(struct engine_state *state, struct request *request)
     if (parent == NO_ROW)
         return request->status;
     struct reserve_request nothing = {parent, 0, 0};
+    assert(request->queued.on_count <= 1); /* 0: it was never queued */
     request->queued.writes = &nothing;
     int rc = make_room(c, request, block_tables_need(tables_of(c), &nothing, 1));
     if (rc == 0)
@@ -636,6 +637,7 @@ int client_queue_restore(struct engine_state *state, struct request *request)
         return request_fail(request, ATTND_INVALID, "sequence %llu has less than %u tokens",
                             (unsigned long long)d->base, d->shared);
     struct reserve_request nothing = {base, 0, 0};
+    assert(request->queued.on_count == 1);
     request->queued.writes = &nothing;
     int rc = base == NO_ROW ? 0 : client_queue_bring_in(c, request, &nothing, 1);
     request->queued.writes = NULL;
@@ -728,6 +730,7 @@ int client_queue_export(struct engine_state *state, struct request *request)
     if (request->export.layer == c->g->layers)
         return show_export(c, request, row);
     struct reserve_request nothing = {row, 0, 0};
+    assert(request->queued.on_count == 1);
     request->queued.writes = &nothing;
     int rc = client_queue_bring_in(c, request, &nothing, 1);
     request->queued.writes = NULL;
