@@ -32,8 +32,8 @@ done
 for tool in curl jq; do # used where the machine has none
     if command -v $tool >/dev/null; then bring "$(command -v $tool)" tools/$tool; fi
 done
-cp -r tests/integration tests/cuda tests/digests.txt $bundle/tests/
-cp docs/API.md $bundle/docs/
+cp -r tests/integration tests/cuda tests/digests.txt tests/two_keys.py $bundle/tests/
+cp docs/API.md docs/OPERATIONS.md $bundle/docs/
 cp -r config scripts README.md $bundle/
 install -m 755 tests/cuda/run.sh $bundle/run.sh
 git rev-parse --short=12 HEAD >$bundle/commit 2>/dev/null || echo unknown >$bundle/commit
