@@ -53,7 +53,7 @@ expect 'it ends cleanly' 0 $?
 start_daemon --config config/tiny.jsonc --set limits.calls=2 --set scheduler.batch_window_us=600000000 --set "management.listen=unix:$WORK/m"
 for id in 1 2; do post /v1/sequences "{\"id\":$id}" >/dev/null; done
 for id in 1 2; do
-    command curl -s -m $HANG_S -H 'Content-Type: application/json' "$URL/v1/append" -d "{\"sequences\":[$id],\"k\":[[[1,1,1,1,1,1,1,1]]],\"v\":[[[1,1,1,1,1,1,1,1]]]}" >/dev/null &
+    command curl -s -m $HANG_S --retry 1000 -H 'Content-Type: application/json' "$URL/v1/append" -d "{\"sequences\":[$id],\"k\":[[[1,1,1,1,1,1,1,1]]],\"v\":[[[1,1,1,1,1,1,1,1]]]}" >/dev/null &
     pids[id]=$!
 done
 is_full() { [ "$(post /v1/sequences '{}' | jq -r '"\(.status) \(.detail)"')" = '503 limits.calls are under way' ]; }

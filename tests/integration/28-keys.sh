@@ -27,6 +27,7 @@ key bob infer
 key eve read
 key root admin
 key few infer '{"quotas":{"sequences":3,"blocks":8,"workloads":1,"calls":1,"streams":1,"uploads":1,"staging_bytes":4096}}'
+key lone infer '{"quotas":{"streams":1,"uploads":1}}'
 key slow infer '{"quotas":{"requests_per_s":2}}'
 key keeper 'infer keep'
 write_keys
@@ -145,6 +146,21 @@ expect 'it is answered' 1 "$(jq .rows_in_step "$WORK/call")"
 expect 'a quota of staging memory' '429 quota_exceeded quotas.staging_bytes (4096) of the key "few" are used up' \
     "$(tensors sequences I64 1 "$third" indptr I64 2 0,90 k F32 90,1,8 '720*1' v F32 90,1,8 '720*1' |
         as few -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append" | problem)"
+endless='{"sequences":[{"count":2,"prompt":4,"decode":3}],"arrival":{"rate":0.00001}}'
+as lone -N -H 'Accept: application/x-ndjson' --json "$endless" "$URL/v1/workloads" >"$WORK/stream" &
+streaming=$!
+has_begun() { [ -s "$WORK/stream" ]; }
+eventually has_begun
+expect 'a quota of streams' '429 quota_exceeded quotas.streams (1) of the key "lone" are used up' \
+    "$(as lone -H 'Accept: application/x-ndjson' --json "$endless" "$URL/v1/workloads" | problem)"
+exec 9<>"/dev/tcp/127.0.0.1/$PORT"
+printf 'POST /v1/workloads HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\nTIMESTAMP,' "$(cat "$WORK/lone")" >&9
+caught_up
+expect 'a quota of uploads' '429 quota_exceeded quotas.uploads (1) of the key "lone" are used up' \
+    "$(as lone -H 'Content-Type: text/csv' --data-binary 'x' "$URL/v1/workloads" | problem)"
+exec 9>&- 9<&-
+as lone "$URL/v1/workloads" | jq '.items[].id' | while read -r id; do as lone -o /dev/null -X DELETE "$URL/v1/workloads/$id"; done
+wait $streaming
 expect 'a workload that is too large for the key' '429 quota_exceeded quotas.blocks of the key is 8, and its longest sequence with its forks takes 25' \
     "$(as few --json '{"sequences":[{"prompt":50,"decode":50}]}' "$URL/v1/workloads" | problem)"
 as few --json '{"sequences":[{"count":4,"prompt":4,"decode":3}]}' "$URL/v1/workloads" >"$WORK/made"
