@@ -1,4 +1,4 @@
-/* numbers.h - the smaller, the larger, and a quotient rounded up. */
+/* numbers.h - the smaller, the larger, a quotient rounded up, and a hash of an id. */
 #ifndef CONFIG_NUMBERS_H
 #define CONFIG_NUMBERS_H
 
@@ -12,6 +12,13 @@ static inline uint32_t smaller(uint32_t a, uint32_t b)
 static inline uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
+}
+
+/* An id, spread over 32 bits: what a hash table begins with (Knuth, The Art of Computer Programming, 6.4: multiplicative
+ * hashing by the golden ratio). */
+static inline uint32_t hash_id(uint64_t id)
+{
+    return (uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32);
 }
 
 /* n / of, rounded up; of > 0. */

@@ -61,7 +61,7 @@ struct check {
 
 static uint32_t *slot_of(const struct check *c, uint64_t id)
 {
-    uint32_t at = (uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & c->mask;
+    uint32_t at = hash_id(id) & c->mask;
     while (c->slots[at] != NO_DRAFT && c->drafts[c->slots[at]].id != id)
         at = (at + 1) & c->mask;
     return &c->slots[at];

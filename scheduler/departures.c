@@ -1,6 +1,8 @@
 /* departures.c - see departures.h. */
 #include "scheduler/departures.h"
 
+#include "config/numbers.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@ struct departures {
 
 static uint32_t *head_of(const struct departures *d, uint64_t id)
 {
-    return &d->heads[(uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & d->mask];
+    return &d->heads[hash_id(id) & d->mask];
 }
 
 int departures_create(uint32_t count, struct departures **result)

@@ -10,6 +10,8 @@
  *     count, when 41 has retired:   idle 11   queued 2   running 4 */
 #include "scheduler/sequences.h"
 
+#include "config/numbers.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +46,7 @@ struct sequences {
 
 static uint32_t home_of(const struct sequences *s, uint64_t id)
 {
-    return (uint32_t)(id * UINT64_C(0x9e3779b97f4a7c15) >> 32) & s->mask;
+    return hash_id(id) & s->mask;
 }
 
 int sequences_create(uint32_t rows, uint32_t node, struct sequences **result)
@@ -122,7 +124,8 @@ bool sequences_are_limited(const struct sequences *s)
 
 bool sequences_may_add(const struct sequences *s)
 {
-    return s->limit == UINT64_MAX || sequences_reach(s, IDS_A_ROW * (uint64_t)s->rows + IDS_MORE) <= s->limit;
+    return !sequences_are_limited(s) ||
+           sequences_reach(s, IDS_A_ROW * (uint64_t)s->rows + IDS_MORE) <= s->limit;
 }
 
 /* An id that nobody ever had. (After 2^40 they begin anew.) */

@@ -1,6 +1,8 @@
 /* tenants.c - see tenants.h. A hash table with chains; a tenant that has nothing left is vacant again. */
 #include "scheduler/tenants.h"
 
+#include "config/numbers.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -55,7 +57,7 @@ void tenants_destroy(struct tenants *t)
 /* Where the index of a key's tenant stands, or would. */
 static uint32_t *place_of(const struct tenants *t, uint64_t key)
 {
-    uint32_t *place = &t->buckets[(uint32_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & t->mask];
+    uint32_t *place = &t->buckets[hash_id(key) & t->mask];
     while (*place != NONE && t->at[*place].key != key)
         place = &t->at[*place].next;
     return place;
