@@ -5,8 +5,8 @@
 
 #include <cjson/cJSON.h>
 
-#include <inttypes.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 const char *const dtype_names[DTYPE_COUNT + 1] = {
 #define XX(constant, name, bytes) name,
     DTYPE_MAP(XX)
@@ -117,6 +120,24 @@ int geometry_check(const struct geometry *g, const char **field, char reason[GEO
         return ATTND_INVALID;
     }
     return 0;
+}
+
+void geometry_describe(const struct geometry *g, char text[GEOMETRY_TEXT_BYTES])
+{
+    size_t n = (size_t)snprintf(text, GEOMETRY_TEXT_BYTES,
+                                "layers %u, query_heads %u, kv_heads %u, head_dim %u, dtype %s, kv_dtype %s, "
+                                "scale %.9g, softcap %.9g",
+                                g->layers, g->query_heads, g->kv_heads, g->head_dim, dtype_name(g->dtype),
+                                dtype_name(g->kv_dtype), (double)g->scale, (double)g->softcap);
+    bool windows = false;
+    for (uint32_t layer = 0; layer < g->layers; layer++)
+        windows |= g->window[layer] != 0;
+    if (windows)
+        n += (size_t)snprintf(text + n, GEOMETRY_TEXT_BYTES - n, ", windows %016llx",
+                              (unsigned long long)XXH3_64bits(g->window, g->layers * sizeof g->window[0]));
+    if (g->sparse.vert_stride > 1)
+        snprintf(text + n, GEOMETRY_TEXT_BYTES - n, ", sparse %u %u %u %u %d", g->sparse.local_blocks,
+                 g->sparse.vert_stride, g->sparse.block_size, g->sparse.tp_rank, g->sparse.head_sliding_step);
 }
 
 uint64_t geometry_token_bytes(const struct geometry *g)

@@ -18,7 +18,8 @@ enum {
     HEAD_DIM_MAX = 256,
     HEAD_DIM_STEP = 8,    /* head_dim is a multiple of it, so that every row is whole vectors of 8 */
     BLOCK_SIZE_MAX = 256, /* token slots */
-    GEOMETRY_REASON_BYTES = 160
+    GEOMETRY_REASON_BYTES = 160,
+    GEOMETRY_TEXT_BYTES = 320
 };
 
 #define POOL_BLOCKS_MAX UINT32_C(0x7fffffff) /* ids are 32-bit and the upper half is kept for marks */
@@ -90,6 +91,9 @@ extern const char *const layout_names[LAYOUT_COUNT + 1]; /* likewise */
  * name of the offending field ("query_heads", a constant) in `*field` and a sentence in `reason`. */
 MUST_USE int geometry_check(const struct geometry *g, const char **field, char reason[GEOMETRY_REASON_BYTES]);
 
+/* geometry_describe: what decides the attention over stored K and V, in words: other words, other outputs. */
+void geometry_describe(const struct geometry *g, char text[GEOMETRY_TEXT_BYTES]);
+
 /* Blocks that so many tokens take. */
 static inline uint32_t geometry_blocks(const struct geometry *g, uint64_t tokens)
 {
@@ -100,6 +104,12 @@ static inline uint32_t geometry_blocks(const struct geometry *g, uint64_t tokens
 static inline size_t geometry_kv_row_bytes(const struct geometry *g, enum dtype dtype)
 {
     return (size_t)g->kv_heads * g->head_dim * dtype_bytes(dtype);
+}
+
+/* Bytes of K, or V, of `tokens` tokens of all layers, as it is stored. */
+static inline size_t geometry_kv_bytes(const struct geometry *g, uint64_t tokens)
+{
+    return (size_t)tokens * g->layers * geometry_kv_row_bytes(g, g->kv_dtype);
 }
 
 /* Bytes of a row of q, or o. */

@@ -626,6 +626,17 @@ int client_queue_fork(struct engine_state *state, struct request *request)
     return rc == 0 ? sequence_ops_make_forks(state, request) : rc;
 }
 
+/* The only sequence that a request is on comes in: 0, WAIT, or the request has failed. */
+static int bring_in_one(struct client_queue *c, struct request *request, uint32_t row)
+{
+    struct reserve_request nothing = {row, 0, 0};
+    assert(request->queued.on_count == 1);
+    request->queued.writes = &nothing;
+    int rc = client_queue_bring_in(c, request, &nothing, 1);
+    request->queued.writes = NULL;
+    return rc;
+}
+
 int client_queue_restore(struct engine_state *state, struct request *request)
 {
     struct client_queue *c = state->clients;
@@ -636,11 +647,7 @@ int client_queue_restore(struct engine_state *state, struct request *request)
     if (base != NO_ROW && d->shared > block_tables_view(tables_of(c), base).length)
         return request_fail(request, ATTND_INVALID, "sequence %llu has less than %u tokens",
                             (unsigned long long)d->base, d->shared);
-    struct reserve_request nothing = {base, 0, 0};
-    assert(request->queued.on_count == 1);
-    request->queued.writes = &nothing;
-    int rc = base == NO_ROW ? 0 : client_queue_bring_in(c, request, &nothing, 1);
-    request->queued.writes = NULL;
+    int rc = base == NO_ROW ? 0 : bring_in_one(c, request, base);
     return rc == 0 ? sequence_ops_restore(state, request, base) : rc;
 }
 
@@ -661,10 +668,7 @@ static uint32_t find_exported(struct client_queue *c, struct request *request)
     if (row == NO_ROW)
         return NO_ROW;
     uint32_t length = block_tables_view(tables_of(c), row).length;
-    if (e->content && e->content != sequences_at(c->o.state->sequences, row)->content)
-        request_fail(request, ATTND_CHANGED, "sequence %llu was cut since, or is another one",
-                     (unsigned long long)request->id);
-    else if (e->end > length)
+    if (sequence_ops_has_content(c->o.state, request, row, e->content) && e->end > length)
         request_fail(request, ATTND_GAP, "sequence %llu has %u tokens; %u..%u are not all there",
                      (unsigned long long)request->id, length, e->first, e->end - 1);
     return request->status == 0 ? row : NO_ROW;
@@ -729,11 +733,7 @@ int client_queue_export(struct engine_state *state, struct request *request)
         return request->status;
     if (request->export.layer == c->g->layers)
         return show_export(c, request, row);
-    struct reserve_request nothing = {row, 0, 0};
-    assert(request->queued.on_count == 1);
-    request->queued.writes = &nothing;
-    int rc = client_queue_bring_in(c, request, &nothing, 1);
-    request->queued.writes = NULL;
+    int rc = bring_in_one(c, request, row);
     if (rc == 0)
         add_reads(c, request, row);
     return rc == 0 ? WAIT : rc;
@@ -947,18 +947,18 @@ static void gather_queued(struct client_queue *c)
     struct request *request;
     c->queue = (struct request_list){0};
     while ((request = request_list_take(&queue))) {
-        bool comparing = request->queued.looked == LOOKING;
-        if (!comparing && c->o.state->failed)
+        bool looking = request->queued.looked == LOOKING;
+        if (!looking && c->o.state->failed)
             request_fail(request, ATTND_DEVICE, "the device has failed");
-        if (!comparing && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
+        if (!looking && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
             finish_taking(c, request);
             continue;
         }
         bool behind = is_behind(c, request);
         turns_keep(c->turns, request);
-        if (comparing)
+        if (looking)
             mark(c, request);
-        if (comparing || behind)
+        if (looking || behind)
             continue;
         request->queued.estimate_us = client_slices_us(c->o.state, request);
         turns_offer(c->turns, c->o.state, request, is_small(c, request));

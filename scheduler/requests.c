@@ -51,8 +51,20 @@ void *request_tensor(struct request *request, size_t n, size_t size)
     return block;
 }
 
+/* K and V that an export reads. */
+static int make_exported(struct request *request, const struct geometry *g)
+{
+    struct request_export *e = &request->export;
+    size_t bytes = geometry_kv_bytes(g, e->end - e->first);
+    e->k = request_tensor(request, bytes, 1);
+    e->v = e->k ? request_tensor(request, bytes, 1) : NULL;
+    return e->v ? 0 : request_fail(request, ATTND_BUSY, "no staging memory for K and V");
+}
+
 int request_make_outputs(struct request *request, const struct geometry *g)
 {
+    if (request->kind == REQUEST_EXPORT)
+        return make_exported(request, g);
     bool merges = request->kind == REQUEST_MERGE,
          attends = (request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED) && request->rows.q;
     struct request_output *out = merges ? &request->merge.out : &request->rows.out;

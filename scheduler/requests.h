@@ -243,8 +243,8 @@ struct request_truncate {
 struct request_export {
     uint32_t first, end;
     uint64_t content; /* 0, or which it has to have (sequences.h); out: which it has */
-    void *k, *v;      /* [layers][end - first][kv_heads][head_dim] of geometry.kv_dtype; request_tensor() */
-    int64_t *tokens;  /* out: [token_count] ids of the first ones, as far as they are known */
+    void *k, *v; /* [layers][end - first][kv_heads][head_dim] of geometry.kv_dtype; request_make_outputs() */
+    int64_t *tokens;      /* out: [token_count] ids of the first ones, as far as they are known */
     uint32_t token_count; /* likewise */
     uint32_t length;      /* out: of the sequence */
     uint64_t constants;   /* out: model_constants_digest() */

@@ -376,6 +376,15 @@ int sequence_ops_delete(struct engine_state *state, struct request *request)
     return 0;
 }
 
+bool sequence_ops_has_content(const struct engine_state *state, struct request *request, uint32_t row,
+                              uint64_t content)
+{
+    if (content && content != sequences_at(state->sequences, row)->content)
+        request_fail(request, ATTND_CHANGED, "sequence %llu was cut since, or is another one",
+                     (unsigned long long)request->id);
+    return request->status == 0;
+}
+
 int sequence_ops_moved(struct engine_state *state, struct request *request)
 {
     const struct request_moved *moved = &request->moved;
@@ -383,9 +392,8 @@ int sequence_ops_moved(struct engine_state *state, struct request *request)
     if (row == NO_ROW)
         return request->status;
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
-    if (moved->content && moved->content != sequences_at(state->sequences, row)->content)
-        return request_fail(request, ATTND_CHANGED, "sequence %llu was cut since, or is another one",
-                            (unsigned long long)request->id);
+    if (!sequence_ops_has_content(state, request, row, moved->content))
+        return request->status;
     if (table.cursor_max != moved->length)
         return request_fail(request, ATTND_GAP, "sequence %llu has %u tokens, not %u: move the others, too",
                             (unsigned long long)request->id, table.cursor_max, moved->length);

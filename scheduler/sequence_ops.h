@@ -27,6 +27,10 @@ bool sequence_ops_is_within(const struct engine_state *state, struct request *re
 int sequence_ops_make(struct engine_state *state, struct request *request, uint32_t tokens);
 int sequence_ops_cut(struct engine_state *state, struct request *request, uint32_t row);
 
+/* sequence_ops_has_content: whether the sequence in a row has that content (0: whichever); else the request has failed. */
+bool sequence_ops_has_content(const struct engine_state *state, struct request *request, uint32_t row,
+                              uint64_t content);
+
 /* sequence_ops_restore: do a REQUEST_RESTORE whose base is in the resident row `base` (NO_ROW: none). 0, or the request
  * failed: the id is in use, or there is no room. */
 int sequence_ops_restore(struct engine_state *state, struct request *request, uint32_t base);

@@ -139,10 +139,6 @@ int api_read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, b
 /* Tokens of which K and V of all layers fit a body, and so an export; api_kv.c. */
 uint32_t api_kv_range_tokens(const struct config *config);
 
-/* What decides the attention over K and V, in words: other words, other outputs; api_kv.c. */
-enum { API_KV_GEOMETRY_BYTES = 320 };
-void api_kv_geometry(const struct geometry *g, char text[API_KV_GEOMETRY_BYTES]);
-
 /* ---- writing, into an open object ---------------------------------------------------------------- */
 
 /* The members of one sequence as /stats and GET /v1/sequences show it. */

@@ -20,7 +20,8 @@
 enum {
     HEADER_BYTES = 8192, /* of an export, at most */
     DIGEST_CHARS = 33,   /* XXH3-128 in hexadecimal */
-    CONSTANTS_CHARS = 17
+    CONSTANTS_CHARS = 17,
+    ISA_CHARS = 64
 };
 
 static const char FORMAT[] = "attnd-kv-1";
@@ -87,24 +88,6 @@ static int read_condition(struct http_exchange *x, const struct request *request
     return ATTND_CHANGED;
 }
 
-void api_kv_geometry(const struct geometry *g, char text[API_KV_GEOMETRY_BYTES])
-{
-    size_t n = (size_t)snprintf(text, API_KV_GEOMETRY_BYTES,
-                                "layers %u, query_heads %u, kv_heads %u, head_dim %u, dtype %s, kv_dtype %s, "
-                                "scale %.9g, softcap %.9g",
-                                g->layers, g->query_heads, g->kv_heads, g->head_dim, dtype_name(g->dtype),
-                                dtype_name(g->kv_dtype), (double)g->scale, (double)g->softcap);
-    bool windows = false;
-    for (uint32_t layer = 0; layer < g->layers; layer++)
-        windows |= g->window[layer] != 0;
-    if (windows)
-        n += (size_t)snprintf(text + n, API_KV_GEOMETRY_BYTES - n, ", windows %016llx",
-                              (unsigned long long)XXH3_64bits(g->window, g->layers * sizeof g->window[0]));
-    if (g->sparse.vert_stride > 1)
-        snprintf(text + n, API_KV_GEOMETRY_BYTES - n, ", sparse %u %u %u %u %d", g->sparse.local_blocks,
-                 g->sparse.vert_stride, g->sparse.block_size, g->sparse.tp_rank, g->sparse.head_sliding_step);
-}
-
 /* XXH3-128 of k and, behind it, v. */
 static void digest_of(const void *k, const void *v, size_t bytes, char text[DIGEST_CHARS])
 {
@@ -122,7 +105,6 @@ static void digest_of(const void *k, const void *v, size_t bytes, char text[DIGE
 static int parse_export(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"range", NULL};
-    const struct geometry *g = &config->geometry;
     struct request_export *e = &request->export;
     struct arguments a;
     int rc = arguments_of_query(&a, x, names, NULL);
@@ -135,21 +117,15 @@ static int parse_export(struct http_exchange *x, struct request *request, const 
                               "is missing: FIRST:END, the first token and the one behind the last");
     if (rc == 0)
         rc = read_condition(x, request, &e->content);
-    if (rc != 0)
-        return rc;
-    size_t rows = (size_t)g->layers * (e->end - e->first), row_bytes = geometry_kv_row_bytes(g, g->kv_dtype);
-    e->k = request_tensor(request, rows, row_bytes);
-    e->v = e->k ? request_tensor(request, rows, row_bytes) : NULL;
-    answer_of(request)->wants_tensors = true;
-    return e->v ? 0 : tensors_no_room(x);
+    return rc;
 }
 
 static void write_metadata(struct json_writer *w, const struct request *request,
                            const struct render_context *c, const char *digest)
 {
     const struct request_export *e = &request->export;
-    char geometry[API_KV_GEOMETRY_BYTES], text[32];
-    api_kv_geometry(&c->config->geometry, geometry);
+    char geometry[GEOMETRY_TEXT_BYTES], text[32];
+    geometry_describe(&c->config->geometry, geometry);
     json_open(w, NULL, '{');
     json_string(w, "format", FORMAT);
     snprintf(text, sizeof text, "%llu", (unsigned long long)request->id);
@@ -173,7 +149,7 @@ static void render_export(struct http_exchange *x, const struct request *request
     const struct geometry *g = &c->config->geometry;
     const struct request_export *e = &request->export;
     uint32_t tokens = e->end - e->first;
-    size_t bytes = (size_t)g->layers * tokens * geometry_kv_row_bytes(g, g->kv_dtype);
+    size_t bytes = geometry_kv_bytes(g, tokens);
     struct named_tensors tensors = {.count = e->token_count ? 3 : 2};
     const struct named_tensor kv = {
         .rank = 4, .shape = {g->layers, tokens, g->kv_heads, g->head_dim}, .end = bytes};
@@ -207,47 +183,65 @@ static void render_export(struct http_exchange *x, const struct request *request
 
 /* ---- in -------------------------------------------------------------------------------------------- */
 
-/* What __metadata__ says of where k and v come from. What it does not say is not looked at. */
-static int check_origin(struct tensor_body *b, const struct config *config)
+/* What __metadata__ may say of k and v. */
+enum { GEOMETRY, PARAMETERS, BACKEND, ISA, DIGEST, SAYINGS };
+struct origin {
+    struct safetensors_text says[SAYINGS];
+    char text[SAYINGS][GEOMETRY_TEXT_BYTES];
+};
+
+static void read_origin(const struct tensor_body *b, struct origin *o)
 {
-    const struct http_text body = b->x->body;
+    static const struct {
+        const char *name;
+        size_t room;
+    } known[SAYINGS] = {[GEOMETRY] = {"geometry", GEOMETRY_TEXT_BYTES},
+                        [PARAMETERS] = {"parameters", CONSTANTS_CHARS},
+                        [BACKEND] = {"backend", GEOMETRY_TEXT_BYTES},
+                        [ISA] = {"isa", ISA_CHARS},
+                        [DIGEST] = {"digest", DIGEST_CHARS}};
+    for (int i = 0; i < SAYINGS; i++)
+        o->says[i] = (struct safetensors_text){known[i].name, o->text[i], known[i].room, false};
+    if (tensors_wanted(b->x))
+        safetensors_metadata(b->x->body.bytes, b->x->body.n, o->says, SAYINGS);
+}
+
+/* Whether k and v come from the same model. What is not said is not looked at. */
+static int check_origin(struct tensor_body *b, const struct origin *o)
+{
     const struct attention_info *here = engine_backend(answer_of(b->request)->daemon->engine);
     struct answer *answer = answer_of(b->request);
-    char said[API_KV_GEOMETRY_BYTES], isa[64], ours[API_KV_GEOMETRY_BYTES];
-    answer->bits = "unknown";
-    if (!tensors_wanted(b->x))
-        return 0;
-    api_kv_geometry(&config->geometry, ours);
-    if (safetensors_metadata(body.bytes, body.n, "geometry", said, sizeof said) && strcmp(said, ours) != 0) {
-        http_problem(b->x, ATTND_INVALID, "k and v come from %.160s; this daemon has %.160s", said, ours);
+    char ours[GEOMETRY_TEXT_BYTES];
+    geometry_describe(b->g, ours);
+    if (o->says[GEOMETRY].there && strcmp(o->text[GEOMETRY], ours) != 0) {
+        http_problem(b->x, ATTND_INVALID, "k and v come from %.160s; this daemon has %.160s",
+                     o->text[GEOMETRY], ours);
         return ATTND_INVALID;
     }
-    if (safetensors_metadata(body.bytes, body.n, "parameters", said, CONSTANTS_CHARS)) {
-        b->request->attend.has_constants = true;
-        b->request->attend.constants = strtoull(said, NULL, 16);
-    }
-    if (safetensors_metadata(body.bytes, body.n, "backend", said, sizeof said) &&
-        safetensors_metadata(body.bytes, body.n, "isa", isa, sizeof isa))
-        answer->bits =
-            strcmp(said, here->name) == 0 && strcmp(isa, here->isa) == 0 ? "same" : "within_rounding";
+    b->request->attend.has_constants = o->says[PARAMETERS].there;
+    if (o->says[PARAMETERS].there)
+        b->request->attend.constants = strtoull(o->text[PARAMETERS], NULL, 16);
+    answer->bits = "unknown";
+    if (o->says[BACKEND].there && o->says[ISA].there)
+        answer->bits = strcmp(o->text[BACKEND], here->name) == 0 && strcmp(o->text[ISA], here->isa) == 0
+                           ? "same"
+                           : "within_rounding";
     return 0;
 }
 
 /* Whether k and v are what their sender had. */
-static int check_digest(struct tensor_body *b)
+static int check_digest(struct tensor_body *b, const struct origin *o)
 {
     const struct named_tensor *k = tensors_find(b, "k");
-    char said[DIGEST_CHARS], ours[DIGEST_CHARS];
-    if (!tensors_wanted(b->x) ||
-        !safetensors_metadata(b->x->body.bytes, b->x->body.n, "digest", said, sizeof said))
+    char ours[DIGEST_CHARS];
+    if (!o->says[DIGEST].there)
         return 0;
     digest_of(b->request->rows.k, b->request->rows.v, k->end - k->begin, ours);
-    if (strcmp(said, ours) == 0)
+    if (strcmp(o->text[DIGEST], ours) == 0)
         return 0;
     http_problem(b->x, ATTND_INVALID,
-                 "k and v have the digest %s, and __metadata__ says %s: they were changed "
-                 "on their way",
-                 ours, said);
+                 "k and v have the digest %s, and __metadata__ says %s: they were changed on their way", ours,
+                 o->text[DIGEST]);
     return ATTND_INVALID;
 }
 
@@ -273,13 +267,15 @@ static int read_import(struct tensor_body *b, const struct config *config)
 {
     struct request_attend *append = &b->request->attend;
     uint32_t first = REQUEST_POSITION_ABSENT, end = 0;
+    struct origin origin;
+    read_origin(b, &origin);
     int rc = read_range(&b->arguments, config, &first, &end);
     if (rc == 0)
-        rc = check_origin(b, config);
+        rc = check_origin(b, &origin);
     if (rc == 0)
         rc = read_stored(b, first, end);
     if (rc == 0)
-        rc = check_digest(b);
+        rc = check_digest(b, &origin);
     if (rc == 0)
         rc = tensors_tokens(b, "token_ids", UINT64_MAX, &append->tokens);
     if (rc == 0 && append->tokens.count > b->request->rows.count)

@@ -758,14 +758,14 @@ static void after_write(uv_work_t *work, int status)
     drop_request(daemon, answer->request);
 }
 
-/* Whether writing an answer may take long: by the lists that it shows, or the numbers of a tensor in JSON. */
+/* Whether writing an answer may take long: by the lists that it shows, or by its tensors, of which it makes numbers in
+ * JSON or a digest. */
 static bool writes_long(const struct request *request)
 {
     const struct answer *answer = answer_of(request);
     return request->status == 0 && (!answer->streams || request->workload.output_count > 0) &&
            (request->arena_used > LONG_LIST_BYTES ||
-            ((!answer->wants_tensors || request->kind == REQUEST_EXPORT) && /* whose digest is made */
-             request->tensor_bytes > LONG_OUTPUT_BYTES));
+            (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
 }
 
 void routes_deliver(struct daemon_state *daemon)

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LENGTH_BYTES = 8 /* of the header, ahead of it */ };
+
 static const struct {
     const char *name;
     uint8_t bytes;
@@ -135,6 +137,16 @@ static int read_header(const cJSON *header, struct named_tensors *tensors, char 
     return 0;
 }
 
+/* What the first bytes say. */
+static uint64_t header_bytes(const void *body)
+{
+    const uint8_t *bytes = body;
+    uint64_t n = 0;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--)
+        n = n << 8 | bytes[i];
+    return n;
+}
+
 int safetensors_parse(const void *body, size_t n, struct named_tensors *tensors,
                       char reason[SAFETENSORS_REASON_BYTES])
 {
@@ -143,17 +155,16 @@ int safetensors_parse(const void *body, size_t n, struct named_tensors *tensors,
     uint64_t header = 0, at = 0;
     cJSON *tree;
     *tensors = (struct named_tensors){0};
-    if (n < 8)
+    if (n < LENGTH_BYTES)
         return fail(reason, ATTND_MALFORMED, "%zu bytes are too short for safetensors", n);
-    for (int i = 7; i >= 0; i--)
-        header = header << 8 | bytes[i];
-    if (header > n - 8)
+    header = header_bytes(body);
+    if (header > n - LENGTH_BYTES)
         return fail(reason, ATTND_MALFORMED,
                     "no safetensors: the first 8 bytes announce a header of %llu bytes, and %zu follow",
-                    (unsigned long long)header, n - 8);
+                    (unsigned long long)header, n - LENGTH_BYTES);
     if (header > SAFETENSORS_HEADER_BYTES_MAX)
         return fail(reason, ATTND_INVALID, "a header of more than %d bytes", SAFETENSORS_HEADER_BYTES_MAX);
-    if (json_parse((const char *)bytes + 8, header, &tree, &wrong) != 0)
+    if (json_parse((const char *)bytes + LENGTH_BYTES, header, &tree, &wrong) != 0)
         return fail(reason, ATTND_MALFORMED, "header, byte %zu: %s", wrong.offset, wrong.reason);
     int rc = read_header(tree, tensors, reason);
     cJSON_Delete(tree);
@@ -166,31 +177,32 @@ int safetensors_parse(const void *body, size_t n, struct named_tensors *tensors,
         if (t->begin != at)
             return fail(reason, ATTND_MALFORMED, "tensor \"%s\" overlaps another or leaves a hole", t->name);
         at = t->end;
-        t->data = bytes + 8 + header + t->begin; /* inside the body, by the check below */
+        t->data = bytes + LENGTH_BYTES + header + t->begin; /* inside the body, by the check below */
     }
-    if (at != n - 8 - header)
+    if (at != n - LENGTH_BYTES - header)
         return fail(reason, ATTND_MALFORMED, "the tensors take %llu bytes of data, the body has %llu",
-                    (unsigned long long)at, (unsigned long long)(n - 8 - header));
+                    (unsigned long long)at, (unsigned long long)(n - LENGTH_BYTES - header));
     return 0;
 }
 
-bool safetensors_metadata(const void *body, size_t n, const char *name, char *text, size_t room)
+void safetensors_metadata(const void *body, size_t n, struct safetensors_text *texts, unsigned count)
 {
-    const uint8_t *bytes = body;
     struct json_error wrong;
-    uint64_t header = 0;
     cJSON *tree;
-    for (int i = 7; n >= 8 && i >= 0; i--)
-        header = header << 8 | bytes[i];
-    if (n < 8 || header > n - 8 || json_parse((const char *)bytes + 8, header, &tree, &wrong) != 0)
-        return false;
-    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(tree, "__metadata__"),
-                *item = metadata ? cJSON_GetObjectItemCaseSensitive(metadata, name) : NULL;
-    bool there = cJSON_IsString(item) && strlen(item->valuestring) < room;
-    if (there)
-        memcpy(text, item->valuestring, strlen(item->valuestring) + 1);
+    uint64_t header = n < LENGTH_BYTES ? 0 : header_bytes(body);
+    for (unsigned i = 0; i < count; i++)
+        texts[i].there = false;
+    if (n < LENGTH_BYTES || header > n - LENGTH_BYTES ||
+        json_parse((const char *)body + LENGTH_BYTES, header, &tree, &wrong) != 0)
+        return;
+    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(tree, "__metadata__");
+    for (unsigned i = 0; i < count; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(metadata, texts[i].name);
+        texts[i].there = cJSON_IsString(item) && strlen(item->valuestring) < texts[i].room;
+        if (texts[i].there)
+            memcpy(texts[i].text, item->valuestring, strlen(item->valuestring) + 1);
+    }
     cJSON_Delete(tree);
-    return there;
 }
 
 const struct named_tensor *safetensors_find(const struct named_tensors *tensors, const char *name)

@@ -48,9 +48,16 @@ MUST_USE int safetensors_parse(const void *bytes, size_t n, struct named_tensors
 /* The tensor of that name, NULL if there is none. */
 const struct named_tensor *safetensors_find(const struct named_tensors *tensors, const char *name);
 
-/* safetensors_metadata(bytes, n, name, text, room): the text of that name in the __metadata__ of what
- * safetensors_parse() took; false: there is none, or it is longer than room - 1 bytes. */
-bool safetensors_metadata(const void *bytes, size_t n, const char *name, char *text, size_t room);
+/* A text of __metadata__. */
+struct safetensors_text {
+    const char *name;
+    char *text; /* [room] where it goes, */
+    size_t room;
+    bool there; /* out: if there is one of that name, and it has room */
+};
+
+/* safetensors_metadata(bytes, n, texts, count): what the __metadata__ of what safetensors_parse() took says. */
+void safetensors_metadata(const void *bytes, size_t n, struct safetensors_text *texts, unsigned count);
 
 /* Bytes of one element of a dtype name; 0 if it is not known. */
 size_t safetensors_dtype_bytes(const char *dtype);

@@ -32,7 +32,7 @@ struct digest {
 /* The first bytes of the file. */
 struct file_head {
     char magic[sizeof MAGIC];
-    char geometry[SNAPSHOT_GEOMETRY_BYTES], backend[SNAPSHOT_BACKEND_BYTES];
+    char geometry[GEOMETRY_TEXT_BYTES], backend[SNAPSHOT_BACKEND_BYTES];
     uint64_t constants_digest;
     uint32_t node, count;           /* sequences */
     uint64_t index_room;            /* sequences */
@@ -111,12 +111,6 @@ static bool is_digest(const struct digest *digest, const void *bytes, size_t n)
 {
     const struct digest of = digest_of(bytes, n);
     return is_same(digest, &of);
-}
-
-/* Bytes of k, or v, of `n` tokens of all layers. */
-static size_t kv_bytes(const struct geometry *g, uint64_t n)
-{
-    return (size_t)n * g->layers * geometry_kv_row_bytes(g, g->kv_dtype);
 }
 
 /* The lists of the model's constants, and how long each is. */
@@ -279,7 +273,7 @@ int snapshot_begin(struct snapshot_writer *w, const struct snapshot_sequence *s,
 int snapshot_put(struct snapshot_writer *w, const struct snapshot_tokens *t,
                  char reason[SNAPSHOT_REASON_BYTES])
 {
-    size_t bytes = kv_bytes(w->g, t->end - t->first);
+    size_t bytes = geometry_kv_bytes(w->g, t->end - t->first);
     struct file_tokens is = {.mark = TOKENS_MARK, .first = t->first, .end = t->end, .id_count = t->id_count};
     is.digest = digest_of_tokens(&is, t->ids, t->k, t->v, bytes);
     const struct {
@@ -390,7 +384,7 @@ static int read_head(struct snapshot_reader *r, char reason[SNAPSHOT_REASON_BYTE
     if (!is_digest(&h->own, h, offsetof(struct file_head, own)))
         return fail(reason, ATTND_MALFORMED, "its head is damaged");
     if (h->count > h->index_room || h->index_room > r->bytes / sizeof(struct entry) ||
-        h->constants_bytes > r->bytes || h->geometry[SNAPSHOT_GEOMETRY_BYTES - 1] ||
+        h->constants_bytes > r->bytes || h->geometry[GEOMETRY_TEXT_BYTES - 1] ||
         h->backend[SNAPSHOT_BACKEND_BYTES - 1])
         return fail(reason, ATTND_MALFORMED, "its head is damaged");
     memcpy(r->head.geometry, h->geometry, sizeof h->geometry);
@@ -542,7 +536,7 @@ int snapshot_next(struct snapshot_reader *r, uint32_t room, uint32_t *ids, void 
         return fail(reason, ATTND_INVALID,
                     "it has %u tokens at a time, and limits.body_bytes has room for %u", is.end - is.first,
                     room);
-    size_t bytes = kv_bytes(r->g, is.end - is.first), of_ids = is.id_count * sizeof *ids;
+    size_t bytes = geometry_kv_bytes(r->g, is.end - is.first), of_ids = is.id_count * sizeof *ids;
     r->at += sizeof is;
     rc = read_at(r, r->at, ids, of_ids, reason);
     if (rc == 0)

@@ -21,13 +21,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SNAPSHOT_REASON_BYTES = 256, SNAPSHOT_GEOMETRY_BYTES = 320, SNAPSHOT_BACKEND_BYTES = 64 };
+enum { SNAPSHOT_REASON_BYTES = 256, SNAPSHOT_BACKEND_BYTES = 64 };
 
 /* What all sequences have in common. */
 struct snapshot_head {
-    char geometry[SNAPSHOT_GEOMETRY_BYTES]; /* in words: other words, other outputs */
-    char backend[SNAPSHOT_BACKEND_BYTES];   /* and instruction set */
-    uint64_t constants_digest;              /* model_constants_digest() */
+    char geometry[GEOMETRY_TEXT_BYTES];   /* in words: other words, other outputs */
+    char backend[SNAPSHOT_BACKEND_BYTES]; /* and instruction set */
+    uint64_t constants_digest;            /* model_constants_digest() */
     uint32_t node;
     const struct model_constants *constants; /* borrowed; read: the reader's */
 };

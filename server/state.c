@@ -190,15 +190,6 @@ static void describe_backend(const struct daemon_state *daemon, char text[SNAPSH
     snprintf(text, SNAPSHOT_BACKEND_BYTES, "%.30s %.30s", backend->name, backend->isa);
 }
 
-/* Room for K and V of `tokens` tokens; false: there is none. */
-static bool make_room(struct request *request, const struct geometry *g, uint32_t tokens, void **k, void **v)
-{
-    size_t rows = (size_t)g->layers * tokens, row_bytes = geometry_kv_row_bytes(g, g->kv_dtype);
-    *k = request_tensor(request, rows, row_bytes);
-    *v = *k ? request_tensor(request, rows, row_bytes) : NULL;
-    return *v != NULL;
-}
-
 /* ---- ids ----------------------------------------------------------------------------------------- */
 
 /* Read the file: lines of text, and a digest of all before it. */
@@ -472,7 +463,7 @@ static bool list_sequences(struct saving *s)
             if (v->workload)
                 continue;
             s->all[s->count++] = (struct saved){v->id, v->priority, v->idle_s};
-            s->bytes += v->length * geometry_token_bytes(s->g) * s->g->layers;
+            s->bytes += 2 * geometry_kv_bytes(s->g, v->length);
         }
         cursor = request->page.next;
         engine_release(s->daemon->engine, request);
@@ -519,7 +510,7 @@ static int save_tokens(struct saving *s, uint64_t id, uint32_t first, uint32_t e
     snprintf(s->reason, sizeof s->reason, "no memory");
     e->first = first;
     e->end = end;
-    if (ids && make_room(request, s->g, end - first, &e->k, &e->v)) {
+    if (ids && request_make_outputs(request, s->g) == 0) {
         ask(s->daemon, request);
         rc = request->status;
         snprintf(s->reason, sizeof s->reason, "%.200s", request->detail);
@@ -633,7 +624,7 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
                                  .constants_digest = engine_constants_digest(daemon->engine),
                                  .constants = engine_constants(daemon->engine)};
     struct saving s = {.state = state, .daemon = daemon, .g = &config->geometry};
-    api_kv_geometry(&config->geometry, head.geometry);
+    geometry_describe(&config->geometry, head.geometry);
     describe_backend(daemon, head.backend);
     s.homes = calloc(config->pool_blocks, sizeof *s.homes);
     state->told_s = clock_s();
@@ -726,12 +717,13 @@ static int append_tokens(struct restoring *r, uint64_t id, bool *done)
     struct request *request = begin(r->daemon, REQUEST_APPEND, id);
     struct request_attend *append = &request->attend;
     struct snapshot_tokens tokens = {0};
-    void *k, *v;
+    size_t bytes = geometry_kv_bytes(r->g, room);
     append->tokens.ids = request_alloc(request, room, sizeof *append->tokens.ids);
     append->sequences = request_alloc(request, 1, sizeof *append->sequences);
     int rc = ATTND_NO_MEMORY;
     snprintf(r->reason, sizeof r->reason, "no memory for K and V");
-    if (append->tokens.ids && append->sequences && make_room(request, r->g, room, &k, &v))
+    void *k = request_tensor(request, bytes, 1), *v = request_tensor(request, bytes, 1);
+    if (append->tokens.ids && append->sequences && k && v)
         rc = snapshot_next(r->reader, room, append->tokens.ids, k, v, &tokens, r->reason);
     *done = rc == 0 && tokens.first == tokens.end;
     if (rc == 0 && !*done) {
@@ -747,8 +739,7 @@ static int append_tokens(struct restoring *r, uint64_t id, bool *done)
         append->sequence_count = 1;
         ask(r->daemon, request);
         rc = note_failure(r, request);
-        r->bytes +=
-            2 * (uint64_t)request->rows.count * r->g->layers * geometry_kv_row_bytes(r->g, r->g->kv_dtype);
+        r->bytes += 2 * geometry_kv_bytes(r->g, request->rows.count);
     }
     engine_release(r->daemon->engine, request);
     return rc;
@@ -778,8 +769,8 @@ static bool restore_one(struct restoring *r, uint32_t n)
 static bool fits(struct restoring *r)
 {
     const struct snapshot_head *head = snapshot_head(r->reader);
-    char geometry[SNAPSHOT_GEOMETRY_BYTES], backend[SNAPSHOT_BACKEND_BYTES];
-    api_kv_geometry(r->g, geometry);
+    char geometry[GEOMETRY_TEXT_BYTES], backend[SNAPSHOT_BACKEND_BYTES];
+    geometry_describe(r->g, geometry);
     describe_backend(r->daemon, backend);
     if (strcmp(geometry, head->geometry) != 0) {
         log_line(LOG_ERROR, "the snapshot is of %s; this daemon has %s", head->geometry, geometry);

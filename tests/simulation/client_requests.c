@@ -722,7 +722,7 @@ static struct op *make_question(void)
 static struct op *make_export(void)
 {
     struct model_sequence *s = pick(false);
-    uint32_t length = s ? s->planned[0] : 0, heads = sim.config.geometry.kv_heads;
+    uint32_t length = s ? s->planned[0] : 0;
     for (uint32_t layer = 1; s && layer < sim.config.geometry.layers; layer++)
         length = smaller(length, s->planned[layer]);
     length += chance(10);
@@ -732,9 +732,6 @@ static struct op *make_export(void)
     struct request_export *e = &op->request->export;
     e->first = below(length);
     e->end = e->first + 1 + below(length - e->first);
-    size_t n = (size_t)sim.config.geometry.layers * (e->end - e->first) * heads;
-    e->k = request_tensor(op->request, n, sizeof(struct symbolic_row));
-    e->v = request_tensor(op->request, n, sizeof(struct symbolic_row));
     give_deadline(op->request);
     return op;
 }
