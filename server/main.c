@@ -520,6 +520,7 @@ static void end_engine(struct daemon *d)
         signal(SIGALRM, on_alarm);
         alarm(END_TIMEOUTS * d->state.config->step_timeout_s);
     }
+    assert(!d->trimming && !uv_is_active((uv_handle_t *)&d->trimmer));
     engine_destroy(d->state.engine); /* before the loop that it notifies */
     d->state.engine = NULL;
 }
@@ -870,6 +871,7 @@ static enum exit_code serve(const struct config *config)
         uv_timer_start(&d.trimmer, on_trim, TRIM_MS, TRIM_MS);
         tell_service(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
+        uv_timer_stop(&d.trimmer); /* no worker looks at the engine while it ends */
         log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
                  d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,
                  d.state.longest_turns_s[2] * 1e3);

@@ -26,7 +26,7 @@ LAYERS, QUERY_HEADS, KV_HEADS, HEAD_DIM, BLOCK = 2, 4, 2, 16, 8
 SETS = ["backend.name=cpu", f"geometry.layers={LAYERS}", f"geometry.query_heads={QUERY_HEADS}", f"geometry.kv_heads={KV_HEADS}",
         f"geometry.head_dim={HEAD_DIM}", f"geometry.block_size={BLOCK}", "geometry.dtype=f32", "geometry.kv_dtype=f32", "pool.blocks=3000",
         "pool.host_blocks=1000", "limits.sequences=512", "limits.calls=64", "limits.connections=200", "limits.body_timeout_s=3",
-        "limits.header_timeout_s=3", "limits.idle_timeout_s=60", "limits.workload_s=30", "memory.bytes=1GiB", "listen=127.0.0.1:0"]
+        "limits.header_timeout_s=3", "drain.save_deadline_s=600", "limits.idle_timeout_s=60", "limits.workload_s=30", "memory.bytes=1GiB", "listen=127.0.0.1:0"]
 HANG_S, PAUSE_S, EXPECTED = 900, 60, {200, 201, 202, 204, 304, 400, 401, 403, 404, 409, 410, 412, 422, 429, 503, 504}
 
 
