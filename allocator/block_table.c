@@ -956,6 +956,18 @@ uint32_t block_tables_absent(const struct block_tables *t, uint32_t row)
     return absent;
 }
 
+uint32_t block_tables_absent_at(const struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t host = *entry(t, row, i);
+    assert(live_row(t, row)->swapped && i < t->rows[row].entries);
+    return swap_ledger_device_of(t->ledger, host) == NO_BLOCK && t->host_fill[host] ? host : NO_BLOCK;
+}
+
+uint32_t block_tables_swap_refs(const struct block_tables *t, uint32_t host)
+{
+    return swap_ledger_refs(t->ledger, host);
+}
+
 uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, uint32_t n)
 {
     uint32_t reclaimable = 0;

@@ -170,6 +170,11 @@ MUST_USE int block_tables_swap_in(struct block_tables *tables, uint32_t row, uin
 /* block_tables_absent: blocks that swapping a row in takes; 0 for one that is resident. O(blocks). */
 uint32_t block_tables_absent(const struct block_tables *tables, uint32_t row);
 
+/* block_tables_absent_at: the host block that has the only bytes of entry `i` of a row; NO_BLOCK: there are none, or some on
+ * the device. block_tables_swap_refs: entries of swapped rows that name a host block; 0: it is free. */
+uint32_t block_tables_absent_at(const struct block_tables *tables, uint32_t row, uint32_t i);
+uint32_t block_tables_swap_refs(const struct block_tables *tables, uint32_t host);
+
 /* block_tables_reclaimable(tables, rows, n): blocks that nobody else holds: that swapping these n
  * resident rows out would give back. O(their blocks). */
 uint32_t block_tables_reclaimable(struct block_tables *tables, const uint32_t *rows, uint32_t n);

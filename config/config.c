@@ -122,6 +122,8 @@ static const struct key keys[] = {
      "share of the memory that is free at start (the GPU's, with the CUDA backend) to take instead; 0: off"},
     {"pool.host_blocks", KIND_BYTES, AT(host_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
      "blocks in host memory, to which idle sequences are swapped when the pool is full; 0: none"},
+    {"pool.file_blocks", KIND_BYTES, AT(file_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
+     "that can be swapped out in all: in a file of state.dir, of which pool.host_blocks are kept in memory; 0: no file"},
     {"memory.bytes", KIND_BYTES, AT(memory_bytes), 0, (double)(UINT64_C(1) << 50), "0", NULL,
      "for bodies, answers, tensors and workloads, all together; 0: what is left after the start (--check-config)"},
     {"limits.connections", KIND_U32, AT(limits.connections), 1, 65536, "1024", NULL, "open at a time"},
@@ -642,6 +644,39 @@ static int resolve_staging(struct config *c, char error[CONFIG_ERROR_BYTES])
     return misfit(c, "limits.staging_bytes", reason, error);
 }
 
+uint32_t config_sequence_blocks(const struct config *c)
+{
+    uint64_t tokens = c->limits.sequence_tokens, pool = c->pool_blocks * c->geometry.block_size;
+    return (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1;
+}
+
+/* Host memory is where a sequence comes to whole, from the file. */
+static int check_file_blocks(const struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    uint32_t least = config_sequence_blocks(c);
+    char reason[GEOMETRY_REASON_BYTES];
+    if (c->file_blocks == 0)
+        return 0;
+    if (!c->state_dir[0])
+        return misfit(c, "pool.file_blocks", "the file is in state.dir, which is not set", error);
+    if (c->host_blocks < least) {
+        snprintf(
+            reason, sizeof reason,
+            "with pool.file_blocks wants %u at least, those of the longest sequence (limits.sequence_tokens)",
+            least);
+        return misfit(c, "pool.host_blocks", reason, error);
+    }
+    if (c->file_blocks <= c->host_blocks) {
+        snprintf(reason, sizeof reason,
+                 "wants more than pool.host_blocks (%llu), which hold as many without a file",
+                 (unsigned long long)c->host_blocks);
+        return misfit(c, "pool.file_blocks", reason, error);
+    }
+    if (c->file_blocks > (uint64_t)INT64_MAX / geometry_block_bytes(&c->geometry))
+        return misfit(c, "pool.file_blocks", "no file is so large", error);
+    return 0;
+}
+
 int config_load(struct config *config, const struct config_inputs *inputs, char error[CONFIG_ERROR_BYTES])
 {
     *config = (struct config){.origins = calloc(KEY_COUNT, sizeof *config->origins)};
@@ -663,6 +698,8 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         rc = resolve_pool(config, error);
     if (rc == 0)
         rc = resolve_staging(config, error);
+    if (rc == 0)
+        rc = check_file_blocks(config, error);
     if (rc != 0)
         config_deinit(config);
     return rc;

@@ -108,7 +108,8 @@ struct config {
     uint32_t slow_step_ms;     /* longer ones are logged; 0: none */
     enum admission admission;  /* of the sequences of workloads */
     enum sharing sharing;      /* of queries of clients, and of workloads that do not say otherwise */
-    uint64_t host_blocks;      /* in host memory, to swap to */
+    uint64_t host_blocks;      /* in host memory, to swap to, */
+    uint64_t file_blocks;      /* or, if not 0, in a file, of which host memory is the cache */
     uint64_t memory_bytes;     /* for what clients have under way; 0: what is left after the start */
     uint32_t drain_deadline_s; /* for what is under way when the daemon is to end; 0: as long as it takes */
     uint32_t drain_save_deadline_s;      /* for saving sequences; 0: half more than it should take */
@@ -136,6 +137,9 @@ extern const char *const config_kernel_names[], *const config_sharing_names[];
 MUST_USE int config_load(struct config *config, const struct config_inputs *inputs,
                          char error[CONFIG_ERROR_BYTES]);
 void config_deinit(struct config *config);
+
+/* config_sequence_blocks: blocks that one sequence may have, at most. */
+uint32_t config_sequence_blocks(const struct config *config);
 
 /* config_print: the effective configuration as a file that config_load() accepts, each value with a
  * comment that says where it came from. */

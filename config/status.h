@@ -36,6 +36,7 @@
     XX(ATTND_NO_MEMORY, "out_of_memory", "Out of memory", 500)                                               \
     XX(ATTND_INTERNAL, "internal", "A defect in the daemon", 500)                                            \
     XX(ATTND_DEVICE, "device_failed", "The device failed", 500)                                              \
+    XX(ATTND_LOST, "content_lost", "What was swapped to a file cannot be read back", 500)                    \
     XX(ATTND_BAD_VERSION, "http_version", "Only HTTP/1.0 and HTTP/1.1 are served", 505)                      \
     XX(ATTND_BUSY, "busy", "The daemon is busy", 503)                                                        \
     XX(ATTND_NO_BLOCKS, "blocks_exhausted", "KV blocks exhausted", 503)                                      \

@@ -59,6 +59,14 @@ struct attention_options {
     void *cookie;
 };
 
+/* Host memory for blocks that are swapped: layer l of block b, K and V, is layer_bytes at bytes + l x layer_stride +
+ * b x block_stride. Steps in flight read and write it. */
+struct attention_host {
+    uint8_t *bytes; /* NULL: there is none */
+    uint32_t layers;
+    uint64_t layer_stride, block_stride, layer_bytes;
+};
+
 struct attention_info {
     const char *name, *isa;
     const char *kernel; /* that computes attention */
@@ -70,6 +78,7 @@ struct attention_info {
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
     bool p_rounded;           /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
                        they weigh values */
+    struct attention_host host;
 };
 
 enum kv_copy_kind {

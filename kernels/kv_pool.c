@@ -57,6 +57,12 @@ void kv_pool_deinit(struct kv_pool *pool)
     *pool = (struct kv_pool){0};
 }
 
+struct attention_host kv_pool_host(const struct kv_pool *host)
+{
+    return (struct attention_host){host->bytes, host->geometry->layers, host->layer_bytes, host->block_bytes,
+                                   host->block_bytes};
+}
+
 /* The vllm layout: bytes from the beginning of K (or V) of a block to one element. */
 static uint64_t packed_offset(const struct kv_pool *pool, uint32_t slot, uint32_t kv_head, uint32_t dim,
                               bool v)

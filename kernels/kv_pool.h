@@ -31,6 +31,9 @@ MUST_USE int kv_pool_init(struct kv_pool *pool, const struct geometry *geometry,
                           const char *key, char error[ATTENTION_ERROR_BYTES]);
 void kv_pool_deinit(struct kv_pool *pool);
 
+/* Where blocks that are swapped are, in a pool of their own. */
+struct attention_host kv_pool_host(const struct kv_pool *host);
+
 /* hnd and nhd: the K row of one token and head; its V row lies half_bytes behind. */
 static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
                                    uint32_t kv_head)

@@ -33,6 +33,7 @@
 #include "scheduler/reservation.h"
 #include "scheduler/sequence_ops.h"
 #include "scheduler/shares.h"
+#include "scheduler/swap_cache.h"
 #include "scheduler/swapping.h"
 #include "scheduler/turns.h"
 
@@ -413,7 +414,8 @@ static int fail_for_blocks(struct client_queue *c, struct request *request, uint
 static bool nothing_runs(const struct client_queue *c)
 {
     return steps_in_flight(c->o.state->steps) == 0 && !c->takes_part && c->cut_count == 0 &&
-           c->copies->count == 0 && block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0;
+           c->copies->count == 0 && block_pool_counts(block_tables_pool(tables_of(c))).fenced == 0 &&
+           !swap_cache_is_busy(c->o.state->swap_cache);
 }
 
 /* Whether a request that is to fail for want of blocks waits once more, since others may have their turns
@@ -458,22 +460,40 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
     return WAIT;
 }
 
-/* Swap in those of `n` rows that are on the host, for which there is room: 0, or WAIT when some are on their
- * way. */
-static int bring_in(struct client_queue *c, const struct reserve_request *writes, uint32_t n)
+/* Swap a row in whose bytes are in host memory; there is room. */
+static void swap_in(struct client_queue *c, uint32_t row)
 {
     struct steps *x = c->o.state->steps;
+    uint32_t before = c->copies->count;
+    int rc = block_tables_swap_in(step_tables(x), row, step_number(x), c->copies->list, &c->copies->count);
+    assert(rc == 0);
+    (void)rc;
+    swap_cache_place(c->o.state->swap_cache, c->copies->list + before, c->copies->count - before,
+                     step_number(x));
+    swapping_note(c->o.state->swapping, row);
+    inspect_note_state(c->o.state, row);
+}
+
+/* Swap in those of `n` rows that are on the host, for which there is room: 0, WAIT when some are on their
+ * way, or the request has failed. Nobody behind takes the room meanwhile. */
+static int bring_in(struct client_queue *c, struct request *request, const struct reserve_request *writes,
+                    uint32_t n)
+{
     int result = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t row = writes[i].row;
-        if (!block_tables_view(step_tables(x), row).swapped)
+        if (!block_tables_view(tables_of(c), row).swapped)
             continue;
-        int rc =
-            block_tables_swap_in(step_tables(x), row, step_number(x), c->copies->list, &c->copies->count);
-        assert(rc == 0); /* make_room() has seen to it */
-        (void)rc;
-        swapping_note(c->o.state->swapping, row);
-        inspect_note_state(c->o.state, row);
+        int rc = swap_cache_fetch(c->o.state->swap_cache, row, c->forming);
+        if (rc < 0)
+            return request_fail(request, rc, "K and V of sequence %llu were swapped to a file, %s",
+                                (unsigned long long)sequences_at(c->o.state->sequences, row)->id,
+                                rc == ATTND_LOST ? "which does not give them back"
+                                                 : "which has failed, and host memory has no room for them");
+        if (rc == 0)
+            swap_in(c, row);
+        else
+            c->short_of_blocks = true;
         result = WAIT;
     }
     return result;
@@ -527,7 +547,7 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
             c, request,
             block_tables_need(tables_of(c), request->queued.writes, request->attend.sequence_count));
     if (rc == 0)
-        rc = bring_in(c, request->queued.writes, request->queued.on_count);
+        rc = bring_in(c, request, request->queued.writes, request->queued.on_count);
     if (rc == 0)
         rc = compare(c, request);
     return rc == 0 ? reserve(c, request) : rc;
@@ -621,8 +641,10 @@ int client_queue_fork(struct engine_state *state, struct request *request)
     request->queued.writes = &nothing;
     int rc = make_room(c, request, block_tables_need(tables_of(c), &nothing, 1));
     if (rc == 0)
-        (void)bring_in(c, &nothing, 1); /* its bytes may come later: a fork only shares the table */
+        rc = bring_in(c, request, &nothing, 1);
     request->queued.writes = NULL;
+    if (rc == WAIT && !block_tables_view(tables_of(c), parent).swapped)
+        rc = 0; /* it is in: its bytes may come later, a fork only shares the table */
     return rc == 0 ? sequence_ops_make_forks(state, request) : rc;
 }
 
@@ -655,7 +677,7 @@ int client_queue_bring_in(struct client_queue *c, struct request *request,
                           const struct reserve_request *nothing, uint32_t n)
 {
     int rc = make_room(c, request, block_tables_need(tables_of(c), nothing, n));
-    return rc == 0 ? bring_in(c, nothing, n) : rc;
+    return rc == 0 ? bring_in(c, request, nothing, n) : rc;
 }
 
 /* ---- exports ------------------------------------------------------------------------------------- */
@@ -1122,6 +1144,26 @@ double client_queue_wait_s(const struct client_queue *c)
             shortest = fmin(shortest, request->deadline_s - waited);
     }
     return fmax(shortest, 0);
+}
+
+bool client_queue_awaits_file(const struct client_queue *c)
+{
+    return c->queue.first && swap_cache_is_busy(c->o.state->swap_cache);
+}
+
+double client_queue_idle_s(const struct client_queue *c)
+{
+    double idle = INFINITY;
+    if (c->cut.first || !client_queue_awaits_file(c))
+        return client_queue_wait_s(c);
+    for (const struct request *request = c->queue.first; request; request = request->next) {
+        double waited = c->o.state->now_s - request->submitted_s;
+        if (!request->queued.passed_over)
+            return client_queue_wait_s(c);
+        if (request->deadline_s > 0)
+            idle = fmin(idle, fmax(request->deadline_s - waited, 0));
+    }
+    return isinf(idle) ? -1 : idle;
 }
 
 /* Whether a request is about a sequence, which belongs to that key. */

@@ -57,6 +57,11 @@ void client_queue_retire(struct client_queue *queue, const struct step *step);
 double client_queue_wait_s(const struct client_queue *queue);
 
 /* Whether a small request was taken a moment ago. */
+
+/* client_queue_idle_s: after a turn that did nothing, seconds until the next: those that were passed over in it have to wait
+ * for what is under way to or from the file. client_queue_awaits_file: whether there are such. */
+double client_queue_idle_s(const struct client_queue *queue);
+bool client_queue_awaits_file(const struct client_queue *queue);
 bool client_queue_is_interactive(const struct client_queue *queue);
 
 #endif

@@ -25,6 +25,7 @@
 #include "scheduler/sequence_ops.h"
 #include "scheduler/shares.h"
 #include "scheduler/staging.h"
+#include "scheduler/swap_cache.h"
 #include "scheduler/swapping.h"
 #include "scheduler/workload_run.h"
 
@@ -307,6 +308,7 @@ bool engine_turn(struct engine *e, double now_s)
     e->state.now_s = now_s;
     workload_run_begin_turn(e->state.workloads);
     bool worked = retire_steps(e);
+    worked |= swap_cache_turn(e->state.swap_cache);
     watch_steps(e, worked);
     note_failure(e);
     worked |= take_requests(e);
@@ -333,7 +335,7 @@ static double sooner(double a, double b)
 
 double engine_idle_s(const struct engine *e)
 {
-    double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_wait_s(e->state.clients));
+    double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_idle_s(e->state.clients));
     return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;
 }
 
@@ -365,7 +367,7 @@ static void *engine_main(void *cookie)
         bool worked = engine_turn(e, now);
         if (worked || steps_in_flight(e->state.steps))
             continue;
-        if (e->state.stopping)
+        if (e->state.stopping && !client_queue_awaits_file(e->state.clients))
             return NULL;
         atomic_store(&e->busy_since_us, 0);
         wait_for_work(e);
@@ -377,6 +379,11 @@ static void wake_engine(struct engine *e)
     uint64_t one = 1;
     if (write(e->wake, &one, sizeof one) < 0)
         log_line(LOG_ERROR, "the engine cannot be woken");
+}
+
+static void wake_for_file(void *cookie)
+{
+    wake_engine(cookie);
 }
 
 /* ---- the loop's side ----------------------------------------------------------------------------- */
@@ -556,6 +563,21 @@ static int make_lease_table(struct engine *e)
     return e->state.lease_of ? 0 : ATTND_NO_MEMORY;
 }
 
+/* Who has a frame of host memory, where there is a file for the others. */
+static int make_swap_cache(struct engine *e)
+{
+    const struct config *c = e->o.config;
+    const struct swap_cache_options options = {.blocks = (uint32_t)c->file_blocks,
+                                               .frames = (uint32_t)c->host_blocks,
+                                               .tables = tables_of(e),
+                                               .io = e->o.swap,
+                                               .host = &step_backend(e->state.steps)->host,
+                                               .wake = wake_for_file,
+                                               .cookie = e};
+    assert(!c->file_blocks == !e->o.swap);
+    return c->file_blocks ? swap_cache_create(&options, &e->state.swap_cache) : 0;
+}
+
 static int make_parts(struct engine *e)
 {
     const struct client_queue_options requests = {.state = &e->state, .complete = complete, .cookie = e};
@@ -569,6 +591,8 @@ static int make_parts(struct engine *e)
         rc = reservation_create(c, &e->state.reservation);
     if (rc == 0)
         rc = swapping_create(&e->state, &e->state.swapping);
+    if (rc == 0)
+        rc = make_swap_cache(e);
     if (rc == 0)
         rc = shares_create(e->state.requests + WORKLOADS_MAX, STEPS_IN_FLIGHT, &e->state.shares);
     if (rc == 0)
@@ -648,6 +672,7 @@ void engine_destroy(struct engine *e)
     client_queue_destroy(e->state.clients);
     shares_destroy(e->state.shares);
     swapping_destroy(e->state.swapping);
+    swap_cache_destroy(e->state.swap_cache);
     reservation_destroy(e->state.reservation);
     sequences_destroy(e->state.sequences);
     prompts_destroy(e->state.prompts);

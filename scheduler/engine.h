@@ -11,6 +11,7 @@
 #include "kernels/attention.h"
 #include "config/memory_budget.h"
 #include "scheduler/requests.h"
+#include "scheduler/swap_file.h"
 
 struct engine;
 
@@ -18,7 +19,8 @@ struct engine_options {
     const struct config *config;
     struct memory_budget *budget; /* what tensors of requests count for; NULL: nothing */
     uint32_t partials_max;
-    uint32_t spare_requests; /* beside limits.calls */
+    uint32_t spare_requests;    /* beside limits.calls */
+    const struct swap_io *swap; /* the file of pool.file_blocks; NULL: those are 0 */
     /* Called on the engine thread when there is something for engine_take(); coalesces, so drain until
      * NULL. */
     void (*notify)(void *cookie);

@@ -18,6 +18,7 @@ struct client_queue;
 struct workload_run;
 struct reservation;
 struct swapping;
+struct swap_cache;
 struct shares;
 
 struct engine_state {
@@ -43,7 +44,8 @@ struct engine_state {
     uint64_t constants_digest;        /* likewise */
     atomic_bool has_sinks, has_alibi; /* whether constants has them, for other threads */
     struct reservation *reservation;  /* every promise of blocks */
-    struct swapping *swapping;        /* who leaves for host memory */
+    struct swapping *swapping;        /* who leaves for host memory, */
+    struct swap_cache *swap_cache;    /* and who from there for a file; NULL: there is none */
     struct shares *shares;            /* time that owners have had */
     uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
     uint32_t leases, leased_blocks;   /* sequence_ops.c, like the next two */

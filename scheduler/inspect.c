@@ -3,6 +3,7 @@
 
 #include "config/numbers.h"
 #include "scheduler/reservation.h"
+#include "scheduler/swap_cache.h"
 
 #include <string.h>
 
@@ -237,6 +238,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .preemptions = state->preemptions,
                                    .pool = block_pool_counts(block_tables_pool(step_tables(state->steps))),
                                    .tables = block_tables_counts(step_tables(state->steps)),
+                                   .swap = swap_cache_counts(state->swap_cache),
                                    .steps = steps,
                                    .leases = state->leases,
                                    .leased_blocks = state->leased_blocks,
@@ -363,6 +365,7 @@ const char *inspect_fault(const struct engine_state *state)
     struct request_check audit = {0};
     const char *fault = block_tables_fault(step_tables(state->steps));
     fault = fault ? fault : audit_rows(state, &audit, UINT32_MAX);
+    fault = fault ? fault : swap_cache_fault(state->swap_cache);
     return fault ? fault : totals_fault(state);
 }
 
@@ -386,7 +389,8 @@ static bool audit_part(const struct engine_state *state, struct request_check *a
         audit->fault = audit_rows(state, audit, work);
     if (audit->fault || audit->row < state->config->limits.sequences)
         return audit->fault;
-    audit->fault = totals_fault(state);
+    audit->fault = swap_cache_fault(state->swap_cache);
+    audit->fault = audit->fault ? audit->fault : totals_fault(state);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "scheduler/sequences.h"
 #include "scheduler/slicing.h"
 #include "scheduler/step.h"
+#include "scheduler/swap_cache.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -354,6 +355,7 @@ struct engine_stats {
     uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
+    struct swap_cache_counts swap;
     struct step_stats steps;
     double gb_per_s;
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */

@@ -797,13 +797,6 @@ void step_free_host_memory(struct steps *x, void *memory, size_t bytes)
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
-/* Entries that a row of the block tables may have. */
-static uint32_t row_blocks(const struct config *c)
-{
-    uint64_t tokens = c->limits.sequence_tokens, pool = c->pool_blocks * c->geometry.block_size;
-    return (uint32_t)((tokens < pool ? tokens : pool) / c->geometry.block_size) + 1;
-}
-
 static uint32_t table_rows(const struct config *c)
 {
     return c->limits.sequences + STEPS_IN_FLIGHT * STEP_LOOSE_TABLES;
@@ -827,7 +820,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
         .rows_max = c->step_rows_max,
         .partials_max = o->partials_max + STEP_SLICE_STATES,
         .table_rows = table_rows(c),
-        .table_stride = row_blocks(c),
+        .table_stride = config_sequence_blocks(c),
         .progress = o->progress,
         .cookie = o->cookie,
     };
@@ -893,8 +886,8 @@ static int make_tables(struct steps *x)
         .layers = c->geometry.layers,
         .rows = c->limits.sequences,
         .loose_rows = STEPS_IN_FLIGHT * STEP_LOOSE_TABLES,
-        .host_blocks = (uint32_t)c->host_blocks,
-        .row_blocks = row_blocks(c),
+        .host_blocks = (uint32_t)(c->file_blocks ? c->file_blocks : c->host_blocks),
+        .row_blocks = config_sequence_blocks(c),
     };
     return block_tables_create(&options, &x->tables);
 }

@@ -8,9 +8,11 @@
 #include "scheduler/swapping.h"
 
 #include "config/log.h"
+#include "config/numbers.h"
 #include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/row_order.h"
+#include "scheduler/swap_cache.h"
 
 #include <assert.h>
 #include <math.h>
@@ -158,11 +160,27 @@ static void put_back(struct swapping *w, const uint32_t *rows, uint32_t n)
         row_order_insert(&w->order, rows[i]);
 }
 
+/* Of the rows that were chosen leave as many as there are frames for; the others stay, for the next time. */
+static void limit(struct swapping *w, uint32_t frames)
+{
+    struct block_tables *tables = step_tables(w->state->steps);
+    uint32_t n = 0;
+    for (uint32_t entries; n < w->chosen; n++, frames -= entries) {
+        entries = block_tables_view(tables, w->rows[n]).entries;
+        if (entries > frames)
+            break;
+    }
+    put_back(w, w->rows + n, w->chosen - n);
+    w->chosen = n;
+}
+
 bool swapping_out(struct swapping *w, const struct swap_request *request, struct copy_list *copies)
 {
     struct block_tables *tables = step_tables(w->state->steps);
+    struct swap_cache *cache = w->state->swap_cache;
     uint64_t step = step_number(w->state->steps);
-    uint32_t stranded = block_tables_stranded(tables);
+    uint32_t stranded = smaller(block_tables_stranded(tables), request->blocks), first = copies->count,
+             frames = stranded;
     if (w->state->config->host_blocks == 0)
         return false;
     w->chosen = 0;
@@ -174,7 +192,16 @@ bool swapping_out(struct swapping *w, const struct swap_request *request, struct
             return false;
         }
     }
-    (void)block_tables_evacuate(tables, request->blocks, step, copies->list, &copies->count);
+    for (uint32_t i = 0; i < w->chosen; i++)
+        frames += block_tables_view(tables, w->rows[i]).entries;
+    uint32_t room = swap_cache_room(cache, frames);
+    if (room < frames && swap_cache_has_failed(cache)) {
+        put_back(w, w->rows, w->chosen);
+        return false;
+    }
+    stranded = smaller(stranded, room);
+    limit(w, room - stranded);
+    (void)block_tables_evacuate(tables, stranded, step, copies->list, &copies->count);
     for (uint32_t i = 0; i < w->chosen; i++) {
         int rc = block_tables_swap_out(tables, w->rows[i], step, copies->list, &copies->count);
         assert(rc == 0); /* there is room */
@@ -183,6 +210,7 @@ bool swapping_out(struct swapping *w, const struct swap_request *request, struct
         log_line(LOG_DEBUG, "sequence %llu is swapped out",
                  (unsigned long long)sequence_at(w, w->rows[i])->id);
     }
+    swap_cache_place(cache, copies->list + first, copies->count - first, step);
     return true;
 }
 

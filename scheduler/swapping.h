@@ -31,8 +31,9 @@ void swapping_note_idle(struct swapping *swapping, uint32_t row);
 /* swapping_drop: a row is about to be removed. */
 void swapping_drop(struct swapping *swapping, uint32_t row);
 
-/* swapping_out(swapping, request, copies): swap out as many as it takes. False when they are not
- * enough, or host memory has no room for them; then nothing is moved. O(log sequences + blocks) for each
+/* swapping_out(swapping, request, copies): swap out as many as it takes; or as many as host memory has frames for now, when
+ * more are to come (swap_cache.h). False when they are not enough, or there are too few host blocks for them; then nothing
+ * is moved. O(log sequences + blocks) for each
  * that is chosen or was chosen in vain: it is in the step, or what it shares has changed since it was last
  * looked at. */
 bool swapping_out(struct swapping *swapping, const struct swap_request *request, struct copy_list *copies);

@@ -128,6 +128,18 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
 
 /* ---- /stats ---------------------------------------------------------------------------------------- */
 
+/* Where host blocks are that host memory has no room for. */
+static void write_file(struct json_writer *w, const struct swap_cache_counts *swap)
+{
+    json_open(w, "file", '{');
+    json_uint(w, "in_memory", swap->frames - swap->room);
+    json_uint(w, "memory_blocks", swap->frames);
+    json_uint(w, "writes", swap->writes);
+    json_uint(w, "reads", swap->reads);
+    json_bool(w, "failed", swap->failed);
+    json_close(w, '}');
+}
+
 static void write_pool(struct json_writer *w, const struct engine_stats *s, const struct render_context *c)
 {
     const struct block_pool_counts *p = &s->pool;
@@ -151,6 +163,8 @@ static void write_pool(struct json_writer *w, const struct engine_stats *s, cons
     json_uint(w, "bytes_per_block", geometry_block_bytes(&c->config->geometry));
     json_uint(w, "host_blocks", t->host_blocks);
     json_uint(w, "host_free", t->host_free);
+    if (s->swap.file_blocks)
+        write_file(w, &s->swap);
     json_close(w, '}');
     json_open(w, "counters", '{');
     json_uint(w, "cow_copies", t->copies);
@@ -311,8 +325,13 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
     write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
     write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
-    write_metric(w, "host_blocks", "gauge", "Blocks of host memory to swap to.", t->host_blocks);
+    write_metric(w, "host_blocks", "gauge", "Blocks to swap to, of host memory or the file.", t->host_blocks);
     write_metric(w, "host_blocks_free", "gauge", "Of these, free.", t->host_free);
+    write_metric(w, "swap_file_writes_total", "counter", "Blocks written from host memory to the file.",
+                 (double)s->swap.writes);
+    write_metric(w, "swap_file_reads_total", "counter", "Blocks read back.", (double)s->swap.reads);
+    write_metric(w, "swap_file_failed", "gauge", "Whether the file cannot be written any more.",
+                 s->swap.failed);
     write_metric(w, "swaps_out_total", "counter", "Sequences swapped out.", (double)t->swaps_out);
     write_metric(w, "swaps_in_total", "counter", "Sequences swapped in.", (double)t->swaps_in);
     write_metric(w, "preemptions_total", "counter", "Sequences of workloads preempted.",
@@ -492,7 +511,8 @@ static const struct api_schema schemas[] = {
     {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
               "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
               "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
-              "bytes_per_block:uint host_blocks:uint host_free:uint} counters:{cow_copies:uint forks:uint "
+              "bytes_per_block:uint host_blocks:uint host_free:uint file?:{in_memory:uint memory_blocks:uint "
+              "writes:uint reads:uint failed:bool}} counters:{cow_copies:uint forks:uint "
               "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
               "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
               "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "

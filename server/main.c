@@ -66,22 +66,23 @@ struct daemon {
     struct address_ranges trusted;
     struct daemon_state state;
     uv_timer_t lame_duck, drain_deadline;
-    uint32_t deadline_s;  /* of the drain */
-    double write_rate;    /* bytes a second, into its folder */
-    int fds;              /* below it are sockets that were handed over */
-    uv_timer_t watchdog;  /* the service manager's */
-    bool cut;             /* it passed, with something under way */
-    bool failed;          /* the backend has */
-    uv_prepare_t turn;    /* the loop is about to wait */
-    double turned_s;      /* processor time of its thread, when that was last so */
-    uv_timer_t trimmer;   /* looks for memory that is used no more; */
-    uv_work_t trim;       /* a worker gives it back, */
-    bool trimming;        /* now */
-    uint32_t idle_trims;  /* looks since it is unused */
-    uv_timer_t watch;     /* on the driver's calls */
-    uint64_t watched;     /* the call that the engine was in; 0: none */
-    uint32_t watches;     /* that found it in the same one */
-    uv_async_t completed; /* the engine has requests for routes_deliver() */
+    uint32_t deadline_s;    /* of the drain */
+    double write_rate;      /* bytes a second, into its folder */
+    struct swap_file *swap; /* of pool.file_blocks; NULL: those are 0 */
+    int fds;                /* below it are sockets that were handed over */
+    uv_timer_t watchdog;    /* the service manager's */
+    bool cut;               /* it passed, with something under way */
+    bool failed;            /* the backend has */
+    uv_prepare_t turn;      /* the loop is about to wait */
+    double turned_s;        /* processor time of its thread, when that was last so */
+    uv_timer_t trimmer;     /* looks for memory that is used no more; */
+    uv_work_t trim;         /* a worker gives it back, */
+    bool trimming;          /* now */
+    uint32_t idle_trims;    /* looks since it is unused */
+    uv_timer_t watch;       /* on the driver's calls */
+    uint64_t watched;       /* the call that the engine was in; 0: none */
+    uint32_t watches;       /* that found it in the same one */
+    uv_async_t completed;   /* the engine has requests for routes_deliver() */
 
     bool starting;             /* the start thread runs: what follows is its own until it has ended */
     uv_async_t start_done;     /* it has */
@@ -541,10 +542,12 @@ static void create_engine(void *cookie)
     struct daemon *d = cookie;
     char error[ATTENTION_ERROR_BYTES];
     uint32_t partials = PARTIALS_PER_ROW * d->state.config->step_rows_max;
+    const struct swap_io swap = d->swap ? swap_file_io(d->swap) : (struct swap_io){0};
     const struct engine_options options = {.config = d->state.config,
                                            .partials_max =
                                                partials > PARTIALS_LEAST ? partials : PARTIALS_LEAST,
                                            .spare_requests = ROUTES_SPARE_REQUESTS,
+                                           .swap = d->swap ? &swap : NULL,
                                            .budget = &d->state.memory,
                                            .notify = notify,
                                            .progress = log_progress,
@@ -628,20 +631,42 @@ static bool set_budget(struct daemon *d)
 
 /* ---- what outlives the daemon ----------------------------------------------------------------------- */
 
-/* Take the folder, and restore what a daemon before has saved there. */
+static enum exit_code refuse_state(int rc, const char *reason)
+{
+    fprintf(stderr, "attnd: %s\n", reason);
+    return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+}
+
+/* Take the folder, and its room for blocks that are swapped. */
+static enum exit_code open_state(struct daemon *d)
+{
+    const struct config *config = d->state.config;
+    uint64_t swap_bytes = config->file_blocks * geometry_block_bytes(&config->geometry);
+    char reason[STATE_REASON_BYTES];
+    int fd, rc;
+    if (!config->state_dir[0])
+        return EXIT_OK;
+    rc = state_open(config->state_dir, &d->state.outlasting, reason);
+    if (rc != 0 || !swap_bytes)
+        return rc == 0 ? EXIT_OK : refuse_state(rc, reason);
+    rc = state_swap_file(d->state.outlasting, swap_bytes, &fd, reason);
+    if (rc == 0) {
+        snprintf(reason, sizeof reason, "no memory for pool.file_blocks");
+        rc = swap_file_create(fd, (uint32_t)config->host_blocks, &d->swap);
+    }
+    return rc == 0 ? EXIT_OK : refuse_state(rc, reason);
+}
+
+/* Restore what a daemon before has saved. */
 static enum exit_code restore(struct daemon *d)
 {
     const struct config *config = d->state.config;
     char reason[STATE_REASON_BYTES];
-    if (!config->state_dir[0])
+    if (!d->state.outlasting)
         return EXIT_OK;
-    int rc = state_open(config->state_dir, &d->state.outlasting, reason);
-    if (rc == 0)
-        rc = state_ids_begin(d->state.outlasting, &d->state, reason);
-    if (rc != 0) {
-        fprintf(stderr, "attnd: %s\n", reason);
-        return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
-    }
+    int rc = state_ids_begin(d->state.outlasting, &d->state, reason);
+    if (rc != 0)
+        return refuse_state(rc, reason);
     d->write_rate = state_write_rate(d->state.outlasting);
     log_line(LOG_INFO, "state.dir: %.0f MB/s; saving the whole pool takes %.0f s at most",
              d->write_rate * 1e-6, state_save_seconds(config, d->write_rate, config->pool_bytes));
@@ -851,7 +876,9 @@ static enum exit_code serve(const struct config *config)
     uv_unref((uv_handle_t *)&d.trimmer);
     uv_prepare_init(&d.loop, &d.turn);
     d.turn.data = &d;
-    code = start_engine(&d);
+    code = open_state(&d);
+    if (code == EXIT_OK)
+        code = start_engine(&d);
     json_arena_install();
     if (code == EXIT_OK && routes_create(&d.state) != 0) {
         fprintf(stderr, "attnd: no memory for limits.calls answers\n");
@@ -881,6 +908,7 @@ static enum exit_code serve(const struct config *config)
     if (code == EXIT_LEFT)
         code = EXIT_OK;
     end_engine(&d);
+    swap_file_destroy(d.swap);
     state_close(d.state.outlasting);
     d.state.outlasting = NULL;
     http_connections_destroy(d.connections);
@@ -962,6 +990,9 @@ static enum exit_code check_memory(const struct config *config)
     if (on_device)
         config_print_bytes(stdout, "  available on the GPU", there);
     config_print_bytes(stdout, "host blocks", host);
+    if (config->file_blocks)
+        config_print_bytes(stdout, "file blocks, in state.dir",
+                           config->file_blocks * geometry_block_bytes(&config->geometry));
     if (on_device)
         config_print_bytes(stdout, "staging, pinned", staging);
     printf("connections              %u x %d KiB\n", config->limits.connections, HTTP_CONNECTION_BYTES >> 10);

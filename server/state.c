@@ -38,7 +38,8 @@ enum {
 };
 
 static const char SNAPSHOT[] = "snapshot", RESTORING[] = "snapshot.restoring", FAILED[] = "snapshot.failed",
-                  LOCK[] = "lock", PROBE[] = "probe", IDS[] = "ids", IDS_DRAFT[] = "ids.draft";
+                  LOCK[] = "lock", PROBE[] = "probe", SWAP[] = "swap", IDS[] = "ids",
+                  IDS_DRAFT[] = "ids.draft";
 static const double TELL_S = 2, /* between two words to the service manager, and to the log */
     PROBE_S = 0.5,              /* for seeing how fast the disk is */
     SAVE_LEAST_S = 10,          /* for saving, however little that is, and */
@@ -142,6 +143,22 @@ double state_write_rate(const struct state *s)
     (void)unlinkat(s->dir, PROBE, 0);
     free(bytes);
     return took > 0 ? (double)written / took : 0;
+}
+
+int state_swap_file(const struct state *s, uint64_t bytes, int *result, char reason[STATE_REASON_BYTES])
+{
+    int fd = openat(s->dir, SWAP, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int rc = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
+    (void)unlinkat(s->dir, SWAP, 0);
+    if (rc == 0) {
+        *result = fd;
+        return 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    snprintf(reason, STATE_REASON_BYTES, "pool.file_blocks: state.dir has no room for %llu MiB: %s",
+             (unsigned long long)(bytes >> 20), strerror(rc));
+    return ATTND_NO_MEMORY;
 }
 
 /* ---- asking the engine --------------------------------------------------------------------------- */

@@ -42,6 +42,11 @@ void state_ids_note(struct state *state, const struct request *request);
  * as long as the disk does for 4 MiB. */
 double state_write_rate(const struct state *state);
 
+/* state_swap_file(state, bytes, fd, reason): a file of so many bytes, which the disk has, and which is gone when it is closed,
+ * however that comes. Returns 0, or ATTND_NO_MEMORY with a sentence. */
+MUST_USE int state_swap_file(const struct state *state, uint64_t bytes, int *fd,
+                             char reason[STATE_REASON_BYTES]);
+
 /* state_restore: the sequences of the snapshot, if there is one; each that is not restored is logged with the reason.
  * False: a signal wants the daemon to end, and the snapshot is there as before. */
 bool state_restore(struct state *state, struct daemon_state *daemon);

@@ -737,7 +737,8 @@ static void describe(struct cpu_backend *b)
                                            .kernel = b->kernels->isa,
                                            .threads = thread_pool_threads(b->threads),
                                            .tasks = TASKS_PER_THREAD * thread_pool_threads(b->threads),
-                                           .bit_stable = true};
+                                           .bit_stable = true,
+                                           .host = kv_pool_host(&b->host)};
     char line[256];
     FILE *f = fopen("/proc/cpuinfo", "r");
     snprintf(b->base.info.device, sizeof b->base.info.device, "host processor");

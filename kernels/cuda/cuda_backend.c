@@ -356,6 +356,9 @@ static bool take_host_blocks(struct cuda_backend *b)
              bytes = blocks * geometry_block_bytes(b->options.geometry);
     if (blocks && (!available || bytes < available))
         b->host = cuda_host_memory(&b->device, bytes);
+    b->base.info.host =
+        (struct attention_host){b->host, b->options.geometry->layers, b->pool.block_bytes,
+                                b->options.geometry->layers * b->pool.block_bytes, b->pool.block_bytes};
     if (!blocks || b->host)
         return true;
     snprintf(b->base.failure, sizeof b->base.failure,

@@ -135,8 +135,13 @@ int reference_backend_open(const struct attention_options *options, struct atten
     }
     b->options = *options;
     b->base.ops = &ops;
-    b->base.info = (struct attention_info){
-        .name = "reference", .isa = "c", .kernel = "reference", .threads = 1, .tasks = 1, .bit_stable = true};
+    b->base.info = (struct attention_info){.name = "reference",
+                                           .isa = "c",
+                                           .kernel = "reference",
+                                           .threads = 1,
+                                           .tasks = 1,
+                                           .bit_stable = true,
+                                           .host = kv_pool_host(&b->host)};
     strcpy(b->base.info.device, "host, double precision");
     *attention = &b->base;
     return 0;

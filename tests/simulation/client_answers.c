@@ -8,6 +8,7 @@
 
 #include "tests/simulation/reservation_faults.h"
 #include "tests/simulation/symbolic_backend.h"
+#include "tests/simulation/symbolic_file.h"
 #include "tests/simulation/watch.h"
 
 #include <math.h>
@@ -86,6 +87,10 @@ bool client_answers_has_run(const struct op *op, int expected, int other)
         return status == 0;
     if (status != 0 && may_be_given_up(op)) {
         count_given_up(op);
+        return false;
+    }
+    if (status == ATTND_NO_HOST_BLOCKS && symbolic_file_has_failed()) {
+        sim.seen.in_the_file++;
         return false;
     }
     if (status == expected || (other && status == other)) {

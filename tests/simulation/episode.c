@@ -8,9 +8,11 @@
  * looks at the clock, which it does before each request that no step computes. */
 #include "tests/simulation/episode.h"
 
+#include "config/numbers.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/scarce_memory.h"
 #include "tests/simulation/symbolic_backend.h"
+#include "tests/simulation/symbolic_file.h"
 #include "tests/simulation/watch.h"
 
 #include <math.h>
@@ -29,8 +31,9 @@ enum {
     REQUESTS_PART = 4, /* a turn has for requests that no step computes two such parts of step_us_shared, */
     ENDS_PART = 8,     /* and for what workloads end and admit, of step_us_max */
     ADMITS_PART = 4,
-    LONG = 25,  /* one seed in so many has long sequences, */
-    LONGER = 10 /* and in those requests may wait so many times as long */
+    FILE_LONGEST = 60, /* blocks of a sequence, where there is a file for swapped ones */
+    LONG = 25,         /* one seed in so many has long sequences, */
+    LONGER = 10        /* and in those requests may wait so many times as long */
 };
 
 /* WAIT_S_MOST: a request waits. Of steps that hang: one that comes back, and one that takes longer than
@@ -56,7 +59,7 @@ static uint32_t one_of(const uint32_t *list, uint32_t n)
 
 /* ---- the engine ---------------------------------------------------------------------------------- */
 
-enum { SETTINGS = 20, SETTING_BYTES = 64 };
+enum { SETTINGS = 24, SETTING_BYTES = 64 };
 
 struct settings {
     char text[SETTINGS][SETTING_BYTES];
@@ -79,7 +82,18 @@ static void set(struct settings *s, const char *key, uint32_t value)
     set_text(s, key, text);
 }
 
-static void choose_geometry(struct settings *s)
+/* A file below host memory, which has room for the longest sequence and a few blocks more. */
+static void choose_file(struct settings *s, uint32_t pool, uint32_t tokens, uint32_t block_size)
+{
+    uint32_t longest = smaller(tokens / block_size, pool) + 1, host = longest + below(below(2) ? 3 : 20);
+    if (longest > FILE_LONGEST)
+        return;
+    set(s, "pool.host_blocks", host);
+    set(s, "pool.file_blocks", host + 1 + below(200));
+    set_text(s, "state.dir", "nowhere");
+}
+
+static uint32_t choose_geometry(struct settings *s)
 {
     static const uint32_t sizes[] = {1, 2, 4, 16}, windows[] = {0, 0, 1, 5, 70, 300};
     set(s, "geometry.layers", 1 + below(SIM_LAYERS_MOST));
@@ -87,26 +101,31 @@ static void choose_geometry(struct settings *s)
     set(s, "geometry.query_heads", kv_heads * group);
     set(s, "geometry.kv_heads", kv_heads);
     set(s, "geometry.head_dim", SYMBOLIC_HEAD_DIM);
-    set(s, "geometry.block_size",
-        sim.long_sequences ? 4U << 2 * below(2) : one_of(sizes, sim.families ? 2 : 4));
+    uint32_t block_size = sim.long_sequences ? 4U << 2 * below(2) : one_of(sizes, sim.families ? 2 : 4);
+    set(s, "geometry.block_size", block_size);
     set(s, "geometry.window", one_of(windows, 6));
     s->list[s->count++] = "geometry.dtype=f32";
     s->list[s->count++] = "geometry.kv_dtype=f32";
+    return block_size;
 }
 
-static void choose_limits(struct settings *s)
+static void choose_limits(struct settings *s, uint32_t block_size)
 {
     static const uint32_t tokens[] = {64, 200, 1000}, windows[] = {0, 0, 100, 2000},
                           times[] = {0, 0, 50, 500, 60000000}, long_times[] = {50, 100, 300, 1000};
     bool is_long = sim.long_sequences;
-    set(s, "pool.blocks",
-        is_long        ? 2000 + below(4000)
-        : sim.families ? 8 + below(30)
-        : below(3)     ? 40 + below(400)
-                       : 2 + below(40));
-    set(s, "pool.host_blocks", sim.families || below(3) ? 1 + below(60) : 0);
+    uint32_t pool = is_long        ? 2000 + below(4000)
+                    : sim.families ? 8 + below(30)
+                    : below(3)     ? 40 + below(400)
+                                   : 2 + below(40),
+             longest = is_long ? SIM_TOKENS_MOST - 100 : one_of(tokens, 3);
+    set(s, "pool.blocks", pool);
     set(s, "limits.sequences", 4 + below(24));
-    set(s, "limits.sequence_tokens", is_long ? SIM_TOKENS_MOST - 100 : one_of(tokens, 3));
+    set(s, "limits.sequence_tokens", longest);
+    if (below(3) == 0)
+        choose_file(s, pool, longest, block_size);
+    else
+        set(s, "pool.host_blocks", sim.families || below(3) ? 1 + below(60) : 0);
     set(s, "limits.calls", 4 + below(SIM_REQUESTS_MOST - 8));
     set(s, "scheduler.step_rows_max", 8 + below(below(2) ? 24 : 120));
     set(s, "limits.rows_per_call", is_long ? SIM_TOKENS_MOST : 100 + below(200));
@@ -121,8 +140,7 @@ static void make_config(void)
 {
     struct settings settings = {.count = 0};
     char error[CONFIG_ERROR_BYTES];
-    choose_geometry(&settings);
-    choose_limits(&settings);
+    choose_limits(&settings, choose_geometry(&settings));
     const struct config_inputs inputs = {.sets = settings.list, .set_count = settings.count};
     if (config_load(&sim.config, &inputs, error) != 0) {
         fprintf(stderr, "the simulator's configuration is refused: %s\n", error);
@@ -194,9 +212,12 @@ static void make_engine(void)
 {
     char error[ATTENTION_ERROR_BYTES];
     static const uint32_t partials[] = {2, 64, 4096}, works[] = {0, 3, 50};
+    uint64_t fails_at = below(10) ? 0 : 1 + below(100);
+    symbolic_file_begin(sim_mix(episode.random), (uint32_t)sim.config.file_blocks, fails_at);
     const struct engine_options options = {.config = &sim.config,
                                            .partials_max = one_of(partials, 3),
                                            .notify = notice,
+                                           .swap = sim.config.file_blocks ? &symbolic_file_io : NULL,
                                            .open_backend = symbolic_backend_open,
                                            .clock = virtual_clock,
                                            .question_work = one_of(works, 3)};
@@ -247,6 +268,7 @@ static bool jump(double next)
     bool in_flight = engine_in_flight(sim.engine);
     if (in_flight) /* turns follow each other: some are made, however long it takes */
         next = earlier(next, fmin(symbolic_backend_done_s(), sim.now_s + LOOK_S));
+    next = earlier(next, symbolic_file_due_s());
     if (idle > 0 || !in_flight)
         next = earlier(next, idle < 0 ? idle : sim.now_s + idle);
     if (isinf(next) && clients_under_way())
@@ -445,6 +467,7 @@ bool episode_run(uint64_t seed, uint64_t actions)
     while (sim.action_most < actions && turn())
         continue;
     wind_up();
+    sim.seen.files_failed += symbolic_file_has_failed();
     engine_destroy(sim.engine);
     config_deinit(&sim.config);
     return true;

@@ -72,6 +72,10 @@ enum {
     XX(copies, "copies on write")                                                                            \
     XX(swaps_out, "blocks swapped out")                                                                      \
     XX(swaps_in, "blocks swapped in")                                                                        \
+    XX(file_writes, "blocks written to the file")                                                            \
+    XX(file_reads, "blocks read from it")                                                                    \
+    XX(files_failed, "files that could not be written any more")                                             \
+    XX(in_the_file, "requests on what was in such a file and found no room in host memory")                  \
     XX(workloads, "workloads finished")                                                                      \
     XX(workloads_cancelled, "workloads cancelled")                                                           \
     XX(preemptions, "preemptions")                                                                           \

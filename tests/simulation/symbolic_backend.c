@@ -829,7 +829,7 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
 {
     struct symbolic_backend *b = make(1, sizeof *b, 0);
     const struct geometry *g = options->geometry;
-    size_t slots = (size_t)g->layers * g->block_size;
+    size_t slots = (size_t)g->layers * g->block_size, block_bytes = g->block_size * sizeof *b->host;
     strcpy(error, "no memory for the symbolic backend");
     if (!b)
         return ATTND_NO_MEMORY;
@@ -859,7 +859,12 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
                                            .kernel = "symbolic",
                                            .threads = 1,
                                            .tasks = 1 + (uint32_t)(b->conduct.seed % 16),
-                                           .bit_stable = true};
+                                           .bit_stable = true,
+                                           .host = {.bytes = (uint8_t *)b->host,
+                                                    .layers = g->layers,
+                                                    .layer_stride = options->host_blocks * block_bytes,
+                                                    .block_stride = block_bytes,
+                                                    .layer_bytes = block_bytes}};
     current = b;
     *attention = &b->base;
     return 0;

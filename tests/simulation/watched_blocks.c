@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { BLOCKS_MOST = 16384, HOST_BLOCKS_MOST = 64 };
+enum { BLOCKS_MOST = 16384, HOST_BLOCKS_MOST = 1024 };
 
 static struct {
     const struct block_pool *pool;
