@@ -58,6 +58,19 @@ for where in tcp unix; do
     eventually is_alone
     flush 1
     expect "$where: the call of one that has gone is dropped" 1 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
+    wanted=$(call /v1/attend "{\"sequences\":[1],$q}" & eventually are_queued '[1]'; caught_up; flush 1; wait)
+    call /v1/attend "{\"sequences\":[1,2],\"indptr\":[0,1,2],\"q\":[[[1,0,0,0,0,0,0,0]],[[1,0,0,0,0,0,0,0]]]}" >/dev/null &
+    leaves=$!
+    eventually are_queued '[1,2]'
+    call /v1/attend "{\"sequences\":[1],$q}" >"$WORK/stays" &
+    waiting=$!
+    caught_up
+    kill -9 $leaves
+    wait $leaves 2>/dev/null
+    flush 2
+    flush 1
+    wait $waiting
+    expect "$where: one that goes takes nobody beside it along" "$(jq -c .o <<<"$wanted")" "$(jq -c .o "$WORK/stays")"
     before=$(call /v1/sequences '{}' | jq .id)
     leave 20 /v1/sequences '{}'
     eventually is_alone

@@ -24,8 +24,8 @@ import time
 
 LAYERS, QUERY_HEADS, KV_HEADS, HEAD_DIM, BLOCK = 2, 4, 2, 16, 8
 SETS = ["backend.name=cpu", f"geometry.layers={LAYERS}", f"geometry.query_heads={QUERY_HEADS}", f"geometry.kv_heads={KV_HEADS}",
-        f"geometry.head_dim={HEAD_DIM}", f"geometry.block_size={BLOCK}", "geometry.dtype=f32", "geometry.kv_dtype=f32", "pool.blocks=3000",
-        "pool.host_blocks=1000", "limits.sequences=512", "limits.calls=64", "limits.connections=200", "limits.body_timeout_s=3",
+        f"geometry.head_dim={HEAD_DIM}", f"geometry.block_size={BLOCK}", "geometry.dtype=f32", "geometry.kv_dtype=f32", "pool.blocks=150",
+        "pool.host_blocks=160", "pool.file_blocks=4000", "limits.sequences=512", "limits.calls=64", "limits.connections=200", "limits.body_timeout_s=3",
         "limits.header_timeout_s=3", "drain.save_deadline_s=600", "limits.idle_timeout_s=60", "limits.workload_s=30", "memory.bytes=1GiB", "listen=127.0.0.1:0"]
 HANG_S, PAUSE_S, EXPECTED = 900, 60, {200, 201, 202, 204, 304, 400, 401, 403, 404, 409, 410, 412, 422, 429, 503, 504}
 
@@ -253,13 +253,15 @@ class Soak:
                 if item["state"] in ("waiting", "running", "verifying"):
                     self.ask("root", "DELETE", f"/v1/workloads/{item['id']}")
             stats = self.json("root", "GET", "/stats?limit=1")
-            if stats and stats["pool"]["free"] + stats["pool"]["cached"] == stats["pool"]["blocks"] and stats["sequences"]["count"] == 0:
+            pool = stats["pool"] if stats else None
+            if pool and pool["free"] + pool["cached"] == pool["blocks"] and pool["host_free"] == pool["host_blocks"] and stats["sequences"]["count"] == 0:
                 break
             time.sleep(0.05)
         else:
             raise Wrong(f"blocks do not come back: {stats}")
         if not (self.json("root", "POST", "/v1/audit") or {}).get("ok"):
             raise Wrong("the audit fails")
+        self.counts["blocks read from the file"] = pool["file"]["reads"]
         self.ask("root", "POST", "/v1/trim")
         time.sleep(6)
         self.memory.append(self.resident_mib())
