@@ -670,6 +670,8 @@ int client_queue_restore(struct engine_state *state, struct request *request)
         return request_fail(request, ATTND_INVALID, "sequence %llu has less than %u tokens",
                             (unsigned long long)d->base, d->shared);
     int rc = base == NO_ROW ? 0 : bring_in_one(c, request, base);
+    if (rc == 0)
+        rc = make_room(c, request, reservation_need(state, d->options.max_tokens, 0, false));
     return rc == 0 ? sequence_ops_restore(state, request, base) : rc;
 }
 
@@ -1360,7 +1362,9 @@ void client_queue_add(struct client_queue *c, struct request *request)
         return;
     }
     count_queued(c, request, 1);
-    request->queued.priority = request->kind == REQUEST_LEASE ? request->lease.options.priority : INT32_MIN;
+    request->queued.priority = request->displaces_all           ? INT32_MAX
+                               : request->kind == REQUEST_LEASE ? request->lease.options.priority
+                                                                : INT32_MIN;
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         const struct sequence *s = sequence_of(c, request->queued.on[i].id);
         if (s)

@@ -456,6 +456,7 @@ struct request {
     uint32_t listed_max; /* block ids that the answer lists of a sequence; 0: REQUEST_LISTED_MAX */
     uint64_t key;        /* to whom belongs what it makes, and whose alone it sees, but if it */
     bool sees_all;       /* or there are no keys (0) */
+    bool displaces_all;  /* the daemon's own: sequences of any priority make room */
     struct tenant_quotas quotas; /* of the key */
     uint64_t owner;        /* whose time it takes, whoever that is; the highest bit counts for nothing */
     uint32_t weight;       /* of the owner; 0 is 1 */

@@ -178,7 +178,7 @@ static struct request *begin(struct daemon_state *daemon, enum request_kind kind
     if (request) {
         request->kind = kind;
         request->id = id;
-        request->sees_all = true;
+        request->sees_all = request->displaces_all = true;
         return request;
     }
     give_up(daemon);
@@ -199,6 +199,14 @@ static void tell(struct state *s, const char *what, uint32_t done, uint32_t of, 
     s->told_s = now;
     log_line(LOG_INFO, "%s: %u of %u sequences, %llu MiB", what, done, of, (unsigned long long)(bytes >> 20));
     service_notify("STATUS=%s: %u of %u sequences\nEXTEND_TIMEOUT_USEC=60000000\nWATCHDOG=1", what, done, of);
+}
+
+static void remove_one(struct daemon_state *daemon, uint64_t id, bool lease)
+{
+    struct request *request = begin(daemon, REQUEST_DELETE, id);
+    request->of_leases = lease;
+    ask(daemon, request);
+    engine_release(daemon->engine, request);
 }
 
 static void describe_backend(const struct daemon_state *daemon, char text[SNAPSHOT_BACKEND_BYTES])
@@ -432,6 +440,7 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
 struct saved {
     uint64_t id;
     int32_t priority;
+    bool declared; /* max_tokens */
     double idle_s;
 };
 
@@ -447,6 +456,9 @@ struct saving {
     const struct geometry *g;
     struct saved *all; /* [count], in the order in which they are saved */
     uint32_t count, done;
+    uint64_t *saved; /* [saved_count] of them, that are still there */
+    uint32_t saved_count;
+    uint32_t whole;     /* that are in the file */
     uint64_t bytes;     /* of their K and V, at most */
     struct home *homes; /* [pool.blocks] */
     struct snapshot_writer *writer;
@@ -459,6 +471,8 @@ static int by_worth(const void *a, const void *b)
     const struct saved *one = a, *other = b;
     if (one->priority != other->priority)
         return one->priority > other->priority ? -1 : 1;
+    if (one->declared != other->declared) /* these cannot give way, when all come back */
+        return one->declared ? 1 : -1;
     if (one->idle_s != other->idle_s)
         return one->idle_s < other->idle_s ? -1 : 1;
     return one->id < other->id ? -1 : one->id > other->id;
@@ -479,15 +493,37 @@ static bool list_sequences(struct saving *s)
             const struct sequence_view *v = &request->list.shown.views[i];
             if (v->workload)
                 continue;
-            s->all[s->count++] = (struct saved){v->id, v->priority, v->idle_s};
+            s->all[s->count++] = (struct saved){v->id, v->priority, v->max_tokens > 0, v->idle_s};
             s->bytes += 2 * geometry_kv_bytes(s->g, v->length);
         }
         cursor = request->page.next;
         engine_release(s->daemon->engine, request);
     } while (cursor);
+    s->saved = calloc((size_t)s->count + 1, sizeof *s->saved);
     if (s->all)
         qsort(s->all, s->count, sizeof *s->all, by_worth);
-    return s->all != NULL;
+    return s->all && s->saved;
+}
+
+/* Leases are not saved, and their blocks are for sequences that have to come in. */
+static void drop_leases(struct daemon_state *daemon)
+{
+    uint64_t ids[PAGE], cursor = 0;
+    do {
+        struct request *request = begin(daemon, REQUEST_LIST, 0);
+        request->of_leases = true;
+        request->page.limit = PAGE;
+        request->page.cursor = cursor;
+        request->listed_max = 1;
+        ask(daemon, request);
+        uint32_t n = request->list.shown.count;
+        for (uint32_t i = 0; i < n; i++)
+            ids[i] = request->list.shown.views[i].id;
+        cursor = request->page.next;
+        engine_release(daemon->engine, request);
+        for (uint32_t i = 0; i < n; i++)
+            remove_one(daemon, ids[i], true);
+    } while (cursor);
 }
 
 /* The sequence whose front this one shares, among those that are saved; and note its own blocks. Only whole blocks of
@@ -587,44 +623,83 @@ static int save_one(struct saving *s, uint64_t id, bool *fatal)
     return rc;
 }
 
-/* Name those from the n-th on that are not saved. */
-static void name_left(const struct saving *s, uint32_t n)
+/* Name all[n..end), which are not saved. */
+static void name_left(const struct saving *s, uint32_t n, uint32_t end)
 {
-    while (n < s->count) {
+    while (n < end) {
         char names[NAMES_A_LINE * 22 + 1] = "";
         size_t at = 0;
-        for (int i = 0; i < NAMES_A_LINE && n < s->count; i++, n++)
+        for (int i = 0; i < NAMES_A_LINE && n < end; i++, n++)
             at += (size_t)snprintf(names + at, sizeof names - at, " %llu", (unsigned long long)s->all[n].id);
         log_line(LOG_WARNING, "not saved: %s: sequences%s", s->reason, names);
     }
 }
 
-static bool save_all(struct saving *s)
+/* What has been saved is not needed any more: its blocks are for those that have to come in. */
+static void make_room(struct saving *s)
 {
-    uint32_t saved = 0;
+    while (s->saved_count > 0)
+        remove_one(s->daemon, s->saved[--s->saved_count], false);
+    memset(s->homes, 0, s->daemon->config->pool_blocks * sizeof *s->homes);
+}
+
+/* Save the next one. Whoever has to come in and finds no room, has it when those before it are gone. */
+static int save_next(struct saving *s, bool *fatal)
+{
+    uint64_t id = s->all[s->done].id;
+    int rc = save_one(s, id, fatal);
+    if (rc == ATTND_NO_BLOCKS && s->saved_count > 0) {
+        make_room(s);
+        rc = save_one(s, id, fatal);
+    }
+    if (rc == 0)
+        s->saved[s->saved_count++] = id;
+    s->whole += rc == 0;
+    return rc;
+}
+
+/* Save all[done..count): false when there is no time or no disk for the rest. Those who found no room even so come to stand
+ * in front, *put_off of them. */
+static bool save_those(struct saving *s, uint32_t *put_off)
+{
     bool fatal = false;
-    for (; s->done < s->count && !fatal; s->done++) {
+    for (*put_off = 0; s->done < s->count; s->done++) {
         if (clock_s() > s->deadline_s) {
             snprintf(s->reason, sizeof s->reason, "drain.save_deadline_s has passed");
-            break;
+            return false;
         }
-        if (save_one(s, s->all[s->done].id, &fatal) == 0)
-            saved++;
-        else if (fatal)
-            break;
-        else
+        int rc = save_next(s, &fatal);
+        if (fatal)
+            return false;
+        if (rc == ATTND_NO_BLOCKS)
+            s->all[(*put_off)++] = s->all[s->done];
+        else if (rc != 0)
             log_line(LOG_WARNING, "not saved: %s: sequence %llu", s->reason,
                      (unsigned long long)s->all[s->done].id);
     }
-    name_left(s, s->done);
+    return true;
+}
+
+static bool save_all(struct saving *s)
+{
+    uint32_t count = s->count, put_off;
+    bool good = save_those(s, &put_off);
+    if (good && put_off > 0) { /* they have the whole pool now */
+        s->count = put_off;
+        s->done = 0;
+        make_room(s);
+        good = save_those(s, &put_off);
+    }
+    name_left(s, 0, put_off);
+    name_left(s, s->done, s->count);
     uint64_t bytes = snapshot_bytes(s->writer);
     if (snapshot_publish(s->writer, s->reason) != 0) {
-        name_left(s, 0);
+        log_line(LOG_WARNING, "nothing is saved: %s", s->reason);
         return false;
     }
-    log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", saved, s->count,
+    log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", s->whole, count,
              (unsigned long long)(bytes >> 20));
-    return saved == s->count;
+    return s->whole == count;
 }
 
 double state_save_seconds(const struct config *config, double write_rate, uint64_t bytes)
@@ -645,6 +720,7 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     describe_backend(daemon, head.backend);
     s.homes = calloc(config->pool_blocks, sizeof *s.homes);
     state->told_s = clock_s();
+    drop_leases(daemon);
     bool good = list_sequences(&s) && s.homes;
     s.deadline_s = clock_s() + state_save_seconds(config, write_rate, s.bytes);
     if (good && api_kv_range_tokens(config) == 0) {
@@ -655,12 +731,13 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     } else if (s.count == 0) {
         log_line(LOG_INFO, "saved: there are no sequences");
     } else if (snapshot_create(state->dir, SNAPSHOT, &head, s.g, s.count, &s.writer, s.reason) != 0) {
-        name_left(&s, 0);
+        name_left(&s, 0, s.count);
         good = false;
     } else {
         good = save_all(&s);
     }
     free(s.all);
+    free(s.saved);
     free(s.homes);
     return good;
 }
@@ -695,11 +772,14 @@ static bool has_key(struct keys *keys, uint64_t id)
     return !keys && id == 0;
 }
 
-static void remove_sequence(struct restoring *r, uint64_t id)
+static bool is_there(struct restoring *r, uint64_t id)
 {
-    struct request *request = begin(r->daemon, REQUEST_DELETE, id);
+    struct request *request = begin(r->daemon, REQUEST_SEQUENCE, id);
+    request->listed_max = 1;
     ask(r->daemon, request);
+    bool there = request->status == 0;
     engine_release(r->daemon->engine, request);
+    return there;
 }
 
 /* Make the sequence, with what it shares. */
@@ -762,12 +842,15 @@ static int append_tokens(struct restoring *r, uint64_t id, bool *done)
     return rc;
 }
 
-/* One sequence, whole or not at all. */
-static bool restore_one(struct restoring *r, uint32_t n)
+/* One sequence, whole or not at all. At first those come that can give way to others: that did not declare max_tokens and
+ * share nothing with such as did; REQUEST_WAITS: it is another one. */
+static int restore_one(struct restoring *r, uint32_t n, bool at_first)
 {
     struct snapshot_sequence q;
     bool done = false;
     int rc = snapshot_read(r->reader, n, &q, r->reason);
+    if (rc == 0 && at_first && (q.options.max_tokens || (q.base && !is_there(r, q.base))))
+        return REQUEST_WAITS;
     if (rc == 0 && !has_key(r->daemon->keys, q.key)) {
         snprintf(r->reason, sizeof r->reason, "its key is no more");
         rc = ATTND_NO_KEY;
@@ -778,8 +861,8 @@ static bool restore_one(struct restoring *r, uint32_t n)
     while (rc == 0 && !done)
         rc = append_tokens(r, q.id, &done);
     if (rc != 0 && made)
-        remove_sequence(r, q.id);
-    return rc == 0;
+        remove_one(r->daemon, q.id, false);
+    return rc;
 }
 
 /* Whether the snapshot is of this model; its parameters, if they were given by a client, become ours. */
@@ -819,16 +902,24 @@ static bool fits(struct restoring *r)
 static bool restore_all(struct restoring *r)
 {
     uint32_t count = snapshot_count(r->reader);
-    for (uint32_t n = 0; n < count; n++) {
-        if (r->daemon->leaving)
-            return false;
-        tell(r->state, "restoring", n, count, r->bytes);
-        if (restore_one(r, n))
-            r->restored++;
-        else
+    bool *done = calloc(count + 1U, sizeof *done);
+    for (uint32_t i = 0; i < 2 * count; i++) { /* twice */
+        uint32_t n = i % count;
+        if (r->daemon->leaving || !done)
+            break;
+        if (done[n])
+            continue;
+        tell(r->state, "restoring", r->restored, count, r->bytes);
+        int rc = restore_one(r, n, i < count);
+        done[n] = rc != REQUEST_WAITS;
+        r->restored += rc == 0;
+        if (rc < 0)
             log_line(LOG_ERROR, "sequence %llu is not restored: %s",
                      (unsigned long long)snapshot_id(r->reader, n), r->reason);
     }
+    free(done);
+    if (r->daemon->leaving)
+        return false;
     log_line(LOG_INFO, "restored: %u of %u sequences, %llu MiB", r->restored, count,
              (unsigned long long)(r->bytes >> 20));
     return true;

@@ -136,17 +136,47 @@ expect 'parameters that a client gave are restored, too' "$attended" "$(seen 7)"
 kill_daemon
 
 # ---- host memory, several at a time
+# Those of a low priority cannot come in beside others, as long as these are there (bug: they were not saved).
+begin --set pool.blocks=100
+for id in 1 2 3 4 5; do
+    curl -s -o /dev/null --json "{\"id\":$id}" "$URL/v1/sequences"
+    append $id 0 $((60 + id))
+done
+attended=$(seen 1 2 3 4 5)
+kill_daemon
 begin --set pool.blocks=30 --set pool.host_blocks=100
 for id in 1 2 3 4 5; do
     curl -s -o /dev/null --json "{\"id\":$id,\"priority\":$id}" "$URL/v1/sequences"
     append $id 0 $((60 + id))
 done
-expect 'some are in host memory' yes "$([ "$(curl -s "$URL/stats" | jq .scheduler.swapped)" -gt 0 ] && echo yes)"
-attended=$(seen 1 2 3 4 5)
+expect 'some are in host memory' 4 "$(curl -s "$URL/stats" | jq .scheduler.swapped)"
 stop_daemon
+expect 'they are saved with the others' 'info saved: 5 of 5 sequences, 0 MiB' "$(logged saved:)"
 begin --set pool.blocks=30 --set pool.host_blocks=100
-expect 'they come back with the others' "$attended" "$(seen 1 2 3 4 5)"
+expect 'and restored' 'info restored: 5 of 5 sequences, 0 MiB' "$(logged restored:)"
 expect 'every count adds up there, too' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+stop_daemon
+begin --set pool.blocks=100
+expect 'to the bit' "$attended" "$(seen 1 2 3 4 5)"
+kill_daemon
+
+# Nor beside those who have declared their length, and who never leave.
+begin --set pool.blocks=30 --set pool.host_blocks=100
+curl -s -o /dev/null --json '{"id":1}' "$URL/v1/sequences"
+append 1 0 61
+curl -s -o /dev/null --json '{"id":2}' "$URL/v1/sequences"
+append 2 0 120
+curl -s -X DELETE "$URL/v1/sequences/2"
+curl -s -o /dev/null --json '{"id":3,"max_tokens":116}' "$URL/v1/sequences"
+append 3 0 116
+curl -s -o /dev/null --json '{"blocks":1}' "$URL/v1/leases"
+expect 'the pool is full of what stays' '0 swapped' "$(curl -s "$URL/stats" | jq .pool.free) $(curl -s "$URL/v1/sequences/1" | jq -r .state)"
+stop_daemon
+expect 'who is in host memory is saved' 'info saved: 2 of 2 sequences, 0 MiB' "$(logged saved:)"
+begin --set pool.blocks=30 --set pool.host_blocks=100
+expect 'and restored there' 'info restored: 2 of 2 sequences, 0 MiB swapped idle' "$(logged restored:) $(curl -s "$URL/v1/sequences/1" | jq -r .state) $(curl -s "$URL/v1/sequences/3" | jq -r .state)"
+curl -s -X DELETE "$URL/v1/sequences/3"
+expect 'with its bits' "$(head -2 <<<"$attended")" "$(seen 1)"
 
 # ---- no room on the disk
 kill_daemon
