@@ -212,7 +212,7 @@ static void make_engine(void)
 {
     char error[ATTENTION_ERROR_BYTES];
     static const uint32_t partials[] = {2, 64, 4096}, works[] = {0, 3, 50};
-    uint64_t fails_at = below(10) ? 0 : 1 + below(100);
+    uint64_t fails_at = below(4) ? 0 : 1 + below(60);
     symbolic_file_begin(sim_mix(episode.random), (uint32_t)sim.config.file_blocks, fails_at);
     const struct engine_options options = {.config = &sim.config,
                                            .partials_max = one_of(partials, 3),
