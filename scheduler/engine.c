@@ -70,7 +70,7 @@ struct engine {
     int wake; /* eventfd: something is in to_engine */
     pthread_t thread;
     bool started;
-    _Atomic bool stop;
+    _Atomic bool stop, keep_all;
     _Atomic uint64_t busy_since_us; /* 0: waiting for requests */
     bool awaits;                    /* the oldest step in flight, and */
     double awaits_since_s;          /* since when: turns that found it not done */
@@ -364,6 +364,7 @@ static void *engine_main(void *cookie)
         double now = e->o.clock(e->o.cookie);
         atomic_store(&e->busy_since_us, (uint64_t)(now * 1e6));
         e->state.stopping = atomic_load(&e->stop);
+        e->state.keeps_all = atomic_load(&e->keep_all);
         bool worked = engine_turn(e, now);
         if (worked || steps_in_flight(e->state.steps))
             continue;
@@ -657,6 +658,11 @@ int engine_start(struct engine *e)
 {
     e->started = pthread_create(&e->thread, NULL, engine_main, e) == 0;
     return e->started ? 0 : ATTND_NO_MEMORY;
+}
+
+void engine_keep_all(struct engine *e, bool keep)
+{
+    atomic_store(&e->keep_all, keep);
 }
 
 void engine_destroy(struct engine *e)

@@ -53,6 +53,10 @@ bool engine_turn(struct engine *engine, double now_s);
 bool engine_in_flight(const struct engine *engine);
 double engine_idle_s(const struct engine *engine);
 
+/* engine_keep_all(engine, keep): while no client is served, none is to blame for not using its sequences: none is removed
+ * for that. Any thread. */
+void engine_keep_all(struct engine *engine, bool keep);
+
 /* engine_destroy: finish what has been submitted, end the thread. Requests not taken are dropped. NULL is
  * fine. */
 void engine_destroy(struct engine *engine);

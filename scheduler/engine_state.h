@@ -27,6 +27,7 @@ struct engine_state {
     double now_s;                       /* of this turn (clock.h) */
     bool stopping;                      /* only what was queued is computed, and waits for no company */
     bool failed;                        /* the backend has */
+    bool keeps_all;                     /* whatever was last used counts as in use */
     double step_us_max, step_us_shared; /* scheduler.step_us_max and step_us_shared, as the backend is */
     struct budget taking;               /* requests from the ring: engine.c, */
     struct budget waiting;              /* and those that a step carries out: client_queue.c */

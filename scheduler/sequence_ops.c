@@ -470,7 +470,7 @@ void sequence_ops_reap(struct engine_state *state)
         struct sequence *s = sequences_at(state->sequences, row);
         if (s->id == 0 || s->workload)
             continue;
-        if (s->queued || block_tables_in_flight(step_tables(state->steps), row))
+        if (state->keeps_all || s->queued || block_tables_in_flight(step_tables(state->steps), row))
             s->used_s = now;
         if (s->options.idle_timeout_s == 0 || now - s->used_s < s->options.idle_timeout_s)
             continue;

@@ -458,9 +458,9 @@ struct saving {
     uint32_t count, done;
     uint64_t *saved; /* [saved_count] of them, that are still there */
     uint32_t saved_count;
-    uint32_t whole;     /* that are in the file */
-    uint64_t bytes;     /* of their K and V, at most */
-    struct home *homes; /* [pool.blocks] */
+    uint32_t whole, gone; /* that are in the file; that were removed since they were listed */
+    uint64_t bytes;       /* of their K and V, at most */
+    struct home *homes;   /* [pool.blocks] */
     struct snapshot_writer *writer;
     double deadline_s;
     char reason[SNAPSHOT_REASON_BYTES]; /* why one was not saved */
@@ -673,6 +673,8 @@ static bool save_those(struct saving *s, uint32_t *put_off)
             return false;
         if (rc == ATTND_NO_BLOCKS)
             s->all[(*put_off)++] = s->all[s->done];
+        else if (rc == ATTND_GONE)
+            s->gone++;
         else if (rc != 0)
             log_line(LOG_WARNING, "not saved: %s: sequence %llu", s->reason,
                      (unsigned long long)s->all[s->done].id);
@@ -697,9 +699,9 @@ static bool save_all(struct saving *s)
         log_line(LOG_WARNING, "nothing is saved: %s", s->reason);
         return false;
     }
-    log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", s->whole, count,
+    log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
              (unsigned long long)(bytes >> 20));
-    return s->whole == count;
+    return s->whole + s->gone == count;
 }
 
 double state_save_seconds(const struct config *config, double write_rate, uint64_t bytes)
@@ -722,6 +724,7 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     state->told_s = clock_s();
     drop_leases(daemon);
     bool good = list_sequences(&s) && s.homes;
+    engine_keep_all(daemon->engine, true);
     s.deadline_s = clock_s() + state_save_seconds(config, write_rate, s.bytes);
     if (good && api_kv_range_tokens(config) == 0) {
         log_line(LOG_ERROR, "nothing is saved: limits.body_bytes has no room for K and V of a token");
@@ -964,8 +967,10 @@ bool state_restore(struct state *s, struct daemon_state *daemon)
     uint32_t count = readable ? snapshot_count(r.reader) : 0;
     if (!readable)
         log_line(LOG_ERROR, "the snapshot is not used: %s", r.reason);
-    else if (fits(&r))
+    engine_keep_all(daemon->engine, true);
+    if (readable && fits(&r))
         stays = restore_all(&r);
+    engine_keep_all(daemon->engine, false);
     if (readable)
         snapshot_close(r.reader);
     const char *to = !stays ? SNAPSHOT : FAILED;
