@@ -124,6 +124,10 @@ struct http_connections {
     uv_check_t turn_end;
     struct connection **paused; /* [paused_count] until then */
     uint32_t paused_count;
+    uv_idle_t next_turn;
+    struct connection *
+        *written; /* [written_count] whose answer the kernel has taken at once: they go on then */
+    uint32_t written_count;
     size_t turn_bytes;    /* read into bodies in this turn */
     uint32_t open, slots; /* connections in use, and all */
     uint32_t ended;       /* of those in use */
@@ -322,15 +326,9 @@ static void see_delivery(struct connection *c)
         finish_answer(c);
 }
 
-static void on_written(uv_write_t *write, int status)
+/* What was to be sent has been. */
+static void note_written(struct connection *c)
 {
-    struct connection *c = write->data;
-    if (c->phase == PHASE_CLOSING)
-        return;
-    if (status < 0) {
-        close_connection(c);
-        return;
-    }
     if (c->exchange.more) {
         note_touched(&c->output_touched, c->exchange.reply.length);
         json_writer_init(&c->exchange.reply, c->output, HTTP_REPLY_BYTES_MAX);
@@ -347,8 +345,50 @@ static void on_written(uv_write_t *write, int status)
     }
 }
 
-static void write_parts(struct connection *c, const uv_buf_t *parts, unsigned n)
+static void on_written(uv_write_t *write, int status)
 {
+    struct connection *c = write->data;
+    if (c->phase == PHASE_CLOSING)
+        return;
+    if (status < 0)
+        close_connection(c);
+    else
+        note_written(c);
+}
+
+/* Those that have another answer by then have their turn in the next one. */
+static void on_next_turn(uv_idle_t *idle)
+{
+    struct http_connections *all = idle->data;
+    uint32_t n = all->written_count;
+    for (uint32_t i = 0; i < n; i++) {
+        if (all->written[i]->phase == PHASE_REPLYING)
+            note_written(all->written[i]);
+    }
+    all->written_count -= n;
+    memmove(all->written, all->written + n, all->written_count * sizeof(struct connection *));
+    if (all->written_count == 0)
+        uv_idle_stop(idle);
+}
+
+/* Have the kernel take what it can at once; returns how many of the parts are left, from the front of which it has taken
+ * some. libuv's own writes cost a system call more each (epoll_ctl). */
+static unsigned write_at_once(struct connection *c, uv_buf_t *parts, unsigned n)
+{
+    int taken = uv_try_write(&c->handle.stream, parts, n);
+    size_t left = taken > 0 ? (size_t)taken : 0;
+    unsigned done = 0;
+    while (done < n && left >= parts[done].len)
+        left -= parts[done++].len;
+    memmove(parts, parts + done, (n - done) * sizeof *parts);
+    if (done < n)
+        parts[0] = uv_buf_init(parts[0].base + left, (unsigned)(parts[0].len - left));
+    return n - done;
+}
+
+static void write_parts(struct connection *c, uv_buf_t *parts, unsigned n)
+{
+    struct http_connections *all = c->all;
     size_t bytes = 0;
     for (unsigned i = 0; i < n; i++)
         bytes += parts[i].len;
@@ -358,6 +398,12 @@ static void write_parts(struct connection *c, const uv_buf_t *parts, unsigned n)
     c->unsent = bytes;
     set_deadline(c, c->all->limits.body_timeout_s);
     c->write.data = c;
+    n = write_at_once(c, parts, n);
+    if (n == 0) {
+        all->written[all->written_count++] = c;
+        uv_idle_start(&all->next_turn, on_next_turn);
+        return;
+    }
     if (uv_write(&c->write, &c->handle.stream, parts, n, on_written) != 0)
         close_connection(c);
 }
@@ -999,7 +1045,8 @@ static int map_connections(struct http_connections *all)
     all->buffers = mmap(NULL, all->buffers_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     all->paused = calloc(all->slots, sizeof(struct connection *));
-    if (!all->connections || !all->paused || all->buffers == MAP_FAILED)
+    all->written = calloc(2 * (size_t)all->slots, sizeof(struct connection *));
+    if (!all->connections || !all->paused || !all->written || all->buffers == MAP_FAILED)
         return UV_ENOMEM;
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];
@@ -1036,6 +1083,8 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
     uv_unref((uv_handle_t *)&all->trim);
     uv_check_init(loop, &all->turn_end);
     all->turn_end.data = all;
+    uv_idle_init(loop, &all->next_turn);
+    all->next_turn.data = all;
     *result = all;
     return 0;
 }
@@ -1082,6 +1131,7 @@ void http_connections_destroy(struct http_connections *all)
     if (all->tick.loop) {
         uv_close((uv_handle_t *)&all->tick, NULL);
         uv_close((uv_handle_t *)&all->turn_end, NULL);
+        uv_close((uv_handle_t *)&all->next_turn, NULL);
         uv_close((uv_handle_t *)&all->trim, NULL);
         uv_run(all->loop, UV_RUN_DEFAULT);
     }
@@ -1089,5 +1139,6 @@ void http_connections_destroy(struct http_connections *all)
         munmap(all->buffers, all->buffers_bytes);
     free(all->connections);
     free(all->paused);
+    free(all->written);
     free(all);
 }

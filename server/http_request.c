@@ -244,6 +244,19 @@ static void clear(struct http_request *request)
                                      .if_match = empty};
 }
 
+/* A system call for every id would be as much as reading the request. Loop thread. */
+static uint64_t random_number(void)
+{
+    static uint64_t numbers[64];
+    static unsigned left;
+    if (left == 0) {
+        if (getrandom(numbers, sizeof numbers, GRND_NONBLOCK) != sizeof numbers)
+            return (uint64_t)clock();
+        left = sizeof numbers / sizeof numbers[0];
+    }
+    return numbers[--left];
+}
+
 /* The client's id if it is 1 to 128 visible ASCII characters that need no quoting, else 16 random hex
  * digits. */
 static void choose_id(struct http_text given, unsigned count, char id[HTTP_REQUEST_ID_BYTES])
@@ -257,10 +270,7 @@ static void choose_id(struct http_text given, unsigned count, char id[HTTP_REQUE
         id[given.n] = '\0';
         return;
     }
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = (uint64_t)clock();
-    snprintf(id, HTTP_REQUEST_ID_BYTES, "%016llx", (unsigned long long)random);
+    snprintf(id, HTTP_REQUEST_ID_BYTES, "%016llx", (unsigned long long)random_number());
 }
 
 void http_request_none(struct http_request *request)
