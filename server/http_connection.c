@@ -43,8 +43,9 @@ enum {
     SOCKET_BYTES = 32 << 10, /* each way; the kernel takes twice that */
     LARGE_SOCKET_BYTES =
         512 << 10, /* likewise, once something larger than those is sent: a write copies as much at once */
-    KEPT_BYTES = 64 << 10,   /* of a buffer that was used: the rest goes back to the system */
-    TURN_READ_MAX = 1 << 20, /* and of all connections in a turn */
+    KEPT_BYTES = 64 << 10,    /* of a buffer that was used: the rest goes back to the system */
+    TURN_READ_MAX = 1 << 20,  /* and of all connections in a turn */
+    TURN_ANSWERS_NS = 500000, /* in which connections go on whose answers are written */
     OUTPUT_HEAD_BYTES_MAX = 1024,
     REFUSALS = 64, /* connections beyond the limit, to say 503 on */
     LINGER_S = 2,
@@ -356,14 +357,16 @@ static void on_written(uv_write_t *write, int status)
         note_written(c);
 }
 
-/* Those that have another answer by then have their turn in the next one. */
+/* In their order, as many as there is time for: then others have their turns. */
 static void on_next_turn(uv_idle_t *idle)
 {
     struct http_connections *all = idle->data;
-    uint32_t n = all->written_count;
-    for (uint32_t i = 0; i < n; i++) {
-        if (all->written[i]->phase == PHASE_REPLYING)
-            note_written(all->written[i]);
+    uint64_t until_ns = uv_hrtime() + TURN_ANSWERS_NS;
+    uint32_t n = 0, count = all->written_count;
+    while (n < count && (n == 0 || uv_hrtime() < until_ns)) {
+        struct connection *c = all->written[n++];
+        if (c->phase == PHASE_REPLYING)
+            note_written(c);
     }
     all->written_count -= n;
     memmove(all->written, all->written + n, all->written_count * sizeof(struct connection *));

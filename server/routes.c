@@ -38,7 +38,8 @@ enum {
     LONG_JSON_BYTES = 8 << 10, /* beyond these the loop has workers do it */
     LONG_TENSOR_BYTES = 128 << 10,
     LONG_LIST_BYTES = 16 << 10,
-    LONG_OUTPUT_BYTES = 1 << 10
+    LONG_OUTPUT_BYTES = 1 << 10,
+    DELIVER_NS = 500000 /* of a turn, for answers of the engine */
 };
 
 /* Whether the path is the route's; a number in the place of "{id}" goes to *id. */
@@ -783,6 +784,7 @@ void routes_deliver(struct daemon_state *daemon)
         .staging_used = staging_used(engine_staging(daemon->engine)),
         .longest_turn_s = daemon->longest_turns_s[0],
         .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
+    uint64_t until_ns = uv_hrtime() + DELIVER_NS;
     struct request *request;
     while ((request = engine_take(daemon->engine))) {
         struct answer *answer = answer_of(request);
@@ -803,6 +805,10 @@ void routes_deliver(struct daemon_state *daemon)
         }
         write_answer(answer->x, request, &context);
         send_answer(daemon, request);
+        if (daemon->completed && uv_hrtime() > until_ns) { /* others have their turns */
+            uv_async_send(daemon->completed);
+            break;
+        }
     }
     if (daemon->outlasting)
         state_ids_look(daemon->outlasting, daemon);

@@ -21,18 +21,24 @@ events { worker_connections 1024; }
 http {
     access_log off;
     keepalive_requests 1000000000;
+    client_body_temp_path $WORK/body;
+    proxy_temp_path $WORK/proxy;
+    fastcgi_temp_path $WORK/fastcgi;
+    uwsgi_temp_path $WORK/uwsgi;
+    scgi_temp_path $WORK/scgi;
     server {
         listen 127.0.0.1:$port;
         location / { default_type application/json; return 200 '{"status":"live"}\n'; }
     }
 }
 CONF
-    taskset -c $server nginx -p "$WORK" -c "$WORK/nginx.conf" -g 'daemon off; master_process off;' 2>/dev/null &
+    taskset -c $server nginx -p "$WORK" -c "$WORK/nginx.conf" -g 'daemon off; master_process off;' 2>"$WORK/nginx.log" &
     nginx=$!
     start_daemon --config config/tiny.jsonc --backend cpu --set backend.threads=1
     taskset -acp $server "$DAEMON" >/dev/null
-    answers() { curl -s "http://127.0.0.1:$port/livez" >/dev/null; }
+    answers() { curl -s "http://127.0.0.1:$port/livez" >/dev/null || ! kill -0 "$nginx"; }
     eventually answers
+    kill -0 "$nginx" || cat "$WORK/nginx.log"
     for round in 1 2 3; do
         echo "http: requests a second, round $round: attnd $(rate "$URL"), nginx $(rate "http://127.0.0.1:$port")"
     done
