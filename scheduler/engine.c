@@ -43,6 +43,9 @@
 
 enum {
     ARENA_KEPT = 256 << 10, /* bytes of a request's arena; when more was used, most goes back to the system */
+    ARENA_PAGE = 4096,
+    HOT_REQUESTS = 16,     /* free ones that are used next, whose arenas stay as they are */
+    TRIMMED_REQUESTS = 32, /* at a time: half a millisecond */
     ALIGNMENT = 64,
     BUDGETS = 4,          /* each a fourth of scheduler.step_us_shared */
     QUESTION_WORK = 8192, /* entries and blocks of a part: a tenth of a millisecond */
@@ -66,6 +69,7 @@ struct engine {
     struct staging *staging;
     struct request **free_requests; /* the loop's stack */
     uint32_t free_count;
+    bool *touched; /* [state.requests] more of its arena than the first page; the loop's */
     struct ring to_engine, to_loop;
     int wake; /* eventfd: something is in to_engine */
     pthread_t thread;
@@ -434,11 +438,26 @@ struct request *engine_take(struct engine *e)
     return ring_take(&e->to_loop);
 }
 
+void engine_trim_requests(struct engine *e)
+{
+    uint32_t trimmed = 0;
+    for (uint32_t i = 0; i + HOT_REQUESTS < e->free_count && trimmed < TRIMMED_REQUESTS; i++) {
+        size_t n = (size_t)(e->free_requests[i] - e->requests);
+        if (!e->touched[n])
+            continue;
+        (void)madvise(e->arenas + n * REQUEST_ARENA_BYTES + ARENA_PAGE, ARENA_KEPT - ARENA_PAGE,
+                      MADV_DONTNEED);
+        e->touched[n] = false;
+        trimmed++;
+    }
+}
+
 void engine_release(struct engine *e, struct request *request)
 {
     uint8_t *arena = e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES;
     if (request->arena == arena && request->arena_used > ARENA_KEPT)
         (void)madvise(arena + ARENA_KEPT / 4, REQUEST_ARENA_BYTES - ARENA_KEPT / 4, MADV_DONTNEED);
+    e->touched[request - e->requests] |= request->arena_used > ARENA_PAGE;
     reset(request, NULL, 0);
     e->free_requests[e->free_count++] = request;
 }
@@ -542,9 +561,10 @@ static int make_requests(struct engine *e)
     uint32_t n = e->state.requests;
     e->requests = calloc(n, sizeof *e->requests);
     e->free_requests = calloc(n, sizeof *e->free_requests);
+    e->touched = calloc(n, sizeof *e->touched);
     void *arenas = mmap(NULL, (size_t)n * REQUEST_ARENA_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!e->requests || !e->free_requests || arenas == MAP_FAILED)
+    if (!e->requests || !e->free_requests || !e->touched || arenas == MAP_FAILED)
         return ATTND_NO_MEMORY;
     e->arenas = arenas;
     for (uint32_t i = n; i-- > 0;) {
@@ -689,6 +709,7 @@ void engine_destroy(struct engine *e)
     model_constants_deinit(&e->state.constants);
     free(e->state.lease_of);
     free(e->free_requests);
+    free(e->touched);
     if (e->arenas)
         munmap(e->arenas, (size_t)e->state.requests * REQUEST_ARENA_BYTES);
     free(e->requests);

@@ -69,6 +69,9 @@ void engine_submit(struct engine *engine, struct request *request);
 struct request *engine_take(struct engine *engine);
 void engine_release(struct engine *engine, struct request *request);
 
+/* engine_trim_requests: some memory of requests that nobody has asked for lately goes back to the system; now and then. */
+void engine_trim_requests(struct engine *engine);
+
 /* engine_staging: the memory for tensors, of limits.staging_bytes. */
 struct staging *engine_staging(const struct engine *engine);
 

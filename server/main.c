@@ -703,6 +703,7 @@ static void on_trim(uv_timer_t *timer)
     struct staging *staging = engine_staging(d->engine);
     if (d->state.outlasting)
         state_ids_look(d->state.outlasting, &d->state);
+    engine_trim_requests(d->engine);
     bool idle = staging_used(staging) == 0 && staging_is_touched(staging);
     d->idle_trims = idle ? d->idle_trims + 1 : 0;
     if (d->idle_trims < IDLE_TRIMS || d->trimming)

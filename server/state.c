@@ -685,12 +685,11 @@ static bool save_those(struct saving *s, uint32_t *put_off)
 static bool save_all(struct saving *s)
 {
     uint32_t count = s->count, put_off;
-    bool good = save_those(s, &put_off);
-    if (good && put_off > 0) { /* they have the whole pool now */
+    if (save_those(s, &put_off) && put_off > 0) { /* they have the whole pool now */
         s->count = put_off;
         s->done = 0;
         make_room(s);
-        good = save_those(s, &put_off);
+        (void)save_those(s, &put_off);
     }
     name_left(s, 0, put_off);
     name_left(s, s->done, s->count);
