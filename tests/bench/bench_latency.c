@@ -1,24 +1,29 @@
 /* bench_latency.c - what one client waits for a call of one row beyond the step that computes it, on a geometry so small that a step
  * is next to nothing: HTTP, the loop, and the way to the engine and back.
  *
- *   bench_latency PORT|PATH [CALLS]     a daemon of config/tiny.jsonc on a port of 127.0.0.1 or a unix socket
+ *   bench_latency [--short]
  *
- * Prints microseconds: the call, the step that the answer reports, what is between them; and an echo of as many bytes. */
+ * Starts the daemon ($ATTND, or build/release/attnd) with config/tiny.jsonc on a port of 127.0.0.1 and a unix socket, and
+ * asks over each in turn. Prints microseconds: the call, the step that the answer reports, what is between them; and an echo
+ * of as many bytes. */
 #include "tests/bench/bench.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { CALLS = 20000, WARM = 2000, ROOM = 8192 };
+enum { CALLS = 20000, BRIEF = 100, ROOM = 8192 };
 
 static char answer[ROOM];
 static double call_us[CALLS], step_us[CALLS], beyond_us[CALLS];
@@ -148,21 +153,51 @@ static double echo_us(const char *where, const char *request, size_t in, size_t 
     return bench_spread(beyond_us, calls).median;
 }
 
-int main(int argc, char **argv)
+/* ---- the daemon ---------------------------------------------------------------------------------- */
+
+/* Start it on a unix socket and a port, which is written to `port`. */
+static pid_t start_daemon(const char *path, char port[16])
+{
+    char listen[160], line[1024];
+    const char *attnd = getenv("ATTND");
+    int log[2];
+    snprintf(listen, sizeof listen, "listen=[\"127.0.0.1:0\",\"unix:%s\"]", path);
+    if (pipe(log) != 0)
+        die("a pipe");
+    pid_t daemon = fork();
+    if (daemon == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)dup2(log[1], STDERR_FILENO);
+        close(log[0]);
+        attnd = attnd ? attnd : "build/release/attnd";
+        execl(attnd, attnd, "--config", "config/tiny.jsonc", "--backend", "cpu", "--set", "backend.threads=1",
+              "--set", listen, (char *)NULL);
+        _exit(127);
+    }
+    close(log[1]);
+    FILE *lines = fdopen(log[0], "r");
+    bool local = false, found = false;
+    while (lines && !(found && local) && fgets(line, sizeof line, lines)) {
+        const char *at = strstr(line, "listening on http://127.0.0.1:");
+        local |= strstr(line, "listening on unix:") || strstr(line, path);
+        if (!at)
+            continue;
+        snprintf(port, 16, "%d", atoi(at + strlen("listening on http://127.0.0.1:")));
+        found = true;
+    }
+    if (!found || !local) {
+        fprintf(stderr, "bench_latency: the daemon does not start\n");
+        exit(1);
+    }
+    return daemon; /* its log is not read any more: it drops lines rather than wait */
+}
+
+static void measure(const char *where, uint32_t calls)
 {
     char request[ROOM];
-    uint32_t calls = argc > 2 ? (uint32_t)atoi(argv[2]) : CALLS;
-    if (argc < 2 || calls == 0 || calls > CALLS) {
-        fprintf(stderr, "bench_latency PORT|PATH [CALLS]\n");
-        return 64;
-    }
-    int fd = connect_to(argv[1]);
-    (void)ask(fd, request, post(request, "/v1/sequences", "{\"id\":1}"));
-    (void)ask(fd, request,
-              post(request, "/v1/append",
-                   "{\"sequences\":[1],\"k\":[[[1,2,3,4,5,6,7,8]]],\"v\":[[[8,7,6,5,4,3,2,1]]]}"));
+    int fd = connect_to(where);
     size_t n = post(request, "/v1/attend", "{\"sequences\":[1],\"q\":[[[1,0,2,0,1,0,0,1]]]}"), got = 0;
-    for (uint32_t i = 0; i < WARM; i++)
+    for (uint32_t i = 0; i < calls / 10; i++)
         (void)ask(fd, request, n);
     for (uint32_t i = 0; i < calls; i++) {
         double start = bench_now();
@@ -175,8 +210,27 @@ int main(int argc, char **argv)
     close(fd);
     struct bench_spread call = bench_spread(call_us, calls), step = bench_spread(step_us, calls),
                         beyond = bench_spread(beyond_us, calls);
-    printf("%s: a call %.1f us, its step %.1f, beyond it p50 %.1f; an echo of its bytes %.1f\n",
-           strchr(argv[1], '/') ? "unix" : "TCP", call.median, step.median, beyond.median,
-           echo_us(argv[1], request, n, got, calls));
-    return 0;
+    printf("%-4s: a call %.1f us, its step %.1f, beyond it p50 %.1f; an echo of its bytes %.1f\n",
+           strchr(where, '/') ? "unix" : "TCP", call.median, step.median, beyond.median,
+           echo_us(where, request, n, got, calls));
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t calls = argc > 1 && strcmp(argv[1], "--short") == 0 ? BRIEF : CALLS;
+    char request[ROOM], path[64], port[16];
+    snprintf(path, sizeof path, "/tmp/bench_latency.%d.s", (int)getpid());
+    bench_print_machine("bench_latency");
+    pid_t daemon = start_daemon(path, port);
+    int fd = connect_to(port);
+    (void)ask(fd, request, post(request, "/v1/sequences", "{\"id\":1}"));
+    (void)ask(fd, request,
+              post(request, "/v1/append",
+                   "{\"sequences\":[1],\"k\":[[[1,2,3,4,5,6,7,8]]],\"v\":[[[8,7,6,5,4,3,2,1]]]}"));
+    close(fd);
+    measure(port, calls);
+    measure(path, calls);
+    kill(daemon, SIGTERM);
+    int status;
+    return waitpid(daemon, &status, 0) == daemon && status == 0 ? 0 : 1;
 }
