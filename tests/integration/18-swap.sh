@@ -2,15 +2,6 @@
 # When the pool is full, idle sequences are swapped to host memory and come back when they are called: their outputs keep their
 # bits. Who declared max_tokens, is waited for, or has a higher priority stays.
 . tests/integration/small.sh
-append() { # SEQUENCE FIRST N - to both layers
-    local layer
-    for layer in 0 1; do
-        call /v1/append "{\"layer\":$layer,\"sequences\":[$1],\"indptr\":[0,$3],\"k\":$(rows "$2" "$3"),\"v\":$(rows "$(($2 + layer + 1))" "$3")}"
-    done | jq -r '.detail // .sequences[0].length' | tail -n 1
-}
-look() { # SEQUENCE
-    call /v1/attend "{\"layer\":1,\"sequences\":[$1],\"q\":[[[1,0,2,0,1,0,0,1],[0,1,0,-1,0,1,0,1]]],\"lse\":true}" | jq -c '.detail // [.o, .lse]'
-}
 state() { curl -s "$URL/v1/sequences/$1" | jq -c '[.state, (.blocks | length), (.host_blocks // [] | length)]'; }
 
 start_daemon "${geometry[@]}" --set pool.blocks=8 --set pool.host_blocks=12 --set limits.sequences=12

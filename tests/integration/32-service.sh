@@ -3,16 +3,8 @@
 . tests/integration/lib.sh
 export WORK URL
 
-# Keep what is sent to $NOTIFY_SOCKET in $WORK/notes, a message a line.
-: >"$WORK/notes"
-perl -MIO::Socket::UNIX -e '
-    my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => "$ENV{WORK}/notify") or die;
-    open my $f, ">>", "$ENV{WORK}/notes"; $f->autoflush;
-    while (defined $s->recv(my $m, 4096)) { $m =~ tr/\n/ /; print $f "$m\n" }' &
-listener=$!
-has_socket() { [ -S "$WORK/notify" ]; }
+keep_notes
 noted() { grep -q "$1" "$WORK/notes"; }
-eventually has_socket
 export NOTIFY_SOCKET=$WORK/notify WATCHDOG_USEC=3000000
 start_daemon --config config/tiny.jsonc
 expect 'it says when it is ready, and where' 0 "$(eventually noted "^READY=1 STATUS=serving on $URL\$"; echo $?)"

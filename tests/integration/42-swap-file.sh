@@ -6,15 +6,6 @@ folder=$WORK/state
 mkdir -m 700 "$folder"
 small=("${geometry[@]}" --set limits.sequence_tokens=32 --set pool.blocks=8)
 begin() { start_daemon "${small[@]}" --state-dir "$folder" --set pool.host_blocks=9 --set pool.file_blocks=60 "$@"; }
-append() { # SEQUENCE FIRST N - to both layers
-    local layer
-    for layer in 0 1; do
-        call /v1/append "{\"layer\":$layer,\"sequences\":[$1],\"indptr\":[0,$3],\"k\":$(rows "$2" "$3"),\"v\":$(rows "$(($2 + layer + 1))" "$3")}"
-    done | jq -r '.detail // .sequences[0].length' | tail -n 1
-}
-look() { # SEQUENCE
-    call /v1/attend "{\"layer\":1,\"sequences\":[$1],\"q\":[[[1,0,2,0,1,0,0,1],[0,1,0,-1,0,1,0,1]]],\"lse\":true}" | jq -c '.detail // [.o, .lse]'
-}
 look_at_all() { for id in "$@"; do look "$id"; done; }
 # What a daemon with room for all of them answers.
 start_daemon "${geometry[@]}" --set pool.blocks=100

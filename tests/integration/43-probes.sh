@@ -27,15 +27,8 @@ expect 'it ends cleanly' 0 $?
 # ---- an engine that shows no sign of life: its driver does not return (defect 10 of config/fault.h)
 needs_build 'a daemon that stalls'
 build stuck -DATTND_FAULT=10 kernels/attention.c "$build_folder/obj/server/main.o"
-: >"$WORK/notes"
-perl -MIO::Socket::UNIX -e '
-    my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => "$ENV{WORK}/notify") or die;
-    open my $f, ">>", "$ENV{WORK}/notes"; $f->autoflush;
-    while (defined $s->recv(my $m, 4096)) { $m =~ tr/\n/ /; print $f "$m\n" }' &
-listener=$!
-has_socket() { [ -S "$WORK/notify" ]; }
+keep_notes
 fed() { [ "$(grep -c '^WATCHDOG=1$' "$WORK/notes")" -ge "$1" ]; }
-eventually has_socket
 export NOTIFY_SOCKET=$WORK/notify WATCHDOG_USEC=900000
 ATTND=$WORK/stuck start_daemon --backend cpu --set backend.step_timeout_s=600 --set management.listen="unix:$WORK/manage"
 unset NOTIFY_SOCKET WATCHDOG_USEC

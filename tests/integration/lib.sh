@@ -8,6 +8,7 @@
 #   are_queued [ID,...]     whether calls on these sequences, and no others, wait for company
 #   is_alone                whether no connection is open but the one that asks
 #   flush ID                run what is queued on sequence ID and before it: a truncate that cuts nothing waits for no company
+#   keep_notes              be the service manager: what it is told is in $WORK/notes
 #   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
 set -u
@@ -133,6 +134,19 @@ check_session() {
         esac
     done <"$2"
     expect "the commands of $1 were found" yes "$([ $count -ge "${3:-10}" ] && echo yes || echo "no: $count commands")"
+}
+
+# Keep what is sent to the socket $WORK/notify in $WORK/notes, a message a line; `listener` does.
+has_notify() { [ -S "$WORK/notify" ]; }
+keep_notes() {
+    : >"$WORK/notes"
+    perl -MIO::Socket::UNIX -e '
+        my $s = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => "$ARGV[0]/notify") or die;
+        open my $f, ">>", "$ARGV[0]/notes"; $f->autoflush;
+        while (defined $s->recv(my $m, 4096)) { $m =~ tr/\n/ /; print $f "$m\n" }' "$WORK" &
+    # shellcheck disable=SC2034 # who ends it
+    listener=$!
+    eventually has_notify
 }
 
 finish() { exit "${FAILED:-0}"; }
