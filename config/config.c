@@ -653,7 +653,9 @@ uint32_t config_sequence_blocks(const struct config *c)
 /* Host memory is where a sequence comes to whole, from the file. */
 static int check_file_blocks(const struct config *c, char error[CONFIG_ERROR_BYTES])
 {
-    uint32_t least = config_sequence_blocks(c);
+    uint32_t least = c->pool_memory > 0
+                         ? c->limits.sequence_tokens / c->geometry.block_size + 1
+                         : config_sequence_blocks(c); /* how large the pool comes to be, is not known */
     char reason[GEOMETRY_REASON_BYTES];
     if (c->file_blocks == 0)
         return 0;

@@ -67,6 +67,9 @@ expect 'a file without a folder' 'pool.file_blocks: the file is in state.dir, wh
 expect 'host memory that is too small for a sequence' \
     'pool.host_blocks: with pool.file_blocks wants 9 at least, those of the longest sequence (limits.sequence_tokens)' \
     "$(refusal --state-dir "$folder" --set pool.host_blocks=8 --set pool.file_blocks=60)"
+expect 'or may be, when the pool is as large as it turns out (bug: such a sequence never came in)' \
+    'pool.host_blocks: with pool.file_blocks wants 9 at least, those of the longest sequence (limits.sequence_tokens)' \
+    "$(refusal --state-dir "$folder" --set pool.blocks=2 --set pool.memory=0.01 --set pool.host_blocks=5 --set pool.file_blocks=60)"
 expect 'a file that is no larger than host memory' 'pool.file_blocks: wants more than pool.host_blocks (9), which hold as many without a file' \
     "$(refusal --state-dir "$folder" --set pool.host_blocks=9 --set pool.file_blocks=9)"
 large=(--set geometry.layers=64 --set geometry.kv_heads=64 --set geometry.query_heads=64 --set geometry.head_dim=256 --set geometry.block_size=256)
