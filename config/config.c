@@ -22,7 +22,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysinfo.h>
 
 enum kind {
     KIND_STRING,   /* char[CONFIG_STRING_BYTES] */
@@ -791,32 +790,4 @@ void config_print_keys(FILE *out)
 {
     for (size_t i = 0; i < KEY_COUNT; i++)
         fprintf(out, "  %-24s %-18s %s\n", keys[i].path, keys[i].fallback, keys[i].help);
-}
-
-/* The number after `label` in a file of lines, times `unit`; 0 if it is not there. */
-static uint64_t read_number(const char *path, const char *label, uint64_t unit)
-{
-    char line[256];
-    unsigned long long value = 0;
-    FILE *f = fopen(path, "r");
-    if (!f)
-        return 0;
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, label, strlen(label)) == 0 && sscanf(line + strlen(label), "%llu", &value) == 1)
-            break;
-    }
-    fclose(f);
-    return value * unit;
-}
-
-uint64_t config_memory_available(void)
-{
-    struct sysinfo info;
-    uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024);
-    if (machine == 0 && sysinfo(&info) == 0) /* no /proc: less exact, without the page cache */
-        machine = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1); /* "max" reads as 0 */
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "", 1);
-    uint64_t group = limit > used ? limit - used : 0;
-    return limit && (group < machine || !machine) ? group : machine;
 }

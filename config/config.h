@@ -154,8 +154,4 @@ void config_print_bytes(FILE *out, const char *what, uint64_t bytes);
 /* config_print_keys: every key with its default and meaning, for --help. */
 void config_print_keys(FILE *out);
 
-/* Bytes of the machine's memory that can be had now without swapping (MemAvailable, and the cgroup's
- * limit where there is one); 0 when unknown. */
-uint64_t config_memory_available(void);
-
 #endif

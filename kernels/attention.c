@@ -2,8 +2,8 @@
 #include "kernels/attention.h"
 
 #include "config/clock.h"
-#include "config/config.h"
 #include "config/fault.h"
+#include "config/host_memory.h"
 #include "config/log.h"
 #include "kernels/backend.h"
 
@@ -235,7 +235,7 @@ bool attention_is_on_device(const char *backend, uint32_t device)
 uint64_t attention_memory_available(const char *backend, uint32_t device)
 {
     uint64_t bytes = free_on_gpu(backend, device);
-    return bytes ? bytes : config_memory_available();
+    return bytes ? bytes : host_memory_available();
 }
 
 struct attention_graphs attention_graphs(const struct attention *attention)

@@ -1,7 +1,7 @@
 /* kv_pool.c - see kv_pool.h. */
 #include "kernels/kv_pool.h"
 
-#include "config/config.h"
+#include "config/host_memory.h"
 #include "config/fault.h"
 #include "kernels/numeric.h"
 #include "kernels/values.h"
@@ -26,7 +26,7 @@ void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *g, uint32_t bl
 int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks, const char *key,
                  char error[ATTENTION_ERROR_BYTES])
 {
-    uint64_t available = config_memory_available();
+    uint64_t available = host_memory_available();
     kv_pool_lay_out(pool, g, blocks);
     if (blocks == 0)
         return 0;

@@ -40,10 +40,10 @@ enum {
     INPUT_BYTES = 2 * HTTP_HEAD_BYTES_MAX,
     READ_MAX =
         256 << 10, /* bytes of a body, of one read; one a turn of the loop: a tenth of a millisecond, */
-    SOCKET_BYTES = 32 << 10, /* each way; the kernel takes twice that */
+    SOCKET_BYTES = 24 << 10, /* each way; the kernel takes twice that */
     LARGE_SOCKET_BYTES =
         512 << 10, /* likewise, once something larger than those is sent: a write copies as much at once */
-    KEPT_BYTES = 64 << 10,    /* of a buffer that was used: the rest goes back to the system */
+    KEPT_BYTES = 32 << 10,    /* of a buffer that was used: the rest goes back to the system */
     TURN_READ_MAX = 1 << 20,  /* and of all connections in a turn */
     TURN_ANSWERS_NS = 500000, /* in which connections go on whose answers are written */
     OUTPUT_HEAD_BYTES_MAX = 1024,

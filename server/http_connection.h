@@ -13,7 +13,7 @@ struct http_connections;
 
 /* What a connection has apart from the budget: its head, a little of its body and answer, the socket's buffers as the
  * kernel counts them. */
-enum { HTTP_CONNECTION_BYTES = 320 << 10 };
+enum { HTTP_CONNECTION_BYTES = 208 << 10 };
 
 /* http_connections_create(loop, limits, budget, service, all): room for limits.connections; larger bodies and
  * answers are taken from the budget. Returns 0 or a negative libuv code and nothing to destroy. */

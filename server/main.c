@@ -1,5 +1,6 @@
 /* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
 #include "config/config.h"
+#include "config/host_memory.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
 #include "scheduler/staging.h"
@@ -603,7 +604,7 @@ static uint64_t connection_bytes(const struct config *config)
 static bool set_budget(struct daemon *d)
 {
     const struct config *config = d->state.config;
-    uint64_t connections = connection_bytes(config), available = config_memory_available(),
+    uint64_t connections = connection_bytes(config), available = host_memory_available(),
              left = available > connections ? available - connections : 0;
     d->state.memory.limit = config->memory_bytes ? config->memory_bytes : available ? left : BUDGET_UNKNOWN;
     if (available && config->memory_bytes > left) {
@@ -977,7 +978,7 @@ static enum exit_code check_state(const struct config *config)
 /* All the memory that the daemon may come to take, and whether that is there. */
 static enum exit_code check_memory(const struct config *config)
 {
-    uint64_t here = config_memory_available(),
+    uint64_t here = host_memory_available(),
              there = attention_memory_available(config->backend, config->device),
              connections = connection_bytes(config),
              host = config->host_blocks * geometry_block_bytes(&config->geometry);

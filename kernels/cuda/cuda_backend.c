@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include "config/config.h"
+#include "config/host_memory.h"
 #include "config/log.h"
 #include "kernels/cuda/cuda_self_test.h"
 
@@ -352,7 +353,7 @@ static bool make_maps(struct cuda_backend *b)
 /* Pinned memory for the blocks that are swapped to. */
 static bool take_host_blocks(struct cuda_backend *b)
 {
-    uint64_t blocks = b->options.host_blocks, available = config_memory_available(),
+    uint64_t blocks = b->options.host_blocks, available = host_memory_available(),
              bytes = blocks * geometry_block_bytes(b->options.geometry);
     if (blocks && (!available || bytes < available))
         b->host = cuda_host_memory(&b->device, bytes);

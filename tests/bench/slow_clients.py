@@ -2,8 +2,9 @@
 """slow_clients.py [CLIENTS] - 1 000 clients that send heads slowly, then as many that send bodies slowly, then as many that read slowly:
 how long a fresh connection waits for /readyz meanwhile, on the management listener and on the public one, and how much memory is taken.
 
-Starts build/release/attnd itself. Prints a line a kind: p50 and p99 in milliseconds of SAMPLES fresh connections each, resident MiB of the daemon
-and MiB of the kernel's socket buffers at the height, and resident MiB five seconds after they have left."""
+Starts build/release/attnd itself, or what ATTND says. Prints a line a kind: p50 and p99 in milliseconds of SAMPLES fresh connections each, resident MiB
+of the daemon and MiB of the kernel's socket buffers at the height, and resident MiB five seconds after they have left. With
+ATTND="tests/reliability/in_group.sh 448 build/release/attnd" (a pool of 128 MiB, and 320) also what the control group takes of its limit."""
 import json
 import os
 import re
@@ -85,18 +86,36 @@ def socket_mib():
         return int(re.search(r"TCP:.* mem (\d+)", f.read()).group(1)) * 4096 / 2**20
 
 
+def group_mib(pid):
+    """What the control group of a daemon takes, and took at most, in MiB (sockets included); None if it has none of its own."""
+    groups = dict(line.strip().split(":")[1:] for line in open(f"/proc/{pid}/cgroup"))
+    version_1 = "memory" in groups
+    path = groups["memory" if version_1 else ""]
+    folder = ("/sys/fs/cgroup/memory" if version_1 else "/sys/fs/cgroup") + path
+    if path == "/":
+        return None
+
+    def total(names):
+        return sum(int(open(f"{folder}/{name}").read()) for name in names) / 2**20
+    if version_1:
+        return total(["memory.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes"]), total(["memory.max_usage_in_bytes", "memory.kmem.tcp.max_usage_in_bytes"])
+    return total(["memory.current"]), total(["memory.peak"])
+
+
 def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory() as folder:
         log = open(f"{folder}/log", "w+")
         manager = f"{folder}/m"
         daemon = subprocess.Popen(
-            ["build/release/attnd", "--set", "listen=127.0.0.1:0", "--set", f"management.listen=unix:{manager}", "--set",
-             f"limits.connections={CLIENTS + 100}", "--set", "limits.header_timeout_s=600", "--set", "pool.blocks=4096"],
+            [*os.environ.get("ATTND", "build/release/attnd").split(), "--set", "listen=127.0.0.1:0", "--set", f"management.listen=unix:{manager}", "--set",
+             f"limits.connections={CLIENTS + 20}", "--set", "limits.header_timeout_s=600", "--set", "pool.blocks=4096"],
             stderr=log)
         port = None
         while not port:
             time.sleep(0.05)
+            if daemon.poll() is not None:
+                raise SystemExit(open(f"{folder}/log").read())
             with open(f"{folder}/log") as f:
                 found = re.search(r"listening on http://127.0.0.1:(\d+)", f.read())
                 port = found and int(found.group(1))
@@ -113,6 +132,8 @@ def main():
             time.sleep(SETTLE_S)
             print(f"{kind:10} {inside[0]:9.2f} / {inside[1]:7.2f} {outside[0]:8.2f} / {outside[1]:6.2f} {resident:9.0f} {sockets:8.0f} "
                   f"{resident_mib(daemon.pid):9.0f}", flush=True)
+            if group := group_mib(daemon.pid):
+                print(f"{'':10} the control group takes {group[0]:.0f} MiB now, and took {group[1]:.0f} at most")
         daemon.terminate()
         sys.exit(daemon.wait())
 

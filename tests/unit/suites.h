@@ -11,6 +11,7 @@
     XX(json)                                                                                                 \
     XX(geometry)                                                                                             \
     XX(config)                                                                                               \
+    XX(host_memory)                                                                                          \
     XX(http_request)                                                                                         \
     XX(arguments)                                                                                            \
     XX(log)                                                                                                  \
