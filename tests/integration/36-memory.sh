@@ -48,7 +48,7 @@ expect 'to the system, too' yes "$([ "$(rss_mib)" -lt $((before + 20)) ] && echo
 expect 'and is there for the next' 200 "$(curl -s -o /dev/null -w '%{http_code}' --json '{"ops":[]}' "$URL/v1/batch")"
 
 rm -f "$WORK/go"
-hold 1000 60000 30000 "$WORK/go" >"$WORK/held" &
+hold 1000 30000 15000 "$WORK/go" >"$WORK/held" &
 holder=$!
 eventually all_sent
 expect 'a thousand small bodies take what a connection has anyway' '0 200' \
