@@ -3,7 +3,9 @@
  * Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 #include "kernels/values.h"
 
-enum { PHILOX_ROUNDS = 10 };
+#include <string.h>
+
+enum { PHILOX_ROUNDS = 10, OUTLIER_EVERY = 32, OUTLIER_EXPONENT = 3 };
 
 static void philox(uint32_t word[4], uint32_t key0, uint32_t key1)
 {
@@ -26,14 +28,55 @@ static float value_of(uint32_t word)
     return (float)((int32_t)sum - 510) * (1.0F / 128);
 }
 
+/* The four words of the dimensions from `dim` on. */
+static void words_of(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                     uint32_t head, uint32_t dim, uint32_t word[4])
+{
+    word[0] = (uint32_t)source.content;
+    word[1] = (uint32_t)(source.content >> 32);
+    word[2] = position;
+    word[3] = layer << 20 | (uint32_t)tensor << 18 | head << 6 | dim / 4;
+    philox(word, (uint32_t)source.seed, (uint32_t)(source.seed >> 32));
+}
+
 void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
                 uint32_t head, uint32_t dims, float *row)
 {
     for (uint32_t dim = 0; dim < dims; dim += 4) {
-        uint32_t word[4] = {(uint32_t)source.content, (uint32_t)(source.content >> 32), position,
-                            layer << 20 | (uint32_t)tensor << 18 | head << 6 | dim / 4};
-        philox(word, (uint32_t)source.seed, (uint32_t)(source.seed >> 32));
+        uint32_t word[4];
+        words_of(source, position, layer, tensor, head, dim, word);
         for (int i = 0; i < 4; i++)
             row[dim + (uint32_t)i] = value_of(word[i]);
+    }
+}
+
+/* 2^exponent, which is normal. */
+static float power_of_two(int exponent)
+{
+    uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
+/* The exponent of a dimension of a tensor's head. */
+static int channel_of(enum values_tensor tensor, uint32_t head, uint32_t dim, uint32_t spread)
+{
+    int channel = (int)((dim * 2654435769U >> 16) % (2 * spread + 1)) - (int)spread;
+    if (tensor != VALUES_K)
+        return channel;
+    return -channel + ((dim + 7 * head) % OUTLIER_EVERY == 5 ? OUTLIER_EXPONENT : 0);
+}
+
+void values_wide_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                     uint32_t head, uint32_t dims, uint32_t spread, float *row)
+{
+    for (uint32_t dim = 0; dim < dims; dim += 4) {
+        uint32_t word[4];
+        words_of(source, position, layer, tensor, head, dim, word);
+        for (uint32_t i = 0; i < 4; i++) {
+            int exponent = channel_of(tensor, head, dim + i, spread) + (int)(word[i] & 1) - 31;
+            row[dim + i] = (float)(int32_t)word[i] * power_of_two(exponent);
+        }
     }
 }

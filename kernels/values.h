@@ -11,7 +11,15 @@
  *   value   = integer / 128                                           standard deviation 1.15, exact in f32
  *
  * and one rounding to the tensor's format at the end (numeric.h). Integers until the last conversion,
- * so every backend gives the same bits. */
+ * so every backend gives the same bits.
+ *
+ * A sum of products of such values is exact in f32 in whatever order it is formed. Tests that have to notice the order
+ * take the wide values:
+ *
+ *   value   = int32(words[dim % 4]) / 2^31 * 2^(bit 0 of the word) * 2^channel      a whole mantissa, within +-2
+ *   channel = (dim * 2654435769 >> 16) % (2 * spread + 1) - spread                  of k the opposite: q and k balance
+ *
+ * and k has channels 8 times as large in one of 32 dimensions, another one in each head, as real models have. */
 #ifndef KERNELS_VALUES_H
 #define KERNELS_VALUES_H
 
@@ -28,5 +36,10 @@ struct value_source {
  * head of one token as f32. layer < 4096, head < 4096, dims a multiple of 4 and <= 256. Any thread. */
 void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
                 uint32_t head, uint32_t dims, float *row);
+
+/* values_wide_row: the same of the wide values; channels are in 2^-spread .. 2^spread. spread <= 10: the
+ * largest is 2^14, within f16. */
+void values_wide_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                     uint32_t head, uint32_t dims, uint32_t spread, float *row);
 
 #endif

@@ -20,7 +20,8 @@
  *
  * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N] [--digests FILE]. NAME is
  * "reference", "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
- * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend. --every takes
+ * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend, with "-wide" behind it for the wide
+ * values (kernels/values.h), whose sums depend on their order. --every takes
  * each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by side). With
  * --digests the bits of all outputs must be those that FILE has for a path, in a line "NAME conformance
  * DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it
@@ -54,6 +55,7 @@ enum {
     SLICE_STATES = 2048, /* of them, for slices */
     SEGMENT_TOKENS = SEGMENT_CHUNKS * CHUNK_TOKENS,
     KV_HEADS = 40, /* at most */
+    WIDE_SPREAD = 10,
     SEED = 11
 };
 
@@ -66,6 +68,7 @@ struct setting {
     struct block_sparse sparse;
     enum attention_kernel kernel;
     enum source source;
+    bool wide; /* values with whole mantissas, whose sums depend on their order (kernels/values.h) */
     const struct shape *shape;
 };
 
@@ -77,6 +80,7 @@ struct world {
     enum attention_kernel kernel;
     const struct shape *shape;
     enum source source;
+    bool wide;
     uint32_t blocks, stride;
     float *k, *v; /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
     uint32_t longest;
@@ -141,12 +145,23 @@ static uint64_t content_of(const struct shape *shape, uint32_t sequence, uint32_
     return 1000 + sequence;
 }
 
+/* One row before any rounding. The products of e4m3 and e5m2 have the range of their scales alone. */
+static void value_row(const struct world *w, struct value_source source, uint32_t at, uint32_t layer,
+                      enum values_tensor tensor, uint32_t head, float *row)
+{
+    if (w->wide)
+        values_wide_row(source, at, layer, tensor, head, w->g.head_dim,
+                        dtype_is_fp8(w->g.kv_dtype) ? 0 : WIDE_SPREAD, row);
+    else
+        values_row(source, at, layer, tensor, head, w->g.head_dim, row);
+}
+
 /* One row of k or v as it is handed in: rounded to the format of the source. */
 static void handed_in(const struct world *w, uint64_t content, uint32_t at, uint32_t layer,
                       enum values_tensor tensor, uint32_t head, float *row)
 {
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    values_row((struct value_source){SEED, content}, at, layer, tensor, head, w->g.head_dim, row);
+    value_row(w, (struct value_source){SEED, content}, at, layer, tensor, head, row);
     if (w->source == SOURCE_GENERATED)
         return;
     enum dtype dtype = w->source == SOURCE_DTYPE ? w->g.dtype : w->g.kv_dtype;
@@ -220,7 +235,7 @@ static void make_rows(struct world *w)
         for (uint32_t head = 0; head < w->g.query_heads; head++) {
             float q[HEAD_DIM_MAX];
             size_t at = ((size_t)row * w->g.query_heads + head) * w->g.head_dim;
-            values_row(w->q_source[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head, w->g.head_dim, q);
+            value_row(w, w->q_source[row], w->rows[row].keys - 1, LAYER, VALUES_Q, head, q);
             numeric_from_float(w->g.dtype, q, w->g.head_dim, w->q + at * dtype_bytes(w->g.dtype));
         }
     }
@@ -326,6 +341,7 @@ static struct world *make_world(const struct setting *t)
     w->g.scale = 1.0F / sqrtf((float)w->g.head_dim);
     w->shape = t->shape;
     w->source = t->source;
+    w->wide = t->wide;
     w->kernel = t->kernel;
     make_constants(w, t);
     for (uint32_t s = 0; s < w->shape->count; s++) {
@@ -985,11 +1001,11 @@ static bool check_reference(const struct world *w, double *ratio)
 static void describe(const struct setting *t, size_t number)
 {
     printf("case %zu: q %s, kv %s, head_dim %u, heads %u/%u, block_size %u, %s, window %u, softcap %d, "
-           "sinks %d, alibi %d, kernel %d, sparse %u/%u/%u/%d, source %d, %s\n",
+           "sinks %d, alibi %d, kernel %d, sparse %u/%u/%u/%d, source %d, %s values, %s\n",
            number, dtype_name(t->dtype), dtype_name(t->kv_dtype), t->head_dim, t->query_heads, t->kv_heads,
            t->block_size, layout_names[t->layout], t->window, t->softcap, t->sinks, t->alibi, (int)t->kernel,
            t->sparse.local_blocks, t->sparse.vert_stride, t->sparse.block_size,
-           (int)t->sparse.head_sliding_step, (int)t->source, t->shape->name);
+           (int)t->sparse.head_sliding_step, (int)t->source, t->wide ? "wide" : "exact", t->shape->name);
 }
 
 /* Which cases to run. */
@@ -1007,6 +1023,7 @@ struct path {
     unsigned axes;
     struct setting (*setting)(const struct cover_case *k);
     bool (*check)(const struct world *w, const char *isa, double *ratio);
+    bool wide; /* values; "-wide" behind the name */
 };
 
 static bool on_reference(const struct world *w, const char *isa, double *ratio)
@@ -1040,6 +1057,19 @@ static bool same_digest(const char *path, const struct selection *chosen)
                                      (unsigned long long)digest, chosen->digests, known);
 }
 
+/* The cases of a path with the wide values are a path of its own, with bits of its own. */
+static const char *path_name(const struct path *path, char name[64])
+{
+    snprintf(name, 64, "%s%s", path->name, path->wide ? "-wide" : "");
+    return name;
+}
+
+static bool is_path(const struct path *path, const char *name)
+{
+    char own[64];
+    return strcmp(path_name(path, own), name) == 0;
+}
+
 static const double PROGRESS_S = 5; /* between two lines that say how far it is */
 
 static bool is_chosen(const struct selection *chosen, size_t i)
@@ -1062,15 +1092,20 @@ static void show_progress(const struct path *path, struct progress *p)
     if (now - p->shown_s < PROGRESS_S)
         return;
     p->shown_s = now;
-    fprintf(stderr, "  %s: %zu of %zu cases\n", path->name, p->done, p->count);
+    char name[64];
+    fprintf(stderr, "  %s: %zu of %zu cases\n", path_name(path, name), p->done, p->count);
 }
 
 /* Case `i` on one path; prints what is wrong. */
 static bool run_case(const struct path *path, const struct selection *chosen, const struct cover_case *k,
                      size_t i, struct progress *p)
 {
+    char name[64];
     double ratio = 0;
-    const struct setting t = path->setting(k);
+    struct setting t = path->setting(k);
+    t.wide = path->wide;
+    if (t.wide && t.source == SOURCE_GENERATED) /* backends make the exact ones alone */
+        t.source = SOURCE_DTYPE;
     struct world *w = make_world(&t);
     bool ok = path->check(w, path->name, &ratio);
     free_world(w);
@@ -1080,14 +1115,15 @@ static bool run_case(const struct path *path, const struct selection *chosen, co
     if (ok)
         return true;
     describe(&t, i);
-    printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault, path->name,
-           chosen->full ? "--full " : "", path->name, i);
+    printf("%s\nnot ok %s conforms; run it alone: conformance %s--isa %s --case %zu\n", fault,
+           path_name(path, name), chosen->full ? "--full " : "", name, i);
     return false;
 }
 
 /* All cases that are chosen on one path; prints the verdict. */
 static bool run_cases(const struct path *path, const struct selection *chosen)
 {
+    char name[64];
     struct cover_case *cases;
     struct progress p = {.start_s = clock_s()};
     size_t count = cover_make(path->sizes, path->axes, chosen->full ? 3 : 2, &cases);
@@ -1101,13 +1137,13 @@ static bool run_cases(const struct path *path, const struct selection *chosen)
             ok = run_case(path, chosen, &cases[i], i, &p);
     }
     free(cases);
-    if (ok && !same_digest(path->name, chosen)) {
-        printf("%s\nnot ok %s has the bits that it always had\n", fault, path->name);
+    if (ok && !same_digest(path_name(path, name), chosen)) {
+        printf("%s\nnot ok %s has the bits that it always had\n", fault, name);
         return false;
     }
     if (ok)
         printf("ok %s conforms: %zu cases, digest %016llx, worst error %.2f of a plain loop's, %.1f s\n",
-               path->name, p.done, (unsigned long long)digest, p.worst, clock_s() - p.start_s);
+               path_name(path, name), p.done, (unsigned long long)digest, p.worst, clock_s() - p.start_s);
     return ok;
 }
 
@@ -1125,6 +1161,7 @@ int main(int argc, char **argv)
 {
     const char *isa = NULL;
     struct selection chosen = {.only = -1, .every = 1, .parts = 1};
+    char name[64];
     bool ok = true;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--full") == 0)
@@ -1146,26 +1183,31 @@ int main(int argc, char **argv)
     if (chosen.every < 1 || chosen.parts < 1 || chosen.part >= chosen.parts)
         return 2;
     static const struct path paths[] = {
-        {"reference", grid_sizes, AXIS_COUNT, native_setting, on_reference},
-        {"reference-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_reference},
-        {"cpu-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend},
-        {"cpu-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend},
-        {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend},
-        {"cuda-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend},
-        {"cuda-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend},
-        {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged}};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
-        bool on_gpu = strncmp(paths[i].name, "cuda", 4) == 0;
-        if (isa ? strcmp(isa, paths[i].name) == 0 : !on_gpu || have_cuda(paths[i].name))
-            ok = run_cases(&paths[i], &chosen) && ok;
+        {"reference", grid_sizes, AXIS_COUNT, native_setting, on_reference, false},
+        {"reference-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_reference, false},
+        {"cpu-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend, false},
+        {"cpu-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, false},
+        {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend, false},
+        {"cuda-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend,
+         false},
+        {"cuda-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, false},
+        {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged, false}};
+    for (size_t i = 0; i < 2 * GRID_COUNT(paths); i++) {
+        struct path path = paths[i / 2];
+        bool on_gpu = strncmp(path.name, "cuda", 4) == 0;
+        path.wide = i % 2;
+        if (!isa && on_gpu && path.wide)
+            continue; /* by name alone: the sums of tensor cores want a bound of their own (docs/PLAN.md) */
+        if (isa ? is_path(&path, isa) : !on_gpu || have_cuda(path.name))
+            ok = run_cases(&path, &chosen) && ok;
     }
-    for (int i = 1; attention_isa_names[i]; i++) {
-        const struct path path = {attention_isa_names[i], grid_sizes, AXIS_COUNT, native_setting,
-                                  check_backend};
-        if (isa && strcmp(isa, attention_isa_names[i]) != 0)
+    for (int i = 2; attention_isa_names[i / 2]; i++) { /* the first name is none */
+        const struct path path = {
+            attention_isa_names[i / 2], grid_sizes, AXIS_COUNT, native_setting, check_backend, i % 2};
+        if (isa && !is_path(&path, isa))
             continue;
-        if (!attention_isa_supported(attention_isa_names[i]))
-            printf("skip %s: this processor has none\n", attention_isa_names[i]);
+        if (!attention_isa_supported(path.name))
+            printf("skip %s: this processor has none\n", path_name(&path, name));
         else
             ok = run_cases(&path, &chosen) && ok;
     }

@@ -15,15 +15,13 @@ log=$(mktemp)
 jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
 
 # Every kernel against double precision: all four grids, in parts side by side.
+paths=(cuda cuda-flashinfer cuda-columns cuda-vllm)
 conformance() {
-    local i
+    local i path
     for i in $(seq 0 $((jobs - 1))); do
         {
             [ "$i" -eq 0 ] || exec 2>&1 # one of them says how far it is
-            build/release/tests/conformance --isa cuda --part "$i/$jobs"
-            build/release/tests/conformance --isa cuda-flashinfer --part "$i/$jobs"
-            build/release/tests/conformance --isa cuda-columns --part "$i/$jobs"
-            build/release/tests/conformance --isa cuda-vllm --part "$i/$jobs"
+            for path in "${paths[@]}"; do build/release/tests/conformance --isa "$path" --part "$i/$jobs"; done
         } >"$log.$i" &
     done
     wait
@@ -34,7 +32,7 @@ conformance() {
 # The digests of the parts add up to that of their grid, which has to be the known one.
 same_digests() {
     local path digest sum known
-    for path in cuda cuda-flashinfer cuda-columns cuda-vllm; do
+    for path in "${paths[@]}"; do
         sum=0
         for digest in $(cat "$log".[0-9]* | sed -n "s/^ok $path conforms: .* digest \([0-9a-f]*\),.*/\1/p"); do
             sum=$((sum + 16#$digest))

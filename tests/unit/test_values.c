@@ -3,6 +3,8 @@
 #include "kernels/values.h"
 #include "tests/unit/suites.h"
 
+#include <math.h>
+
 START_TEST(matches_the_published_vectors)
 {
     /* counter and key zero: words 6627e8d5 e169c58d bc57ac4c 9b00dbd8 */
@@ -63,11 +65,49 @@ START_TEST(values_are_nearly_normal)
 }
 END_TEST
 
+/* The bits of a value's mantissa, behind its last one that is set. */
+static int mantissa_bits(float value)
+{
+    int exponent, bits = 0;
+    for (double rest = fabs(frexp(value, &exponent)); rest != 0; bits++)
+        rest = rest * 2 - floor(rest * 2);
+    return bits;
+}
+
+START_TEST(wide_values_have_whole_mantissas_and_channels)
+{
+    enum { WIDE = 128, TOKENS = 64, SPREAD = 10 };
+    float q[WIDE], k[WIDE], largest_q[WIDE] = {0}, largest_k[WIDE] = {0};
+    int bits = 0, outliers = 0;
+    float least = INFINITY, most = 0;
+    for (uint32_t at = 0; at < TOKENS; at++) {
+        values_wide_row((struct value_source){3, 4}, at, 1, VALUES_Q, 2, WIDE, SPREAD, q);
+        values_wide_row((struct value_source){3, 4}, at, 1, VALUES_K, 2, WIDE, SPREAD, k);
+        for (int dim = 0; dim < WIDE; dim++) {
+            bits = mantissa_bits(q[dim]) > bits ? mantissa_bits(q[dim]) : bits;
+            largest_q[dim] = fmaxf(largest_q[dim], fabsf(q[dim]));
+            largest_k[dim] = fmaxf(largest_k[dim], fabsf(k[dim]));
+        }
+    }
+    for (int dim = 0; dim < WIDE; dim++) {
+        float both = largest_q[dim] * largest_k[dim]; /* 2 * 2 at most, 8 times as much in an outlier */
+        ck_assert_float_le(both, 32);
+        outliers += both > 6;
+        least = fminf(least, largest_q[dim]);
+        most = fmaxf(most, largest_q[dim]);
+    }
+    ck_assert_int_eq(bits, 24);
+    ck_assert_int_eq(outliers, WIDE / 32);
+    ck_assert_float_gt(most / least, 1 << (2 * SPREAD - 2));
+}
+END_TEST
+
 TCase *values_case(void)
 {
     TCase *tc = tcase_create("values");
     tcase_add_test(tc, matches_the_published_vectors);
     tcase_add_test(tc, every_argument_matters);
     tcase_add_test(tc, values_are_nearly_normal);
+    tcase_add_test(tc, wide_values_have_whole_mantissas_and_channels);
     return tc;
 }
