@@ -1157,11 +1157,22 @@ static bool have_cuda(const char *path)
     return false;
 }
 
+/* A path of the CPU, if `isa` names it or nothing; prints why not. */
+static bool run_on_isa(const struct path *path, const char *isa, const struct selection *chosen)
+{
+    char name[64];
+    if (isa && !is_path(path, isa))
+        return true;
+    if (attention_isa_supported(path->name))
+        return run_cases(path, chosen);
+    printf("skip %s: this processor has none\n", path_name(path, name));
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     const char *isa = NULL;
     struct selection chosen = {.only = -1, .every = 1, .parts = 1};
-    char name[64];
     bool ok = true;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--full") == 0)
@@ -1201,15 +1212,12 @@ int main(int argc, char **argv)
         if (isa ? is_path(&path, isa) : !on_gpu || have_cuda(path.name))
             ok = run_cases(&path, &chosen) && ok;
     }
-    for (int i = 2; attention_isa_names[i / 2]; i++) { /* the first name is none */
-        const struct path path = {
-            attention_isa_names[i / 2], grid_sizes, AXIS_COUNT, native_setting, check_backend, i % 2};
-        if (isa && !is_path(&path, isa))
-            continue;
-        if (!attention_isa_supported(path.name))
-            printf("skip %s: this processor has none\n", path_name(&path, name));
-        else
-            ok = run_cases(&path, &chosen) && ok;
+    for (int i = 1; attention_isa_names[i]; i++) {
+        struct path path = {attention_isa_names[i], grid_sizes,    AXIS_COUNT,
+                            native_setting,         check_backend, false};
+        ok = run_on_isa(&path, isa, &chosen) && ok;
+        path.wide = true;
+        ok = run_on_isa(&path, isa, &chosen) && ok;
     }
     return !ok;
 }
