@@ -13,14 +13,25 @@ case $ATTND in
         finish
         ;;
 esac
-# Which paths conform on a processor; every Nth case of the grid, since emulation is slow.
-on() {
+# conforms PROCESSOR OPTION..: a line "ok", "not ok" or "skip" and the name of a path, for each path of the CPU.
+conforms() {
     qemu-x86_64 -cpu "$1" "$conformance" "${@:2}" 2>/dev/null |
-        grep -v '^skip cuda' | sed -n 's/^\(ok\|not ok\|skip\) \([a-z0-9]*\).*/\1 \2/p' | sort | tr '\n' ' '
+        sed -n 's/^\(ok\|not ok\|skip\) \([a-z0-9-]*\).*/\1 \2/p' | grep -v ' cuda' | sort
 }
-expect 'without AVX2' 'ok cpu ok cpu ok portable ok reference ok reference skip amx skip avx2 skip avx512 ' "$(on Nehalem --every 28)"
-expect 'without AVX-512' 'ok avx2 ' "$(on Haswell --isa avx2 --every 87)"
-expect 'and none of that there' 'skip avx512 skip amx ' "$(on Haswell --isa avx512)$(on Haswell --isa amx)"
+# named WORD: the paths with it in the lines of $WORK/paths.
+named() { sed -n "s/^$1 //p" "$WORK/paths" | xargs; }
+
+conforms Nehalem --every 40 >"$WORK/paths" # every Nth case of a grid, since emulation is slow
+expect 'without AVX2: what fails' '' "$(named 'not ok')"
+expect 'what is not there' 'amx amx-wide avx2 avx2-wide avx512 avx512-wide' "$(named skip)"
+for path in cpu-columns cpu-flashinfer portable reference reference-vllm; do
+    expect "$path" "ok $path ok $path-wide" "$(grep -x "ok $path\(-wide\)\?" "$WORK/paths" | xargs)"
+done
+conforms Haswell --isa avx2 --every 87 >"$WORK/paths"
+conforms Haswell --isa avx2-wide --every 87 >>"$WORK/paths"
+expect 'without AVX-512' 'ok avx2 ok avx2-wide' "$(xargs <"$WORK/paths")"
+expect 'and none of that there' 'skip amx skip avx512' "$(
+    { conforms Haswell --isa avx512; conforms Haswell --isa amx; } | sort | xargs)"
 
 qemu-x86_64 -cpu Nehalem "$ATTND" --set listen=127.0.0.1:0 --set pool.blocks=8 >/dev/null 2>"$WORK/log" &
 DAEMON=$! # ended by the trap, at once
