@@ -51,8 +51,9 @@ static float seeded_value(const struct target *t, uint64_t index)
 static int refuse(const struct target *t, const char **field, char reason[GEOMETRY_REASON_BYTES])
 {
     *field = t->field;
-    snprintf(reason, GEOMETRY_REASON_BYTES, "wants %sa %snumber, a list of %u%s, or \"seeded\"",
-             t->constant <= ALIBI ? "false, " : "", t->constant >= K_SCALE ? "positive " : "", t->columns,
+    snprintf(reason, GEOMETRY_REASON_BYTES, "wants %sa %snumber%s, a list of %u%s, or \"seeded\"",
+             t->constant <= ALIBI ? "false, " : "", t->constant >= K_SCALE ? "positive " : "",
+             t->constant >= K_SCALE ? " below 2^30" : "", t->columns,
              t->constant == ALIBI ? "" : " (or one such list per layer)");
     return ATTND_INVALID;
 }
@@ -61,7 +62,7 @@ static bool store_number(const struct target *t, uint64_t index, const cJSON *it
 {
     float value = cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
     t->values[index] = value;
-    return isfinite(value) && (t->constant <= ALIBI || value > 0);
+    return isfinite(value) && (t->constant <= ALIBI || (value > 0 && value < MODEL_SCALE_LIMIT));
 }
 
 /* One row from a list of exactly `columns` numbers. */

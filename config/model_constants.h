@@ -7,6 +7,9 @@
 
 #include "config/geometry.h"
 
+/* Of k_scale and v_scale: values, which are below 2^97, are finite times that. */
+#define MODEL_SCALE_LIMIT 0x1p30F
+
 struct cJSON;
 
 /* The JSON values, borrowed; false switches sinks and alibi off. */

@@ -16,7 +16,7 @@ static float merge_head(const struct merge_states *m, size_t head, float *o)
     if (largest == -INFINITY)
         return largest;
     for (uint32_t i = 0; i < m->states; i++) {
-        float w = expf(m->lse[i * apart + head] - largest);
+        float lse = m->lse[i * apart + head], w = lse == largest ? 1 : expf(lse - largest);
         sum += w;
         for (uint32_t d = 0; w > 0 && d < m->head_dim; d++)
             o[d] += w * numeric_load(m->dtype, m->o, (i * apart + head) * m->head_dim + d);

@@ -212,9 +212,9 @@ void numeric_from_float(enum dtype dtype, const float *from, size_t n, void *to)
 
 typedef uint64_t vector __attribute__((vector_size(16)));
 
-/* Whether any of n elements of `size` bytes has all the bits of `mask`, its exponent: a NaN or infinity
- * (or, in e4m3, a NaN). Adding the exponent's lowest bit carries into the sign's place only then, so any
- * number of elements are looked at in one word:
+/* Whether any of n elements of `size` bytes has all the bits of `mask`, its exponent (a NaN or infinity, or,
+ * in e4m3, a NaN) or the upper ones of it. Adding the lowest bit carries into the sign's place only then, so
+ * any number of elements are looked at in one word:
  *
  *     bf16   x & 7f80    7f80    7f00    0000
  *              + 0080    8000    7f80    0080
@@ -236,22 +236,37 @@ static bool any_has_bits(const uint8_t *from, size_t n, size_t size, uint32_t ma
     return (found | all[0] | all[1]) & ones * (mask + (mask & -mask));
 }
 
-size_t numeric_first_nonfinite(enum dtype dtype, const void *array, size_t n)
+/* The first of n elements that has all bits of `mask`, and so is `limit` or more, or NaN. */
+static size_t first_beyond(enum dtype dtype, const void *array, size_t n, uint32_t mask, float limit)
 {
-    static const uint32_t masks[DTYPE_COUNT] = {[DTYPE_F32] = 0x7f800000,
-                                                [DTYPE_F16] = 0x7c00,
-                                                [DTYPE_BF16] = 0x7f80,
-                                                [DTYPE_E4M3] = 0x7f,
-                                                [DTYPE_E5M2] = 0x7c};
     enum { AT_ONCE = 4096 };
     size_t bytes = dtype_bytes(dtype);
     for (size_t i = 0; i < n; i += AT_ONCE) {
         size_t end = n - i < AT_ONCE ? n : i + AT_ONCE;
-        if (!any_has_bits((const uint8_t *)array + i * bytes, end - i, bytes, masks[dtype]))
+        if (!any_has_bits((const uint8_t *)array + i * bytes, end - i, bytes, mask))
             continue;
-        while (isfinite(numeric_load(dtype, array, i)))
+        while (fabsf(numeric_load(dtype, array, i)) < limit)
             i++;
         return i;
     }
     return n;
+}
+
+static const uint32_t exponents[DTYPE_COUNT] = {[DTYPE_F32] = 0x7f800000,
+                                                [DTYPE_F16] = 0x7c00,
+                                                [DTYPE_BF16] = 0x7f80,
+                                                [DTYPE_E4M3] = 0x7f,
+                                                [DTYPE_E5M2] = 0x7c};
+
+size_t numeric_first_nonfinite(enum dtype dtype, const void *array, size_t n)
+{
+    return first_beyond(dtype, array, n, exponents[dtype], INFINITY);
+}
+
+size_t numeric_first_unsummable(enum dtype dtype, const void *array, size_t n)
+{
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16)
+        return numeric_first_nonfinite(dtype, array, n);
+    uint32_t upper_half = dtype == DTYPE_F32 ? 0x70000000 : 0x7000; /* exponents of 2^97 and more */
+    return first_beyond(dtype, array, n, upper_half, 0x1p97F);
 }

@@ -22,4 +22,8 @@ void numeric_from_float(enum dtype dtype, const float *from, size_t n, void *to)
 /* numeric_first_nonfinite: index of the first NaN or infinity among n elements, n if there is none. */
 size_t numeric_first_nonfinite(enum dtype dtype, const void *array, size_t n);
 
+/* numeric_first_unsummable: likewise of the first that is 2^97 (1.6e29) or more, too, by magnitude: sums of
+ * fewer than 2^30 others stay within f32. For values, and outputs that are merged. */
+size_t numeric_first_unsummable(enum dtype dtype, const void *array, size_t n);
+
 #endif

@@ -8,6 +8,16 @@
  * state. So the bits of a row do not depend on how a step is cut into items, which rows share an item,
  * or who computes it.
  *
+ * Scores are numbers of f32, and may be infinite. In every backend and in the reference:
+ *
+ *   - A key that a row does not see is left out by the mask, never by arithmetic.
+ *   - A sum beyond f32 is infinite. A score that is NaN (of opposite infinities) counts as -inf.
+ *   - A key with the largest score weighs 1, infinite or not; another one exp(s - m), which is 0 beside
+ *     m = +inf. The same goes for the states of folds and merges, and for a sink.
+ *   - Where every score is -inf, o = 0 and lse = -inf.
+ *
+ * So from finite q, k and v no o is NaN or infinite, and each lies within the values that its row sees.
+ *
  * An item is a range of chunks of one block table and the rows that read it, for every KV head. Its
  * fold over the range becomes, per row, a partial state that a merge folds with the others, or, when
  * the range is all that the row sees, the row's output.

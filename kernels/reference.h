@@ -7,7 +7,8 @@
  *   o   = v_scale * sum_j exp(s_j - m) v_j / l
  *   lse = m + ln l
  *
- * in double precision, two passes, no tiles, no blocks. */
+ * in double precision, two passes, no tiles, no blocks. Scores beyond f32 are infinite (kernels/plan.h);
+ * exp(s_j - m) is 1 where s_j = m. */
 #ifndef KERNELS_REFERENCE_H
 #define KERNELS_REFERENCE_H
 

@@ -76,7 +76,7 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
 
 /* ---- parameters of the model ----------------------------------------------------------------------- */
 
-/* An optional tensor F32 [rows][columns], or [columns] if rows is 0, of finite numbers; `positive`: above 0. */
+/* An optional tensor F32 [rows][columns], or [columns] if rows is 0, of finite numbers; `positive`: scales. */
 static int read_constants(struct tensor_body *b, const char *name, uint32_t rows, uint32_t columns,
                           bool positive, float **to)
 {
@@ -94,9 +94,9 @@ static int read_constants(struct tensor_body *b, const char *name, uint32_t rows
         return tensors_refuse(b, name, "is too large");
     memcpy(*to, t->data, n * sizeof **to);
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite((*to)[i]) || (positive && !((*to)[i] > 0)))
+        if (!isfinite((*to)[i]) || (positive && !((*to)[i] > 0 && (*to)[i] < MODEL_SCALE_LIMIT)))
             return tensors_refuse(b, name,
-                                  positive ? "wants finite numbers above 0" : "wants finite numbers");
+                                  positive ? "wants numbers above 0 and below 2^30" : "wants finite numbers");
     }
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "server/paged_parse.h"
 #include "server/tensors.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,10 +112,12 @@ int api_read_keys_and_values(struct tensor_body *b, uint32_t n, bool required, b
     const struct tensor_rows wants = {
         .required = required, .layered = layered, .n = n, .heads = b->g->kv_heads, .other = b->g->kv_dtype};
     struct request_rows *rows = &b->request->rows;
+    struct tensor_rows wants_v = wants;
     enum dtype dtype_of_v = rows->kv_source;
+    wants_v.summed = true;
     int rc = tensors_rows(b, "k", &wants, &rows->k, &rows->kv_source);
     if (rc == 0)
-        rc = tensors_rows(b, "v", &wants, &rows->v, &dtype_of_v);
+        rc = tensors_rows(b, "v", &wants_v, &rows->v, &dtype_of_v);
     if (rc != 0 || (!k && !v))
         return rc;
     if (!k || !v)
@@ -185,7 +188,7 @@ static void write_output(struct json_writer *w, const struct output *out, const 
         for (uint32_t row = 0; row < out->rows; row++) {
             json_open(w, NULL, '[');
             for (uint32_t head = 0; head < g->query_heads; head++)
-                json_float(w, NULL, of->lse[(size_t)row * g->query_heads + head]);
+                json_float(w, NULL, fminf(of->lse[(size_t)row * g->query_heads + head], FLT_MAX));
             json_close(w, ']');
         }
         json_close(w, ']');
@@ -447,19 +450,20 @@ static int read_states(struct tensor_body *b)
     if (!merge->o)
         return ATTND_BUSY;
     size_t heads = (size_t)n * rows * g->query_heads, bad = 0;
-    while (bad < heads && values[bad] < INFINITY)
+    while (bad < heads && !isnan(values[bad]))
         bad++;
     snprintf(text, sizeof text,
-             "state %zu, row %zu, head %zu: wants a number, or minus infinity for a state without keys",
+             "state %zu, row %zu, head %zu: wants a number, minus infinity for a state without keys",
              bad / g->query_heads / rows, bad / g->query_heads % rows, bad % g->query_heads);
     if (bad < heads)
         return tensors_refuse(b, "lse", text);
-    bad = numeric_first_nonfinite(g->dtype, merge->o, heads * g->head_dim);
+    bad = numeric_first_unsummable(g->dtype, merge->o, heads * g->head_dim);
     if (bad == heads * g->head_dim)
         return 0;
+    const char *wrong = tensors_unsummable(g->dtype, merge->o, bad);
     bad /= g->head_dim;
-    snprintf(text, sizeof text, "state %zu, row %zu, head %zu is not finite", bad / g->query_heads / rows,
-             bad / g->query_heads % rows, bad % g->query_heads);
+    snprintf(text, sizeof text, "state %zu, row %zu, head %zu is %s", bad / g->query_heads / rows,
+             bad / g->query_heads % rows, bad % g->query_heads, wrong);
     return tensors_refuse(b, "o", text);
 }
 

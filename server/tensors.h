@@ -72,13 +72,17 @@ int tensors_tokens(struct tensor_body *b, const char *name, uint64_t count, stru
 const void *tensors_data(struct tensor_body *b, const struct named_tensor *t);
 
 /* A tensor [n][heads][head_dim], all finite, of geometry.dtype or of `other`; with `layered`, [layers] may come
- * before. *rows stays NULL when it is absent and not `required`. */
+ * before; with `summed`, sums of its elements are finite too (numeric_first_unsummable). *rows stays NULL when
+ * it is absent and not `required`. */
 struct tensor_rows {
-    bool required, layered;
+    bool required, layered, summed;
     uint32_t n, heads;
     enum dtype other;
 };
 int tensors_rows(struct tensor_body *b, const char *name, const struct tensor_rows *wants, const void **rows,
                  enum dtype *dtype);
+
+/* What is wrong with an element that numeric_first_unsummable() found. */
+const char *tensors_unsummable(enum dtype dtype, const void *array, size_t at);
 
 #endif

@@ -46,6 +46,7 @@ INLINE vec vec_fma(vec a, vec b, vec c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+/* b where a is NaN. */
 INLINE vec vec_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
@@ -62,16 +63,16 @@ INLINE vec vec_copy_sign(vec x, vec sign)
     return _mm256_or_ps(_mm256_andnot_ps(top, x), _mm256_and_ps(top, sign));
 }
 
-/* y, and 0 in the lanes where x <= limit. */
+/* y, and 0 in the lanes where x <= limit or NaN. */
 INLINE vec vec_zero_below(vec x, float limit, vec y)
 {
     return _mm256_and_ps(_mm256_cmp_ps(x, vec_set1(limit), _CMP_GT_OQ), y);
 }
 
-/* a where x < limit, else b. */
+/* b where x >= limit, else a: of NaN too. */
 INLINE vec vec_below(vec x, float limit, vec a, vec b)
 {
-    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, vec_set1(limit), _CMP_LT_OQ));
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, vec_set1(limit), _CMP_NGE_UQ));
 }
 
 /* y * 2^n, n a whole number; the result is a normal one. */

@@ -25,7 +25,7 @@ enum { LANES = 8 }; /* head_dim is a multiple */
 
 _Static_assert(HEAD_DIM_STEP % LANES == 0, "dot products have no remainder");
 
-/* exp(x) for x <= 0, and 0 below EXP_LOWEST, where the result would be denormal. exp(0) is 1. Cody and
+/* exp(x) for x <= 0, and 0 for NaN and below EXP_LOWEST, where the result would be denormal. exp(0) is 1. Cody and
  * Waite's reduction and the polynomial of Cephes' expf (Moshier): relative error below 2^-22. */
 #define EXP_LOWEST (-87.0F)
 
@@ -63,7 +63,7 @@ static inline float tanh_any(float y)
     near = near * z * y + y;
     float e = exp_nonpositive(-2.0F * magnitude);
     float far = copysignf((1.0F - e) / (1.0F + e), y);
-    return magnitude < 0.625F ? near : far;
+    return magnitude >= 0.625F ? far : near; /* of NaN: near, NaN too */
 }
 
 static float dot(const float *a, const float *b, uint32_t n)
@@ -126,14 +126,14 @@ static void update(const struct cpu_tile *t, uint32_t row, uint32_t first, uint3
     float *o = t->states.o + (size_t)row * t->head_dim;
     float m = t->states.m[row], p[TILE_TOKENS];
     for (uint32_t j = first; j < end; j++)
-        m = s[j] > m ? s[j] : m;
+        m = s[j] > m ? s[j] : m; /* not of NaN */
     for (int j = 0; j < TILE_TOKENS; j++)
-        p[j] = exp_nonpositive(s[j] - m);
+        p[j] = m < INFINITY ? exp_nonpositive(s[j] - m) : (float)(s[j] == m); /* of NaN: 0 */
     if (t->states.m[row] == -INFINITY) {
         t->states.l[row] = 0;
         memset(o, 0, t->head_dim * sizeof *o);
     } else {
-        float a = exp_nonpositive(t->states.m[row] - m);
+        float a = states_weight(exp_nonpositive, t->states.m[row], m);
         t->states.l[row] *= a;
         for (uint32_t d = 0; d < t->head_dim; d++)
             o[d] *= a;

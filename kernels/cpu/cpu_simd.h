@@ -23,6 +23,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/cpu_states.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -121,7 +122,7 @@ static void begin_ahead(struct work *w)
 
 /* ---- functions of a vector ----------------------------------------------------------------------- */
 
-/* exp(x) for x <= 0, 0 below -87, exp(0) = 1; see cpu_portable.c. Relative error below 2^-22. */
+/* exp(x) for x <= 0, 0 for NaN and below -87, exp(0) = 1; see cpu_portable.c. Relative error below 2^-22. */
 INLINE vec exp_nonpositive(vec x)
 {
     const vec magic = vec_set1(12582912.0F); /* 1.5 * 2^23: adding it rounds to an integer */
@@ -271,20 +272,21 @@ static float soften(const struct cpu_tile *t, uint32_t row, float *p)
             s[i] = s[i] + far * vec_set1(t->slopes[row]);
         }
         s[i] = vec_keep_lanes(s[i], (int)first - i * LANES, (int)end - i * LANES);
-        highest = vec_max(highest, s[i]);
+        highest = vec_max(s[i], highest);
     }
     float before = t->states.m[row], m = vec_highest(highest);
     m = m > before ? m : before;
     vec sum[TOKEN_VECS];
     for (int i = 0; i < TOKEN_VECS; i++) {
-        sum[i] = exp_nonpositive(s[i] - vec_set1(m));
+        sum[i] = m < INFINITY ? exp_nonpositive(s[i] - vec_set1(m))
+                              : vec_zero_below(s[i], FLT_MAX, vec_set1(1)); /* 1 at +inf */
         vec_store(p + i * LANES, sum[i]);
     }
     for (int half = TOKEN_VECS / 2; half > 0; half /= 2) {
         for (int i = 0; i < half; i++)
             sum[i] = sum[i] + sum[i + half];
     }
-    float a = before == -INFINITY ? 0 : exp_one(before - m);
+    float a = before == -INFINITY ? 0 : states_weight(exp_one, before, m);
     t->states.m[row] = m;
     t->states.l[row] = (before == -INFINITY ? 0 : t->states.l[row] * a) + vec_sum(sum[0]);
     return a;

@@ -10,6 +10,13 @@
 #include <math.h>
 #include <string.h>
 
+/* What a state with maximum m is worth beside the largest one; both may be +inf (kernels/plan.h). */
+static inline __attribute__((always_inline)) float states_weight(float (*exp_of)(float), float m,
+                                                                 float largest)
+{
+    return m == largest ? 1 : exp_of(m - largest);
+}
+
 /* See cpu_kernels.merge. */
 static inline __attribute__((always_inline)) void states_merge(float (*exp_of)(float), uint32_t rows,
                                                                uint32_t head_dim,
@@ -28,7 +35,7 @@ static inline __attribute__((always_inline)) void states_merge(float (*exp_of)(f
             continue;
         }
         float m = into->m[row] > from->m[row] ? into->m[row] : from->m[row];
-        float a = exp_of(into->m[row] - m), b = exp_of(from->m[row] - m);
+        float a = states_weight(exp_of, into->m[row], m), b = states_weight(exp_of, from->m[row], m);
         into->m[row] = m;
         into->l[row] = into->l[row] * a + from->l[row] * b;
         for (uint32_t d = 0; d < head_dim; d++)
@@ -51,8 +58,8 @@ static inline __attribute__((always_inline)) void states_finish(float (*exp_of)(
     }
     if (sink) { /* the state (sink, 1, 0) */
         float both = m > *sink ? m : *sink;
-        a = exp_of(m - both);
-        l = l * a + exp_of(*sink - both);
+        a = states_weight(exp_of, m, both);
+        l = l * a + states_weight(exp_of, *sink, both);
         m = both;
     }
     for (uint32_t d = 0; d < head_dim; d++)

@@ -49,6 +49,7 @@ INLINE vec vec_fma(vec a, vec b, vec c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
+/* b where a is NaN. */
 INLINE vec vec_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
@@ -66,16 +67,16 @@ INLINE vec vec_copy_sign(vec x, vec sign)
         _mm512_ternarylogic_epi32(top, _mm512_castps_si512(sign), _mm512_castps_si512(x), 0xca));
 }
 
-/* y, and 0 in the lanes where x < limit. */
+/* y, and 0 in the lanes where x <= limit or NaN. */
 INLINE vec vec_zero_below(vec x, float limit, vec y)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_GT_OQ), y);
 }
 
-/* a where x < limit, else b. */
+/* b where x >= limit, else a: of NaN too. */
 INLINE vec vec_below(vec x, float limit, vec a, vec b)
 {
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_LT_OQ), b, a);
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_NGE_UQ), b, a);
 }
 
 /* y * 2^n, n a whole number; the result is a normal one. */

@@ -1,7 +1,20 @@
 /* reference.c - see reference.h. */
 #include "kernels/reference.h"
 
+#include <float.h>
 #include <math.h>
+
+/* x as far as f32 reaches, and infinite beyond. */
+static double within_f32(double x)
+{
+    return fabs(x) > (double)FLT_MAX ? copysign(INFINITY, x) : x;
+}
+
+/* What a score is worth beside the largest one. */
+static double weight(double s, double m)
+{
+    return s == m ? 1 : exp(s - m);
+}
 
 /* The score of one key, k already f32. */
 static double score(const struct geometry *g, const struct model_constants *c, uint32_t layer,
@@ -11,12 +24,13 @@ static double score(const struct geometry *g, const struct model_constants *c, u
     double dot = 0;
     for (uint32_t d = 0; d < g->head_dim; d++)
         dot += (double)q[d] * (double)k[d];
-    double s = dot * (double)g->scale * (double)c->k_scale[(size_t)layer * g->kv_heads + kv_head];
+    double scale = (double)g->scale * (double)c->k_scale[(size_t)layer * g->kv_heads + kv_head];
+    double s = within_f32(within_f32(dot) * scale);
     if (g->softcap > 0)
         s = (double)g->softcap * tanh(s / (double)g->softcap);
     if (c->alibi)
-        s += (double)c->alibi[query_head] * distance;
-    return s;
+        s = within_f32(s + within_f32((double)c->alibi[query_head] * distance));
+    return isnan(s) ? -INFINITY : s;
 }
 
 void reference_row(const struct geometry *g, const struct model_constants *c, uint32_t layer, uint32_t keys,
@@ -40,12 +54,12 @@ void reference_row(const struct geometry *g, const struct model_constants *c, ui
     *lse = -INFINITY;
     if (m == -INFINITY)
         return;
-    l = c->sinks ? exp(sink - m) : 0;
+    l = c->sinks ? weight(sink, m) : 0;
     for (uint32_t j = first; j < keys; j++) {
         if (!geometry_sees(g, query_head, keys, j))
             continue;
         kv(cookie, j, kv_head, k, v);
-        double p = exp(score(g, c, layer, query_head, q, k, (double)j - (double)(keys - 1)) - m);
+        double p = weight(score(g, c, layer, query_head, q, k, (double)j - (double)(keys - 1)), m);
         l += p;
         for (uint32_t d = 0; d < g->head_dim; d++)
             o[d] += p * (double)v[d];

@@ -20,9 +20,9 @@
  *
  * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N] [--digests FILE]. NAME is
  * "reference", "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
- * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend, with "-wide" behind it for the wide
- * values (kernels/values.h), whose sums depend on their order. --every takes
- * each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by side). With
+ * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend, with "-wide"
+ * behind it for values whose sums depend on their order (kernels/values.h), or "-extreme" for scores of
+ * any size, infinite ones too, every third case of them unless one is asked for. --every takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by side). With
  * --digests the bits of all outputs must be those that FILE has for a path, in a line "NAME conformance
  * DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it
  * alone. Every few seconds a line on stderr says how far it is. */
@@ -38,6 +38,7 @@
 #include "tests/conformance/operations.h"
 #include "tests/conformance/plans.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,6 +60,16 @@ enum {
     SEED = 11
 };
 
+/* What q, k and v are. */
+enum values {
+    VALUES_EXACT,   /* values_row(): sums of their products are exact in any order */
+    VALUES_WIDE,    /* values_wide_row() */
+    VALUES_EXTREME, /* values_extreme_row() */
+    VALUES_COUNT
+};
+
+static const char *const values_suffix[VALUES_COUNT] = {"", "-wide", "-extreme"};
+
 /* A case of one of the grids, spelt out. */
 struct setting {
     enum dtype dtype, kv_dtype;
@@ -68,7 +79,7 @@ struct setting {
     struct block_sparse sparse;
     enum attention_kernel kernel;
     enum source source;
-    bool wide; /* values with whole mantissas, whose sums depend on their order (kernels/values.h) */
+    enum values values;
     const struct shape *shape;
 };
 
@@ -80,7 +91,7 @@ struct world {
     enum attention_kernel kernel;
     const struct shape *shape;
     enum source source;
-    bool wide;
+    enum values values;
     uint32_t blocks, stride;
     float *k, *v; /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
     uint32_t longest;
@@ -149,7 +160,10 @@ static uint64_t content_of(const struct shape *shape, uint32_t sequence, uint32_
 static void value_row(const struct world *w, struct value_source source, uint32_t at, uint32_t layer,
                       enum values_tensor tensor, uint32_t head, float *row)
 {
-    if (w->wide)
+    if (w->values == VALUES_EXTREME)
+        values_extreme_row(source, at, layer, tensor, head, w->g.head_dim,
+                           tensor == VALUES_Q ? w->g.dtype : w->g.kv_dtype, row);
+    else if (w->values == VALUES_WIDE)
         values_wide_row(source, at, layer, tensor, head, w->g.head_dim,
                         dtype_is_fp8(w->g.kv_dtype) ? 0 : WIDE_SPREAD, row);
     else
@@ -341,7 +355,7 @@ static struct world *make_world(const struct setting *t)
     w->g.scale = 1.0F / sqrtf((float)w->g.head_dim);
     w->shape = t->shape;
     w->source = t->source;
-    w->wide = t->wide;
+    w->values = t->values;
     w->kernel = t->kernel;
     make_constants(w, t);
     for (uint32_t s = 0; s < w->shape->count; s++) {
@@ -704,10 +718,46 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     memcpy(v, x->w->v + at, x->w->g.head_dim * sizeof *v);
 }
 
+/* What the plain loop finds for one row of one head. */
+struct plain {
+    float o[HEAD_DIM_MAX], lse;
+    float largest_term; /* of the sums that scores are, by magnitude and as a part of the score */
+    bool is_decisive;   /* any order of sums, and rounding, gives every key nearly the same weight */
+};
+
+/* The score of one key. A sum is decisive if it cannot pass f32's range on its way and come back, and is
+ * beyond it with its scale or within it without; and slopes must not vanish beside it. */
+static float plain_score(const struct world *w, uint32_t head, const float *q, const float *k, float distance,
+                         struct plain *to)
+{
+    const struct geometry *g = &w->g;
+    float scale = g->scale * w->c.k_scale[LAYER * g->kv_heads + head / geometry_group(g)];
+    float s = 0, largest = 0;
+    double sum = 0, size = 0;
+    for (uint32_t d = 0; d < g->head_dim; d++) {
+        s += q[d] * k[d];
+        largest = fmaxf(largest, fabsf(q[d] * k[d]));
+        sum += (double)q[d] * (double)k[d];
+        size += fabs((double)q[d] * (double)k[d]);
+    }
+    to->largest_term = fmaxf(to->largest_term, largest * scale);
+    bool overflows = size > FLT_MAX / 4;
+    if (overflows && (fabs(sum) != size || size * (double)scale < 4.0 * FLT_MAX))
+        to->is_decisive = false;
+    if (w->c.alibi && size * (double)scale > 0x1p12)
+        to->is_decisive = false;
+    s *= scale;
+    if (g->softcap > 0)
+        s = g->softcap * tanhf(s / g->softcap);
+    if (w->c.alibi)
+        s += w->c.alibi[head] * distance;
+    return isnan(s) ? -INFINITY : s;
+}
+
 /* The plain loop: one row of one head in f32, as one would first write it; o rounded to the dtype, and
  * p too if `round_p`. */
 static void plain_row(const struct world *w, bool round_p, uint32_t row, uint32_t head, const float *q,
-                      float *o, float *lse)
+                      struct plain *to)
 {
     const struct geometry *g = &w->g;
     uint32_t keys = w->rows[row].keys, kv_head = head / geometry_group(g),
@@ -715,26 +765,19 @@ static void plain_row(const struct world *w, bool round_p, uint32_t row, uint32_
     float sink = w->c.sinks ? w->c.sinks[LAYER * g->query_heads + head] : -INFINITY, m = sink, l = 0;
     float *s = make_array(keys, sizeof *s), sum[HEAD_DIM_MAX] = {0};
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    to->largest_term = 0;
+    to->is_decisive = true;
     for (uint32_t j = first; j < keys; j++) {
-        if (!geometry_sees(g, head, keys, j)) {
-            s[j] = -INFINITY;
-            continue;
-        }
         const float *k = w->k + kv_index(w, w->rows[row].table, j, kv_head);
-        for (uint32_t d = 0; d < g->head_dim; d++)
-            s[j] += q[d] * k[d];
-        s[j] *= g->scale * w->c.k_scale[LAYER * g->kv_heads + kv_head];
-        if (g->softcap > 0)
-            s[j] = g->softcap * tanhf(s[j] / g->softcap);
-        if (w->c.alibi)
-            s[j] += w->c.alibi[head] * ((float)j - (float)(keys - 1));
+        s[j] = geometry_sees(g, head, keys, j) ? plain_score(w, head, q, k, (float)j - (float)(keys - 1), to)
+                                               : -INFINITY;
         m = fmaxf(m, s[j]);
     }
     if (w->c.sinks)
         l = expf(sink - m);
-    for (uint32_t j = first; j < keys; j++) {
+    for (uint32_t j = first; m > -INFINITY && j < keys; j++) {
         const float *v = w->v + kv_index(w, w->rows[row].table, j, kv_head);
-        float p = expf(s[j] - m);
+        float p = s[j] == m ? 1 : expf(s[j] - m);
         l += p;
         if (round_p) {
             numeric_from_float(g->dtype, &p, 1, rounded);
@@ -744,17 +787,17 @@ static void plain_row(const struct world *w, bool round_p, uint32_t row, uint32_
             sum[d] += p * v[d];
     }
     for (uint32_t d = 0; d < g->head_dim; d++)
-        sum[d] = keys ? sum[d] / l * w->c.v_scale[LAYER * g->kv_heads + kv_head] : 0;
-    *lse = m == -INFINITY ? -INFINITY : m + logf(l);
+        sum[d] = l > 0 ? sum[d] / l * w->c.v_scale[LAYER * g->kv_heads + kv_head] : 0;
+    to->lse = m == -INFINITY ? -INFINITY : m + logf(l);
     numeric_from_float(g->dtype, sum, g->head_dim, rounded);
-    numeric_to_float(g->dtype, rounded, g->head_dim, o);
+    numeric_to_float(g->dtype, rounded, g->head_dim, to->o);
     free(s);
 }
 
 /* Largest errors over all rows, of the instance's outputs and of the plain loop's, each relative to the
  * size of the values. */
 struct errors {
-    double o, lse, plain_o, plain_lse, size_o, size_lse;
+    double o, lse, plain_o, plain_lse, size_o, size_lse, largest_term;
 };
 
 static double worse(double largest, double got, double expected)
@@ -769,19 +812,31 @@ static void add_errors(const struct instance *x, uint32_t row, uint32_t head, st
     const struct geometry *g = &w->g;
     struct row_values values = {w, w->rows[row].table};
     size_t at = (size_t)row * g->query_heads + head;
-    float q[HEAD_DIM_MAX], plain[HEAD_DIM_MAX], plain_lse;
+    float q[HEAD_DIM_MAX];
+    struct plain plain;
     double expected[HEAD_DIM_MAX], lse;
     numeric_to_float(g->dtype, w->q + at * g->head_dim * dtype_bytes(g->dtype), g->head_dim, q);
+    plain_row(w, attention_info(x->attention)->p_rounded, row, head, q, &plain);
+    if (!plain.is_decisive)
+        return;
     reference_row(g, &w->c, LAYER, w->rows[row].keys, head, q, load_kv, &values, expected, &lse);
-    plain_row(w, attention_info(x->attention)->p_rounded, row, head, q, plain, &plain_lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         e->o = worse(e->o, (double)numeric_load(g->dtype, x->o, at * g->head_dim + d), expected[d]);
-        e->plain_o = worse(e->plain_o, (double)plain[d], expected[d]);
+        e->plain_o = worse(e->plain_o, (double)plain.o[d], expected[d]);
         e->size_o = fmax(e->size_o, fabs(expected[d]));
     }
-    e->lse = worse(e->lse, (double)x->lse[at], lse);
-    e->plain_lse = worse(e->plain_lse, (double)plain_lse, lse);
-    e->size_lse = isfinite(lse) ? fmax(e->size_lse, fabs(lse)) : e->size_lse;
+    /* of huge ones relative to them, since others would be lost beside them */
+    double unit = isfinite(lse) ? fmax(1, fabs(lse) * 0x1p-10) : 1;
+    e->lse = worse(e->lse, (double)x->lse[at] / unit, lse / unit);
+    e->plain_lse = worse(e->plain_lse, (double)plain.lse / unit, lse / unit);
+    e->size_lse = isfinite(lse) ? fmax(e->size_lse, fabs(lse) / unit) : e->size_lse;
+    e->largest_term = fmax(e->largest_term, (double)plain.largest_term / unit);
+}
+
+/* What rounding p and o moves o by, at most, of the largest value. */
+static float rounding_of_p(const struct geometry *g)
+{
+    return g->dtype == DTYPE_F32 ? 0x1p-20F : g->dtype == DTYPE_F16 ? 0x1p-10F : 0x1p-7F;
 }
 
 static bool errors_hold(const struct instance *x, double *ratio)
@@ -793,14 +848,57 @@ static bool errors_hold(const struct instance *x, double *ratio)
             add_errors(x, row, head, &e);
     }
     double allowed_o = 2 * e.plain_o + unit * e.size_o, allowed_lse = 2 * e.plain_lse + unit * e.size_lse;
+    if (attention_info(x->attention)->p_rounded) { /* by tensor cores: 16 products at a time, cut off */
+        allowed_lse += unit * e.largest_term * (x->w->g.head_dim + 15) / 16;
+        /* beside a huge maximum the largest p is not 1, and is rounded like the others */
+        if (x->w->values == VALUES_EXTREME)
+            allowed_o += (double)rounding_of_p(&x->w->g) * e.size_o;
+    }
     *ratio =
         fmax(e.o / (e.plain_o + unit * e.size_o + 1e-30), e.lse / (e.plain_lse + unit * e.size_lse + 1e-30));
     if (!(e.o <= allowed_o))
         return broken("o is off by %g, a plain loop by %g (values up to %g)", e.o, e.plain_o, e.size_o);
     if (!(e.lse <= allowed_lse))
-        return broken("lse is off by %g, a plain loop by %g (values up to %g)", e.lse, e.plain_lse,
-                      e.size_lse);
+        return broken("lse is off by %g, a plain loop by %g (values up to %g, terms up to %g)", e.lse,
+                      e.plain_lse, e.size_lse, e.largest_term);
     return true;
+}
+
+/* Whether every o lies within the values that its row sees, and 0 where there is a sink, widened by what
+ * rounding p and o takes; and no lse is NaN. Whatever the scores are. */
+static bool outputs_within_values(const struct instance *x)
+{
+    const struct world *w = x->w;
+    const struct geometry *g = &w->g;
+    const float wider = rounding_of_p(g);
+    for (uint32_t at = 0; at < w->row_count * g->query_heads; at++) {
+        uint32_t row = at / g->query_heads, head = at % g->query_heads, kv_head = head / geometry_group(g);
+        uint32_t keys = w->rows[row].keys, first = plan_first_key(keys, g->window[LAYER]);
+        float v_scale = w->c.v_scale[LAYER * g->kv_heads + kv_head];
+        if (isnan(x->lse[at]))
+            return broken("lse of row %u, head %u is NaN", row, head);
+        for (uint32_t d = 0; d < g->head_dim; d++) {
+            float low = x->lse[at] == -INFINITY || w->c.sinks ? 0 : INFINITY, high = -low;
+            for (uint32_t j = first; j < keys; j++) {
+                if (x->lse[at] == -INFINITY || !geometry_sees(g, head, keys, j))
+                    continue;
+                float v = w->v[kv_index(w, w->rows[row].table, j, kv_head) + d] * v_scale;
+                low = fminf(low, v);
+                high = fmaxf(high, v);
+            }
+            float o = numeric_load(g->dtype, x->o, (size_t)at * g->head_dim + d),
+                  more = wider * fmaxf(fabsf(low), fabsf(high));
+            if (!(o >= low - more && o <= high + more))
+                return broken("o[%u][%u][%u] is %g, of values from %g to %g; lse is %g", row, head, d,
+                              (double)o, (double)low, (double)high, (double)x->lse[at]);
+        }
+    }
+    return true;
+}
+
+static bool outputs_hold(const struct instance *x, double *ratio)
+{
+    return errors_hold(x, ratio) && (x->w->values != VALUES_EXTREME || outputs_within_values(x));
 }
 
 /* Whether the outputs have the bits of the rows computed one at a time. */
@@ -852,8 +950,13 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
            same_bits(x, alone, "in slices of 7 rows", CUT_COUNT, true);
 }
 
+static double weight(double lse, double largest)
+{
+    return lse == largest ? 1 : exp(lse - largest);
+}
+
 /* The outputs of all rows, taken for states of one row, merged by the backend: as in double precision,
- * within two roundings to the format, and the same in place. */
+ * within two roundings to the format and one to f32 a state, and the same in place. */
 static bool states_merge(struct instance *x)
 {
     const struct world *w = x->w;
@@ -864,8 +967,12 @@ static bool states_merge(struct instance *x)
     float *lse = (float *)(void *)(merged + o_bytes), *merged_lse = lse + x->lse_bytes / sizeof *lse;
     struct merge_states m = {w->row_count, 1,   g->query_heads, g->head_dim, g->dtype,
                              states,       lse, merged,         merged_lse};
-    const double unit = g->dtype == DTYPE_F32 ? 0x1p-22 : g->dtype == DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+    const double unit = (g->dtype == DTYPE_F32   ? 0x1p-22
+                         : g->dtype == DTYPE_F16 ? 0x1p-10
+                                                 : 0x1p-7) +
+                        w->row_count * 0x1p-24;
     bool ok = true;
+    double worst_o = 0, worst_size = 0;
     memcpy(states, x->o, x->o_bytes);
     memcpy(lse, x->lse, x->lse_bytes);
     struct attention_step step = {.merges = &m, .merge_count = 1};
@@ -875,18 +982,19 @@ static bool states_merge(struct instance *x)
         for (uint32_t i = 0; i < w->row_count; i++)
             largest = fmax(largest, (double)lse[i * g->query_heads + head]);
         for (uint32_t i = 0; largest > -INFINITY && i < w->row_count; i++)
-            sum += exp((double)lse[i * g->query_heads + head] - largest);
+            sum += weight((double)lse[i * g->query_heads + head], largest);
         for (uint32_t d = 0; d < g->head_dim; d++) {
             double o = 0;
             for (uint32_t i = 0; sum > 0 && i < w->row_count; i++) {
                 size_t at = (size_t)i * g->query_heads + head;
                 double value = (double)numeric_load(g->dtype, states, at * g->head_dim + d);
-                o += exp((double)lse[at] - largest) / sum * value;
+                o += weight((double)lse[at], largest) / sum * value;
                 size = fmax(size, fabs(value));
             }
             worst = worse(worst, (double)numeric_load(g->dtype, merged, (size_t)head * g->head_dim + d), o);
         }
         double expected = sum > 0 ? largest + log(sum) : -INFINITY;
+        worst_o = worst, worst_size = size;
         ok = worst <= unit * size &&
              worse(0, (double)merged_lse[head], expected) <= 1e-5 * (1 + fabs(largest));
     }
@@ -895,7 +1003,8 @@ static bool states_merge(struct instance *x)
     bool same = run_step(x, &step, 0) && memcmp(states, merged, o_bytes) == 0 &&
                 memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
     attention_free_host_memory(x->attention, states, bytes + 1);
-    return !ok ? broken("merged states are wrong") : same || broken("states merged in place are others");
+    return !ok ? broken("merged states are wrong: o is off by %g of %g", worst_o, worst_size)
+               : same || broken("states merged in place are others");
 }
 
 /* One head of a token, for operations.c. */
@@ -950,7 +1059,7 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
         ok = run_plan(&alone, row, 1, CUT_ROW, false);
     if (ok)
         note_outputs(&alone);
-    ok = ok && guards_hold(&alone) && errors_hold(&alone, ratio) && states_merge(&alone) &&
+    ok = ok && guards_hold(&alone) && outputs_hold(&alone, ratio) && states_merge(&alone) &&
          all_cuts_agree(&together, &alone, "together") &&
          all_cuts_agree(&threads, &alone, "with three threads and other blocks") && operations_hold(&alone) &&
          operations_hold(&threads);
@@ -970,7 +1079,7 @@ static bool check_paged(const struct world *w, double *ratio)
         clear_outputs(&x);
         clear_outputs(&alone);
     }
-    ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) && errors_hold(&x, ratio);
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) && outputs_hold(&x, ratio);
     if (ok)
         note_outputs(&x);
     for (uint32_t row = 0; ok && w->kernel != ATTENTION_AUTO && row < w->row_count; row++)
@@ -988,7 +1097,7 @@ static bool check_reference(const struct world *w, double *ratio)
     bool ok = open_instance(&x, w, "reference", "auto", 1, true, 3);
     if (ok)
         clear_outputs(&x);
-    ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) && errors_hold(&x, ratio);
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_RANDOM, true) && guards_hold(&x) && outputs_hold(&x, ratio);
     if (ok)
         note_outputs(&x);
     ok = ok && operations_hold(&x);
@@ -1005,7 +1114,8 @@ static void describe(const struct setting *t, size_t number)
            number, dtype_name(t->dtype), dtype_name(t->kv_dtype), t->head_dim, t->query_heads, t->kv_heads,
            t->block_size, layout_names[t->layout], t->window, t->softcap, t->sinks, t->alibi, (int)t->kernel,
            t->sparse.local_blocks, t->sparse.vert_stride, t->sparse.block_size,
-           (int)t->sparse.head_sliding_step, (int)t->source, t->wide ? "wide" : "exact", t->shape->name);
+           (int)t->sparse.head_sliding_step, (int)t->source,
+           t->values == VALUES_EXACT ? "exact" : values_suffix[t->values] + 1, t->shape->name);
 }
 
 /* Which cases to run. */
@@ -1023,7 +1133,7 @@ struct path {
     unsigned axes;
     struct setting (*setting)(const struct cover_case *k);
     bool (*check)(const struct world *w, const char *isa, double *ratio);
-    bool wide; /* values; "-wide" behind the name */
+    enum values values; /* their suffix is behind the name */
 };
 
 static bool on_reference(const struct world *w, const char *isa, double *ratio)
@@ -1057,10 +1167,10 @@ static bool same_digest(const char *path, const struct selection *chosen)
                                      (unsigned long long)digest, chosen->digests, known);
 }
 
-/* The cases of a path with the wide values are a path of its own, with bits of its own. */
+/* The cases of a path with other values are a path of its own, with bits of its own. */
 static const char *path_name(const struct path *path, char name[64])
 {
-    snprintf(name, 64, "%s%s", path->name, path->wide ? "-wide" : "");
+    snprintf(name, 64, "%s%s", path->name, values_suffix[path->values]);
     return name;
 }
 
@@ -1072,11 +1182,12 @@ static bool is_path(const struct path *path, const char *name)
 
 static const double PROGRESS_S = 5; /* between two lines that say how far it is */
 
-static bool is_chosen(const struct selection *chosen, size_t i)
+static bool is_chosen(const struct path *path, const struct selection *chosen, size_t i)
 {
     if (chosen->only >= 0)
         return (size_t)chosen->only == i;
-    return i % chosen->every == 0 && i / chosen->every % chosen->parts == chosen->part;
+    size_t every = chosen->every * (path->values == VALUES_EXTREME && !chosen->full ? 3 : 1);
+    return i % every == 0 && i / every % chosen->parts == chosen->part;
 }
 
 /* How far a path is. */
@@ -1103,8 +1214,8 @@ static bool run_case(const struct path *path, const struct selection *chosen, co
     char name[64];
     double ratio = 0;
     struct setting t = path->setting(k);
-    t.wide = path->wide;
-    if (t.wide && t.source == SOURCE_GENERATED) /* backends make the exact ones alone */
+    t.values = path->values;
+    if (t.values != VALUES_EXACT && t.source == SOURCE_GENERATED) /* backends make those alone */
         t.source = SOURCE_DTYPE;
     struct world *w = make_world(&t);
     bool ok = path->check(w, path->name, &ratio);
@@ -1131,9 +1242,9 @@ static bool run_cases(const struct path *path, const struct selection *chosen)
     digest = 0;
     p.shown_s = p.start_s;
     for (size_t i = 0; i < count; i++)
-        p.count += is_chosen(chosen, i);
+        p.count += is_chosen(path, chosen, i);
     for (size_t i = 0; ok && i < count; i++) {
-        if (is_chosen(chosen, i))
+        if (is_chosen(path, chosen, i))
             ok = run_case(path, chosen, &cases[i], i, &p);
     }
     free(cases);
@@ -1165,7 +1276,8 @@ static bool run_on_isa(const struct path *path, const char *isa, const struct se
         return true;
     if (attention_isa_supported(path->name))
         return run_cases(path, chosen);
-    printf("skip %s: this processor has none\n", path_name(path, name));
+    if (isa || path->values == VALUES_EXACT) /* once is enough */
+        printf("skip %s: this processor has none\n", path_name(path, name));
     return true;
 }
 
@@ -1173,7 +1285,7 @@ int main(int argc, char **argv)
 {
     const char *isa = NULL;
     struct selection chosen = {.only = -1, .every = 1, .parts = 1};
-    bool ok = true;
+    bool ok = true, has_gpu = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--full") == 0)
             chosen.full = true;
@@ -1194,30 +1306,32 @@ int main(int argc, char **argv)
     if (chosen.every < 1 || chosen.parts < 1 || chosen.part >= chosen.parts)
         return 2;
     static const struct path paths[] = {
-        {"reference", grid_sizes, AXIS_COUNT, native_setting, on_reference, false},
-        {"reference-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_reference, false},
-        {"cpu-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend, false},
-        {"cpu-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, false},
-        {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend, false},
+        {"reference", grid_sizes, AXIS_COUNT, native_setting, on_reference, VALUES_EXACT},
+        {"reference-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_reference, VALUES_EXACT},
+        {"cpu-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend,
+         VALUES_EXACT},
+        {"cpu-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, VALUES_EXACT},
+        {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend, VALUES_EXACT},
         {"cuda-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend,
-         false},
-        {"cuda-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, false},
-        {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged, false}};
-    for (size_t i = 0; i < 2 * GRID_COUNT(paths); i++) {
-        struct path path = paths[i / 2];
+         VALUES_EXACT},
+        {"cuda-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, VALUES_EXACT},
+        {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged, VALUES_EXACT}};
+    for (size_t i = 0; i < VALUES_COUNT * GRID_COUNT(paths); i++) {
+        struct path path = paths[i / VALUES_COUNT];
         bool on_gpu = strncmp(path.name, "cuda", 4) == 0;
-        path.wide = i % 2;
-        if (!isa && on_gpu && path.wide)
-            continue; /* by name alone: the sums of tensor cores want a bound of their own (docs/PLAN.md) */
-        if (isa ? is_path(&path, isa) : !on_gpu || have_cuda(path.name))
+        path.values = (enum values)(i % VALUES_COUNT);
+        if (!isa && on_gpu && path.values == VALUES_EXACT)
+            has_gpu = have_cuda(path.name);
+        if (isa ? is_path(&path, isa) : !on_gpu || has_gpu)
             ok = run_cases(&path, &chosen) && ok;
     }
     for (int i = 1; attention_isa_names[i]; i++) {
         struct path path = {attention_isa_names[i], grid_sizes,    AXIS_COUNT,
-                            native_setting,         check_backend, false};
-        ok = run_on_isa(&path, isa, &chosen) && ok;
-        path.wide = true;
-        ok = run_on_isa(&path, isa, &chosen) && ok;
+                            native_setting,         check_backend, VALUES_EXACT};
+        for (int values = 0; values < VALUES_COUNT; values++) {
+            path.values = (enum values)values;
+            ok = run_on_isa(&path, isa, &chosen) && ok;
+        }
     }
     return !ok;
 }

@@ -15,7 +15,10 @@ log=$(mktemp)
 jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
 
 # Every kernel against double precision: all four grids, in parts side by side.
-paths=(cuda cuda-flashinfer cuda-columns cuda-vllm)
+paths=()
+for path in cuda cuda-flashinfer cuda-columns cuda-vllm; do
+    for values in '' -wide -extreme; do paths+=("$path$values"); done
+done
 conformance() {
     local i path
     for i in $(seq 0 $((jobs - 1))); do

@@ -83,6 +83,13 @@ static float random_float(float from, float to)
     return std::uniform_real_distribution<float>(from, to)(generator);
 }
 
+/* A maximum, now and then an infinite or a huge one. */
+static float random_maximum()
+{
+    static const float extremes[] = {INFINITE, 0x1p100F, -0x1p100F, 0x1p30F};
+    return below(12) == 0 ? extremes[below(4)] : random_float(-30, 30);
+}
+
 static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
 {
     std::vector<plan_merge> merges;
@@ -103,7 +110,7 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
     std::vector<float> out((size_t)ROWS * HEADS * HEAD_DIM, NAN);
     for (size_t i = 0; i < ml.size(); i += 2) {
         bool empty = below(8) == 0;
-        ml[i] = empty ? -INFINITE : random_float(-30, 30);
+        ml[i] = empty ? -INFINITE : random_maximum();
         ml[i + 1] = empty ? 0 : random_float(1, 200);
         for (uint32_t d = 0; d < HEAD_DIM; d++)
             o[i / 2 * HEAD_DIM + d] = empty ? 0 : random_float(-100, 100);
@@ -161,7 +168,7 @@ static state random_state()
     state s;
     if (below(6) == 0)
         return s;
-    s.m = random_float(-30, 30);
+    s.m = random_maximum();
     s.l = random_float(1, 200);
     for (float &x : s.o)
         x = random_float(-100, 100);

@@ -2,7 +2,9 @@
  * is told (-DHEAD_DIM= and so on, as kernels/cuda/compiler.c tells NVRTC, and -DALIBI=).
  *
  * The pool is full of NaN and the tables' tails are -1, so nothing but a sequence's own slots may be
- * looked at. What append stores is compared with kv_pool.h, outputs and lse with reference_row(). */
+ * looked at. What append stores is compared with kv_pool.h, outputs and lse with reference_row(): of values
+ * that append generates, and of given ones whose sums depend on their order. Of scores that are infinite
+ * outputs have to lie within the values (kernels/values.h has all three). */
 #include "tests/emulation/cuda_on_host.h"
 
 extern "C" {
@@ -23,7 +25,10 @@ enum { SEQUENCES = 4, STRIDE = 96, SEED = 11, PARTITIONS = 2 };
 static const uint32_t HEADS = KV_HEADS * GROUP;
 static const uint32_t lengths[SEQUENCES] = {1, 33, 0, 640}; /* the last one has two partitions */
 
+enum values { GENERATED, WIDE, EXTREME };
+
 struct world {
+    enum values values;
     geometry g;
     model_constants c;
     std::vector<float> k_scale, v_scale, alibi;
@@ -32,6 +37,21 @@ struct world {
     std::vector<uint8_t> q;      /* [SEQUENCES][HEADS][HEAD_DIM] of Q_DTYPE */
     std::vector<float> q_values; /* the same as f32 */
 };
+
+/* One head of a token, rounded to the format of q, in which k and v are given too. */
+static void value_row(const world &w, value_source source, uint32_t position, values_tensor tensor,
+                      uint32_t head, uint8_t *to)
+{
+    float row[HEAD_DIM_MAX];
+    if (w.values == EXTREME)
+        values_extreme_row(source, position, 0, tensor, head, HEAD_DIM,
+                           tensor == VALUES_Q ? Q_DTYPE : KV_DTYPE, row);
+    else if (w.values == WIDE)
+        values_wide_row(source, position, 0, tensor, head, HEAD_DIM, dtype_is_fp8(KV_DTYPE) ? 0 : 10, row);
+    else
+        values_row(source, position, 0, tensor, head, HEAD_DIM, row);
+    numeric_from_float(Q_DTYPE, row, HEAD_DIM, to);
+}
 
 static size_t element(uint32_t row, uint32_t head)
 {
@@ -76,10 +96,8 @@ static bool make_world(world &w)
     w.q.resize(element(SEQUENCES, 0) * dtype_bytes(Q_DTYPE));
     w.q_values.resize(element(SEQUENCES, 0));
     for (uint32_t i = 0; i < SEQUENCES * HEADS; i++) {
-        float row[HEAD_DIM_MAX];
         uint8_t *to = w.q.data() + (size_t)i * HEAD_DIM * dtype_bytes(Q_DTYPE);
-        values_row({SEED, 5000}, i / HEADS, 0, VALUES_Q, i % HEADS, HEAD_DIM, row);
-        numeric_from_float(Q_DTYPE, row, HEAD_DIM, to);
+        value_row(w, {SEED, 5000}, i / HEADS, VALUES_Q, i % HEADS, to);
         numeric_to_float(Q_DTYPE, to, HEAD_DIM, &w.q_values[(size_t)i * HEAD_DIM]);
     }
     return true;
@@ -91,15 +109,36 @@ static cuda_pool device_pool(world &w)
             w.pool.head_bytes, w.pool.slot_bytes,  w.tables.data(),    STRIDE};
 }
 
-/* Append all tokens, generated, and compare what is stored with what the host stores. */
+/* [tokens][KV_HEADS][HEAD_DIM] of a sequence. */
+static std::vector<uint8_t> given(const world &w, uint32_t sequence, values_tensor tensor)
+{
+    size_t bytes = HEAD_DIM * dtype_bytes(Q_DTYPE);
+    std::vector<uint8_t> rows(lengths[sequence] * KV_HEADS * bytes);
+    for (uint32_t i = 0; i < lengths[sequence] * KV_HEADS; i++)
+        value_row(w, {SEED, sequence}, i / KV_HEADS, tensor, i % KV_HEADS, &rows[i * bytes]);
+    return rows;
+}
+
+/* Append all tokens and compare what is stored with what the host stores. */
 static bool append_agrees(world &w)
 {
     std::vector<cuda_append> appends;
     std::vector<uint8_t> bytes(w.pool.total_bytes);
+    std::vector<uint8_t> k[SEQUENCES], v[SEQUENCES];
     uint32_t tokens = 0;
     for (uint32_t s = 0; s < SEQUENCES; s++) {
+        if (w.values != GENERATED) {
+            k[s] = given(w, s, VALUES_K);
+            v[s] = given(w, s, VALUES_V);
+        }
         if (lengths[s])
-            appends.push_back({tokens, lengths[s], s, 0, nullptr, nullptr, {SEED, s}});
+            appends.push_back({tokens,
+                               lengths[s],
+                               s,
+                               0,
+                               k[s].empty() ? nullptr : k[s].data(),
+                               v[s].empty() ? nullptr : v[s].data(),
+                               {SEED, s}});
         tokens += lengths[s];
     }
     const cuda_append_pass pass = {device_pool(w),   appends.data(),  (uint32_t)appends.size(), 0, Q_DTYPE, 0,
@@ -108,8 +147,14 @@ static bool append_agrees(world &w)
     memcpy(bytes.data(), w.pool.bytes, bytes.size());
     memset(w.pool.bytes, 0xff, w.pool.total_bytes);
     attention_pass host = {};
+    host.source_dtype = Q_DTYPE;
     for (uint32_t s = 0; s < SEQUENCES; s++) {
-        const kv_append one = {s, 0, lengths[s], nullptr, nullptr, {SEED, s}};
+        const kv_append one = {s,
+                               0,
+                               lengths[s],
+                               k[s].empty() ? nullptr : k[s].data(),
+                               v[s].empty() ? nullptr : v[s].data(),
+                               {SEED, s}};
         kv_pool_append(&w.pool, &w.c, &host, &one, &w.tables[s * STRIDE]);
     }
     return memcmp(bytes.data(), w.pool.bytes, bytes.size()) == 0;
@@ -129,6 +174,23 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     numeric_to_float(KV_DTYPE, row, HEAD_DIM, k);
     kv_pool_load(&s->w->pool, 0, block, position % BLOCK_SIZE, kv_head, true, row);
     numeric_to_float(KV_DTYPE, row, HEAD_DIM, v);
+}
+
+/* Whether every o lies within the values of its sequence, and no lse is NaN; values are below 4. */
+static bool outputs_within_values(const world &w, const uint8_t *o, const float *lse)
+{
+    for (size_t i = 0; i < SEQUENCES * HEADS; i++) {
+        float most = 4.3F; /* after two roundings to fp8 */
+        for (uint32_t d = 0; d < HEAD_DIM; d++) {
+            float x = numeric_load(Q_DTYPE, o, i * HEAD_DIM + d);
+            if (fabsf(x) <= (lse[i] == -INFINITY ? 0 : most) && !std::isnan(lse[i]))
+                continue;
+            printf("extremes: o of sequence %zu, head %zu is %g, lse %g\n", i / HEADS, i % HEADS, (double)x,
+                   (double)lse[i]);
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool attention_agrees(world &w, bool v2)
@@ -160,6 +222,8 @@ static bool attention_agrees(world &w, bool v2)
             [&] { v2 ? paged_v2(pass) : paged_v1(pass); });
     if (v2)
         emulate({HEADS, SEQUENCES, 1}, CUDA_THREADS, 0, [&] { paged_reduce(pass); });
+    if (w.values == EXTREME)
+        return outputs_within_values(w, o.data(), lse.data());
     for (uint32_t i = 0; i < SEQUENCES * HEADS; i++) {
         double expected[HEAD_DIM_MAX], expected_lse;
         sequence_of s = {&w, i / HEADS};
@@ -183,15 +247,19 @@ static bool attention_agrees(world &w, bool v2)
 
 int main()
 {
-    world w = {};
-    if (!make_world(w))
-        return 2;
-    if (!append_agrees(w)) {
-        puts("append stores other bytes than the host");
-        return 1;
+    bool ok = true;
+    for (enum values values : {GENERATED, WIDE, EXTREME}) {
+        world w = {};
+        w.values = values;
+        if (!make_world(w))
+            return 2;
+        if (!append_agrees(w)) {
+            printf("append stores other bytes than the host, of values %d\n", values);
+            return 1;
+        }
+        ok = attention_agrees(w, false) && ok;
+        ok = attention_agrees(w, true) && ok;
+        kv_pool_deinit(&w.pool);
     }
-    bool ok = attention_agrees(w, false);
-    ok = attention_agrees(w, true) && ok;
-    kv_pool_deinit(&w.pool);
     return !ok;
 }

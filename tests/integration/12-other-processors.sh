@@ -23,13 +23,12 @@ named() { sed -n "s/^$1 //p" "$WORK/paths" | xargs; }
 
 conforms Nehalem --every 40 >"$WORK/paths" # every Nth case of a grid, since emulation is slow
 expect 'without AVX2: what fails' '' "$(named 'not ok')"
-expect 'what is not there' 'amx amx-wide avx2 avx2-wide avx512 avx512-wide' "$(named skip)"
+expect 'what is not there' 'amx avx2 avx512' "$(named skip)"
 for path in cpu-columns cpu-flashinfer portable reference reference-vllm; do
-    expect "$path" "ok $path ok $path-wide" "$(grep -x "ok $path\(-wide\)\?" "$WORK/paths" | xargs)"
+    expect "$path" "$path $path-extreme $path-wide" "$(named ok | xargs -n1 | grep -x "$path\(-wide\|-extreme\)\?" | xargs)"
 done
-conforms Haswell --isa avx2 --every 87 >"$WORK/paths"
-conforms Haswell --isa avx2-wide --every 87 >>"$WORK/paths"
-expect 'without AVX-512' 'ok avx2 ok avx2-wide' "$(xargs <"$WORK/paths")"
+for path in avx2 avx2-extreme avx2-wide; do conforms Haswell --isa $path --every 87; done >"$WORK/paths"
+expect 'without AVX-512' 'avx2 avx2-extreme avx2-wide' "$(named ok)"
 expect 'and none of that there' 'skip amx skip avx512' "$(
     { conforms Haswell --isa avx512; conforms Haswell --isa amx; } | sort | xargs)"
 

@@ -51,7 +51,7 @@ an unknown member|422 /v: there is no such member, or it is not built yet|{"o":[
 TABLE
 tensors o F32 1,1,1,4 '4*1' lse F32 1,1,1 0 | post /v1/merge >"$WORK/refused"
 expect 'safetensors of another shape' '/o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [1, 1, 1, 4]' "$(jq -r .detail "$WORK/refused")"
-tensors o F32 1,1,1,8 '8*1' lse F32 1,1,1 inf | post /v1/merge >"$WORK/refused"
-expect 'an infinite lse' '/lse: state 0, row 0, head 0: wants a number, or minus infinity for a state without keys' "$(jq -r .detail "$WORK/refused")"
+tensors o F32 1,1,1,8 '8*1' lse F32 1,1,1 nan | post /v1/merge >"$WORK/refused"
+expect 'an lse that is NaN' '/lse: state 0, row 0, head 0: wants a number, minus infinity for a state without keys' "$(jq -r .detail "$WORK/refused")"
 stop_daemon
 finish

@@ -99,6 +99,23 @@ START_TEST(finds_the_first_value_that_is_not_finite)
 }
 END_TEST
 
+START_TEST(finds_the_first_value_whose_sums_may_overflow)
+{
+    float values[5] = {1, -0x1.fffffep96F, 0, 3, 4};
+    uint16_t bf16[2] = {0x6fff, 0xf000}; /* just below 2^97, and -2^97 */
+    uint16_t f16[2] = {0x7bff, 0x7c00};
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_F32, values, 5), 5);
+    values[3] = NAN;
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_F32, values, 5), 3);
+    values[2] = -0x1p97F;
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_F32, values, 5), 2);
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_BF16, bf16, 1), 1);
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_BF16, bf16, 2), 1);
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_F16, f16, 1), 1);
+    ck_assert_uint_eq(numeric_first_unsummable(DTYPE_F16, f16, 2), 1);
+}
+END_TEST
+
 /* Every bit pattern of up to 16 bits, in short arrays of any length. */
 START_TEST(finds_every_pattern_that_is_not_finite)
 {
@@ -126,6 +143,7 @@ TCase *numeric_case(void)
     tcase_add_loop_test(tc, what_is_too_large_saturates, 0, 4);
     tcase_add_loop_test(tc, many_at_once_equal_one_at_a_time, 0, 4);
     tcase_add_test(tc, finds_the_first_value_that_is_not_finite);
+    tcase_add_test(tc, finds_the_first_value_whose_sums_may_overflow);
     tcase_add_test(tc, finds_every_pattern_that_is_not_finite);
     return tc;
 }

@@ -188,16 +188,16 @@ template <int COLUMNS> struct attend : item_columns {
                probabilities &p) const
     {
         float scale[2] = {scales[0], scales[1]};
+        auto each = [&](auto change) {
+#pragma unroll
+            for (int t = 0; t < TILE_STEPS; t++) {
+#pragma unroll
+                for (int r = 0; r < 4; r++)
+                    change(s[t].r[r], r % 2, position + t * 16 + r / 2 * 8 + lane() / 4);
+            }
+        };
         score_tile<false>(
-            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen; },
-            [&](auto change) {
-#pragma unroll
-                for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
-                    for (int r = 0; r < 4; r++)
-                        change(s[t].r[r], r % 2, position + t * 16 + r / 2 * 8 + lane() / 4);
-                }
-            });
+            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen; }, each);
         float scaled[2];
         bool scales_o = false;
         float best[TILE_STEPS][2];
@@ -205,13 +205,16 @@ template <int COLUMNS> struct attend : item_columns {
         for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                best[t][i] = fmaxf(s[t].r[i], s[t].r[2 + i]);
+                best[t][i] = larger_or_nan(s[t].r[i], s[t].r[2 + i]);
         }
         largest_of<4, 32>(best);
+        maximum_update updates[2] = {{x.m[0], best[0][0], scale[0]}, {x.m[1], best[0][1], scale[1]}};
+        if (__builtin_expect(!all_ordinary(updates), false))
+            weigh_extremes<4, 32>(x.m, updates, scale, each);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float pairs[TILE_STEPS];
-            const maximum_update update(x.m[i], best[0][i], scale[i]);
+            const maximum_update &update = updates[i];
 #pragma unroll
             for (int t = 0; t < TILE_STEPS; t++) {
                 float &low = s[t].r[i], &high = s[t].r[2 + i];

@@ -112,7 +112,8 @@ struct simple_attend : item_columns {
                 dot = fmaf(shared.q[c][d], shared.kv[row][d], dot);
             bool seen = j < keys && j >= plan_first_key(keys, pass.window);
             float slope = pass.alibi && keys ? pass.alibi[head_of(c)] * LOG2_E : 0.0f;
-            shared.s[c][offset + row] = seen ? rule(dot, slope, (int)(j + 1 - keys)) : -INFINITE;
+            float s = rule(dot, slope, (int)(j + 1 - keys));
+            shared.s[c][offset + row] = seen && s == s ? s : -INFINITE; /* of NaN too */
         }
     }
 
@@ -129,7 +130,7 @@ struct simple_attend : item_columns {
             for (int apart = 16; apart > 0; apart /= 2)
                 m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, apart));
             m = fmaxf(m, x.m[c]);
-            float p0 = weight(s0, m), p1 = weight(s1, m), sum = p0 + p1;
+            float of = m == -INFINITE ? 0.0f : m, p0 = weight(s0, of), p1 = weight(s1, of), sum = p0 + p1;
             for (int apart = 16; apart > 0; apart /= 2)
                 sum += __shfl_xor_sync(0xffffffffu, sum, apart);
             shared.s[c][lane] = p0;
@@ -165,7 +166,7 @@ struct simple_attend : item_columns {
         weigh(x);
 #pragma unroll
         for (int c = 0; c < SIMPLE_COLUMNS; c++) {
-            float m = shared.m[c], a = m == -INFINITE ? 1.0f : exp2_fast(x.m[c] - m);
+            float m = shared.m[c], a = weight(x.m[c], m);
             x.m[c] = m;
             x.l[c] = x.l[c] * a + shared.sum[c];
 #pragma unroll

@@ -232,28 +232,31 @@ template <int COLUMNS> struct attend_wide : item_columns {
                float (&scaled)[2]) const
     {
         float scale[2] = {fmaxf(rule.scale, SMALLEST_SCALE), fmaxf(rule.scale, SMALLEST_SCALE)};
+        auto each = [&](auto change) {
+#pragma unroll
+            for (int j = 0; j < TOKEN_GROUPS; j++) {
+#pragma unroll
+                for (int r = 0; r < 4; r++)
+                    change(s[j * 4 + r], r / 2, position + j * 8 + lane() % 4 * 2 + r % 2);
+            }
+        };
         score_tile<PLAIN>(
-            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen(); },
-            [&](auto change) {
-#pragma unroll
-                for (int j = 0; j < TOKEN_GROUPS; j++) {
-#pragma unroll
-                    for (int r = 0; r < 4; r++)
-                        change(s[j * 4 + r], r / 2, position + j * 8 + lane() % 4 * 2 + r % 2);
-                }
-            });
+            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen(); }, each);
         bool scales_o = false;
         float best[TOKEN_GROUPS][2];
 #pragma unroll
         for (int j = 0; j < TOKEN_GROUPS; j++) {
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                best[j][i] = fmaxf(s[j * 4 + i * 2], s[j * 4 + i * 2 + 1]);
+                best[j][i] = larger_or_nan(s[j * 4 + i * 2], s[j * 4 + i * 2 + 1]);
         }
         largest_of<1, 4>(best);
+        maximum_update updates[2] = {{x.m[0], best[0][0], scale[0]}, {x.m[1], best[0][1], scale[1]}};
+        if (__builtin_expect(!all_ordinary(updates), false))
+            weigh_extremes<1, 4>(x.m, updates, scale, each);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const maximum_update update(x.m[i], best[0][i], scale[i]);
+            const maximum_update &update = updates[i];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float pairs[TOKEN_GROUPS / 2];

@@ -88,6 +88,12 @@ static inline float block_sum(float x, float *scratch)
     return x;
 }
 
+/* What a logit, or a partition with this maximum, is worth beside the largest (kernels/plan.h). */
+static inline float weight_of(float x, float largest)
+{
+    return x == -INFINITE ? 0.0f : x == largest ? 1.0f : x < largest ? __expf(x - largest) : 0.0f /* NaN */;
+}
+
 /* Whether the block of keys that begins at `token` is seen under block-sparse attention (geometry_sees). */
 static inline bool sees_block(uint32_t head, uint32_t keys, uint32_t token)
 {
@@ -156,7 +162,7 @@ template <bool PARTITIONED> struct paged {
     {
         float sum = 0;
         for (uint32_t i = threadIdx.x; i < (end_block - first_block) * BLOCK_SIZE; i += CUDA_THREADS) {
-            float p = logits[i] == -INFINITE ? 0.0f : __expf(logits[i] - m);
+            float p = weight_of(logits[i], m);
             logits[i] = p;
             sum += p;
         }
@@ -301,14 +307,14 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
     m = block_maximum(m, scratch[0]);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
         float of = a.partial_ml[2 * (first + i)];
-        l += of == -INFINITE ? 0.0f : a.partial_ml[2 * (first + i) + 1] * __expf(of - m);
+        l += a.partial_ml[2 * (first + i) + 1] * weight_of(of, m);
     }
     l = block_sum(l, scratch[1]);
     for (uint32_t dim = threadIdx.x; dim < HEAD_DIM; dim += CUDA_THREADS) {
         float o = 0;
         for (uint32_t i = 0; i < n; i++) {
             float of = a.partial_ml[2 * (first + i)];
-            float weight = of == -INFINITE ? 0.0f : a.partial_ml[2 * (first + i) + 1] * __expf(of - m);
+            float weight = a.partial_ml[2 * (first + i) + 1] * weight_of(of, m);
             o = fmaf(a.partial_o[(first + i) * HEAD_DIM + dim], weight, o);
         }
         store_element<Q_DTYPE>(a.o, at * HEAD_DIM + dim, l > 0 ? o / l : 0.0f);

@@ -397,8 +397,10 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_ope
     for (uint32_t first = 0; first < m.states && largest != -INFINITE; first += blockDim.x) {
         uint32_t count = min(m.states - first, blockDim.x);
         __syncthreads(); /* what was there is read */
-        if (threadIdx.x < count)
-            shared[threadIdx.x] = expf(m.lse[(first + threadIdx.x) * (size_t)m.apart + head] - largest);
+        if (threadIdx.x < count) {
+            float lse = m.lse[(first + threadIdx.x) * (size_t)m.apart + head];
+            shared[threadIdx.x] = lse == largest ? 1.0f : expf(lse - largest);
+        }
         __syncthreads(); /* the weights are there */
         for (uint32_t i = 0; i < count; i++) {
             float w = shared[i];

@@ -49,7 +49,7 @@ static inline float tanh_any(float y)
     near = fmaf(near * z, y, y);
     float e = exp2_fast(-2.0f * LOG2_E * magnitude);
     float far = copysignf((1.0f - e) * reciprocal(1.0f + e), y);
-    return magnitude < 0.625f ? near : far;
+    return magnitude >= 0.625f ? far : near; /* of NaN: near, NaN too */
 }
 
 /* What turns a dot product into a score. */
@@ -77,13 +77,14 @@ struct score_rule {
     }
 };
 
-/* 2^(m - of), 0 for an empty state: what a state with maximum m is worth beside the maximum `of`. */
+/* 2^(m - of): what a state with maximum m is worth beside the largest maximum `of`; both may be +inf
+ * (kernels/plan.h), or -inf: of two empty states. */
 static inline float weight(float m, float of)
 {
-    return m == -INFINITE ? 0.0f : exp2_fast(m - of);
+    return m == of ? 1.0f : exp2_fast(m - of);
 }
 
-/* The two factors of a merge, and its maximum. An empty side has factor 0, and its o is 0. */
+/* The two factors of a merge, and its maximum. The l and o of an empty side are 0. */
 struct merge_weights {
     float m, into, from;
 
@@ -113,8 +114,8 @@ struct finished {
             return;
         if (sink) {
             float s = *sink * LOG2_E, both = fmaxf(m, s);
-            of_o = exp2_fast(m - both);
-            l = fmaf(l, of_o, exp2_fast(s - both));
+            of_o = weight(m, both);
+            l = fmaf(l, of_o, weight(s, both));
             m = both;
         }
         factor = of_o * reciprocal(l) * v_scale;

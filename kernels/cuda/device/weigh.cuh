@@ -67,8 +67,16 @@ void score_tile(const item_columns &columns, const uint32_t (&column)[2], const 
     }
 }
 
+/* The larger one; NaN if one of them is. */
+static inline float larger_or_nan(float x, float y)
+{
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+    return larger;
+}
+
 /* best[0] becomes the largest of all best[], and of those of the threads FIRST .. END / 2 apart, for two
- * columns: a tree for both together, since a chain of comparisons takes longer. */
+ * columns, or NaN if one is: a tree for both together, since a chain of comparisons takes longer. */
 template <int FIRST, int END, int N> void largest_of(float (&best)[N][2])
 {
 #pragma unroll
@@ -77,16 +85,19 @@ template <int FIRST, int END, int N> void largest_of(float (&best)[N][2])
         for (int j = 0; j < n; j++) {
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                best[j][i] = fmaxf(best[j][i], best[j + n][i]);
+                best[j][i] = larger_or_nan(best[j][i], best[j + n][i]);
         }
     }
 #pragma unroll
     for (int apart = FIRST; apart < END; apart *= 2) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            best[0][i] = fmaxf(best[0][i], __shfl_xor_sync(ALL_LANES, best[0][i], apart));
+            best[0][i] = larger_or_nan(best[0][i], __shfl_xor_sync(ALL_LANES, best[0][i], apart));
     }
 }
+
+/* Beyond, a maximum and the score that it is rounded from may differ by one and more. */
+static constexpr float ORDINARY_MAXIMUM = 16777216.0f;
 
 /* How a tile moves the maximum of a column: p_j = 2^(s_j scale - of), o and l so far times `scaled`. (A
  * maximum that stays up to 2^8 behind the true one would save most of the scaling, but then the largest p,
@@ -95,17 +106,60 @@ struct maximum_update {
     float m, of, scaled;
     bool scales; /* something is there, and not to be multiplied by 1 */
 
-    /* m_before: -inf if there is nothing yet; best: the largest of the tile's scores but for `scale` */
+    /* m_before: -inf if there is nothing yet; best: the largest of the tile's scores but for `scale`, or
+     * NaN */
     maximum_update(float m_before, float best, float scale)
     {
-        best *= scale;
-        m = fmaxf(m_before, best);
-        of = m == -INFINITE ? 0.0f : m; /* 2^(-inf - 0) = 0 */
+        move(m_before, larger_or_nan(m_before, best * scale));
         scaled = exp2_fast(m_before - of);
+    }
+    void move(float m_before, float to)
+    {
+        m = to;
+        of = m == -INFINITE ? 0.0f : m; /* 2^(-inf - 0) = 0 */
         scales = m != m_before && m_before != -INFINITE;
+    }
+    /* No score is NaN, and no maximum infinite or so large that p needs its scores rounded. */
+    bool is_ordinary() const
+    {
+        return fabsf(of) < ORDINARY_MAXIMUM;
     }
     float p(float s, float scale) const
     {
         return exp2_fast(fmaf(s, scale, -of));
     }
 };
+
+static inline bool all_ordinary(const maximum_update (&updates)[2])
+{
+    return __all_sync(ALL_LANES, updates[0].is_ordinary() && updates[1].is_ordinary());
+}
+
+/* The two columns' updates where one of the warp's is not ordinary: such a column's scores are rounded, then
+ * the maximum is subtracted, by the rule of kernels/plan.h. What is left in the place of the scores gives p
+ * with a scale of 1 and a maximum of 0. each, FIRST and END: as above. */
+template <int FIRST, int END, typename EACH>
+void weigh_extremes(const float (&m_before)[2], maximum_update (&updates)[2], float (&scales)[2], EACH each)
+{
+    float best[2] = {-INFINITE, -INFINITE};
+    each([&](float &x, int i, uint32_t) { best[i] = fmaxf(best[i], x * scales[i]); }); /* not of NaN */
+#pragma unroll
+    for (int column = 0; column < 2; column++) {
+        maximum_update &update = updates[column];
+#pragma unroll
+        for (int apart = FIRST; apart < END; apart *= 2)
+            best[column] = fmaxf(best[column], __shfl_xor_sync(ALL_LANES, best[column], apart));
+        if (update.is_ordinary())
+            continue;
+        update.move(m_before[column], fmaxf(m_before[column], best[column]));
+        update.scaled = weight(m_before[column], update.m);
+        each([&](float &x, int i, uint32_t) {
+            if (i == column) {
+                const float s = x * scales[i], below = s < update.of ? s - update.of : -INFINITE;
+                x = s == update.of ? 0.0f : below; /* of NaN: -inf */
+            }
+        });
+        update.of = 0.0f;
+        scales[column] = 1.0f;
+    }
+}
