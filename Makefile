@@ -2,7 +2,8 @@
 #
 #   all            the daemon and its client, build/release/attnd and attnctl (default)
 #   run            build and start it in the foreground with the built-in configuration
-#   check-faults   builds with seven defects, one at a time, each of which the verification must find
+#   check-faults   builds with seven defects, one at a time, each of which the verification must find, and seven orders of sums, conformance
+#   check-mutants  defects of tests/*/mutants.txt, one at a time: the simulation and conformance must find each; hours
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
@@ -233,6 +234,10 @@ check-full: $(B)/attnd $(B)/tests/conformance
 .PHONY: check-faults
 check-faults: all
 	@bash scripts/check_faults.sh
+
+.PHONY: check-mutants
+check-mutants:
+	@bash scripts/check_mutants.sh
 
 .PHONY: asan ubsan tsan
 asan ubsan tsan:

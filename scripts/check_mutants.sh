@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# check_mutants.sh - one defect at a time is put into a copy of the sources, and the simulation must find each.
+# check_mutants.sh - one defect at a time is put into a copy of the sources, and the tests must find each: those of
+# tests/simulation/mutants.txt the simulation, those of tests/conformance/mutants.txt, which change the order of a sum, the bits of
+# conformance's wide values.
 #
-#   bash scripts/check_mutants.sh [NAME...]       all of tests/simulation/mutants.txt, or some
+#   bash scripts/check_mutants.sh [simulation | conformance | NAME]...       all, a list, or some
 #
-# Prints "ok NAME" for a mutant that was found, with what gave it away, and "not ok NAME" for one that was not.
+# Prints "ok NAME" for a mutant that was found, with what gave it away, "not ok NAME" for one that was not, and "skip NAME" where
+# this processor does not have its paths.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 OPERATIONS=${OPERATIONS:-60000000} # the rarest is found in 12 244 histories
+EVERY=${EVERY:-8}                  # case of conformance's grid
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-make -j2 build/release/tests/engine_simulation >/dev/null || exit 1
+make -j2 build/release/tests/engine_simulation build/release/tests/conformance >/dev/null || exit 1
 git ls-files -z | xargs -0 cp --parents -p -t "$copy"
 mkdir -p "$copy/build"
 cp -rp build/release "$copy/build/" # Objects of unchanged sources are not made again.
@@ -19,26 +23,60 @@ mutate() {
     OLD=$2 NEW=$3 perl -0pi -e 'BEGIN { $o = $ENV{OLD}; $n = $ENV{NEW} } $c += s/\Q$o\E/$n/; END { exit !$c }' "$copy/$1"
 }
 
-found=0 missed=0
-while IFS='@' read -r name file old new; do
-    case $name in '' | '#'*) continue ;; esac
-    [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
-    cp -p "$file" "$copy/$file.whole"
-    if ! mutate "$file" "$old" "$new"; then
-        echo "not ok $name: the text is not in $file any more"
-        missed=$((missed + 1))
-    elif ! make -s -C "$copy" build/release/tests/engine_simulation >"$copy/log" 2>&1; then
-        echo "not ok $name: it does not compile"
-        missed=$((missed + 1))
-    elif "$copy/build/release/tests/engine_simulation" --operations "$OPERATIONS" --brief >"$copy/log" 2>/dev/null; then
-        echo "not ok $name: it was not found in $OPERATIONS operations"
-        missed=$((missed + 1))
-    else
-        echo "ok $name: $(grep -m 1 -E '^(seed|never)' "$copy/log" | cut -c1-160)"
-        found=$((found + 1))
+# digest PROGRAM PATH - the bits of a path's outputs, or "differs" where it does not conform; nothing where there is none such
+digest() {
+    "$1" --isa "$2" --every "$EVERY" 2>/dev/null | sed -n 's/^ok .* digest \([0-9a-f]*\),.*/\1/p; s/^not ok .*/differs/p'
+}
+
+# The verdict over what stands in the copy, in $said: 0 found, 1 not found, 2 nothing that could find it
+by_simulation() {
+    if "$copy/build/release/tests/engine_simulation" --operations "$OPERATIONS" --brief >"$copy/log" 2>/dev/null; then
+        said="it was not found in $OPERATIONS operations"
+        return 1
     fi
-    mv "$copy/$file.whole" "$copy/$file"
-    touch "$copy/$file"
-done <tests/simulation/mutants.txt
-echo "$found mutants found, $missed missed"
+    said=$(grep -m 1 -E '^(seed|never)' "$copy/log" | cut -c1-160)
+}
+by_conformance() { # PATH...
+    local path sound got
+    said=
+    for path in "$@"; do
+        sound=$(digest build/release/tests/conformance "$path")
+        [ "$sound" ] || continue
+        got=$(digest "$copy/build/release/tests/conformance" "$path")
+        if [ "$got" = "$sound" ]; then
+            said="the bits of $path are the same"
+            return 1
+        fi
+        said="$said${said:+, }$path $got instead of $sound"
+    done
+    [ "$said" ] || return 2
+}
+
+found=0 missed=0 skipped=0
+for list in simulation conformance; do
+    program=build/release/tests/conformance
+    [ $list = conformance ] || program=build/release/tests/engine_simulation
+    while IFS='@' read -r name file old new paths; do
+        case $name in '' | '#'*) continue ;; esac
+        [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || [[ " $* " == *" $list "* ]] || continue
+        cp -p "$file" "$copy/$file.whole"
+        if ! mutate "$file" "$old" "$new"; then
+            said="the text is not in $file any more" verdict=1
+        elif ! make -s -C "$copy" $program >"$copy/log" 2>&1; then
+            said='it does not compile' verdict=1
+        else
+            # shellcheck disable=SC2086
+            by_$list $paths
+            verdict=$?
+        fi
+        case $verdict in
+            0) echo "ok $name: $said" && found=$((found + 1)) ;;
+            2) echo "skip $name: this processor has none of $paths" && skipped=$((skipped + 1)) ;;
+            *) echo "not ok $name: $said" && missed=$((missed + 1)) ;;
+        esac
+        mv "$copy/$file.whole" "$copy/$file"
+        touch "$copy/$file"
+    done <tests/$list/mutants.txt
+done
+echo "$found mutants found, $missed missed, $skipped skipped"
 [ "$missed" -eq 0 ]
