@@ -50,15 +50,48 @@ static int part_fits(enum plan_level level, uint32_t first, uint32_t end, uint32
     return whole && in_one_parent && (single || leads);
 }
 
-static const char *merge_fault(const struct plan *plan, const struct plan_merge *merge,
-                               const uint32_t *item_of, uint32_t window)
+/* What is known of a partial: the item that writes it, or one of these. */
+#define PARTIAL_FREE   UINT32_MAX
+#define PARTIAL_MERGED (UINT32_MAX - 1)
+
+static const char *item_fault(const struct plan *plan, uint32_t i, uint32_t window, uint32_t *item_of,
+                              uint32_t *finished)
+{
+    const struct plan_item *item = &plan->items[i];
+    if (item->rows == 0 || item->chunks == 0)
+        return "an item without rows or chunks";
+    for (uint32_t r = 0; r < item->rows; r++) {
+        uint32_t row = plan->item_rows[item->first_row + r];
+        uint32_t first = first_chunk_of(&plan->rows[row], window), end = end_chunk_of(&plan->rows[row]);
+        if (item->first_chunk < first || item->first_chunk + item->chunks > end)
+            return "an item reads chunks that a row does not see";
+        if (item->partial != PLAN_NO_PARTIAL) {
+            uint32_t partial = item->partial + r;
+            if (partial >= plan->partial_count)
+                return "a partial out of range";
+            if (item_of[partial] != PARTIAL_FREE)
+                return "two items write one partial";
+            item_of[partial] = i;
+        } else if (item->first_chunk != first || item->first_chunk + item->chunks != end) {
+            return "an item finishes a row of which it reads only a part";
+        } else {
+            finished[row]++;
+        }
+    }
+    return NULL;
+}
+
+static const char *merge_fault(const struct plan *plan, const struct plan_merge *merge, uint32_t *item_of,
+                               uint32_t window)
 {
     const struct plan_row *row = &plan->rows[merge->row];
     uint32_t first = first_chunk_of(row, window), end = end_chunk_of(row), at = first;
     for (uint32_t i = 0; i < merge->count; i++) {
         const struct plan_part *part = &plan->merge_parts[merge->first + i];
-        if (part->partial >= plan->partial_count || item_of[part->partial] == UINT32_MAX)
+        if (part->partial >= plan->partial_count || item_of[part->partial] == PARTIAL_FREE)
             return "a merge reads a partial that no item writes";
+        if (item_of[part->partial] == PARTIAL_MERGED)
+            return "a partial is merged twice";
         const struct plan_item *item = &plan->items[item_of[part->partial]];
         if (plan->item_rows[item->first_row + part->partial - item->partial] != merge->row)
             return "a merge reads another row's partial";
@@ -66,6 +99,7 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
             return "a row's partials do not follow each other";
         if (part->level == PLAN_ROW || !part_fits(part->level, at, part->end_chunk, first, end))
             return "a partial's level does not fit its range";
+        item_of[part->partial] = PARTIAL_MERGED;
         at = part->end_chunk;
     }
     return at == end || merge->count == 0
@@ -156,26 +190,9 @@ const char *plan_fault(const struct plan *plan, uint32_t window)
     if (!finished || !item_of)
         abort();
     for (uint32_t i = 0; i < plan->partial_count; i++)
-        item_of[i] = UINT32_MAX;
-    for (uint32_t i = 0; !fault && i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        if (item->rows == 0 || item->chunks == 0)
-            fault = "an item without rows or chunks";
-        for (uint32_t r = 0; !fault && r < item->rows; r++) {
-            const struct plan_row *row = &plan->rows[plan->item_rows[item->first_row + r]];
-            uint32_t first = first_chunk_of(row, window), end = end_chunk_of(row);
-            if (item->first_chunk < first || item->first_chunk + item->chunks > end)
-                fault = "an item reads chunks that a row does not see";
-            else if (item->partial != PLAN_NO_PARTIAL && item->partial + r >= plan->partial_count)
-                fault = "a partial out of range";
-            else if (item->partial != PLAN_NO_PARTIAL)
-                item_of[item->partial + r] = i;
-            else if (item->first_chunk != first || item->first_chunk + item->chunks != end)
-                fault = "an item finishes a row of which it reads only a part";
-            else
-                finished[plan->item_rows[item->first_row + r]]++;
-        }
-    }
+        item_of[i] = PARTIAL_FREE;
+    for (uint32_t i = 0; !fault && i < plan->item_count; i++)
+        fault = item_fault(plan, i, window, item_of, finished);
     for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
         finished[plan->merges[i].row]++;
         fault = merge_fault(plan, &plan->merges[i], item_of, window);
@@ -183,6 +200,10 @@ const char *plan_fault(const struct plan *plan, uint32_t window)
     for (uint32_t row = 0; !fault && row < plan->row_count; row++) {
         if (finished[row] != 1)
             fault = "a row is not finished exactly once";
+    }
+    for (uint32_t i = 0; !fault && i < plan->partial_count; i++) {
+        if (item_of[i] != PARTIAL_FREE && item_of[i] != PARTIAL_MERGED)
+            fault = "a partial that no merge reads";
     }
     free(finished);
     free(item_of);

@@ -62,11 +62,32 @@ START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
 }
 END_TEST
 
+START_TEST(a_partial_is_written_once_and_merged_once)
+{
+    struct plan_item its[5];
+    struct plan_part pts[5];
+    memcpy(its, items, sizeof items);
+    memcpy(pts, parts, sizeof parts);
+    its[4] = items[3];
+    const struct plan_merge merges[2] = {{0, 0, 4}, {0, 4, 1}};
+    struct plan plan = {&row, its, item_rows, merges, pts, 1, 5, 1, 5, NULL};
+    ck_assert_str_eq(plan_fault(&plan, 0), "two items write one partial");
+    its[4].partial = 4;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a partial that no merge reads");
+    plan.item_count = 4;
+    ck_assert_ptr_null(plan_fault(&plan, 0));
+    pts[4] = pts[3];
+    plan.merge_count = 2;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a partial is merged twice");
+}
+END_TEST
+
 TCase *plan_case(void)
 {
     TCase *tc = tcase_create("plan");
     tcase_add_test(tc, a_good_plan_has_no_fault);
     tcase_add_test(tc, bad_plans_have_one);
     tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);
+    tcase_add_test(tc, a_partial_is_written_once_and_merged_once);
     return tc;
 }
