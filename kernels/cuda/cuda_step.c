@@ -493,11 +493,13 @@ static const struct cuda_item_list *list_behind(const struct cuda_prepared_plan 
 }
 
 /* What is to be fetched ahead for a launch of these items: as much of each as makes a part of the L2
- * cache together, or, where that is less than half a tile, a tile of some. */
+ * cache together, or, where that is less than half a tile, a tile of some. list NULL: nothing. */
 static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cuda_item_list *list,
                                   uint32_t layer)
 {
     const struct geometry *g = b->options.geometry;
+    if (!list)
+        return (struct cuda_ahead){0};
     /* behind the tile of first_key, which may begin in the midst of a block */
     uint32_t most = (CUDA_ITEM_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
     uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads, places = (uint64_t)list->count * g->kv_heads,

@@ -4,7 +4,7 @@
  * handed in).
  *
  * The tests are those of tests/conformance/operations.c. Sequences are fed by appends, so append,
- * change_tables and copy_slots run too. */
+ * change_tables and copy_slots run too. Kernels of attention are launched, but do nothing. */
 #include "tests/emulation/cuda_on_host.h"
 
 extern "C" {
@@ -149,6 +149,45 @@ static void feed(world &w)
     }
 }
 
+/* A pass that fills the GPU ahead of one whose rows have no keys, and so no items to be fetched ahead: twice, since plans are known
+ * the second time. It only has to come back; attention itself is not emulated. */
+static void attend_ahead_of_nothing(world &w)
+{
+    enum { ROWS = 8 };
+    const plan_row seeing[ROWS] = {{1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}},
+                   blind[1] = {{2, 0}};
+    plan_item items[ROWS];
+    uint32_t item_rows[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) {
+        items[i] = {1, 0, 1, i, 1, PLAN_NO_PARTIAL};
+        item_rows[i] = i;
+    }
+    const plan_merge nothing = {0, 0, 0};
+    const plan_part none[1] = {};
+    const plan full = {seeing, items, item_rows, nullptr, nullptr, ROWS, ROWS, 0, 0, nullptr},
+               empty = {blind, nullptr, nullptr, &nothing, none, 1, 0, 1, 0, nullptr};
+    const value_source sources[ROWS] = {};
+    const size_t bytes = ROWS * KV_HEADS * GROUP * HEAD_DIM * dtype_bytes(Q_DTYPE);
+    void *o = attention_host_memory(w.a, bytes);
+    attention_pass passes[4] = {};
+    for (uint32_t i = 0; i < 4; i++) {
+        passes[i].layer = i % LAYERS;
+        passes[i].plan = i % 2 ? &empty : &full;
+        passes[i].q_source = sources;
+        passes[i].o = o;
+    }
+    const table_use uses[2] = {{1, STRIDE, 1}, {2, STRIDE, 1}};
+    attention_step step = {};
+    step.tables = w.tables.data();
+    step.stride = STRIDE;
+    step.uses = uses;
+    step.use_count = 2;
+    step.passes = passes;
+    step.pass_count = 4;
+    attention_await(w.a, attention_submit(w.a, &step));
+    attention_free_host_memory(w.a, o, bytes);
+}
+
 int main()
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -170,6 +209,7 @@ int main()
     operations.row = row_of;
     operations.cookie = &w;
     const char *wrong = operations_fault(&operations);
+    attend_ahead_of_nothing(w);
     if (wrong)
         puts(wrong);
     attention_close(w.a);
