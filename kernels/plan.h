@@ -16,7 +16,8 @@
  *     m = +inf. The same goes for the states of folds and merges, and for a sink.
  *   - Where every score is -inf, o = 0 and lse = -inf.
  *
- * So from finite q, k and v no o is NaN or infinite, and each lies within the values that its row sees.
+ * So from finite q and k, and v below 2^97 (numeric_first_unsummable), no o is NaN or infinite, and each lies
+ * within the values that its row sees.
  *
  * An item is a range of chunks of one block table and the rows that read it, for every KV head. Its
  * fold over the range becomes, per row, a partial state that a merge folds with the others, or, when

@@ -36,11 +36,13 @@ by_simulation() {
     fi
     said=$(grep -m 1 -E '^(seed|never)' "$copy/log" | cut -c1-160)
 }
+declare -A sound_of # digests of paths without a mutant
 by_conformance() { # PATH...
     local path sound got
     said=
     for path in "$@"; do
-        sound=$(digest build/release/tests/conformance "$path")
+        [ "${sound_of[$path]+known}" ] || sound_of[$path]=$(digest build/release/tests/conformance "$path")
+        sound=${sound_of[$path]}
         [ "$sound" ] || continue
         got=$(digest "$copy/build/release/tests/conformance" "$path")
         if [ "$got" = "$sound" ]; then

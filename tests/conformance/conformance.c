@@ -22,7 +22,9 @@
  * "reference", "reference-vllm", "cpu-flashinfer", "cpu-columns" (the fastest instruction set), "cuda",
  * "cuda-flashinfer", "cuda-columns", "cuda-vllm" or an instruction set of the CPU backend, with "-wide"
  * behind it for values whose sums depend on their order (kernels/values.h), or "-extreme" for scores of
- * any size, infinite ones too, every third case of them unless one is asked for. --every takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by side). With
+ * any size, infinite ones too; of these every third case is run unless --full or --case says otherwise.
+ * --every takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by
+ * side). With
  * --digests the bits of all outputs must be those that FILE has for a path, in a line "NAME conformance
  * DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it
  * alone. Every few seconds a line on stderr says how far it is. */
@@ -972,13 +974,14 @@ static bool states_merge(struct instance *x)
                                                  : 0x1p-7) +
                         w->row_count * 0x1p-24;
     bool ok = true;
-    double worst_o = 0, worst_size = 0;
+    double worst = 0, size = 0; /* of one head */
     memcpy(states, x->o, x->o_bytes);
     memcpy(lse, x->lse, x->lse_bytes);
     struct attention_step step = {.merges = &m, .merge_count = 1};
     ok = run_step(x, &step, 0);
     for (uint32_t head = 0; ok && head < g->query_heads; head++) {
-        double largest = -INFINITY, sum = 0, size = 0, worst = 0;
+        double largest = -INFINITY, sum = 0;
+        size = worst = 0;
         for (uint32_t i = 0; i < w->row_count; i++)
             largest = fmax(largest, (double)lse[i * g->query_heads + head]);
         for (uint32_t i = 0; largest > -INFINITY && i < w->row_count; i++)
@@ -994,7 +997,6 @@ static bool states_merge(struct instance *x)
             worst = worse(worst, (double)numeric_load(g->dtype, merged, (size_t)head * g->head_dim + d), o);
         }
         double expected = sum > 0 ? largest + log(sum) : -INFINITY;
-        worst_o = worst, worst_size = size;
         ok = worst <= unit * size &&
              worse(0, (double)merged_lse[head], expected) <= 1e-5 * (1 + fabs(largest));
     }
@@ -1003,7 +1005,7 @@ static bool states_merge(struct instance *x)
     bool same = run_step(x, &step, 0) && memcmp(states, merged, o_bytes) == 0 &&
                 memcmp(lse, merged_lse, g->query_heads * sizeof *lse) == 0;
     attention_free_host_memory(x->attention, states, bytes + 1);
-    return !ok ? broken("merged states are wrong: o is off by %g of %g", worst_o, worst_size)
+    return !ok ? broken("merged states are wrong: o is off by %g of %g", worst, size)
                : same || broken("states merged in place are others");
 }
 
