@@ -29,10 +29,16 @@ static uint32_t end_chunk_of(const struct plan_row *row)
     return row->keys / CHUNK_TOKENS + (row->keys % CHUNK_TOKENS != 0);
 }
 
-/* Chunks of one node of a level. */
+/* Chunks of one node of a level, of those that partials have. */
 static uint32_t node_chunks(enum plan_level level)
 {
     return level == PLAN_CHUNK ? 1 : level == PLAN_RUN ? RUN_CHUNKS : SEGMENT_CHUNKS;
+}
+
+/* Chunks of the node above it. */
+static uint32_t parent_chunks(enum plan_level level)
+{
+    return level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : SPAN_CHUNKS;
 }
 
 /* Whether a partial of `level` over chunks [first, end) can be folded into a row of chunks [row_first,
@@ -40,8 +46,7 @@ static uint32_t node_chunks(enum plan_level level)
 static int part_fits(enum plan_level level, uint32_t first, uint32_t end, uint32_t row_first,
                      uint32_t row_end)
 {
-    uint32_t node = node_chunks(level);
-    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : UINT32_MAX;
+    uint32_t node = node_chunks(level), parent = parent_chunks(level);
     uint32_t parent_start = first / parent * parent;
     int whole = (first % node == 0 || first == row_first) && (end % node == 0 || end == row_end);
     int in_one_parent = (end - 1) / parent == first / parent;
@@ -60,6 +65,8 @@ static const char *item_fault(const struct plan *plan, uint32_t i, uint32_t wind
     const struct plan_item *item = &plan->items[i];
     if (item->rows == 0 || item->chunks == 0)
         return "an item without rows or chunks";
+    if (!plan_within_span(item->first_chunk, item->first_chunk + item->chunks))
+        return "an item crosses the end of a span";
     for (uint32_t r = 0; r < item->rows; r++) {
         uint32_t row = plan->item_rows[item->first_row + r];
         uint32_t first = first_chunk_of(&plan->rows[row], window), end = end_chunk_of(&plan->rows[row]);
@@ -97,7 +104,7 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
             return "a merge reads another row's partial";
         if (item->first_chunk != at || part->end_chunk != item->first_chunk + item->chunks)
             return "a row's partials do not follow each other";
-        if (part->level == PLAN_ROW || !part_fits(part->level, at, part->end_chunk, first, end))
+        if (part->level > PLAN_SEGMENT || !part_fits(part->level, at, part->end_chunk, first, end))
             return "a partial's level does not fit its range";
         item_of[part->partial] = PARTIAL_MERGED;
         at = part->end_chunk;

@@ -2,16 +2,17 @@
  *
  * Attention of a row over its KV is a fixed tree of states (m, l, o), by absolute position alone:
  *
- *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  the row
+ *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  span 65 536  <  the row
  *
  * each level a left fold of the one below. A tile is one softmax update; a chunk starts from the empty
- * state. So the bits of a row do not depend on how a step is cut into items, which rows share an item,
+ * state. Spans are folded by merges alone: no item crosses the end of one. So the bits of a row do not depend on how a step is cut into items, which rows share an item,
  * or who computes it.
  *
  * Scores are numbers of f32, and may be infinite. In every backend and in the reference:
  *
  *   - A key that a row does not see is left out by the mask, never by arithmetic.
- *   - A sum beyond f32 is infinite. A score that is NaN (of opposite infinities) counts as -inf.
+ *   - A sum beyond f32 is infinite; of terms of both signs that are, either way, or NaN, as their order has it.
+ *     A score that is NaN counts as -inf.
  *   - A key with the largest score weighs 1, infinite or not; another one exp(s - m), which is 0 beside
  *     m = +inf. The same goes for the states of folds and merges, and for a sink.
  *   - Where every score is -inf, o = 0 and lse = -inf.
@@ -27,7 +28,7 @@
  * many rows as the plan has rows and partials.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
- * segment, a segment into the row. It may stand for several nodes of its level only if it is the first
+ * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
  * of them in the node above, since then it is the beginning of the left fold.
  *
  * A plan may compute a slice of its rows: some of their segments. Each leaves a partial for every row
@@ -45,10 +46,11 @@ enum {
     CHUNK_TOKENS = 256,
     RUN_CHUNKS = 4,
     SEGMENT_CHUNKS = 16,
+    SPAN_CHUNKS = 256,
     PLAN_PACKED_ROWS_MAX = 256 /* rows of an item times the group; a single row may have a larger group */
 };
 
-enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_ROW };
+enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_SPAN, PLAN_ROW };
 
 #define PLAN_NO_PARTIAL UINT32_MAX
 
@@ -61,8 +63,9 @@ struct plan_row {
 
 struct plan_item {
     uint32_t table; /* row of the block tables to read; all rows of the item have these blocks there */
-    uint32_t first_chunk, chunks; /* the range; chunk c holds positions [c * 256, c * 256 + 256) */
-    uint32_t first_row, rows;     /* in plan.item_rows */
+    uint32_t first_chunk,
+        chunks;               /* the range, within a span; chunk c holds positions [c * 256, c * 256 + 256) */
+    uint32_t first_row, rows; /* in plan.item_rows */
     uint32_t partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
 };
 
@@ -75,8 +78,8 @@ struct plan_merge {
 
 struct plan_part {
     uint32_t partial;
-    uint32_t end_chunk; /* one past the last chunk that it covers */
-    enum plan_level level;
+    uint32_t end_chunk;    /* one past the last chunk that it covers */
+    enum plan_level level; /* up to PLAN_SEGMENT */
 };
 
 /* Segments [first, end) of every row; the last slice has end UINT32_MAX, and only it has outputs. The
@@ -107,6 +110,18 @@ static inline uint32_t plan_slice_state(const struct plan *plan, uint32_t row, u
 static inline int plan_has_outputs(const struct plan *plan)
 {
     return !plan->slice || plan->slice->end == UINT32_MAX;
+}
+
+/* Whether chunks [first, end) lie within a span, so that an item may have them. */
+static inline int plan_within_span(uint32_t first, uint32_t end)
+{
+    return end <= first || first / SPAN_CHUNKS == (end - 1) / SPAN_CHUNKS;
+}
+
+/* The most spans that a row of so many keys sees: as many partial states it may need, if more than one. */
+static inline uint32_t plan_spans(uint64_t keys)
+{
+    return (uint32_t)((keys + SPAN_CHUNKS * CHUNK_TOKENS - 1) / (SPAN_CHUNKS * CHUNK_TOKENS));
 }
 
 /* plan_fault(plan, window): why the plan does not compute every row, or its slice of every row, exactly once

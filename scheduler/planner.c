@@ -19,7 +19,8 @@
  * by columns.
  *
  * When partials run out, the plan is made again with larger pieces; and where that is not enough, rows
- * share less (share_less()). A row that reads alone needs none, so there is always a plan that fits. */
+ * share less (share_less()). A row that reads alone needs none, or one for each of its spans, if it has
+ * several: there are as many (planner_partials_least()), so there is always a plan that fits. */
 #include "scheduler/planner.h"
 
 #include "config/numbers.h"
@@ -110,6 +111,11 @@ static uint32_t first_chunk_of(const struct planner *p, uint32_t keys)
 static uint32_t end_chunk_of(uint32_t keys)
 {
     return ceiling(keys, CHUNK_TOKENS);
+}
+
+uint32_t planner_partials_least(uint32_t rows, uint64_t keys)
+{
+    return plan_spans(keys) > 1 ? rows * plan_spans(keys) : 0;
 }
 
 uint32_t planner_rows_of_item(uint32_t group)
@@ -348,7 +354,7 @@ static inline enum plan_level next_piece(uint32_t piece_max, uint32_t first, uin
     static const struct {
         enum plan_level level;
         uint32_t node, parent;
-    } levels[] = {{PLAN_SEGMENT, SEGMENT_CHUNKS, UINT32_MAX},
+    } levels[] = {{PLAN_SEGMENT, SEGMENT_CHUNKS, SPAN_CHUNKS},
                   {PLAN_RUN, RUN_CHUNKS, SEGMENT_CHUNKS},
                   {PLAN_CHUNK, 1, RUN_CHUNKS}};
     for (int i = 0;; i++) {
@@ -359,7 +365,7 @@ static inline enum plan_level next_piece(uint32_t piece_max, uint32_t first, uin
         if (node > 1 && (!begins || !ends || node > piece_max))
             continue;
         bool leads = at % parent == 0 || at == first;
-        uint32_t stop = smaller(end, parent == UINT32_MAX ? end : (at / parent + 1) * parent);
+        uint32_t stop = smaller(end, (at / parent + 1) * parent);
         *piece_end = smaller(node_end, end);
         while (leads && *piece_end < stop && *piece_end + node - at <= piece_max &&
                (*piece_end + node <= stop || to_row_end))
@@ -378,7 +384,7 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
         piece_max = smaller(piece_max, columns > RUN_COLUMNS ? SEGMENT_CHUNKS : RUN_CHUNKS);
     for (uint32_t i = a; i < b; i++)
         to_row_end &= end_chunk_of(p->entries[i].keys) == end;
-    if (from == first && to_row_end && end - from <= piece_max) {
+    if (from == first && to_row_end && end - from <= piece_max && plan_within_span(from, end)) {
         add_items(p, a, b, from, end, PLAN_ROW, true);
         return;
     }
@@ -451,7 +457,7 @@ static uint32_t add_prefix(struct planner *p, uint32_t a, uint32_t b)
 static uint32_t states_of(uint32_t first, uint32_t from, uint32_t end, bool to_row_end)
 {
     uint32_t count = 0;
-    if (from == first && to_row_end)
+    if (from == first && to_row_end && plan_within_span(from, end))
         return 0;
     for (; from < end; count++)
         (void)next_piece(UINT32_MAX, first, from, end, to_row_end, &from);
@@ -481,12 +487,12 @@ static uint64_t cost_from(const struct planner *p, const struct prefix *v, uint3
 }
 
 /* Choose how far the rows of a prefix, which read alone from chunk `from` on, read together: not at
- * all, as far as they can, or to where a run or a segment ends, which may save states. First those
+ * all, as far as they can, or to where a run, a segment or a span ends, which may save states. First those
  * below it. */
 static void choose_stops(struct planner *p, struct prefix *v, uint32_t from)
 {
     const uint32_t stops[] = {0, v->end, v->end / RUN_CHUNKS * RUN_CHUNKS,
-                              v->end / SEGMENT_CHUNKS * SEGMENT_CHUNKS};
+                              v->end / SEGMENT_CHUNKS * SEGMENT_CHUNKS, v->end / SPAN_CHUNKS * SPAN_CHUNKS};
     uint64_t least = UINT64_MAX;
     if (v->child == NO_PREFIX)
         return;
@@ -565,7 +571,7 @@ static uint32_t rows_that_share_more(const struct planner *p, uint64_t states)
  * that there are, sold at a price, from the least cost at that price). */
 static void share_less(struct planner *p, uint32_t n)
 {
-    uint64_t states = 0, fitting;
+    uint64_t states, fitting;
     uint32_t longest = 0;
     p->room = p->item_rows_max;
     p->prefix_count = 0;
@@ -573,6 +579,8 @@ static void share_less(struct planner *p, uint32_t n)
     struct prefix *all = &p->prefixes[0];
     for (uint32_t i = 0; i < p->prefix_count; i++)
         longest = larger(longest, p->prefixes[i].end);
+    states = count_states(p, all, 0, 0); /* of rows that all read alone: the least */
+    assert(states <= p->o.partials_max);
     p->price = CHUNK_PRICE * longest; /* no state saves more */
     do {
         p->price /= 2;

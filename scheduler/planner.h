@@ -25,8 +25,10 @@ struct planner_costs {
 };
 
 struct planner_options {
-    uint32_t rows_max;     /* of a plan */
-    uint32_t partials_max; /* of a plan; where they do not suffice rows share less */
+    uint32_t rows_max; /* of a plan */
+    uint32_t
+        partials_max; /* of a plan, planner_partials_least() or more; where they do not suffice rows share
+                              less */
     uint32_t slice_states; /* states that slices may leave, which are not among those of plans */
     uint32_t tasks;        /* pieces of work to aim for, of all KV heads together */
     uint32_t kv_heads, group, block_size;
@@ -74,6 +76,10 @@ struct planner_place {
  * share lie side by side. What a call reads follows from it before a plan is made. */
 void planner_order(struct planner *planner, const struct planner_row *rows, uint32_t n,
                    const uint32_t *tables, uint32_t stride, struct planner_place *places);
+
+/* planner_partials_least(rows, keys): partial states without which not every plan of so many rows, with so many
+ * keys at most, can be made. */
+uint32_t planner_partials_least(uint32_t rows, uint64_t keys);
 
 /* planner_rows_of_item(group): rows that read K and V together at most. */
 uint32_t planner_rows_of_item(uint32_t group);

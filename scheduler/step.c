@@ -12,6 +12,7 @@
 #include "config/clock.h"
 #include "config/fault.h"
 #include "config/log.h"
+#include "config/numbers.h"
 #include "scheduler/calibration.h"
 
 #include <assert.h>
@@ -818,7 +819,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
         .blocks = (uint32_t)c->pool_blocks,
         .host_blocks = (uint32_t)c->host_blocks,
         .rows_max = c->step_rows_max,
-        .partials_max = o->partials_max + STEP_SLICE_STATES,
+        .partials_max = x->partials_max + STEP_SLICE_STATES,
         .table_rows = table_rows(c),
         .table_stride = config_sequence_blocks(c),
         .progress = o->progress,
@@ -831,7 +832,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
     const struct calibration calibration = {.geometry = &c->geometry,
                                             .blocks = options.blocks,
                                             .rows_max = options.rows_max,
-                                            .partials_max = o->partials_max,
+                                            .partials_max = x->partials_max,
                                             .table_rows = options.table_rows,
                                             .table_stride = options.table_stride,
                                             .read_gb_per_s = x->roof_gb_per_s};
@@ -843,7 +844,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
     return failure ? ATTND_DEVICE : 0;
 }
 
-static int make_planners(struct steps *x, uint32_t partials_max)
+static int make_planners(struct steps *x)
 {
     const struct geometry *g = x->g;
     x->windows = calloc(g->layers, sizeof *x->windows);
@@ -855,7 +856,7 @@ static int make_planners(struct steps *x, uint32_t partials_max)
             continue;
         x->windows[x->window_count++].window = g->window[layer];
         struct planner_options options = {.rows_max = x->config->step_rows_max,
-                                          .partials_max = partials_max,
+                                          .partials_max = x->partials_max,
                                           .slice_states = STEP_SLICE_STATES,
                                           .tasks = attention_info(x->attention)->tasks,
                                           .kv_heads = g->kv_heads,
@@ -946,12 +947,14 @@ int steps_create(const struct steps_options *options, struct steps **result,
     x->g = &c->geometry;
     x->number = 1;
     x->rows_max = c->step_rows_max;
-    x->partials_max = options->partials_max;
+    x->partials_max = larger(
+        options->partials_max,
+        planner_partials_least(x->rows_max, (uint64_t)config_sequence_blocks(c) * c->geometry.block_size));
     x->passes_max = PASSES_PER_LAYER * c->geometry.layers + STEP_CLIENT_PLANS;
     x->parts_max = x->rows_max + x->passes_max;
     x->copies_max = x->rows_max + (uint32_t)c->pool_blocks + c->limits.sequences;
     int rc = open_attention(x, options, error);
-    if (rc == 0 && (!make_lists(x) || make_tables(x) != 0 || make_planners(x, options->partials_max)))
+    if (rc == 0 && (!make_lists(x) || make_tables(x) != 0 || make_planners(x)))
         rc = ATTND_NO_MEMORY;
     if (rc != 0) {
         steps_destroy(x);

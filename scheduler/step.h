@@ -37,7 +37,7 @@ struct step;
 struct steps_options {
     const struct config *config;             /* borrowed */
     const struct model_constants *constants; /* borrowed; may change while no step is in flight */
-    uint32_t partials_max;
+    uint32_t partials_max;                   /* of a plan, or more where rows have many spans */
     int (*open_backend)(const struct attention_options *options, struct attention **attention,
                         char error[ATTENTION_ERROR_BYTES]); /* attention_open(), but for tests */
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);

@@ -14,7 +14,8 @@
  *
  *   fold[0]  the chunks of the current run      closed into fold[1] where a run ends
  *   fold[1]  the runs of the current segment    closed into fold[2] where a segment ends
- *   fold[2]  the segments of the row
+ *   fold[2]  the segments of the current span   closed into fold[3] where a span ends, by merges alone
+ *   fold[3]  the spans of the row
  *
  * and a merge folds partial states the same way, each into the level that it belongs to, so the tree is
  * the same however the plan cuts it. Merging with an empty state keeps the bits, so levels that a range
@@ -44,8 +45,9 @@
 #include <sys/mman.h>
 
 enum {
-    FOLD_LEVELS = 3,
-    TASKS_PER_THREAD = 8, /* so that dynamic taking evens out */
+    ITEM_LEVELS = PLAN_SPAN, /* that items fold: run, segment, span */
+    FOLD_LEVELS = PLAN_ROW,  /* and merges: the row too */
+    TASKS_PER_THREAD = 8,    /* so that dynamic taking evens out */
     TASK_TOKENS = 64,
     MERGE_TASK_HEADS = 64,
     TOUCH_BYTES = 64 << 20, /* between two reports of progress */
@@ -59,7 +61,7 @@ struct scratch {
     float *slopes;                       /* [packed rows] */
     uint32_t *keys;                      /* [packed rows] */
     struct cpu_states chunk;             /* [packed rows] */
-    struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each */
+    struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each; of the row [group] */
     float *tile;                         /* of the kernel */
     float *o;                            /* [head_dim] */
 };
@@ -107,7 +109,7 @@ static void close_level(const struct cpu_backend *b, struct scratch *s, uint32_t
 
 static void fold_begin(struct scratch *s, uint32_t rows)
 {
-    for (int level = 0; level < FOLD_LEVELS; level++)
+    for (int level = 0; level < ITEM_LEVELS; level++)
         make_empty(&s->fold[level], rows);
 }
 
@@ -122,7 +124,7 @@ static void fold_push(const struct cpu_backend *b, struct scratch *s, uint32_t r
         close_level(b, s, rows, 1);
 }
 
-/* What has been folded in, in fold[2]. */
+/* What has been folded in, of a span at most. */
 static const struct cpu_states *fold_end(const struct cpu_backend *b, struct scratch *s, uint32_t rows)
 {
     close_level(b, s, rows, 0);
@@ -306,12 +308,17 @@ static void run_merge(const struct cpu_backend *b, struct scratch *s, const stru
 {
     uint32_t group = geometry_group(b->options.geometry);
     fold_begin(s, group);
+    make_empty(&s->fold[PLAN_SPAN], group);
     for (uint32_t i = 0; i < merge->count; i++) {
         const struct plan_part *part = &pass->plan->merge_parts[merge->first + i];
         struct cpu_states state = partial_at(b, part->partial, kv_head);
         fold_push(b, s, group, part->level, part->end_chunk, &state);
+        if (part->end_chunk % SPAN_CHUNKS == 0)
+            close_level(b, s, group, PLAN_SEGMENT);
     }
-    write_outputs(b, s, pass, merge->row, kv_head, fold_end(b, s, group), 0);
+    (void)fold_end(b, s, group);
+    close_level(b, s, group, PLAN_SEGMENT);
+    write_outputs(b, s, pass, merge->row, kv_head, &s->fold[PLAN_SPAN], 0);
 }
 
 /* Part `piece` of an append: TASK_TOKENS tokens of it. */
@@ -614,7 +621,7 @@ static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
     s->keys = (uint32_t *)(void *)carve(arena, &used, rows);
     s->chunk = carve_states(arena, &used, rows, g->head_dim);
     for (int level = 0; level < FOLD_LEVELS; level++)
-        s->fold[level] = carve_states(arena, &used, rows, g->head_dim);
+        s->fold[level] = carve_states(arena, &used, level < ITEM_LEVELS ? rows : group, g->head_dim);
     s->tile = carve(arena, &used, cpu_scratch_floats(g->head_dim, rows));
     s->o = carve(arena, &used, g->head_dim);
     return used;

@@ -258,7 +258,7 @@ static void read_report(const char *log, FILE *report, struct cuda_cubin *cubin)
         if (report)
             fprintf(report, "  %-14s %3u registers, %u bytes of stack, %u spilled\n", kernel, registers,
                     stack, stores);
-        bool attention = strncmp(kernel, "attend", 6) == 0 || strcmp(kernel, "merge") == 0 ||
+        bool attention = strncmp(kernel, "attend", 6) == 0 || strncmp(kernel, "merge", 5) == 0 ||
                          strncmp(kernel, "paged", 5) == 0;
         if (attention && (stack || stores || loads))
             snprintf(cubin->uses_local_memory, sizeof cubin->uses_local_memory, "%s", kernel);

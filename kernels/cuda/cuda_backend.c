@@ -262,7 +262,9 @@ static int load_kernels(struct cuda_backend *b)
         while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max) >
                d->target.sm_bytes - TILE_BLOCK_BYTES)
             b->merge_together_max /= 2;
-        allow_shared_memory(b, KERNEL_MERGE, merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max));
+        uint32_t bytes = merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max);
+        allow_shared_memory(b, KERNEL_MERGE, bytes);
+        allow_shared_memory(b, KERNEL_MERGE_SPANS, bytes);
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
         allow_shared_memory(b, KERNEL_PAGED_V1, paged_shared_max(b));

@@ -42,6 +42,7 @@ struct cuda_partial {
 struct cuda_prepared_plan {
     const struct plan *plan;        /* whose; NULL: none */
     struct cuda_attend_pass arrays; /* rows, item_rows, merges, parts */
+    enum cuda_kernel merge;         /* for these merges */
     struct cuda_item_list {
         struct cuda_item *host;
         uint32_t count;

@@ -287,7 +287,7 @@ static bool make_members(const struct cuda_backend *b, const struct plan *plan,
                          const struct plan_merge *merge, struct shared_item *s)
 {
     static const uint32_t node_chunks[] = {
-        [PLAN_CHUNK] = RUN_CHUNKS, [PLAN_RUN] = SEGMENT_CHUNKS, [PLAN_SEGMENT] = UINT32_MAX};
+        [PLAN_CHUNK] = RUN_CHUNKS, [PLAN_RUN] = SEGMENT_CHUNKS, [PLAN_SEGMENT] = SPAN_CHUNKS};
     const struct plan_part *parts = plan->merge_parts + merge->first;
     *s = (struct shared_item){.count = merge->count};
     if (!b->members || merge->count < 2 || merge->count > CUDA_MEMBERS_MAX)
@@ -374,8 +374,10 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
 
 /* The merges of rows that no members compute, and how many partial states they take together: powers
  * of two, so that plans that grow stay the same graph for a while. */
-static void prepare_merges(struct cuda_backend *b, const struct plan *plan, struct cuda_attend_pass *arrays)
+static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
+                           struct cuda_prepared_plan *prepared)
 {
+    struct cuda_attend_pass *arrays = &prepared->arrays;
     struct cuda_queue *q = &b->queue;
     struct plan_merge *merges = cuda_queue_take(q, plan->merge_count, sizeof *merges);
     uint32_t parts = 0, longest = 0;
@@ -383,8 +385,13 @@ static void prepare_merges(struct cuda_backend *b, const struct plan *plan, stru
     arrays->merges = cuda_queue_address(q, merges);
     for (uint32_t i = 0; i < plan->merge_count; i++)
         parts += plan->merges[i].count;
-    for (uint32_t i = 0; i < arrays->merge_count; i++)
-        longest = merges[i].count > longest ? merges[i].count : longest;
+    for (uint32_t i = 0; i < arrays->merge_count; i++) {
+        const struct plan_part *of_row = plan->merge_parts + merges[i].first;
+        uint32_t count = merges[i].count;
+        longest = count > longest ? count : longest;
+        if (count > 1 && !plan_within_span(of_row[0].end_chunk - 1, of_row[count - 1].end_chunk))
+            prepared->merge = KERNEL_MERGE_SPANS;
+    }
     arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
     arrays->merge_together = 1;
     while (arrays->merge_together < longest && arrays->merge_together < b->merge_together_max)
@@ -403,11 +410,11 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
         return known;
     struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % ATTENTION_PLANS];
     struct cuda_attend_pass *arrays = &prepared->arrays;
-    *prepared = (struct cuda_prepared_plan){.plan = plan};
+    *prepared = (struct cuda_prepared_plan){.plan = plan, .merge = KERNEL_MERGE};
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
     if (b->width_count == 0)
         return prepared; /* the vllm layout's kernels take rows, not items */
-    prepare_merges(b, plan, arrays);
+    prepare_merges(b, plan, prepared);
     cut_items(b, step, plan, window, prepared); /* counts them */
     for (uint32_t i = 0; i < b->width_count; i++) {
         for (uint32_t bits = 0; bits < CUDA_MEMBER_SIZES; bits++) {
@@ -566,7 +573,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         grid.threads_y = all <= few ? MERGE_BESIDE : 1;
         grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_together);
         grid.overlaps = 1;
-        cuda_queue_launch(&b->queue, KERNEL_MERGE, grid, p, sizeof *p);
+        cuda_queue_launch(&b->queue, prepared->merge, grid, p, sizeof *p);
     }
 }
 

@@ -45,6 +45,7 @@ enum {
     XX(KERNEL_PAGED_V2, "paged_v2")                                                                          \
     XX(KERNEL_PAGED_REDUCE, "paged_reduce")                                                                  \
     XX(KERNEL_MERGE, "merge")                                                                                \
+    XX(KERNEL_MERGE_SPANS, "merge_spans")                                                                    \
     XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                                \
     XX(KERNEL_ATTEND_8, "attend_8")                                                                          \
     XX(KERNEL_ATTEND_16, "attend_16")                                                                        \

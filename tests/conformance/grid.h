@@ -214,6 +214,22 @@ static const struct shape columns_shapes[] = {
       {0, 2100, 2100}}},
 };
 
+/* Rows of several spans (kernels/plan.h): they end one token ahead of the end of one, at it, and behind it. */
+enum spans_axis { SPANS_FORMAT, SPANS_HEADS, SPANS_WINDOW, SPANS_SINKS, SPANS_SHAPE, SPANS_AXIS_COUNT };
+
+static const struct {
+    enum dtype dtype, kv_dtype;
+} spans_formats[] = {{DTYPE_BF16, DTYPE_BF16}, {DTYPE_F16, DTYPE_E4M3}};
+static const struct {
+    uint32_t query, kv;
+} spans_heads[] = {{4, 1}, {1, 1}};
+static const uint32_t spans_windows[] = {0, 300, 65600};
+
+static const struct shape spans_shapes[] = {
+    {"around a span", 3, 2, {{-1, 0, 65537}, {0, 65536, 65700}}},
+    {"three spans", 1, 1, {{-1, 0, 131329}}},
+};
+
 #define GRID_COUNT(array) (sizeof(array) / sizeof(array)[0])
 
 static const unsigned grid_sizes[AXIS_COUNT] = {
@@ -242,6 +258,12 @@ static const unsigned columns_sizes[COLUMNS_AXIS_COUNT] = {
     [COLUMNS_BLOCK_SIZE] = GRID_COUNT(columns_block_sizes), [COLUMNS_LAYOUT] = LAYOUT_NHD + 1,
     [COLUMNS_WINDOW] = GRID_COUNT(columns_windows),         [COLUMNS_SOFTCAP] = 2,
     [COLUMNS_SHAPE] = GRID_COUNT(columns_shapes),
+};
+
+static const unsigned spans_sizes[SPANS_AXIS_COUNT] = {
+    [SPANS_FORMAT] = GRID_COUNT(spans_formats), [SPANS_HEADS] = GRID_COUNT(spans_heads),
+    [SPANS_WINDOW] = GRID_COUNT(spans_windows), [SPANS_SINKS] = 2,
+    [SPANS_SHAPE] = GRID_COUNT(spans_shapes),
 };
 
 static const unsigned paged_sizes[PAGED_AXIS_COUNT] = {

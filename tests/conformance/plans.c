@@ -61,11 +61,11 @@ static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t en
     m->pieces[m->count++] = (struct piece){row, first, end, level, UINT32_MAX, 0};
 }
 
-/* The end of the node of `level` that chunk `at` lies in, for a row of `end` chunks. */
+/* The end of the node of `level` that chunk `at` lies in, for a row of `end` chunks; of a row: of its span. */
 static uint32_t node_end(enum plan_level level, uint32_t at, uint32_t end)
 {
-    uint32_t node = level == PLAN_CHUNK ? 1 : level == PLAN_RUN ? RUN_CHUNKS : SEGMENT_CHUNKS;
-    return level == PLAN_ROW ? end : smaller((at / node + 1) * node, end);
+    static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS, SPAN_CHUNKS, SPAN_CHUNKS};
+    return smaller((at / nodes[level] + 1) * nodes[level], end);
 }
 
 /* A level at which a piece may begin at chunk `at` of a row that begins at `first`: no node of it may
@@ -84,7 +84,7 @@ static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first
 static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first, uint32_t end,
                        uint32_t row_end)
 {
-    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : UINT32_MAX;
+    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : SPAN_CHUNKS;
     bool leads = at == first || at % parent == 0;
     while (leads && end < row_end && end / parent == at / parent && random_below(m, 2))
         end = node_end(level, end, row_end);
@@ -101,6 +101,8 @@ static void cut_row(struct maker *m, uint32_t row)
         end = node_end(level, at, row_end);
         if (m->q->cut == CUT_RANDOM)
             end = extend(m, level, at, first, end, row_end);
+        if (level == PLAN_ROW && !plan_within_span(first, row_end))
+            level = PLAN_SEGMENT; /* the segments of a span */
         add_piece(m, row, at, end, level);
     }
 }
@@ -126,16 +128,16 @@ static uint32_t fill_item(struct maker *m, struct owned_plan *p, uint32_t leader
     struct plan_item *to = &p->items[item];
     uint32_t rows_max = m->q->group > PLAN_PACKED_ROWS_MAX ? 1 : PLAN_PACKED_ROWS_MAX / m->q->group;
     const struct piece *first = &m->pieces[leader];
-    bool final = m->q->cut == CUT_ROW;
+    bool final = first->level == PLAN_ROW;
     *to = (struct plan_item){.first_chunk = first->first,
                              .chunks = first->end - first->first,
                              .first_row = next_row,
                              .partial = final ? PLAN_NO_PARTIAL : p->plan.partial_count};
     for (uint32_t i = leader; i < m->count && to->rows < rows_max; i++) {
         struct piece *piece = &m->pieces[i];
-        bool joins =
-            i == leader || (m->q->share && piece->item == UINT32_MAX && piece->first == first->first &&
-                            piece->end == first->end && same_blocks(m->q, first, piece));
+        bool joins = i == leader || (m->q->share && piece->item == UINT32_MAX &&
+                                     piece->first == first->first && piece->end == first->end &&
+                                     piece->level == first->level && same_blocks(m->q, first, piece));
         /* all must agree with the longest one, whose table is read */
         for (uint32_t k = 0; joins && k < to->rows; k++) {
             const struct piece other = {
@@ -180,12 +182,12 @@ struct plan *plans_make(const struct plan_request *q)
     for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
         struct plan_merge merge = {.row = row, .first = parts};
         for (; i < m.count && m.pieces[i].row == row; i++) {
-            if (q->cut != CUT_ROW)
+            if (m.pieces[i].level != PLAN_ROW)
                 p->parts[parts++] =
                     (struct plan_part){m.pieces[i].partial, m.pieces[i].end, m.pieces[i].level};
         }
         merge.count = parts - merge.first;
-        if (q->cut != CUT_ROW || q->rows[row].keys == 0)
+        if (merge.count || q->rows[row].keys == 0)
             p->merges[p->plan.merge_count++] = merge;
     }
     free(m.pieces);

@@ -14,11 +14,12 @@ HANG_S=14400 # far beyond what any of it takes: it only ends what hangs
 log=$(mktemp)
 jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
 
-# Every kernel against double precision: all four grids, in parts side by side.
+# Every kernel against double precision: all grids, in parts side by side.
 paths=()
 for path in cuda cuda-flashinfer cuda-columns cuda-vllm; do
     for values in '' -wide -extreme; do paths+=("$path$values"); done
 done
+paths+=(cuda-spans-wide)
 conformance() {
     local i path
     for i in $(seq 0 $((jobs - 1))); do

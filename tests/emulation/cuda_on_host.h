@@ -172,6 +172,11 @@ static inline uint32_t __ballot_sync(uint32_t, bool is_set)
     });
 }
 
+static inline int __popc(uint32_t x)
+{
+    return __builtin_popcount(x);
+}
+
 static inline int __clz(uint32_t x)
 {
     return x ? __builtin_clz(x) : 32;

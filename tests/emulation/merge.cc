@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <random>
 
-enum { ROWS = 24, CHUNKS_MAX = 90 };
+enum { ROWS = 24, CHUNKS_MAX = 90, SPANS_MAX = 4 };
 
 static const uint32_t HEADS = KV_HEADS * GROUP;
 static std::mt19937 generator(7);
@@ -26,7 +26,7 @@ static uint32_t below(uint32_t n)
 static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
 {
     static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS},
-                          parents[] = {RUN_CHUNKS, SEGMENT_CHUNKS, 1 << 20};
+                          parents[] = {RUN_CHUNKS, SEGMENT_CHUNKS, SPAN_CHUNKS};
     uint32_t partial = 0, finest = below(3); /* some rows have few parts */
     for (uint32_t at = 0; at < chunks;) {
         uint32_t level = below(3);
@@ -61,7 +61,7 @@ struct state {
 
 static state fold(const std::vector<plan_part> &parts, const std::function<state(uint32_t)> &partial)
 {
-    state levels[FOLD_LEVELS];
+    state levels[FOLD_LEVELS + 1];
     auto close = [&](int level) {
         levels[level + 1].add(levels[level]);
         levels[level] = state();
@@ -72,10 +72,12 @@ static state fold(const std::vector<plan_part> &parts, const std::function<state
             close(0);
         if (part.end_chunk % SEGMENT_CHUNKS == 0)
             close(1);
+        if (part.end_chunk % SPAN_CHUNKS == 0)
+            close(2);
     }
-    close(0);
-    close(1);
-    return levels[2];
+    for (int level = 0; level < FOLD_LEVELS; level++)
+        close(level);
+    return levels[FOLD_LEVELS];
 }
 
 static float random_float(float from, float to)
@@ -90,7 +92,7 @@ static float random_maximum()
     return below(12) == 0 ? extremes[below(4)] : random_float(-30, 30);
 }
 
-static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
+static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, bool has_spans)
 {
     std::vector<plan_merge> merges;
     std::vector<plan_part> parts;
@@ -98,7 +100,9 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
     uint32_t partials = 0;
     for (uint32_t row = 0; row < ROWS; row++) {
         if (row > 0) /* the first has none */
-            cut_row(1 + below(row % 4 ? 20 : CHUNKS_MAX), rows[row]);
+            cut_row(row % 8 == 7 && has_spans ? SPAN_CHUNKS * (1 + below(SPANS_MAX)) + below(2) * below(20)
+                                              : 1 + below(row % 4 ? 20 : CHUNKS_MAX),
+                    rows[row]);
         for (plan_part &part : rows[row])
             part.partial += partials;
         partials += (uint32_t)rows[row].size();
@@ -133,7 +137,7 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside)
     uint32_t blocks = (HEADS * HEAD_DIM / 4 + threads - 1) / threads;
     emulate(
         {ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float),
-        [&] { merge(pass); }, beside);
+        [&] { has_spans ? merge_spans(pass) : merge(pass); }, beside);
     for (uint32_t row = 0; row < ROWS; row++) {
         for (uint32_t head = 0; head < HEADS; head++) {
             const state s = fold(rows[row], [&](uint32_t partial) {
@@ -255,8 +259,8 @@ int main()
 {
     bool ok = true;
     for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
-        ok = merges_agree(together, CUDA_THREADS, 1) &&
-             merges_agree(together, 32, together < 4 ? 1 + together : 4) && ok;
+        ok = merges_agree(together, CUDA_THREADS, 1, together > 1 && together != 4) &&
+             merges_agree(together, 32, together < 4 ? 1 + together : 4, together == 4) && ok;
     for (uint32_t bits = 1; 1u << bits <= CUDA_MEMBERS_MAX; bits++) {
         for (uint32_t block_bits = bits - 1; block_bits <= bits; block_bits++) {
             ok = members_agree(bits, block_bits, 0, GROUP) && ok;

@@ -51,6 +51,28 @@ START_TEST(bad_plans_have_one)
 }
 END_TEST
 
+/* A row of 65 537 keys: its first span, and a chunk of the next one. */
+START_TEST(items_do_not_cross_spans)
+{
+    static const struct plan_row long_row = {0, SPAN_CHUNKS * CHUNK_TOKENS + 1};
+    static const struct plan_item whole = {0, 0, SPAN_CHUNKS + 1, 0, 1, PLAN_NO_PARTIAL},
+                                  its[2] = {{0, 0, SPAN_CHUNKS, 0, 1, 0}, {0, SPAN_CHUNKS, 1, 0, 1, 1}},
+                                  across[2] = {{0, 0, SPAN_CHUNKS - 1, 0, 1, 0},
+                                               {0, SPAN_CHUNKS - 1, 2, 0, 1, 1}};
+    static const struct plan_part pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
+                                            {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
+    const struct plan_merge merge = {0, 0, 2};
+    struct plan plan = {&long_row, &whole, item_rows, NULL, NULL, 1, 1, 0, 0, NULL};
+    ck_assert_str_eq(plan_fault(&plan, 0), "an item crosses the end of a span");
+    plan = (struct plan){&long_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL};
+    ck_assert_ptr_null(plan_fault(&plan, 0));
+    plan.items = across;
+    ck_assert_str_eq(plan_fault(&plan, 0), "an item crosses the end of a span");
+    ck_assert_uint_eq(plan_spans(65536), 1);
+    ck_assert_uint_eq(plan_spans(65537), 2);
+}
+END_TEST
+
 START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
 {
     static const struct plan_row short_row = {0, 1024};
@@ -87,6 +109,7 @@ TCase *plan_case(void)
     TCase *tc = tcase_create("plan");
     tcase_add_test(tc, a_good_plan_has_no_fault);
     tcase_add_test(tc, bad_plans_have_one);
+    tcase_add_test(tc, items_do_not_cross_spans);
     tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);
     tcase_add_test(tc, a_partial_is_written_once_and_merged_once);
     return tc;

@@ -578,6 +578,48 @@ START_TEST(bug_whole_rows_of_large_groups_were_cut)
 }
 END_TEST
 
+/* Rows of up to five spans, alone and on prefixes of any length: with the least partial states that there may be
+ * and with more, under every window. */
+START_TEST(rows_of_many_spans_always_have_a_plan)
+{
+    enum {
+        ROWS = 12,
+        SPAN = SPAN_CHUNKS * CHUNK_TOKENS,
+        LONGEST = 5 * SPAN,
+        BLOCKS = LONGEST / CHUNK_TOKENS
+    };
+    static uint32_t tables[ROWS][BLOCKS];
+    static const uint32_t windows[] = {0, 300, SPAN - 1, SPAN, SPAN + 1, 3 * SPAN + 77};
+    uint32_t random = 3;
+    for (int round = 0; round < 600; round++) {
+        struct planner_row rows[ROWS];
+        for (uint32_t i = 0; i < ROWS; i++) {
+            random = random * 1664525 + 1013904223;
+            uint32_t shared = i ? (random >> 8) % BLOCKS : 0, length = 1 + (random >> 5) % LONGEST,
+                     near = (random >> 28) % 3;
+            if (random >> 30)
+                length = (1 + length / SPAN % 5) * SPAN - 1 + (near < 2 || length > 4 * SPAN ? 0 : near);
+            for (uint32_t at = 0; at < BLOCKS; at++)
+                tables[i][at] = at < shared ? tables[i / 2][at] : i * BLOCKS + at;
+            rows[i] = (struct planner_row){i, length, (uint64_t)round, i % 4 ? SHARING_ON : SHARING_OFF};
+        }
+        const struct planner_options o = {.rows_max = ROWS,
+                                          .partials_max =
+                                              planner_partials_least(ROWS, LONGEST) * (1 + round % 3),
+                                          .tasks = 8,
+                                          .kv_heads = 2,
+                                          .group = round % 2 ? 4 : 64,
+                                          .block_size = CHUNK_TOKENS,
+                                          .window = windows[round % 6],
+                                          .first_loose_table = ROWS};
+        struct planner *p = create(&o);
+        const char *fault = plan_fault(planner_make(p, rows, ROWS, tables[0], BLOCKS), o.window);
+        ck_assert_msg(!fault, "round %d: %s", round, fault);
+        planner_destroy(p);
+    }
+}
+END_TEST
+
 /* Whatever the amount of work: attend_wide.cu folds no further. */
 START_TEST(items_of_many_columns_lie_within_a_node)
 {
@@ -636,6 +678,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, without_room_for_partials_rows_are_whole);
     tcase_add_test(tc, a_sequence_without_tokens_gets_an_empty_merge);
     tcase_add_test(tc, bug_pieces_were_parts_of_nodes);
+    tcase_add_test(tc, rows_of_many_spans_always_have_a_plan);
     tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
     tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);

@@ -2,7 +2,7 @@
  * of the states of two columns each.
  *
  * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the
- * chunks of the run), 1 (the runs of the segment) and 2 (the segments of the row) as vectors: get(level,
+ * chunks of the run), 1 (the runs of the segment) and 2 (the segments of the span) as vectors: get(level,
  * 0) is m and l of the columns, get(level, 1 + i) is the values 4 i and on; put() likewise. IS_SHARED: o
  * of all levels is in shared memory. */
 #pragma once

@@ -9,7 +9,10 @@
  *
  * The operations on an element are those of the items' kernels, so it does not matter where a fold is cut.
  * A maximum is the same in any order. Ahead of a part of a level lie whole nodes of it, so the levels
- * below it are empty. */
+ * below it are empty.
+ *
+ * Partials that are taken together are of one span. What a row with several spans has come to waits in the
+ * room of one partial. */
 #include "kernels/cuda/device/copies.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
@@ -17,23 +20,30 @@
 static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
 /* The parts that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are
- * the first). Masks have a bit a part; a part may end its run, if that is open, and its segment. */
+ * the first): `most` of `left` ones, or, where a row may have several spans, those of them that lie in the first
+ * one's. Masks have a bit a part; a part may end its run, if that is open, and its segment. */
 struct merge_parts {
-    plan_part part; /* the lane's; where there is none, the first one's, which changes nothing */
+    plan_part part; /* the lane's, or one that changes nothing */
+    uint32_t count;
     bool there;
     uint32_t chunks, runs, run_ends,
         segment_ends;                  /* masks: of parts of these levels, and of what ends with them */
     uint32_t run_first, segment_first; /* the first lane of the lane's run, and segment */
     bool run_goes_on, segment_goes_on; /* at lane 0, from behind */
 
-    merge_parts(const plan_part *parts, uint32_t count, bool is_end, uint32_t behind)
+    merge_parts(const plan_part *parts, uint32_t most, uint32_t left, uint32_t behind, bool has_spans)
+        : count(most)
     {
         uint32_t lane = threadIdx.x % 32;
-        there = lane < count;
         part = {0, 1, PLAN_SEGMENT};
-        if (count > 0)
-            part = parts[there ? lane : 0];
-        bool last = is_end && lane + 1 == count;
+        if (most > 0)
+            part = parts[lane < most ? lane : 0];
+        if (has_spans) {
+            uint32_t span = (part.end_chunk - 1) / SPAN_CHUNKS, first = __shfl_sync(ALL_LANES, span, 0);
+            count = __popc(__ballot_sync(ALL_LANES, lane < most && span == first));
+        }
+        there = lane < count;
+        bool last = count == left && lane + 1 == count;
         uint32_t run = (part.end_chunk - 1) / RUN_CHUNKS, segment = (part.end_chunk - 1) / SEGMENT_CHUNKS;
         chunks = __ballot_sync(ALL_LANES, there && part.level == PLAN_CHUNK);
         runs = __ballot_sync(ALL_LANES, there && part.level == PLAN_RUN);
@@ -79,7 +89,7 @@ struct level_maxima {
 };
 
 /* Shared memory of partials: o [together][thread]; by part and head the weights with which the part goes
- * into its level, and l; those of the run that goes into its segment, and of the segment into the row. And
+ * into its level, and l; those of the run that goes into its segment, and of the segment into the span. And
  * by head the maxima of the levels so far. */
 struct merge_memory {
     uint32_t heads; /* of the thread block */
@@ -104,15 +114,15 @@ struct merge_memory {
                                                             : -INFINITE,
                                       p.segment_first, p.chunks | p.runs ? min(count, SEGMENT_CHUNKS) : 0,
                                       m[1], p.segment_goes_on);
-        const level_maxima in_row(p.is_in(p.segment_ends)      ? in_segment.after
-                                  : p.is_in(p.chunks | p.runs) ? -INFINITE
-                                                               : x,
-                                  0, count, m[2], true);
+        const level_maxima in_span(p.is_in(p.segment_ends)      ? in_segment.after
+                                   : p.is_in(p.chunks | p.runs) ? -INFINITE
+                                                                : x,
+                                   0, count, m[2], true);
         const float before = p.is_in(p.chunks) ? in_run.before
                              : p.is_in(p.runs) ? in_segment.before
-                                               : in_row.before;
+                                               : in_span.before;
         const merge_weights of_part(before, x), of_run(in_segment.before, in_run.after),
-            of_segment(in_row.before, in_segment.after);
+            of_segment(in_span.before, in_segment.after);
         __syncwarp(); /* the maxima are read */
         uint32_t lane = threadIdx.x % 32;
         if (p.there) {
@@ -122,7 +132,7 @@ struct merge_memory {
         if (lane + 1 == count) {
             m[0] = in_run.after;
             m[1] = in_segment.after;
-            m[2] = in_row.after;
+            m[2] = in_span.after;
         }
     }
 };
@@ -186,10 +196,34 @@ struct merge_fold {
                 close(1, node.z, node.w);
         }
     }
+    /* Fold the span that is complete into the row that waits at `place` of memory; the result is here, and its
+     * maximum is returned. */
+    float add_span(const merge_memory &memory, uint32_t place, uint32_t head)
+    {
+        const float4 row_o = memory.o[place * blockDim.x + threadIdx.x],
+                     row = memory.parts[place * memory.heads + head];
+        const merge_weights w(row.x, memory.maxima[head * FOLD_LEVELS + 2]);
+        l[2] = w(row.y, l[2]);
+        o[2][0] = w(row_o.x, o[2][0]);
+        o[2][1] = w(row_o.y, o[2][1]);
+        o[2][2] = w(row_o.z, o[2][2]);
+        o[2][3] = w(row_o.w, o[2][3]);
+        return w.m;
+    }
+    /* Let it wait there, and begin the next span. `one` thread of each head writes m and l. */
+    void put_row(const merge_memory &memory, uint32_t place, uint32_t head, float m, bool one)
+    {
+        memory.o[place * blockDim.x + threadIdx.x] = {o[2][0], o[2][1], o[2][2], o[2][3]};
+        if (one) {
+            memory.parts[place * memory.heads + head] = {m, l[2], 0, 0};
+            memory.maxima[head * FOLD_LEVELS + 2] = -INFINITE;
+        }
+        clear(2);
+    }
 };
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 3)
-    merge(const __grid_constant__ cuda_attend_pass pass)
+/* HAS_SPANS: rows may have several. Those that have not are spared what that takes in registers. */
+template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
     DYNAMIC_SHARED(uint8_t, merge_shared);
@@ -203,16 +237,24 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     const float v_scale = pass.v_scale[head / GROUP]; /* long before it is needed */
     merge_fold fold;
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-    uint32_t behind = 0;
+    /* the last place is the row's, where that may have several spans */
+    const uint32_t together = pass.merge_together - HAS_SPANS;
+    const auto is_first_of_head = [&] { return is_used && (vector == 0 || threadIdx.x == 0); };
+    uint32_t behind = 0, done = 0;
 #pragma unroll
     for (int level = 0; level < FOLD_LEVELS; level++)
         fold.clear(level);
     for (uint32_t i = thread; i < memory.heads * FOLD_LEVELS; i += threads)
         memory.maxima[i] = -INFINITE;
+    if (HAS_SPANS)
+        __syncthreads(); /* put_row() writes them too */
+    if (HAS_SPANS && threadIdx.y == 0)
+        fold.put_row(memory, together, head - first_head, -INFINITE, is_first_of_head());
     __syncthreads(); /* they are there */
-    for (uint32_t done = 0; done == 0 || done < m.count; done += pass.merge_together) {
-        const uint32_t n = min(m.count - done, pass.merge_together);
-        const merge_parts p(pass.parts + m.first + done, n, done + n == m.count, behind);
+    do {
+        const merge_parts p(pass.parts + m.first + done, min(m.count - done, together), m.count - done,
+                            behind, HAS_SPANS);
+        const uint32_t n = p.count;
         if (done == 0) {
             await_previous();
             let_next_begin();
@@ -243,16 +285,37 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
         if (n > 0 && threadIdx.y == 0)
             fold.add_all(memory, p, n, head - first_head);
         behind = __shfl_sync(ALL_LANES, p.part.end_chunk, n - 1);
+        done += n;
         __syncthreads(); /* all is read */
-    }
+        if (HAS_SPANS && done < m.count && behind % SPAN_CHUNKS == 0) {
+            const float of_row = fold.add_span(memory, together, head - first_head);
+            __syncthreads(); /* the row, and the span's maximum, are read */
+            if (threadIdx.y == 0)
+                fold.put_row(memory, together, head - first_head, of_row, is_first_of_head());
+            __syncthreads(); /* they wait there */
+        }
+    } while (done < m.count);
     if (!is_used || threadIdx.y > 0)
         return;
-    const finished f(memory.maxima[(head - first_head) * FOLD_LEVELS + 2], fold.l[2],
-                     pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+    const float of_row = HAS_SPANS ? fold.add_span(memory, together, head - first_head)
+                                   : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
+    const finished f(of_row, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t row = (size_t)m.row * heads + head;
 #pragma unroll
     for (uint32_t d = 0; d < 4; d += 2)
         store_results<Q_DTYPE>(pass.o, row * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]), f(fold.o[2][d + 1]));
     if (vector == 0)
         pass.lse[row] = f.lse;
+}
+
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 3)
+    merge(const __grid_constant__ cuda_attend_pass pass)
+{
+    merge_rows<false>(pass);
+}
+
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 3)
+    merge_spans(const __grid_constant__ cuda_attend_pass pass)
+{
+    merge_rows<true>(pass);
 }

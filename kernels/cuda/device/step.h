@@ -164,7 +164,7 @@ HOST_AND_DEVICE uint32_t merge_heads(uint32_t head_dim, uint32_t threads)
 HOST_AND_DEVICE uint32_t merge_bytes(uint32_t head_dim, uint32_t threads, uint32_t together)
 {
     uint32_t heads = merge_heads(head_dim, threads);
-    return together * (threads * 16 + heads * 32) + heads * PLAN_ROW * 4;
+    return together * (threads * 16 + heads * 32) + heads * PLAN_SPAN * 4;
 }
 
 /* Of the vllm layout's kernels, for the rows from `first_row` on. Partial states are [rows of the

@@ -107,9 +107,9 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
     bool wide_fp8 = kv_bytes == 1 && head_dim > 128; /* would spill otherwise */
     uint32_t registers = many || wide_fp8 ? 0 : engine ? TILE_FOLD_REGISTERS : TILE_FOLD_REGISTERS_ASYNC;
     t.register_levels = registers / t.fold_floats;
-    if (t.register_levels > PLAN_ROW) /* levels: run, segment, row */
-        t.register_levels = PLAN_ROW;
-    uint32_t folds = (PLAN_ROW - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
+    if (t.register_levels > PLAN_SPAN) /* levels: run, segment, span */
+        t.register_levels = PLAN_SPAN;
+    uint32_t folds = (PLAN_SPAN - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
     uint32_t fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + TILE_ITEM_BYTES + 4 * columns + folds;
     uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
     for (; t.blocks > 0; t.blocks--) {
