@@ -25,7 +25,9 @@ mutate() {
 
 # digest PROGRAM PATH - the bits of a path's outputs, or "differs" where it does not conform; nothing where there is none such
 digest() {
-    "$1" --isa "$2" --every "$EVERY" 2>/dev/null | sed -n 's/^ok .* digest \([0-9a-f]*\),.*/\1/p; s/^not ok .*/differs/p'
+    local every=$EVERY
+    [[ $2 != *-spans-* ]] || every=1 # that grid is small
+    "$1" --isa "$2" --every "$every" 2>/dev/null | sed -n 's/^ok .* digest \([0-9a-f]*\),.*/\1/p; s/^not ok .*/differs/p'
 }
 
 # The verdict over what stands in the copy, in $said: 0 found, 1 not found, 2 nothing that could find it
