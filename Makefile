@@ -2,7 +2,7 @@
 #
 #   all            the daemon and its client, build/release/attnd and attnctl (default)
 #   run            build and start it in the foreground with the built-in configuration
-#   check-faults   builds with seven defects, one at a time, each of which the verification must find, and seven orders of sums, conformance
+#   check-faults   builds with seven defects, one at a time, each of which the verification must find, and eight orders of sums, conformance
 #   check-mutants  defects of tests/*/mutants.txt, one at a time: the simulation and conformance must find each; hours
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped

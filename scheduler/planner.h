@@ -25,10 +25,8 @@ struct planner_costs {
 };
 
 struct planner_options {
-    uint32_t rows_max; /* of a plan */
-    uint32_t
-        partials_max; /* of a plan, planner_partials_least() or more; where they do not suffice rows share
-                              less */
+    uint32_t rows_max;     /* of a plan */
+    uint32_t partials_max; /* of a plan; planner_partials_least() or more: with few, rows share less */
     uint32_t slice_states; /* states that slices may leave, which are not among those of plans */
     uint32_t tasks;        /* pieces of work to aim for, of all KV heads together */
     uint32_t kv_heads, group, block_size;

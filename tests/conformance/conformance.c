@@ -1155,7 +1155,7 @@ struct path {
     unsigned axes;
     struct setting (*setting)(const struct cover_case *k);
     bool (*check)(const struct world *w, const char *isa, double *ratio);
-    enum values values; /* their suffix is behind the name */
+    enum values values; /* their suffix is behind the name; in the list of paths, EXACT: each kind */
 };
 
 static bool on_reference(const struct world *w, const char *isa, double *ratio)
