@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { PHILOX_ROUNDS = 10, OUTLIER_EVERY = 32, OUTLIER_EXPONENT = 3 };
+enum { PHILOX_ROUNDS = 10 };
 
 static void philox(uint32_t word[4], uint32_t key0, uint32_t key1)
 {
@@ -40,17 +40,6 @@ static void words_of(struct value_source source, uint32_t position, uint32_t lay
     philox(word, (uint32_t)source.seed, (uint32_t)(source.seed >> 32));
 }
 
-void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
-                uint32_t head, uint32_t dims, float *row)
-{
-    for (uint32_t dim = 0; dim < dims; dim += 4) {
-        uint32_t word[4];
-        words_of(source, position, layer, tensor, head, dim, word);
-        for (int i = 0; i < 4; i++)
-            row[dim + (uint32_t)i] = value_of(word[i]);
-    }
-}
-
 /* 2^exponent, which is normal. */
 static float power_of_two(int exponent)
 {
@@ -66,19 +55,24 @@ static int channel_of(enum values_tensor tensor, uint32_t head, uint32_t dim, ui
     int channel = (int)((dim * 2654435769U >> 16) % (2 * spread + 1)) - (int)spread;
     if (tensor != VALUES_K)
         return channel;
-    return -channel + ((dim + 7 * head) % OUTLIER_EVERY == 5 ? OUTLIER_EXPONENT : 0);
+    return -channel + ((dim + 7 * head) % VALUES_OUTLIER_EVERY == 5 ? VALUES_OUTLIER_EXPONENT : 0);
 }
 
-void values_wide_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
-                     uint32_t head, uint32_t dims, uint32_t spread, float *row)
+static float wide_value_of(uint32_t word, int channel)
+{
+    return (float)(int32_t)word * power_of_two(channel + (int)(word & 1) - 31);
+}
+
+void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                uint32_t head, uint32_t dims, float *row)
 {
     for (uint32_t dim = 0; dim < dims; dim += 4) {
         uint32_t word[4];
         words_of(source, position, layer, tensor, head, dim, word);
-        for (uint32_t i = 0; i < 4; i++) {
-            int exponent = channel_of(tensor, head, dim + i, spread) + (int)(word[i] & 1) - 31;
-            row[dim + i] = (float)(int32_t)word[i] * power_of_two(exponent);
-        }
+        for (uint32_t i = 0; i < 4; i++)
+            row[dim + i] = source.wide
+                               ? wide_value_of(word[i], channel_of(tensor, head, dim + i, source.wide - 1))
+                               : value_of(word[i]);
     }
 }
 

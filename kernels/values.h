@@ -13,13 +13,14 @@
  * and one rounding to the tensor's format at the end (numeric.h). Integers until the last conversion,
  * so every backend gives the same bits.
  *
- * A sum of products of such values is exact in f32 in whatever order it is formed. Tests that have to notice the order
- * take the wide values:
+ * A sum of products of such values is exact in f32 in whatever order it is formed. Tests that have to notice the order, and
+ * benchmarks, take the wide values of a spread up to 10:
  *
  *   value   = int32(words[dim % 4]) / 2^31 * 2^(bit 0 of the word) * 2^channel      a whole mantissa, within +-2
  *   channel = (dim * 2654435769 >> 16) % (2 * spread + 1) - spread                  of k the opposite: q and k balance
  *
- * and k has channels 8 times as large in one of 32 dimensions, another one in each head, as real models have.
+ * and k has channels 8 times as large in one of 32 dimensions, another one in each head, as real models have. The largest
+ * is 2^14, within f16.
  *
  * Of the extreme values q and k are 0 but for two elements: in q a power of two twice, in k too, or a power and its
  * opposite. So a dot product is exact, or 0, or infinite, or the difference of two infinities. A head of k has powers
@@ -36,17 +37,18 @@ enum values_tensor { VALUES_Q, VALUES_K, VALUES_V };
 /* Whose values: the workload's seed, and which content of it. */
 struct value_source {
     uint64_t seed, content;
+    uint32_t wide; /* 1 + spread: wide values; 0: none of them */
+};
+
+enum {
+    VALUES_OUTLIER_EVERY = 32, /* dimensions of k, */
+    VALUES_OUTLIER_EXPONENT = 3
 };
 
 /* values_row(source, position, layer, tensor, head, dims, row): the first `dims` elements of one
  * head of one token as f32. layer < 4096, head < 4096, dims a multiple of 4 and <= 256. Any thread. */
 void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
                 uint32_t head, uint32_t dims, float *row);
-
-/* values_wide_row: the same of the wide values; channels are in 2^-spread .. 2^spread. spread <= 10: the
- * largest is 2^14, within f16. */
-void values_wide_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
-                     uint32_t head, uint32_t dims, uint32_t spread, float *row);
 
 /* values_extreme_row: the same of the extreme values, within `dtype`; v has values_row(). */
 void values_extreme_row(struct value_source source, uint32_t position, uint32_t layer,

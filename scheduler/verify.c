@@ -46,7 +46,8 @@ static void recompute(const struct workload *w, const struct geometry *g, const 
 {
     size_t head = (size_t)sample->layer * g->kv_heads + kv_head;
     for (uint32_t at = h->first; at <= sample->position; at++) {
-        struct value_source source = {w->seed, workload_span_at(w, sample->ordinal, at).content};
+        struct value_source source = {.seed = w->seed,
+                                      .content = workload_span_at(w, sample->ordinal, at).content};
         size_t row = (size_t)(at - h->first) * g->head_dim;
         stored_row(g, source, at, sample->layer, VALUES_K, kv_head, c->k_scale[head], h->k + row);
         stored_row(g, source, at, sample->layer, VALUES_V, kv_head, c->v_scale[head], h->v + row);

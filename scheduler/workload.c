@@ -409,7 +409,7 @@ struct workload_span workload_span_at(const struct workload *w, uint32_t ordinal
 
 struct value_source workload_query_source(const struct workload *w, uint32_t ordinal)
 {
-    return (struct value_source){w->seed, workload_content_id(CONTENT_OWN, ordinal)};
+    return (struct value_source){.seed = w->seed, .content = workload_content_id(CONTENT_OWN, ordinal)};
 }
 
 struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer, const void *o,

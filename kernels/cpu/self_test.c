@@ -14,7 +14,7 @@
 
 enum { TEST_DIM_MAX = 72, TEST_KEYS = CHUNK_TOKENS + 100, TEST_ROWS = 3 };
 
-static const struct value_source test_values = {.seed = 7, .content = 1};
+static const struct value_source test_values = {.seed = 7, .content = 1, .wide = 1};
 
 /* Largest deviation allowed: f32 sums of TEST_DIM products of size 1, and exp, measured at 6e-7 for the
  * portable kernels; with tile registers each p is off by 2^-17 of it. */
@@ -49,15 +49,15 @@ static void fill(struct problem *p, enum dtype kv_dtype, uint32_t dim)
         p->sinks[row] = (float)row;
         float *q = p->q + (size_t)row * dim;
         uint8_t rounded[TEST_DIM_MAX * 2];
-        values_wide_row(test_values, p->keys[row], 0, VALUES_Q, row, dim, 0, q);
+        values_row(test_values, p->keys[row], 0, VALUES_Q, row, dim, q);
         numeric_from_float(DTYPE_BF16, q, dim, rounded);
         numeric_to_float(DTYPE_BF16, rounded, dim, q);
     }
     for (uint32_t j = 0; j < TEST_KEYS; j++) {
         float row[TEST_DIM_MAX];
-        values_wide_row(test_values, j, 0, VALUES_K, 0, dim, 0, row);
+        values_row(test_values, j, 0, VALUES_K, 0, dim, row);
         numeric_from_float(kv_dtype, row, dim, p->k[j]);
-        values_wide_row(test_values, j, 0, VALUES_V, 0, dim, 0, row);
+        values_row(test_values, j, 0, VALUES_V, 0, dim, row);
         numeric_from_float(kv_dtype, row, dim, p->v[j]);
     }
 }

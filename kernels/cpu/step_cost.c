@@ -167,7 +167,7 @@ static double time_value(const struct geometry *g)
     for (uint32_t repeat = 0; repeat < REPEATS; repeat++) {
         double start = clock_s();
         for (uint32_t i = 0; i < VALUE_ROWS; i++) {
-            values_row((struct value_source){1, 1}, i, 0, VALUES_K, 0, g->head_dim, row);
+            values_row((struct value_source){.seed = 1, .content = 1}, i, 0, VALUES_K, 0, g->head_dim, row);
             numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
         }
         best = fmin(best, clock_s() - start);

@@ -65,7 +65,7 @@ enum {
 /* What q, k and v are. */
 enum values {
     VALUES_EXACT,   /* values_row(): sums of their products are exact in any order */
-    VALUES_WIDE,    /* values_wide_row() */
+    VALUES_WIDE,    /* wide ones of it */
     VALUES_EXTREME, /* values_extreme_row() */
     VALUES_COUNT
 };
@@ -158,16 +158,20 @@ static uint64_t content_of(const struct shape *shape, uint32_t sequence, uint32_
     return 1000 + sequence;
 }
 
-/* One row before any rounding. The products of e4m3 and e5m2 have the range of their scales alone. */
+/* The products of e4m3 and e5m2 have the range of their scales alone. */
+static struct value_source source_of(const struct world *w, uint64_t content)
+{
+    uint32_t spread = dtype_is_fp8(w->g.kv_dtype) ? 0 : WIDE_SPREAD;
+    return (struct value_source){SEED, content, w->values == VALUES_WIDE ? 1 + spread : 0};
+}
+
+/* One row before any rounding. */
 static void value_row(const struct world *w, struct value_source source, uint32_t at, uint32_t layer,
                       enum values_tensor tensor, uint32_t head, float *row)
 {
     if (w->values == VALUES_EXTREME)
         values_extreme_row(source, at, layer, tensor, head, w->g.head_dim,
                            tensor == VALUES_Q ? w->g.dtype : w->g.kv_dtype, row);
-    else if (w->values == VALUES_WIDE)
-        values_wide_row(source, at, layer, tensor, head, w->g.head_dim,
-                        dtype_is_fp8(w->g.kv_dtype) ? 0 : WIDE_SPREAD, row);
     else
         values_row(source, at, layer, tensor, head, w->g.head_dim, row);
 }
@@ -177,7 +181,7 @@ static void handed_in(const struct world *w, uint64_t content, uint32_t at, uint
                       enum values_tensor tensor, uint32_t head, float *row)
 {
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    value_row(w, (struct value_source){SEED, content}, at, layer, tensor, head, row);
+    value_row(w, source_of(w, content), at, layer, tensor, head, row);
     if (w->source == SOURCE_GENERATED)
         return;
     enum dtype dtype = w->source == SOURCE_DTYPE ? w->g.dtype : w->g.kv_dtype;
@@ -242,7 +246,7 @@ static void make_rows(struct world *w)
         uint32_t length = w->shape->sequences[s].length;
         uint32_t n = length < w->shape->rows ? length : w->shape->rows;
         for (uint32_t i = 0; i < (n ? n : 1); i++) {
-            w->q_source[w->row_count] = (struct value_source){SEED, 5000 + s};
+            w->q_source[w->row_count] = source_of(w, 5000 + s);
             w->rows[w->row_count++] = (struct plan_row){s, n ? length - n + 1 + i : 0};
         }
     }
@@ -508,7 +512,7 @@ static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t
                                             .count = n,
                                             .k = given ? tensor[VALUES_K] : NULL,
                                             .v = given ? tensor[VALUES_V] : NULL,
-                                            .generated = {SEED, content}};
+                                            .generated = source_of(w, content)};
         passes[layer] = (struct attention_pass){
             .layer = layer, .appends = &appends[layer], .append_count = n > 0, .source_dtype = dtype};
     }

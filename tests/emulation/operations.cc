@@ -59,7 +59,7 @@ static void row_of(void *cookie, bool stands, uint32_t sequence, uint32_t positi
     const world *w = static_cast<world *>(cookie);
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     float scale = (tensor == VALUES_K ? w->k_scale : w->v_scale)[layer * KV_HEADS + head];
-    values_wide_row({SEED, sequence}, position, layer, tensor, head, HEAD_DIM, 0, row);
+    values_row({SEED, sequence, 1}, position, layer, tensor, head, HEAD_DIM, row);
     numeric_from_float(GIVEN, row, HEAD_DIM, rounded);
     numeric_to_float(GIVEN, rounded, HEAD_DIM, row);
     if (!stands)

@@ -43,11 +43,10 @@ static void value_row(const world &w, value_source source, uint32_t position, va
                       uint32_t head, uint8_t *to)
 {
     float row[HEAD_DIM_MAX];
+    source.wide = w.values != WIDE ? 0 : dtype_is_fp8(KV_DTYPE) ? 1 : 11;
     if (w.values == EXTREME)
         values_extreme_row(source, position, 0, tensor, head, HEAD_DIM,
                            tensor == VALUES_Q ? Q_DTYPE : KV_DTYPE, row);
-    else if (w.values == WIDE)
-        values_wide_row(source, position, 0, tensor, head, HEAD_DIM, dtype_is_fp8(KV_DTYPE) ? 0 : 10, row);
     else
         values_row(source, position, 0, tensor, head, HEAD_DIM, row);
     numeric_from_float(Q_DTYPE, row, HEAD_DIM, to);

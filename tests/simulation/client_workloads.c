@@ -30,7 +30,7 @@ static void add_outputs(struct workload *w, uint32_t ordinal, uint32_t layer)
     uint32_t window = sim.config.geometry.window[layer], heads = sim.config.geometry.query_heads;
     sum[0] = 0;
     for (uint32_t at = 0; at < length; at++) {
-        struct value_source source = {w->seed, workload_span_at(w, ordinal, at).content};
+        struct value_source source = {.seed = w->seed, .content = workload_span_at(w, ordinal, at).content};
         sum[at + 1] = sum[at] + symbolic_term(symbolic_generated(source, at, layer, VALUES_K), at);
         if (at < first_row)
             continue;

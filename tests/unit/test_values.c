@@ -13,11 +13,12 @@ START_TEST(matches_the_published_vectors)
      * 5001e420 24126ea1 */
     static const float pi[4] = {70 / 128.0F, 330 / 128.0F, -169 / 128.0F, -185 / 128.0F};
     float row[20];
-    values_row((struct value_source){0, 0}, 0, 0, VALUES_Q, 0, 4, row);
+    values_row((struct value_source){.seed = 0}, 0, 0, VALUES_Q, 0, 4, row);
     for (int i = 0; i < 4; i++)
         ck_assert_float_eq(row[i], zero[i]);
-    values_row((struct value_source){UINT64_C(0x299f31d0a4093822), UINT64_C(0x85a308d3243f6a88)}, 0x13198a2e,
-               0x037, VALUES_Q, 0x1cd, 20, row);
+    values_row(
+        (struct value_source){.seed = UINT64_C(0x299f31d0a4093822), .content = UINT64_C(0x85a308d3243f6a88)},
+        0x13198a2e, 0x037, VALUES_Q, 0x1cd, 20, row);
     for (int i = 0; i < 4; i++)
         ck_assert_float_eq(row[16 + i], pi[i]);
 }
@@ -26,14 +27,16 @@ END_TEST
 START_TEST(every_argument_matters)
 {
     float a[8], b[8];
-    values_row((struct value_source){1, 2}, 3, 4, VALUES_K, 5, 8, a);
+    values_row((struct value_source){.seed = 1, .content = 2}, 3, 4, VALUES_K, 5, 8, a);
     const struct {
         struct value_source source;
         uint32_t position, layer, head;
         enum values_tensor tensor;
-    } others[] = {{{9, 2}, 3, 4, 5, VALUES_K}, {{1, 9}, 3, 4, 5, VALUES_K}, {{1, 2}, 9, 4, 5, VALUES_K},
-                  {{1, 2}, 3, 9, 5, VALUES_K}, {{1, 2}, 3, 4, 9, VALUES_K}, {{1, 2}, 3, 4, 5, VALUES_V}};
-    for (int i = 0; i < 6; i++) {
+    } others[] = {{{9, 2, 0}, 3, 4, 5, VALUES_K}, {{1, 9, 0}, 3, 4, 5, VALUES_K},
+                  {{1, 2, 0}, 9, 4, 5, VALUES_K}, {{1, 2, 0}, 3, 9, 5, VALUES_K},
+                  {{1, 2, 0}, 3, 4, 9, VALUES_K}, {{1, 2, 0}, 3, 4, 5, VALUES_V},
+                  {{1, 2, 1}, 3, 4, 5, VALUES_K}};
+    for (int i = 0; i < 7; i++) {
         int equal = 0;
         values_row(others[i].source, others[i].position, others[i].layer, others[i].tensor, others[i].head, 8,
                    b);
@@ -50,7 +53,7 @@ START_TEST(values_are_nearly_normal)
     double sum = 0, squares = 0, fourth = 0, n = (double)ROWS * DIMS;
     for (uint32_t at = 0; at < ROWS; at++) {
         float row[DIMS];
-        values_row((struct value_source){3, 4}, at, 0, VALUES_V, 1, DIMS, row);
+        values_row((struct value_source){.seed = 3, .content = 4}, at, 0, VALUES_V, 1, DIMS, row);
         for (int d = 0; d < DIMS; d++) {
             double x = (double)row[d];
             sum += x;
@@ -81,8 +84,8 @@ START_TEST(wide_values_have_whole_mantissas_and_channels)
     int bits = 0, outliers = 0;
     float least = INFINITY, most = 0;
     for (uint32_t at = 0; at < TOKENS; at++) {
-        values_wide_row((struct value_source){3, 4}, at, 1, VALUES_Q, 2, WIDE, SPREAD, q);
-        values_wide_row((struct value_source){3, 4}, at, 1, VALUES_K, 2, WIDE, SPREAD, k);
+        values_row((struct value_source){3, 4, 1 + SPREAD}, at, 1, VALUES_Q, 2, WIDE, q);
+        values_row((struct value_source){3, 4, 1 + SPREAD}, at, 1, VALUES_K, 2, WIDE, k);
         for (int dim = 0; dim < WIDE; dim++) {
             bits = mantissa_bits(q[dim]) > bits ? mantissa_bits(q[dim]) : bits;
             largest_q[dim] = fmaxf(largest_q[dim], fabsf(q[dim]));

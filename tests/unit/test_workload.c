@@ -163,7 +163,7 @@ START_TEST(verification_compares_with_the_generator)
     /* one key: the output is its value */
     float *o = (float *)(void *)w->outputs;
     for (uint32_t head = 0; head < 2; head++)
-        values_row((struct value_source){3, 0}, 0, w->samples[0].layer, VALUES_V, 0, 8, o + head * 8);
+        values_row((struct value_source){.seed = 3}, 0, w->samples[0].layer, VALUES_V, 0, 8, o + head * 8);
     double error;
     ck_assert_int_eq(verify_head(w, &geometry, &constants, 0, 0, &error), 0);
     ck_assert_double_le(error, verify_tolerance(&geometry, false));

@@ -39,6 +39,23 @@ static inline float value_of(uint32_t word)
     return (float)((int)sum - 510) * (1.0f / 128);
 }
 
+/* 2^exponent, which is normal. */
+static inline float power_of_two(int exponent)
+{
+    return __uint_as_float((uint32_t)(exponent + 127) << 23);
+}
+
+/* A wide value: the word with its sign / 2^31, times 2^bit 0, times 2^channel. */
+static inline float wide_value_of(uint32_t word, uint32_t tensor, uint32_t head, uint32_t dim,
+                                  uint32_t spread)
+{
+    int channel = (int)((dim * 2654435769u >> 16) % (2 * spread + 1)) - (int)spread;
+    bool outlier = (dim + 7 * head) % VALUES_OUTLIER_EVERY == 5;
+    if (tensor == VALUES_K)
+        channel = -channel + (outlier ? VALUES_OUTLIER_EXPONENT : 0);
+    return (float)(int)word * power_of_two(channel + (int)(word & 1) - 31);
+}
+
 /* Elements 4 * quad and on of one head of one token. */
 static inline float4 generated(value_source source, uint32_t position, uint32_t layer, uint32_t tensor,
                                uint32_t head, uint32_t quad)
@@ -46,7 +63,14 @@ static inline float4 generated(value_source source, uint32_t position, uint32_t 
     uint4 word = make_uint4((uint32_t)source.content, (uint32_t)(source.content >> 32), position,
                             layer << 20 | tensor << 18 | head << 6 | quad);
     word = philox(word, (uint32_t)source.seed, (uint32_t)(source.seed >> 32));
-    return make_float4(value_of(word.x), value_of(word.y), value_of(word.z), value_of(word.w));
+    if (source.wide == 0)
+        return make_float4(value_of(word.x), value_of(word.y), value_of(word.z), value_of(word.w));
+    const uint32_t words[4] = {word.x, word.y, word.z, word.w};
+    float wide[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        wide[i] = wide_value_of(words[i], tensor, head, 4 * quad + i, source.wide - 1);
+    return make_float4(wide[0], wide[1], wide[2], wide[3]);
 }
 
 extern "C" __global__ void change_tables(cuda_list_pass pass)
