@@ -76,7 +76,8 @@ struct attention_info {
     bool bit_stable;
     bool on_device;           /* not on this machine's processors, which are free while a step is computed */
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
-    bool p_rounded;           /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
+    struct tile_caps tile_caps;
+    bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
                        they weigh values */
     struct attention_host host;
 };

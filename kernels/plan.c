@@ -29,24 +29,12 @@ static uint32_t end_chunk_of(const struct plan_row *row)
     return row->keys / CHUNK_TOKENS + (row->keys % CHUNK_TOKENS != 0);
 }
 
-/* Chunks of one node of a level, of those that partials have. */
-static uint32_t node_chunks(enum plan_level level)
-{
-    return level == PLAN_CHUNK ? 1 : level == PLAN_RUN ? RUN_CHUNKS : SEGMENT_CHUNKS;
-}
-
-/* Chunks of the node above it. */
-static uint32_t parent_chunks(enum plan_level level)
-{
-    return level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : SPAN_CHUNKS;
-}
-
 /* Whether a partial of `level` over chunks [first, end) can be folded into a row of chunks [row_first,
  * row_end). */
 static int part_fits(enum plan_level level, uint32_t first, uint32_t end, uint32_t row_first,
                      uint32_t row_end)
 {
-    uint32_t node = node_chunks(level), parent = parent_chunks(level);
+    uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level);
     uint32_t parent_start = first / parent * parent;
     int whole = (first % node == 0 || first == row_first) && (end % node == 0 || end == row_end);
     int in_one_parent = (end - 1) / parent == first / parent;
@@ -187,11 +175,95 @@ static const char *slice_fault(const struct plan *plan, uint32_t window)
     return fault;
 }
 
+/* ---- tiles and split groups ---------------------------------------------------------------------- */
+
+static const char *width_fault(const struct plan *plan, const struct plan_item *item)
+{
+    uint32_t count = plan->caps ? plan->caps->width_count : 0;
+    if (item->width >= (count ? count : 1))
+        return "an item has a width that there is not";
+    if (count && !plan_width_takes(&plan->caps->widths[item->width], item))
+        return "an item's tiles do not take its chunks";
+    return NULL;
+}
+
+static int is_power_of_two(uint32_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Whether the tiles of a group fit the caps. */
+static const char *group_size_fault(const struct tile_caps *caps, const struct plan_item *first)
+{
+    uint32_t members = 1;
+    while (members < first->splits)
+        members *= 2;
+    if (first->splits < 2 || first->splits > caps->splits_max || first->splits > PLAN_SPLITS_MAX)
+        return "a split group of so many items cannot be";
+    if (!is_power_of_two(first->splits_together) || first->splits_together > members ||
+        members / first->splits_together > caps->cluster_max)
+        return "a split group has no room in a cluster";
+    for (uint32_t i = 0; i <= first->width; i++) {
+        if (caps->width_count && first->splits_together > caps->widths[i].together)
+            return "a split group has no room in a thread block";
+    }
+    return NULL;
+}
+
+/* Whether the items from `i` on are a split group: all parts of one row, by themselves, in one node. */
+static const char *group_fault(const struct plan *plan, uint32_t i, const struct plan_merge *const *merge_of)
+{
+    const struct plan_item *items = &plan->items[i];
+    const char *fault = plan->caps ? group_size_fault(plan->caps, items) : "a split group without caps";
+    if (fault || items->splits > plan->item_count - i)
+        return fault ? fault : "a split group behind the last item";
+    const struct plan_merge *merge = merge_of[plan->item_rows[items->first_row]];
+    if (!merge || !merge->is_split_group || merge->count != items->splits)
+        return "a split group is not all parts of a row";
+    const struct plan_part *parts = plan->merge_parts + merge->first;
+    uint32_t parent = plan_parent_chunks(parts[0].level);
+    for (uint32_t k = 0; k < items->splits; k++) {
+        if (items[k].rows != 1 || items[k].partial != parts[k].partial || (k && items[k].splits) ||
+            items[k].width != items->width)
+            return "a split group is not the parts of a row in their order";
+        if (parts[k].level != parts[0].level ||
+            items[k].first_chunk / parent != (parts[k].end_chunk - 1) / parent ||
+            items[k].first_chunk / parent != items->first_chunk / parent)
+            return "a split group is not of one node";
+    }
+    return NULL;
+}
+
+/* Widths and split groups of a plan that is right otherwise. */
+static const char *tiles_fault(const struct plan *plan)
+{
+    const char *fault = NULL;
+    uint32_t groups = 0, merged = 0;
+    const struct plan_merge **merge_of = calloc(plan->row_count + 1, sizeof *merge_of);
+    if (!merge_of)
+        abort();
+    for (uint32_t i = 0; i < plan->merge_count; i++) {
+        merge_of[plan->merges[i].row] = &plan->merges[i];
+        merged += plan->merges[i].is_split_group != 0;
+    }
+    for (uint32_t i = 0; !fault && i < plan->item_count; i++) {
+        fault = width_fault(plan, &plan->items[i]);
+        if (!fault && plan->items[i].splits) {
+            groups++;
+            fault = group_fault(plan, i, merge_of);
+        }
+    }
+    free(merge_of);
+    return fault || groups == merged ? fault : "a merge is left out, and no split group computes it";
+}
+
 const char *plan_fault(const struct plan *plan, uint32_t window)
 {
     const char *fault = NULL;
-    if (plan->slice)
-        return slice_fault(plan, window);
+    if (plan->slice) {
+        fault = slice_fault(plan, window);
+        return fault ? fault : tiles_fault(plan);
+    }
     uint32_t *finished = calloc(plan->row_count + 1, sizeof *finished);
     uint32_t *item_of = malloc((plan->partial_count + 1) * sizeof *item_of); /* by partial */
     if (!finished || !item_of)
@@ -214,5 +286,5 @@ const char *plan_fault(const struct plan *plan, uint32_t window)
     }
     free(finished);
     free(item_of);
-    return fault;
+    return fault ? fault : tiles_fault(plan);
 }

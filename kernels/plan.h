@@ -27,6 +27,12 @@
  * So each row of an item has a partial of its own, or is finished: all items together have at most as
  * many rows as the plan has rows and partials.
  *
+ * A plan also says how a backend with tiles of several sizes is to compute its items; another one ignores
+ * that. Query head h of row r of an item, h counted within the group of its KV head, is its packed column
+ * r * group + h; tiles are cut from them one after the other, each as wide as what is left of them needs (plan_width_for()). And a row whose parts
+ * are two to four items of its own may have these as a split group: they are computed side by side and
+ * folded where they are, without a merge.
+ *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
  * of them in the node above, since then it is the beginning of the left fold.
@@ -47,10 +53,41 @@ enum {
     RUN_CHUNKS = 4,
     SEGMENT_CHUNKS = 16,
     SPAN_CHUNKS = 256,
-    PLAN_PACKED_ROWS_MAX = 256 /* rows of an item times the group; a single row may have a larger group */
+    PLAN_PACKED_ROWS_MAX = 256, /* rows of an item times the group; a single row may have a larger group */
+    PLAN_WIDTHS_MAX = 5,
+    PLAN_SPLITS_MAX = 4 /* of a split group */
 };
 
 enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_SPAN, PLAN_ROW };
+
+/* Chunks of a node of a level, up to the span; and of the node above it. */
+static inline uint32_t plan_node_chunks(enum plan_level level)
+{
+    return level == PLAN_CHUNK     ? 1
+           : level == PLAN_RUN     ? RUN_CHUNKS
+           : level == PLAN_SEGMENT ? SEGMENT_CHUNKS
+                                   : SPAN_CHUNKS;
+}
+
+static inline uint32_t plan_parent_chunks(enum plan_level level)
+{
+    return plan_node_chunks((enum plan_level)(level + 1));
+}
+
+struct tile_width {
+    uint32_t columns;  /* of a tile, at most */
+    uint32_t chunks;   /* it takes items within a node of so many; 0: all items */
+    uint32_t together; /* splits of a group that one thread block computes, at most: a power of two */
+};
+
+/* What tiles a backend has. All 0: one size for whatever it is given, and no split groups. */
+struct tile_caps {
+    struct tile_width widths[PLAN_WIDTHS_MAX]; /* narrowest first, which takes all items */
+    uint32_t width_count;
+    uint32_t splits_max;  /* of a group; 0: there are none */
+    uint32_t cluster_max; /* thread blocks that fold a group together */
+    uint32_t processors;  /* that thread blocks are spread over */
+};
 
 #define PLAN_NO_PARTIAL UINT32_MAX
 
@@ -67,6 +104,11 @@ struct plan_item {
         chunks;               /* the range, within a span; chunk c holds positions [c * 256, c * 256 + 256) */
     uint32_t first_row, rows; /* in plan.item_rows */
     uint32_t partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
+    uint8_t width;    /* of its tiles: index into tile_caps.widths, 0 where there are none */
+    uint8_t splits;   /* this item and those behind it, so many, are a split group, in order of position;
+                         0: it begins none */
+    uint8_t splits_together; /* of such a group: so many are one thread block, a power of two */
+    uint8_t zero;
 };
 
 /* Fold partials into one row, in order of position. Every row that no item finishes has one merge; with
@@ -74,6 +116,8 @@ struct plan_item {
 struct plan_merge {
     uint32_t row;
     uint32_t first, count; /* in plan.merge_parts */
+    uint32_t
+        is_split_group; /* 1: those of a split group, for backends that do not fold those by themselves */
 };
 
 struct plan_part {
@@ -98,6 +142,7 @@ struct plan {
     uint32_t row_count, item_count, merge_count;
     uint32_t partial_count;         /* states of all query heads each, but for those of slices */
     const struct plan_slice *slice; /* NULL: all of every row */
+    const struct tile_caps *caps;   /* for which widths and split groups were chosen; NULL: there are none */
 };
 
 /* The state that a slice leaves for a row and a segment. */
@@ -122,6 +167,33 @@ static inline int plan_within_span(uint32_t first, uint32_t end)
 static inline uint32_t plan_spans(uint64_t keys)
 {
     return (uint32_t)((keys + SPAN_CHUNKS * CHUNK_TOKENS - 1) / (SPAN_CHUNKS * CHUNK_TOKENS));
+}
+
+static inline uint32_t plan_widest(const struct tile_caps *caps)
+{
+    return caps->width_count ? caps->width_count - 1 : 0;
+}
+
+/* Whether a tile of this width takes an item. */
+static inline int plan_width_takes(const struct tile_width *width, const struct plan_item *item)
+{
+    return width->chunks == 0 ||
+           item->first_chunk / width->chunks == (item->first_chunk + item->chunks - 1) / width->chunks;
+}
+
+/* The narrowest width of up to `widest` with room for so many columns, or the widest, of those that take each of `count`
+ * items. */
+static inline uint32_t plan_width_for(const struct tile_caps *caps, uint32_t widest,
+                                      const struct plan_item *items, uint32_t count, uint32_t columns)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i <= widest && caps->widths[best].columns < columns; i++) {
+        int takes = 1;
+        for (uint32_t k = 0; k < count; k++)
+            takes &= plan_width_takes(&caps->widths[i], &items[k]);
+        best = takes ? i : best;
+    }
+    return best;
 }
 
 /* plan_fault(plan, window): why the plan does not compute every row, or its slice of every row, exactly once

@@ -120,7 +120,8 @@ static struct planner *make_planner(const struct trial *t)
                                             .kv_heads = g->kv_heads,
                                             .group = geometry_group(g),
                                             .block_size = g->block_size,
-                                            .first_loose_table = t->rows};
+                                            .first_loose_table = t->rows,
+                                            .caps = attention_info(t->attention)->tile_caps};
     struct planner *planner;
     return planner_create(&options, &planner) == 0 ? planner : NULL;
 }
@@ -238,20 +239,26 @@ static void free_room(struct rates_room *x)
 /* Microseconds of the fastest of a few such steps. */
 static double time_rate(struct rates_room *x, const struct rate_trial *t)
 {
+    const struct tile_caps *caps = &attention_info(x->attention)->tile_caps;
     uint32_t n = t->items * t->rows, chunks = (t->tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
     double best = INFINITY;
     for (uint32_t i = 0; i < n; i++) {
         x->plan_rows[i] = (struct plan_row){0, t->tokens};
         x->item_rows[i] = i;
     }
-    for (uint32_t i = 0; i < t->items; i++)
-        x->plan_items[i] = (struct plan_item){
+    for (uint32_t i = 0; i < t->items; i++) {
+        struct plan_item *item = &x->plan_items[i];
+        *item = (struct plan_item){
             .chunks = chunks, .first_row = i * t->rows, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
+        item->width =
+            plan_width_for(caps, plan_widest(caps), item, 1, t->rows * geometry_group(x->c->geometry));
+    }
     const struct plan plan = {.rows = x->plan_rows,
                               .items = x->plan_items,
                               .item_rows = x->item_rows,
                               .row_count = n,
-                              .item_count = t->items};
+                              .item_count = t->items,
+                              .caps = caps};
     const void *kv = t->generated ? NULL : x->kv;
     const struct kv_append append = {.count = t->appended, .k = kv, .v = kv, .generated = {1, 1}};
     struct attention_pass passes[PASSES];

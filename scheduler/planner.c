@@ -14,9 +14,12 @@
  *
  * A stretch of chunks is cut into pieces at the boundaries of the tree in plan.h. A piece may cover
  * several nodes of its level only where it begins the node above (plan.h says why); piece_max, from the
- * amount of work, says how large one may be. Work is counted in chunks of up to NARROW_COLUMNS packed
- * columns, which cost what reading them costs; what more rows do with them is computation, and counts
- * by columns.
+ * amount of work, says how large one may be, and the backend's tiles for many columns may take no more
+ * than a node. Work is counted in chunks of up to NARROW_COLUMNS packed columns, which cost what reading
+ * them costs; what more rows do with them is computation, and counts by columns.
+ *
+ * Then each item gets the width of its tiles, and where a row was cut for want of other work into few
+ * items of its own, these become a split group, if there is room for it on a processor or in a cluster.
  *
  * When partials run out, the plan is made again with larger pieces; and where that is not enough, rows
  * share less (share_less()). A row that reads alone needs none, or one for each of its spans, if it has
@@ -31,11 +34,10 @@
 #include <string.h>
 
 enum {
-    PIECES_PER_ROW = 8,  /* beyond it pieces become larger for a step */
-    COMPARED_IDS = 64,   /* entries of loose tables compared at a time */
-    SIZE_CLASSES = 32,   /* items are handed out largest class first */
-    NARROW_COLUMNS = 32, /* items of more packed columns lie within a segment, */
-    RUN_COLUMNS = 64     /* and of up to so many within a run: attend_wide.cu folds no further */
+    PIECES_PER_ROW = 8, /* beyond it pieces become larger for a step */
+    COMPARED_IDS = 64,  /* entries of loose tables compared at a time */
+    SIZE_CLASSES = 32,  /* items are handed out largest class first */
+    NARROW_COLUMNS = 32 /* what up to so many packed columns cost is reading */
 };
 
 #define NO_PIECE  UINT32_MAX
@@ -55,6 +57,7 @@ struct entry {
 /* A part of one row, in a list per row. */
 struct piece {
     uint32_t partial, end_chunk, next;
+    uint32_t alone; /* the item, if it is of this row only; else NO_PIECE */
     enum plan_level level;
 };
 
@@ -76,7 +79,7 @@ struct planner {
     const uint32_t *tables;       /* of the current call */
     uint32_t stride;
     uint32_t piece_max; /* chunks of a piece, roughly at most */
-    bool within_nodes;  /* items of many columns lie within a node (NARROW_COLUMNS) */
+    bool within_nodes;  /* items lie within the nodes that the tiles for their columns take */
     bool overflow;
 
     struct entry *entries, *scratch; /* [rows_max] in order */
@@ -99,6 +102,7 @@ struct planner {
     struct piece *pieces;
     uint32_t *first_piece, *last_piece; /* [rows_max] */
     uint32_t item_row_count, piece_count;
+    uint32_t together[PLAN_WIDTHS_MAX]; /* find_together() */
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
@@ -299,25 +303,28 @@ static inline void add_item(struct planner *p, uint32_t a, uint32_t b, uint32_t 
         longest = entries[i].keys > longest->keys ? &entries[i] : longest;
         item_rows[i] = entries[i].row;
     }
-    p->items[p->plan.item_count++] =
-        (struct plan_item){.table = longest->table, /* it names every block that any of the rows reads */
-                           .first_chunk = first,
-                           .chunks = end - first,
-                           .first_row = p->item_row_count,
-                           .rows = n,
-                           .partial = partial};
+    struct plan_item *item = &p->items[p->plan.item_count++];
+    *item = (struct plan_item){.table = longest->table, /* it names every block that any of the rows reads */
+                               .first_chunk = first,
+                               .chunks = end - first,
+                               .first_row = p->item_row_count,
+                               .rows = n,
+                               .partial = partial};
+    item->width = (uint8_t)plan_width_for(&p->o.caps, plan_widest(&p->o.caps), item, 1, n * p->o.group);
     p->item_row_count += n;
 }
 
-/* Add to each of the rows [a, b) of the order a piece that ends at chunk `end`, with the next partials. */
+/* Add to each of the rows [a, b) of the order a piece that ends at chunk `end`, with the next partials: of the
+ * latest item. */
 static void add_pieces(struct planner *p, uint32_t a, uint32_t b, uint32_t end, enum plan_level level)
 {
-    uint32_t piece = p->piece_count, partial = p->plan.partial_count;
+    uint32_t piece = p->piece_count, partial = p->plan.partial_count,
+             alone = b - a == 1 ? p->plan.item_count - 1 : NO_PIECE;
     p->piece_count += b - a;
     p->plan.partial_count += b - a;
     for (uint32_t i = a; i < b; i++, piece++) {
         uint32_t row = p->entries[i].row;
-        p->pieces[piece] = (struct piece){partial++, end, NO_PIECE, level};
+        p->pieces[piece] = (struct piece){partial++, end, NO_PIECE, alone, level};
         if (p->first_piece[row] == NO_PIECE)
             p->first_piece[row] = piece;
         else
@@ -345,33 +352,47 @@ static void add_items(struct planner *p, uint32_t a, uint32_t b, uint32_t first,
     }
 }
 
+/* Whether a piece of this level can begin at chunk `at`, of rows that begin at `first`, in a stretch up to `end`,
+ * and where it ends then. */
+static inline bool takes_level(enum plan_level level, uint32_t piece_max, uint32_t first, uint32_t at,
+                               uint32_t end, bool to_row_end, uint32_t *piece_end)
+{
+    uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level),
+             node_end = (at / node + 1) * node;
+    bool begins = at % node == 0 || at == first, ends = node_end <= end || to_row_end;
+    if (node > 1 && (!begins || !ends || node > piece_max))
+        return false;
+    bool leads = at % parent == 0 || at == first;
+    uint32_t stop = smaller(end, (at / parent + 1) * parent);
+    *piece_end = smaller(node_end, end);
+    while (leads && *piece_end < stop && *piece_end + node - at <= piece_max &&
+           (*piece_end + node <= stop || to_row_end))
+        *piece_end = smaller(*piece_end + node, stop);
+    return true;
+}
+
 /* The level of the next piece from chunk `at` on, and its end. The rows begin at chunk `first`; the
- * stretch ends at `end`, where all its rows end if `to_row_end`. Inline: else families of 8 take 19.5
- * us a step in bench_planner, not 18.6. */
+ * stretch ends at `end`, where all its rows end if `to_row_end`. Inline, with levels that the compiler knows: else
+ * families of 8 take 19.5 us a step in bench_planner, not 18.6. */
 static inline enum plan_level next_piece(uint32_t piece_max, uint32_t first, uint32_t at, uint32_t end,
                                          bool to_row_end, uint32_t *piece_end)
 {
-    static const struct {
-        enum plan_level level;
-        uint32_t node, parent;
-    } levels[] = {{PLAN_SEGMENT, SEGMENT_CHUNKS, SPAN_CHUNKS},
-                  {PLAN_RUN, RUN_CHUNKS, SEGMENT_CHUNKS},
-                  {PLAN_CHUNK, 1, RUN_CHUNKS}};
-    for (int i = 0;; i++) {
-        uint32_t node = levels[i].node, parent = levels[i].parent;
-        uint32_t node_end = (at / node + 1) * node;
-        bool begins = at % node == 0 || at == first;
-        bool ends = node_end <= end || to_row_end;
-        if (node > 1 && (!begins || !ends || node > piece_max))
-            continue;
-        bool leads = at % parent == 0 || at == first;
-        uint32_t stop = smaller(end, (at / parent + 1) * parent);
-        *piece_end = smaller(node_end, end);
-        while (leads && *piece_end < stop && *piece_end + node - at <= piece_max &&
-               (*piece_end + node <= stop || to_row_end))
-            *piece_end = smaller(*piece_end + node, stop);
-        return levels[i].level;
-    }
+    if (takes_level(PLAN_SEGMENT, piece_max, first, at, end, to_row_end, piece_end))
+        return PLAN_SEGMENT;
+    if (takes_level(PLAN_RUN, piece_max, first, at, end, to_row_end, piece_end))
+        return PLAN_RUN;
+    (void)takes_level(PLAN_CHUNK, piece_max, first, at, end, to_row_end, piece_end);
+    return PLAN_CHUNK;
+}
+
+/* Chunks that the tiles for so many packed columns take. */
+static uint32_t chunks_of_tile(const struct planner *p, uint64_t columns)
+{
+    const struct tile_width *widths = p->o.caps.widths;
+    uint32_t i = 0;
+    while (i < plan_widest(&p->o.caps) && widths[i].columns < columns)
+        i++;
+    return widths[i].chunks ? widths[i].chunks : UINT32_MAX;
 }
 
 /* Chunks [from, end) of the rows [a, b) of the order, which read the same blocks there. */
@@ -379,9 +400,8 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
 {
     uint32_t first = first_chunk_of(p, p->entries[a].keys), piece_max = p->piece_max;
     bool to_row_end = true;
-    uint64_t columns = (uint64_t)(b - a) * p->o.group;
-    if (p->within_nodes && columns > NARROW_COLUMNS)
-        piece_max = smaller(piece_max, columns > RUN_COLUMNS ? SEGMENT_CHUNKS : RUN_CHUNKS);
+    if (p->within_nodes)
+        piece_max = smaller(piece_max, chunks_of_tile(p, (uint64_t)(b - a) * p->o.group));
     for (uint32_t i = a; i < b; i++)
         to_row_end &= end_chunk_of(p->entries[i].keys) == end;
     if (from == first && to_row_end && end - from <= piece_max && plan_within_span(from, end)) {
@@ -601,16 +621,25 @@ static void share_less(struct planner *p, uint32_t n)
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* Larger items first, by the power of two of their chunks times rows. */
+/* Larger items first, by the power of two of their chunks times rows; split groups where their first item is. */
 static void sort_items(struct planner *p)
 {
-    uint32_t start[SIZE_CLASSES + 1] = {0};
-    for (uint32_t i = 0; i < p->plan.item_count; i++)
-        start[__builtin_clz(p->items[i].chunks * p->items[i].rows | 1) + 1]++;
-    for (int class = 0; class < SIZE_CLASSES; class ++)
+    uint32_t start[SIZE_CLASSES + 1] = {0}, left = 0; /* of a group */
+    int class = 0;
+    for (uint32_t i = 0; i < p->plan.item_count; i++) {
+        const struct plan_item *item = &p->items[i];
+        class = left ? class : __builtin_clz(item->chunks * item->rows | 1);
+        left = left ? left - 1 : item->splits ? item->splits - 1U : 0;
+        start[class + 1]++;
+    }
+    for (class = 0; class < SIZE_CLASSES; class ++)
         start[class + 1] += start[class];
-    for (uint32_t i = 0; i < p->plan.item_count; i++)
-        p->sorted[start[__builtin_clz(p->items[i].chunks * p->items[i].rows | 1)]++] = p->items[i];
+    for (uint32_t i = 0; i < p->plan.item_count; i++) {
+        const struct plan_item *item = &p->items[i];
+        class = left ? class : __builtin_clz(item->chunks * item->rows | 1);
+        left = left ? left - 1 : item->splits ? item->splits - 1U : 0;
+        p->sorted[start[class]++] = *item;
+    }
 }
 
 /* Whether what rows need not read again takes as long as what grouping them costs, or some are to be
@@ -642,10 +671,54 @@ static uint64_t work_of(const struct planner *p)
     return work / NARROW_COLUMNS;
 }
 
+/* How many splits of a group each width's thread blocks may compute together: as many thread blocks as come to
+ * lie on a processor anyway, by the number of items; of a width and all below it, since the last columns may go
+ * to those. */
+static void find_together(struct planner *p)
+{
+    const struct tile_caps *caps = &p->o.caps;
+    uint64_t all = (uint64_t)p->plan.item_count * p->o.kv_heads;
+    uint32_t most = PLAN_SPLITS_MAX, each = (uint32_t)((all + caps->processors - 1) / caps->processors);
+    for (uint32_t i = 0; i < caps->width_count; i++) {
+        most = smaller(most, smaller(each, caps->widths[i].together));
+        p->together[i] = most >= 4 ? 4 : most >= 2 ? 2 : 1;
+    }
+}
+
+/* Make the items that are the parts of a row a split group, if they can be one. */
+static bool make_group(struct planner *p, uint32_t row, uint32_t parts)
+{
+    const struct tile_caps *caps = &p->o.caps;
+    if (parts < 2 || parts > caps->splits_max)
+        return false;
+    const struct piece *first = &p->pieces[p->first_piece[row]], *last = &p->pieces[p->last_piece[row]];
+    if (first->alone == NO_PIECE || last->alone != first->alone + parts - 1)
+        return false;
+    struct plan_item *items = &p->items[first->alone];
+    uint32_t members = parts <= 2 ? 2 : 4, parent = plan_parent_chunks(first->level);
+    for (uint32_t i = p->first_piece[row]; i != NO_PIECE; i = p->pieces[i].next) {
+        if (p->pieces[i].level != first->level || p->pieces[i].alone == NO_PIECE)
+            return false;
+    }
+    uint32_t width = plan_width_for(caps, plan_widest(caps), items, parts, p->o.group),
+             together = smaller(members, p->together[width]);
+    if (items->first_chunk / parent != (last->end_chunk - 1) / parent ||
+        members / together > caps->cluster_max)
+        return false;
+    for (uint32_t i = 0; i < parts; i++)
+        items[i].width = (uint8_t)width;
+    items->splits = (uint8_t)parts;
+    items->splits_together = (uint8_t)together;
+    return true;
+}
+
 /* The parts of each row that no item finishes, in order of position. */
 static void lay_out_merges(struct planner *p, uint32_t n)
 {
     uint32_t parts = 0;
+    bool groups = p->o.caps.splits_max > 1 && p->o.caps.width_count > 0;
+    if (groups)
+        find_together(p);
     for (uint32_t row = 0; row < n; row++) {
         if (p->first_piece[row] == NO_PIECE && p->rows[row].keys > 0)
             continue;
@@ -655,6 +728,7 @@ static void lay_out_merges(struct planner *p, uint32_t n)
             p->parts[parts++] =
                 (struct plan_part){p->pieces[i].partial, p->pieces[i].end_chunk, p->pieces[i].level};
         merge->count = parts - merge->first;
+        merge->is_split_group = groups && make_group(p, row, merge->count);
     }
 }
 
@@ -696,6 +770,7 @@ static const struct plan *finish(struct planner *p, uint32_t n)
     p->plan.item_rows = p->item_rows;
     p->plan.merges = p->merges;
     p->plan.merge_parts = p->parts;
+    p->plan.caps = &p->o.caps;
     return &p->plan;
 }
 
@@ -717,8 +792,8 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     } while (p->overflow && make_fewer_pieces(p));
     if (p->overflow)
         share_less(p, n);
-    sort_items(p);
     lay_out_merges(p, n);
+    sort_items(p);
     return finish(p, n);
 }
 

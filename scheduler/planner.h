@@ -3,7 +3,7 @@
  * A planner serves the layers of one window. It finds what rows share by comparing block ids, never
  * reference counts: rows sorted by their tables form a tree, and every stretch of chunks that several
  * rows read becomes items of all of them, at any depth. How finely work is cut follows the amount of
- * it; whether a row is grouped with others it says itself, or what that costs. None of this changes a
+ * it, and in which tiles and split groups it is computed the backend's caps; whether a row is grouped with others it says itself, or what that costs. None of this changes a
  * bit of any result (kernels/plan.h), so the planner is free to choose.
  *
  * Between steps it keeps the order of the rows: as long as the same tables come again, with the same
@@ -34,6 +34,7 @@ struct planner_options {
     uint32_t first_loose_table; /* tables below it are sequences', which agree at an index only if they
                                    agree before it; those from it on may hold anything */
     struct planner_costs costs;
+    struct tile_caps caps; /* of the backend; of items of many columns, too, which then lie within nodes */
 };
 
 /* A row to be planned. `version` changes whenever blocks that the table already had change; growth at

@@ -864,7 +864,8 @@ static int make_planners(struct steps *x)
                                           .block_size = g->block_size,
                                           .window = g->window[layer],
                                           .first_loose_table = x->config->limits.sequences,
-                                          .costs = x->costs};
+                                          .costs = x->costs,
+                                          .caps = attention_info(x->attention)->tile_caps};
         for (int plan = 0; plan < STEP_PLANS; plan++) {
             if (planner_create(&options, &x->windows[i].plans[plan]) != 0)
                 return ATTND_NO_MEMORY;

@@ -18,12 +18,13 @@
 enum {
     CONTROL_BYTES = 32 << 20, /* of a step's control data, at least */
     SIMPLE_COLUMNS = 8,       /* attend_simple.cu */
+    SIMPLE_BLOCKS = 3,        /* of it on a multiprocessor */
     /* as many thread blocks of 8 columns have a place at once; 3 and 4 measured on an H200: W5 (ragged)
        at 0.89 and 0.93 of the roof, W2, W4 and W10 alike */
     TASKS_PER_MULTIPROCESSOR = 4,
-    /* clusters of two thread blocks: of four, 62 find room on an H200's 132 multiprocessors, and the
-       last ones of W2 and W10 would wait for the first */
-    CLUSTER_BITS = 1,
+    /* of four, 62 find room on an H200's 132 multiprocessors, and the last ones of W2 and W10 would wait
+       for the first */
+    CLUSTER_MAX = 2,
     PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
     ROOF_THREADS = 512,        /* measure.cu, read_all */
     ROOF_ROUNDS = 5
@@ -143,7 +144,6 @@ static void cuda_close(struct attention *attention)
         (void)d->cu.cuModuleUnload(b->module);
     cuda_device_close(d);
     free(b->known);
-    free(b->partials);
     free(b);
 }
 
@@ -208,19 +208,51 @@ static uint32_t paged_shared_max(const struct cuda_backend *b)
     return b->device.target.sm_bytes - TILE_BLOCK_BYTES - PAGED_STATIC_BYTES;
 }
 
+/* The tiles that the kernels of this program compute. */
+static void find_widths(struct cuda_backend *b)
+{
+    static const struct {
+        enum cuda_kernel kernel;
+        uint32_t columns, chunks;
+    } all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0},
+               {KERNEL_ATTEND_8, 8, 0},
+               {KERNEL_ATTEND_16, 16, 0},
+               {KERNEL_ATTEND_32, 32, 0},
+               {KERNEL_ATTEND_64, 64, 0},
+               {KERNEL_ATTEND_WIDE_64, 64, RUN_CHUNKS}, /* attend_wide.cu folds no further */
+               {KERNEL_ATTEND_WIDE_128, 128, SEGMENT_CHUNKS}};
+    const struct geometry *g = b->options.geometry;
+    struct cuda_device *d = &b->device;
+    struct tile_caps *caps = &b->base.info.tile_caps;
+    bool engine = cuda_uses_engine(g, &d->target), splits = engine && cuda_columns_max(g, &d->target) > 0;
+    uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
+        if (!has_kernel(b, all[i].kernel))
+            continue;
+        struct cuda_width *width = &b->widths[caps->width_count];
+        struct tile_width *tile = &caps->widths[caps->width_count++];
+        width->kernel = all[i].kernel;
+        *tile = (struct tile_width){all[i].columns, all[i].chunks, 1};
+        if (width->kernel == KERNEL_ATTEND_SIMPLE) {
+            width->shape = (struct tile_shape){.threads = CUDA_THREADS, .blocks = SIMPLE_BLOCKS};
+            continue;
+        }
+        width->shape = tile->chunks ? tile_wide_shape_of(g->head_dim, tile->columns, d->target.sm_bytes)
+                                    : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
+                                                    tile->columns, d->target.sm_bytes, engine);
+        tile->together = tile_together_max(&width->shape);
+        allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
+        /* a group's states lie where its keys and values were */
+        splits &= tile->columns * state_bytes <= width->shape.slots * width->shape.slot;
+    }
+    caps->splits_max = splits ? CUDA_MEMBERS_MAX : 0;
+    caps->cluster_max = d->cu.cuLaunchKernelEx ? CLUSTER_MAX : 1;
+    caps->processors = d->multiprocessors;
+}
+
 /* Compile or find the kernels, and load them. */
 static int load_kernels(struct cuda_backend *b)
 {
-    static const struct cuda_width all[] = {
-        {.kernel = KERNEL_ATTEND_SIMPLE,
-         .columns = SIMPLE_COLUMNS,
-         .shape = {.threads = CUDA_THREADS, .blocks = 3}},
-        {.kernel = KERNEL_ATTEND_8, .columns = 8},
-        {.kernel = KERNEL_ATTEND_16, .columns = 16},
-        {.kernel = KERNEL_ATTEND_32, .columns = 32},
-        {.kernel = KERNEL_ATTEND_64, .columns = 64},
-        {.kernel = KERNEL_ATTEND_WIDE_64, .columns = 64, .node = RUN_CHUNKS},
-        {.kernel = KERNEL_ATTEND_WIDE_128, .columns = 128, .node = SEGMENT_CHUNKS}};
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     char error[CUDA_COMPILER_ERROR_BYTES];
@@ -240,23 +272,7 @@ static int load_kernels(struct cuda_backend *b)
             cuda_holds(d, d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
                        "looking for the kernel %s", cuda_kernel_names[i]);
     }
-    b->members = cuda_uses_engine(g, &d->target) && cuda_columns_max(g, &d->target) > 0;
-    b->cluster_bits = d->cu.cuLaunchKernelEx ? CLUSTER_BITS : 0;
-    for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
-        if (!has_kernel(b, all[i].kernel))
-            continue;
-        struct cuda_width *width = &b->widths[b->width_count++];
-        *width = all[i];
-        if (width->kernel == KERNEL_ATTEND_SIMPLE)
-            continue;
-        width->shape = width->node
-                           ? tile_wide_shape_of(g->head_dim, width->columns, d->target.sm_bytes)
-                           : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), width->columns,
-                                           d->target.sm_bytes, cuda_uses_engine(g, &d->target));
-        allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
-        uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
-        b->members &= width->columns * state_bytes <= width->shape.slots * width->shape.slot;
-    }
+    find_widths(b);
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
         b->merge_together_max = MERGE_TOGETHER_MAX;
         while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max) >
@@ -327,7 +343,7 @@ static bool make_maps(struct cuda_backend *b)
                      boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
     _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
-    if (b->width_count == 0 || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
+    if (g->layout == LAYOUT_VLLM || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
         return true;
     if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
         snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %s",
@@ -418,9 +434,8 @@ static int take_memory(struct cuda_backend *b)
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
     b->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "slopes");
     b->known = calloc(o->table_rows + UINT64_C(1), sizeof *b->known);
-    b->partials = calloc(o->partials_max + UINT64_C(1), sizeof *b->partials);
     b->constants_version = UINT64_MAX;
-    return cuda_failed(d) || !b->known || !b->partials || !cuda_operations_init(b) ? ATTND_NO_MEMORY : 0;
+    return cuda_failed(d) || !b->known || !cuda_operations_init(b) ? ATTND_NO_MEMORY : 0;
 }
 
 /* What the largest plan takes in the control buffer, whatever its cut (plan.h): items

@@ -6,23 +6,20 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/device/tile.h"
+#include "kernels/cuda/lowering.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/kv_pool.h"
 
 enum {
     CUDA_PASS_OPERATIONS = 64, /* of a pass, at most, without its appends */
-    CUDA_WIDTHS_MAX = 5,
     CUDA_OF_ROWS =
-        CUDA_SIDES,        /* the tensors of passes whose rows lie in host memory: they run beside others */
-    CUDA_MEMBER_SIZES = 3, /* 1, 2 and CUDA_MEMBERS_MAX members */
+        CUDA_SIDES, /* the tensors of passes whose rows lie in host memory: they run beside others */
     CUDA_COMPARED_MAX = 1 << 16 /* thread blocks that compare at a time; a step of more is issued in parts */
 };
 
-/* Pieces of items of up to so many packed columns, and the kernel for them. */
+/* The kernel for tiles of one of attention_info.tile_caps.widths. */
 struct cuda_width {
     enum cuda_kernel kernel;
-    uint32_t columns;
-    uint32_t node;           /* chunks of the node of the tree that an item must lie within; 0: any item */
     struct tile_shape shape; /* of those without tiles: threads and blocks */
 };
 
@@ -32,21 +29,12 @@ struct cuda_known_row {
     uint32_t entries;
 };
 
-/* A partial state of a plan. */
-struct cuda_partial {
-    uint32_t item;
-    uint32_t merge; /* whose parts are members, or PLAN_NO_PARTIAL */
-};
-
 /* A plan in the control buffer. */
 struct cuda_prepared_plan {
     const struct plan *plan;        /* whose; NULL: none */
     struct cuda_attend_pass arrays; /* rows, item_rows, merges, parts */
     enum cuda_kernel merge;         /* for these merges */
-    struct cuda_item_list {
-        struct cuda_item *host;
-        uint32_t count;
-    } items[CUDA_WIDTHS_MAX][CUDA_MEMBER_SIZES];
+    struct cuda_tile_list lists[CUDA_TILE_LISTS];
 };
 
 /* Rows [first, first + count) of a comparison, whose results begin at that of a thread block. */
@@ -78,12 +66,8 @@ struct cuda_backend {
     struct cuda_device device;
     struct cuda_queue queue;
     CUmodule module;
-    struct cuda_width widths[CUDA_WIDTHS_MAX]; /* narrowest first */
-    uint32_t width_count;
-    uint32_t merge_together_max;   /* partial states at a time */
-    bool members;                  /* rows may be shared by members, */
-    uint32_t cluster_bits;         /* in clusters of up to 2^cluster_bits thread blocks */
-    struct cuda_partial *partials; /* [partials_max] */
+    struct cuda_width widths[PLAN_WIDTHS_MAX]; /* of base.info.tile_caps */
+    uint32_t merge_together_max;               /* partial states at a time */
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;

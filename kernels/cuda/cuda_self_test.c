@@ -92,14 +92,19 @@ static void submit(struct cuda_self_test *t)
     struct plan_part parts[2];
     for (int i = 0; i < CUDA_TEST_ROWS; i++)
         first[i] = plan_first_key(rows[i].keys, g->window[0]) / CHUNK_TOKENS;
-    items[0] = (struct plan_item){0, first[0], end - first[0], 0, 1, PLAN_NO_PARTIAL};
+    items[0] = (struct plan_item){
+        .first_chunk = first[0], .chunks = end - first[0], .rows = 1, .partial = PLAN_NO_PARTIAL};
     for (; first[1] + chunk < end; chunk++) {
-        items[1 + chunk] = (struct plan_item){0, first[1] + chunk, 1, 1 + chunk, 1, chunk};
+        items[1 + chunk] = (struct plan_item){.first_chunk = first[1] + chunk,
+                                              .chunks = 1,
+                                              .first_row = 1 + chunk,
+                                              .rows = 1,
+                                              .partial = chunk};
         parts[chunk] = (struct plan_part){chunk, first[1] + chunk + 1, PLAN_CHUNK};
     }
-    const struct plan_merge merge = {1, 0, chunk};
-    const struct plan plan = {rows,           items,     item_rows, &merge, parts,
-                              CUDA_TEST_ROWS, 1 + chunk, 1,         chunk,  NULL};
+    const struct plan_merge merge = {1, 0, chunk, 0};
+    const struct plan plan = {rows,      items, item_rows, &merge, parts, CUDA_TEST_ROWS,
+                              1 + chunk, 1,     chunk,     NULL,   NULL};
     assert(!plan_fault(&plan, g->window[0]));
     const struct kv_append append = {.count = CUDA_TEST_KEYS, .generated = test_values};
     const struct value_source q_source[CUDA_TEST_ROWS] = {test_values, test_values};
@@ -186,10 +191,7 @@ bool cuda_self_test_init(struct cuda_backend *b)
     own->options = b->options;
     own->options.rows_max = own->options.partials_max = CUDA_TEST_ROWS;
     memcpy(own->widths, b->widths, sizeof own->widths);
-    own->width_count = b->width_count;
     own->merge_together_max = b->merge_together_max;
-    own->members = b->members;
-    own->cluster_bits = b->cluster_bits;
     own->layout = b->layout;
     own->pool = b->pool;
     own->pool.stride = blocks;
@@ -205,13 +207,12 @@ bool cuda_self_test_init(struct cuda_backend *b)
     own->sinks = cuda_allocate(d, q_heads * sizeof(float), "the self-test");
     own->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "the self-test");
     own->known = calloc(1, sizeof *own->known);
-    own->partials = calloc(CUDA_TEST_ROWS, sizeof *own->partials);
     t->table = calloc(blocks, sizeof *t->table);
     t->kv = calloc(CUDA_TEST_KEYS, sizeof *t->kv);
     t->o = cuda_host_memory(d, o_bytes);
     for (uint32_t i = 0; t->table && i < blocks; i++)
         t->table[i] = b->options.blocks + i;
-    return own->known && own->partials && t->table && t->kv && t->o && !cuda_failed(d);
+    return own->known && t->table && t->kv && t->o && !cuda_failed(d);
 }
 
 void cuda_self_test_deinit(struct cuda_backend *b)
@@ -229,7 +230,6 @@ void cuda_self_test_deinit(struct cuda_backend *b)
     cuda_free_host_memory(d, t->o);
     cuda_device_unshare(d);
     free(own->known);
-    free(own->partials);
     free(t->table);
     free(t->kv);
     free(t);

@@ -12,9 +12,9 @@
  * version is another than the last time it was named, and otherwise from where it was known to
  * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
  *
- * An item of the plan becomes a thread block, or a member of one, for every KV head and every piece of
- * up to 128 packed columns; pieces of 8, 16, 32, 64 and 128 columns, and of each number of members, are
- * separate launches of kernels made for them, side by side. */
+ * An item of the plan becomes tiles (lowering.h), and a tile a thread block, or one of the splits of a
+ * thread block, for every KV head. Those of each width and kind of split group are a launch of a kernel made
+ * for them, side by side. */
 #include "kernels/cuda/cuda_backend.h"
 
 #include "config/numbers.h"
@@ -186,177 +186,6 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
 
 /* ---- attention ----------------------------------------------------------------------------------- */
 
-/* What is computed together: an item of the plan, or the items of a row that has no others, in order of
- * position, as members (columns.cuh). */
-struct shared_item {
-    const struct plan_item *members[CUDA_MEMBERS_MAX];
-    uint32_t count;
-    uint32_t bits; /* 2^bits members: some may have nothing to do */
-};
-
-/* The narrowest width that takes `columns`, or the widest that takes the item. */
-static uint32_t width_for(const struct cuda_backend *b, const struct shared_item *s, uint32_t columns)
-{
-    uint32_t best = 0;
-    for (uint32_t i = 0; i < b->width_count; i++) {
-        uint32_t node = b->widths[i].node;
-        bool takes = true;
-        for (uint32_t m = 0; node && m < s->count; m++) {
-            uint32_t first = s->members[m]->first_chunk, last = first + s->members[m]->chunks - 1;
-            takes &= first / node == last / node;
-        }
-        if (!takes)
-            continue;
-        best = i;
-        if (b->widths[i].columns >= columns)
-            break;
-    }
-    return best;
-}
-
-/* The positions that a piece's columns see, within the chunks of `item`. */
-static void find_keys(const struct plan *plan, uint32_t window, uint32_t group, const struct plan_item *item,
-                      struct cuda_item *piece)
-{
-    uint32_t first = UINT32_MAX, end = 0, begin = item->first_chunk * CHUNK_TOKENS,
-             stop = begin + item->chunks * CHUNK_TOKENS;
-    for (uint32_t r = piece->column / group; r <= (piece->column + piece->columns - 1) / group; r++) {
-        uint32_t keys = plan->rows[plan->item_rows[piece->first_row + r]].keys;
-        uint32_t seen = plan_first_key(keys, window);
-        first = keys && seen < first ? seen : first;
-        end = keys > end ? keys : end;
-    }
-    piece->first_key = first > begin ? first : begin;
-    piece->end_key = end < stop ? end : stop;
-}
-
-/* The block table's entries of a piece's first tiles, so that the copy engine can begin with them. */
-static void add_entries(const struct cuda_backend *b, const struct attention_step *step,
-                        struct cuda_item *piece)
-{
-    uint32_t block_size = b->options.geometry->block_size,
-             first = piece->first_key / TILE_TOKENS * TILE_TOKENS / block_size,
-             end = (uint32_t)(((uint64_t)piece->end_key + block_size - 1) / block_size);
-    const uint32_t *table = step->tables + (uint64_t)piece->table * step->stride;
-    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && first + i < end; i++)
-        piece->entries[i] = table[first + i];
-}
-
-/* Cut an item into pieces, and count or store them by width and number of members. */
-static void cut_item(const struct cuda_backend *b, const struct attention_step *step, const struct plan *plan,
-                     uint32_t window, const struct shared_item *s, struct cuda_prepared_plan *to)
-{
-    uint32_t group = geometry_group(b->options.geometry), columns = s->members[0]->rows * group;
-    for (uint32_t at = 0, n; at < columns; at += n) {
-        uint32_t width = width_for(b, s, columns - at);
-        struct cuda_item_list *list = &to->items[width][s->bits];
-        n = smaller(columns - at, b->widths[width].columns);
-        for (uint32_t m = 0; m < 1U << s->bits; m++) {
-            const struct plan_item *item = s->members[m < s->count ? m : 0];
-            struct cuda_item piece = {.table = item->table,
-                                      .first_row = item->first_row,
-                                      .column = at,
-                                      .columns = n,
-                                      .partial = item->partial};
-            if (m < s->count)
-                find_keys(plan, window, group, item, &piece);
-            if (list->host) {
-                add_entries(b, step, &piece);
-                list->host[list->count] = piece;
-            }
-            list->count++;
-        }
-    }
-}
-
-/* How many members of an item are one thread block, in bits, at most: as many as come to lie on a
- * multiprocessor anyway. */
-static uint32_t block_bits_max(const struct cuda_backend *b, const struct plan *plan,
-                               const struct cuda_width *width)
-{
-    uint32_t processors = b->device.multiprocessors,
-             each = (plan->item_count * b->options.geometry->kv_heads + processors - 1) / processors,
-             together = smaller(each, tile_together_max(&width->shape));
-    return together >= 4 ? 2 : together >= 2 ? 1 : 0;
-}
-
-/* The items that are a row's parts, as members; whether they can be: if they are of this row only,
- * follow each other in one node of the tree, so that they are folded one after the other, and have room
- * in a cluster. */
-static bool make_members(const struct cuda_backend *b, const struct plan *plan,
-                         const struct plan_merge *merge, struct shared_item *s)
-{
-    static const uint32_t node_chunks[] = {
-        [PLAN_CHUNK] = RUN_CHUNKS, [PLAN_RUN] = SEGMENT_CHUNKS, [PLAN_SEGMENT] = SPAN_CHUNKS};
-    const struct plan_part *parts = plan->merge_parts + merge->first;
-    *s = (struct shared_item){.count = merge->count};
-    if (!b->members || merge->count < 2 || merge->count > CUDA_MEMBERS_MAX)
-        return false;
-    for (uint32_t i = 0; i < merge->count; i++) {
-        s->members[i] = &plan->items[b->partials[parts[i].partial].item];
-        if (parts[i].level != parts[0].level || s->members[i]->rows != 1)
-            return false;
-    }
-    uint32_t node = node_chunks[parts[0].level];
-    if (s->members[0]->first_chunk / node != (parts[merge->count - 1].end_chunk - 1) / node)
-        return false;
-    while (1U << s->bits < merge->count)
-        s->bits++;
-    /* what is left of its columns may go to a narrower width */
-    for (uint32_t i = 0; i <= width_for(b, s, geometry_group(b->options.geometry)); i++) {
-        if (s->bits > block_bits_max(b, plan, &b->widths[i]) + b->cluster_bits)
-            return false;
-    }
-    return true;
-}
-
-/* Find the rows that members compute, and put the other merges into `merges`. Returns their number. */
-static uint32_t find_members(struct cuda_backend *b, const struct plan *plan, struct plan_merge *merges)
-{
-    uint32_t count = 0;
-    if (plan->slice) { /* others have computed some of what its merges read */
-        memcpy(merges, plan->merges, plan->merge_count * sizeof *merges);
-        for (uint32_t i = 0; i < plan->item_count; i++)
-            b->partials[plan->items[i].partial].merge = PLAN_NO_PARTIAL;
-        return plan->merge_count;
-    }
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        for (uint32_t r = 0; item->partial != PLAN_NO_PARTIAL && r < item->rows; r++)
-            b->partials[item->partial + r] = (struct cuda_partial){i, PLAN_NO_PARTIAL};
-    }
-    for (uint32_t i = 0; i < plan->merge_count; i++) {
-        const struct plan_merge *merge = &plan->merges[i];
-        struct shared_item s;
-        if (!make_members(b, plan, merge, &s))
-            merges[count++] = *merge;
-        else
-            for (uint32_t part = 0; part < merge->count; part++)
-                b->partials[plan->merge_parts[merge->first + part].partial].merge = i;
-    }
-    return count;
-}
-
-/* Count or store the pieces of all items, in the plan's order; those of members where the first is. */
-static void cut_items(const struct cuda_backend *b, const struct attention_step *step,
-                      const struct plan *plan, uint32_t window, struct cuda_prepared_plan *to)
-{
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        struct shared_item s = {.members = {item}, .count = 1};
-        uint32_t merge =
-            item->partial == PLAN_NO_PARTIAL ? PLAN_NO_PARTIAL : b->partials[item->partial].merge;
-        if (merge != PLAN_NO_PARTIAL) {
-            if (plan->merge_parts[plan->merges[merge].first].partial != item->partial)
-                continue;
-            bool made = make_members(b, plan, &plan->merges[merge], &s); /* as prepare_merges() has found */
-            assert(made);
-            (void)made;
-        }
-        cut_item(b, step, plan, window, &s, to);
-    }
-}
-
 /* The plan in the control buffer, if it is there. */
 static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, const struct plan *plan)
 {
@@ -372,30 +201,25 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
     return NULL;
 }
 
-/* The merges of rows that no members compute, and how many partial states they take together: powers
- * of two, so that plans that grow stay the same graph for a while. */
+/* The merges that are left, and how many partial states they take together: powers of two, so that plans
+ * that grow stay the same graph for a while. */
 static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
                            struct cuda_prepared_plan *prepared)
 {
     struct cuda_attend_pass *arrays = &prepared->arrays;
     struct cuda_queue *q = &b->queue;
+    uint32_t parts = 0;
     struct plan_merge *merges = cuda_queue_take(q, plan->merge_count, sizeof *merges);
-    uint32_t parts = 0, longest = 0;
-    arrays->merge_count = find_members(b, plan, merges);
-    arrays->merges = cuda_queue_address(q, merges);
+    struct cuda_merges left = cuda_lower_merges(plan, merges);
     for (uint32_t i = 0; i < plan->merge_count; i++)
         parts += plan->merges[i].count;
-    for (uint32_t i = 0; i < arrays->merge_count; i++) {
-        const struct plan_part *of_row = plan->merge_parts + merges[i].first;
-        uint32_t count = merges[i].count;
-        longest = count > longest ? count : longest;
-        if (count > 1 && !plan_within_span(of_row[0].end_chunk - 1, of_row[count - 1].end_chunk))
-            prepared->merge = KERNEL_MERGE_SPANS;
-    }
+    arrays->merge_count = left.count;
+    arrays->merges = cuda_queue_address(q, merges);
     arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
     arrays->merge_together = 1;
-    while (arrays->merge_together < longest && arrays->merge_together < b->merge_together_max)
+    while (arrays->merge_together < left.longest && arrays->merge_together < b->merge_together_max)
         arrays->merge_together *= 2;
+    prepared->merge = left.spans ? KERNEL_MERGE_SPANS : KERNEL_MERGE;
 }
 
 /* Put a plan into the control buffer, unless it is there already. Room is reserved. */
@@ -404,31 +228,31 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
                                                      const struct plan *plan, uint32_t window)
 {
     struct cuda_queue *q = &b->queue;
-    uint32_t item_rows = 0;
+    const struct geometry *g = b->options.geometry;
+    const struct cuda_lowering lowering = {.plan = plan,
+                                           .caps = &b->base.info.tile_caps,
+                                           .tables = step->tables,
+                                           .stride = step->stride,
+                                           .block_size = g->block_size,
+                                           .group = geometry_group(g),
+                                           .window = window};
     const struct cuda_prepared_plan *known = find_prepared(b, plan);
+    uint32_t counts[CUDA_TILE_LISTS];
     if (known)
         return known;
     struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % ATTENTION_PLANS];
     struct cuda_attend_pass *arrays = &prepared->arrays;
-    *prepared = (struct cuda_prepared_plan){.plan = plan, .merge = KERNEL_MERGE};
+    *prepared = (struct cuda_prepared_plan){.plan = plan};
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
-    if (b->width_count == 0)
-        return prepared; /* the vllm layout's kernels take rows, not items */
+    if (g->layout == LAYOUT_VLLM)
+        return prepared; /* its kernels take rows, not items */
     prepare_merges(b, plan, prepared);
-    cut_items(b, step, plan, window, prepared); /* counts them */
-    for (uint32_t i = 0; i < b->width_count; i++) {
-        for (uint32_t bits = 0; bits < CUDA_MEMBER_SIZES; bits++) {
-            struct cuda_item_list *list = &prepared->items[i][bits];
-            list->host = cuda_queue_take(q, list->count, sizeof *list->host);
-            list->count = 0;
-        }
-    }
-    cut_items(b, step, plan, window, prepared);
-    for (uint32_t i = 0; i < plan->item_count; i++)
-        item_rows += plan->items[i].rows;
-    struct cuda_item_row *rows = cuda_queue_take(q, item_rows, sizeof *rows);
-    for (uint32_t i = 0; i < item_rows; i++)
-        rows[i] = (struct cuda_item_row){plan->item_rows[i], plan->rows[plan->item_rows[i]].keys};
+    cuda_count_tiles(&lowering, counts);
+    for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
+        prepared->lists[i].tiles = cuda_queue_take(q, counts[i], sizeof *prepared->lists[i].tiles);
+    cuda_lower_tiles(&lowering, prepared->lists);
+    struct cuda_item_row *rows = cuda_queue_take(q, cuda_item_rows(plan), sizeof *rows);
+    cuda_lower_rows(plan, rows);
     arrays->item_rows = cuda_queue_address(q, rows);
     return prepared;
 }
@@ -489,19 +313,18 @@ static void overlap_first(const struct cuda_backend *b, uint32_t places, bool on
 }
 
 /* The list that is launched behind list i, NULL if that is the last one. */
-static const struct cuda_item_list *list_behind(const struct cuda_prepared_plan *prepared, uint32_t i)
+static const struct cuda_tile_list *list_behind(const struct cuda_prepared_plan *prepared, uint32_t i)
 {
     while (i-- > 0) {
-        const struct cuda_item_list *list = &prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES];
-        if (list->count > 0)
-            return list;
+        if (prepared->lists[i].count > 0)
+            return &prepared->lists[i];
     }
     return NULL;
 }
 
 /* What is to be fetched ahead for a launch of these items: as much of each as makes a part of the L2
  * cache together, or, where that is less than half a tile, a tile of some. list NULL: nothing. */
-static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cuda_item_list *list,
+static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cuda_tile_list *list,
                                   uint32_t layer)
 {
     const struct geometry *g = b->options.geometry;
@@ -515,14 +338,14 @@ static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cud
         each = TILE_TOKENS;
         step = tokens ? (places * each + tokens - 1) / tokens : places;
     }
-    return (struct cuda_ahead){.items = cuda_queue_address(&b->queue, list->host),
+    return (struct cuda_ahead){.items = cuda_queue_address(&b->queue, list->tiles),
                                .places = (uint32_t)places,
                                .step = (uint32_t)step,
                                .tokens = each < most ? (uint32_t)each : most,
                                .map_first = 2 * layer * b->layout.blocks};
 }
 
-/* The items by width and number of members, and the merges. `next`: the pass behind this one, or NULL. */
+/* The tiles by width and kind of split group, and the merges. `next`: the pass behind this one, or NULL. */
 static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_plan *prepared,
                              const struct cuda_attend_pass *p, const struct attention_pass *next)
 {
@@ -530,15 +353,15 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     struct cuda_attend_pass with_items = *p;
     const struct cuda_prepared_plan *next_plan = next ? find_prepared(b, next->plan) : NULL;
     uint32_t launches = 0, of_row = g->query_heads * g->head_dim / 4; /* threads of a merge */
-    for (uint32_t i = 0; i < b->width_count * CUDA_MEMBER_SIZES; i++)
-        launches += prepared->items[i / CUDA_MEMBER_SIZES][i % CUDA_MEMBER_SIZES].count > 0;
-    for (uint32_t i = b->width_count * CUDA_MEMBER_SIZES; i-- > 0;) { /* the longest items first */
-        const struct cuda_width *width = &b->widths[i / CUDA_MEMBER_SIZES];
-        uint32_t bits = i % CUDA_MEMBER_SIZES;
-        const struct cuda_item_list *list = &prepared->items[i / CUDA_MEMBER_SIZES][bits];
+    for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
+        launches += prepared->lists[i].count > 0;
+    for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest items first */
+        const struct cuda_width *width = &b->widths[i / CUDA_SPLIT_KINDS];
+        const struct cuda_tile_list *list = &prepared->lists[i];
+        uint32_t bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].group_bits,
+                 block_bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].block_bits;
         if (list->count == 0)
             continue;
-        uint32_t block_bits = smaller(bits, block_bits_max(b, prepared->plan, width));
         struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
         grid.threads_y = 1U << block_bits;
         grid.shared_bytes = width->shape.bytes << block_bits;
@@ -546,7 +369,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         grid.overlaps = 1;
         if (!with_items.beside)
             overlap_first(b, width->shape.blocks >> block_bits, launches == 1, &grid);
-        with_items.items = cuda_queue_address(&b->queue, list->host);
+        with_items.items = cuda_queue_address(&b->queue, list->tiles);
         with_items.member_bits = bits;
         with_items.block_bits = block_bits;
         /* Only for a launch that cannot begin before this one's thread blocks end: the next one of the
@@ -555,13 +378,12 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
            twice. */
         uint32_t places = b->device.multiprocessors * (width->shape.blocks >> block_bits);
         bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9;
-        const struct cuda_item_list *behind = list_behind(prepared, i);
+        const struct cuda_tile_list *behind = list_behind(prepared, i);
         memset(&with_items.ahead, 0, sizeof with_items.ahead);
         if (b->maps && behind && fills)
             with_items.ahead = ahead_of(b, behind, p->layer);
         else if (b->maps && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
-            with_items.ahead =
-                ahead_of(b, list_behind(next_plan, b->width_count * CUDA_MEMBER_SIZES), next->layer);
+            with_items.ahead = ahead_of(b, list_behind(next_plan, CUDA_TILE_LISTS), next->layer);
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }

@@ -122,7 +122,8 @@ static void plan(struct world *w, enum sharing sharing)
                                             .kv_heads = KV_HEADS,
                                             .group = s->group,
                                             .block_size = BLOCK_SIZE,
-                                            .first_loose_table = s->sequences};
+                                            .first_loose_table = s->sequences,
+                                            .caps = attention_info(w->attention)->tile_caps};
     planner_destroy(w->planner);
     if (planner_create(&options, &w->planner) != 0)
         abort();

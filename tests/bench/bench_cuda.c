@@ -301,7 +301,8 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
                                              .group = geometry_group(&x->g),
                                              .block_size = w->block_size,
                                              .window = w->window,
-                                             .first_loose_table = w->sequences};
+                                             .first_loose_table = w->sequences,
+                                             .caps = attention_info(x->attention)->tile_caps};
     struct planner_row *rows = make_array(x->row_count, sizeof *rows);
     for (uint32_t row = 0; row < x->row_count; row++)
         rows[row] = (struct planner_row){row / x->q_len, keys_of(x, row), 1, SHARING_ON};

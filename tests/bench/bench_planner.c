@@ -12,6 +12,14 @@
 
 enum { ROUNDS = 7, BLOCK_SIZE = 16 };
 
+/* Of a GPU's kernels for bf16. */
+static const struct tile_caps caps = {
+    .widths = {{8, 0, 4}, {16, 0, 2}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
+    .width_count = 5,
+    .splits_max = 4,
+    .cluster_max = 2,
+    .processors = 132};
+
 /* `sequences` of `tokens`; groups of `family` share the first half. */
 static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int rounds, int steps)
 {
@@ -24,7 +32,8 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
                                       .kv_heads = 8,
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
-                                      .first_loose_table = sequences};
+                                      .first_loose_table = sequences,
+                                      .caps = caps};
     struct planner *p;
     double seconds[ROUNDS];
     if (!tables || !rows || planner_create(&o, &p) != 0)

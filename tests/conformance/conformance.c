@@ -56,6 +56,7 @@ enum {
     GUARD_BYTES = 64,
     PARTIALS_MAX = 4096,
     SLICE_STATES = 2048, /* of them, for slices */
+    TASKS = 24,
     SEGMENT_TOKENS = SEGMENT_CHUNKS * CHUNK_TOKENS,
     KV_HEADS = 40, /* at most */
     WIDE_SPREAD = 10,
@@ -645,24 +646,36 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
 static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cut, bool share)
 {
     const struct world *w = x->w;
-    const struct plan_request request = {
-        w->rows + first,       n,   x->tables, w->stride, w->g.block_size, w->g.window[LAYER],
-        geometry_group(&w->g), cut, share,     first + 17};
+    const struct plan_request request = {w->rows + first,
+                                         n,
+                                         x->tables,
+                                         w->stride,
+                                         w->g.block_size,
+                                         w->g.window[LAYER],
+                                         geometry_group(&w->g),
+                                         cut,
+                                         share,
+                                         first + 17,
+                                         &attention_info(x->attention)->tile_caps};
     struct plan *plan = plans_make(&request);
     bool ok = submit_plan(x, first, plan);
     plans_free(plan);
     return ok;
 }
 
-/* Make the planner of the scheduler with so many partial states, and so many states of slices. Write the
- * rows of the world to rows[row_count], as it takes them. */
-static struct planner *make_planner(const struct world *w, uint32_t partials, uint32_t slice_states,
-                                    struct planner_row *rows)
+/* Make the planner of the scheduler with so many partial states, and so many states of slices, for a backend of so
+ * many processors and tasks. Write the rows of the world to rows[row_count], as it takes them. */
+static struct planner *make_planner(const struct instance *x, uint32_t partials, uint32_t slice_states,
+                                    uint32_t processors, struct planner_row *rows)
 {
+    const struct world *w = x->w;
+    struct tile_caps caps = attention_info(x->attention)->tile_caps;
+    caps.processors = processors;
     const struct planner_options options = {.rows_max = ROWS_MAX,
                                             .partials_max = partials,
                                             .slice_states = slice_states,
-                                            .tasks = 24,
+                                            .tasks = processors,
+                                            .caps = caps,
                                             .kv_heads = w->g.kv_heads,
                                             .group = geometry_group(&w->g),
                                             .block_size = w->g.block_size,
@@ -676,12 +689,12 @@ static struct planner *make_planner(const struct world *w, uint32_t partials, ui
     return planner;
 }
 
-/* Run all rows under the plan that the scheduler's planner makes of so many partial states. */
-static bool run_planner(struct instance *x, uint32_t partials)
+/* Run all rows under the plan that the scheduler's planner makes of so many partial states, for so many processors. */
+static bool run_planner(struct instance *x, uint32_t partials, uint32_t processors)
 {
     const struct world *w = x->w;
     struct planner_row rows[ROWS_MAX];
-    struct planner *planner = make_planner(w, partials, 0, rows);
+    struct planner *planner = make_planner(x, partials, 0, processors, rows);
     bool ok = submit_plan(x, 0, planner_make(planner, rows, w->row_count, x->tables, w->stride));
     planner_destroy(planner);
     return ok;
@@ -693,7 +706,7 @@ static bool run_slices(struct instance *x, uint32_t together, uint32_t segments)
     const struct world *w = x->w;
     const uint32_t partials = PARTIALS_MAX - SLICE_STATES;
     struct planner_row rows[ROWS_MAX];
-    struct planner *planner = make_planner(w, partials, SLICE_STATES, rows);
+    struct planner *planner = make_planner(x, partials, SLICE_STATES, TASKS, rows);
     bool ok = true;
     for (uint32_t first = 0, n; ok && first < w->row_count; first += n) {
         uint32_t longest = 0;
@@ -951,6 +964,7 @@ static void note_outputs(const struct instance *x)
 
 static bool all_cuts_agree(struct instance *x, const struct instance *alone, const char *what)
 {
+    static const uint32_t processors[] = {1, 7, TASKS, 66, 114, 132};
     for (int cut = 0; cut < CUT_COUNT; cut++) {
         for (int share = 0; share < 2; share++) {
             clear_outputs(x);
@@ -959,12 +973,14 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
                 return false;
         }
     }
+    for (size_t i = 0; i < GRID_COUNT(processors); i++) {
+        clear_outputs(x);
+        if (!run_planner(x, PARTIALS_MAX, processors[i]) || !guards_hold(x) ||
+            !same_bits(x, alone, "under the planner", CUT_COUNT, true))
+            return false;
+    }
     clear_outputs(x);
-    if (!run_planner(x, PARTIALS_MAX) || !guards_hold(x) ||
-        !same_bits(x, alone, "under the planner", CUT_COUNT, true))
-        return false;
-    clear_outputs(x);
-    if (!run_planner(x, x->w->row_count * plan_spans(x->w->longest)) || !guards_hold(x) ||
+    if (!run_planner(x, x->w->row_count * plan_spans(x->w->longest), TASKS) || !guards_hold(x) ||
         !same_bits(x, alone, "under the planner, with few partial states", CUT_COUNT, true))
         return false;
     clear_outputs(x);

@@ -64,8 +64,8 @@ static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t en
 /* The end of the node of `level` that chunk `at` lies in, for a row of `end` chunks; of a row: of its span. */
 static uint32_t node_end(enum plan_level level, uint32_t at, uint32_t end)
 {
-    static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS, SPAN_CHUNKS, SPAN_CHUNKS};
-    return smaller((at / nodes[level] + 1) * nodes[level], end);
+    uint32_t node = plan_node_chunks(level);
+    return smaller((at / node + 1) * node, end);
 }
 
 /* A level at which a piece may begin at chunk `at` of a row that begins at `first`: no node of it may
@@ -84,7 +84,7 @@ static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first
 static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first, uint32_t end,
                        uint32_t row_end)
 {
-    uint32_t parent = level == PLAN_CHUNK ? RUN_CHUNKS : level == PLAN_RUN ? SEGMENT_CHUNKS : SPAN_CHUNKS;
+    uint32_t parent = plan_parent_chunks(level);
     bool leads = at == first || at % parent == 0;
     while (leads && end < row_end && end / parent == at / parent && random_below(m, 2))
         end = node_end(level, end, row_end);
@@ -161,6 +161,51 @@ static uint32_t fill_item(struct maker *m, struct owned_plan *p, uint32_t leader
     return to->rows;
 }
 
+/* Of up to `widest`, a width that takes all of `count` items: at random, or as the columns need it. */
+static uint32_t choose_width(struct maker *m, uint32_t widest, const struct plan_item *items, uint32_t count,
+                             uint32_t columns)
+{
+    if (m->q->cut == CUT_RANDOM)
+        widest = random_below(m, widest + 1);
+    return plan_width_for(m->q->caps, widest, items, count, m->q->cut == CUT_RANDOM ? UINT32_MAX : columns);
+}
+
+/* Let the parts of a row be a split group, where they can. */
+static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_merge *merge)
+{
+    const struct tile_caps *caps = m->q->caps;
+    const struct plan_part *parts = p->parts + merge->first;
+    uint32_t first = 0, parent, members = 1, together = 1;
+    if (merge->count < 2 || merge->count > caps->splits_max ||
+        (m->q->cut == CUT_RANDOM && random_below(m, 4) == 0))
+        return false;
+    while (p->items[first].partial != parts[0].partial)
+        first++;
+    struct plan_item *items = &p->items[first];
+    parent = plan_parent_chunks(parts[0].level);
+    for (uint32_t i = 0; i < merge->count; i++) {
+        if (first + i >= p->plan.item_count || items[i].partial != parts[i].partial || items[i].rows != 1 ||
+            parts[i].level != parts[0].level ||
+            items[i].first_chunk / parent != items->first_chunk / parent ||
+            (parts[i].end_chunk - 1) / parent != items->first_chunk / parent)
+            return false;
+    }
+    while (members < merge->count)
+        members *= 2;
+    uint32_t width = choose_width(m, plan_widest(caps), items, merge->count, m->q->group), most = members;
+    for (uint32_t i = 0; i <= width; i++)
+        most = smaller(most, caps->widths[i].together);
+    while (members / together > caps->cluster_max || (2 * together <= most && random_below(m, 2)))
+        together *= 2;
+    if (together > most)
+        return false;
+    items->splits = (uint8_t)merge->count;
+    items->splits_together = (uint8_t)together;
+    for (uint32_t i = 0; i < merge->count; i++)
+        items[i].width = (uint8_t)width;
+    return true;
+}
+
 struct plan *plans_make(const struct plan_request *q)
 {
     struct maker m = {.q = q, .random = q->seed};
@@ -176,8 +221,11 @@ struct plan *plans_make(const struct plan_request *q)
     p->parts = make_array(m.count, sizeof *p->parts);
 
     for (uint32_t i = 0; i < m.count; i++) {
-        if (m.pieces[i].item == UINT32_MAX)
-            next_row += fill_item(&m, p, i, p->plan.item_count++, next_row);
+        if (m.pieces[i].item != UINT32_MAX)
+            continue;
+        struct plan_item *item = &p->items[p->plan.item_count];
+        next_row += fill_item(&m, p, i, p->plan.item_count++, next_row);
+        item->width = (uint8_t)choose_width(&m, plan_widest(q->caps), item, 1, item->rows * q->group);
     }
     for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
         struct plan_merge merge = {.row = row, .first = parts};
@@ -187,6 +235,7 @@ struct plan *plans_make(const struct plan_request *q)
                     (struct plan_part){m.pieces[i].partial, m.pieces[i].end, m.pieces[i].level};
         }
         merge.count = parts - merge.first;
+        merge.is_split_group = make_group(&m, p, &merge);
         if (merge.count || q->rows[row].keys == 0)
             p->merges[p->plan.merge_count++] = merge;
     }
@@ -197,6 +246,7 @@ struct plan *plans_make(const struct plan_request *q)
     p->plan.item_rows = p->item_rows;
     p->plan.merges = p->merges;
     p->plan.merge_parts = p->parts;
+    p->plan.caps = q->caps;
     return &p->plan;
 }
 

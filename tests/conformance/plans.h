@@ -17,7 +17,8 @@ struct plan_request {
     uint32_t stride, block_size, window, group;
     enum cut cut;
     bool share;    /* rows that read the same blocks go into one item */
-    uint32_t seed; /* of CUT_RANDOM */
+    uint32_t seed; /* of CUT_RANDOM; which draws widths and split groups too */
+    const struct tile_caps *caps;
 };
 
 /* plans_make(request): a plan and all that it names, in one structure to be freed with plans_free(). */

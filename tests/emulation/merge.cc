@@ -25,8 +25,11 @@ static uint32_t below(uint32_t n)
  * may be. */
 static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
 {
-    static const uint32_t nodes[] = {1, RUN_CHUNKS, SEGMENT_CHUNKS},
-                          parents[] = {RUN_CHUNKS, SEGMENT_CHUNKS, SPAN_CHUNKS};
+    uint32_t nodes[3], parents[3];
+    for (uint32_t level = 0; level < 3; level++) {
+        nodes[level] = plan_node_chunks((plan_level)level);
+        parents[level] = plan_parent_chunks((plan_level)level);
+    }
     uint32_t partial = 0, finest = below(3); /* some rows have few parts */
     for (uint32_t at = 0; at < chunks;) {
         uint32_t level = below(3);

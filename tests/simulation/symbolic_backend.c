@@ -824,6 +824,17 @@ static void *make(size_t n, size_t size, int byte)
     return memory ? memset(memory, byte, (n + 1) * size) : NULL;
 }
 
+/* What a GPU might have. It is not looked at here, but plan_fault() sees what the planner makes of it. */
+static struct tile_caps tile_caps(uint64_t seed)
+{
+    return (struct tile_caps){
+        .widths = {{8, 0, 4}, {16, 0, 2}, {64, RUN_CHUNKS, 1}, {128, SEGMENT_CHUNKS, 1}},
+        .width_count = seed / 16 % 5,
+        .splits_max = seed / 128 % 2 ? PLAN_SPLITS_MAX : 0,
+        .cluster_max = 1 + (uint32_t)(seed / 256 % 2),
+        .processors = 1 + (uint32_t)(seed / 512 % 50)};
+}
+
 int symbolic_backend_open(const struct attention_options *options, struct attention **attention,
                           char error[ATTENTION_ERROR_BYTES])
 {
@@ -860,6 +871,7 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
                                            .threads = 1,
                                            .tasks = 1 + (uint32_t)(b->conduct.seed % 16),
                                            .bit_stable = true,
+                                           .tile_caps = tile_caps(b->conduct.seed),
                                            .host = {.bytes = (uint8_t *)b->host,
                                                     .layers = g->layers,
                                                     .layer_stride = options->host_blocks * block_bytes,

@@ -26,6 +26,7 @@
     XX(cost)                                                                                                 \
     XX(step_cost)                                                                                            \
     XX(plan)                                                                                                 \
+    XX(lowering)                                                                                             \
     XX(planner)                                                                                              \
     XX(planner_states)                                                                                       \
     XX(safetensors)                                                                                          \

@@ -4,21 +4,94 @@
 
 #include <string.h>
 
+#define ITEM(of, chunk, count, row, n, to)                                                                   \
+    {                                                                                                        \
+        .table = of, .first_chunk = chunk, .chunks = count, .first_row = row, .rows = n, .partial = to       \
+    }
+
 /* One row of 5 000 keys, 20 chunks: a segment, a run, and the last run as its three leading chunks and
  * one chunk by itself. */
 static const struct plan_row row = {0, 5000};
-static const struct plan_item items[4] = {
-    {0, 0, 16, 0, 1, 0}, {0, 16, 2, 0, 1, 1}, {0, 18, 1, 0, 1, 2}, {0, 19, 1, 0, 1, 3}};
+static const struct plan_item items[4] = {ITEM(0, 0, 16, 0, 1, 0), ITEM(0, 16, 2, 0, 1, 1),
+                                          ITEM(0, 18, 1, 0, 1, 2), ITEM(0, 19, 1, 0, 1, 3)};
 static const uint32_t item_rows[1] = {0};
 static const struct plan_part parts[4] = {
     {0, 16, PLAN_SEGMENT}, {1, 18, PLAN_CHUNK}, {2, 19, PLAN_CHUNK}, {3, 20, PLAN_CHUNK}};
 
 static const char *fault_of(const struct plan_item *its, const struct plan_part *pts, uint32_t count)
 {
-    const struct plan_merge merge = {0, 0, count};
-    const struct plan plan = {&row, its, item_rows, &merge, pts, 1, 4, 1, 4, NULL};
+    const struct plan_merge merge = {0, 0, count, 0};
+    const struct plan plan = {&row, its, item_rows, &merge, pts, 1, 4, 1, 4, NULL, NULL};
     return plan_fault(&plan, 0);
 }
+
+/* Two rows: 1 000 keys as a split group of four chunks, and 300 keys in one item. */
+static const struct plan_row group_rows[2] = {{0, 1000}, {1, 300}};
+static const struct plan_item group_items[5] = {ITEM(1, 0, 2, 4, 1, PLAN_NO_PARTIAL), ITEM(0, 0, 1, 0, 1, 0),
+                                                ITEM(0, 1, 1, 1, 1, 1), ITEM(0, 2, 1, 2, 1, 2),
+                                                ITEM(0, 3, 1, 3, 1, 3)};
+static const struct plan_part group_parts[4] = {
+    {0, 1, PLAN_CHUNK}, {1, 2, PLAN_CHUNK}, {2, 3, PLAN_CHUNK}, {3, 4, PLAN_CHUNK}};
+static const struct tile_caps group_caps = {.widths = {{8, 0, 4}, {16, 0, 2}, {64, RUN_CHUNKS, 1}},
+                                            .width_count = 3,
+                                            .splits_max = 4,
+                                            .cluster_max = 2};
+
+static const char *group_fault_of(const struct plan_item *its, const struct plan_part *pts,
+                                  const struct tile_caps *caps, uint32_t is_split_group)
+{
+    static const uint32_t rows_of_items[5] = {0, 0, 0, 0, 1};
+    const struct plan_merge merge = {0, 0, 4, is_split_group};
+    const struct plan plan = {group_rows, its, rows_of_items, &merge, pts, 2, 5, 1, 4, NULL, caps};
+    return plan_fault(&plan, 0);
+}
+
+START_TEST(widths_and_split_groups_fit_the_caps)
+{
+    struct plan_item its[5];
+    struct plan_part pts[4];
+    struct tile_caps caps = group_caps;
+    memcpy(its, group_items, sizeof its);
+    memcpy(pts, group_parts, sizeof pts);
+    ck_assert_ptr_null(group_fault_of(its, pts, &caps, 0));
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
+                     "a merge is left out, and no split group computes it");
+    its[1].splits = 4;
+    its[1].splits_together = 4;
+    ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 0), "a split group is not all parts of a row");
+    ck_assert_str_eq(group_fault_of(its, pts, NULL, 1), "a split group without caps");
+    its[1].splits_together = 2;
+    ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
+    its[1].splits_together = 1; /* four thread blocks */
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group has no room in a cluster");
+    its[1].splits_together = 4;
+    for (int i = 1; i < 5; i++)
+        its[i].width = 1;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group has no room in a thread block");
+    its[1].splits_together = 2;
+    ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
+    its[3].width = 0;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
+                     "a split group is not the parts of a row in their order");
+    its[3].width = 1;
+    its[0].width = 3;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "an item has a width that there is not");
+    its[0].width = 0;
+    its[1].splits = 3;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group is not all parts of a row");
+    its[1].splits = 5;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many items cannot be");
+    its[1].splits = 4;
+    caps.splits_max = 0;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many items cannot be");
+    caps = group_caps;
+    its[0].width = 2; /* two chunks of one run */
+    ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
+    caps.widths[2].chunks = 1;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "an item's tiles do not take its chunks");
+}
+END_TEST
 
 START_TEST(a_good_plan_has_no_fault)
 {
@@ -55,16 +128,17 @@ END_TEST
 START_TEST(items_do_not_cross_spans)
 {
     static const struct plan_row long_row = {0, SPAN_CHUNKS * CHUNK_TOKENS + 1};
-    static const struct plan_item whole = {0, 0, SPAN_CHUNKS + 1, 0, 1, PLAN_NO_PARTIAL},
-                                  its[2] = {{0, 0, SPAN_CHUNKS, 0, 1, 0}, {0, SPAN_CHUNKS, 1, 0, 1, 1}},
-                                  across[2] = {{0, 0, SPAN_CHUNKS - 1, 0, 1, 0},
-                                               {0, SPAN_CHUNKS - 1, 2, 0, 1, 1}};
+    static const struct plan_item whole = ITEM(0, 0, SPAN_CHUNKS + 1, 0, 1, PLAN_NO_PARTIAL),
+                                  its[2] = {ITEM(0, 0, SPAN_CHUNKS, 0, 1, 0),
+                                            ITEM(0, SPAN_CHUNKS, 1, 0, 1, 1)},
+                                  across[2] = {ITEM(0, 0, SPAN_CHUNKS - 1, 0, 1, 0),
+                                               ITEM(0, SPAN_CHUNKS - 1, 2, 0, 1, 1)};
     static const struct plan_part pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
                                             {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
-    const struct plan_merge merge = {0, 0, 2};
-    struct plan plan = {&long_row, &whole, item_rows, NULL, NULL, 1, 1, 0, 0, NULL};
+    const struct plan_merge merge = {0, 0, 2, 0};
+    struct plan plan = {&long_row, &whole, item_rows, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "an item crosses the end of a span");
-    plan = (struct plan){&long_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL};
+    plan = (struct plan){&long_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_ptr_null(plan_fault(&plan, 0));
     plan.items = across;
     ck_assert_str_eq(plan_fault(&plan, 0), "an item crosses the end of a span");
@@ -76,10 +150,10 @@ END_TEST
 START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
 {
     static const struct plan_row short_row = {0, 1024};
-    static const struct plan_item its[2] = {{0, 0, 1, 0, 1, 0}, {0, 1, 3, 0, 1, 1}};
+    static const struct plan_item its[2] = {ITEM(0, 0, 1, 0, 1, 0), ITEM(0, 1, 3, 0, 1, 1)};
     static const struct plan_part pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
-    const struct plan_merge merge = {0, 0, 2};
-    const struct plan plan = {&short_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL};
+    const struct plan_merge merge = {0, 0, 2, 0};
+    const struct plan plan = {&short_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
 }
 END_TEST
@@ -91,8 +165,8 @@ START_TEST(a_partial_is_written_once_and_merged_once)
     memcpy(its, items, sizeof items);
     memcpy(pts, parts, sizeof parts);
     its[4] = items[3];
-    const struct plan_merge merges[2] = {{0, 0, 4}, {0, 4, 1}};
-    struct plan plan = {&row, its, item_rows, merges, pts, 1, 5, 1, 5, NULL};
+    const struct plan_merge merges[2] = {{0, 0, 4, 0}, {0, 4, 1, 0}};
+    struct plan plan = {&row, its, item_rows, merges, pts, 1, 5, 1, 5, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "two items write one partial");
     its[4].partial = 4;
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial that no merge reads");
@@ -108,6 +182,7 @@ TCase *plan_case(void)
 {
     TCase *tc = tcase_create("plan");
     tcase_add_test(tc, a_good_plan_has_no_fault);
+    tcase_add_test(tc, widths_and_split_groups_fit_the_caps);
     tcase_add_test(tc, bad_plans_have_one);
     tcase_add_test(tc, items_do_not_cross_spans);
     tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);

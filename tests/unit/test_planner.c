@@ -88,6 +88,17 @@ static struct planner *create(const struct planner_options *o)
     return p;
 }
 
+/* What a GPU of so many processors might have. */
+static struct tile_caps caps_of(uint32_t processors)
+{
+    return (struct tile_caps){
+        .widths = {{8, 0, 4}, {16, 0, 2}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
+        .width_count = 5,
+        .splits_max = 4,
+        .cluster_max = 2,
+        .processors = processors};
+}
+
 static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_t window, uint32_t partials)
 {
     const struct planner_options o = {.rows_max = 2 * TABLES,
@@ -97,7 +108,8 @@ static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_
                                       .group = 4,
                                       .block_size = BLOCK_SIZE,
                                       .window = window,
-                                      .first_loose_table = TABLES};
+                                      .first_loose_table = TABLES,
+                                      .caps = caps_of(threads)};
     return create(&o);
 }
 

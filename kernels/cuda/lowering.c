@@ -1,0 +1,137 @@
+/* lowering.c - see lowering.h. */
+#include "kernels/cuda/lowering.h"
+
+#include "config/numbers.h"
+
+const struct cuda_split_kind cuda_split_kinds[CUDA_SPLIT_KINDS] = {{0, 0}, {1, 0}, {1, 1},
+                                                                   {2, 0}, {2, 1}, {2, 2}};
+
+/* An item of the plan, or those of a split group. */
+struct work {
+    const struct plan_item *items;
+    uint32_t count;
+    uint32_t members; /* the count, made a power of two */
+    uint32_t kind;
+};
+
+static uint32_t bits_of(uint32_t n)
+{
+    uint32_t bits = 0;
+    while (1U << bits < n)
+        bits++;
+    return bits;
+}
+
+static struct work work_at(const struct cuda_lowering *of, uint32_t i)
+{
+    const struct plan_item *item = &of->plan->items[i];
+    if (item->splits == 0)
+        return (struct work){item, 1, 1, 0};
+    uint32_t bits = bits_of(item->splits);
+    return (struct work){item, item->splits, 1U << bits,
+                         bits * (bits + 1) / 2 + bits_of(item->splits_together)};
+}
+
+/* The list and the columns of the tile that begins at packed column `at` of so many. */
+static uint32_t list_at(const struct cuda_lowering *of, const struct work *w, uint32_t columns, uint32_t at,
+                        uint32_t *n)
+{
+    uint32_t width = plan_width_for(of->caps, w->items->width, w->items, w->count, columns - at);
+    *n = smaller(columns - at, of->caps->widths[width].columns);
+    return width * CUDA_SPLIT_KINDS + w->kind;
+}
+
+void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_LISTS])
+{
+    for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
+        counts[i] = 0;
+    for (uint32_t i = 0; i < of->plan->item_count;) {
+        struct work w = work_at(of, i);
+        uint32_t columns = w.items->rows * of->group;
+        for (uint32_t at = 0, n; at < columns; at += n)
+            counts[list_at(of, &w, columns, at, &n)] += w.members;
+        i += w.count;
+    }
+}
+
+/* The positions that a tile's columns see, within the chunks of `item`. */
+static void find_keys(const struct cuda_lowering *of, const struct plan_item *item, struct cuda_item *tile)
+{
+    const struct plan *plan = of->plan;
+    uint32_t first = UINT32_MAX, end = 0, begin = item->first_chunk * CHUNK_TOKENS,
+             stop = begin + item->chunks * CHUNK_TOKENS;
+    for (uint32_t r = tile->column / of->group; r <= (tile->column + tile->columns - 1) / of->group; r++) {
+        uint32_t keys = plan->rows[plan->item_rows[tile->first_row + r]].keys;
+        if (keys)
+            first = smaller(first, plan_first_key(keys, of->window));
+        end = larger(end, keys);
+    }
+    tile->first_key = larger(first, begin);
+    tile->end_key = smaller(end, stop);
+}
+
+/* The block table's entries of a tile's first keys, so that fetching can begin with them. */
+static void add_entries(const struct cuda_lowering *of, struct cuda_item *tile)
+{
+    uint32_t first = tile->first_key / TILE_TOKENS * TILE_TOKENS / of->block_size,
+             end = (uint32_t)(((uint64_t)tile->end_key + of->block_size - 1) / of->block_size);
+    const uint32_t *table = of->tables + (uint64_t)tile->table * of->stride;
+    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && first + i < end; i++)
+        tile->entries[i] = table[first + i];
+}
+
+void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS])
+{
+    for (uint32_t i = 0; i < of->plan->item_count;) {
+        struct work w = work_at(of, i);
+        uint32_t columns = w.items->rows * of->group;
+        for (uint32_t at = 0, n; at < columns; at += n) {
+            struct cuda_tile_list *list = &lists[list_at(of, &w, columns, at, &n)];
+            for (uint32_t m = 0; m < w.members; m++) {
+                const struct plan_item *item = &w.items[m < w.count ? m : 0];
+                struct cuda_item tile = {.table = item->table,
+                                         .first_row = item->first_row,
+                                         .column = at,
+                                         .columns = n,
+                                         .partial = item->partial};
+                if (m < w.count) {
+                    find_keys(of, item, &tile);
+                    add_entries(of, &tile);
+                } /* else it has no keys */
+                list->tiles[list->count++] = tile;
+            }
+        }
+        i += w.count;
+    }
+}
+
+uint32_t cuda_item_rows(const struct plan *plan)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < plan->item_count; i++)
+        rows += plan->items[i].rows;
+    return rows;
+}
+
+void cuda_lower_rows(const struct plan *plan, struct cuda_item_row *rows)
+{
+    uint32_t count = cuda_item_rows(plan);
+    for (uint32_t i = 0; i < count; i++)
+        rows[i] = (struct cuda_item_row){plan->item_rows[i], plan->rows[plan->item_rows[i]].keys};
+}
+
+struct cuda_merges cuda_lower_merges(const struct plan *plan, struct plan_merge *merges)
+{
+    struct cuda_merges left = {0};
+    for (uint32_t i = 0; i < plan->merge_count; i++) {
+        const struct plan_merge *merge = &plan->merges[i];
+        const struct plan_part *parts = plan->merge_parts + merge->first;
+        if (merge->is_split_group)
+            continue;
+        merges[left.count++] = *merge;
+        left.longest = larger(left.longest, merge->count);
+        left.spans |=
+            merge->count > 1 && !plan_within_span(parts[0].end_chunk - 1, parts[merge->count - 1].end_chunk);
+    }
+    return left;
+}

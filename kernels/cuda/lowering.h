@@ -1,0 +1,60 @@
+/* lowering.h - a plan as the GPU's launches take it: lists of tiles, by their width and split group, and the
+ * merges that are left. A pure function of the plan, the block tables and the geometry; needs no GPU.
+ *
+ *   item of the plan, 5 rows x 4 query heads   0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19
+ *   its tiles, of widths 16 and 8              [---------------- 16 -------------------] [-- 8 --]
+ *
+ * A launch takes the tiles of one width and one kind of split group. The tiles of a group follow each
+ * other; where they are three, an empty one makes up the fourth. */
+#ifndef KERNELS_CUDA_LOWERING_H
+#define KERNELS_CUDA_LOWERING_H
+
+#include "kernels/cuda/device/step.h"
+#include "kernels/plan.h"
+
+#include <stdbool.h>
+
+_Static_assert((int)PLAN_SPLITS_MAX == (int)CUDA_MEMBERS_MAX,
+               "a split group of the plan is the device's members");
+
+/* 2^group_bits splits are computed side by side, 2^block_bits of them by a thread block. */
+struct cuda_split_kind {
+    uint32_t group_bits, block_bits;
+};
+
+enum { CUDA_SPLIT_KINDS = 6, CUDA_TILE_LISTS = PLAN_WIDTHS_MAX * CUDA_SPLIT_KINDS };
+
+extern const struct cuda_split_kind cuda_split_kinds[CUDA_SPLIT_KINDS]; /* largest groups last */
+
+struct cuda_lowering {
+    const struct plan *plan;
+    const struct tile_caps *caps; /* of the backend; those of the plan, if it has any */
+    const uint32_t *tables;       /* [..][stride] */
+    uint32_t stride, block_size, group, window;
+};
+
+struct cuda_tile_list {
+    struct cuda_item *tiles;
+    uint32_t count;
+};
+
+/* cuda_count_tiles: how many tiles each list will have, by width * CUDA_SPLIT_KINDS + kind.
+ * cuda_lower_tiles: write them, in the plan's order, where lists[..].tiles has room for so many. */
+void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_LISTS]);
+void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS]);
+
+/* cuda_lower_rows: the rows of all items, [cuda_item_rows(plan)]. */
+uint32_t cuda_item_rows(const struct plan *plan);
+void cuda_lower_rows(const struct plan *plan, struct cuda_item_row *rows);
+
+/* What is left to merge. */
+struct cuda_merges {
+    uint32_t count;
+    uint32_t longest; /* parts of one of them, at most */
+    bool spans;       /* one has parts of several spans */
+};
+
+/* cuda_lower_merges: write the merges that no split group does to merges[plan->merge_count]. */
+struct cuda_merges cuda_lower_merges(const struct plan *plan, struct plan_merge *merges);
+
+#endif

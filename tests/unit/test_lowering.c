@@ -1,0 +1,211 @@
+/* test_lowering.c - what the GPU's launches take computes each column of each item once, in tiles that take
+ * it, with the keys that its rows see; and the merges that are left are those of no split group.
+ *
+ * Plans are the planner's, of random lengths, for random tiles. */
+#include "kernels/cuda/lowering.h"
+#include "scheduler/planner.h"
+#include "tests/unit/suites.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 12, STRIDE = 700, BLOCK_SIZE = 16, PARTIALS = 4096, ROUNDS = 400 };
+
+struct trial {
+    uint32_t seed, random;
+    uint32_t tables[ROWS][STRIDE];
+    struct planner_options options;
+    struct planner *planner;
+    const struct plan *plan;
+    struct cuda_lowering lowering;
+};
+
+static uint32_t random_below(struct trial *t, uint32_t n)
+{
+    t->random = t->random * 1664525 + 1013904223;
+    return (uint32_t)((uint64_t)t->random * n >> 32);
+}
+
+static void make_trial(struct trial *t, uint32_t seed)
+{
+    static const uint32_t groups[] = {1, 4, 5, 16, 48, 100, 160}, chunks[] = {0, RUN_CHUNKS, SEGMENT_CHUNKS};
+    struct planner_row rows[ROWS];
+    *t = (struct trial){.seed = seed, .random = seed};
+    uint32_t prefix = random_below(t, 3000) / BLOCK_SIZE, family = 1 + random_below(t, ROWS),
+             longest = random_below(t, 2) ? 1200 : 7000;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        for (uint32_t i = 0; i < STRIDE; i++)
+            t->tables[row][i] = row % family && i < prefix ? i : row * STRIDE + i;
+        rows[row] = (struct planner_row){row, random_below(t, longest), 1, SHARING_ON};
+    }
+    t->options = (struct planner_options){.rows_max = ROWS,
+                                          .partials_max = PARTIALS,
+                                          .tasks = 1 + random_below(t, 200),
+                                          .kv_heads = 1 + random_below(t, 8),
+                                          .group = groups[random_below(t, 7)],
+                                          .block_size = BLOCK_SIZE,
+                                          .window = random_below(t, 2) * (1 + random_below(t, 2000)),
+                                          .first_loose_table = ROWS};
+    struct tile_caps *caps = &t->options.caps;
+    *caps = (struct tile_caps){.width_count = 1 + random_below(t, PLAN_WIDTHS_MAX),
+                               .splits_max = random_below(t, 4) ? PLAN_SPLITS_MAX : 0,
+                               .cluster_max = 1U << random_below(t, 3),
+                               .processors = 1 + random_below(t, 140)};
+    for (uint32_t i = 0; i < caps->width_count; i++)
+        caps->widths[i] =
+            (struct tile_width){8U << i, i ? chunks[random_below(t, 3)] : 0, 1U << random_below(t, 3)};
+    ck_assert_int_eq(planner_create(&t->options, &t->planner), 0);
+    t->plan = planner_make(t->planner, rows, ROWS, t->tables[0], STRIDE);
+    ck_assert_ptr_null(plan_fault(t->plan, t->options.window));
+    t->lowering = (struct cuda_lowering){.plan = t->plan,
+                                         .caps = caps,
+                                         .tables = t->tables[0],
+                                         .stride = STRIDE,
+                                         .block_size = BLOCK_SIZE,
+                                         .group = t->options.group,
+                                         .window = t->options.window};
+}
+
+/* The item of the plan that a tile is of. */
+static uint32_t item_of(const struct plan *plan, const struct cuda_item *tile)
+{
+    uint32_t i = 0;
+    while (i < plan->item_count && plan->items[i].first_row != tile->first_row)
+        i++;
+    ck_assert_uint_lt(i, plan->item_count);
+    return i;
+}
+
+static void check_keys(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
+{
+    uint32_t begin = item->first_chunk * CHUNK_TOKENS, end = begin + item->chunks * CHUNK_TOKENS,
+             first_seen = end, end_seen = begin;
+    for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
+        uint32_t keys = t->plan->rows[t->plan->item_rows[item->first_row + c / t->lowering.group]].keys;
+        for (uint32_t key = plan_first_key(keys, t->lowering.window); key < keys; key++) {
+            if (key < begin || key >= end)
+                continue;
+            first_seen = key < first_seen ? key : first_seen;
+            end_seen = key >= end_seen ? key + 1 : end_seen;
+        }
+    }
+    ck_assert_uint_eq(tile->first_key, first_seen);
+    ck_assert_uint_eq(tile->end_key, end_seen);
+    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES; i++) {
+        uint32_t block = first_seen / TILE_TOKENS * TILE_TOKENS / BLOCK_SIZE + i;
+        uint32_t expected = block * BLOCK_SIZE < end_seen ? t->tables[item->table][block] : 0;
+        ck_assert_uint_eq(tile->entries[i], expected);
+    }
+}
+
+/* The tiles of one list; counts the columns of each item in `done`. Returns how many are of split groups. */
+static void check_list(const struct trial *t, uint32_t index, const struct cuda_tile_list *list,
+                       uint32_t *done)
+{
+    const struct tile_width *width = &t->options.caps.widths[index / CUDA_SPLIT_KINDS];
+    struct cuda_split_kind kind = cuda_split_kinds[index % CUDA_SPLIT_KINDS];
+    uint32_t members = 1U << kind.group_bits;
+    ck_assert_uint_eq(list->count % members, 0);
+    for (uint32_t at = 0; at < list->count; at++) {
+        const struct cuda_item *tile = &list->tiles[at], *first = &list->tiles[at / members * members];
+        uint32_t begins = item_of(t->plan, first);
+        const struct plan_item *group = &t->plan->items[begins];
+        uint32_t splits = group->splits ? group->splits : 1;
+        ck_assert_uint_le(tile->columns, width->columns);
+        ck_assert(members == 1 ? splits == 1 : splits > members / 2 && splits <= members);
+        ck_assert(splits == 1 || group->splits_together == 1U << kind.block_bits);
+        ck_assert(tile->column == first->column && tile->columns == first->columns);
+        if (at % members >= splits) { /* it makes up the number */
+            ck_assert_uint_eq(tile->end_key, 0);
+            continue;
+        }
+        uint32_t i = item_of(t->plan, tile);
+        const struct plan_item *item = &t->plan->items[i];
+        ck_assert_uint_eq(i, begins + at % members);
+        ck_assert(plan_width_takes(width, item));
+        ck_assert(tile->table == item->table && tile->partial == item->partial);
+        check_keys(t, item, tile);
+        done[i] += tile->columns;
+    }
+}
+
+START_TEST(tiles_compute_every_column_once)
+{
+    static struct trial t;
+    uint32_t groups = 0, narrower = 0;
+    for (uint32_t seed = 0; seed < ROUNDS; seed++) {
+        uint32_t counts[CUDA_TILE_LISTS], done[PARTIALS + ROWS] = {0};
+        struct cuda_tile_list lists[CUDA_TILE_LISTS] = {{0}};
+        make_trial(&t, seed);
+        cuda_count_tiles(&t.lowering, counts);
+        for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
+            lists[i].tiles = calloc(counts[i] + 1, sizeof *lists[i].tiles);
+        cuda_lower_tiles(&t.lowering, lists);
+        for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++) {
+            ck_assert_uint_eq(lists[i].count, counts[i]);
+            check_list(&t, i, &lists[i], done);
+            groups += i % CUDA_SPLIT_KINDS ? counts[i] : 0;
+            free(lists[i].tiles);
+        }
+        for (uint32_t i = 0; i < t.plan->item_count; i++) {
+            ck_assert_uint_eq(done[i], t.plan->items[i].rows * t.options.group);
+            narrower += t.plan->items[i].width + 1U < t.options.caps.width_count;
+        }
+        planner_destroy(t.planner);
+    }
+    ck_assert_uint_gt(groups, 100); /* there were some */
+    ck_assert_uint_gt(narrower, 100);
+}
+END_TEST
+
+START_TEST(merges_are_left_for_all_but_split_groups)
+{
+    static struct trial t;
+    uint32_t grouped = 0;
+    for (uint32_t seed = 0; seed < ROUNDS; seed++) {
+        struct plan_merge merges[ROWS];
+        struct cuda_item_row rows[(PARTIALS + ROWS)];
+        uint32_t left = 0, longest = 0;
+        make_trial(&t, seed);
+        struct cuda_merges got = cuda_lower_merges(t.plan, merges);
+        for (uint32_t i = 0; i < t.plan->merge_count; i++) {
+            const struct plan_merge *merge = &t.plan->merges[i];
+            grouped += merge->is_split_group;
+            if (merge->is_split_group)
+                continue;
+            ck_assert_mem_eq(&merges[left++], merge, sizeof *merge);
+            longest = merge->count > longest ? merge->count : longest;
+        }
+        ck_assert(got.count == left && got.longest == longest && !got.spans);
+        cuda_lower_rows(t.plan, rows);
+        for (uint32_t i = 0; i < cuda_item_rows(t.plan); i++)
+            ck_assert(rows[i].row == t.plan->item_rows[i] && rows[i].keys == t.plan->rows[rows[i].row].keys);
+        planner_destroy(t.planner);
+    }
+    ck_assert_uint_gt(grouped, 100);
+}
+END_TEST
+
+START_TEST(merges_over_spans_are_told_apart)
+{
+    static const uint32_t chunks = SPAN_CHUNKS;
+    const struct plan_part parts[] = {
+        {0, chunks - 1, PLAN_SEGMENT}, {1, chunks, PLAN_CHUNK}, {2, chunks + 1, PLAN_CHUNK}};
+    const struct plan_merge within = {0, 0, 2, 0}, across = {0, 1, 2, 0};
+    struct plan_merge left[1];
+    struct plan plan = {.merges = &within, .merge_parts = parts, .merge_count = 1};
+    ck_assert(!cuda_lower_merges(&plan, left).spans);
+    plan.merges = &across;
+    ck_assert(cuda_lower_merges(&plan, left).spans);
+}
+END_TEST
+
+TCase *lowering_case(void)
+{
+    TCase *tc = tcase_create("lowering");
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, tiles_compute_every_column_once);
+    tcase_add_test(tc, merges_are_left_for_all_but_split_groups);
+    tcase_add_test(tc, merges_over_spans_are_told_apart);
+    return tc;
+}
