@@ -267,8 +267,7 @@ uint64_t attention_call(const struct attention *attention);
  * by part: begin a test, or do the next part of it. ATTENTION_TEST_RUNS: call again, now or later; else
  * that was the end of it. In memory and, on a device, a stream of its own, so that steps in flight neither
  * wait nor are waited for. A part takes about a millisecond, or, while a device computes, a microsecond; a
- * test one part (reference), 10 (CPU), or 2 * query_heads + 6 * kv_heads and those that find the device at
- * work (CUDA). A device that is not done after step_timeout_s hangs: a failure. */
+ * test one part (reference), 10 (CPU), or up to 200 and those that find the device at work (CUDA). A device that is not done after step_timeout_s hangs: a failure. */
 enum attention_verdict { ATTENTION_TEST_RUNS, ATTENTION_TEST_PASSED, ATTENTION_TEST_FAILED };
 enum attention_verdict attention_self_test(struct attention *attention);
 

@@ -1,5 +1,5 @@
-/* cuda_backend.h - the CUDA backend's own structure: what cuda_backend.c opens, and cuda_step.c and
- * cuda_operations.c write steps down with. */
+/* cuda_backend.h - the CUDA backend's own structure: what cuda_backend.c opens with the memory of
+ * cuda_memory.c, and cuda_step.c and cuda_operations.c write steps down with. */
 #ifndef KERNELS_CUDA_BACKEND_H
 #define KERNELS_CUDA_BACKEND_H
 
@@ -96,10 +96,10 @@ static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */
 void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
 
-/* cuda_tensors_take(b, rows, partials): memory for passes of so many rows and partial states; it is freed by
- * cuda_tensors_free(), also after a failure. */
-void cuda_tensors_take(struct cuda_backend *b, uint32_t rows, uint32_t partials);
-void cuda_tensors_free(struct cuda_backend *b);
+/* cuda_memory_take: all memory that the options ask for, pinned and on the GPU; false after a failure, with the
+ * arithmetic in it. cuda_memory_free() also then. */
+MUST_USE bool cuda_memory_take(struct cuda_backend *b);
+void cuda_memory_free(struct cuda_backend *b);
 
 /* cuda_step_attention: write down the attention of a pass of a step. */
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,

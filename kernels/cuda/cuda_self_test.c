@@ -1,9 +1,23 @@
-/* cuda_self_test.c - see cuda_self_test.h. Two rows of the first layer: one finished by an item, one cut
- * into chunks and merged. What writes the step down is a second struct cuda_backend: pool and kernels of
- * the one that is tested, all else its own. */
+/* cuda_self_test.c - see cuda_self_test.h.
+ *
+ * The rows of the problem, all of one sequence:
+ *
+ *   0 .. n-1   as many neighbours as fill the widest tiles; each sees five chunks, in two runs
+ *   n          four chunks: a split group of four
+ *   n+1        two spans
+ *
+ * They are computed in two variants, each in a layer of its own: without a window and with one, or by
+ * paged_v1 and by paged_v2. The first trial of a variant computes every row by itself, in the narrowest
+ * tiles; each of the others some rows in another way. A trial is a pass, and all of them together are one
+ * step.
+ *
+ * What writes the step down is a second struct cuda_backend: kernels of the one that is tested, all else its
+ * own. Where the pool has no room for every position, the table names its blocks again and again. */
 #include "kernels/cuda/cuda_self_test.h"
 
 #include "config/clock.h"
+#include "config/log.h"
+#include "config/numbers.h"
 #include "kernels/numeric.h"
 #include "kernels/reference.h"
 #include "kernels/values.h"
@@ -13,38 +27,315 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the largest element of a head: several roundings of bf16; a wrong key or factor is more. */
-static const double TOLERANCE = 0.02;
-
-static const struct value_source test_values = {.seed = 7, .content = 1};
-static const uint32_t test_keys[CUDA_TEST_ROWS] = {CUDA_TEST_KEYS, CUDA_TEST_KEYS - 7};
-
 enum {
-    CONTROL_BYTES = 1 << 20,
-    FILL_TOKENS = 64 /* of a part: generated and rounded in a millisecond, at most */
+    KEYS = RUN_CHUNKS * CHUNK_TOKENS + 200, /* of row 0; each of up to 128 neighbours has one less */
+    SHORT_KEYS = RUN_CHUNKS * CHUNK_TOKENS - 24,
+    LONG_KEYS = SPAN_CHUNKS * CHUNK_TOKENS + 200,
+    WINDOW = 1000,   /* begins in the first chunk of all neighbours, at tiles of their own */
+    PAGED_ROWS = 2,  /* of the vllm layout, which has neither tiles nor windows */
+    MERGED_ROWS = 2, /* neighbours whose chunks are merged */
+    VARIANTS = 2,
+    TRIALS_MAX = 24,       /* of a variant */
+    COMPARED_MAX = 4,      /* KV heads that are compared with double precision, and query heads of each */
+    FILL_TOKENS = 64,      /* of a part: generated and rounded in a millisecond, at most */
+    POOL_BYTES = 48 << 20, /* or one block */
+    CONTROL_BYTES = 4 << 20
 };
+
+/* Of the largest element of a head: several roundings of bf16; a wrong key or factor is more. And of lse. */
+static const double TOLERANCE = 0.02, LSE_TOLERANCE = 0.02;
+
+static const struct value_source test_values = {.seed = 7, .content = 1, .wide = 1};
+
+/* Rows [first, first + count) of the problem, computed in one way. */
+struct trial {
+    const char *what;
+    uint32_t variant, first, count;
+    uint32_t item_chunks; /* items end at its multiples: chunks of a node, or of a span */
+    bool shared;          /* its rows share items */
+    uint32_t width;
+    uint32_t together; /* of a split group; 0: merged */
+    uint32_t result;   /* where its rows begin in the results */
+    struct plan plan;  /* with the arrays behind it */
+    struct plan_row *rows;
+    struct plan_item *items;
+    struct plan_merge *merges;
+    struct plan_part *parts;
+    uint32_t *item_rows;
+};
+
+enum phase { IDLE, RUNS, COMPARES_BITS, COMPARES_HEADS };
 
 struct cuda_self_test {
     struct cuda_backend own;
-    uint32_t *table; /* of its one sequence, row 0 */
-    uint8_t *o;      /* [CUDA_TEST_ROWS][query_heads][head_dim], pinned */
-    uint64_t ticket; /* of the latest test */
-    bool runs, done; /* done: by the GPU */
+    struct geometry geometry;         /* of a layer for each variant */
+    struct model_constants constants; /* in each the first layer's */
+    float *sinks;                     /* of these, if there are any */
+    uint32_t *table;                  /* of its one sequence, row 0 */
+    struct plan_row *problem;         /* [neighbours + 2] */
+    uint32_t neighbours;
+    struct trial trials[VARIANTS * TRIALS_MAX];
+    uint32_t trial_count, base[VARIANTS]; /* the trial that the others of a variant are compared with */
+    uint32_t rows;                        /* of all trials */
+    struct value_source *q_source;        /* [rows] */
+    uint8_t *o;                           /* [rows][query_heads][head_dim], pinned */
+    float *lse;                           /* [rows][query_heads], pinned */
+    uint64_t ticket;                      /* of the latest test */
+    enum phase phase;
     double begun_s;
-    /* What is compared: KV head after KV head, whose keys and values are filled in, then head after head of
-       its group, row after row. */
-    uint32_t kv_head, filled, compared;
-    float (*kv)[2][HEAD_DIM_MAX]; /* [CUDA_TEST_KEYS] as they are stored */
+    char finding[96];
+    /* What is compared: one KV head of a variant after the other, whose keys and values are filled in, then
+       heads of its group. */
+    uint32_t variant, kv_head, filled, compared;
+    float (*kv)[2][HEAD_DIM_MAX]; /* [KEYS] as they are stored */
 };
 
+/* ---- the trials ---------------------------------------------------------------------------------- */
+
+/* Chunks [first, end) that a row of the problem sees in a trial. */
+static void chunks_of(const struct cuda_self_test *t, const struct trial *x, uint32_t row, uint32_t *first,
+                      uint32_t *end)
+{
+    uint32_t keys = t->problem[x->first + row].keys;
+    *first = plan_first_key(keys, t->geometry.window[x->variant]) / CHUNK_TOKENS;
+    *end = ceiling(keys, CHUNK_TOKENS);
+}
+
+static enum plan_level level_of(uint32_t item_chunks)
+{
+    return item_chunks < RUN_CHUNKS ? PLAN_CHUNK : item_chunks < SEGMENT_CHUNKS ? PLAN_RUN : PLAN_SEGMENT;
+}
+
+/* The items of rows [row, row + n) of a trial, which see the same chunks, and their parts. */
+static void add_items(struct trial *x, uint32_t row, uint32_t n, uint32_t first, uint32_t end)
+{
+    struct plan *plan = &x->plan;
+    uint32_t item_rows = 0, pieces = (end - 1) / x->item_chunks - first / x->item_chunks + 1;
+    for (uint32_t i = 0; i < plan->item_count; i++)
+        item_rows += x->items[i].rows;
+    struct plan_item *items = &x->items[plan->item_count];
+    for (uint32_t at = first, stop, i = 0; at < end; at = stop, i++) {
+        stop = smaller(end, (at / x->item_chunks + 1) * x->item_chunks);
+        items[i] = (struct plan_item){.first_chunk = at,
+                                      .chunks = stop - at,
+                                      .first_row = item_rows,
+                                      .rows = n,
+                                      .partial = pieces > 1 ? plan->partial_count + i * n : PLAN_NO_PARTIAL,
+                                      .width = (uint8_t)x->width};
+        for (uint32_t r = 0; r < n; r++) {
+            x->item_rows[item_rows++] = row + r;
+            x->parts[plan->partial_count + r * pieces + i] =
+                (struct plan_part){plan->partial_count + i * n + r, stop, level_of(x->item_chunks)};
+        }
+    }
+    plan->item_count += pieces;
+    if (pieces == 1)
+        return;
+    for (uint32_t r = 0; r < n; r++)
+        x->merges[plan->merge_count++] =
+            (struct plan_merge){row + r, plan->partial_count + r * pieces, pieces, x->together > 0};
+    if (x->together) {
+        items->splits = (uint8_t)pieces;
+        items->splits_together = (uint8_t)x->together;
+    }
+    plan->partial_count += pieces * n;
+}
+
+/* Add a trial and its plan. False: no memory. */
+static bool add_trial(struct cuda_self_test *t, struct trial trial)
+{
+    struct trial *x = &t->trials[t->trial_count];
+    uint32_t pieces = 0, first, end;
+    assert(t->trial_count < VARIANTS * TRIALS_MAX);
+    *x = trial;
+    for (uint32_t row = 0; row < x->count; row++) {
+        chunks_of(t, x, row, &first, &end);
+        pieces += (end - 1) / x->item_chunks - first / x->item_chunks + 1;
+    }
+    x->rows = calloc(x->count, sizeof *x->rows);
+    x->merges = calloc(x->count, sizeof *x->merges);
+    x->items = calloc(pieces, sizeof *x->items);
+    x->parts = calloc(pieces, sizeof *x->parts);
+    x->item_rows = calloc(pieces, sizeof *x->item_rows);
+    t->trial_count++; /* it is freed from now on */
+    if (!x->rows || !x->merges || !x->items || !x->parts || !x->item_rows)
+        return false;
+    memcpy(x->rows, t->problem + x->first, x->count * sizeof *x->rows);
+    for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1) {
+        chunks_of(t, x, row, &first, &end);
+        add_items(x, row, x->shared ? x->count : 1, first, end);
+    }
+    x->plan.rows = x->rows;
+    x->plan.row_count = x->count;
+    x->plan.items = x->items;
+    x->plan.item_rows = x->item_rows;
+    x->plan.merges = x->merges;
+    x->plan.merge_parts = x->parts;
+    x->plan.caps = &t->own.base.info.tile_caps;
+    assert(!plan_fault(&x->plan, t->geometry.window[x->variant]));
+    x->result = t->rows;
+    t->rows += x->count;
+    return true;
+}
+
+static const char *kernel_of(const struct cuda_self_test *t, uint32_t width)
+{
+    return cuda_kernel_names[t->own.widths[width].kernel];
+}
+
+/* A row cut into items of so many chunks as split groups of every kind that there is room for. */
+static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row, uint32_t item_chunks,
+                       uint32_t members)
+{
+    const struct tile_caps *caps = &t->own.base.info.tile_caps;
+    const struct plan_item one = {.chunks = item_chunks};
+    uint32_t width = plan_width_for(caps, plan_widest(caps), &one, 1, geometry_group(&t->geometry)),
+             most = members;
+    bool ok = true;
+    for (uint32_t i = 0; i <= width; i++)
+        most = smaller(most, caps->widths[i].together);
+    for (uint32_t together = 1; ok && together <= most && members <= caps->splits_max; together *= 2) {
+        if (members / together > caps->cluster_max)
+            continue;
+        ok = add_trial(t, (struct trial){.what = "a split group",
+                                         .variant = variant,
+                                         .first = row,
+                                         .count = 1,
+                                         .item_chunks = item_chunks,
+                                         .width = width,
+                                         .together = together});
+    }
+    return ok;
+}
+
+static bool add_trials(struct cuda_self_test *t, uint32_t variant)
+{
+    const struct tile_caps *caps = &t->own.base.info.tile_caps;
+    const bool paged = t->geometry.layout == LAYOUT_VLLM;
+    uint32_t n = t->neighbours, group = geometry_group(&t->geometry);
+    t->base[variant] = t->trial_count;
+    bool ok = add_trial(t, (struct trial){.what = paged ? variant ? "paged_v2" : "paged_v1" : kernel_of(t, 0),
+                                          .variant = variant,
+                                          .count = paged ? n : n + 2,
+                                          .item_chunks = SPAN_CHUNKS});
+    if (paged)
+        return ok;
+    for (uint32_t i = 0; ok && i < caps->width_count; i++) {
+        uint32_t chunks = caps->widths[i].chunks;
+        ok = add_trial(t, (struct trial){.what = kernel_of(t, i),
+                                         .variant = variant,
+                                         .count = smaller(n, ceiling(caps->widths[i].columns, group)),
+                                         .item_chunks = chunks ? chunks : SPAN_CHUNKS,
+                                         .shared = true,
+                                         .width = i});
+    }
+    return ok &&
+           add_trial(t, (struct trial){.what = "merge",
+                                       .variant = variant,
+                                       .count = smaller(n, MERGED_ROWS),
+                                       .item_chunks = 1,
+                                       .shared = true}) &&
+           add_trial(t, (struct trial){.what = "merge_spans",
+                                       .variant = variant,
+                                       .first = n + 1,
+                                       .count = 1,
+                                       .item_chunks = SEGMENT_CHUNKS}) &&
+           add_groups(t, variant, 0, RUN_CHUNKS, 2) && add_groups(t, variant, n, 1, 4);
+}
+
+/* ---- a test -------------------------------------------------------------------------------------- */
+
+/* The constants of the first layer, as they are now, for each variant. */
+static void take_constants(struct cuda_self_test *t, const struct model_constants *now)
+{
+    const struct geometry *g = &t->geometry;
+    struct model_constants *c = &t->constants;
+    for (uint32_t variant = 0; variant < VARIANTS; variant++) {
+        memcpy(c->k_scale + variant * g->kv_heads, now->k_scale, g->kv_heads * sizeof(float));
+        memcpy(c->v_scale + variant * g->kv_heads, now->v_scale, g->kv_heads * sizeof(float));
+        if (now->sinks)
+            memcpy(t->sinks + variant * g->query_heads, now->sinks, g->query_heads * sizeof(float));
+    }
+    c->sinks = now->sinks ? t->sinks : NULL;
+    c->alibi = now->alibi;
+    c->version = now->version;
+}
+
+static void submit(struct cuda_self_test *t)
+{
+    const struct geometry *g = &t->geometry;
+    const struct kv_append append = {.count = t->own.options.blocks * g->block_size,
+                                     .generated = test_values};
+    const struct table_use use = {0, t->own.options.table_stride, 1};
+    struct attention_pass passes[VARIANTS * TRIALS_MAX];
+    const struct attention_step step = {.tables = t->table,
+                                        .stride = t->own.options.table_stride,
+                                        .uses = &use,
+                                        .use_count = 1,
+                                        .passes = passes,
+                                        .pass_count = t->trial_count};
+    for (uint32_t i = 0; i < t->trial_count; i++) {
+        const struct trial *x = &t->trials[i];
+        passes[i] = (struct attention_pass){.layer = x->variant,
+                                            .appends = &append,
+                                            .append_count = i == t->base[x->variant],
+                                            .plan = &x->plan,
+                                            .q_source = t->q_source,
+                                            .o = t->o + x->result * geometry_q_row_bytes(g),
+                                            .lse = t->lse + (size_t)x->result * g->query_heads};
+        if (g->layout == LAYOUT_VLLM)
+            passes[i].kernel = x->variant ? ATTENTION_PAGED_V2 : ATTENTION_PAGED_V1;
+    }
+    cuda_step_submit(&t->own, &step, ++t->ticket);
+}
+
+/* Look whether the GPU is done, for step_timeout_s at most. */
+static void look(struct cuda_backend *b)
+{
+    struct cuda_self_test *t = b->test;
+    uint32_t limit_s = b->base.step_timeout_s ? b->base.step_timeout_s : ATTENTION_STEP_TIMEOUT_S;
+    double now = clock_s(); /* ahead of the look, for a process that was stopped */
+    if (cuda_queue_is_done(&t->own.queue, t->ticket))
+        t->phase = COMPARES_BITS;
+    else if (now > t->begun_s + limit_s)
+        attention_fail(&b->base, "the device hangs: the self-test is not finished after %u s", limit_s);
+}
+
+/* Whether all trials have the bits of the first one of their variant. */
+static bool bits_agree(struct cuda_self_test *t)
+{
+    const struct geometry *g = &t->geometry;
+    size_t o_bytes = geometry_q_row_bytes(g), heads = g->query_heads;
+    for (uint32_t i = 0; i < t->trial_count; i++) {
+        const struct trial *x = &t->trials[i], *base = &t->trials[t->base[x->variant]];
+        size_t got = x->result, expected = base->result + x->first;
+        if (memcmp(t->o + got * o_bytes, t->o + expected * o_bytes, x->count * o_bytes) == 0 &&
+            memcmp(t->lse + got * heads, t->lse + expected * heads, x->count * heads * sizeof *t->lse) == 0)
+            continue;
+        snprintf(t->finding, sizeof t->finding, "%s has other bits than %s", x->what, base->what);
+        return false;
+    }
+    return true;
+}
+
+/* ---- double precision ---------------------------------------------------------------------------- */
+
+/* Which of `count` heads is the i'th that is compared: from the first to the last. */
+static uint32_t head_at(uint32_t i, uint32_t count)
+{
+    return count <= COMPARED_MAX ? i : i * (count - 1) / (COMPARED_MAX - 1);
+}
+
+/* Key and value at a position, which may be those of an earlier one, since the table repeats its blocks. */
 static void fill(struct cuda_self_test *t, uint32_t position)
 {
-    const struct geometry *g = t->own.options.geometry;
-    const struct model_constants *c = t->own.options.constants;
+    const struct geometry *g = &t->geometry;
+    uint32_t kv_head = head_at(t->kv_head, g->kv_heads), at = t->variant * g->kv_heads + kv_head,
+             stored = t->table[position / g->block_size] * g->block_size + position % g->block_size;
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     for (int i = 0; i < 2; i++) {
-        float *row = t->kv[position][i], scale = (i ? c->v_scale : c->k_scale)[t->kv_head];
-        values_row(test_values, position, 0, i ? VALUES_V : VALUES_K, t->kv_head, g->head_dim, row);
+        float *row = t->kv[position][i], scale = (i ? t->constants.v_scale : t->constants.k_scale)[at];
+        values_row(test_values, stored, t->variant, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
         for (uint32_t d = 0; d < g->head_dim; d++)
             row[d] /= scale;
         numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
@@ -55,164 +346,185 @@ static void fill(struct cuda_self_test *t, uint32_t position)
 static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
 {
     const struct cuda_self_test *t = cookie;
-    size_t bytes = t->own.options.geometry->head_dim * sizeof *k;
+    size_t bytes = t->geometry.head_dim * sizeof *k;
     (void)kv_head;
     memcpy(k, t->kv[position][0], bytes);
     memcpy(v, t->kv[position][1], bytes);
 }
 
-/* Whether a head of a row is right. */
-static bool head_agrees(struct cuda_self_test *t, uint32_t row, uint32_t head)
+/* Whether a head is right, of the first neighbour or, in the second variant, the last. */
+static bool head_agrees(struct cuda_self_test *t, uint32_t head)
 {
-    const struct attention_options *o = &t->own.options;
-    const struct geometry *g = o->geometry;
+    const struct geometry *g = &t->geometry;
+    const struct trial *base = &t->trials[t->base[t->variant]];
+    uint32_t row = t->variant ? t->neighbours - 1 : 0, keys = t->problem[row].keys;
+    size_t at = (size_t)(base->result + row) * g->query_heads + head;
     float q[HEAD_DIM_MAX];
     double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    values_row(test_values, test_keys[row] - 1, 0, VALUES_Q, head, g->head_dim, q);
+    values_row(test_values, keys - 1, t->variant, VALUES_Q, head, g->head_dim, q);
     numeric_from_float(g->dtype, q, g->head_dim, rounded);
     numeric_to_float(g->dtype, rounded, g->head_dim, q);
-    reference_row(g, o->constants, 0, test_keys[row], head, q, load_kv, t, expected, &lse);
+    reference_row(g, &t->constants, t->variant, keys, head, q, load_kv, t, expected, &lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
-        double got =
-            (double)numeric_load(g->dtype, t->o, ((size_t)row * g->query_heads + head) * g->head_dim + d);
+        double got = (double)numeric_load(g->dtype, t->o, at * g->head_dim + d);
         largest = fmax(largest, fabs(expected[d]));
         worst = isfinite(got) ? fmax(worst, fabs(got - expected[d])) : INFINITY;
     }
-    return worst <= TOLERANCE * largest;
+    if (worst <= TOLERANCE * largest && fabs((double)t->lse[at] - lse) <= LSE_TOLERANCE)
+        return true;
+    snprintf(t->finding, sizeof t->finding, "%s differs from the reference", base->what);
+    return false;
 }
 
-static void submit(struct cuda_self_test *t)
+/* Go on comparing with double precision; false when a head is wrong. */
+static bool heads_agree(struct cuda_self_test *t)
 {
-    const struct geometry *g = t->own.options.geometry;
-    const struct plan_row rows[CUDA_TEST_ROWS] = {{0, test_keys[0]}, {0, test_keys[1]}};
-    uint32_t first[CUDA_TEST_ROWS], end = (CUDA_TEST_KEYS + CHUNK_TOKENS - 1) / CHUNK_TOKENS, chunk = 0;
-    const uint32_t item_rows[] = {0, 1, 1};
-    struct plan_item items[3] = {0};
-    struct plan_part parts[2];
-    for (int i = 0; i < CUDA_TEST_ROWS; i++)
-        first[i] = plan_first_key(rows[i].keys, g->window[0]) / CHUNK_TOKENS;
-    items[0] = (struct plan_item){
-        .first_chunk = first[0], .chunks = end - first[0], .rows = 1, .partial = PLAN_NO_PARTIAL};
-    for (; first[1] + chunk < end; chunk++) {
-        items[1 + chunk] = (struct plan_item){.first_chunk = first[1] + chunk,
-                                              .chunks = 1,
-                                              .first_row = 1 + chunk,
-                                              .rows = 1,
-                                              .partial = chunk};
-        parts[chunk] = (struct plan_part){chunk, first[1] + chunk + 1, PLAN_CHUNK};
-    }
-    const struct plan_merge merge = {1, 0, chunk, 0};
-    const struct plan plan = {rows,      items, item_rows, &merge, parts, CUDA_TEST_ROWS,
-                              1 + chunk, 1,     chunk,     NULL,   NULL};
-    assert(!plan_fault(&plan, g->window[0]));
-    const struct kv_append append = {.count = CUDA_TEST_KEYS, .generated = test_values};
-    const struct value_source q_source[CUDA_TEST_ROWS] = {test_values, test_values};
-    const struct attention_pass pass = {
-        .appends = &append, .append_count = 1, .plan = &plan, .q_source = q_source, .o = t->o};
-    const struct table_use use = {0, cuda_self_test_blocks(g), 1};
-    const struct attention_step step = {
-        .tables = t->table, .uses = &use, .use_count = 1, .passes = &pass, .pass_count = 1};
-    cuda_step_submit(&t->own, &step, ++t->ticket);
-}
-
-/* Go on comparing; false when a head is wrong. */
-static bool compare(struct cuda_self_test *t)
-{
-    uint32_t group = geometry_group(t->own.options.geometry);
-    if (t->filled < CUDA_TEST_KEYS) {
-        for (uint32_t i = 0; i < FILL_TOKENS && t->filled < CUDA_TEST_KEYS; i++)
+    const struct geometry *g = &t->geometry;
+    uint32_t group = geometry_group(g);
+    if (t->filled < KEYS) {
+        for (uint32_t i = 0; i < FILL_TOKENS && t->filled < KEYS; i++)
             fill(t, t->filled++);
         return true;
     }
-    bool agrees = head_agrees(t, t->compared / group, t->kv_head * group + t->compared % group);
-    if (++t->compared == CUDA_TEST_ROWS * group) {
-        t->kv_head++;
+    bool agrees = head_agrees(t, head_at(t->kv_head, g->kv_heads) * group + head_at(t->compared, group));
+    if (++t->compared == smaller(group, COMPARED_MAX)) {
         t->filled = t->compared = 0;
+        t->kv_head++;
     }
+    if (t->kv_head == smaller(g->kv_heads, COMPARED_MAX)) {
+        t->kv_head = 0;
+        t->variant++;
+    }
+    if (t->variant == VARIANTS)
+        t->phase = IDLE;
     return agrees;
 }
 
-/* Look whether the GPU is done, for step_timeout_s at most. */
-static void look(struct cuda_backend *b)
-{
-    struct cuda_self_test *t = b->test;
-    uint32_t limit_s = b->base.step_timeout_s ? b->base.step_timeout_s : ATTENTION_STEP_TIMEOUT_S;
-    double now = clock_s(); /* ahead of the look, for a process that was stopped */
-    t->done = cuda_queue_is_done(&t->own.queue, t->ticket);
-    if (!t->done && now > t->begun_s + limit_s)
-        attention_fail(&b->base, "the device hangs: the self-test is not finished after %u s", limit_s);
-}
+/* ---- parts --------------------------------------------------------------------------------------- */
 
 enum attention_verdict cuda_self_test_part(struct cuda_backend *b)
 {
     struct cuda_self_test *t = b->test;
     bool agrees = true;
-    if (!t->runs) {
-        t->runs = true;
-        t->done = false;
-        t->kv_head = t->filled = t->compared = 0;
+    switch (t->phase) {
+    case IDLE:
+        t->phase = RUNS;
+        t->variant = t->kv_head = t->filled = t->compared = 0;
         t->begun_s = clock_s();
+        take_constants(t, b->options.constants);
         submit(t);
-    } else if (!t->done) {
+        break;
+    case RUNS:
         look(b);
-    } else {
-        agrees = compare(t);
+        break;
+    case COMPARES_BITS:
+        t->phase = COMPARES_HEADS;
+        agrees = bits_agree(t);
+        break;
+    case COMPARES_HEADS:
+        agrees = heads_agree(t);
+        break;
     }
     if (!agrees || cuda_failed(&b->device)) {
-        t->runs = false;
+        t->phase = IDLE;
         return ATTENTION_TEST_FAILED;
     }
-    t->runs = t->kv_head < b->options.geometry->kv_heads;
-    return t->runs ? ATTENTION_TEST_RUNS : ATTENTION_TEST_PASSED;
+    return t->phase == IDLE ? ATTENTION_TEST_PASSED : ATTENTION_TEST_RUNS;
+}
+
+const char *cuda_self_test_finding(const struct cuda_backend *b)
+{
+    return b->test->finding;
 }
 
 void cuda_self_test_await(struct cuda_backend *b)
 {
     const struct cuda_self_test *t = b->test;
-    if (t && t->runs && !t->done)
+    if (t && t->phase == RUNS)
         cuda_await_stream(&b->device, t->own.device.stream, "the self-test");
 }
 
 /* ---- init and deinit ----------------------------------------------------------------------------- */
 
+/* The rows, and every trial with its plan. */
+static bool make_problem(struct cuda_self_test *t)
+{
+    const struct tile_caps *caps = &t->own.base.info.tile_caps;
+    uint32_t n = PAGED_ROWS;
+    if (t->geometry.layout != LAYOUT_VLLM)
+        n = ceiling(caps->widths[plan_widest(caps)].columns, geometry_group(&t->geometry));
+    t->neighbours = n;
+    t->problem = calloc(n + 2, sizeof *t->problem);
+    for (uint32_t i = 0; t->problem && i < n; i++)
+        t->problem[i].keys = KEYS - i;
+    if (t->problem) {
+        t->problem[n].keys = SHORT_KEYS;
+        t->problem[n + 1].keys = LONG_KEYS;
+    }
+    return t->problem && add_trials(t, 0) && add_trials(t, 1);
+}
+
+/* Options for memory of the test's own. */
+static void choose_options(struct cuda_self_test *t)
+{
+    const struct geometry *g = &t->geometry;
+    struct attention_options *o = &t->own.options;
+    uint64_t room = POOL_BYTES / geometry_block_bytes(g);
+    uint32_t blocks = ceiling(KEYS, g->block_size), partitions = ceiling(KEYS, PAGED_PARTITION);
+    o->geometry = g;
+    o->constants = &t->constants;
+    o->blocks = room < 1 ? 1 : room < blocks ? (uint32_t)room : blocks;
+    o->host_blocks = 0;
+    o->rows_max = t->neighbours + 2;
+    o->partials_max = PAGED_ROWS * partitions;
+    for (uint32_t i = 0; i < t->trial_count; i++)
+        o->partials_max = larger(o->partials_max, t->trials[i].plan.partial_count);
+    o->table_rows = 1;
+    o->table_stride = ceiling(g->layout == LAYOUT_VLLM ? KEYS : LONG_KEYS, g->block_size);
+}
+
 bool cuda_self_test_init(struct cuda_backend *b)
 {
-    const struct geometry *g = b->options.geometry;
-    uint32_t blocks = cuda_self_test_blocks(g);
-    size_t q_heads = (size_t)g->layers * g->query_heads, kv_heads = (size_t)g->layers * g->kv_heads,
-           o_bytes = CUDA_TEST_ROWS * geometry_q_row_bytes(g);
     struct cuda_self_test *t = b->test = calloc(1, sizeof *t);
     if (!t)
         return false;
+    struct geometry *g = &t->geometry;
     struct cuda_backend *own = &t->own;
     struct cuda_device *d = &own->device;
+    *g = *b->options.geometry;
+    g->layers = VARIANTS;
+    g->window[0] = 0;
+    g->window[1] = g->layout == LAYOUT_VLLM ? 0 : WINDOW;
     own->base.info = b->base.info;
     own->options = b->options;
-    own->options.rows_max = own->options.partials_max = CUDA_TEST_ROWS;
     memcpy(own->widths, b->widths, sizeof own->widths);
     own->merge_together_max = b->merge_together_max;
-    own->layout = b->layout;
-    own->pool = b->pool;
-    own->pool.stride = blocks;
-    own->maps = b->maps;
-    own->constants_version = UINT64_MAX;
-    if (!cuda_device_share(d, &b->device) || !cuda_queue_init(&own->queue, d, CONTROL_BYTES))
+    if (!cuda_device_share(d, &b->device) || !cuda_queue_init(&own->queue, d, CONTROL_BYTES) ||
+        !make_problem(t))
         return false;
     memcpy(own->queue.kernels, b->queue.kernels, sizeof own->queue.kernels);
-    own->pool.tables = cuda_allocate(d, blocks * sizeof(uint32_t), "the self-test");
-    cuda_tensors_take(own, CUDA_TEST_ROWS, CUDA_TEST_ROWS);
-    own->k_scale = cuda_allocate(d, kv_heads * sizeof(float), "the self-test");
-    own->v_scale = cuda_allocate(d, kv_heads * sizeof(float), "the self-test");
-    own->sinks = cuda_allocate(d, q_heads * sizeof(float), "the self-test");
-    own->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "the self-test");
-    own->known = calloc(1, sizeof *own->known);
-    t->table = calloc(blocks, sizeof *t->table);
-    t->kv = calloc(CUDA_TEST_KEYS, sizeof *t->kv);
-    t->o = cuda_host_memory(d, o_bytes);
-    for (uint32_t i = 0; t->table && i < blocks; i++)
-        t->table[i] = b->options.blocks + i;
-    return own->known && t->table && t->kv && t->o && !cuda_failed(d);
+    choose_options(t);
+    struct model_constants *c = &t->constants;
+    size_t kv_bytes = (size_t)VARIANTS * g->kv_heads * sizeof(float),
+           q_heads = (size_t)VARIANTS * g->query_heads;
+    c->k_scale = calloc(1, kv_bytes);
+    c->v_scale = calloc(1, kv_bytes);
+    t->sinks = calloc(q_heads, sizeof *t->sinks);
+    t->table = calloc(own->options.table_stride, sizeof *t->table);
+    t->q_source = calloc(own->options.rows_max, sizeof *t->q_source);
+    t->kv = calloc(KEYS, sizeof *t->kv);
+    if (!c->k_scale || !c->v_scale || !t->sinks || !t->table || !t->q_source || !t->kv)
+        return false;
+    for (uint32_t i = 0; i < own->options.table_stride; i++)
+        t->table[i] = i % own->options.blocks;
+    for (uint32_t i = 0; i < own->options.rows_max; i++)
+        t->q_source[i] = test_values;
+    if (!cuda_memory_take(own))
+        return false;
+    t->o = cuda_host_memory(d, t->rows * geometry_q_row_bytes(g));
+    t->lse = cuda_host_memory(d, (size_t)t->rows * g->query_heads * sizeof *t->lse);
+    return t->o && t->lse;
 }
 
 void cuda_self_test_deinit(struct cuda_backend *b)
@@ -222,15 +534,25 @@ void cuda_self_test_deinit(struct cuda_backend *b)
         return;
     struct cuda_backend *own = &t->own;
     struct cuda_device *d = &own->device;
-    const CUdeviceptr all[] = {own->pool.tables, own->k_scale, own->v_scale, own->sinks, own->alibi};
     cuda_queue_deinit(&own->queue);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        cuda_free(d, all[i]);
-    cuda_tensors_free(own);
+    cuda_memory_free(own);
     cuda_free_host_memory(d, t->o);
+    cuda_free_host_memory(d, t->lse);
     cuda_device_unshare(d);
-    free(own->known);
+    for (uint32_t i = 0; i < t->trial_count; i++) {
+        struct trial *x = &t->trials[i];
+        free(x->rows);
+        free(x->items);
+        free(x->merges);
+        free(x->parts);
+        free(x->item_rows);
+    }
+    free(t->constants.k_scale);
+    free(t->constants.v_scale);
+    free(t->sinks);
+    free(t->problem);
     free(t->table);
+    free(t->q_source);
     free(t->kv);
     free(t);
 }

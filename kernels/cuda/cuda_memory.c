@@ -1,0 +1,167 @@
+/* cuda_memory.c - the memory of a CUDA backend: the pool and its tensor maps, tables, tensors, constants, and
+ * pinned memory for blocks that are swapped. */
+#include "kernels/cuda/cuda_backend.h"
+
+#include "config/host_memory.h"
+#include "kernels/cuda/compiler.h"
+
+#include <stdlib.h>
+
+/* The pool, or the arithmetic why there is none. */
+static bool take_pool(struct cuda_backend *b)
+{
+    const struct attention_options *o = &b->options;
+    struct cuda_device *d = &b->device;
+    kv_pool_lay_out(&b->layout, o->geometry, o->blocks);
+    if (b->layout.total_bytes > cuda_free_bytes(d)) {
+        snprintf(b->base.failure, sizeof b->base.failure,
+                 "the pool does not fit: %u blocks of %llu bytes are %llu MiB, and %llu MiB of the GPU's "
+                 "memory are free (set pool.blocks, pool.bytes or pool.memory)",
+                 o->blocks, (unsigned long long)geometry_block_bytes(o->geometry),
+                 (unsigned long long)(o->blocks * geometry_block_bytes(o->geometry) >> 20),
+                 (unsigned long long)(cuda_free_bytes(d) >> 20));
+        return false;
+    }
+    b->pool = (struct cuda_pool){
+        .layer_bytes = b->layout.layer_bytes,
+        .block_bytes = b->layout.block_bytes,
+        .half_bytes = b->layout.half_bytes,
+        .head_bytes = b->layout.head_bytes,
+        .slot_bytes = b->layout.slot_bytes,
+        .stride = o->table_stride,
+    };
+    b->pool.bytes = cuda_allocate(d, b->layout.total_bytes, "the KV pool");
+    b->pool.tables =
+        cuda_allocate(d, (uint64_t)o->table_rows * b->pool.stride * sizeof(uint32_t), "block tables");
+    return !cuda_failed(d) &&
+           cuda_holds(d, d->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, d->stream),
+                      "clearing the KV pool") &&
+           cuda_await_stream(d, d->stream, "clearing the KV pool");
+}
+
+/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
+ * which a box is all segments of some slots of a block, or, in a second map, one; where rows are not
+ * whole segments, [1][slot][dim] and one in both. */
+static bool make_maps(struct cuda_backend *b)
+{
+    const struct geometry *g = b->options.geometry;
+    struct cuda_device *d = &b->device;
+    CUtensorMap maps[2];
+    bool made = true;
+    uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
+    uint32_t unit = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).unit,
+             part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
+    const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
+                     sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
+                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes, b->pool.half_bytes};
+    const cuuint32_t rows = tile_box_rows(g->block_size, unit),
+                     boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
+                     steps[] = {1, 1, 1, 1, 1};
+    _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
+    if (g->layout == LAYOUT_VLLM || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
+        return true;
+    if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
+        snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %s",
+                 d->cu.cuTensorMapEncodeTiled
+                     ? "the pool has too many blocks for the copy engine"
+                     : "the driver is too old for this GPU: it knows no tensor maps");
+        return false;
+    }
+    b->maps = cuda_allocate(d, sizeof maps, "tensor maps");
+    for (int i = 0; i < 2 && made; i++)
+        made = cuda_holds(d,
+                          d->cu.cuTensorMapEncodeTiled(
+                              &maps[i],
+                              element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                              5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                          "describing the pool to the copy engine");
+    return made &&
+           cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
+                      "uploading tensor maps") &&
+           cuda_await_stream(d, d->stream, "uploading tensor maps");
+}
+
+/* Pinned memory for the blocks that are swapped to. */
+static bool take_host_blocks(struct cuda_backend *b)
+{
+    uint64_t blocks = b->options.host_blocks, available = host_memory_available(),
+             bytes = blocks * geometry_block_bytes(b->options.geometry);
+    if (blocks && (!available || bytes < available))
+        b->host = cuda_host_memory(&b->device, bytes);
+    b->base.info.host =
+        (struct attention_host){b->host, b->options.geometry->layers, b->pool.block_bytes,
+                                b->options.geometry->layers * b->pool.block_bytes, b->pool.block_bytes};
+    if (!blocks || b->host)
+        return true;
+    snprintf(b->base.failure, sizeof b->base.failure,
+             "pool.host_blocks: %llu MiB of host memory cannot be pinned for %llu blocks, %llu MiB are "
+             "available",
+             (unsigned long long)(bytes >> 20), (unsigned long long)blocks,
+             (unsigned long long)(available >> 20));
+    return false;
+}
+
+static void take_tensors(struct cuda_backend *b)
+{
+    const struct geometry *g = b->options.geometry;
+    struct cuda_device *d = &b->device;
+    uint64_t rows = b->options.rows_max, row_bytes = geometry_q_row_bytes(g),
+             heads = (uint64_t)b->options.partials_max * g->query_heads;
+    for (int i = 0; i <= CUDA_SIDES; i++) {
+        struct cuda_tensors *t = &b->tensors[i];
+        if (i == 0 || i == CUDA_OF_ROWS) {
+            t->q = cuda_allocate(d, rows * row_bytes, "q");
+            t->partial_ml = cuda_allocate(d, heads * 2 * sizeof(float), "partial states");
+            t->partial_o = cuda_allocate(d, heads * g->head_dim * sizeof(float), "partial states");
+        } else {
+            *t = b->tensors[0];
+        }
+        t->o = cuda_allocate(d, rows * row_bytes, "o");
+        t->lse = cuda_allocate(d, rows * g->query_heads * sizeof(float), "lse");
+    }
+}
+
+static void free_tensors(struct cuda_backend *b)
+{
+    struct cuda_device *d = &b->device;
+    for (int i = 0; i <= CUDA_SIDES; i++) {
+        const struct cuda_tensors *t = &b->tensors[i];
+        const CUdeviceptr own[] = {t->q, t->partial_ml, t->partial_o};
+        for (size_t j = 0; (i == 0 || i == CUDA_OF_ROWS) && j < sizeof own / sizeof own[0]; j++)
+            cuda_free(d, own[j]);
+        cuda_free(d, t->o);
+        cuda_free(d, t->lse);
+    }
+}
+
+bool cuda_memory_take(struct cuda_backend *b)
+{
+    const struct attention_options *o = &b->options;
+    const struct geometry *g = o->geometry;
+    struct cuda_device *d = &b->device;
+    uint64_t kv_scales = (uint64_t)g->layers * g->kv_heads;
+    if (!take_pool(b) || !make_maps(b) || !take_host_blocks(b))
+        return false;
+    take_tensors(b);
+    b->k_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
+    b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
+    b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
+    b->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "slopes");
+    b->known = calloc(o->table_rows + UINT64_C(1), sizeof *b->known);
+    b->constants_version = UINT64_MAX;
+    return b->known && !cuda_failed(d);
+}
+
+void cuda_memory_free(struct cuda_backend *b)
+{
+    struct cuda_device *d = &b->device;
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,   b->sinks,
+                               b->alibi,      b->k_scale,     b->v_scale};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        cuda_free(d, all[i]);
+    free_tensors(b);
+    cuda_free_host_memory(d, b->host);
+    free(b->known);
+}
