@@ -15,12 +15,14 @@
  *           the outputs
  *
  * The kernels of the vllm layout have a grid of their own, and only the first and the last of these. A
- * third grid is that of FlashInfer's tests, for the native kernels, a fourth one is of many packed columns,
- * and a fifth one of rows beyond 65 536 tokens, with wide values only.
+ * third grid is that of FlashInfer's tests, for the native kernels, a fourth one is of many packed columns;
+ * with wide values only a fifth one is of rows beyond 65 536 tokens, a sixth one of block sizes and groups that are
+ * no powers of two or very large, and a seventh one of a pool beyond 4 GiB.
  *
  * Usage: conformance [--full] [--every N] [--part I/N] [--isa NAME] [--case N] [--digests FILE]. NAME is
- * "reference", "reference-vllm", "cpu-flashinfer", "cpu-columns", "cpu-spans" (the fastest instruction set), "cuda",
- * "cuda-flashinfer", "cuda-columns", "cuda-spans", "cuda-vllm" or an instruction set of the CPU backend, with "-wide"
+ * "reference", "reference-vllm", "cpu-flashinfer", "cpu-columns", "cpu-spans", "cpu-odd",
+ * "cpu-large" (the fastest instruction set), "cuda", "cuda-flashinfer", "cuda-columns", "cuda-spans", "cuda-odd",
+ * "cuda-large", "cuda-vllm" or an instruction set of the CPU backend, with "-wide"
  * behind it for values whose sums depend on their order (kernels/values.h), or "-extreme" for scores of
  * any size, infinite ones too; of these every third case is run unless --full or --case says otherwise.
  * --every takes each Nth case only (for sanitizers), --part the I'th of N equal parts (to run them side by
@@ -29,6 +31,7 @@
  * DIGEST" (tests/digests.txt); for whole grids only. A failing case prints what it is and how to run it
  * alone. Every few seconds a line on stderr says how far it is. */
 #include "config/clock.h"
+#include "config/host_memory.h"
 #include "kernels/attention.h"
 #include "kernels/backend.h"
 #include "kernels/numeric.h"
@@ -58,7 +61,8 @@ enum {
     SLICE_STATES = 2048, /* of them, for slices */
     TASKS = 24,
     SEGMENT_TOKENS = SEGMENT_CHUNKS * CHUNK_TOKENS,
-    KV_HEADS = 40, /* at most */
+    QUERY_HEADS = 128, /* at most */
+    KV_HEADS = 40,     /* likewise */
     WIDE_SPREAD = 10,
     SEED = 11
 };
@@ -73,6 +77,9 @@ enum values {
 
 static const char *const values_suffix[VALUES_COUNT] = {"", "-wide", "-extreme"};
 
+/* Of a pool in which offsets of 32 bits would fold the end of the second layer onto the beginning of the first. */
+#define LARGE_BYTES (UINT64_C(4400) << 20)
+
 /* A case of one of the grids, spelt out. */
 struct setting {
     enum dtype dtype, kv_dtype;
@@ -83,6 +90,7 @@ struct setting {
     enum attention_kernel kernel;
     enum source source;
     enum values values;
+    uint64_t pool_bytes; /* the pool has at least; 0: as it comes */
     const struct shape *shape;
 };
 
@@ -90,13 +98,15 @@ struct setting {
 struct world {
     struct geometry g;
     struct model_constants c;
-    float sinks[LAYERS][64], alibi[64], k_scale[LAYERS][KV_HEADS], v_scale[LAYERS][KV_HEADS];
+    float sinks[LAYERS][QUERY_HEADS], alibi[QUERY_HEADS], k_scale[LAYERS][KV_HEADS],
+        v_scale[LAYERS][KV_HEADS];
     enum attention_kernel kernel;
     const struct shape *shape;
     enum source source;
     enum values values;
     uint32_t blocks, stride;
-    float *k, *v; /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
+    uint32_t apart; /* every other block lies so many further behind, with unused ones between */
+    float *k, *v;   /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
     uint32_t longest;
     struct plan_row rows[ROWS_MAX];
     struct value_source q_source[ROWS_MAX];
@@ -211,7 +221,7 @@ static size_t kv_index(const struct world *w, uint32_t sequence, uint32_t at, ui
 
 static void make_constants(struct world *w, const struct setting *t)
 {
-    for (uint32_t i = 0; i < 64; i++) {
+    for (uint32_t i = 0; i < QUERY_HEADS; i++) {
         w->alibi[i] = exp2f(-(float)(i % 8 + 1));
         for (uint32_t layer = 0; layer < LAYERS; layer++)
             w->sinks[layer][i] = (float)(i % 5) - 1.5F + (float)layer;
@@ -359,6 +369,38 @@ static struct setting spans_setting(const struct cover_case *k)
     };
 }
 
+static struct setting odd_setting(const struct cover_case *k)
+{
+    return (struct setting){
+        .dtype = odd_formats[k->value[ODD_FORMAT]].dtype,
+        .kv_dtype = odd_formats[k->value[ODD_FORMAT]].kv_dtype,
+        .head_dim = odd_head_dims[k->value[ODD_HEAD_DIM]],
+        .query_heads = odd_heads[k->value[ODD_HEADS]].query,
+        .kv_heads = odd_heads[k->value[ODD_HEADS]].kv,
+        .block_size = odd_block_sizes[k->value[ODD_BLOCK_SIZE]],
+        .layout = (enum kv_layout)k->value[ODD_LAYOUT],
+        .window = odd_windows[k->value[ODD_WINDOW]],
+        .source = SOURCE_DTYPE,
+        .shape = &odd_shapes[k->value[ODD_SHAPE]],
+    };
+}
+
+static struct setting large_setting(const struct cover_case *k)
+{
+    return (struct setting){
+        .dtype = odd_formats[k->value[LARGE_FORMAT]].dtype,
+        .kv_dtype = odd_formats[k->value[LARGE_FORMAT]].kv_dtype,
+        .head_dim = 128,
+        .query_heads = 8,
+        .kv_heads = 4,
+        .block_size = 16,
+        .layout = LAYOUT_HND,
+        .pool_bytes = LARGE_BYTES,
+        .source = SOURCE_DTYPE,
+        .shape = &odd_shapes[k->value[LARGE_SHAPE]],
+    };
+}
+
 static struct world *make_world(const struct setting *t)
 {
     struct world *w = make_array(1, sizeof *w);
@@ -388,6 +430,8 @@ static struct world *make_world(const struct setting *t)
         w->blocks += length / w->g.block_size + 2;
     }
     w->stride = w->longest / w->g.block_size + 2;
+    if (t->pool_bytes)
+        w->apart = (uint32_t)(t->pool_bytes / geometry_block_bytes(&w->g));
     w->k = make_array(w->shape->count * kv_index(w, 1, 0, 0), sizeof *w->k);
     w->v = make_array(w->shape->count * kv_index(w, 1, 0, 0), sizeof *w->v);
     for (uint32_t s = 0; s < w->shape->count; s++) {
@@ -431,6 +475,12 @@ static uint32_t *shuffled(uint32_t n, uint32_t random)
     return ids;
 }
 
+/* The block of the pool that is the world's number `i`. */
+static uint32_t block_at(const struct world *w, uint32_t i)
+{
+    return i % 2 ? i + w->apart : i;
+}
+
 /* Tables over a permutation of the block ids. Forks share whole blocks and get a copy of the one that
  * they continue; without `forks` every sequence has blocks of its own. */
 static void make_tables(struct instance *x, uint32_t seed, bool forks, struct kv_copy *copies)
@@ -443,7 +493,7 @@ static void make_tables(struct instance *x, uint32_t seed, bool forks, struct kv
         uint32_t *table = x->tables + (size_t)s * w->stride, fork = forks ? w->shape->sequences[s].fork : 0;
         const uint32_t *above = x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
         for (uint32_t i = 0; i * bs < w->shape->sequences[s].length; i++)
-            table[i] = (i + 1) * bs <= fork ? above[i] : ids[next++];
+            table[i] = (i + 1) * bs <= fork ? above[i] : block_at(w, ids[next++]);
         copies[s] = (struct kv_copy){KV_COPY, 0, 0, fork % bs};
         if (fork % bs)
             copies[s] = (struct kv_copy){KV_COPY, above[fork / bs], table[fork / bs], fork % bs};
@@ -474,7 +524,7 @@ static bool poison(struct instance *x)
     uint8_t *nan = make_host_array(x->attention, bytes);
     memset(nan, 0xff, bytes); /* a NaN in every format */
     for (uint32_t i = 0; i < w->blocks; i++)
-        all[i] = i;
+        all[i] = block_at(w, i);
     const struct kv_append append = {.count = tokens, .k = nan, .v = nan};
     struct attention_pass passes[LAYERS];
     for (uint32_t layer = 0; layer < LAYERS; layer++)
@@ -580,7 +630,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
                                               .constants = &w->c,
                                               .cache = "",
                                               .kernel = w->kernel,
-                                              .blocks = w->blocks,
+                                              .blocks = w->blocks + w->apart,
                                               .host_blocks = seed > 1 ? w->blocks : 0,
                                               .rows_max = ROWS_MAX,
                                               .partials_max = PARTIALS_MAX,
@@ -721,6 +771,56 @@ static bool run_slices(struct instance *x, uint32_t together, uint32_t segments)
         }
     }
     planner_destroy(planner);
+    return ok;
+}
+
+/* Run all rows on both layers, whose windows differ, in one step. The other layer's outputs have to be those of a
+ * step of its own; LAYER's are left in x->o. */
+static bool run_two_windows(struct instance *x)
+{
+    const struct world *w = x->w;
+    size_t bytes = x->o_bytes + x->lse_bytes;
+    uint8_t *memory = make_host_array(x->attention, 2 * bytes);
+    struct plan *plans[LAYERS];
+    struct attention_pass passes[LAYERS + 1];
+    struct attention_row *rows = make_array((LAYERS + 1) * (size_t)w->row_count, sizeof *rows);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        const struct plan_request request = {w->rows,
+                                             w->row_count,
+                                             x->tables,
+                                             w->stride,
+                                             w->g.block_size,
+                                             w->g.window[layer],
+                                             geometry_group(&w->g),
+                                             CUT_RANDOM,
+                                             true,
+                                             5 + layer,
+                                             &attention_info(x->attention)->tile_caps};
+        plans[layer] = plans_make(&request);
+    }
+    for (uint32_t i = 0; i < LAYERS + 1; i++) { /* the other layer by itself; then both */
+        uint32_t layer = i == LAYERS ? LAYER : 1 - LAYER;
+        uint8_t *o = i == LAYERS ? x->o : memory + i * bytes;
+        float *lse = i == LAYERS ? x->lse : (float *)(void *)(o + x->o_bytes);
+        struct attention_row *of = rows + (size_t)i * w->row_count;
+        size_t row_bytes = x->o_bytes / w->row_count;
+        for (uint32_t row = 0; row < w->row_count; row++)
+            of[row] = (struct attention_row){x->q + row * row_bytes, o + row * row_bytes,
+                                             lse + (size_t)row * w->g.query_heads};
+        passes[i] = (struct attention_pass){.layer = layer, .plan = plans[layer], .rows = of};
+    }
+    struct attention_step step = {
+        .tables = x->tables, .stride = w->stride, .passes = passes, .pass_count = 1};
+    bool ok = run_step(x, &step, w->shape->count);
+    step.passes = passes + 1;
+    step.pass_count = LAYERS;
+    ok = ok && run_step(x, &step, w->shape->count);
+    if (ok && memcmp(memory, memory + bytes, bytes) != 0)
+        ok = broken("a layer has other bits beside one with another window");
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        plans_free(plans[layer]);
+    attention_free_host_memory(x->attention, memory, 2 * bytes + 1);
+    free(rows);
     return ok;
 }
 
@@ -988,6 +1088,10 @@ static bool all_cuts_agree(struct instance *x, const struct instance *alone, con
         !same_bits(x, alone, "in slices of all rows", CUT_COUNT, true))
         return false;
     clear_outputs(x);
+    if (!run_two_windows(x) || !guards_hold(x) ||
+        !same_bits(x, alone, "beside another window", CUT_RANDOM, true))
+        return false;
+    clear_outputs(x);
     return run_slices(x, 7, 2) && guards_hold(x) &&
            same_bits(x, alone, "in slices of 7 rows", CUT_COUNT, true);
 }
@@ -1108,6 +1212,45 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
     close_instance(&alone);
     close_instance(&together);
     close_instance(&threads);
+    return ok;
+}
+
+/* Whether the host has room for a large pool; prints why not, once. */
+static bool has_room(void)
+{
+    static bool told;
+    uint64_t available = host_memory_available();
+    bool has = !available || available > 2 * LARGE_BYTES;
+    if (!has && !told)
+        printf("skip large pools on the CPU: %llu MiB of memory are available\n",
+               (unsigned long long)(available >> 20));
+    told |= !has;
+    return has;
+}
+
+/* Rows in a large pool: right, and the same as in a small one. */
+static bool check_large(const struct world *w, const char *isa, double *ratio)
+{
+    const char *backend = strncmp(isa, "cuda", 4) == 0 ? "cuda" : "cpu";
+    struct world small = *w;
+    struct instance x = {0}, alone = {0};
+    if (strcmp(backend, "cpu") == 0 && !has_room())
+        return true;
+    small.apart = 0;
+    bool ok = open_instance(&alone, &small, backend, "auto", 1, false, 1) &&
+              open_instance(&x, w, backend, "auto", 3, true, 1);
+    if (ok) {
+        clear_outputs(&x);
+        clear_outputs(&alone);
+    }
+    for (uint32_t row = 0; ok && row < w->row_count; row++)
+        ok = run_plan(&alone, row, 1, CUT_ROW, false);
+    ok = ok && run_plan(&x, 0, w->row_count, CUT_RUN, true) && guards_hold(&x) && outputs_hold(&x, ratio) &&
+         same_bits(&x, &alone, "in a large pool", CUT_RUN, true);
+    if (ok)
+        note_outputs(&x);
+    close_instance(&x);
+    close_instance(&alone);
     return ok;
 }
 
@@ -1354,11 +1497,15 @@ int main(int argc, char **argv)
          VALUES_EXACT},
         {"cpu-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, VALUES_EXACT},
         {"cpu-spans", spans_sizes, SPANS_AXIS_COUNT, spans_setting, check_backend, VALUES_WIDE},
+        {"cpu-odd", odd_sizes, ODD_AXIS_COUNT, odd_setting, check_backend, VALUES_WIDE},
+        {"cpu-large", large_sizes, LARGE_AXIS_COUNT, large_setting, check_large, VALUES_WIDE},
         {"cuda", grid_sizes, AXIS_COUNT, native_setting, check_backend, VALUES_EXACT},
         {"cuda-flashinfer", flashinfer_sizes, FLASHINFER_AXIS_COUNT, flashinfer_setting, check_backend,
          VALUES_EXACT},
         {"cuda-columns", columns_sizes, COLUMNS_AXIS_COUNT, columns_setting, check_backend, VALUES_EXACT},
         {"cuda-spans", spans_sizes, SPANS_AXIS_COUNT, spans_setting, check_backend, VALUES_WIDE},
+        {"cuda-odd", odd_sizes, ODD_AXIS_COUNT, odd_setting, check_backend, VALUES_WIDE},
+        {"cuda-large", large_sizes, LARGE_AXIS_COUNT, large_setting, check_large, VALUES_WIDE},
         {"cuda-vllm", paged_sizes, PAGED_AXIS_COUNT, paged_setting, on_paged, VALUES_EXACT}};
     for (size_t i = 0; i < VALUES_COUNT * GRID_COUNT(paths); i++) {
         struct path path = paths[i / VALUES_COUNT];

@@ -230,6 +230,35 @@ static const struct shape spans_shapes[] = {
     {"three spans", 1, 1, {{-1, 0, 131329}}},
 };
 
+/* Blocks of no power of two, and groups of 128 and of 48. */
+enum odd_axis {
+    ODD_FORMAT,
+    ODD_HEADS,
+    ODD_HEAD_DIM,
+    ODD_BLOCK_SIZE,
+    ODD_WINDOW,
+    ODD_LAYOUT,
+    ODD_SHAPE,
+    ODD_AXIS_COUNT
+};
+
+static const struct {
+    enum dtype dtype, kv_dtype;
+} odd_formats[] = {{DTYPE_BF16, DTYPE_BF16}, {DTYPE_F16, DTYPE_E4M3}, {DTYPE_F32, DTYPE_F32}};
+static const struct {
+    uint32_t query, kv;
+} odd_heads[] = {{128, 1}, {48, 1}, {6, 3}};
+static const uint32_t odd_head_dims[] = {64, 128, 96}, odd_block_sizes[] = {192, 96, 24},
+                      odd_windows[] = {0, 500};
+
+static const struct shape odd_shapes[] = {
+    {"two forks", 2, 3, {{-1, 0, 1100}, {0, 600, 900}, {0, 600, 601}}},
+    {"a row of two segments", 1, 2, {{-1, 0, 4500}, {-1, 0, 193}}},
+};
+
+/* In a pool of more than 4 GiB, at both ends of it. */
+enum large_axis { LARGE_FORMAT, LARGE_SHAPE, LARGE_AXIS_COUNT };
+
 #define GRID_COUNT(array) (sizeof(array) / sizeof(array)[0])
 
 static const unsigned grid_sizes[AXIS_COUNT] = {
@@ -264,6 +293,18 @@ static const unsigned spans_sizes[SPANS_AXIS_COUNT] = {
     [SPANS_FORMAT] = GRID_COUNT(spans_formats), [SPANS_HEADS] = GRID_COUNT(spans_heads),
     [SPANS_WINDOW] = GRID_COUNT(spans_windows), [SPANS_SINKS] = 2,
     [SPANS_SHAPE] = GRID_COUNT(spans_shapes),
+};
+
+static const unsigned odd_sizes[ODD_AXIS_COUNT] = {
+    [ODD_FORMAT] = GRID_COUNT(odd_formats),     [ODD_HEADS] = GRID_COUNT(odd_heads),
+    [ODD_HEAD_DIM] = GRID_COUNT(odd_head_dims), [ODD_BLOCK_SIZE] = GRID_COUNT(odd_block_sizes),
+    [ODD_WINDOW] = GRID_COUNT(odd_windows),     [ODD_LAYOUT] = LAYOUT_NHD + 1,
+    [ODD_SHAPE] = GRID_COUNT(odd_shapes),
+};
+
+static const unsigned large_sizes[LARGE_AXIS_COUNT] = {
+    [LARGE_FORMAT] = 2, /* of odd_formats */
+    [LARGE_SHAPE] = GRID_COUNT(odd_shapes),
 };
 
 static const unsigned paged_sizes[PAGED_AXIS_COUNT] = {
