@@ -67,6 +67,8 @@ enum {
     SEED = 11
 };
 
+#define FOUR_GIB (UINT64_C(4) << 30)
+
 /* What q, k and v are. */
 enum values {
     VALUES_EXACT,   /* values_row(): sums of their products are exact in any order */
@@ -76,9 +78,6 @@ enum values {
 };
 
 static const char *const values_suffix[VALUES_COUNT] = {"", "-wide", "-extreme"};
-
-/* Of a pool in which offsets of 32 bits would fold the end of the second layer onto the beginning of the first. */
-#define LARGE_BYTES (UINT64_C(4400) << 20)
 
 /* A case of one of the grids, spelt out. */
 struct setting {
@@ -90,7 +89,7 @@ struct setting {
     enum attention_kernel kernel;
     enum source source;
     enum values values;
-    uint64_t pool_bytes; /* the pool has at least; 0: as it comes */
+    bool large; /* the pool has more than 4 GiB */
     const struct shape *shape;
 };
 
@@ -395,7 +394,7 @@ static struct setting large_setting(const struct cover_case *k)
         .kv_heads = 4,
         .block_size = 16,
         .layout = LAYOUT_HND,
-        .pool_bytes = LARGE_BYTES,
+        .large = true,
         .source = SOURCE_DTYPE,
         .shape = &odd_shapes[k->value[LARGE_SHAPE]],
     };
@@ -430,8 +429,11 @@ static struct world *make_world(const struct setting *t)
         w->blocks += length / w->g.block_size + 2;
     }
     w->stride = w->longest / w->g.block_size + 2;
-    if (t->pool_bytes)
-        w->apart = (uint32_t)(t->pool_bytes / geometry_block_bytes(&w->g));
+    if (t->large) {
+        /* so that offsets of 32 bits would put each odd block of the second layer onto an even one of the first */
+        w->blocks |= 1;
+        w->apart = (uint32_t)((FOUR_GIB / (geometry_block_bytes(&w->g) / LAYERS) - w->blocks + 1) / 2);
+    }
     w->k = make_array(w->shape->count * kv_index(w, 1, 0, 0), sizeof *w->k);
     w->v = make_array(w->shape->count * kv_index(w, 1, 0, 0), sizeof *w->v);
     for (uint32_t s = 0; s < w->shape->count; s++) {
@@ -1220,7 +1222,7 @@ static bool has_room(void)
 {
     static bool told;
     uint64_t available = host_memory_available();
-    bool has = !available || available > 2 * LARGE_BYTES;
+    bool has = !available || available > 2 * FOUR_GIB;
     if (!has && !told)
         printf("skip large pools on the CPU: %llu MiB of memory are available\n",
                (unsigned long long)(available >> 20));
