@@ -19,7 +19,7 @@ paths=()
 for path in cuda cuda-flashinfer cuda-columns cuda-vllm; do
     for values in '' -wide -extreme; do paths+=("$path$values"); done
 done
-paths+=(cuda-spans-wide)
+paths+=(cuda-spans-wide cuda-odd-wide cuda-large-wide)
 conformance() {
     local i path
     for i in $(seq 0 $((jobs - 1))); do
