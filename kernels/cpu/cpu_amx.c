@@ -29,6 +29,7 @@
 
 #include "kernels/cpu/cpu_simd.h"
 
+#include <assert.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -100,7 +101,9 @@ static struct layout lay_out(const struct cpu_tile *t)
     next += ROWS_OF_P * TILE_TOKENS;
     at.o = next;
     next += 2 * ROWS_OF_P * output_bytes(t) / sizeof *next;
-    at.q = (uint32_t *)(void *)next; /* (rows + 15) * d / 2 at most */
+    at.q = (uint32_t *)(void *)next;
+    next += (size_t)(t->rows + BLOCK - 1) * (t->head_dim / 2);
+    assert(next <= t->scratch + cpu_scratch_floats(t->head_dim, t->rows));
     return at;
 }
 

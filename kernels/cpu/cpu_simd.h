@@ -38,6 +38,7 @@ enum {
 };
 
 _Static_assert(TILE_TOKENS % LANES == 0, "a tile is whole vectors of tokens");
+_Static_assert(LANES >= (int)ROWS_AT_ONCE, "each of the rows at once has a token in a vector");
 _Static_assert((int)ROWS_TOGETHER <= (int)CPU_SCRATCH_ROWS, "scores have room");
 
 #define INLINE static inline __attribute__((always_inline))
