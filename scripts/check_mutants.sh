@@ -3,7 +3,9 @@
 # tests/simulation/mutants.txt the simulation, those of tests/conformance/mutants.txt, which change the order of a sum, the bits of
 # conformance's wide values.
 #
-#   bash scripts/check_mutants.sh [simulation | conformance | NAME]...       all, a list, or some
+#   bash scripts/check_mutants.sh [simulation | conformance | NAME]...       all, a list, or some; a NAME may be a pattern
+#   KEEP=FOLDER bash scripts/check_mutants.sh 'device_*' 'amx_*'             conformance with each of them, to be run where there
+#                                                                            is what it needs (PART=mutants of tests/cuda/run.sh)
 #
 # Prints "ok NAME" for a mutant that was found, with what gave it away, "not ok NAME" for one that was not, and "skip NAME" where
 # this processor does not have its paths.
@@ -18,9 +20,9 @@ git ls-files -z | xargs -0 cp --parents -p -t "$copy"
 mkdir -p "$copy/build"
 cp -rp build/release "$copy/build/" # Objects of unchanged sources are not made again.
 
-# mutate FILE OLD NEW - replace a text that stands exactly once.
+# mutate FILE OLD NEW - replace a text that stands exactly once. \n is the end of a line.
 mutate() {
-    OLD=$2 NEW=$3 perl -0pi -e 'BEGIN { $o = $ENV{OLD}; $n = $ENV{NEW} } $c += s/\Q$o\E/$n/; END { exit !$c }' "$copy/$1"
+    OLD=${2//\\n/$'\n'} NEW=${3//\\n/$'\n'} perl -0pi -e 'BEGIN { $o = $ENV{OLD}; $n = $ENV{NEW} } $c += s/\Q$o\E/$n/; END { exit !$c }' "$copy/$1"
 }
 
 # digest PROGRAM PATH - the bits of a path's outputs, or "differs" where it does not conform; nothing where there is none such
@@ -56,18 +58,35 @@ by_conformance() { # PATH...
     [ "$said" ] || return 2
 }
 
+# chosen NAME LIST PATTERN... - whether a mutant is asked for
+chosen() {
+    local name=$1 list=$2 pattern
+    shift 2
+    [ $# -gt 0 ] || return 0
+    for pattern in "$@"; do
+        # shellcheck disable=SC2053
+        [[ $name == $pattern || $list == "$pattern" ]] && return 0
+    done
+    return 1
+}
+
 found=0 missed=0 skipped=0
+[ -z "${KEEP:-}" ] || mkdir -p "$KEEP"
 for list in simulation conformance; do
     program=build/release/tests/conformance
     [ $list = conformance ] || program=build/release/tests/engine_simulation
     while IFS='@' read -r name file old new paths; do
         case $name in '' | '#'*) continue ;; esac
-        [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || [[ " $* " == *" $list "* ]] || continue
+        chosen "$name" $list "$@" || continue
         cp -p "$file" "$copy/$file.whole"
         if ! mutate "$file" "$old" "$new"; then
             said="the text is not in $file any more" verdict=1
         elif ! make -s -C "$copy" $program >"$copy/log" 2>&1; then
             said='it does not compile' verdict=1
+        elif [ "${KEEP:-}" ]; then
+            strip -o "$KEEP/$name" "$copy/$program"
+            echo "$name $paths" >>"$KEEP/list"
+            said="kept in $KEEP" verdict=2
         else
             # shellcheck disable=SC2086
             by_$list $paths
@@ -75,7 +94,7 @@ for list in simulation conformance; do
         fi
         case $verdict in
             0) echo "ok $name: $said" && found=$((found + 1)) ;;
-            2) echo "skip $name: this processor has none of $paths" && skipped=$((skipped + 1)) ;;
+            2) echo "skip $name: ${said:-nothing here has $paths}" && skipped=$((skipped + 1)) ;;
             *) echo "not ok $name: $said" && missed=$((missed + 1)) ;;
         esac
         mv "$copy/$file.whole" "$copy/$file"

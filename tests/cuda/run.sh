@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh - the tests on a GPU, from the folder that scripts/check_cuda.sh made.
 #
-#   PART=NAME    one part instead of all: conformance, engine, integration, sanitizer, bench
+#   PART=NAME    one part instead of all: conformance, engine, integration, sanitizer, bench; or mutants
 #   CSV=FILE     where the benchmark's results go
 #
 # Prints "ok", "not ok" and "skip" lines as the other tests do; the last line is their number.
@@ -106,6 +106,26 @@ sanitizer() {
         fi
     done
 }
+
+# Programs with a defect each, kept by scripts/check_mutants.sh: of each path that is named the bits are others.
+mutants() {
+    local name of path sound got
+    [ -e mutants/list ] || echo 'skip mutants: none were kept'
+    [ ! -e mutants/list ] || while read -r name of; do
+        {
+            for path in $of; do
+                sound=$(few build/release/tests/conformance "$path")
+                got=$(LD_LIBRARY_PATH=$PWD/lib few "mutants/$name" "$path")
+                if [ -z "$sound" ]; then echo "skip $name: nothing here has $path"
+                elif [ "$got" = "$sound" ]; then echo "not ok $name: the bits of $path are the same"
+                else echo "ok $name: $path ${got:-fails} instead of $sound"; fi
+            done
+        } </dev/null &
+    done <mutants/list
+    wait
+}
+# few PROGRAM PATH - the bits of some cases
+few() { "$1" --isa "$2" --every "${EVERY:-13}" 2>/dev/null | sed -n 's/^ok .* digest \([0-9a-f]*\),.*/\1/p; s/^not ok .*/differs/p'; }
 
 bench() {
     build/release/bench/bench_cuda --csv "${CSV:-bench-cuda.csv}" --commit "$(cat commit)" \
