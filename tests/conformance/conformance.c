@@ -694,21 +694,26 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
     return run_step(x, &step, w->shape->count);
 }
 
+/* Of the backend; or what a GPU might have, which one without tiles has to ignore. */
+static const struct tile_caps *caps_of(const struct instance *x)
+{
+    static const struct tile_caps some = {
+        .widths = {{8, 0, 4}, {16, 0, 2}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
+        .width_count = 5,
+        .splits_max = 4,
+        .cluster_max = 2,
+        .processors = 132};
+    const struct tile_caps *caps = &attention_info(x->attention)->tile_caps;
+    return caps->width_count ? caps : &some;
+}
+
 /* Run the rows [first, first + n) under one plan of the tests' own. */
 static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cut, bool share)
 {
     const struct world *w = x->w;
-    const struct plan_request request = {w->rows + first,
-                                         n,
-                                         x->tables,
-                                         w->stride,
-                                         w->g.block_size,
-                                         w->g.window[LAYER],
-                                         geometry_group(&w->g),
-                                         cut,
-                                         share,
-                                         first + 17,
-                                         &attention_info(x->attention)->tile_caps};
+    const struct plan_request request = {
+        w->rows + first,       n,   x->tables, w->stride,  w->g.block_size, w->g.window[LAYER],
+        geometry_group(&w->g), cut, share,     first + 17, caps_of(x)};
     struct plan *plan = plans_make(&request);
     bool ok = submit_plan(x, first, plan);
     plans_free(plan);
@@ -721,7 +726,7 @@ static struct planner *make_planner(const struct instance *x, uint32_t partials,
                                     uint32_t processors, struct planner_row *rows)
 {
     const struct world *w = x->w;
-    struct tile_caps caps = attention_info(x->attention)->tile_caps;
+    struct tile_caps caps = *caps_of(x);
     caps.processors = processors;
     const struct planner_options options = {.rows_max = ROWS_MAX,
                                             .partials_max = partials,
@@ -797,7 +802,7 @@ static bool run_two_windows(struct instance *x)
                                              CUT_RANDOM,
                                              true,
                                              5 + layer,
-                                             &attention_info(x->attention)->tile_caps};
+                                             caps_of(x)};
         plans[layer] = plans_make(&request);
     }
     for (uint32_t i = 0; i < LAYERS + 1; i++) { /* the other layer by itself; then both */

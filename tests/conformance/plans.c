@@ -179,8 +179,10 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
     if (merge->count < 2 || merge->count > caps->splits_max ||
         (m->q->cut == CUT_RANDOM && random_below(m, 4) == 0))
         return false;
-    while (p->items[first].partial != parts[0].partial)
+    while (first < p->plan.item_count && p->items[first].partial != parts[0].partial)
         first++;
+    if (first == p->plan.item_count) /* it is of several rows */
+        return false;
     struct plan_item *items = &p->items[first];
     parent = plan_parent_chunks(parts[0].level);
     for (uint32_t i = 0; i < merge->count; i++) {
