@@ -352,36 +352,37 @@ static void add_items(struct planner *p, uint32_t a, uint32_t b, uint32_t first,
     }
 }
 
-/* Whether a piece of this level can begin at chunk `at`, of rows that begin at `first`, in a stretch up to `end`,
- * and where it ends then. */
-static inline bool takes_level(enum plan_level level, uint32_t piece_max, uint32_t first, uint32_t at,
-                               uint32_t end, bool to_row_end, uint32_t *piece_end)
+/* The end of a piece of this level from chunk `at` on, of rows that begin at `first`, in a stretch up to `end`; or
+ * `at`, if none can begin there. One of PLAN_CHUNK always can. */
+static inline uint32_t end_of_piece(enum plan_level level, uint32_t piece_max, uint32_t first, uint32_t at,
+                                    uint32_t end, bool to_row_end)
 {
     uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level),
              node_end = (at / node + 1) * node;
     bool begins = at % node == 0 || at == first, ends = node_end <= end || to_row_end;
     if (node > 1 && (!begins || !ends || node > piece_max))
-        return false;
+        return at;
     bool leads = at % parent == 0 || at == first;
-    uint32_t stop = smaller(end, (at / parent + 1) * parent);
-    *piece_end = smaller(node_end, end);
-    while (leads && *piece_end < stop && *piece_end + node - at <= piece_max &&
-           (*piece_end + node <= stop || to_row_end))
-        *piece_end = smaller(*piece_end + node, stop);
-    return true;
+    uint32_t stop = smaller(end, (at / parent + 1) * parent), piece_end = smaller(node_end, end);
+    while (leads && piece_end < stop && piece_end + node - at <= piece_max &&
+           (piece_end + node <= stop || to_row_end))
+        piece_end = smaller(piece_end + node, stop);
+    return piece_end;
 }
 
 /* The level of the next piece from chunk `at` on, and its end. The rows begin at chunk `first`; the
- * stretch ends at `end`, where all its rows end if `to_row_end`. Inline, with levels that the compiler knows: else
- * families of 8 take 19.5 us a step in bench_planner, not 18.6. */
+ * stretch ends at `end`, where all its rows end if `to_row_end`. Inline, with levels that the compiler knows:
+ * else families of 8 take 19.5 us a step in bench_planner, not 18.6. */
 static inline enum plan_level next_piece(uint32_t piece_max, uint32_t first, uint32_t at, uint32_t end,
                                          bool to_row_end, uint32_t *piece_end)
 {
-    if (takes_level(PLAN_SEGMENT, piece_max, first, at, end, to_row_end, piece_end))
+    *piece_end = end_of_piece(PLAN_SEGMENT, piece_max, first, at, end, to_row_end);
+    if (*piece_end > at)
         return PLAN_SEGMENT;
-    if (takes_level(PLAN_RUN, piece_max, first, at, end, to_row_end, piece_end))
+    *piece_end = end_of_piece(PLAN_RUN, piece_max, first, at, end, to_row_end);
+    if (*piece_end > at)
         return PLAN_RUN;
-    (void)takes_level(PLAN_CHUNK, piece_max, first, at, end, to_row_end, piece_end);
+    *piece_end = end_of_piece(PLAN_CHUNK, piece_max, first, at, end, to_row_end);
     return PLAN_CHUNK;
 }
 

@@ -152,6 +152,7 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
         chunks_of(t, x, row, &first, &end);
         pieces += (end - 1) / x->item_chunks - first / x->item_chunks + 1;
     }
+    assert(pieces > 0);
     x->rows = calloc(x->count, sizeof *x->rows);
     x->merges = calloc(x->count, sizeof *x->merges);
     x->items = calloc(pieces, sizeof *x->items);

@@ -107,7 +107,7 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
     uint32_t members = 1U << kind.group_bits;
     ck_assert_uint_eq(list->count % members, 0);
     for (uint32_t at = 0; at < list->count; at++) {
-        const struct cuda_item *tile = &list->tiles[at], *first = &list->tiles[at / members * members];
+        const struct cuda_item *tile = &list->tiles[at], *first = tile - at % members;
         uint32_t begins = item_of(t->plan, first);
         const struct plan_item *group = &t->plan->items[begins];
         uint32_t splits = group->splits ? group->splits : 1;
@@ -148,7 +148,8 @@ START_TEST(tiles_compute_every_column_once)
             free(lists[i].tiles);
         }
         for (uint32_t i = 0; i < t.plan->item_count; i++) {
-            ck_assert_uint_eq(done[i], t.plan->items[i].rows * t.options.group);
+            uint32_t columns = t.plan->items[i].rows * t.options.group;
+            ck_assert_uint_eq(done[i], columns);
             narrower += t.plan->items[i].width + 1U < t.options.caps.width_count;
         }
         planner_destroy(t.planner);
