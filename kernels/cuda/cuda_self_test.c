@@ -77,7 +77,7 @@ struct cuda_self_test {
     struct trial trials[VARIANTS * TRIALS_MAX];
     uint32_t trial_count, base[VARIANTS]; /* the trial that the others of a variant are compared with */
     uint32_t rows;                        /* of all trials */
-    struct value_source *q_source;        /* [rows] */
+    struct value_source *q_source;        /* [neighbours + 2] */
     uint8_t *o;                           /* [rows][query_heads][head_dim], pinned */
     float *lse;                           /* [rows][query_heads], pinned */
     uint64_t ticket;                      /* of the latest test */
@@ -252,10 +252,10 @@ static void take_constants(struct cuda_self_test *t, const struct model_constant
     const struct geometry *g = &t->geometry;
     struct model_constants *c = &t->constants;
     for (uint32_t variant = 0; variant < VARIANTS; variant++) {
-        memcpy(c->k_scale + variant * g->kv_heads, now->k_scale, g->kv_heads * sizeof(float));
-        memcpy(c->v_scale + variant * g->kv_heads, now->v_scale, g->kv_heads * sizeof(float));
+        memcpy(c->k_scale + (size_t)variant * g->kv_heads, now->k_scale, g->kv_heads * sizeof(float));
+        memcpy(c->v_scale + (size_t)variant * g->kv_heads, now->v_scale, g->kv_heads * sizeof(float));
         if (now->sinks)
-            memcpy(t->sinks + variant * g->query_heads, now->sinks, g->query_heads * sizeof(float));
+            memcpy(t->sinks + (size_t)variant * g->query_heads, now->sinks, g->query_heads * sizeof(float));
     }
     c->sinks = now->sinks ? t->sinks : NULL;
     c->alibi = now->alibi;
