@@ -203,10 +203,8 @@ static const char *group_size_fault(const struct tile_caps *caps, const struct p
     if (!is_power_of_two(first->splits_together) || first->splits_together > members ||
         members / first->splits_together > caps->cluster_max)
         return "a split group has no room in a cluster";
-    for (uint32_t i = 0; i <= first->width; i++) {
-        if (caps->width_count && first->splits_together > caps->widths[i].together)
-            return "a split group has no room in a thread block";
-    }
+    if (caps->width_count && first->splits_together > plan_together_max(caps, first->width))
+        return "a split group has no room in a thread block";
     return NULL;
 }
 

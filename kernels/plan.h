@@ -5,8 +5,8 @@
  *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  span 65 536  <  the row
  *
  * each level a left fold of the one below. A tile is one softmax update; a chunk starts from the empty
- * state. Spans are folded by merges alone: no item crosses the end of one. So the bits of a row do not depend on how a step is cut into items, which rows share an item,
- * or who computes it.
+ * state. Spans are folded by merges alone: no item crosses the end of one. So the bits of a row do not
+ * depend on how a step is cut into items, which rows share an item, or who computes it.
  *
  * Scores are numbers of f32, and may be infinite. In every backend and in the reference:
  *
@@ -29,9 +29,9 @@
  *
  * A plan also says how a backend with tiles of several sizes is to compute its items; another one ignores
  * that. Query head h of row r of an item, h counted within the group of its KV head, is its packed column
- * r * group + h; tiles are cut from them one after the other, each as wide as what is left of them needs (plan_width_for()). And a row whose parts
- * are two to four items of its own may have these as a split group: they are computed side by side and
- * folded where they are, without a merge.
+ * r * group + h. Tiles are cut from them one after the other, each as wide as what is left of them needs
+ * (plan_width_for()). A row whose parts are two to four items of its own may have these as a split group:
+ * they are computed side by side and folded where they are, without a merge.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
@@ -115,9 +115,8 @@ struct plan_item {
  * count 0 its output is that of the empty state. */
 struct plan_merge {
     uint32_t row;
-    uint32_t first, count; /* in plan.merge_parts */
-    uint32_t
-        is_split_group; /* 1: those of a split group, for backends that do not fold those by themselves */
+    uint32_t first, count;   /* in plan.merge_parts */
+    uint32_t is_split_group; /* 1: only for backends that fold no split groups by themselves */
 };
 
 struct plan_part {
@@ -172,6 +171,15 @@ static inline uint32_t plan_spans(uint64_t keys)
 static inline uint32_t plan_widest(const struct tile_caps *caps)
 {
     return caps->width_count ? caps->width_count - 1 : 0;
+}
+
+/* Splits of a group that one thread block may compute: its last columns may go to any width up to its own. */
+static inline uint32_t plan_together_max(const struct tile_caps *caps, uint32_t width)
+{
+    uint32_t most = caps->widths[0].together;
+    for (uint32_t i = 1; i <= width; i++)
+        most = caps->widths[i].together < most ? caps->widths[i].together : most;
+    return most;
 }
 
 /* Whether a tile of this width takes an item. */

@@ -106,13 +106,17 @@ static enum plan_level level_of(uint32_t item_chunks)
     return item_chunks < RUN_CHUNKS ? PLAN_CHUNK : item_chunks < SEGMENT_CHUNKS ? PLAN_RUN : PLAN_SEGMENT;
 }
 
+/* Items that chunks [first, end) of a row are cut into. */
+static uint32_t pieces_of(const struct trial *x, uint32_t first, uint32_t end)
+{
+    return (end - 1) / x->item_chunks - first / x->item_chunks + 1;
+}
+
 /* The items of rows [row, row + n) of a trial, which see the same chunks, and their parts. */
 static void add_items(struct trial *x, uint32_t row, uint32_t n, uint32_t first, uint32_t end)
 {
     struct plan *plan = &x->plan;
-    uint32_t item_rows = 0, pieces = (end - 1) / x->item_chunks - first / x->item_chunks + 1;
-    for (uint32_t i = 0; i < plan->item_count; i++)
-        item_rows += x->items[i].rows;
+    uint32_t item_rows = cuda_item_rows(plan), pieces = pieces_of(x, first, end);
     struct plan_item *items = &x->items[plan->item_count];
     for (uint32_t at = first, stop, i = 0; at < end; at = stop, i++) {
         stop = smaller(end, (at / x->item_chunks + 1) * x->item_chunks);
@@ -150,7 +154,7 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     *x = trial;
     for (uint32_t row = 0; row < x->count; row++) {
         chunks_of(t, x, row, &first, &end);
-        pieces += (end - 1) / x->item_chunks - first / x->item_chunks + 1;
+        pieces += pieces_of(x, first, end);
     }
     assert(pieces > 0);
     x->rows = calloc(x->count, sizeof *x->rows);
@@ -162,10 +166,6 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     if (!x->rows || !x->merges || !x->items || !x->parts || !x->item_rows)
         return false;
     memcpy(x->rows, t->problem + x->first, x->count * sizeof *x->rows);
-    for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1) {
-        chunks_of(t, x, row, &first, &end);
-        add_items(x, row, x->shared ? x->count : 1, first, end);
-    }
     x->plan.rows = x->rows;
     x->plan.row_count = x->count;
     x->plan.items = x->items;
@@ -173,6 +173,10 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     x->plan.merges = x->merges;
     x->plan.merge_parts = x->parts;
     x->plan.caps = &t->own.base.info.tile_caps;
+    for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1) {
+        chunks_of(t, x, row, &first, &end);
+        add_items(x, row, x->shared ? x->count : 1, first, end);
+    }
     assert(!plan_fault(&x->plan, t->geometry.window[x->variant]));
     x->result = t->rows;
     t->rows += x->count;
@@ -191,10 +195,8 @@ static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row,
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
     const struct plan_item one = {.chunks = item_chunks};
     uint32_t width = plan_width_for(caps, plan_widest(caps), &one, 1, geometry_group(&t->geometry)),
-             most = members;
+             most = smaller(members, plan_together_max(caps, width));
     bool ok = true;
-    for (uint32_t i = 0; i <= width; i++)
-        most = smaller(most, caps->widths[i].together);
     for (uint32_t together = 1; ok && together <= most && members <= caps->splits_max; together *= 2) {
         if (members / together > caps->cluster_max)
             continue;

@@ -194,9 +194,8 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
     }
     while (members < merge->count)
         members *= 2;
-    uint32_t width = choose_width(m, plan_widest(caps), items, merge->count, m->q->group), most = members;
-    for (uint32_t i = 0; i <= width; i++)
-        most = smaller(most, caps->widths[i].together);
+    uint32_t width = choose_width(m, plan_widest(caps), items, merge->count, m->q->group),
+             most = smaller(members, plan_together_max(caps, width));
     while (members / together > caps->cluster_max || (2 * together <= most && random_below(m, 2)))
         together *= 2;
     if (together > most)
