@@ -31,10 +31,11 @@ enum {
     PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES,
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
     WARPGROUP_ARCH = 90,         /* that has wgmma */
-    FIRST_ENGINE_ARCH = 90,      /* whose copy engine takes tensor maps; from */
-    LAST_ENGINE_ARCH = 119,      /* sm_120 on the kernels would use local memory (NVRTC 13.0), */
-    ENGINE_ALIGNMENT = 16,       /* of rows, in bytes; */
-    ENGINE_BLOCK_MIN = 8,        /* smaller blocks would be too many boxes */
+    FIRST_CLUSTER_ARCH = 90,
+    FIRST_TMA_ARCH = 90,
+    LAST_TMA_ARCH = 119, /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
+    TMA_ALIGNMENT = 16,  /* of rows, in bytes */
+    TMA_BLOCK_MIN = 8,   /* smaller blocks would be too many boxes */
     CUBIN_BYTES_MAX = 64 << 20
 };
 
@@ -117,23 +118,27 @@ uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *ta
     if (g->layout == LAYOUT_VLLM || !formats || !instructions)
         return 0;
     uint32_t columns = tile_columns_max(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), target->sm_bytes,
-                                        cuda_uses_engine(g, target));
+                                        cuda_uses_tma(g, target));
     return columns == TILE_GROUP_COLUMNS && cuda_uses_warpgroups(g, target) ? columns / 2 : columns;
 }
 
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target)
 {
-    return arch_of(target) == WARPGROUP_ARCH && cuda_uses_engine(g, target) && is_half(g->dtype) &&
+    return arch_of(target) == WARPGROUP_ARCH && g->layout != LAYOUT_VLLM && is_half(g->dtype) &&
            g->kv_dtype == g->dtype && g->head_dim <= TILE_GROUP_DIM_MAX;
 }
 
-bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target)
+bool cuda_has_clusters(const struct cuda_target *target)
+{
+    return arch_of(target) >= FIRST_CLUSTER_ARCH;
+}
+
+bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target)
 {
     bool whole = TILE_TOKENS % g->block_size == 0 || g->block_size % TILE_TOKENS == 0;
     int arch = arch_of(target);
-    return arch >= FIRST_ENGINE_ARCH && arch <= LAST_ENGINE_ARCH && whole &&
-           g->block_size >= ENGINE_BLOCK_MIN &&
-           g->head_dim * dtype_bytes(g->kv_dtype) % ENGINE_ALIGNMENT == 0;
+    return arch >= FIRST_TMA_ARCH && arch <= LAST_TMA_ARCH && whole && g->block_size >= TMA_BLOCK_MIN &&
+           g->head_dim * dtype_bytes(g->kv_dtype) % TMA_ALIGNMENT == 0;
 }
 
 /* ---- the compiler -------------------------------------------------------------------------------- */
@@ -205,7 +210,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DSM_BYTES=%u", target->sm_bytes);
     add_option(r, "-DTENSOR_CORES=%d", cuda_columns_max(g, target) > 0);
     add_option(r, "-DCOLUMNS_MAX=%u", cuda_columns_max(g, target));
-    add_option(r, "-DENGINE=%d", cuda_uses_engine(g, target));
+    add_option(r, "-DTMA=%d", cuda_uses_tma(g, target));
     add_option(r, "-DWGMMA=%d", cuda_uses_warpgroups(g, target));
     add_option(r, "-DPAGED=%d", g->layout == LAYOUT_VLLM);
     if (g->layout == LAYOUT_VLLM) {

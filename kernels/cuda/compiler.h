@@ -30,12 +30,15 @@ struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes);
  * are computed in plain f32 there, for want of the formats, the instructions or shared memory. */
 uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target);
 
-/* Whether K and V tiles are brought by the copy engine: on sm_90 to sm_119, where whole blocks of 8
- * slots or more make up a tile or whole tiles a block, and rows are whole pieces of 16 bytes. */
-bool cuda_uses_engine(const struct geometry *g, const struct cuda_target *target);
+/* Whether thread blocks can read each other's shared memory: from sm_90 on. */
+bool cuda_has_clusters(const struct cuda_target *target);
+
+/* Whether K and V come by TMA, or else by cp.async: on sm_90 to sm_119, where whole blocks of 8 slots or
+ * more make up a tile or whole tiles a block, and rows are whole pieces of 16 bytes. */
+bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
 
 /* Whether those of more than 32 columns are computed by warpgroups (attend_wide.cu): on sm_90, where
- * the copy engine brings K and V, they have q's format, and head_dim is 128 or less. */
+ * K and V have q's format and head_dim is 128 or less. */
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target);
 
 /* Machine code; `bytes` is freed by the caller. */

@@ -221,7 +221,7 @@ static void find_widths(struct cuda_backend *b)
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     struct tile_caps *caps = &b->base.info.tile_caps;
-    bool engine = cuda_uses_engine(g, &d->target), splits = engine && cuda_columns_max(g, &d->target) > 0;
+    bool tma = cuda_uses_tma(g, &d->target), splits = cuda_columns_max(g, &d->target) > 0;
     uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
     for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
         if (!has_kernel(b, all[i].kernel))
@@ -234,16 +234,16 @@ static void find_widths(struct cuda_backend *b)
             width->shape = (struct tile_shape){.threads = CUDA_THREADS, .blocks = SIMPLE_BLOCKS};
             continue;
         }
-        width->shape = tile->chunks ? tile_wide_shape_of(g->head_dim, tile->columns, d->target.sm_bytes)
+        width->shape = tile->chunks ? tile_wide_shape_of(g->head_dim, tile->columns, d->target.sm_bytes, tma)
                                     : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
-                                                    tile->columns, d->target.sm_bytes, engine);
+                                                    tile->columns, d->target.sm_bytes, tma);
         tile->together = tile_together_max(&width->shape);
         allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
         /* a group's states lie where its keys and values were */
         splits &= tile->columns * state_bytes <= width->shape.slots * width->shape.slot;
     }
     caps->splits_max = splits ? CUDA_MEMBERS_MAX : 0;
-    caps->cluster_max = d->cu.cuLaunchKernelEx ? CLUSTER_MAX : 1;
+    caps->cluster_max = d->cu.cuLaunchKernelEx && cuda_has_clusters(&d->target) ? CLUSTER_MAX : 1;
     caps->processors = d->multiprocessors;
 }
 

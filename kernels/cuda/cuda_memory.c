@@ -39,7 +39,7 @@ static bool take_pool(struct cuda_backend *b)
            cuda_await_stream(d, d->stream, "clearing the KV pool");
 }
 
-/* The pool as the copy engine sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
+/* The pool as TMA sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
  * which a box is all segments of some slots of a block, or, in a second map, one; where rows are not
  * whole segments, [1][slot][dim] and one in both. */
 static bool make_maps(struct cuda_backend *b)
@@ -58,12 +58,12 @@ static bool make_maps(struct cuda_backend *b)
                      boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
     _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
-    if (g->layout == LAYOUT_VLLM || !cuda_uses_engine(g, &d->target) || cuda_failed(d))
+    if (g->layout == LAYOUT_VLLM || !cuda_uses_tma(g, &d->target) || cuda_failed(d))
         return true;
     if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
         snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %s",
                  d->cu.cuTensorMapEncodeTiled
-                     ? "the pool has too many blocks for the copy engine"
+                     ? "the pool has too many blocks for TMA"
                      : "the driver is too old for this GPU: it knows no tensor maps");
         return false;
     }
@@ -76,7 +76,7 @@ static bool make_maps(struct cuda_backend *b)
                               5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                          "describing the pool to the copy engine");
+                          "describing the pool to TMA");
     return made &&
            cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
                       "uploading tensor maps") &&

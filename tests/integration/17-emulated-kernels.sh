@@ -42,7 +42,7 @@ TABLE
 
 # merge HEAD_DIM KV_HEADS GROUP
 merge() {
-    emulate merge -DHEAD_DIM="$1" -DKV_HEADS="$2" -DGROUP="$3" -DQ_DTYPE=DTYPE_F32 -DKV_DTYPE=DTYPE_BF16 -DENGINE=1
+    emulate merge -DHEAD_DIM="$1" -DKV_HEADS="$2" -DGROUP="$3" -DQ_DTYPE=DTYPE_F32 -DKV_DTYPE=DTYPE_BF16 -DTMA=1 -DTENSOR_CORES=1
 }
 while read -r geometry; do
     # shellcheck disable=SC2086

@@ -2,7 +2,7 @@
  *
  * The host defines HEAD_DIM, BLOCK_SIZE, KV_HEADS, GROUP, Q_DTYPE, KV_DTYPE, LAYOUT, SOFTCAP (whether
  * there is one), SM_BYTES (shared memory of a multiprocessor), TENSOR_CORES (whether the formats and the
- * GPU have them), ENGINE (whether the copy engine brings K and V), COLUMNS_MAX (of attend_mma.cu), WGMMA
+ * GPU have them), TMA (whether K and V come by it), COLUMNS_MAX (of attend_mma.cu), WGMMA
  * (whether attend_wide.cu takes wider items), PAGED (whether the layout is vllm's) and with it the SPARSE_
  * parameters of geometry.h. */
 #include "kernels/cuda/device/pool.cu"

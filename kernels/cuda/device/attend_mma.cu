@@ -58,9 +58,8 @@ template <int DIM_TILES> struct mma_state {
 };
 
 template <int COLUMNS> struct mma_tile {
-    static constexpr tile_shape SHAPE =
-        tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, ENGINE);
-    static constexpr uint32_t TOGETHER = tile_box_rows(BLOCK_SIZE, SHAPE.unit);
+    static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, TMA);
+    static constexpr uint32_t TOGETHER = ROWS_TOGETHER<SHAPE.unit>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
     static uint32_t readers(const cuda_item &item)
     {
         return (item.columns + 7) / 8;
@@ -74,8 +73,8 @@ template <int COLUMNS> struct attend : item_columns {
     static constexpr uint32_t UNIT = SHAPE.unit, UNITS = tiles::UNITS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, UNIT_STEPS = UNIT / 16; /* of tokens */
     /* of the largest thread block, of as many members as may be one */
-    static constexpr uint32_t TOGETHER = ENGINE ? tile_together_max(&SHAPE) : 1,
-                              THREADS = SHAPE.threads * TOGETHER, BLOCKS = SHAPE.blocks / TOGETHER;
+    static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
+                              BLOCKS = SHAPE.blocks / TOGETHER;
     static_assert(SHAPE.blocks > 0, "the host asks only for what fits");
 
     using state = mma_state<STEPS>;
@@ -340,11 +339,9 @@ template <int COLUMNS> struct attend : item_columns {
         if (tiles::is_sender()) {
             tiles::send_item(pass, place, memory, shared);
         } else {
-            if (!ENGINE && threadIdx.x < 32)
-                place.bring(pass, memory);
             tiles::await_item();
             attend self(pass, memory, place.kv_head, shared);
-            if (self.first_column < self.item.columns || !ENGINE)
+            if (self.first_column < self.item.columns)
                 self.compute();
         }
         if (pass.beside && blockIdx.x == 0)
@@ -358,13 +355,11 @@ template <int COLUMNS> struct attend : item_columns {
         probabilities p;
         state x;
 
-        ring.prepare();
         keep_rows(first_column, 8);
         const seen_keys seen(*this, {column_of(0), column_of(1)});
         const common_keys common(seen);
         begin_pass(pass);
         load_q(q);
-        ring.begin();
         scale_q(q);
         x.make_empty();
         folds fold(fold_memory);

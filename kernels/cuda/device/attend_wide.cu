@@ -94,8 +94,9 @@ template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
 };
 
 template <int COLUMNS> struct wide_tile {
-    static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES);
-    static constexpr uint32_t TOGETHER = SHAPE.unit;
+    static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES, TMA);
+    static constexpr uint32_t TOGETHER = SHAPE.unit, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
+                              COPIES_AT_ONCE = 2; /* the producer has few registers */
     static uint32_t readers(const cuda_item &)
     {
         return SHAPE.warps;
@@ -186,6 +187,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     {
         uint64_t k = wgmma_operand(ring.address(at));
         wgmma_hold(s);
+        ring.show();
         wgmma_begin();
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
@@ -208,6 +210,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     {
         uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
+        ring.show();
         wgmma_begin();
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {

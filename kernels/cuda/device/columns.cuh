@@ -130,7 +130,7 @@ struct item_columns {
 
     bool is_shared() const
     {
-        return ENGINE && pass.member_bits > 0;
+        return TENSOR_CORES && pass.member_bits > 0;
     }
     bool is_whole() const
     {

@@ -22,17 +22,16 @@ static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
  * f16's range. */
 static constexpr dtype OPERAND = NARROW_KV ? DTYPE_F16 : Q_DTYPE;
 
-/* Where byte `byte` of row `row` of a unit of UNIT rows lies; rows are ROW bytes apart, or come by the
- * copy engine (ring.cuh): boxes of the unit's rows of a block, in segments. */
-template <uint32_t UNIT, uint32_t ROW> uint32_t place_of(uint32_t unit, uint32_t row, uint32_t byte)
+/* Rows of a unit of UNIT rows whose segments lie together: those of a box of TMA, or all. */
+template <uint32_t UNIT>
+static constexpr uint32_t ROWS_TOGETHER = TMA ? tile_box_rows(BLOCK_SIZE, UNIT) : UNIT;
+
+/* Where byte `byte` of row `row` of a unit lies (ring.cuh), whose rows take ROW bytes, the segments of TOGETHER
+ * of them together. */
+template <uint32_t TOGETHER, uint32_t ROW> uint32_t place_of(uint32_t unit, uint32_t row, uint32_t byte)
 {
-#if ENGINE
-    constexpr uint32_t rows = tile_box_rows(BLOCK_SIZE, UNIT);
-    return unit + row / rows * (rows * ROW) + byte / TILE_SEGMENT * (rows * TILE_SEGMENT) +
-           row % rows * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
-#else
-    return unit + row * ROW + byte;
-#endif
+    return unit + row / TOGETHER * (TOGETHER * ROW) + byte / TILE_SEGMENT * (TOGETHER * TILE_SEGMENT) +
+           row % TOGETHER * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
 }
 
 struct fragment_a {
@@ -55,6 +54,13 @@ static inline uint32_t load_shared(uint32_t address)
 static inline void store_shared(uint32_t address, uint32_t x)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
+static inline void store_shared(uint32_t address, const uint4 &x)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
 }
 
 static inline fragment_a load_matrices(uint32_t address)
@@ -155,7 +161,8 @@ template <uint32_t UNIT, uint32_t ROW>
 void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t unit, uint32_t first, uint32_t step)
 {
     uint32_t lane = threadIdx.x % 32, key = first + lane % 16;
-    fragment_a x = load_matrices(place_of<UNIT, ROW>(unit, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
+    fragment_a x = load_matrices(
+        place_of<ROWS_TOGETHER<UNIT>, ROW>(unit, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
     if constexpr (NARROW_KV) { /* the padding behind a row has room for the second step */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -182,7 +189,8 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t unit, uint32_t dim_tile, 
 {
     uint32_t lane = threadIdx.x % 32;
     if constexpr (NARROW_KV) {
-        fragment_a x = load_matrices_transposed(place_of<UNIT, ROW>(unit, step * 16 + lane, dim_tile * 16));
+        fragment_a x = load_matrices_transposed(
+            place_of<ROWS_TOGETHER<UNIT>, ROW>(unit, step * 16 + lane, dim_tile * 16));
 #pragma unroll
         for (int i = 0; i < 2;
              i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
@@ -191,7 +199,8 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t unit, uint32_t dim_tile, 
         }
     } else {
         uint32_t token = step * 16 + lane / 16 * 8 + lane % 8;
-        v[0] = load_matrices_transposed(place_of<UNIT, ROW>(unit, token, dim_tile * 32 + lane / 8 % 2 * 16));
+        v[0] = load_matrices_transposed(
+            place_of<ROWS_TOGETHER<UNIT>, ROW>(unit, token, dim_tile * 32 + lane / 8 % 2 * 16));
     }
 }
 
@@ -202,9 +211,8 @@ static inline uint32_t dim_of(uint32_t dim_tile, uint32_t half)
     return dim_tile * 16 + (NARROW_KV ? 2 * g + half : g + 8 * half);
 }
 
-/* ---- the copy engine: what it brings arrives at a barrier in shared memory (an mbarrier, 8 bytes) */
+/* ---- barriers in shared memory (mbarrier, 8 bytes), at which copies arrive */
 
-#if ENGINE
 /* Its phase ends when so many have arrived. */
 static inline void barrier_init(uint32_t barrier, uint32_t count)
 {
@@ -216,17 +224,10 @@ static inline void barrier_arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* The engine sees the barriers that were initialised. */
-static inline void barrier_fence()
+/* This thread arrives once its copies (cp.async) so far have. */
+static inline void barrier_arrive_behind_copies(uint32_t barrier)
 {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-/* The barrier's phase ends once so many bytes have arrived. */
-static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /* Whether the phase has ended. */
@@ -246,6 +247,7 @@ static inline bool barrier_test(uint32_t barrier, uint32_t parity)
 
 static inline void barrier_wait(uint32_t barrier, uint32_t parity)
 {
+#if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
                  ".reg .pred arrived;\n"
                  "again:\n"
@@ -254,17 +256,24 @@ static inline void barrier_wait(uint32_t barrier, uint32_t parity)
                  "}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+#else
+    while (!barrier_test(barrier, parity)) {
+    }
+#endif
 }
 
-/* What this thread has written is there before the engine writes. */
-static inline void fence_engine()
+/* What this thread knows to be written is there for TMA and wgmma, which go another way to shared memory. */
+static inline void fence_async_proxy()
 {
+#if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 /* True for one lane of the warp, which the compiler knows to be alone. */
 static inline bool elect_one()
 {
+#if __CUDA_ARCH__ >= 900
     uint32_t elected;
     asm volatile("{\n"
                  ".reg .pred one;\n"
@@ -273,6 +282,27 @@ static inline bool elect_one()
                  "}"
                  : "=r"(elected));
     return elected;
+#else
+    return threadIdx.x % 32 == 0;
+#endif
+}
+
+/* TMA sees the barriers that were initialised. */
+static inline void barrier_fence()
+{
+#if TMA
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/* ---- TMA */
+
+#if TMA
+/* The barrier's phase ends once so many bytes have arrived. */
+static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 
 static inline void prefetch_map(const void *map)

@@ -3,21 +3,17 @@
  *
  *   unit     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in slot unit % slots
  *
- * acquire_keys(unit) and acquire_values(unit) wait for it, release(unit) says that this warp has read it.
- * Two ways, chosen by ENGINE:
+ * A warp of its own, the producer, sends for them; the others wait for a unit (acquire_keys, acquire_values)
+ * and say when they have read it (release): two barriers a slot. Rows lie in segments of 128 bytes, whose
+ * 16-byte pieces are exchanged by the row's number, so that matrix loads meet no bank twice. There are two
+ * producers:
  *
- *   copy engine (cuda_uses_engine)
- *       A warp of its own sends for units, box by box: the slots of a block, described by a tensor map of the
- *       pool. Boxes arrive at a barrier of the slot, rows in segments of 128 bytes (where they are not whole, a
- *       segment a box) whose 16-byte pieces are exchanged by the row's number, so that matrix loads meet no
- *       bank twice. Whole blocks come, so values behind a sequence's end are zeroed when they have arrived. A
- *       second barrier of the slot says that all warps have read it.
- *   cp.async
- *       All threads send for 16 (or 8) bytes at a time, zeros where nothing is seen; a group a unit. Rows are
- *       padded by 16 bytes.
+ *   TMA (cuda_uses_tma)   box by box: the slots of a block, described by a tensor map of the pool; where rows are
+ *                         not whole segments, a segment a box. Whole blocks come, so the consumers zero values
+ *                         behind a sequence's end.
+ *   cp.async              for blocks of any size: 16 (or 8) bytes a lane, zeros where nothing is seen.
  *
- * One row a copy was tried (no tensor map, rows padded): the engine makes a copy in 11 ns, so rows of 256
- * bytes come at 0.66 of the roof. */
+ * One row a copy by TMA was tried: it makes a copy in 11 ns, so rows of 256 bytes come at 0.66 of the roof. */
 #pragma once
 
 #include "kernels/cuda/device/columns.cuh"
@@ -68,18 +64,21 @@ template <uint32_t SLOTS> struct ring_place {
 };
 
 /* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a
- * box or all. TILE::readers(item): warps that compute for it. */
+ * box or all. TILE::readers(item): warps that compute for it. TILE::PRODUCERS: warps that send.
+ * TILE::COPIES_AT_ONCE: of cp.async, unrolled. */
 template <class TILE> struct tile_ring {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
     static constexpr uint32_t WARPS = SHAPE.warps, SLOTS = SHAPE.slots, UNIT = SHAPE.unit,
-                              KV_ROW = SHAPE.kv_row,
+                              KV_ROW = SHAPE.kv_row, TOGETHER = TILE::TOGETHER, PRODUCERS = TILE::PRODUCERS,
                               UNITS = TILE_TOKENS / UNIT, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
+
+    using place = ring_place<SLOTS>;
 
     tile_range range;
     uint8_t *slots;
     uint32_t end;     /* units of the item */
-    uint32_t readers; /* warps that compute; the engine's warp is behind all that might */
+    uint32_t readers; /* warps that compute; the sender's is behind all that might */
 
     static uint32_t lane()
     {
@@ -110,21 +109,32 @@ template <class TILE> struct tile_ring {
             await_threads(1 + threadIdx.y, readers * 32);
     }
 
-#if ENGINE
+    uint32_t arrived, read; /* barriers of the slots */
+
+    /* Which of the producer's warps this one is, if it is one. */
+    static uint32_t producer()
+    {
+        return threadIdx.x / 32 - WARPS;
+    }
+    static bool is_sender()
+    {
+        return producer() < PRODUCERS;
+    }
+
+#if TMA
     static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS,
-                              BOX_BYTES = BOX_ROWS * KV_ROW, TOGETHER = TILE::TOGETHER,
-                              HALF_ENTRIES = TILE_ENTRIES / 2;
+                              BOX_BYTES = BOX_ROWS * KV_ROW, HALF_ENTRIES = TILE_ENTRIES / 2;
     /* a box a segment where rows are not whole segments, or those of a box do not lie together */
     static constexpr bool WHOLE = ROW_BYTES % TILE_SEGMENT == 0, APART = TOGETHER != BOX_ROWS;
     static constexpr uint32_t PARTS = WHOLE && !APART ? 1 : KV_ROW / TILE_SEGMENT,
-                              PART_DIM = WHOLE ? 0 : TILE_SEGMENT / bytes_of(KV_DTYPE), PART_SEGMENT = WHOLE;
+                              PART_DIM = WHOLE ? 0 : TILE_SEGMENT / bytes_of(KV_DTYPE), PART_SEGMENT = WHOLE,
+                              ARRIVALS = 1; /* at a slot that fills */
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
-    uint32_t arrived, read; /* barriers of the slots */
-    uint32_t entries;       /* of the block table, entry e at e % TILE_ENTRIES: those of the last unit */
-    uint32_t entries_end;   /* and 32 more, on their way; */
-    uint32_t given_end;     /* those before came with the item */
-    uint64_t policy;        /* what is read once need not stay in the cache */
+    uint32_t entries;     /* of the block table, entry e at e % TILE_ENTRIES: those of the last unit */
+    uint32_t entries_end; /* and 32 more, on their way; */
+    uint32_t given_end;   /* those before came with the item */
+    uint64_t policy;      /* what is read once need not stay in the cache */
     const void *map;
     uint32_t whole_from, whole_end; /* units between are seen entirely */
 
@@ -139,13 +149,14 @@ template <class TILE> struct tile_ring {
     {
     }
 
-    static bool is_sender()
-    {
-        return threadIdx.x / 32 == WARPS;
-    }
     static const void *map_of(const cuda_attend_pass &pass)
     {
         return pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES;
+    }
+    static void prefetch(const cuda_attend_pass &pass)
+    {
+        if (lane() == 0)
+            prefetch_map(map_of(pass));
     }
 
     uint32_t entry_address(uint32_t entry) const
@@ -164,7 +175,7 @@ template <class TILE> struct tile_ring {
 
     /* The first ones come with the item, others are asked for long before they are needed: beside the
      * tiles they come late. */
-    void begin_entries()
+    void begin()
     {
         uint32_t first = range.first_tile() * TILE_TOKENS / BLOCK_SIZE;
         if (lane() < CUDA_ITEM_ENTRIES)
@@ -224,35 +235,26 @@ template <class TILE> struct tile_ring {
     void clear_unseen(uint32_t at_slot, uint32_t position) const
     {
         uint8_t *slot = slots + at_slot * SHAPE.slot;
-        sync(); /* all have read what was there; barriers of the slot say so too, but by way of the engine */
+        sync(); /* all have read what was there; barriers of the slot say so too, but by way of TMA */
         for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += readers * 32) {
             uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
             if (!range.is_seen(position + row))
                 *(uint4 *)(slot + at * 16) = {0, 0, 0, 0};
         }
-        fence_engine(); /* before the engine writes there again */
-        sync();         /* the zeros are there */
+        fence_async_proxy(); /* before TMA writes there again */
+        sync();              /* the zeros are there */
     }
 
-    /* By the sender: all units, as slots become free. The others go on when the barriers are there. */
-    void send_all()
+    /* In V of `unit`, which is there, values that nobody sees become 0. */
+    void clear_unseen_values(uint32_t unit) const
     {
-        if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
-#pragma unroll
-            for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                barrier_init(arrived + slot * 8, 1);
-                barrier_init(read + slot * 8, readers);
-            }
-            barrier_fence();
-        }
-        __syncwarp();
-        arrive_for(1 + threadIdx.y, (WARPS + 1) * 32);
-        begin_entries();
-        for (uint32_t unit = 0; unit < end; unit++) {
-            if (unit >= SLOTS)
-                barrier_wait(read + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);
-            send(unit);
-        }
+        if (__builtin_expect(unit < whole_from || unit >= whole_end, false))
+            clear_unseen(unit % SLOTS, position_of(unit));
+    }
+    void clear_unseen_values(const place &at, uint32_t position) const
+    {
+        if (__builtin_expect(position < range.first_key || position + UNIT > range.end_key, false))
+            clear_unseen(at.slot, position);
     }
 
     /* By the sender, behind its own: bring what the next launch reads first into L2. */
@@ -282,32 +284,154 @@ template <class TILE> struct tile_ring {
         }
     }
 
-    /* By the sending warp: all that there is to be done. `memory` is the item's, in `shared`. */
+#else
+    static constexpr int VECTOR = ROW_BYTES % 16 == 0 ? 16 : 8;
+    /* a producer's warps have as many rows of a unit each, and their tokens of a tile */
+    static constexpr uint32_t ROW_VECTORS = ROW_BYTES / VECTOR, ROWS = UNIT / PRODUCERS,
+                              VECTORS = ROWS * ROW_VECTORS, TOKENS = TILE_TOKENS / PRODUCERS,
+                              PAGES = (TOKENS + 31) / 32,
+                              ARRIVALS = 32 * PRODUCERS; /* every lane's, at a slot that fills */
+    static_assert(PRODUCERS == 1 || UNITS == 1, "the same tokens of every unit");
+
+    uint64_t *addresses;   /* of the warp's tokens of the tile that is sent for, of K */
+    uint32_t pages[PAGES]; /* blocks that the lane's tokens of the next tile lie in */
+
+    /* of an item that is there, as the ring's barriers are */
+    tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
+        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()),
+          readers(TILE::readers(item)), arrived(shared_address(shared + SHAPE.barriers)),
+          read(arrived + 8 * SLOTS), addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
+    {
+    }
+
+    static void prefetch(const cuda_attend_pass &)
+    {
+    }
+
+    /* Ask for the table's entries of the tile at `position`, long before they are needed. */
+    void fetch_pages(uint32_t position)
+    {
+#pragma unroll
+        for (uint32_t i = 0; i < PAGES; i++) {
+            const uint32_t at = i * 32 + lane(), token = position + producer() * TOKENS + at;
+            pages[i] = at < TOKENS && range.is_seen(token) ? range.table[token / BLOCK_SIZE] : 0;
+        }
+    }
+
+    void begin()
+    {
+        fetch_pages(position_of(0));
+        /* what is behind a row is multiplied by zeros of q, and must not be NaN */
+        if constexpr (ROW_BYTES % (16 * bytes_of(KV_DTYPE)) != 0) {
+            constexpr uint32_t PADDING = KV_ROW / 16 - ROW_BYTES / 16;
+            for (uint32_t at = lane(); at < SLOTS * ROWS * PADDING; at += 32) {
+                const uint32_t row = at / PADDING % ROWS, byte = (ROW_BYTES / 16 + at % PADDING) * 16;
+                store_shared(
+                    place_of<TOGETHER, KV_ROW>(address(at / PADDING / ROWS), producer() * ROWS + row, byte),
+                    uint4{0, 0, 0, 0});
+            }
+            __syncwarp(); /* before copies arrive there */
+        }
+    }
+
+    /* The pages of the tile at `position` are there. */
+    void find_addresses(uint32_t position)
+    {
+        const uint8_t *pool = range.pass.pool.bytes + range.pass.layer * range.pass.pool.layer_bytes +
+                              range.kv_head * range.pass.pool.head_bytes;
+        __syncwarp(); /* those of the tile before are read */
+#pragma unroll
+        for (uint32_t i = 0; i < PAGES; i++) {
+            const uint32_t at = i * 32 + lane(), token = position + producer() * TOKENS + at;
+            if (at < TOKENS)
+                addresses[at] = (uint64_t)(pool + pages[i] * range.pass.pool.block_bytes +
+                                           token % BLOCK_SIZE * range.pass.pool.slot_bytes);
+        }
+        __syncwarp(); /* these are there */
+        fetch_pages(position + TILE_TOKENS);
+    }
+
+    /* Send for a unit: the rows that somebody sees, zeros for the others. Units come in order. */
+    void send(uint32_t unit)
+    {
+        const uint32_t position = position_of(unit), slot = address(unit), first = producer() * ROWS;
+        const uint64_t plane = is_of_values(unit) ? range.pass.pool.half_bytes : 0;
+        if (unit % (2 * UNITS) == 0)
+            find_addresses(position);
+#pragma unroll TILE::COPIES_AT_ONCE
+        for (uint32_t round = 0; round < (VECTORS + 31) / 32; round++) {
+            const uint32_t at = round * 32 + lane(), row = at / ROW_VECTORS, byte = at % ROW_VECTORS * VECTOR;
+            if (VECTORS % 32 != 0 && at >= VECTORS)
+                break;
+            copy_async<VECTOR>(place_of<TOGETHER, KV_ROW>(slot, first + row, byte),
+                               (const void *)(addresses[position % TILE_TOKENS + row] + plane + byte),
+                               range.is_seen(position + first + row));
+        }
+        barrier_arrive_behind_copies(arrived + unit % SLOTS * 8);
+    }
+
+    void clear_unseen_values(uint32_t) const
+    {
+    }
+    void clear_unseen_values(const place &, uint32_t) const
+    {
+    }
+#endif
+
+    /* By one of the sender's warps. */
+    void init_barriers() const
+    {
+        if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
+#pragma unroll
+            for (uint32_t slot = 0; slot < SLOTS; slot++) {
+                barrier_init(arrived + slot * 8, ARRIVALS);
+                barrier_init(read + slot * 8, readers);
+            }
+            barrier_fence();
+        }
+        __syncwarp();
+    }
+
+    /* All units, as slots become free. */
+    void send_all()
+    {
+        begin();
+        for (uint32_t unit = 0; unit < end; unit++) {
+            if (unit >= SLOTS)
+                barrier_wait(read + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);
+            send(unit);
+        }
+    }
+
+    /* By the sending warps: all that there is to be done. `memory` is the item's, in `shared`. The first of them
+     * brings the item and the barriers; the others go on when these are there. */
     static void send_item(const cuda_attend_pass &pass, const item_place &place, item_memory &memory,
                           uint8_t *shared)
     {
-        if (lane() == 0)
-            prefetch_map(map_of(pass));
-        place.bring(pass, memory);
-        __syncwarp();
-        tile_ring(pass, memory.item, place.kv_head, shared).send_all();
+        const bool is_first = PRODUCERS == 1 || producer() == 0;
+        prefetch(pass);
+        if (is_first) {
+            place.bring(pass, memory);
+            __syncwarp();
+        } else {
+            await_item();
+        }
+        tile_ring ring(pass, memory.item, place.kv_head, shared);
+        if (is_first) {
+            ring.init_barriers();
+            arrive_for(1 + threadIdx.y, (WARPS + PRODUCERS) * 32);
+        }
+        ring.send_all();
+#if TMA
         fetch_ahead(pass);
+#endif
     }
 
     /* By all that compute, first. */
     static void await_item()
     {
-        await_threads(1 + threadIdx.y, (WARPS + 1) * 32);
+        await_threads(1 + threadIdx.y, (WARPS + PRODUCERS) * 32);
     }
-    void prepare() const
-    {
-    }
-
-    void begin() const
-    {
-    } /* the sender has */
-
-    using place = ring_place<SLOTS>;
 
     uint32_t address(const place &at) const
     {
@@ -321,17 +445,17 @@ template <class TILE> struct tile_ring {
     {
         barrier_wait(arrived + at.slot * 8, at.phase);
     }
-    /* In V of the tile at `position`, which is there, values that nobody sees become 0. */
-    void clear_unseen_values(const place &at, uint32_t position) const
-    {
-        if (__builtin_expect(position < range.first_key || position + UNIT > range.end_key, false))
-            clear_unseen(at.slot, position);
-    }
     void release(const place &at) const
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
             barrier_arrive(read + at.slot * 8);
+    }
+    /* What is there is seen by wgmma. */
+    static void show()
+    {
+        if (!TMA)
+            fence_async_proxy();
     }
 
     void acquire_keys(uint32_t unit) const
@@ -342,8 +466,7 @@ template <class TILE> struct tile_ring {
     void acquire_values(uint32_t unit) const
     {
         acquire_keys(unit);
-        if (__builtin_expect(unit < whole_from || unit >= whole_end, false))
-            clear_unseen(unit % SLOTS, position_of(unit));
+        clear_unseen_values(unit);
     }
 
     void release(uint32_t unit) const
@@ -352,87 +475,4 @@ template <class TILE> struct tile_ring {
         if (lane() == 0)
             barrier_arrive(read + unit % SLOTS * 8);
     }
-#else
-    static constexpr int VECTOR = ROW_BYTES % 16 == 0 ? 16 : 8;
-    static constexpr uint32_t ROW_VECTORS = ROW_BYTES / VECTOR, VECTORS = UNIT * ROW_VECTORS;
-
-    const uint8_t *pool; /* of this layer and head */
-
-    tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()), readers(WARPS),
-          pool(pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes)
-    {
-    }
-
-    void send(uint32_t unit) const
-    {
-        const uint8_t *from = pool + is_of_values(unit) * range.pass.pool.half_bytes;
-        uint32_t position = position_of(unit);
-#pragma unroll
-        for (uint32_t round = 0; round < (VECTORS + 32 * WARPS - 1) / (32 * WARPS); round++) {
-            uint32_t at = round * 32 * WARPS + threadIdx.x;
-            if (VECTORS % (32 * WARPS) != 0 && at >= VECTORS)
-                break;
-            uint32_t row = at / ROW_VECTORS, vector = at % ROW_VECTORS, token = position + row;
-            bool valid = range.is_seen(token);
-            uint64_t offset = vector * VECTOR;
-            if (valid)
-                offset += range.table[token / BLOCK_SIZE] * range.pass.pool.block_bytes +
-                          token % BLOCK_SIZE * range.pass.pool.slot_bytes;
-            copy_async<VECTOR>(address(unit) + row * KV_ROW + vector * VECTOR, from + offset, valid);
-        }
-    }
-
-    static bool is_sender()
-    {
-        return false;
-    }
-    static void send_item(const cuda_attend_pass &, const item_place &, item_memory &, uint8_t *)
-    {
-    }
-    static void await_item()
-    {
-        __syncthreads();
-    }
-
-    /* By all that compute. Zeros into the padding of rows, which is multiplied by zeros of q and must not
-     * be NaN. */
-    void prepare() const
-    {
-        if constexpr (ROW_BYTES % (16 * bytes_of(KV_DTYPE)) != 0) {
-            for (uint32_t row = threadIdx.x; row < SLOTS * UNIT; row += 32 * WARPS) {
-                for (uint32_t at = ROW_BYTES; at < KV_ROW; at += 8)
-                    *(uint64_t *)(slots + row * KV_ROW + at) = 0;
-            }
-        }
-    }
-
-    /* Begin with the first units. */
-    void begin() const
-    {
-        for (uint32_t unit = 0; unit < SLOTS - 1; unit++) {
-            if (unit < end)
-                send(unit);
-            copy_async_commit();
-        }
-    }
-
-    void acquire_keys(uint32_t unit) const
-    {
-        copy_async_wait<SLOTS - 2>();
-        sync(); /* the unit is there; the one before it is read */
-        if (unit + SLOTS - 1 < end)
-            send(unit + SLOTS - 1);
-        copy_async_commit(); /* an empty group keeps the count */
-    }
-
-    void acquire_values(uint32_t unit) const
-    {
-        acquire_keys(unit);
-    }
-
-    void release(uint32_t) const
-    {
-    }
-#endif
 };

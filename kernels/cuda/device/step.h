@@ -125,7 +125,7 @@ struct cuda_ahead {
 
 struct cuda_attend_pass {
     struct cuda_pool pool;
-    DEVICE(const uint8_t) maps; /* tensor maps of the pool, for the copy engine */
+    DEVICE(const uint8_t) maps; /* tensor maps of the pool, for TMA */
     DEVICE(const struct plan_row) rows;
     DEVICE(const struct cuda_item) items; /* of this launch */
     DEVICE(const struct cuda_item_row) item_rows;

@@ -4,13 +4,10 @@
  *
  * - A warp takes 8 packed columns; it computes whole tiles for them, alone.
  * - A thread block has `warps` such warps, which read the same K and V; one where 8 columns are enough.
- *   Where the copy engine brings K and V, it has a warp more that sends for them.
- * - The ring has `slots` slots of `unit` keys, or as many values, on their way in.
+ *   One more, the producer, brings K and V: by TMA, or, where that does not go, by cp.async.
+ * - The ring has `slots` slots of `unit` keys, or as many values, on their way in. Rows lie in segments of
+ *   128 bytes, whose 16-byte pieces are exchanged by the row's number (ring.cuh).
  * - Folds: the upper levels, a slot a thread, when they do not fit in registers.
- *
- * Where the copy engine does not bring K and V, rows are padded by 16 bytes, so that the eight rows
- * that a matrix load touches lie in different banks. The engine brings them in segments of 128 bytes a
- * row (ring.cuh).
  *
  * Of the kernels for many columns (attend_wide.cu) a warpgroup of four warps takes 64 columns. */
 #ifndef KERNELS_CUDA_DEVICE_TILE_H
@@ -21,9 +18,8 @@
 #include <stdbool.h>
 
 enum {
-    TILE_ROW_PAD = 16,     /* bytes */
-    TILE_SEGMENT = 128,    /* bytes of a row, where the copy engine brings it */
-    TILE_ALIGNMENT = 1024, /* of the ring, then */
+    TILE_SEGMENT = 128,    /* bytes of a row: the span of TMA's swizzle */
+    TILE_ALIGNMENT = 1024, /* of the ring: eight rows of a segment, after which the swizzle repeats */
     TILE_COLUMNS_MAX = 64,
     TILE_GROUP_COLUMNS = 64, /* of a warpgroup */
     TILE_GROUP_WARPS = 4,
@@ -31,19 +27,16 @@ enum {
     TILE_SLOT_BYTES = 16384,  /* roughly */
     TILE_SLOTS_MIN = 3,
     TILE_SLOTS_MAX = 16,
-    TILE_ENTRIES = 64, /* of the block table, that are kept in shared memory */
-    TILE_ENTRY_BYTES = TILE_ENTRIES * 4,
+    TILE_ENTRIES = 64,                    /* of the block table, that are kept in shared memory, for TMA; */
+    TILE_ADDRESS_BYTES = TILE_TOKENS * 8, /* otherwise, where the tokens of a tile lie */
     TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8,                 /* two of a slot */
     TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 23) / 16 * 16, /* of struct item_memory, and 4 a column */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
     TILE_FEW_WARPS = 8,
     TILE_MANY_WARPS = 12,
-    TILE_BLOCK_BYTES = 1024, /* of shared memory that the hardware keeps per thread block */
-    /* of a thread that has 255, at most, for folds; more go to shared memory. cp.async needs some for
-       itself */
-    TILE_FOLD_REGISTERS = 120,
-    TILE_FOLD_REGISTERS_ASYNC = 48
+    TILE_BLOCK_BYTES = 1024,  /* of shared memory that the hardware keeps per thread block */
+    TILE_FOLD_REGISTERS = 120 /* of a thread that has 255, at most, for folds; more go to shared memory */
 };
 
 struct tile_shape {
@@ -61,19 +54,23 @@ struct tile_shape {
     uint32_t bytes;                          /* in all, 0 if it does not fit */
 };
 
+/* What of shared memory is neither ring nor folds. */
+HOST_AND_DEVICE uint32_t tile_fixed_bytes(uint32_t columns, bool tma)
+{
+    return TILE_BARRIER_BYTES + (tma ? TILE_ENTRIES * 4 : TILE_ADDRESS_BYTES) + TILE_ITEM_BYTES + 4 * columns;
+}
+
 /* Where shared memory's parts lie behind the ring; `folds`: bytes of them. The ring is aligned, of each
  * of several that are one thread block too. */
-HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool engine)
+HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool tma)
 {
     if (t->slots > TILE_SLOTS_MAX)
         t->slots = TILE_SLOTS_MAX;
     t->barriers = t->slots * t->slot;
+    t->folds = t->barriers + tile_fixed_bytes(t->columns, tma);
+    t->item = t->folds - TILE_ITEM_BYTES - 4 * t->columns;
     t->entries = t->barriers + TILE_BARRIER_BYTES;
-    t->item = t->entries + TILE_ENTRY_BYTES;
-    t->folds = t->item + TILE_ITEM_BYTES + 4 * t->columns;
-    t->bytes = t->folds + folds;
-    if (engine)
-        t->bytes = (t->bytes + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT;
+    t->bytes = (t->folds + folds + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT;
     if (t->blocks == 0)
         t->bytes = 0;
 }
@@ -86,17 +83,16 @@ HOST_AND_DEVICE uint32_t tile_together_max(const struct tile_shape *t)
 }
 
 /* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
- * multiprocessor. engine: K and V come by the copy engine. */
+ * multiprocessor. tma: K and V come by TMA. */
 HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns,
-                                                uint32_t sm_bytes, bool engine)
+                                                uint32_t sm_bytes, bool tma)
 {
     struct tile_shape t = {0};
     t.columns = columns;
     t.padded_dim = (head_dim + 15) / 16 * 16;
     t.warps = columns / 8;
-    t.threads = 32 * (t.warps + engine);
-    t.kv_row = engine ? (head_dim * kv_bytes + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT
-                      : t.padded_dim * kv_bytes + TILE_ROW_PAD;
+    t.threads = 32 * (t.warps + 1);
+    t.kv_row = (head_dim * kv_bytes + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
     t.fold_floats = t.padded_dim / 16 * 4 + 4;
     /* few columns wait for memory; many compute, for which more warps are better */
     uint32_t warps = columns <= 16 || head_dim > 128 ? TILE_FEW_WARPS : TILE_MANY_WARPS;
@@ -105,32 +101,33 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
         t.blocks = TILE_BLOCKS_MAX;
     bool many = t.blocks * t.threads > 32 * TILE_FEW_WARPS;
     bool wide_fp8 = kv_bytes == 1 && head_dim > 128; /* would spill otherwise */
-    uint32_t registers = many || wide_fp8 ? 0 : engine ? TILE_FOLD_REGISTERS : TILE_FOLD_REGISTERS_ASYNC;
+    uint32_t registers = many || wide_fp8 ? 0 : TILE_FOLD_REGISTERS;
     t.register_levels = registers / t.fold_floats;
     if (t.register_levels > PLAN_SPAN) /* levels: run, segment, span */
         t.register_levels = PLAN_SPAN;
     uint32_t folds = (PLAN_SPAN - t.register_levels) * t.fold_floats * t.warps * 32 * 4;
-    uint32_t fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + TILE_ITEM_BYTES + 4 * columns + folds;
+    uint32_t fixed = tile_fixed_bytes(columns, tma) + folds;
     uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
     for (; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
         t.unit = least;
         while (t.unit < TILE_TOKENS && 2 * t.unit * t.kv_row <= TILE_SLOT_BYTES)
             t.unit *= 2;
-        /* where there is little room, smaller units; the engine's boxes are the same for all widths */
-        while (!engine && t.unit > least && room < fixed + TILE_SLOTS_MIN * t.unit * t.kv_row)
+        /* where there is little room, smaller units; TMA's boxes are the same for all widths */
+        while (!tma && t.unit > least && room < fixed + TILE_SLOTS_MIN * t.unit * t.kv_row)
             t.unit /= 2;
         t.slot = t.unit * t.kv_row;
         t.slots = room > fixed ? (room - fixed) / t.slot : 0;
         if (t.slots >= TILE_SLOTS_MIN)
             break;
     }
-    tile_lay_out(&t, folds, engine);
+    tile_lay_out(&t, folds, tma);
     return t;
 }
 
-/* Of attend_wide.cu. columns: of a thread block, 64 or 128; elements of 16 bits, by the copy engine. */
-HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns, uint32_t sm_bytes)
+/* Of attend_wide.cu. columns: of a thread block, 64 or 128; elements of 16 bits. */
+HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t columns, uint32_t sm_bytes,
+                                                     bool tma)
 {
     struct tile_shape t = {0};
     t.columns = columns;
@@ -144,9 +141,9 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
     t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
     t.blocks = 2 * TILE_GROUP_COLUMNS / columns;
     uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
-             fixed = TILE_BARRIER_BYTES + TILE_ENTRY_BYTES + TILE_ITEM_BYTES + 4 * columns + folds;
+             fixed = tile_fixed_bytes(columns, tma) + folds;
     t.slots = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.slot; /* five or more */
-    tile_lay_out(&t, folds, true);
+    tile_lay_out(&t, folds, tma);
     return t;
 }
 
@@ -157,18 +154,17 @@ HOST_AND_DEVICE uint32_t tile_state_floats(uint32_t head_dim)
     return head_dim + 4;
 }
 
-/* Rows that the copy engine brings at once: those of a unit that lie in one block. */
+/* Rows that TMA brings at once: those of a unit that lie in one block. */
 HOST_AND_DEVICE uint32_t tile_box_rows(uint32_t block_size, uint32_t unit)
 {
     return block_size < unit ? block_size : unit;
 }
 
 /* The most packed columns that a thread block can take, or 0 where not even 8 fit. */
-HOST_AND_DEVICE uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes,
-                                          bool engine)
+HOST_AND_DEVICE uint32_t tile_columns_max(uint32_t head_dim, uint32_t kv_bytes, uint32_t sm_bytes, bool tma)
 {
     uint32_t columns = TILE_COLUMNS_MAX;
-    while (columns >= 8 && tile_shape_of(head_dim, kv_bytes, columns, sm_bytes, engine).blocks == 0)
+    while (columns >= 8 && tile_shape_of(head_dim, kv_bytes, columns, sm_bytes, tma).blocks == 0)
         columns /= 2;
     return columns >= 8 ? columns : 0;
 }

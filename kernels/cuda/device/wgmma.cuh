@@ -1,5 +1,5 @@
 /* wgmma.cuh - products by a warpgroup (four warps in a row): wgmma.mma_async m64n64k16, f32 accumulation,
- * of operands that lie in shared memory as the copy engine brings them: 64 rows of a segment of 128 bytes
+ * of operands that lie in shared memory as TMA brings them: 64 rows of a segment of 128 bytes
  * (64 elements), whose 16-byte pieces are exchanged by the row's number.
  *
  * D [64 x 64]: with g = lane / 4, c = lane % 4 and the warp's rows at 16 times its number in the group,
