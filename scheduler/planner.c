@@ -37,6 +37,7 @@ enum {
     PIECES_PER_ROW = 8, /* beyond it pieces become larger for a step */
     COMPARED_IDS = 64,  /* entries of loose tables compared at a time */
     SIZE_CLASSES = 32,  /* items are handed out largest class first */
+    LONE_PIECES = 4,    /* of a task's share: so that the last ones end together */
     NARROW_COLUMNS = 32 /* what up to so many packed columns cost is reading */
 };
 
@@ -79,6 +80,7 @@ struct planner {
     const uint32_t *tables;       /* of the current call */
     uint32_t stride;
     uint32_t piece_max; /* chunks of a piece, roughly at most */
+    uint32_t lone_max;  /* rows of more chunks that read alone are cut further (lone_piece()) */
     bool within_nodes;  /* items lie within the nodes that the tiles for their columns take */
     bool overflow;
 
@@ -396,6 +398,20 @@ static uint32_t chunks_of_tile(const struct planner *p, uint64_t columns)
     return widths[i].chunks ? widths[i].chunks : UINT32_MAX;
 }
 
+/* Chunks of a piece of a row that reads [from, end) alone. If it is to be cut, then, where that is all it reads, into
+ * a split group, which needs no merge; otherwise into segments. */
+static uint32_t lone_piece(const struct planner *p, uint32_t from, uint32_t end, bool is_all)
+{
+    if (end - from <= p->lone_max || end - from < RUN_CHUNKS)
+        return UINT32_MAX;
+    for (enum plan_level level = PLAN_CHUNK; is_all && level <= PLAN_SEGMENT; level++) {
+        uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level);
+        if (from / parent == (end - 1) / parent && (end - 1) / node - from / node < p->o.caps.splits_max)
+            return node;
+    }
+    return larger(p->lone_max, SEGMENT_CHUNKS);
+}
+
 /* Chunks [from, end) of the rows [a, b) of the order, which read the same blocks there. */
 static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t from, uint32_t end)
 {
@@ -405,6 +421,8 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
         piece_max = smaller(piece_max, chunks_of_tile(p, (uint64_t)(b - a) * p->o.group));
     for (uint32_t i = a; i < b; i++)
         to_row_end &= end_chunk_of(p->entries[i].keys) == end;
+    if (b - a == 1)
+        piece_max = smaller(piece_max, lone_piece(p, from, end, from == first && to_row_end));
     if (from == first && to_row_end && end - from <= piece_max && plan_within_span(from, end)) {
         add_items(p, a, b, from, end, PLAN_ROW, true);
         return;
@@ -672,6 +690,17 @@ static uint64_t work_of(const struct planner *p)
     return work / NARROW_COLUMNS;
 }
 
+/* Whether there will be more pieces than tasks of a KV head, if they are of piece_max chunks. */
+static bool is_more_than_a_wave(const struct planner *p, uint32_t tasks)
+{
+    uint64_t pieces = 0;
+    for (uint32_t i = 0; i < p->entry_count && pieces <= tasks; i++) {
+        uint32_t keys = p->entries[i].keys, chunks = end_chunk_of(keys) - first_chunk_of(p, keys);
+        pieces += ceiling(chunks - common_chunks(p, i), p->piece_max);
+    }
+    return pieces > tasks;
+}
+
 /* How many splits of a group each width's thread blocks may compute together: as many thread blocks as come to
  * lie on a processor anyway, by the number of items; of a width and all below it, since the last columns may go
  * to those. */
@@ -737,7 +766,9 @@ static void lay_out_merges(struct planner *p, uint32_t n)
  * something left to try. */
 static bool make_fewer_pieces(struct planner *p)
 {
-    if (p->piece_max < SEGMENT_CHUNKS) {
+    if (p->lone_max < UINT32_MAX) {
+        p->lone_max = UINT32_MAX;
+    } else if (p->piece_max < SEGMENT_CHUNKS) {
         p->piece_max = p->piece_max < RUN_CHUNKS ? RUN_CHUNKS : SEGMENT_CHUNKS;
     } else if (p->piece_max < UINT32_MAX) {
         p->piece_max = UINT32_MAX;
@@ -783,7 +814,9 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     if (!grouping_pays(p))
         p->grouped_count = 0;
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
-    p->piece_max = whole_nodes((uint32_t)((work_of(p) + tasks - 1) / tasks));
+    uint32_t each = (uint32_t)((work_of(p) + tasks - 1) / tasks);
+    p->piece_max = whole_nodes(each);
+    p->lone_max = p->o.caps.splits_max && is_more_than_a_wave(p, tasks) ? each / LONE_PIECES : UINT32_MAX;
     p->within_nodes = true;
     p->room = smaller(p->item_rows_max, p->o.rows_max * PIECES_PER_ROW + 2 * p->o.tasks);
     do {
