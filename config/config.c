@@ -58,6 +58,8 @@ const char *const config_sharing_names[] = {"auto", "on", "off", NULL};
 
 #define AT(member) offsetof(struct config, member)
 
+static const char *const off_on_names[] = {"off", "on", NULL};
+
 /* What q and o may be: the first of enum dtype. */
 static const char *const query_dtype_names[] = {"f32", "f16", "bf16", NULL};
 
@@ -80,6 +82,8 @@ static const struct key keys[] = {
     {"backend.device", KIND_U32, AT(device), 0, 1024, "0", NULL, "of the CUDA backend: which GPU"},
     {"backend.kernel", KIND_ENUM, AT(kernel), 0, 0, "\"auto\"", config_kernel_names,
      "of the CUDA backend with the layout vllm: paged_v1, paged_v2, or auto: by length and batch"},
+    {"backend.l2_prefetch", KIND_ENUM, AT(l2_prefetch), 0, 0, "\"off\"", off_on_names,
+     "of the CUDA backend: on: attention of a layer brings the first K and V of the next one into the L2 cache; changes no bit"},
     {"backend.cache", KIND_STRING, AT(cache), 0, 0, "\"\"", NULL,
      "of the CUDA backend: folder for compiled kernels; empty: attnd under $XDG_CACHE_HOME or ~/.cache; none: not kept"},
     {"backend.step_timeout_s", KIND_U32, AT(step_timeout_s), 1, 86400, "60", NULL,

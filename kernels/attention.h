@@ -40,14 +40,15 @@ struct attention;
 enum attention_kernel { ATTENTION_AUTO, ATTENTION_PAGED_V1, ATTENTION_PAGED_V2 };
 
 struct attention_options {
-    const char *backend;             /* "auto", "cuda", "cpu" or "reference" */
-    const char *isa;                 /* of the CPU backend: "auto" or a name of attention_isa_names */
-    uint32_t threads;                /* of the CPU backend; 0: as many as this process may use */
-    uint32_t device;                 /* of the CUDA backend: which GPU */
-    enum attention_kernel kernel;    /* likewise */
-    const char *cache;               /* likewise: folder for compiled kernels, "" or "none" (config.c) */
-    uint32_t step_timeout_s;         /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
-    const struct geometry *geometry; /* borrowed for the life of the backend */
+    const char *backend;          /* "auto", "cuda", "cpu" or "reference" */
+    const char *isa;              /* of the CPU backend: "auto" or a name of attention_isa_names */
+    uint32_t threads;             /* of the CPU backend; 0: as many as this process may use */
+    uint32_t device;              /* of the CUDA backend: which GPU */
+    enum attention_kernel kernel; /* likewise */
+    bool l2_prefetch;        /* likewise: what a pass reads first is brought into L2 beside the one ahead */
+    const char *cache;       /* likewise: folder for compiled kernels, "" or "none" (config.c) */
+    uint32_t step_timeout_s; /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
+    const struct geometry *geometry;         /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
     uint32_t host_blocks;              /* in host memory, for swapping */

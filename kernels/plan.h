@@ -54,7 +54,7 @@ enum {
     SEGMENT_CHUNKS = 16,
     SPAN_CHUNKS = 256,
     PLAN_PACKED_ROWS_MAX = 256, /* rows of an item times the group; a single row may have a larger group */
-    PLAN_WIDTHS_MAX = 5,
+    PLAN_WIDTHS_MAX = 4,
     PLAN_SPLITS_MAX = 4 /* of a split group */
 };
 

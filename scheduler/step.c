@@ -812,6 +812,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
         .threads = c->threads,
         .device = c->device,
         .kernel = (enum attention_kernel)c->kernel,
+        .l2_prefetch = c->l2_prefetch != 0,
         .cache = c->cache,
         .step_timeout_s = c->step_timeout_s,
         .geometry = &c->geometry,

@@ -171,8 +171,6 @@ static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
         return columns == 0;
     case KERNEL_ATTEND_8:
         return columns >= 8;
-    case KERNEL_ATTEND_16:
-        return columns >= 16;
     case KERNEL_ATTEND_32:
         return columns >= 32;
     case KERNEL_ATTEND_64:
@@ -213,7 +211,6 @@ static void find_widths(struct cuda_backend *b)
         uint32_t columns, chunks;
     } all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0},
                {KERNEL_ATTEND_8, 8, 0},
-               {KERNEL_ATTEND_16, 16, 0},
                {KERNEL_ATTEND_32, 32, 0},
                {KERNEL_ATTEND_64, 64, 0},
                {KERNEL_ATTEND_WIDE_64, 64, RUN_CHUNKS}, /* attend_wide.cu folds no further */

@@ -28,7 +28,7 @@ enum {
     GRID_MAX = 65535,       /* of a grid's second dimension */
     MERGE_FEW = 128,        /* threads a multiprocessor: then a merge's are spread over more of them, */
     MERGE_BESIDE = 4,       /* with so many warps each */
-    AHEAD_PART = 8          /* of the L2 cache, for what the next launch reads first: more displaces itself */
+    PREFETCH_PART = 8       /* of the L2 cache, for what the next launch reads first: more displaces itself */
 };
 
 _Static_assert(sizeof(struct cuda_append_pass) % 8 == 0 && sizeof(struct cuda_attend_pass) % 8 == 0 &&
@@ -296,20 +296,11 @@ static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
     return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
 }
 
-/* Let the first kernel of a pass begin before what is ahead of it has ended, if it gains by that: if it
- * is small, or fills the GPU. Thread blocks of others would come to lie unevenly, beside those that
- * still run (head_dim 256, 256 of them on 396 places of an H200: 2 % lost); so where it is the only
- * one, each asks for so much shared memory that no more of them than needed find room on a
- * multiprocessor. */
-static void overlap_first(const struct cuda_backend *b, uint32_t places, bool only, struct cuda_grid *grid)
+/* Whether a launch is to begin before the one ahead of it has ended (launch.cuh): if it is small, or fills the GPU.
+ * Thread blocks of others would come to lie unevenly, beside those that still run. */
+static bool gains_by_overlap(const struct cuda_backend *b, uint32_t blocks, uint32_t places)
 {
-    uint32_t processors = b->device.multiprocessors, together = (grid->x + processors - 1) / processors,
-             least = b->device.target.sm_bytes / (together + 1);
-    if (only && grid->shared_bytes > 0 && together > 1 && together < places)
-        grid->shared_bytes = least > grid->shared_bytes ? least : grid->shared_bytes;
-    else
-        together = places;
-    grid->overlaps = grid->x <= processors || (uint64_t)grid->x * 10 >= (uint64_t)together * processors * 9;
+    return blocks <= b->device.multiprocessors || (uint64_t)blocks * 10 >= (uint64_t)places * 9;
 }
 
 /* The list that is launched behind list i, NULL if that is the last one. */
@@ -322,27 +313,27 @@ static const struct cuda_tile_list *list_behind(const struct cuda_prepared_plan 
     return NULL;
 }
 
-/* What is to be fetched ahead for a launch of these items: as much of each as makes a part of the L2
+/* What is to be brought into L2 for a launch of these items: as much of each as makes a part of the
  * cache together, or, where that is less than half a tile, a tile of some. list NULL: nothing. */
-static struct cuda_ahead ahead_of(const struct cuda_backend *b, const struct cuda_tile_list *list,
-                                  uint32_t layer)
+static struct cuda_l2_prefetch prefetch_for(const struct cuda_backend *b, const struct cuda_tile_list *list,
+                                            uint32_t layer)
 {
     const struct geometry *g = b->options.geometry;
     if (!list)
-        return (struct cuda_ahead){0};
+        return (struct cuda_l2_prefetch){0};
     /* behind the tile of first_key, which may begin in the midst of a block */
     uint32_t most = (CUDA_ITEM_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
     uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads, places = (uint64_t)list->count * g->kv_heads,
-             tokens = b->device.l2_bytes / AHEAD_PART / head_bytes, each = tokens / places, step = 1;
+             tokens = b->device.l2_bytes / PREFETCH_PART / head_bytes, each = tokens / places, step = 1;
     if (each < TILE_TOKENS / 2) {
         each = TILE_TOKENS;
         step = tokens ? (places * each + tokens - 1) / tokens : places;
     }
-    return (struct cuda_ahead){.items = cuda_queue_address(&b->queue, list->tiles),
-                               .places = (uint32_t)places,
-                               .step = (uint32_t)step,
-                               .tokens = each < most ? (uint32_t)each : most,
-                               .map_first = 2 * layer * b->layout.blocks};
+    return (struct cuda_l2_prefetch){.items = cuda_queue_address(&b->queue, list->tiles),
+                                     .places = (uint32_t)places,
+                                     .step = (uint32_t)step,
+                                     .tokens = each < most ? (uint32_t)each : most,
+                                     .map_first = 2 * layer * b->layout.blocks};
 }
 
 /* The tiles by width and kind of split group, and the merges. `next`: the pass behind this one, or NULL. */
@@ -366,24 +357,23 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         grid.threads_y = 1U << block_bits;
         grid.shared_bytes = width->shape.bytes << block_bits;
         grid.cluster = bits > block_bits ? 1U << (bits - block_bits) : 0;
-        grid.overlaps = 1;
-        if (!with_items.beside)
-            overlap_first(b, width->shape.blocks >> block_bits, launches == 1, &grid);
+        const uint32_t places = b->device.multiprocessors * (width->shape.blocks >> block_bits);
+        grid.overlaps = with_items.beside || gains_by_overlap(b, grid.x, places);
         with_items.items = cuda_queue_address(&b->queue, list->tiles);
         with_items.member_bits = bits;
         with_items.block_bits = block_bits;
         /* Only for a launch that cannot begin before this one's thread blocks end: the next one of the
            pass if these fill the GPU; the next pass if they are the only ones, all there at once, and
-           fill it or have merges behind them. What is fetched for others comes too late, and is read
+           fill it or have merges behind them. What is brought for others comes too late, and is read
            twice. */
-        uint32_t places = b->device.multiprocessors * (width->shape.blocks >> block_bits);
-        bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9;
+        const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9,
+                   prefetches = b->options.l2_prefetch && b->maps;
         const struct cuda_tile_list *behind = list_behind(prepared, i);
-        memset(&with_items.ahead, 0, sizeof with_items.ahead);
-        if (b->maps && behind && fills)
-            with_items.ahead = ahead_of(b, behind, p->layer);
-        else if (b->maps && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
-            with_items.ahead = ahead_of(b, list_behind(next_plan, CUDA_TILE_LISTS), next->layer);
+        memset(&with_items.prefetch, 0, sizeof with_items.prefetch);
+        if (prefetches && behind && fills)
+            with_items.prefetch = prefetch_for(b, behind, p->layer);
+        else if (prefetches && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
+            with_items.prefetch = prefetch_for(b, list_behind(next_plan, CUDA_TILE_LISTS), next->layer);
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
         with_items.beside = 1;
     }

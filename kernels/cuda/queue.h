@@ -48,7 +48,6 @@ enum {
     XX(KERNEL_MERGE_SPANS, "merge_spans")                                                                    \
     XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                                \
     XX(KERNEL_ATTEND_8, "attend_8")                                                                          \
-    XX(KERNEL_ATTEND_16, "attend_16")                                                                        \
     XX(KERNEL_ATTEND_32, "attend_32")                                                                        \
     XX(KERNEL_ATTEND_64, "attend_64")                                                                        \
     XX(KERNEL_ATTEND_WIDE_64, "attend_wide_64")                                                              \

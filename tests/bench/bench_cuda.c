@@ -12,9 +12,10 @@
  * The last line, "swap", moves SWAP_BLOCKS blocks of several layers out to the host and in again, alone
  * and beside a step.
  *
- * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N], or
- * bench_cuda --short to show that it works. The CSV file gets a line a workload, and the columns' names
- * if it is new. --tasks: how many the planner aims for. */
+ * Usage: bench_cuda [--only NAME[,NAME...]] [--csv FILE --commit ID --driver VERSION] [--tasks N] [--l2-prefetch],
+ * or bench_cuda --short to show that it works. The CSV file gets a line a workload, and the columns' names
+ * if it is new. --tasks: how many the planner aims for. --l2-prefetch: with
+ * backend.l2_prefetch. */
 #include "config/status.h"
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
@@ -41,6 +42,8 @@ enum {
     SEED = 7,
     SPREAD = 10
 };
+
+static bool l2_prefetch; /* --l2-prefetch */
 
 static const double ROTATED_BYTES = 2e9, ROOF_BYTES = 8.6e9;
 
@@ -281,6 +284,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
     const struct attention_options options = {.backend = "cuda",
                                               .isa = "auto",
                                               .kernel = w->kernel,
+                                              .l2_prefetch = l2_prefetch,
                                               .cache = "",
                                               .geometry = &x->g,
                                               .constants = &x->c,
@@ -531,6 +535,10 @@ int main(int argc, char **argv)
     if (toy)
         o.only = "W1c";
     for (int i = 1; !toy && i < argc; i++) {
+        if (strcmp(argv[i], "--l2-prefetch") == 0) {
+            l2_prefetch = true;
+            continue;
+        }
         if (i + 1 == argc)
             return 2;
         if (strcmp(argv[i], "--only") == 0)

@@ -14,8 +14,8 @@ enum { ROUNDS = 7, BLOCK_SIZE = 16 };
 
 /* Of a GPU's kernels for bf16. */
 static const struct tile_caps caps = {
-    .widths = {{8, 0, 4}, {16, 0, 2}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
-    .width_count = 5,
+    .widths = {{8, 0, 4}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
+    .width_count = 4,
     .splits_max = 4,
     .cluster_max = 2,
     .processors = 132};

@@ -630,6 +630,7 @@ static bool open_instance(struct instance *x, const struct world *w, const char 
                                               .threads = threads,
                                               .geometry = &w->g,
                                               .constants = &w->c,
+                                              .l2_prefetch = true,
                                               .cache = "",
                                               .kernel = w->kernel,
                                               .blocks = w->blocks + w->apart,
@@ -698,8 +699,8 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
 static const struct tile_caps *caps_of(const struct instance *x)
 {
     static const struct tile_caps some = {
-        .widths = {{8, 0, 4}, {16, 0, 2}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
-        .width_count = 5,
+        .widths = {{8, 0, 4}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
+        .width_count = 4,
         .splits_max = 4,
         .cluster_max = 2,
         .processors = 132};

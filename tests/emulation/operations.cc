@@ -92,6 +92,7 @@ static bool open_backend(world &w)
     for (uint32_t length : lengths)
         blocks += length / BLOCK_SIZE + 1;
     attention_options o = {};
+    o.l2_prefetch = true;
     o.backend = "cuda";
     o.isa = "auto";
     o.cache = "none";

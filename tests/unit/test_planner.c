@@ -92,8 +92,8 @@ static struct planner *create(const struct planner_options *o)
 static struct tile_caps caps_of(uint32_t processors)
 {
     return (struct tile_caps){
-        .widths = {{8, 0, 4}, {16, 0, 2}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
-        .width_count = 5,
+        .widths = {{8, 0, 4}, {32, 0, 2}, {64, RUN_CHUNKS, 2}, {128, SEGMENT_CHUNKS, 1}},
+        .width_count = 4,
         .splits_max = 4,
         .cluster_max = 2,
         .processors = processors};

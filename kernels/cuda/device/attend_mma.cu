@@ -396,9 +396,6 @@ template <int COLUMNS> struct attend : item_columns {
     }
 
 ATTEND_KERNEL(8)
-#if COLUMNS_MAX >= 16
-ATTEND_KERNEL(16)
-#endif
 #if COLUMNS_MAX >= 32
 ATTEND_KERNEL(32)
 #endif

@@ -153,7 +153,7 @@ template <class TILE> struct tile_ring {
     {
         return pass.maps + (WHOLE && APART) * CUDA_MAP_BYTES;
     }
-    static void prefetch(const cuda_attend_pass &pass)
+    static void prefetch_constants(const cuda_attend_pass &pass)
     {
         if (lane() == 0)
             prefetch_map(map_of(pass));
@@ -258,18 +258,18 @@ template <class TILE> struct tile_ring {
     }
 
     /* By the sender, behind its own: bring what the next launch reads first into L2. */
-    static void fetch_ahead(const cuda_attend_pass &pass)
+    static void prefetch_next(const cuda_attend_pass &pass)
     {
-        const cuda_ahead &ahead = pass.ahead;
+        const cuda_l2_prefetch &next = pass.prefetch;
         const uint32_t senders = gridDim.x * blockDim.y, sender = blockIdx.x * blockDim.y + threadIdx.y;
-        for (uint32_t at = sender * ahead.step; at < ahead.places; at += senders * ahead.step) {
-            const cuda_item &item = ahead.items[at / KV_HEADS];
+        for (uint32_t at = sender * next.step; at < next.places; at += senders * next.step) {
+            const cuda_item &item = next.items[at / KV_HEADS];
             const uint32_t entry = lane() < CUDA_ITEM_ENTRIES ? item.entries[lane()] : 0,
                            first = item.first_key / TILE_TOKENS * TILE_TOKENS,
-                           end = min(item.end_key, first + ahead.tokens);
+                           end = min(item.end_key, first + next.tokens);
             for (uint32_t token = first; token < end; token += BOX_ROWS) {
                 const uint32_t half =
-                    ahead.map_first +
+                    next.map_first +
                     2 * __shfl_sync(ALL_LANES, entry, token / BLOCK_SIZE - first / BLOCK_SIZE);
                 if (!elect_one())
                     continue;
@@ -304,7 +304,7 @@ template <class TILE> struct tile_ring {
     {
     }
 
-    static void prefetch(const cuda_attend_pass &)
+    static void prefetch_constants(const cuda_attend_pass &)
     {
     }
 
@@ -409,7 +409,7 @@ template <class TILE> struct tile_ring {
                           uint8_t *shared)
     {
         const bool is_first = PRODUCERS == 1 || producer() == 0;
-        prefetch(pass);
+        prefetch_constants(pass);
         if (is_first) {
             place.bring(pass, memory);
             __syncwarp();
@@ -423,7 +423,7 @@ template <class TILE> struct tile_ring {
         }
         ring.send_all();
 #if TMA
-        fetch_ahead(pass);
+        prefetch_next(pass);
 #endif
     }
 

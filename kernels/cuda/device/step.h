@@ -115,9 +115,9 @@ struct cuda_append_pass {
     DEVICE(const float) v_scale;
 };
 
-/* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own: of
+/* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own (backend.l2_prefetch): of
  * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of first_key on. */
-struct cuda_ahead {
+struct cuda_l2_prefetch {
     DEVICE(const struct cuda_item) items;
     uint32_t places, step, tokens; /* places 0: nothing */
     uint32_t map_first;            /* of their layer */
@@ -150,7 +150,7 @@ struct cuda_attend_pass {
     uint32_t member_bits;    /* 2^member_bits members share an item, */
     uint32_t block_bits;     /* 2^block_bits of them in a thread block */
     uint32_t zero;           /* no padding: they are compared byte by byte */
-    struct cuda_ahead ahead;
+    struct cuda_l2_prefetch prefetch;
 };
 
 /* Query heads that a thread block of merge.cu may take elements of: a thread has four. */
