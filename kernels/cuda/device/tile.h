@@ -100,8 +100,8 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
     if (t.blocks > TILE_BLOCKS_MAX)
         t.blocks = TILE_BLOCKS_MAX;
     bool many = t.blocks * t.threads > 32 * TILE_FEW_WARPS;
-    bool wide_fp8 = kv_bytes == 1 && head_dim > 128; /* would spill otherwise */
-    uint32_t registers = many || wide_fp8 ? 0 : TILE_FOLD_REGISTERS;
+    bool spills = head_dim > 128 && (kv_bytes == 1 || !tma); /* with levels in registers */
+    uint32_t registers = many || spills ? 0 : TILE_FOLD_REGISTERS;
     t.register_levels = registers / t.fold_floats;
     if (t.register_levels > PLAN_SPAN) /* levels: run, segment, span */
         t.register_levels = PLAN_SPAN;
