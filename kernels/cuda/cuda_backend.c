@@ -2,7 +2,7 @@
  * steps, which cuda_step.c writes down.
  *
  * The first error that CUDA reports is kept (attention_failure()); after it nothing is issued any more,
- * since the context is lost. All waits have a bound (device.h). */
+ * since the context is lost. All waits have a bound (gpu.h). */
 #include "kernels/cuda/cuda_backend.h"
 
 #include "config/config.h"

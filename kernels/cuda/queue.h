@@ -21,7 +21,7 @@
 #define KERNELS_CUDA_QUEUE_H
 
 #include "kernels/attention.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/gpu.h"
 
 enum {
     CUDA_SIDES = 6, /* sets of outputs that are copied to the host: half of them a step's, used in turn */

@@ -1,10 +1,10 @@
-/* device.h - one GPU: its context, five streams, memory, and the first error that CUDA reported.
+/* gpu.h - one GPU: its context, five streams, memory, and the first error that CUDA reported.
  *
  * Engine thread only, but for opening. After the first error nothing is of use any more: the context is
  * lost, and functions do nothing. A GPU that hangs is one that failed: nothing waits for it without a
  * bound, and no function of the driver is called after that, not even to close it. */
-#ifndef KERNELS_CUDA_DEVICE_H
-#define KERNELS_CUDA_DEVICE_H
+#ifndef KERNELS_CUDA_GPU_H
+#define KERNELS_CUDA_GPU_H
 
 #include "kernels/backend.h"
 #include "kernels/cuda/compiler.h"

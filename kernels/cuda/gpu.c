@@ -1,5 +1,5 @@
-/* device.c - see device.h. */
-#include "kernels/cuda/device.h"
+/* gpu.c - see gpu.h. */
+#include "kernels/cuda/gpu.h"
 
 #include <stdarg.h>
 #include <stdio.h>
