@@ -60,7 +60,7 @@ template <int DIM_TILES> struct mma_state {
 template <int COLUMNS> struct mma_tile {
     static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, TMA);
     static constexpr uint32_t TOGETHER = ROWS_TOGETHER<SHAPE.unit>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
-    static uint32_t readers(const cuda_item &item)
+    static uint32_t consumers(const cuda_item &item)
     {
         return (item.columns + 7) / 8;
     }
@@ -336,7 +336,7 @@ template <int COLUMNS> struct attend : item_columns {
         shared += threadIdx.y *
                   SHAPE.bytes; /* not item_place::of_block(): one register less, which head_dim 256 needs */
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
-        if (tiles::is_sender()) {
+        if (tiles::is_producer()) {
             tiles::send_item(pass, place, memory, shared);
         } else {
             tiles::await_item();
@@ -383,7 +383,7 @@ template <int COLUMNS> struct attend : item_columns {
             ring.sync(); /* its slots are read */
         write_states(x);
         if (is_shared())
-            write_together(ring.slots, SHAPE.bytes, ring.readers * 32);
+            write_together(ring.slots, SHAPE.bytes, ring.consumers * 32);
     }
 };
 

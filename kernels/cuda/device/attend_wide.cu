@@ -97,7 +97,7 @@ template <int COLUMNS> struct wide_tile {
     static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES, TMA);
     static constexpr uint32_t TOGETHER = SHAPE.unit, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
                               COPIES_AT_ONCE = 2; /* the producer has few registers */
-    static uint32_t readers(const cuda_item &)
+    static uint32_t consumers(const cuda_item &)
     {
         return SHAPE.warps;
     }
@@ -114,7 +114,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     static constexpr int GROUPS = COLUMNS / TILE_GROUP_COLUMNS,
                          FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
                          REGISTERS = GROUPS > 1 ? 232 : 224,
-                         SENDER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
+                         PRODUCER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
     /* of the largest thread block, of as many members as may be one */
     static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
                               BLOCKS = SHAPE.blocks / TOGETHER;
@@ -334,8 +334,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
             attend_wide(pass, memory, place.kv_head, shared).compute();
         } else {
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(SENDER_REGISTERS));
-            if (tiles::is_sender())
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+            if (tiles::is_producer())
                 tiles::send_item(pass, place, memory, shared);
         }
         if (pass.beside && blockIdx.x == 0)
@@ -424,7 +424,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             const bool is_plain =
                 pass.alibi == nullptr && common.has(ring.position_of(0), ring.end / 2 * TILE_TOKENS);
             if (HAS_PLAIN &&
-                __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.readers * 32, is_plain), 0))
+                __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.consumers * 32, is_plain), 0))
                 take_tiles<true>(x, q, common);
             else
                 take_tiles<false>(x, q, common);
@@ -433,7 +433,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             ring.sync(); /* its slots are read */
         write_states(x);
         if (is_shared())
-            write_together(ring.slots, SHAPE.bytes, ring.readers * 32);
+            write_together(ring.slots, SHAPE.bytes, ring.consumers * 32);
     }
 };
 

@@ -64,7 +64,7 @@ template <uint32_t SLOTS> struct ring_place {
 };
 
 /* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a
- * box or all. TILE::readers(item): warps that compute for it. TILE::PRODUCERS: warps that send.
+ * box or all. TILE::consumers(item): warps that compute for it. TILE::PRODUCERS: warps that send.
  * TILE::COPIES_AT_ONCE: of cp.async, unrolled. */
 template <class TILE> struct tile_ring {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
@@ -78,7 +78,7 @@ template <class TILE> struct tile_ring {
     tile_range range;
     uint8_t *slots;
     uint32_t end;     /* units of the item */
-    uint32_t readers; /* warps that compute; the sender's is behind all that might */
+    uint32_t consumers; /* warps that compute; the producer's are behind all that might */
 
     static uint32_t lane()
     {
@@ -106,17 +106,17 @@ template <class TILE> struct tile_ring {
         if constexpr (WARPS == 1)
             __syncwarp();
         else
-            await_threads(1 + threadIdx.y, readers * 32);
+            await_threads(1 + threadIdx.y, consumers * 32);
     }
 
-    uint32_t arrived, read; /* barriers of the slots */
+    uint32_t full, empty; /* barriers of the slots */
 
     /* Which of the producer's warps this one is, if it is one. */
     static uint32_t producer()
     {
         return threadIdx.x / 32 - WARPS;
     }
-    static bool is_sender()
+    static bool is_producer()
     {
         return producer() < PRODUCERS;
     }
@@ -141,8 +141,8 @@ template <class TILE> struct tile_ring {
     /* of an item that is there, as the ring's barriers are */
     tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
         : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()),
-          readers(TILE::readers(item)), arrived(shared_address(shared + SHAPE.barriers)),
-          read(arrived + 8 * SLOTS), entries(shared_address(shared + SHAPE.entries)),
+          consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
+          empty(full + 8 * SLOTS), entries(shared_address(shared + SHAPE.entries)),
           policy(evict_first_policy()), map(map_of(range.pass)),
           whole_from(range.first_key % TILE_TOKENS ? 2 * UNITS : 0),
           whole_end(range.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
@@ -200,7 +200,7 @@ template <class TILE> struct tile_ring {
     /* Send for a unit: the boxes that somebody sees. */
     void send(uint32_t unit)
     {
-        uint32_t barrier = arrived + unit % SLOTS * 8, token = position_of(unit);
+        uint32_t barrier = full + unit % SLOTS * 8, token = position_of(unit);
         uint32_t first = range.first_key > token ? (range.first_key - token) / BOX_ROWS : 0,
                  below = range.end_key > token ? min(BOXES, (range.end_key - token + BOX_ROWS - 1) / BOX_ROWS)
                                                : 0;
@@ -227,7 +227,7 @@ template <class TILE> struct tile_ring {
                         is_of_values(unit);
 #pragma unroll
         for (uint32_t part = 0; part < PARTS; part++)
-            copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, arrived + unit % SLOTS * 8, part * PART_DIM,
+            copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, full + unit % SLOTS * 8, part * PART_DIM,
                      part * PART_SEGMENT, at % BLOCK_SIZE, range.kv_head, half, policy);
     }
 
@@ -236,7 +236,7 @@ template <class TILE> struct tile_ring {
     {
         uint8_t *slot = slots + at_slot * SHAPE.slot;
         sync(); /* all have read what was there; barriers of the slot say so too, but by way of TMA */
-        for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += readers * 32) {
+        for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += consumers * 32) {
             uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
             if (!range.is_seen(position + row))
                 *(uint4 *)(slot + at * 16) = {0, 0, 0, 0};
@@ -257,12 +257,12 @@ template <class TILE> struct tile_ring {
             clear_unseen(at.slot, position);
     }
 
-    /* By the sender, behind its own: bring what the next launch reads first into L2. */
+    /* By the producer, behind its own: bring what the next launch reads first into L2. */
     static void prefetch_next(const cuda_attend_pass &pass)
     {
         const cuda_l2_prefetch &next = pass.prefetch;
-        const uint32_t senders = gridDim.x * blockDim.y, sender = blockIdx.x * blockDim.y + threadIdx.y;
-        for (uint32_t at = sender * next.step; at < next.places; at += senders * next.step) {
+        const uint32_t producers = gridDim.x * blockDim.y, producer = blockIdx.x * blockDim.y + threadIdx.y;
+        for (uint32_t at = producer * next.step; at < next.places; at += producers * next.step) {
             const cuda_item &item = next.items[at / KV_HEADS];
             const uint32_t entry = lane() < CUDA_ITEM_ENTRIES ? item.entries[lane()] : 0,
                            first = item.first_key / TILE_TOKENS * TILE_TOKENS,
@@ -299,8 +299,8 @@ template <class TILE> struct tile_ring {
     /* of an item that is there, as the ring's barriers are */
     tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
         : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()),
-          readers(TILE::readers(item)), arrived(shared_address(shared + SHAPE.barriers)),
-          read(arrived + 8 * SLOTS), addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
+          consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
+          empty(full + 8 * SLOTS), addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
     {
     }
 
@@ -367,7 +367,7 @@ template <class TILE> struct tile_ring {
                                (const void *)(addresses[position % TILE_TOKENS + row] + plane + byte),
                                range.is_seen(position + first + row));
         }
-        barrier_arrive_behind_copies(arrived + unit % SLOTS * 8);
+        barrier_arrive_behind_copies(full + unit % SLOTS * 8);
     }
 
     void clear_unseen_values(uint32_t) const
@@ -378,14 +378,14 @@ template <class TILE> struct tile_ring {
     }
 #endif
 
-    /* By one of the sender's warps. */
+    /* By one of the producer's warps. */
     void init_barriers() const
     {
         if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
 #pragma unroll
             for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                barrier_init(arrived + slot * 8, ARRIVALS);
-                barrier_init(read + slot * 8, readers);
+                barrier_init(full + slot * 8, ARRIVALS);
+                barrier_init(empty + slot * 8, consumers);
             }
             barrier_fence();
         }
@@ -398,12 +398,12 @@ template <class TILE> struct tile_ring {
         begin();
         for (uint32_t unit = 0; unit < end; unit++) {
             if (unit >= SLOTS)
-                barrier_wait(read + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);
+                barrier_wait(empty + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);
             send(unit);
         }
     }
 
-    /* By the sending warps: all that there is to be done. `memory` is the item's, in `shared`. The first of them
+    /* By the producer's warps: all that there is to be done. `memory` is the item's, in `shared`. The first of them
      * brings the item and the barriers; the others go on when these are there. */
     static void send_item(const cuda_attend_pass &pass, const item_place &place, item_memory &memory,
                           uint8_t *shared)
@@ -439,17 +439,17 @@ template <class TILE> struct tile_ring {
     }
     bool is_there(const place &at) const
     {
-        return barrier_test(arrived + at.slot * 8, at.phase);
+        return barrier_test(full + at.slot * 8, at.phase);
     }
     void acquire_keys(const place &at) const
     {
-        barrier_wait(arrived + at.slot * 8, at.phase);
+        barrier_wait(full + at.slot * 8, at.phase);
     }
     void release(const place &at) const
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
-            barrier_arrive(read + at.slot * 8);
+            barrier_arrive(empty + at.slot * 8);
     }
     /* What is there is seen by wgmma. */
     static void show()
@@ -460,7 +460,7 @@ template <class TILE> struct tile_ring {
 
     void acquire_keys(uint32_t unit) const
     {
-        barrier_wait(arrived + unit % SLOTS * 8, unit / SLOTS % 2);
+        barrier_wait(full + unit % SLOTS * 8, unit / SLOTS % 2);
     }
 
     void acquire_values(uint32_t unit) const
@@ -473,6 +473,6 @@ template <class TILE> struct tile_ring {
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
-            barrier_arrive(read + unit % SLOTS * 8);
+            barrier_arrive(empty + unit % SLOTS * 8);
     }
 };
