@@ -237,7 +237,7 @@ static void find_widths(struct cuda_backend *b)
         tile->together = tile_together_max(&width->shape);
         allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
         /* a group's states lie where its keys and values were */
-        splits &= tile->columns * state_bytes <= width->shape.slots * width->shape.slot;
+        splits &= tile->columns * state_bytes <= width->shape.stages * width->shape.stage_bytes;
     }
     caps->splits_max = splits ? CUDA_MEMBERS_MAX : 0;
     caps->cluster_max = d->cu.cuLaunchKernelEx && cuda_has_clusters(&d->target) ? CLUSTER_MAX : 1;

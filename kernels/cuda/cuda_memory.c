@@ -49,12 +49,12 @@ static bool make_maps(struct cuda_backend *b)
     CUtensorMap maps[2];
     bool made = true;
     uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
-    uint32_t unit = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).unit,
+    uint32_t stage_tokens = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).stage_tokens,
              part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
     const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
                      sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
                      strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes, b->pool.half_bytes};
-    const cuuint32_t rows = tile_box_rows(g->block_size, unit),
+    const cuuint32_t rows = tile_box_rows(g->block_size, stage_tokens),
                      boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
     _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");

@@ -12,7 +12,7 @@
  * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing. p stays in
  * registers: what comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Items
  * of more columns have more warps, which read the same K and V. Those arrive through a ring of
- * shared-memory slots (ring.cuh).
+ * shared-memory stages (ring.cuh).
  *
  * The arithmetic of a column does not depend on the other columns, on their number or on which warp
  * computes it: dot products run over head_dim in steps of 16; p is rounded to the operands' format after
@@ -59,7 +59,7 @@ template <int DIM_TILES> struct mma_state {
 
 template <int COLUMNS> struct mma_tile {
     static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, TMA);
-    static constexpr uint32_t TOGETHER = ROWS_TOGETHER<SHAPE.unit>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
+    static constexpr uint32_t TOGETHER = ROWS_TOGETHER<SHAPE.stage_tokens>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
     static uint32_t consumers(const cuda_item &item)
     {
         return (item.columns + 7) / 8;
@@ -70,8 +70,8 @@ template <int COLUMNS> struct attend : item_columns {
     using tiles = tile_ring<mma_tile<COLUMNS>>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
     static constexpr int STEPS = SHAPE.padded_dim / 16; /* of a dot product; and tiles of 16 rows of O^T */
-    static constexpr uint32_t UNIT = SHAPE.unit, UNITS = tiles::UNITS;
-    static constexpr int TILE_STEPS = TILE_TOKENS / 16, UNIT_STEPS = UNIT / 16; /* of tokens */
+    static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = tiles::FILLS;
+    static constexpr int TILE_STEPS = TILE_TOKENS / 16, STAGE_STEPS = STAGE_TOKENS / 16; /* of tokens */
     /* of the largest thread block, of as many members as may be one */
     static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
                               BLOCKS = SHAPE.blocks / TOGETHER;
@@ -90,7 +90,7 @@ template <int COLUMNS> struct attend : item_columns {
     float scales[2]; /* of dot products */
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is
+    /* Shared memory, in this order: the ring's stages, barriers and table entries, the item, which is
      * there, and folds. */
     attend(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : item_columns(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
@@ -157,28 +157,28 @@ template <int COLUMNS> struct attend : item_columns {
 
     /* ---- a tile */
 
-    /* Dot products of a tile; its first unit of K is `unit`. */
-    void multiply_keys(uint32_t unit, scores &s, const query_fragments &q)
+    /* Dot products of a tile; its first fill of K is `fill`. */
+    void multiply_keys(uint32_t fill, scores &s, const query_fragments &q)
     {
 #pragma unroll
-        for (int u = 0; u < (int)UNITS; u++) {
-            ring.acquire_keys(unit + u);
-            uint32_t at = ring.address(unit + u);
+        for (int u = 0; u < (int)FILLS; u++) {
+            ring.acquire_keys(fill + u);
+            uint32_t at = ring.address(fill + u);
 #pragma unroll
-            for (int t = u * UNIT_STEPS; t < (u + 1) * UNIT_STEPS; t++)
+            for (int t = u * STAGE_STEPS; t < (u + 1) * STAGE_STEPS; t++)
                 s[t] = {0, 0, 0, 0};
 #pragma unroll
             for (int step = 0; step < STEPS; step += LOAD_STEPS) {
 #pragma unroll
-                for (int t = 0; t < UNIT_STEPS; t++) {
+                for (int t = 0; t < STAGE_STEPS; t++) {
                     fragment_a k[LOAD_STEPS];
-                    load_keys<UNIT, SHAPE.kv_row>(k, at, t * 16, step);
+                    load_keys<STAGE_TOKENS, SHAPE.kv_row>(k, at, t * 16, step);
 #pragma unroll
                     for (int i = 0; i < LOAD_STEPS && step + i < STEPS; i++)
-                        multiply(s[u * UNIT_STEPS + t], k[i], q[step + i]);
+                        multiply(s[u * STAGE_STEPS + t], k[i], q[step + i]);
                 }
             }
-            ring.release(unit + u);
+            ring.release(fill + u);
         }
     }
 
@@ -240,25 +240,25 @@ template <int COLUMNS> struct attend : item_columns {
         }
     }
 
-    /* The tile's first unit of V is `unit`. */
-    void add_values(uint32_t unit, state &x, const probabilities &p)
+    /* The tile's first fill of V is `fill`. */
+    void add_values(uint32_t fill, state &x, const probabilities &p)
     {
 #pragma unroll
-        for (int u = 0; u < (int)UNITS; u++) {
-            ring.acquire_values(unit + u);
-            uint32_t at = ring.address(unit + u);
+        for (int u = 0; u < (int)FILLS; u++) {
+            ring.acquire_values(fill + u);
+            uint32_t at = ring.address(fill + u);
 #pragma unroll
-            for (int step = 0; step < UNIT_STEPS; step += LOAD_STEPS) {
+            for (int step = 0; step < STAGE_STEPS; step += LOAD_STEPS) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
                     fragment_a v[LOAD_STEPS];
-                    load_values<UNIT, SHAPE.kv_row>(v, at, t, step);
+                    load_values<STAGE_TOKENS, SHAPE.kv_row>(v, at, t, step);
 #pragma unroll
                     for (int i = 0; i < LOAD_STEPS; i++)
-                        multiply(x.o[t], v[i], p[u * UNIT_STEPS + step + i]);
+                        multiply(x.o[t], v[i], p[u * STAGE_STEPS + step + i]);
                 }
             }
-            ring.release(unit + u);
+            ring.release(fill + u);
         }
     }
 
@@ -317,7 +317,7 @@ template <int COLUMNS> struct attend : item_columns {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write_state(column_of(i), x.m[i], x.l[i], lane() < 4, ring.slots, [&](auto write) {
+            write_state(column_of(i), x.m[i], x.l[i], lane() < 4, ring.stages, [&](auto write) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
 #pragma unroll
@@ -364,12 +364,12 @@ template <int COLUMNS> struct attend : item_columns {
         x.make_empty();
         folds fold(fold_memory);
 
-        for (uint32_t unit = 0; unit < ring.end; unit += 2 * UNITS) {
-            uint32_t position = ring.position_of(unit);
-            multiply_keys(unit, s, q);
+        for (uint32_t fill = 0; fill < ring.fills; fill += 2 * FILLS) {
+            uint32_t position = ring.position_of(fill);
+            multiply_keys(fill, s, q);
             weigh(s, position, seen, common, x, p);
-            add_values(unit + UNITS, x, p);
-            const bool is_last = unit + 2 * UNITS >= ring.end;
+            add_values(fill + FILLS, x, p);
+            const bool is_last = fill + 2 * FILLS >= ring.fills;
             if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || is_last)
                 sum_up(x);
             if (is_last) {
@@ -380,10 +380,10 @@ template <int COLUMNS> struct attend : item_columns {
             }
         }
         if (is_shared())
-            ring.sync(); /* its slots are read */
+            ring.sync(); /* its stages are read */
         write_states(x);
         if (is_shared())
-            write_together(ring.slots, SHAPE.bytes, ring.consumers * 32);
+            write_together(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };
 

@@ -95,7 +95,7 @@ template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
 
 template <int COLUMNS> struct wide_tile {
     static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES, TMA);
-    static constexpr uint32_t TOGETHER = SHAPE.unit, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
+    static constexpr uint32_t TOGETHER = SHAPE.stage_tokens, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
                               COPIES_AT_ONCE = 2; /* the producer has few registers */
     static uint32_t consumers(const cuda_item &)
     {
@@ -118,7 +118,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     /* of the largest thread block, of as many members as may be one */
     static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
                               BLOCKS = SHAPE.blocks / TOGETHER;
-    static_assert(SHAPE.slots >= TILE_SLOTS_MIN, "there is room on sm_90");
+    static_assert(SHAPE.stages >= TILE_STAGES_MIN, "there is room on sm_90");
     /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise
      * the products of both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
@@ -135,7 +135,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     tiles ring;
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's slots, barriers and table entries, the item, which is
+    /* Shared memory, in this order: the ring's stages, barriers and table entries, the item, which is
      * there, and folds. */
     attend_wide(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : item_columns(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
@@ -311,7 +311,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.slots, [&](auto write) {
+            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto write) {
 #pragma unroll
                 for (int segment = 0; segment < SEGMENTS; segment++) {
 #pragma unroll
@@ -352,7 +352,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         float scaled[2];
         place keys(0), values(1);
         uint32_t position = ring.position_of(0);
-        const uint32_t end = position + ring.end / 2 * TILE_TOKENS;
+        const uint32_t end = position + ring.fills / 2 * TILE_TOKENS;
         folds fold(fold_memory);
         sums.make_empty();
         ring.acquire_keys(keys);
@@ -360,7 +360,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         end_keys<0>(keys, s);
         weigh<PLAIN>(s, position, common, sums, scaled);
         round(s, p);
-        keys.skip(2);
+        keys.advance(2);
         bool are_there = false;                /* K of the next tile, and V of this one */
         while (position + TILE_TOKENS < end) { /* p of the tile at `position` is there */
             if (!are_there) {
@@ -379,8 +379,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
             bool scales_o = weigh<PLAIN>(s, position, common, sums, scaled);
             wgmma_hold(s);
             place next_keys = keys, next_values = values;
-            next_keys.skip(2);
-            next_values.skip(2);
+            next_keys.advance(2);
+            next_values.advance(2);
             /* asked early, since it takes a while to know */
             are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
             /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on
@@ -420,9 +420,9 @@ template <int COLUMNS> struct attend_wide : item_columns {
         begin_pass(pass);
         load_q(q);
         x.make_empty();
-        if (ring.end > 0) {
+        if (ring.fills > 0) {
             const bool is_plain =
-                pass.alibi == nullptr && common.has(ring.position_of(0), ring.end / 2 * TILE_TOKENS);
+                pass.alibi == nullptr && common.has(ring.position_of(0), ring.fills / 2 * TILE_TOKENS);
             if (HAS_PLAIN &&
                 __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.consumers * 32, is_plain), 0))
                 take_tiles<true>(x, q, common);
@@ -430,10 +430,10 @@ template <int COLUMNS> struct attend_wide : item_columns {
                 take_tiles<false>(x, q, common);
         }
         if (is_shared())
-            ring.sync(); /* its slots are read */
+            ring.sync(); /* its stages are read */
         write_states(x);
         if (is_shared())
-            write_together(ring.slots, SHAPE.bytes, ring.consumers * 32);
+            write_together(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };
 

@@ -22,15 +22,15 @@ static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
  * f16's range. */
 static constexpr dtype OPERAND = NARROW_KV ? DTYPE_F16 : Q_DTYPE;
 
-/* Rows of a unit of UNIT rows whose segments lie together: those of a box of TMA, or all. */
-template <uint32_t UNIT>
-static constexpr uint32_t ROWS_TOGETHER = TMA ? tile_box_rows(BLOCK_SIZE, UNIT) : UNIT;
+/* Rows of a stage of STAGE_TOKENS rows whose segments lie together: those of a box of TMA, or all. */
+template <uint32_t STAGE_TOKENS>
+static constexpr uint32_t ROWS_TOGETHER = TMA ? tile_box_rows(BLOCK_SIZE, STAGE_TOKENS) : STAGE_TOKENS;
 
-/* Where byte `byte` of row `row` of a unit lies (ring.cuh), whose rows take ROW bytes, the segments of TOGETHER
+/* Where byte `byte` of row `row` of a stage lies (ring.cuh), whose rows take ROW bytes, the segments of TOGETHER
  * of them together. */
-template <uint32_t TOGETHER, uint32_t ROW> uint32_t place_of(uint32_t unit, uint32_t row, uint32_t byte)
+template <uint32_t TOGETHER, uint32_t ROW> uint32_t place_of(uint32_t stage, uint32_t row, uint32_t byte)
 {
-    return unit + row / TOGETHER * (TOGETHER * ROW) + byte / TILE_SEGMENT * (TOGETHER * TILE_SEGMENT) +
+    return stage + row / TOGETHER * (TOGETHER * ROW) + byte / TILE_SEGMENT * (TOGETHER * TILE_SEGMENT) +
            row % TOGETHER * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
 }
 
@@ -156,13 +156,13 @@ static inline void widen(uint32_t x, uint32_t &low, uint32_t &high)
 /* 16-element steps of a product that one matrix load feeds. */
 static constexpr int LOAD_STEPS = NARROW_KV ? 2 : 1;
 
-/* The A fragments of keys [first, first + 16) of a unit for LOAD_STEPS times 16 elements of head_dim. */
-template <uint32_t UNIT, uint32_t ROW>
-void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t unit, uint32_t first, uint32_t step)
+/* The A fragments of keys [first, first + 16) of a stage for LOAD_STEPS times 16 elements of head_dim. */
+template <uint32_t STAGE_TOKENS, uint32_t ROW>
+void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t stage, uint32_t first, uint32_t step)
 {
     uint32_t lane = threadIdx.x % 32, key = first + lane % 16;
     fragment_a x = load_matrices(
-        place_of<ROWS_TOGETHER<UNIT>, ROW>(unit, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
+        place_of<ROWS_TOGETHER<STAGE_TOKENS>, ROW>(stage, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
     if constexpr (NARROW_KV) { /* the padding behind a row has room for the second step */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -183,14 +183,14 @@ static inline fragment_b query_fragment(const uint8_t *q, uint32_t step)
     return {q && at < words ? row[at] : 0, q && at + next < words ? row[at + next] : 0};
 }
 
-/* The A fragments of 16 elements of head_dim (rows) for LOAD_STEPS times 16 tokens of a unit. */
-template <uint32_t UNIT, uint32_t ROW>
-void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t unit, uint32_t dim_tile, uint32_t step)
+/* The A fragments of 16 elements of head_dim (rows) for LOAD_STEPS times 16 tokens of a stage. */
+template <uint32_t STAGE_TOKENS, uint32_t ROW>
+void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t stage, uint32_t dim_tile, uint32_t step)
 {
     uint32_t lane = threadIdx.x % 32;
     if constexpr (NARROW_KV) {
         fragment_a x = load_matrices_transposed(
-            place_of<ROWS_TOGETHER<UNIT>, ROW>(unit, step * 16 + lane, dim_tile * 16));
+            place_of<ROWS_TOGETHER<STAGE_TOKENS>, ROW>(stage, step * 16 + lane, dim_tile * 16));
 #pragma unroll
         for (int i = 0; i < 2;
              i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
@@ -200,7 +200,7 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t unit, uint32_t dim_tile, 
     } else {
         uint32_t token = step * 16 + lane / 16 * 8 + lane % 8;
         v[0] = load_matrices_transposed(
-            place_of<ROWS_TOGETHER<UNIT>, ROW>(unit, token, dim_tile * 32 + lane / 8 % 2 * 16));
+            place_of<ROWS_TOGETHER<STAGE_TOKENS>, ROW>(stage, token, dim_tile * 32 + lane / 8 % 2 * 16));
     }
 }
 

@@ -1,10 +1,10 @@
-/* ring.cuh - how K and V come into shared memory: units of 16 to 64 keys, or of the values that belong to
- * them, one after the other, through a ring of slots. While one is used the others are on their way.
+/* ring.cuh - how K and V come into shared memory: fills of 16 to 64 keys, or of the values that belong to
+ * them, one after the other, through a ring of stages. While one is used the others are on their way.
  *
- *   unit     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in slot unit % slots
+ *   fill     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in stage fill % stages
  *
- * A warp of its own, the producer, sends for them; the others wait for a unit (acquire_keys, acquire_values)
- * and say when they have read it (release): two barriers a slot. Rows lie in segments of 128 bytes, whose
+ * A warp of its own, the producer, sends for them; the others wait for a fill (acquire_keys, acquire_values)
+ * and say when they have read it (release): two barriers a stage. Rows lie in segments of 128 bytes, whose
  * 16-byte pieces are exchanged by the row's number, so that matrix loads meet no bank twice. There are two
  * producers:
  *
@@ -45,59 +45,59 @@ struct tile_range {
     }
 };
 
-/* A unit's slot, and the phase of the slot's barriers at which it is there: for those who take units in
- * order and would wait for a division by the number of slots. */
-template <uint32_t SLOTS> struct ring_place {
-    uint32_t slot, phase;
+/* A fill's stage, and the phase of the stage's barriers at which it is there: for those who take fills in
+ * order and would wait for a division by the number of stages. */
+template <uint32_t STAGES> struct ring_place {
+    uint32_t stage, phase;
 
-    ring_place(uint32_t unit) : slot(unit), phase(0)
+    ring_place(uint32_t fill) : stage(fill), phase(0)
     {
     }
-    void skip(uint32_t units)
+    void advance(uint32_t fills)
     {
-        slot += units;
-        if (slot >= SLOTS) {
-            slot -= SLOTS;
+        stage += fills;
+        if (stage >= STAGES) {
+            stage -= STAGES;
             phase ^= 1;
         }
     }
 };
 
-/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a unit whose segments lie together, those of a
+/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a fill whose segments lie together, those of a
  * box or all. TILE::consumers(item): warps that compute for it. TILE::PRODUCERS: warps that send.
  * TILE::COPIES_AT_ONCE: of cp.async, unrolled. */
 template <class TILE> struct tile_ring {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
-    static constexpr uint32_t WARPS = SHAPE.warps, SLOTS = SHAPE.slots, UNIT = SHAPE.unit,
+    static constexpr uint32_t WARPS = SHAPE.warps, STAGES = SHAPE.stages, STAGE_TOKENS = SHAPE.stage_tokens,
                               KV_ROW = SHAPE.kv_row, TOGETHER = TILE::TOGETHER, PRODUCERS = TILE::PRODUCERS,
-                              UNITS = TILE_TOKENS / UNIT, /* of K, and of V, of a tile */
+                              FILLS = TILE_TOKENS / STAGE_TOKENS, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
 
-    using place = ring_place<SLOTS>;
+    using place = ring_place<STAGES>;
 
     tile_range range;
-    uint8_t *slots;
-    uint32_t end;     /* units of the item */
+    uint8_t *stages;
+    uint32_t fills;     /* of the item */
     uint32_t consumers; /* warps that compute; the producer's are behind all that might */
 
     static uint32_t lane()
     {
         return threadIdx.x % 32;
     }
-    static bool is_of_values(uint32_t unit)
+    static bool is_of_values(uint32_t fill)
     {
-        return unit / UNITS % 2;
+        return fill / FILLS % 2;
     }
 
-    uint32_t address(uint32_t unit) const
+    uint32_t address(uint32_t fill) const
     {
-        return shared_address(slots) + unit % SLOTS * SHAPE.slot;
+        return shared_address(stages) + fill % STAGES * SHAPE.stage_bytes;
     }
 
-    /* the first token of a unit */
-    uint32_t position_of(uint32_t unit) const
+    /* the first token of a fill */
+    uint32_t position_of(uint32_t fill) const
     {
-        return (range.first_tile() + unit / (2 * UNITS)) * TILE_TOKENS + unit % UNITS * UNIT;
+        return (range.first_tile() + fill / (2 * FILLS)) * TILE_TOKENS + fill % FILLS * STAGE_TOKENS;
     }
 
     /* All threads that compute are here, of this member of the thread block. */
@@ -109,7 +109,7 @@ template <class TILE> struct tile_ring {
             await_threads(1 + threadIdx.y, consumers * 32);
     }
 
-    uint32_t full, empty; /* barriers of the slots */
+    uint32_t full, empty; /* barriers of the stages */
 
     /* Which of the producer's warps this one is, if it is one. */
     static uint32_t producer()
@@ -122,30 +122,31 @@ template <class TILE> struct tile_ring {
     }
 
 #if TMA
-    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, UNIT), BOXES = UNIT / BOX_ROWS,
-                              BOX_BYTES = BOX_ROWS * KV_ROW, HALF_ENTRIES = TILE_ENTRIES / 2;
+    static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, STAGE_TOKENS),
+                              BOXES = STAGE_TOKENS / BOX_ROWS, BOX_BYTES = BOX_ROWS * KV_ROW,
+                              HALF_ENTRIES = TILE_ENTRIES / 2;
     /* a box a segment where rows are not whole segments, or those of a box do not lie together */
     static constexpr bool WHOLE = ROW_BYTES % TILE_SEGMENT == 0, APART = TOGETHER != BOX_ROWS;
     static constexpr uint32_t PARTS = WHOLE && !APART ? 1 : KV_ROW / TILE_SEGMENT,
                               PART_DIM = WHOLE ? 0 : TILE_SEGMENT / bytes_of(KV_DTYPE), PART_SEGMENT = WHOLE,
-                              ARRIVALS = 1; /* at a slot that fills */
+                              ARRIVALS = 1; /* at a stage that fills */
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
-    uint32_t entries;     /* of the block table, entry e at e % TILE_ENTRIES: those of the last unit */
+    uint32_t entries;     /* of the block table, entry e at e % TILE_ENTRIES: those of the last fill */
     uint32_t entries_end; /* and 32 more, on their way; */
     uint32_t given_end;   /* those before came with the item */
     uint64_t policy;      /* what is read once need not stay in the cache */
     const void *map;
-    uint32_t whole_from, whole_end; /* units between are seen entirely */
+    uint32_t whole_from, whole_end; /* fills between are seen entirely */
 
     /* of an item that is there, as the ring's barriers are */
     tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()),
+        : range(pass, item, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
           consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
-          empty(full + 8 * SLOTS), entries(shared_address(shared + SHAPE.entries)),
+          empty(full + 8 * STAGES), entries(shared_address(shared + SHAPE.entries)),
           policy(evict_first_policy()), map(map_of(range.pass)),
-          whole_from(range.first_key % TILE_TOKENS ? 2 * UNITS : 0),
-          whole_end(range.end_key % TILE_TOKENS ? end - min(end, 2 * UNITS) : end)
+          whole_from(range.first_key % TILE_TOKENS ? 2 * FILLS : 0),
+          whole_end(range.end_key % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
     {
     }
 
@@ -186,7 +187,7 @@ template <class TILE> struct tile_ring {
         fetch_entries(entries_end);
     }
 
-    /* Those from the first to the last one of a unit are there. Units come in order. */
+    /* Those from the first to the last one of a fill are there. Fills come in order. */
     void find_entries(uint32_t first, uint32_t last)
     {
         while (last >= given_end && first >= entries_end) {
@@ -197,64 +198,64 @@ template <class TILE> struct tile_ring {
         }
     }
 
-    /* Send for a unit: the boxes that somebody sees. */
-    void send(uint32_t unit)
+    /* Send for a fill: the boxes that somebody sees. */
+    void send(uint32_t fill)
     {
-        uint32_t barrier = full + unit % SLOTS * 8, token = position_of(unit);
+        uint32_t barrier = full + fill % STAGES * 8, token = position_of(fill);
         uint32_t first = range.first_key > token ? (range.first_key - token) / BOX_ROWS : 0,
                  below = range.end_key > token ? min(BOXES, (range.end_key - token + BOX_ROWS - 1) / BOX_ROWS)
                                                : 0;
-        find_entries(token / BLOCK_SIZE, (token + UNIT - 1) / BLOCK_SIZE);
+        find_entries(token / BLOCK_SIZE, (token + STAGE_TOKENS - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
         barrier_expect(barrier, first < below ? (below - first) * BOX_BYTES : 0);
         if (first == 0 && below == BOXES) {
 #pragma unroll
             for (uint32_t box = 0; box < BOXES; box++)
-                send_box(unit, token, box);
+                send_box(fill, token, box);
         } else {
 #pragma unroll 1
             for (uint32_t box = first; box < below; box++)
-                send_box(unit, token, box);
+                send_box(fill, token, box);
         }
     }
 
-    void send_box(uint32_t unit, uint32_t token, uint32_t box) const
+    void send_box(uint32_t fill, uint32_t token, uint32_t box) const
     {
         uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
-                 to = address(unit) + row / TOGETHER * (TOGETHER * KV_ROW) + row % TOGETHER * TILE_SEGMENT,
+                 to = address(fill) + row / TOGETHER * (TOGETHER * KV_ROW) + row % TOGETHER * TILE_SEGMENT,
                  half = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) +
-                        is_of_values(unit);
+                        is_of_values(fill);
 #pragma unroll
         for (uint32_t part = 0; part < PARTS; part++)
-            copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, full + unit % SLOTS * 8, part * PART_DIM,
+            copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, full + fill % STAGES * 8, part * PART_DIM,
                      part * PART_SEGMENT, at % BLOCK_SIZE, range.kv_head, half, policy);
     }
 
     /* Values that nobody sees are multiplied by 0, and must not be NaN. */
-    void clear_unseen(uint32_t at_slot, uint32_t position) const
+    void clear_unseen(uint32_t at_stage, uint32_t position) const
     {
-        uint8_t *slot = slots + at_slot * SHAPE.slot;
-        sync(); /* all have read what was there; barriers of the slot say so too, but by way of TMA */
-        for (uint32_t at = threadIdx.x; at < SHAPE.slot / 16; at += consumers * 32) {
+        uint8_t *stage = stages + at_stage * SHAPE.stage_bytes;
+        sync(); /* all have read what was there; barriers of the stage say so too, but by way of TMA */
+        for (uint32_t at = threadIdx.x; at < SHAPE.stage_bytes / 16; at += consumers * 32) {
             uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
             if (!range.is_seen(position + row))
-                *(uint4 *)(slot + at * 16) = {0, 0, 0, 0};
+                *(uint4 *)(stage + at * 16) = {0, 0, 0, 0};
         }
         fence_async_proxy(); /* before TMA writes there again */
         sync();              /* the zeros are there */
     }
 
-    /* In V of `unit`, which is there, values that nobody sees become 0. */
-    void clear_unseen_values(uint32_t unit) const
+    /* In V of `fill`, which is there, values that nobody sees become 0. */
+    void clear_unseen_values(uint32_t fill) const
     {
-        if (__builtin_expect(unit < whole_from || unit >= whole_end, false))
-            clear_unseen(unit % SLOTS, position_of(unit));
+        if (__builtin_expect(fill < whole_from || fill >= whole_end, false))
+            clear_unseen(fill % STAGES, position_of(fill));
     }
     void clear_unseen_values(const place &at, uint32_t position) const
     {
-        if (__builtin_expect(position < range.first_key || position + UNIT > range.end_key, false))
-            clear_unseen(at.slot, position);
+        if (__builtin_expect(position < range.first_key || position + STAGE_TOKENS > range.end_key, false))
+            clear_unseen(at.stage, position);
     }
 
     /* By the producer, behind its own: bring what the next launch reads first into L2. */
@@ -286,21 +287,21 @@ template <class TILE> struct tile_ring {
 
 #else
     static constexpr int VECTOR = ROW_BYTES % 16 == 0 ? 16 : 8;
-    /* a producer's warps have as many rows of a unit each, and their tokens of a tile */
-    static constexpr uint32_t ROW_VECTORS = ROW_BYTES / VECTOR, ROWS = UNIT / PRODUCERS,
+    /* a producer's warps have as many rows of a fill each, and their tokens of a tile */
+    static constexpr uint32_t ROW_VECTORS = ROW_BYTES / VECTOR, ROWS = STAGE_TOKENS / PRODUCERS,
                               VECTORS = ROWS * ROW_VECTORS, TOKENS = TILE_TOKENS / PRODUCERS,
                               PAGES = (TOKENS + 31) / 32,
-                              ARRIVALS = 32 * PRODUCERS; /* every lane's, at a slot that fills */
-    static_assert(PRODUCERS == 1 || UNITS == 1, "the same tokens of every unit");
+                              ARRIVALS = 32 * PRODUCERS; /* every lane's, at a stage that fills */
+    static_assert(PRODUCERS == 1 || FILLS == 1, "the same tokens of every fill");
 
     uint64_t *addresses;   /* of the warp's tokens of the tile that is sent for, of K */
     uint32_t pages[PAGES]; /* blocks that the lane's tokens of the next tile lie in */
 
     /* of an item that is there, as the ring's barriers are */
     tile_ring(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : range(pass, item, kv_head), slots(shared), end(2 * UNITS * range.tiles()),
+        : range(pass, item, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
           consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
-          empty(full + 8 * SLOTS), addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
+          empty(full + 8 * STAGES), addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
     {
     }
 
@@ -324,7 +325,7 @@ template <class TILE> struct tile_ring {
         /* what is behind a row is multiplied by zeros of q, and must not be NaN */
         if constexpr (ROW_BYTES % (16 * bytes_of(KV_DTYPE)) != 0) {
             constexpr uint32_t PADDING = KV_ROW / 16 - ROW_BYTES / 16;
-            for (uint32_t at = lane(); at < SLOTS * ROWS * PADDING; at += 32) {
+            for (uint32_t at = lane(); at < STAGES * ROWS * PADDING; at += 32) {
                 const uint32_t row = at / PADDING % ROWS, byte = (ROW_BYTES / 16 + at % PADDING) * 16;
                 store_shared(
                     place_of<TOGETHER, KV_ROW>(address(at / PADDING / ROWS), producer() * ROWS + row, byte),
@@ -351,23 +352,23 @@ template <class TILE> struct tile_ring {
         fetch_pages(position + TILE_TOKENS);
     }
 
-    /* Send for a unit: the rows that somebody sees, zeros for the others. Units come in order. */
-    void send(uint32_t unit)
+    /* Send for a fill: the rows that somebody sees, zeros for the others. Fills come in order. */
+    void send(uint32_t fill)
     {
-        const uint32_t position = position_of(unit), slot = address(unit), first = producer() * ROWS;
-        const uint64_t plane = is_of_values(unit) ? range.pass.pool.half_bytes : 0;
-        if (unit % (2 * UNITS) == 0)
+        const uint32_t position = position_of(fill), stage = address(fill), first = producer() * ROWS;
+        const uint64_t plane = is_of_values(fill) ? range.pass.pool.half_bytes : 0;
+        if (fill % (2 * FILLS) == 0)
             find_addresses(position);
 #pragma unroll TILE::COPIES_AT_ONCE
         for (uint32_t round = 0; round < (VECTORS + 31) / 32; round++) {
             const uint32_t at = round * 32 + lane(), row = at / ROW_VECTORS, byte = at % ROW_VECTORS * VECTOR;
             if (VECTORS % 32 != 0 && at >= VECTORS)
                 break;
-            copy_async<VECTOR>(place_of<TOGETHER, KV_ROW>(slot, first + row, byte),
+            copy_async<VECTOR>(place_of<TOGETHER, KV_ROW>(stage, first + row, byte),
                                (const void *)(addresses[position % TILE_TOKENS + row] + plane + byte),
                                range.is_seen(position + first + row));
         }
-        barrier_arrive_behind_copies(full + unit % SLOTS * 8);
+        barrier_arrive_behind_copies(full + fill % STAGES * 8);
     }
 
     void clear_unseen_values(uint32_t) const
@@ -383,23 +384,23 @@ template <class TILE> struct tile_ring {
     {
         if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
 #pragma unroll
-            for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                barrier_init(full + slot * 8, ARRIVALS);
-                barrier_init(empty + slot * 8, consumers);
+            for (uint32_t stage = 0; stage < STAGES; stage++) {
+                barrier_init(full + stage * 8, ARRIVALS);
+                barrier_init(empty + stage * 8, consumers);
             }
             barrier_fence();
         }
         __syncwarp();
     }
 
-    /* All units, as slots become free. */
+    /* All fills, as stages become free. */
     void send_all()
     {
         begin();
-        for (uint32_t unit = 0; unit < end; unit++) {
-            if (unit >= SLOTS)
-                barrier_wait(empty + unit % SLOTS * 8, (unit / SLOTS - 1) % 2);
-            send(unit);
+        for (uint32_t fill = 0; fill < fills; fill++) {
+            if (fill >= STAGES)
+                barrier_wait(empty + fill % STAGES * 8, (fill / STAGES - 1) % 2);
+            send(fill);
         }
     }
 
@@ -435,21 +436,21 @@ template <class TILE> struct tile_ring {
 
     uint32_t address(const place &at) const
     {
-        return shared_address(slots) + at.slot * SHAPE.slot;
+        return shared_address(stages) + at.stage * SHAPE.stage_bytes;
     }
     bool is_there(const place &at) const
     {
-        return barrier_test(full + at.slot * 8, at.phase);
+        return barrier_test(full + at.stage * 8, at.phase);
     }
     void acquire_keys(const place &at) const
     {
-        barrier_wait(full + at.slot * 8, at.phase);
+        barrier_wait(full + at.stage * 8, at.phase);
     }
     void release(const place &at) const
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
-            barrier_arrive(empty + at.slot * 8);
+            barrier_arrive(empty + at.stage * 8);
     }
     /* What is there is seen by wgmma. */
     static void show()
@@ -458,21 +459,21 @@ template <class TILE> struct tile_ring {
             fence_async_proxy();
     }
 
-    void acquire_keys(uint32_t unit) const
+    void acquire_keys(uint32_t fill) const
     {
-        barrier_wait(full + unit % SLOTS * 8, unit / SLOTS % 2);
+        barrier_wait(full + fill % STAGES * 8, fill / STAGES % 2);
     }
 
-    void acquire_values(uint32_t unit) const
+    void acquire_values(uint32_t fill) const
     {
-        acquire_keys(unit);
-        clear_unseen_values(unit);
+        acquire_keys(fill);
+        clear_unseen_values(fill);
     }
 
-    void release(uint32_t unit) const
+    void release(uint32_t fill) const
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
-            barrier_arrive(empty + unit % SLOTS * 8);
+            barrier_arrive(empty + fill % STAGES * 8);
     }
 };

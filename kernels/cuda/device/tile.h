@@ -5,7 +5,7 @@
  * - A warp takes 8 packed columns; it computes whole tiles for them, alone.
  * - A thread block has `warps` such warps, which read the same K and V; one where 8 columns are enough.
  *   One more, the producer, brings K and V: by TMA, or, where that does not go, by cp.async.
- * - The ring has `slots` slots of `unit` keys, or as many values, on their way in. Rows lie in segments of
+ * - The ring has `stages` stages of `stage_tokens` keys, or as many values, on their way in. Rows lie in segments of
  *   128 bytes, whose 16-byte pieces are exchanged by the row's number (ring.cuh).
  * - Folds: the upper levels, a slot a thread, when they do not fit in registers.
  *
@@ -24,12 +24,12 @@ enum {
     TILE_GROUP_COLUMNS = 64, /* of a warpgroup */
     TILE_GROUP_WARPS = 4,
     TILE_GROUP_DIM_MAX = 128, /* beyond, its accumulators have no room */
-    TILE_SLOT_BYTES = 16384,  /* roughly */
-    TILE_SLOTS_MIN = 3,
-    TILE_SLOTS_MAX = 16,
+    TILE_STAGE_BYTES = 16384, /* roughly */
+    TILE_STAGES_MIN = 3,
+    TILE_STAGES_MAX = 16,
     TILE_ENTRIES = 64,                    /* of the block table, that are kept in shared memory, for TMA; */
     TILE_ADDRESS_BYTES = TILE_TOKENS * 8, /* otherwise, where the tokens of a tile lie */
-    TILE_BARRIER_BYTES = 2 * TILE_SLOTS_MAX * 8,                 /* two of a slot */
+    TILE_BARRIER_BYTES = 2 * TILE_STAGES_MAX * 8,                /* two of a stage */
     TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 23) / 16 * 16, /* of struct item_memory, and 4 a column */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
@@ -43,10 +43,10 @@ struct tile_shape {
     uint32_t columns;
     uint32_t padded_dim;     /* head_dim in whole fragments of 16 */
     uint32_t warps, threads; /* warps: that compute */
-    uint32_t kv_row;         /* bytes of a row in a slot */
-    uint32_t unit;           /* tokens of a slot: 16, 32 or 64 */
-    uint32_t slot;           /* bytes */
-    uint32_t slots, blocks;
+    uint32_t kv_row;         /* bytes of a row in a stage */
+    uint32_t stage_tokens;   /* of K, or of V: 16, 32 or 64 */
+    uint32_t stage_bytes;    /* bytes */
+    uint32_t stages, blocks;
     uint32_t fold_floats;                    /* of a thread and level */
     uint32_t register_levels;                /* of the fold; the levels above are in shared memory */
     uint32_t fold_levels;                    /* in all, of attend_wide.cu */
@@ -64,9 +64,9 @@ HOST_AND_DEVICE uint32_t tile_fixed_bytes(uint32_t columns, bool tma)
  * of several that are one thread block too. */
 HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool tma)
 {
-    if (t->slots > TILE_SLOTS_MAX)
-        t->slots = TILE_SLOTS_MAX;
-    t->barriers = t->slots * t->slot;
+    if (t->stages > TILE_STAGES_MAX)
+        t->stages = TILE_STAGES_MAX;
+    t->barriers = t->stages * t->stage_bytes;
     t->folds = t->barriers + tile_fixed_bytes(t->columns, tma);
     t->item = t->folds - TILE_ITEM_BYTES - 4 * t->columns;
     t->entries = t->barriers + TILE_BARRIER_BYTES;
@@ -110,15 +110,15 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
     uint32_t least = kv_bytes == 1 ? 32 : 16; /* a matrix load of 8-bit elements takes 32 rows */
     for (; t.blocks > 0; t.blocks--) {
         uint32_t room = sm_bytes / t.blocks - TILE_BLOCK_BYTES;
-        t.unit = least;
-        while (t.unit < TILE_TOKENS && 2 * t.unit * t.kv_row <= TILE_SLOT_BYTES)
-            t.unit *= 2;
-        /* where there is little room, smaller units; TMA's boxes are the same for all widths */
-        while (!tma && t.unit > least && room < fixed + TILE_SLOTS_MIN * t.unit * t.kv_row)
-            t.unit /= 2;
-        t.slot = t.unit * t.kv_row;
-        t.slots = room > fixed ? (room - fixed) / t.slot : 0;
-        if (t.slots >= TILE_SLOTS_MIN)
+        t.stage_tokens = least;
+        while (t.stage_tokens < TILE_TOKENS && 2 * t.stage_tokens * t.kv_row <= TILE_STAGE_BYTES)
+            t.stage_tokens *= 2;
+        /* where there is little room, smaller stages; TMA's boxes are the same for all widths */
+        while (!tma && t.stage_tokens > least && room < fixed + TILE_STAGES_MIN * t.stage_tokens * t.kv_row)
+            t.stage_tokens /= 2;
+        t.stage_bytes = t.stage_tokens * t.kv_row;
+        t.stages = room > fixed ? (room - fixed) / t.stage_bytes : 0;
+        if (t.stages >= TILE_STAGES_MIN)
             break;
     }
     tile_lay_out(&t, folds, tma);
@@ -135,14 +135,14 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
     t.warps = columns / TILE_GROUP_COLUMNS * TILE_GROUP_WARPS;
     t.threads = 32 * (t.warps + TILE_GROUP_WARPS); /* registers are handed over by whole warpgroups */
     t.kv_row = (head_dim * 2 + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
-    t.unit = TILE_TOKENS;
-    t.slot = t.unit * t.kv_row;
+    t.stage_tokens = TILE_TOKENS;
+    t.stage_bytes = t.stage_tokens * t.kv_row;
     t.fold_floats = t.kv_row / 2 / 2; /* a thread has two columns, with three others */
     t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
     t.blocks = 2 * TILE_GROUP_COLUMNS / columns;
     uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
              fixed = tile_fixed_bytes(columns, tma) + folds;
-    t.slots = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.slot; /* five or more */
+    t.stages = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.stage_bytes; /* five or more */
     tile_lay_out(&t, folds, tma);
     return t;
 }
@@ -154,10 +154,10 @@ HOST_AND_DEVICE uint32_t tile_state_floats(uint32_t head_dim)
     return head_dim + 4;
 }
 
-/* Rows that TMA brings at once: those of a unit that lie in one block. */
-HOST_AND_DEVICE uint32_t tile_box_rows(uint32_t block_size, uint32_t unit)
+/* Rows that TMA brings at once: those of a stage that lie in one block. */
+HOST_AND_DEVICE uint32_t tile_box_rows(uint32_t block_size, uint32_t stage_tokens)
 {
-    return block_size < unit ? block_size : unit;
+    return block_size < stage_tokens ? block_size : stage_tokens;
 }
 
 /* The most packed columns that a thread block can take, or 0 where not even 8 fit. */
