@@ -214,16 +214,16 @@ static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, u
     emulate(
         {2 * KV_HEADS << (bits - block_bits), 1, 1}, threads, ((size_t)apart << block_bits) / sizeof(float),
         [&] {
-            const item_place place(pass);
-            uint8_t *memory = (uint8_t *)emulated->dynamic + item_place::of_block() * apart;
+            const tile_coord coord(pass);
+            uint8_t *memory = (uint8_t *)emulated->dynamic + tile_coord::of_block() * apart;
             item_memory &brought = *(item_memory *)(memory + apart - sizeof(item_memory));
             if (threadIdx.x < 32)
-                place.bring(pass, brought);
+                coord.bring(pass, brought);
             __syncthreads();
-            const item_columns c(pass, brought, place.kv_head);
+            const item_columns c(pass, brought, coord.kv_head);
             c.keep_rows(threadIdx.x / 32 * 8, 8);
             for (uint32_t i = threadIdx.x; i < columns; i += threads) {
-                const state &s = states[place.item * HEADS + c.head_of(i)];
+                const state &s = states[coord.item * HEADS + c.head_of(i)];
                 c.write(i, s.m, s.l, true, memory, [&](auto write) {
                     for (uint32_t d = 0; d < HEAD_DIM; d++)
                         write(d, s.o[d]);

@@ -332,15 +332,15 @@ template <int COLUMNS> struct attend : item_columns {
 
     static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
-        const item_place place(pass);
+        const tile_coord coord(pass);
         shared += threadIdx.y *
-                  SHAPE.bytes; /* not item_place::of_block(): one register less, which head_dim 256 needs */
+                  SHAPE.bytes; /* not tile_coord::of_block(): one register less, which head_dim 256 needs */
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (tiles::is_producer()) {
-            tiles::send_item(pass, place, memory, shared);
+            tiles::send_item(pass, coord, memory, shared);
         } else {
             tiles::await_item();
-            attend self(pass, memory, place.kv_head, shared);
+            attend self(pass, memory, coord.kv_head, shared);
             if (self.first_column < self.item.columns)
                 self.compute();
         }

@@ -228,9 +228,9 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREA
 {
     begin_pass(pass);
     __shared__ simple_shared shared;
-    const item_place place(pass);
+    const tile_coord coord(pass);
     if (threadIdx.x < 32)
-        place.bring(pass, shared.memory);
+        coord.bring(pass, shared.memory);
     __syncthreads(); /* the item is there */
-    simple_attend(pass, place.kv_head, shared).run();
+    simple_attend(pass, coord.kv_head, shared).run();
 }

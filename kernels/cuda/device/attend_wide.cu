@@ -128,7 +128,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
                              SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
     using scores = float[WGMMA_VALUES];
-    using place = typename tiles::place;
+    using pipeline_at = typename tiles::state;
     using probabilities = uint32_t[TILE_STEPS][4];
 
     uint8_t *fold_memory;
@@ -183,7 +183,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             wgmma_hold(x.o[segment]);
     }
 
-    void begin_keys(const place &at, scores &s, const query_fragments &q)
+    void begin_keys(const pipeline_at &at, scores &s, const query_fragments &q)
     {
         uint64_t k = wgmma_operand(ring.address(at));
         wgmma_hold(s);
@@ -199,14 +199,14 @@ template <int COLUMNS> struct attend_wide : item_columns {
     }
 
     /* Sums of values that were begun later may go on: `later` of them, 0 or 1. */
-    template <int later> void end_keys(const place &at, scores &s)
+    template <int later> void end_keys(const pipeline_at &at, scores &s)
     {
         wgmma_wait<later>();
         wgmma_hold(s);
         ring.release(at);
     }
 
-    void begin_values(const place &at, state &x, const probabilities &p)
+    void begin_values(const pipeline_at &at, state &x, const probabilities &p)
     {
         uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
@@ -221,7 +221,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         wgmma_commit();
     }
 
-    void end_values(const place &at, state &x)
+    void end_values(const pipeline_at &at, state &x)
     {
         wgmma_wait<0>();
         hold(x);
@@ -326,17 +326,17 @@ template <int COLUMNS> struct attend_wide : item_columns {
 
     static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
-        const item_place place(pass);
-        shared += item_place::of_block() * SHAPE.bytes;
+        const tile_coord coord(pass);
+        shared += tile_coord::of_block() * SHAPE.bytes;
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (threadIdx.x < 32 * SHAPE.warps) {
             tiles::await_item();
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-            attend_wide(pass, memory, place.kv_head, shared).compute();
+            attend_wide(pass, memory, coord.kv_head, shared).compute();
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
             if (tiles::is_producer())
-                tiles::send_item(pass, place, memory, shared);
+                tiles::send_item(pass, coord, memory, shared);
         }
         if (pass.beside && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
@@ -350,7 +350,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         probabilities p;
         wide_sums sums;
         float scaled[2];
-        place keys(0), values(1);
+        pipeline_at keys(0), values(1);
         uint32_t position = ring.position_of(0);
         const uint32_t end = position + ring.fills / 2 * TILE_TOKENS;
         folds fold(fold_memory);
@@ -378,7 +378,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
                 end_sums(sums, x);
             bool scales_o = weigh<PLAIN>(s, position, common, sums, scaled);
             wgmma_hold(s);
-            place next_keys = keys, next_values = values;
+            pipeline_at next_keys = keys, next_values = values;
             next_keys.advance(2);
             next_values.advance(2);
             /* asked early, since it takes a while to know */

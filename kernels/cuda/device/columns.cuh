@@ -20,10 +20,10 @@ static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "th
 /* Which item of which KV head is taken here. Its 2^member_bits members have the same columns and each some
  * of the chunks, in order; 2^block_bits of them are a thread block (threadIdx.y), and as many thread
  * blocks as that takes a cluster. */
-struct item_place {
+struct tile_coord {
     uint32_t item, kv_head;
 
-    item_place(const cuda_attend_pass &pass)
+    tile_coord(const cuda_attend_pass &pass)
     {
         const uint32_t at = blockIdx.x >> (pass.member_bits - pass.block_bits);
         item = (at / KV_HEADS << pass.member_bits) + member(pass);
@@ -274,11 +274,11 @@ struct item_columns {
      * block lie from each other. The item is of one row. */
     void write_together(const uint8_t *mine, uint32_t apart, uint32_t threads) const
     {
-        const uint32_t member = item_place::member(pass), each = (item.columns - 1 >> pass.member_bits) + 1,
+        const uint32_t member = tile_coord::member(pass), each = (item.columns - 1 >> pass.member_bits) + 1,
                        first = min(member * each, item.columns),
                        count = min(each, item.columns - first) * (HEAD_DIM / 4),
                        rounds = (count + threads - 1) / threads;
-        const uint8_t *all = mine - item_place::of_block() * apart; /* of the thread block */
+        const uint8_t *all = mine - tile_coord::of_block() * apart; /* of the thread block */
         const bool is_cluster = pass.member_bits > pass.block_bits;
         member_states states;
         states.count = 1u << pass.member_bits;

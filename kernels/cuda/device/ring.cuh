@@ -47,10 +47,10 @@ struct tile_range {
 
 /* A fill's stage, and the phase of the stage's barriers at which it is there: for those who take fills in
  * order and would wait for a division by the number of stages. */
-template <uint32_t STAGES> struct ring_place {
+template <uint32_t STAGES> struct pipeline_state {
     uint32_t stage, phase;
 
-    ring_place(uint32_t fill) : stage(fill), phase(0)
+    pipeline_state(uint32_t fill) : stage(fill), phase(0)
     {
     }
     void advance(uint32_t fills)
@@ -73,7 +73,7 @@ template <class TILE> struct tile_ring {
                               FILLS = TILE_TOKENS / STAGE_TOKENS, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
 
-    using place = ring_place<STAGES>;
+    using state = pipeline_state<STAGES>;
 
     tile_range range;
     uint8_t *stages;
@@ -252,7 +252,7 @@ template <class TILE> struct tile_ring {
         if (__builtin_expect(fill < whole_from || fill >= whole_end, false))
             clear_unseen(fill % STAGES, position_of(fill));
     }
-    void clear_unseen_values(const place &at, uint32_t position) const
+    void clear_unseen_values(const state &at, uint32_t position) const
     {
         if (__builtin_expect(position < range.first_key || position + STAGE_TOKENS > range.end_key, false))
             clear_unseen(at.stage, position);
@@ -374,7 +374,7 @@ template <class TILE> struct tile_ring {
     void clear_unseen_values(uint32_t) const
     {
     }
-    void clear_unseen_values(const place &, uint32_t) const
+    void clear_unseen_values(const state &, uint32_t) const
     {
     }
 #endif
@@ -406,18 +406,18 @@ template <class TILE> struct tile_ring {
 
     /* By the producer's warps: all that there is to be done. `memory` is the item's, in `shared`. The first of them
      * brings the item and the barriers; the others go on when these are there. */
-    static void send_item(const cuda_attend_pass &pass, const item_place &place, item_memory &memory,
+    static void send_item(const cuda_attend_pass &pass, const tile_coord &coord, item_memory &memory,
                           uint8_t *shared)
     {
         const bool is_first = PRODUCERS == 1 || producer() == 0;
         prefetch_constants(pass);
         if (is_first) {
-            place.bring(pass, memory);
+            coord.bring(pass, memory);
             __syncwarp();
         } else {
             await_item();
         }
-        tile_ring ring(pass, memory.item, place.kv_head, shared);
+        tile_ring ring(pass, memory.item, coord.kv_head, shared);
         if (is_first) {
             ring.init_barriers();
             arrive_for(1 + threadIdx.y, (WARPS + PRODUCERS) * 32);
@@ -434,19 +434,19 @@ template <class TILE> struct tile_ring {
         await_threads(1 + threadIdx.y, (WARPS + PRODUCERS) * 32);
     }
 
-    uint32_t address(const place &at) const
+    uint32_t address(const state &at) const
     {
         return shared_address(stages) + at.stage * SHAPE.stage_bytes;
     }
-    bool is_there(const place &at) const
+    bool is_there(const state &at) const
     {
         return barrier_test(full + at.stage * 8, at.phase);
     }
-    void acquire_keys(const place &at) const
+    void acquire_keys(const state &at) const
     {
         barrier_wait(full + at.stage * 8, at.phase);
     }
-    void release(const place &at) const
+    void release(const state &at) const
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
