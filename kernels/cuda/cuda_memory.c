@@ -39,9 +39,9 @@ static bool take_pool(struct cuda_backend *b)
            cuda_await_stream(d, d->stream, "clearing the KV pool");
 }
 
-/* The pool as TMA sees it: [layer, block, K or V][kv_head][segment][slot][128 bytes], of
- * which a box is all segments of some slots of a block, or, in a second map, one; where rows are not
- * whole segments, [1][slot][dim] and one in both. */
+/* The pool as TMA sees it: [layer, block, K or V][kv_head][atom][slot][128 bytes], of
+ * which a box is all atoms of some slots of a block, or, in a second map, one; where rows are not
+ * whole atoms, [1][slot][dim] and one in both. */
 static bool make_maps(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
@@ -50,12 +50,12 @@ static bool make_maps(struct cuda_backend *b)
     bool made = true;
     uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
     uint32_t stage_tokens = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).stage_tokens,
-             part = TILE_SEGMENT / element, segments = g->head_dim % part ? 1 : g->head_dim / part;
+             part = SWIZZLE_BYTES / element, atoms = g->head_dim % part ? 1 : g->head_dim / part;
     const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
-                     sizes[] = {g->head_dim / segments, g->block_size, segments, g->kv_heads, halves},
-                     strides[] = {b->pool.slot_bytes, TILE_SEGMENT, b->pool.head_bytes, b->pool.half_bytes};
+                     sizes[] = {g->head_dim / atoms, g->block_size, atoms, g->kv_heads, halves},
+                     strides[] = {b->pool.slot_bytes, SWIZZLE_BYTES, b->pool.head_bytes, b->pool.half_bytes};
     const cuuint32_t rows = tile_box_rows(g->block_size, stage_tokens),
-                     boxes[][5] = {{part, rows, segments, 1, 1}, {part, rows, 1, 1, 1}},
+                     boxes[][5] = {{part, rows, atoms, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
     _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
     if (g->layout == LAYOUT_VLLM || !cuda_uses_tma(g, &d->target) || cuda_failed(d))

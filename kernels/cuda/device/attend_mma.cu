@@ -59,7 +59,7 @@ template <int DIM_TILES> struct mma_state {
 
 template <int COLUMNS> struct mma_tile {
     static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, TMA);
-    static constexpr uint32_t TOGETHER = ROWS_TOGETHER<SHAPE.stage_tokens>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
+    static constexpr uint32_t ATOM_ROWS = atom_rows<SHAPE.stage_tokens>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
     static uint32_t consumers(const cuda_item &item)
     {
         return (item.columns + 7) / 8;
@@ -73,8 +73,9 @@ template <int COLUMNS> struct attend : item_columns {
     static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = tiles::FILLS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, STAGE_STEPS = STAGE_TOKENS / 16; /* of tokens */
     /* of the largest thread block, of as many members as may be one */
-    static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
-                              BLOCKS = SHAPE.blocks / TOGETHER;
+    static constexpr uint32_t SPLITS_TOGETHER = tile_together_max(&SHAPE),
+                              THREADS = SHAPE.threads * SPLITS_TOGETHER,
+                              BLOCKS = SHAPE.blocks / SPLITS_TOGETHER;
     static_assert(SHAPE.blocks > 0, "the host asks only for what fits");
 
     using state = mma_state<STEPS>;

@@ -24,10 +24,10 @@
 #include "kernels/cuda/device/wgmma.cuh"
 
 /* A thread's part of the states of its warpgroup's columns. */
-template <int SEGMENTS> struct wide_state {
-    static constexpr int VALUES = SEGMENTS * WGMMA_VALUES;
+template <int ATOMS> struct wide_state {
+    static constexpr int VALUES = ATOMS * WGMMA_VALUES;
 
-    float o[SEGMENTS][WGMMA_VALUES];
+    float o[ATOMS][WGMMA_VALUES];
     float m[2], l[2];
 
     float &value(int i)
@@ -95,7 +95,7 @@ template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
 
 template <int COLUMNS> struct wide_tile {
     static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES, TMA);
-    static constexpr uint32_t TOGETHER = SHAPE.stage_tokens, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
+    static constexpr uint32_t ATOM_ROWS = SHAPE.stage_tokens, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
                               COPIES_AT_ONCE = 2; /* the producer has few registers */
     static uint32_t consumers(const cuda_item &)
     {
@@ -106,8 +106,8 @@ template <int COLUMNS> struct wide_tile {
 template <int COLUMNS> struct attend_wide : item_columns {
     using tiles = tile_ring<wide_tile<COLUMNS>>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
-    static constexpr int STEPS = SHAPE.padded_dim / 16, SEGMENTS = SHAPE.kv_row / TILE_SEGMENT,
-                         TILE_STEPS = TILE_TOKENS / 16, SEGMENT_STEPS = 4 /* of 16 elements */,
+    static constexpr int STEPS = SHAPE.padded_dim / 16, ATOMS = SHAPE.kv_row / SWIZZLE_BYTES,
+                         TILE_STEPS = TILE_TOKENS / 16, ATOM_STEPS = 4 /* of 16 elements */,
                          TOKEN_GROUPS = TILE_TOKENS / 8;
     /* of a thread; all have as many at first (whole eights of 512 a lane of those that share a file), and
      * hand them over */
@@ -116,14 +116,15 @@ template <int COLUMNS> struct attend_wide : item_columns {
                          REGISTERS = GROUPS > 1 ? 232 : 224,
                          PRODUCER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
     /* of the largest thread block, of as many members as may be one */
-    static constexpr uint32_t TOGETHER = tile_together_max(&SHAPE), THREADS = SHAPE.threads * TOGETHER,
-                              BLOCKS = SHAPE.blocks / TOGETHER;
+    static constexpr uint32_t SPLITS_TOGETHER = tile_together_max(&SHAPE),
+                              THREADS = SHAPE.threads * SPLITS_TOGETHER,
+                              BLOCKS = SHAPE.blocks / SPLITS_TOGETHER;
     static_assert(SHAPE.stages >= TILE_STAGES_MIN, "there is room on sm_90");
     /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise
      * the products of both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
-    using state = wide_state<SEGMENTS>;
+    using state = wide_state<ATOMS>;
     using folds = chunk_fold<state, wide_fold_storage<SHAPE.fold_levels, state::VALUES, 32 * SHAPE.warps>,
                              SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
@@ -179,8 +180,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
     static void hold(state &x)
     {
 #pragma unroll
-        for (int segment = 0; segment < SEGMENTS; segment++)
-            wgmma_hold(x.o[segment]);
+        for (int atom = 0; atom < ATOMS; atom++)
+            wgmma_hold(x.o[atom]);
     }
 
     void begin_keys(const pipeline_at &at, scores &s, const query_fragments &q)
@@ -192,8 +193,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
             wgmma_along(s, q[step],
-                        k + step / SEGMENT_STEPS * (WGMMA_SEGMENT / 16) +
-                            step % SEGMENT_STEPS * WGMMA_STEP_ALONG,
+                        k + step / ATOM_STEPS * (WGMMA_ATOM_BYTES / 16) +
+                            step % ATOM_STEPS * WGMMA_STEP_ALONG,
                         step > 0);
         wgmma_commit();
     }
@@ -215,8 +216,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
-            for (int segment = 0; segment < SEGMENTS; segment++)
-                wgmma_rows(x.o[segment], p[t], v + segment * (WGMMA_SEGMENT / 16) + t * WGMMA_STEP_ROWS);
+            for (int atom = 0; atom < ATOMS; atom++)
+                wgmma_rows(x.o[atom], p[t], v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS);
         }
         wgmma_commit();
     }
@@ -313,12 +314,12 @@ template <int COLUMNS> struct attend_wide : item_columns {
         for (int i = 0; i < 2; i++)
             write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto write) {
 #pragma unroll
-                for (int segment = 0; segment < SEGMENTS; segment++) {
+                for (int atom = 0; atom < ATOMS; atom++) {
 #pragma unroll
                     for (int v = 0; v < WGMMA_VALUES; v++) {
-                        uint32_t dim = segment * 64 + v / 4 * 8 + lane() % 4 * 2;
+                        uint32_t dim = atom * 64 + v / 4 * 8 + lane() % 4 * 2;
                         if (v % 4 == 2 * i && dim < HEAD_DIM)
-                            write(dim, x.o[segment][v], x.o[segment][v + 1]);
+                            write(dim, x.o[atom][v], x.o[atom][v + 1]);
                     }
                 }
             });

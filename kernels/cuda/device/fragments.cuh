@@ -22,16 +22,16 @@ static constexpr bool NARROW_KV = bytes_of(KV_DTYPE) == 1;
  * f16's range. */
 static constexpr dtype OPERAND = NARROW_KV ? DTYPE_F16 : Q_DTYPE;
 
-/* Rows of a stage of STAGE_TOKENS rows whose segments lie together: those of a box of TMA, or all. */
+/* Rows of a stage of STAGE_TOKENS rows whose atoms lie together: those of a box of TMA, or all. */
 template <uint32_t STAGE_TOKENS>
-static constexpr uint32_t ROWS_TOGETHER = TMA ? tile_box_rows(BLOCK_SIZE, STAGE_TOKENS) : STAGE_TOKENS;
+static constexpr uint32_t atom_rows = TMA ? tile_box_rows(BLOCK_SIZE, STAGE_TOKENS) : STAGE_TOKENS;
 
-/* Where byte `byte` of row `row` of a stage lies (ring.cuh), whose rows take ROW bytes, the segments of TOGETHER
+/* Where byte `byte` of row `row` of a stage lies (ring.cuh), whose rows take ROW bytes, the atoms of ATOM_ROWS
  * of them together. */
-template <uint32_t TOGETHER, uint32_t ROW> uint32_t place_of(uint32_t stage, uint32_t row, uint32_t byte)
+template <uint32_t ATOM_ROWS, uint32_t ROW> uint32_t swizzled(uint32_t stage, uint32_t row, uint32_t byte)
 {
-    return stage + row / TOGETHER * (TOGETHER * ROW) + byte / TILE_SEGMENT * (TOGETHER * TILE_SEGMENT) +
-           row % TOGETHER * TILE_SEGMENT + (byte % TILE_SEGMENT ^ row % 8 * 16);
+    return stage + row / ATOM_ROWS * (ATOM_ROWS * ROW) + byte / SWIZZLE_BYTES * (ATOM_ROWS * SWIZZLE_BYTES) +
+           row % ATOM_ROWS * SWIZZLE_BYTES + (byte % SWIZZLE_BYTES ^ row % 8 * 16);
 }
 
 struct fragment_a {
@@ -162,7 +162,7 @@ void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t stage, uint32_t first, uint
 {
     uint32_t lane = threadIdx.x % 32, key = first + lane % 16;
     fragment_a x = load_matrices(
-        place_of<ROWS_TOGETHER<STAGE_TOKENS>, ROW>(stage, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
+        swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
     if constexpr (NARROW_KV) { /* the padding behind a row has room for the second step */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -190,7 +190,7 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t stage, uint32_t dim_tile,
     uint32_t lane = threadIdx.x % 32;
     if constexpr (NARROW_KV) {
         fragment_a x = load_matrices_transposed(
-            place_of<ROWS_TOGETHER<STAGE_TOKENS>, ROW>(stage, step * 16 + lane, dim_tile * 16));
+            swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, step * 16 + lane, dim_tile * 16));
 #pragma unroll
         for (int i = 0; i < 2;
              i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
@@ -200,7 +200,7 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t stage, uint32_t dim_tile,
     } else {
         uint32_t token = step * 16 + lane / 16 * 8 + lane % 8;
         v[0] = load_matrices_transposed(
-            place_of<ROWS_TOGETHER<STAGE_TOKENS>, ROW>(stage, token, dim_tile * 32 + lane / 8 % 2 * 16));
+            swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, token, dim_tile * 32 + lane / 8 % 2 * 16));
     }
 }
 
@@ -214,24 +214,24 @@ static inline uint32_t dim_of(uint32_t dim_tile, uint32_t half)
 /* ---- barriers in shared memory (mbarrier, 8 bytes), at which copies arrive */
 
 /* Its phase ends when so many have arrived. */
-static inline void barrier_init(uint32_t barrier, uint32_t count)
+static inline void mbarrier_init(uint32_t barrier, uint32_t count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-static inline void barrier_arrive(uint32_t barrier)
+static inline void mbarrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /* This thread arrives once its copies (cp.async) so far have. */
-static inline void barrier_arrive_behind_copies(uint32_t barrier)
+static inline void mbarrier_arrive_behind_copies(uint32_t barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /* Whether the phase has ended. */
-static inline bool barrier_test(uint32_t barrier, uint32_t parity)
+static inline bool mbarrier_test(uint32_t barrier, uint32_t parity)
 {
     uint32_t ended;
     asm volatile("{\n"
@@ -245,7 +245,7 @@ static inline bool barrier_test(uint32_t barrier, uint32_t parity)
     return ended;
 }
 
-static inline void barrier_wait(uint32_t barrier, uint32_t parity)
+static inline void mbarrier_wait(uint32_t barrier, uint32_t parity)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
@@ -257,7 +257,7 @@ static inline void barrier_wait(uint32_t barrier, uint32_t parity)
                  "r"(parity)
                  : "memory");
 #else
-    while (!barrier_test(barrier, parity)) {
+    while (!mbarrier_test(barrier, parity)) {
     }
 #endif
 }
@@ -288,7 +288,7 @@ static inline bool elect_one()
 }
 
 /* TMA sees the barriers that were initialised. */
-static inline void barrier_fence()
+static inline void mbarrier_fence()
 {
 #if TMA
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -299,13 +299,13 @@ static inline void barrier_fence()
 
 #if TMA
 /* The barrier's phase ends once so many bytes have arrived. */
-static inline void barrier_expect(uint32_t barrier, uint32_t bytes)
+static inline void mbarrier_expect(uint32_t barrier, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 
-static inline void prefetch_map(const void *map)
+static inline void tma_prefetch_map(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -318,22 +318,22 @@ static inline uint64_t evict_first_policy()
 }
 
 /* Bring a box into L2. */
-static inline void fetch_box(const void *map, uint32_t dim, uint32_t segment, uint32_t slot, uint32_t head,
-                             uint32_t half)
+static inline void tma_prefetch(const void *map, uint32_t dim, uint32_t atom, uint32_t slot, uint32_t head,
+                                uint32_t plane)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %5, %3, %4}];" ::"l"(map),
-                 "r"(dim), "r"(slot), "r"(head), "r"(half), "r"(segment)
+                 "r"(dim), "r"(slot), "r"(head), "r"(plane), "r"(atom)
                  : "memory");
 }
 
 /* One box of the pool; its number in each dimension of the map. */
-static inline void copy_box(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t segment,
-                            uint32_t slot, uint32_t head, uint32_t half, uint64_t policy)
+static inline void tma_load(uint32_t to, const void *map, uint32_t barrier, uint32_t dim, uint32_t atom,
+                            uint32_t slot, uint32_t head, uint32_t plane, uint64_t policy)
 {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1, {%3, %4, %8, %5, %6}], [%2], %7;" ::"r"(to),
-        "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(half), "l"(policy), "r"(segment)
+        "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(plane), "l"(policy), "r"(atom)
         : "memory");
 }
 #endif

@@ -4,12 +4,12 @@
  *   fill     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in stage fill % stages
  *
  * A warp of its own, the producer, sends for them; the others wait for a fill (acquire_keys, acquire_values)
- * and say when they have read it (release): two barriers a stage. Rows lie in segments of 128 bytes, whose
+ * and say when they have read it (release): two barriers a stage. Rows lie in atoms of 128 bytes, whose
  * 16-byte pieces are exchanged by the row's number, so that matrix loads meet no bank twice. There are two
  * producers:
  *
  *   TMA (cuda_uses_tma)   box by box: the slots of a block, described by a tensor map of the pool; where rows are
- *                         not whole segments, a segment a box. Whole blocks come, so the consumers zero values
+ *                         not whole atoms, an atom a box. Whole blocks come, so the consumers zero values
  *                         behind a sequence's end.
  *   cp.async              for blocks of any size: 16 (or 8) bytes a lane, zeros where nothing is seen.
  *
@@ -63,13 +63,13 @@ template <uint32_t STAGES> struct pipeline_state {
     }
 };
 
-/* TILE::SHAPE is the tile's shape. TILE::TOGETHER: rows of a fill whose segments lie together, those of a
+/* TILE::SHAPE is the tile's shape. TILE::ATOM_ROWS: rows of a fill whose atoms lie together, those of a
  * box or all. TILE::consumers(item): warps that compute for it. TILE::PRODUCERS: warps that send.
  * TILE::COPIES_AT_ONCE: of cp.async, unrolled. */
 template <class TILE> struct tile_ring {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
     static constexpr uint32_t WARPS = SHAPE.warps, STAGES = SHAPE.stages, STAGE_TOKENS = SHAPE.stage_tokens,
-                              KV_ROW = SHAPE.kv_row, TOGETHER = TILE::TOGETHER, PRODUCERS = TILE::PRODUCERS,
+                              KV_ROW = SHAPE.kv_row, ATOM_ROWS = TILE::ATOM_ROWS, PRODUCERS = TILE::PRODUCERS,
                               FILLS = TILE_TOKENS / STAGE_TOKENS, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
 
@@ -125,10 +125,10 @@ template <class TILE> struct tile_ring {
     static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, STAGE_TOKENS),
                               BOXES = STAGE_TOKENS / BOX_ROWS, BOX_BYTES = BOX_ROWS * KV_ROW,
                               HALF_ENTRIES = TILE_ENTRIES / 2;
-    /* a box a segment where rows are not whole segments, or those of a box do not lie together */
-    static constexpr bool WHOLE = ROW_BYTES % TILE_SEGMENT == 0, APART = TOGETHER != BOX_ROWS;
-    static constexpr uint32_t PARTS = WHOLE && !APART ? 1 : KV_ROW / TILE_SEGMENT,
-                              PART_DIM = WHOLE ? 0 : TILE_SEGMENT / bytes_of(KV_DTYPE), PART_SEGMENT = WHOLE,
+    /* an atom a box where rows are not whole atoms, or those of a box do not lie together */
+    static constexpr bool WHOLE = ROW_BYTES % SWIZZLE_BYTES == 0, APART = ATOM_ROWS != BOX_ROWS;
+    static constexpr uint32_t ATOMS = WHOLE && !APART ? 1 : KV_ROW / SWIZZLE_BYTES,
+                              ATOM_DIM = WHOLE ? 0 : SWIZZLE_BYTES / bytes_of(KV_DTYPE), ATOM_STEP = WHOLE,
                               ARRIVALS = 1; /* at a stage that fills */
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
@@ -157,7 +157,7 @@ template <class TILE> struct tile_ring {
     static void prefetch_constants(const cuda_attend_pass &pass)
     {
         if (lane() == 0)
-            prefetch_map(map_of(pass));
+            tma_prefetch_map(map_of(pass));
     }
 
     uint32_t entry_address(uint32_t entry) const
@@ -208,28 +208,29 @@ template <class TILE> struct tile_ring {
         find_entries(token / BLOCK_SIZE, (token + STAGE_TOKENS - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
-        barrier_expect(barrier, first < below ? (below - first) * BOX_BYTES : 0);
+        mbarrier_expect(barrier, first < below ? (below - first) * BOX_BYTES : 0);
         if (first == 0 && below == BOXES) {
 #pragma unroll
             for (uint32_t box = 0; box < BOXES; box++)
-                send_box(fill, token, box);
+                load_box(fill, token, box);
         } else {
 #pragma unroll 1
             for (uint32_t box = first; box < below; box++)
-                send_box(fill, token, box);
+                load_box(fill, token, box);
         }
     }
 
-    void send_box(uint32_t fill, uint32_t token, uint32_t box) const
+    void load_box(uint32_t fill, uint32_t token, uint32_t box) const
     {
         uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
-                 to = address(fill) + row / TOGETHER * (TOGETHER * KV_ROW) + row % TOGETHER * TILE_SEGMENT,
-                 half = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) +
-                        is_of_values(fill);
+                 to =
+                     address(fill) + row / ATOM_ROWS * (ATOM_ROWS * KV_ROW) + row % ATOM_ROWS * SWIZZLE_BYTES,
+                 plane = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) +
+                         is_of_values(fill);
 #pragma unroll
-        for (uint32_t part = 0; part < PARTS; part++)
-            copy_box(to + part * (TOGETHER * TILE_SEGMENT), map, full + fill % STAGES * 8, part * PART_DIM,
-                     part * PART_SEGMENT, at % BLOCK_SIZE, range.kv_head, half, policy);
+        for (uint32_t atom = 0; atom < ATOMS; atom++)
+            tma_load(to + atom * (ATOM_ROWS * SWIZZLE_BYTES), map, full + fill % STAGES * 8, atom * ATOM_DIM,
+                     atom * ATOM_STEP, at % BLOCK_SIZE, range.kv_head, plane, policy);
     }
 
     /* Values that nobody sees are multiplied by 0, and must not be NaN. */
@@ -238,7 +239,7 @@ template <class TILE> struct tile_ring {
         uint8_t *stage = stages + at_stage * SHAPE.stage_bytes;
         sync(); /* all have read what was there; barriers of the stage say so too, but by way of TMA */
         for (uint32_t at = threadIdx.x; at < SHAPE.stage_bytes / 16; at += consumers * 32) {
-            uint32_t row = at / (TOGETHER * KV_ROW / 16) * TOGETHER + at / (TILE_SEGMENT / 16) % TOGETHER;
+            uint32_t row = at / (ATOM_ROWS * KV_ROW / 16) * ATOM_ROWS + at / (SWIZZLE_BYTES / 16) % ATOM_ROWS;
             if (!range.is_seen(position + row))
                 *(uint4 *)(stage + at * 16) = {0, 0, 0, 0};
         }
@@ -269,17 +270,17 @@ template <class TILE> struct tile_ring {
                            first = item.first_key / TILE_TOKENS * TILE_TOKENS,
                            end = min(item.end_key, first + next.tokens);
             for (uint32_t token = first; token < end; token += BOX_ROWS) {
-                const uint32_t half =
+                const uint32_t plane =
                     next.map_first +
                     2 * __shfl_sync(ALL_LANES, entry, token / BLOCK_SIZE - first / BLOCK_SIZE);
                 if (!elect_one())
                     continue;
 #pragma unroll
-                for (uint32_t part = 0; part < PARTS; part++) {
-                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE,
-                              at % KV_HEADS, half);
-                    fetch_box(map_of(pass), part * PART_DIM, part * PART_SEGMENT, token % BLOCK_SIZE,
-                              at % KV_HEADS, half + 1);
+                for (uint32_t atom = 0; atom < ATOMS; atom++) {
+                    tma_prefetch(map_of(pass), atom * ATOM_DIM, atom * ATOM_STEP, token % BLOCK_SIZE,
+                                 at % KV_HEADS, plane);
+                    tma_prefetch(map_of(pass), atom * ATOM_DIM, atom * ATOM_STEP, token % BLOCK_SIZE,
+                                 at % KV_HEADS, plane + 1);
                 }
             }
         }
@@ -328,7 +329,7 @@ template <class TILE> struct tile_ring {
             for (uint32_t at = lane(); at < STAGES * ROWS * PADDING; at += 32) {
                 const uint32_t row = at / PADDING % ROWS, byte = (ROW_BYTES / 16 + at % PADDING) * 16;
                 store_shared(
-                    place_of<TOGETHER, KV_ROW>(address(at / PADDING / ROWS), producer() * ROWS + row, byte),
+                    swizzled<ATOM_ROWS, KV_ROW>(address(at / PADDING / ROWS), producer() * ROWS + row, byte),
                     uint4{0, 0, 0, 0});
             }
             __syncwarp(); /* before copies arrive there */
@@ -364,11 +365,11 @@ template <class TILE> struct tile_ring {
             const uint32_t at = round * 32 + lane(), row = at / ROW_VECTORS, byte = at % ROW_VECTORS * VECTOR;
             if (VECTORS % 32 != 0 && at >= VECTORS)
                 break;
-            copy_async<VECTOR>(place_of<TOGETHER, KV_ROW>(stage, first + row, byte),
+            copy_async<VECTOR>(swizzled<ATOM_ROWS, KV_ROW>(stage, first + row, byte),
                                (const void *)(addresses[position % TILE_TOKENS + row] + plane + byte),
                                range.is_seen(position + first + row));
         }
-        barrier_arrive_behind_copies(full + fill % STAGES * 8);
+        mbarrier_arrive_behind_copies(full + fill % STAGES * 8);
     }
 
     void clear_unseen_values(uint32_t) const
@@ -385,10 +386,10 @@ template <class TILE> struct tile_ring {
         if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
 #pragma unroll
             for (uint32_t stage = 0; stage < STAGES; stage++) {
-                barrier_init(full + stage * 8, ARRIVALS);
-                barrier_init(empty + stage * 8, consumers);
+                mbarrier_init(full + stage * 8, ARRIVALS);
+                mbarrier_init(empty + stage * 8, consumers);
             }
-            barrier_fence();
+            mbarrier_fence();
         }
         __syncwarp();
     }
@@ -399,7 +400,7 @@ template <class TILE> struct tile_ring {
         begin();
         for (uint32_t fill = 0; fill < fills; fill++) {
             if (fill >= STAGES)
-                barrier_wait(empty + fill % STAGES * 8, (fill / STAGES - 1) % 2);
+                mbarrier_wait(empty + fill % STAGES * 8, (fill / STAGES - 1) % 2);
             send(fill);
         }
     }
@@ -440,17 +441,17 @@ template <class TILE> struct tile_ring {
     }
     bool is_there(const state &at) const
     {
-        return barrier_test(full + at.stage * 8, at.phase);
+        return mbarrier_test(full + at.stage * 8, at.phase);
     }
     void acquire_keys(const state &at) const
     {
-        barrier_wait(full + at.stage * 8, at.phase);
+        mbarrier_wait(full + at.stage * 8, at.phase);
     }
     void release(const state &at) const
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
-            barrier_arrive(empty + at.stage * 8);
+            mbarrier_arrive(empty + at.stage * 8);
     }
     /* What is there is seen by wgmma. */
     static void show()
@@ -461,7 +462,7 @@ template <class TILE> struct tile_ring {
 
     void acquire_keys(uint32_t fill) const
     {
-        barrier_wait(full + fill % STAGES * 8, fill / STAGES % 2);
+        mbarrier_wait(full + fill % STAGES * 8, fill / STAGES % 2);
     }
 
     void acquire_values(uint32_t fill) const
@@ -474,6 +475,6 @@ template <class TILE> struct tile_ring {
     {
         __syncwarp(); /* all lanes have read it */
         if (lane() == 0)
-            barrier_arrive(empty + fill % STAGES * 8);
+            mbarrier_arrive(empty + fill % STAGES * 8);
     }
 };

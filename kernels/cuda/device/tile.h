@@ -5,7 +5,7 @@
  * - A warp takes 8 packed columns; it computes whole tiles for them, alone.
  * - A thread block has `warps` such warps, which read the same K and V; one where 8 columns are enough.
  *   One more, the producer, brings K and V: by TMA, or, where that does not go, by cp.async.
- * - The ring has `stages` stages of `stage_tokens` keys, or as many values, on their way in. Rows lie in segments of
+ * - The ring has `stages` stages of `stage_tokens` keys, or as many values, on their way in. Rows lie in atoms of
  *   128 bytes, whose 16-byte pieces are exchanged by the row's number (ring.cuh).
  * - Folds: the upper levels, a slot a thread, when they do not fit in registers.
  *
@@ -18,8 +18,8 @@
 #include <stdbool.h>
 
 enum {
-    TILE_SEGMENT = 128,    /* bytes of a row: the span of TMA's swizzle */
-    TILE_ALIGNMENT = 1024, /* of the ring: eight rows of a segment, after which the swizzle repeats */
+    SWIZZLE_BYTES = 128,   /* bytes of a row: the span of TMA's swizzle */
+    TILE_ALIGNMENT = 1024, /* of the ring: eight rows of an atom, after which the swizzle repeats */
     TILE_COLUMNS_MAX = 64,
     TILE_GROUP_COLUMNS = 64, /* of a warpgroup */
     TILE_GROUP_WARPS = 4,
@@ -92,7 +92,7 @@ HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_b
     t.padded_dim = (head_dim + 15) / 16 * 16;
     t.warps = columns / 8;
     t.threads = 32 * (t.warps + 1);
-    t.kv_row = (head_dim * kv_bytes + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
+    t.kv_row = (head_dim * kv_bytes + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES * SWIZZLE_BYTES;
     t.fold_floats = t.padded_dim / 16 * 4 + 4;
     /* few columns wait for memory; many compute, for which more warps are better */
     uint32_t warps = columns <= 16 || head_dim > 128 ? TILE_FEW_WARPS : TILE_MANY_WARPS;
@@ -134,7 +134,7 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
     t.padded_dim = (head_dim + 15) / 16 * 16;
     t.warps = columns / TILE_GROUP_COLUMNS * TILE_GROUP_WARPS;
     t.threads = 32 * (t.warps + TILE_GROUP_WARPS); /* registers are handed over by whole warpgroups */
-    t.kv_row = (head_dim * 2 + TILE_SEGMENT - 1) / TILE_SEGMENT * TILE_SEGMENT;
+    t.kv_row = (head_dim * 2 + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES * SWIZZLE_BYTES;
     t.stage_tokens = TILE_TOKENS;
     t.stage_bytes = t.stage_tokens * t.kv_row;
     t.fold_floats = t.kv_row / 2 / 2; /* a thread has two columns, with three others */

@@ -1,5 +1,5 @@
 /* wgmma.cuh - products by a warpgroup (four warps in a row): wgmma.mma_async m64n64k16, f32 accumulation,
- * of operands that lie in shared memory as TMA brings them: 64 rows of a segment of 128 bytes
+ * of operands that lie in shared memory as TMA brings them: 64 rows of an atom of 128 bytes
  * (64 elements), whose 16-byte pieces are exchanged by the row's number.
  *
  * D [64 x 64]: with g = lane / 4, c = lane % 4 and the warp's rows at 16 times its number in the group,
@@ -15,18 +15,18 @@
 
 #if WGMMA
 static constexpr int WGMMA_VALUES = 32; /* of D, of a thread */
-static constexpr uint32_t WGMMA_SEGMENT = TILE_SEGMENT * TILE_TOKENS;
+static constexpr uint32_t WGMMA_ATOM_BYTES = SWIZZLE_BYTES * TILE_TOKENS;
 
-/* What a product needs to know of a segment in shared memory: its address in units of 16 bytes; the
+/* What a product needs to know of an atom in shared memory: its address in units of 16 bytes; the
  * distance of groups of 8 rows, 1 024 bytes; that pieces are exchanged within 128 bytes. */
 static inline uint64_t wgmma_operand(uint32_t address)
 {
-    return (uint64_t)(1u << 30 | 8 * TILE_SEGMENT / 16) << 32 | 1u << 16 | address >> 4;
+    return (uint64_t)(1u << 30 | 8 * SWIZZLE_BYTES / 16) << 32 | 1u << 16 | address >> 4;
 }
 /* 16 elements of its rows further on (as the products' inner dimension, where it is along rows) */
 static constexpr uint32_t WGMMA_STEP_ALONG = 32 / 16;
 /* 16 rows further on */
-static constexpr uint32_t WGMMA_STEP_ROWS = 16 * TILE_SEGMENT / 16;
+static constexpr uint32_t WGMMA_STEP_ROWS = 16 * SWIZZLE_BYTES / 16;
 
 static inline void wgmma_begin()
 {
