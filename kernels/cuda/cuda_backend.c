@@ -239,7 +239,7 @@ static void find_widths(struct cuda_backend *b)
         /* a group's states lie where its keys and values were */
         splits &= tile->columns * state_bytes <= width->shape.stages * width->shape.stage_bytes;
     }
-    caps->splits_max = splits ? CUDA_MEMBERS_MAX : 0;
+    caps->splits_max = splits ? PLAN_SPLITS_MAX : 0;
     caps->cluster_max = d->cu.cuLaunchKernelEx && cuda_has_clusters(&d->target) ? CLUSTER_MAX : 1;
     caps->processors = d->multiprocessors;
 }
@@ -286,7 +286,7 @@ static int load_kernels(struct cuda_backend *b)
 }
 
 /* What the largest plan takes in the control buffer, whatever its cut (plan.h): items
- * of every 8 packed columns, and as many of members that have nothing to do, item rows,
+ * of every 8 packed columns, and as many of splits that have nothing to do, item rows,
  * parts, merges, rows, sources of q. */
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {

@@ -190,15 +190,15 @@ static const char *kernel_of(const struct cuda_self_test *t, uint32_t width)
 
 /* A row cut into items of so many chunks as split groups of every kind that there is room for. */
 static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row, uint32_t item_chunks,
-                       uint32_t members)
+                       uint32_t splits)
 {
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
     const struct plan_item one = {.chunks = item_chunks};
     uint32_t width = plan_width_for(caps, plan_widest(caps), &one, 1, geometry_group(&t->geometry)),
-             most = smaller(members, plan_together_max(caps, width));
+             most = smaller(splits, plan_together_max(caps, width));
     bool ok = true;
-    for (uint32_t together = 1; ok && together <= most && members <= caps->splits_max; together *= 2) {
-        if (members / together > caps->cluster_max)
+    for (uint32_t together = 1; ok && together <= most && splits <= caps->splits_max; together *= 2) {
+        if (splits / together > caps->cluster_max)
             continue;
         ok = add_trial(t, (struct trial){.what = "a split group",
                                          .variant = variant,

@@ -350,18 +350,18 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         const struct cuda_width *width = &b->widths[i / CUDA_SPLIT_KINDS];
         const struct cuda_tile_list *list = &prepared->lists[i];
         uint32_t bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].group_bits,
-                 block_bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].block_bits;
+                 cta_bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].cta_bits;
         if (list->count == 0)
             continue;
-        struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> block_bits, width->shape.threads);
-        grid.threads_y = 1U << block_bits;
-        grid.shared_bytes = width->shape.bytes << block_bits;
-        grid.cluster = bits > block_bits ? 1U << (bits - block_bits) : 0;
-        const uint32_t places = b->device.multiprocessors * (width->shape.blocks >> block_bits);
+        struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> cta_bits, width->shape.threads);
+        grid.threads_y = 1U << cta_bits;
+        grid.shared_bytes = width->shape.bytes << cta_bits;
+        grid.cluster = bits > cta_bits ? 1U << (bits - cta_bits) : 0;
+        const uint32_t places = b->device.multiprocessors * (width->shape.blocks >> cta_bits);
         grid.overlaps = with_items.beside || gains_by_overlap(b, grid.x, places);
         with_items.items = cuda_queue_address(&b->queue, list->tiles);
-        with_items.member_bits = bits;
-        with_items.block_bits = block_bits;
+        with_items.split_bits = bits;
+        with_items.cta_bits = cta_bits;
         /* Only for a launch that cannot begin before this one's thread blocks end: the next one of the
            pass if these fill the GPU; the next pass if they are the only ones, all there at once, and
            fill it or have merges behind them. What is brought for others comes too late, and is read

@@ -10,7 +10,7 @@ const struct cuda_split_kind cuda_split_kinds[CUDA_SPLIT_KINDS] = {{0, 0}, {1, 0
 struct work {
     const struct plan_item *items;
     uint32_t count;
-    uint32_t members; /* the count, made a power of two */
+    uint32_t splits; /* the count, made a power of two */
     uint32_t kind;
 };
 
@@ -49,7 +49,7 @@ void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_
         struct work w = work_at(of, i);
         uint32_t columns = w.items->rows * of->group;
         for (uint32_t at = 0, n; at < columns; at += n)
-            counts[list_at(of, &w, columns, at, &n)] += w.members;
+            counts[list_at(of, &w, columns, at, &n)] += w.splits;
         i += w.count;
     }
 }
@@ -87,7 +87,7 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
         uint32_t columns = w.items->rows * of->group;
         for (uint32_t at = 0, n; at < columns; at += n) {
             struct cuda_tile_list *list = &lists[list_at(of, &w, columns, at, &n)];
-            for (uint32_t m = 0; m < w.members; m++) {
+            for (uint32_t m = 0; m < w.splits; m++) {
                 const struct plan_item *item = &w.items[m < w.count ? m : 0];
                 struct cuda_item tile = {.table = item->table,
                                          .first_row = item->first_row,

@@ -14,12 +14,9 @@
 
 #include <stdbool.h>
 
-_Static_assert((int)PLAN_SPLITS_MAX == (int)CUDA_MEMBERS_MAX,
-               "a split group of the plan is the device's members");
-
-/* 2^group_bits splits are computed side by side, 2^block_bits of them by a thread block. */
+/* 2^group_bits splits are computed side by side, 2^cta_bits of them by a thread block. */
 struct cuda_split_kind {
-    uint32_t group_bits, block_bits;
+    uint32_t group_bits, cta_bits;
 };
 
 enum { CUDA_SPLIT_KINDS = 6, CUDA_TILE_LISTS = PLAN_WIDTHS_MAX * CUDA_SPLIT_KINDS };

@@ -1,4 +1,4 @@
-/* merge.cc - merge, and rows that members of a thread block write together, on the CPU, for one geometry
+/* merge.cc - merge, and rows that splits of a thread block write together, on the CPU, for one geometry
  * that the compiler is told (-DHEAD_DIM= and so on): partial states of rows cut in every way that
  * kernels/plan.h allows, some of them empty, against a fold of one state after the other. Outputs have to
  * have the same bits. */
@@ -182,26 +182,26 @@ static state random_state()
     return s;
 }
 
-/* Two rows, each of 2^bits members, 2^block_bits to a thread block: some of their columns, as pieces of
+/* Two rows, each of 2^bits splits, 2^cta_bits to a thread block: some of their columns, as pieces of
  * items are. */
-static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, uint32_t columns)
+static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint32_t columns)
 {
-    const uint32_t members = 1u << bits, threads = (columns + 7) / 8 * 32,
+    const uint32_t splits = 1u << bits, threads = (columns + 7) / 8 * 32,
                    apart =
                        (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(item_memory) + 1023) / 1024 * 1024;
-    cuda_item items[2 * CUDA_MEMBERS_MAX] = {};
-    cuda_item_row item_rows[2 * CUDA_MEMBERS_MAX] = {};
-    std::vector<state> states((size_t)2 * members * HEADS); /* [item][head] */
+    cuda_item items[2 * PLAN_SPLITS_MAX] = {};
+    cuda_item_row item_rows[2 * PLAN_SPLITS_MAX] = {};
+    std::vector<state> states((size_t)2 * splits * HEADS); /* [item][head] */
     std::vector<float> out((size_t)2 * HEADS * HEAD_DIM, NAN), lse(2 * HEADS, NAN), v_scale(KV_HEADS);
     for (state &s : states)
         s = random_state();
     for (float &x : v_scale)
         x = random_float(0.1F, 2);
-    for (uint32_t i = 0; i < 2 * members; i++) {
+    for (uint32_t i = 0; i < 2 * splits; i++) {
         items[i].first_row = i;
         items[i].column = column;
         items[i].columns = columns;
-        item_rows[i].row = 1 - i / members;
+        item_rows[i].row = 1 - i / splits;
     }
     cuda_attend_pass pass = {};
     pass.items = items;
@@ -209,10 +209,10 @@ static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, u
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
     pass.k_scale = pass.v_scale = v_scale.data();
-    pass.member_bits = bits;
-    pass.block_bits = block_bits;
+    pass.split_bits = bits;
+    pass.cta_bits = cta_bits;
     emulate(
-        {2 * KV_HEADS << (bits - block_bits), 1, 1}, threads, ((size_t)apart << block_bits) / sizeof(float),
+        {2 * KV_HEADS << (bits - cta_bits), 1, 1}, threads, ((size_t)apart << cta_bits) / sizeof(float),
         [&] {
             const tile_coord coord(pass);
             uint8_t *memory = (uint8_t *)emulated->dynamic + tile_coord::of_block() * apart;
@@ -229,16 +229,16 @@ static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, u
                         write(d, s.o[d]);
                 });
             }
-            c.write_together(memory, apart, threads);
+            c.combine_splits(memory, apart, threads);
         },
-        1u << block_bits, 1u << (bits - block_bits));
+        1u << cta_bits, 1u << (bits - cta_bits));
     for (uint32_t row = 0; row < 2; row++) {
         for (uint32_t head = 0; head < HEADS; head++) {
             size_t at = (size_t)(1 - row) * HEADS + head;
             bool taken = head % GROUP >= column && head % GROUP < column + columns;
-            state all = states[row * members * HEADS + head];
-            for (uint32_t i = 1; i < members; i++)
-                all.add(states[(row * members + i) * HEADS + head]);
+            state all = states[row * splits * HEADS + head];
+            for (uint32_t i = 1; i < splits; i++)
+                all.add(states[(row * splits + i) * HEADS + head]);
             const finished f(all.m, all.l, nullptr, v_scale[head / GROUP]);
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d],
@@ -247,9 +247,9 @@ static bool members_agree(uint32_t bits, uint32_t block_bits, uint32_t column, u
                             memcmp(&expected_lse, &lse[at], sizeof lse[at]) == 0;
                 if (same || (!taken && std::isnan(found) && std::isnan(lse[at])))
                     continue;
-                printf("%u members, %u a thread block, columns %u to %u, row %u, head %u, element %u: %g, "
+                printf("%u splits, %u a thread block, columns %u to %u, row %u, head %u, element %u: %g, "
                        "wants %g; lse %g, wants %g\n",
-                       members, 1u << block_bits, column, column + columns, row, head, d, (double)found,
+                       splits, 1u << cta_bits, column, column + columns, row, head, d, (double)found,
                        (double)expected, (double)lse[at], (double)expected_lse);
                 return false;
             }
@@ -264,10 +264,10 @@ int main()
     for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
         ok = merges_agree(together, CUDA_THREADS, 1, together > 1 && together != 4) &&
              merges_agree(together, 32, together < 4 ? 1 + together : 4, together == 4) && ok;
-    for (uint32_t bits = 1; 1u << bits <= CUDA_MEMBERS_MAX; bits++) {
-        for (uint32_t block_bits = bits - 1; block_bits <= bits; block_bits++) {
-            ok = members_agree(bits, block_bits, 0, GROUP) && ok;
-            ok = members_agree(bits, block_bits, GROUP / 2, GROUP - GROUP / 2) && ok;
+    for (uint32_t bits = 1; 1u << bits <= PLAN_SPLITS_MAX; bits++) {
+        for (uint32_t cta_bits = bits - 1; cta_bits <= bits; cta_bits++) {
+            ok = splits_agree(bits, cta_bits, 0, GROUP) && ok;
+            ok = splits_agree(bits, cta_bits, GROUP / 2, GROUP - GROUP / 2) && ok;
         }
     }
     return !ok;

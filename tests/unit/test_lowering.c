@@ -104,24 +104,24 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
 {
     const struct tile_width *width = &t->options.caps.widths[index / CUDA_SPLIT_KINDS];
     struct cuda_split_kind kind = cuda_split_kinds[index % CUDA_SPLIT_KINDS];
-    uint32_t members = 1U << kind.group_bits;
-    ck_assert_uint_eq(list->count % members, 0);
+    uint32_t group_size = 1U << kind.group_bits;
+    ck_assert_uint_eq(list->count % group_size, 0);
     for (uint32_t at = 0; at < list->count; at++) {
-        const struct cuda_item *tile = &list->tiles[at], *first = tile - at % members;
+        const struct cuda_item *tile = &list->tiles[at], *first = tile - at % group_size;
         uint32_t begins = item_of(t->plan, first);
         const struct plan_item *group = &t->plan->items[begins];
         uint32_t splits = group->splits ? group->splits : 1;
         ck_assert_uint_le(tile->columns, width->columns);
-        ck_assert(members == 1 ? splits == 1 : splits > members / 2 && splits <= members);
-        ck_assert(splits == 1 || group->splits_together == 1U << kind.block_bits);
+        ck_assert(group_size == 1 ? splits == 1 : splits > group_size / 2 && splits <= group_size);
+        ck_assert(splits == 1 || group->splits_together == 1U << kind.cta_bits);
         ck_assert(tile->column == first->column && tile->columns == first->columns);
-        if (at % members >= splits) { /* it makes up the number */
+        if (at % group_size >= splits) { /* it makes up the number */
             ck_assert_uint_eq(tile->end_key, 0);
             continue;
         }
         uint32_t i = item_of(t->plan, tile);
         const struct plan_item *item = &t->plan->items[i];
-        ck_assert_uint_eq(i, begins + at % members);
+        ck_assert_uint_eq(i, begins + at % group_size);
         ck_assert(plan_width_takes(width, item));
         ck_assert(tile->table == item->table && tile->partial == item->partial);
         check_keys(t, item, tile);

@@ -72,7 +72,7 @@ template <int COLUMNS> struct attend : item_columns {
     static constexpr int STEPS = SHAPE.padded_dim / 16; /* of a dot product; and tiles of 16 rows of O^T */
     static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = tiles::FILLS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, STAGE_STEPS = STAGE_TOKENS / 16; /* of tokens */
-    /* of the largest thread block, of as many members as may be one */
+    /* of the largest thread block, of as many splits as may be one */
     static constexpr uint32_t SPLITS_TOGETHER = tile_together_max(&SHAPE),
                               THREADS = SHAPE.threads * SPLITS_TOGETHER,
                               BLOCKS = SHAPE.blocks / SPLITS_TOGETHER;
@@ -384,7 +384,7 @@ template <int COLUMNS> struct attend : item_columns {
             ring.sync(); /* its stages are read */
         write_states(x);
         if (is_shared())
-            write_together(ring.stages, SHAPE.bytes, ring.consumers * 32);
+            combine_splits(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };
 

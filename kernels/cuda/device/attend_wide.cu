@@ -115,7 +115,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
                          FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
                          REGISTERS = GROUPS > 1 ? 232 : 224,
                          PRODUCER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
-    /* of the largest thread block, of as many members as may be one */
+    /* of the largest thread block, of as many splits as may be one */
     static constexpr uint32_t SPLITS_TOGETHER = tile_together_max(&SHAPE),
                               THREADS = SHAPE.threads * SPLITS_TOGETHER,
                               BLOCKS = SHAPE.blocks / SPLITS_TOGETHER;
@@ -434,7 +434,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             ring.sync(); /* its stages are read */
         write_states(x);
         if (is_shared())
-            write_together(ring.stages, SHAPE.bytes, ring.consumers * 32);
+            combine_splits(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };
 

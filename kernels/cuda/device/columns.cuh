@@ -1,5 +1,5 @@
 /* columns.cuh - the packed columns of an item: which row and head each of them is, what it sees, and what
- * it writes: its output, a partial state for merge.cu, or, if it is one of several members that have a
+ * it writes: its output, a partial state for merge.cu, or, if it is one of several splits that have a
  * row's chunks among them, a state in shared memory, out of which they make the output together. */
 #pragma once
 
@@ -17,23 +17,23 @@ struct item_memory {
 };
 static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "the room that tile.h leaves");
 
-/* Which item of which KV head is taken here. Its 2^member_bits members have the same columns and each some
- * of the chunks, in order; 2^block_bits of them are a thread block (threadIdx.y), and as many thread
+/* Which item of which KV head is taken here. Its 2^split_bits splits have the same columns and each some
+ * of the chunks, in order; 2^cta_bits of them are a thread block (threadIdx.y), and as many thread
  * blocks as that takes a cluster. */
 struct tile_coord {
     uint32_t item, kv_head;
 
     tile_coord(const cuda_attend_pass &pass)
     {
-        const uint32_t at = blockIdx.x >> (pass.member_bits - pass.block_bits);
-        item = (at / KV_HEADS << pass.member_bits) + member(pass);
+        const uint32_t at = blockIdx.x >> (pass.split_bits - pass.cta_bits);
+        item = (at / KV_HEADS << pass.split_bits) + split(pass);
         kv_head = at % KV_HEADS;
     }
-    static uint32_t member(const cuda_attend_pass &pass)
+    static uint32_t split(const cuda_attend_pass &pass)
     {
-        return ((blockIdx.x << pass.block_bits) + of_block()) & (1u << pass.member_bits) - 1;
+        return ((blockIdx.x << pass.cta_bits) + of_block()) & (1u << pass.split_bits) - 1;
     }
-    /* Which of the thread block's members; said so that the compiler sees that it is the same for a whole
+    /* Which of the thread block's splits; said so that the compiler sees that it is the same for a whole
      * warp. */
     static uint32_t of_block()
     {
@@ -130,7 +130,7 @@ struct item_columns {
 
     bool is_shared() const
     {
-        return TENSOR_CORES && pass.member_bits > 0;
+        return TENSOR_CORES && pass.split_bits > 0;
     }
     bool is_whole() const
     {
@@ -181,18 +181,18 @@ struct item_columns {
         }
     }
 
-    /* How the members' states of a column are folded: o = o * into + o_i * from, member by member, then
+    /* How the splits' states of a column are folded: o = o * into + o_i * from, split by split, then
      * times factor. */
     struct column_weights {
-        float into[CUDA_MEMBERS_MAX - 1], from[CUDA_MEMBERS_MAX - 1], factor;
+        float into[PLAN_SPLITS_MAX - 1], from[PLAN_SPLITS_MAX - 1], factor;
     };
 
-    /* Where the members' states are. */
-    struct member_states {
-        const uint8_t *of[CUDA_MEMBERS_MAX]; /* of those that are not there: the first */
+    /* Where the splits' states are. */
+    struct split_states {
+        const uint8_t *of[PLAN_SPLITS_MAX]; /* of those that are not there: the first */
         uint32_t count;
 
-        /* four floats of a column of member i's, the `at`-th one and on */
+        /* four floats of a column of split i's, the `at`-th one and on */
         float4 operator()(uint32_t i, uint32_t column, uint32_t at) const
         {
             return ((const float4 *)of[i])[(column * STATE_FLOATS + at) / 4];
@@ -200,16 +200,16 @@ struct item_columns {
     };
 
     /* Writes lse too, if `one`. */
-    column_weights weigh_members(const member_states &states, uint32_t column, bool one) const
+    column_weights combine_weights(const split_states &states, uint32_t column, bool one) const
     {
         column_weights w;
-        float4 ml[CUDA_MEMBERS_MAX];
+        float4 ml[PLAN_SPLITS_MAX];
 #pragma unroll
-        for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+        for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
             ml[i] = states(i, column, HEAD_DIM);
         float m = ml[0].x, l = ml[0].y;
 #pragma unroll
-        for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
+        for (uint32_t i = 1; i < PLAN_SPLITS_MAX; i++) {
             const merge_weights merge(m, ml[i].x);
             w.into[i - 1] = merge.into;
             w.from[i - 1] = merge.from;
@@ -224,31 +224,31 @@ struct item_columns {
 
     /* Those of vectors [0, count) of columns from `first` on that this warp has, `rounds` a lane. The
      * lanes find the weights of the columns, once, while the first vectors are on their way. */
-    void fold_members(const member_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
+    void fold_splits(const split_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
         const uint32_t lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 32 * rounds,
                        found_first = begin / VECTORS, mine = found_first + lane;
-        float4 o[CUDA_MEMBERS_MAX], next[CUDA_MEMBERS_MAX];
-        const auto load = [&](float4(&to)[CUDA_MEMBERS_MAX], uint32_t round) {
+        float4 o[PLAN_SPLITS_MAX], next[PLAN_SPLITS_MAX];
+        const auto load = [&](float4(&to)[PLAN_SPLITS_MAX], uint32_t round) {
             const uint32_t at = min(begin + round * 32 + lane, count - 1);
 #pragma unroll
-            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+            for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
                 to[i] = states(i, first + at / VECTORS, at % VECTORS * 4);
         };
         if (begin >= count)
             return;
         load(o, 0);
         const column_weights found =
-            weigh_members(states, first + min(mine, count / VECTORS - 1),
-                          mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
+            combine_weights(states, first + min(mine, count / VECTORS - 1),
+                            mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
         for (uint32_t round = 0; round < rounds; round++) {
             const uint32_t at = begin + round * 32 + lane, column = min(at, count - 1) / VECTORS,
                            dim = at % VECTORS * 4;
             if (round + 1 < rounds)
                 load(next, round + 1);
 #pragma unroll
-            for (uint32_t i = 1; i < CUDA_MEMBERS_MAX; i++) {
+            for (uint32_t i = 1; i < PLAN_SPLITS_MAX; i++) {
                 const float into = __shfl_sync(ALL_LANES, found.into[i - 1], column - found_first),
                             from = __shfl_sync(ALL_LANES, found.from[i - 1], column - found_first);
                 if (i < states.count)
@@ -264,37 +264,37 @@ struct item_columns {
                 write(dim + 2, o[0].z, o[0].w);
             }
 #pragma unroll
-            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
+            for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
                 o[i] = next[i];
         }
     }
 
-    /* By `threads` threads of each member, when its states are written: fold those of some columns, in
-     * order of the members, and write them. `mine` are this member's, `apart` is how far those of a thread
+    /* By `threads` threads of each split, when its states are written: fold those of some columns, in
+     * order of the splits, and write them. `mine` are this split's, `apart` is how far those of a thread
      * block lie from each other. The item is of one row. */
-    void write_together(const uint8_t *mine, uint32_t apart, uint32_t threads) const
+    void combine_splits(const uint8_t *mine, uint32_t apart, uint32_t threads) const
     {
-        const uint32_t member = tile_coord::member(pass), each = (item.columns - 1 >> pass.member_bits) + 1,
-                       first = min(member * each, item.columns),
+        const uint32_t split = tile_coord::split(pass), each = (item.columns - 1 >> pass.split_bits) + 1,
+                       first = min(split * each, item.columns),
                        count = min(each, item.columns - first) * (HEAD_DIM / 4),
                        rounds = (count + threads - 1) / threads;
         const uint8_t *all = mine - tile_coord::of_block() * apart; /* of the thread block */
-        const bool is_cluster = pass.member_bits > pass.block_bits;
-        member_states states;
-        states.count = 1u << pass.member_bits;
+        const bool is_cluster = pass.split_bits > pass.cta_bits;
+        split_states states;
+        states.count = 1u << pass.split_bits;
 #pragma unroll
-        for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
-            states.of[i] = all + (i < states.count ? i & (1u << pass.block_bits) - 1 : 0) * apart;
+        for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+            states.of[i] = all + (i < states.count ? i & (1u << pass.cta_bits) - 1 : 0) * apart;
         if (is_cluster) {
 #pragma unroll
-            for (uint32_t i = 0; i < CUDA_MEMBERS_MAX; i++)
-                states.of[i] = cluster_pointer(states.of[i], i < states.count ? i >> pass.block_bits : 0);
+            for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+                states.of[i] = cluster_pointer(states.of[i], i < states.count ? i >> pass.cta_bits : 0);
             cluster_sync(); /* all have written theirs */
-            fold_members(states, first, count, rounds);
+            fold_splits(states, first, count, rounds);
             cluster_part(); /* no thread block ends before the others have read */
         } else {
-            await_threads(1 + CUDA_MEMBERS_MAX, threads << pass.member_bits);
-            fold_members(states, first, count, rounds);
+            await_threads(1 + PLAN_SPLITS_MAX, threads << pass.split_bits);
+            fold_splits(states, first, count, rounds);
         }
     }
 };

@@ -100,7 +100,7 @@ template <class TILE> struct tile_ring {
         return (range.first_tile() + fill / (2 * FILLS)) * TILE_TOKENS + fill % FILLS * STAGE_TOKENS;
     }
 
-    /* All threads that compute are here, of this member of the thread block. */
+    /* All threads that compute are here, of this split of the thread block. */
     void sync() const
     {
         if constexpr (WARPS == 1)

@@ -27,7 +27,6 @@ enum {
     CUDA_THREADS = 128,      /* of every thread block, unless its kernel says otherwise */
     PAGED_PARTITION = 512,   /* tokens of a thread block of paged_v2 */
     CUDA_MAP_BYTES = 128,    /* of a tensor map */
-    CUDA_MEMBERS_MAX = 4,    /* that share an item */
     CUDA_ITEM_ENTRIES = 16,  /* of the block table, that come with an item */
     CUDA_COLUMNS_MAX = 128,  /* of an item: those of the widest kernel */
     CUDA_COMPARE_TOKENS = 8, /* of a thread block of compare_kv */
@@ -147,8 +146,8 @@ struct cuda_attend_pass {
     uint32_t beside;    /* 1: beside the kernel before it, which takes other items of the same pass */
     uint32_t merge_count;
     uint32_t merge_together; /* partial states: a power of two */
-    uint32_t member_bits;    /* 2^member_bits members share an item, */
-    uint32_t block_bits;     /* 2^block_bits of them in a thread block */
+    uint32_t split_bits;     /* 2^split_bits splits share an item, */
+    uint32_t cta_bits;       /* 2^cta_bits of them in a thread block */
     uint32_t zero;           /* no padding: they are compared byte by byte */
     struct cuda_l2_prefetch prefetch;
 };

@@ -75,7 +75,7 @@ HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool tma
         t->bytes = 0;
 }
 
-/* How many members may be one thread block: those of `blocks` that lie on a multiprocessor, a power of
+/* How many splits may be one thread block: those of `blocks` that lie on a multiprocessor, a power of
  * two. */
 HOST_AND_DEVICE uint32_t tile_together_max(const struct tile_shape *t)
 {
