@@ -14,14 +14,18 @@
     XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                      \
     XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                                    \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                                \
-    XX(copies, "kernels/cuda/device/copies.cuh")                                                             \
+    XX(async_copy, "kernels/cuda/device/async_copy.cuh")                                                     \
     XX(cluster, "kernels/cuda/device/cluster.cuh")                                                           \
     XX(columns, "kernels/cuda/device/columns.cuh")                                                           \
     XX(folds, "kernels/cuda/device/folds.cuh")                                                               \
-    XX(weigh, "kernels/cuda/device/weigh.cuh")                                                               \
-    XX(ring, "kernels/cuda/device/ring.cuh")                                                                 \
+    XX(online_softmax, "kernels/cuda/device/online_softmax.cuh")                                             \
+    XX(kv_pipeline, "kernels/cuda/device/kv_pipeline.cuh")                                                   \
+    XX(tma_producer, "kernels/cuda/device/tma_producer.cuh")                                                 \
+    XX(async_producer, "kernels/cuda/device/async_producer.cuh")                                             \
+    XX(producer, "kernels/cuda/device/producer.cuh")                                                         \
     XX(launch, "kernels/cuda/device/launch.cuh")                                                             \
-    XX(fragments, "kernels/cuda/device/fragments.cuh")                                                       \
+    XX(mma, "kernels/cuda/device/mma.cuh")                                                                   \
+    XX(tma, "kernels/cuda/device/tma.cuh")                                                                   \
     XX(wgmma, "kernels/cuda/device/wgmma.cuh")                                                               \
     XX(numeric, "kernels/cuda/device/numeric.cuh")                                                           \
     XX(states, "kernels/cuda/device/states.cuh")                                                             \

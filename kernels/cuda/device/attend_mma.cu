@@ -12,7 +12,7 @@
  * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing. p stays in
  * registers: what comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Items
  * of more columns have more warps, which read the same K and V. Those arrive through a ring of
- * shared-memory stages (ring.cuh).
+ * shared-memory stages (kv_pipeline.cuh).
  *
  * The arithmetic of a column does not depend on the other columns, on their number or on which warp
  * computes it: dot products run over head_dim in steps of 16; p is rounded to the operands' format after
@@ -24,8 +24,8 @@
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
 #include "kernels/cuda/device/folds.cuh"
-#include "kernels/cuda/device/ring.cuh"
-#include "kernels/cuda/device/weigh.cuh"
+#include "kernels/cuda/device/producer.cuh"
+#include "kernels/cuda/device/online_softmax.cuh"
 
 /* A thread's part of the states of its warp's columns: its accumulators of O^T, and m and l of the two
  * columns that they belong to. Until a chunk ends, l is of the thread's tokens. */
@@ -67,7 +67,8 @@ template <int COLUMNS> struct mma_tile {
 };
 
 template <int COLUMNS> struct attend : item_columns {
-    using tiles = tile_ring<mma_tile<COLUMNS>>;
+    using tile = mma_tile<COLUMNS>;
+    using tiles = kv_pipeline<tile>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
     static constexpr int STEPS = SHAPE.padded_dim / 16; /* of a dot product; and tiles of 16 rows of O^T */
     static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = tiles::FILLS;
@@ -338,7 +339,7 @@ template <int COLUMNS> struct attend : item_columns {
                   SHAPE.bytes; /* not tile_coord::of_block(): one register less, which head_dim 256 needs */
         item_memory &memory = *(item_memory *)(shared + SHAPE.item);
         if (tiles::is_producer()) {
-            tiles::send_item(pass, coord, memory, shared);
+            produce<tile>(pass, coord, memory, shared);
         } else {
             tiles::await_item();
             attend self(pass, memory, coord.kv_head, shared);

@@ -19,8 +19,8 @@
  * for them and which leaves its registers to the others. An item lies within a run (64 columns) or a
  * segment (128), so that one or two levels of the fold are enough; they lie in shared memory. */
 #include "kernels/cuda/device/folds.cuh"
-#include "kernels/cuda/device/ring.cuh"
-#include "kernels/cuda/device/weigh.cuh"
+#include "kernels/cuda/device/producer.cuh"
+#include "kernels/cuda/device/online_softmax.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 
 /* A thread's part of the states of its warpgroup's columns. */
@@ -104,7 +104,8 @@ template <int COLUMNS> struct wide_tile {
 };
 
 template <int COLUMNS> struct attend_wide : item_columns {
-    using tiles = tile_ring<wide_tile<COLUMNS>>;
+    using tile = wide_tile<COLUMNS>;
+    using tiles = kv_pipeline<tile>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
     static constexpr int STEPS = SHAPE.padded_dim / 16, ATOMS = SHAPE.kv_row / SWIZZLE_BYTES,
                          TILE_STEPS = TILE_TOKENS / 16, ATOM_STEPS = 4 /* of 16 elements */,
@@ -188,7 +189,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     {
         uint64_t k = wgmma_operand(ring.address(at));
         wgmma_hold(s);
-        ring.show();
+        ring.fence_for_wgmma();
         wgmma_begin();
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
@@ -211,7 +212,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     {
         uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
-        ring.show();
+        ring.fence_for_wgmma();
         wgmma_begin();
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
@@ -337,7 +338,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
             if (tiles::is_producer())
-                tiles::send_item(pass, coord, memory, shared);
+                produce<tile>(pass, coord, memory, shared);
         }
         if (pass.beside && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */

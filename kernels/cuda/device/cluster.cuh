@@ -2,7 +2,7 @@
  * sm_90 and later). */
 #pragma once
 
-#include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/async_copy.cuh"
 
 /* By all threads of all thread blocks of the cluster that have not ended: what was written before is seen
  * after. */

@@ -13,7 +13,7 @@
  *
  * Partials that are taken together are of one span. What a row with several spans has come to waits in the
  * room of one partial. */
-#include "kernels/cuda/device/copies.cuh"
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 

@@ -4,7 +4,7 @@
  *
  * D [64 x 64]: with g = lane / 4, c = lane % 4 and the warp's rows at 16 times its number in the group,
  * d[4 j + r] is row g + r / 2 * 8, column 8 j + 2 c + r % 2. A [64 x 16] in registers is as in
- * fragments.cuh, a warp 16 rows.
+ * mma.cuh, a warp 16 rows.
  *
  * The products are asynchronous: what they read and write is touched between wgmma_wait() and
  * wgmma_begin() only. */

@@ -1,4 +1,4 @@
-/* weigh.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose threads
+/* online_softmax.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose threads
  * have some of the tokens of two columns each. */
 #pragma once
 

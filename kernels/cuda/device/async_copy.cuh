@@ -1,4 +1,4 @@
-/* copies.cuh - copies from global to shared memory in the background (cp.async, sm_80 and later; before,
+/* async_copy.cuh - copies from global to shared memory in the background (cp.async, sm_80 and later; before,
  * they are just made). */
 #pragma once
 

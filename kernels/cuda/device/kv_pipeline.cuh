@@ -1,0 +1,208 @@
+/* kv_pipeline.cuh - how K and V come into shared memory: fills of 16 to 64 keys, or of the values that belong to
+ * them, one after the other, through a ring of stages. While one is used the others are on their way.
+ *
+ *   fill     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in stage fill % stages
+ *
+ * A warp of its own, the producer, loads them (producer.cuh); the others, the consumers, wait for a fill
+ * (acquire_keys, acquire_values) and say when they have read it (release). A stage has two barriers:
+ *
+ *   full    the producer's copies have arrived       consumers wait for it
+ *   empty   every consumer has read the stage        the producer waits for it before it fills it again
+ *
+ * Rows lie in atoms of 128 bytes, whose 16-byte pieces are exchanged by the row's number, so that matrix loads
+ * meet no bank twice: as TMA's swizzle puts them. */
+#pragma once
+
+#include "kernels/cuda/device/columns.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/tma.cuh"
+
+/* Which tiles of which head an item reads. */
+struct tile_range {
+    const cuda_attend_pass &pass;
+    uint32_t kv_head;
+    const uint32_t *table, *first_entries; /* those that come with the item */
+    uint32_t first_key, end_key;           /* positions that any of its columns sees */
+
+    tile_range(const cuda_attend_pass &pass_, const cuda_item &item, uint32_t kv_head_)
+        : pass(pass_), kv_head(kv_head_), table(pass_.pool.tables + item.table * pass_.pool.stride),
+          first_entries(item.entries), first_key(item.first_key), end_key(item.end_key)
+    {
+    }
+    uint32_t first_tile() const
+    {
+        return first_key / TILE_TOKENS;
+    }
+    uint32_t tiles() const
+    {
+        return end_key > first_key ? (end_key + TILE_TOKENS - 1) / TILE_TOKENS - first_tile() : 0;
+    }
+    bool is_seen(uint32_t token) const
+    {
+        return token >= first_key && token < end_key;
+    }
+};
+
+/* A fill's stage, and the phase of the stage's barriers at which it is there: for those who take fills in
+ * order and would wait for a division by the number of stages. */
+template <uint32_t STAGES> struct pipeline_state {
+    uint32_t stage, phase;
+
+    pipeline_state(uint32_t fill) : stage(fill), phase(0)
+    {
+    }
+    void advance(uint32_t fills)
+    {
+        stage += fills;
+        if (stage >= STAGES) {
+            stage -= STAGES;
+            phase ^= 1;
+        }
+    }
+};
+
+/* TILE::SHAPE is the tile's shape. TILE::ATOM_ROWS: rows of a fill whose atoms lie together, those of a
+ * box or all. TILE::consumers(item): warps that compute for it. TILE::PRODUCERS: warps that load.
+ * TILE::COPIES_AT_ONCE: of cp.async, unrolled. */
+template <class TILE> struct kv_pipeline {
+    static constexpr tile_shape SHAPE = TILE::SHAPE;
+    static constexpr uint32_t WARPS = SHAPE.warps, STAGES = SHAPE.stages, STAGE_TOKENS = SHAPE.stage_tokens,
+                              KV_ROW = SHAPE.kv_row, ATOM_ROWS = TILE::ATOM_ROWS, PRODUCERS = TILE::PRODUCERS,
+                              FILLS = TILE_TOKENS / STAGE_TOKENS, /* of K, and of V, of a tile */
+        ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
+
+    using state = pipeline_state<STAGES>;
+
+    tile_range range;
+    uint8_t *stages;
+    uint32_t fills;                 /* of the item */
+    uint32_t consumers;             /* warps that compute; the producer's are behind all that might */
+    uint32_t full, empty;           /* barriers of the stages */
+    uint32_t whole_from, whole_end; /* fills between are seen entirely */
+
+    /* of an item that is there, as the stages' barriers are */
+    kv_pipeline(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
+        : range(pass, item, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
+          consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
+          empty(full + 8 * STAGES), whole_from(range.first_key % TILE_TOKENS ? 2 * FILLS : 0),
+          whole_end(range.end_key % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
+    {
+    }
+
+    static uint32_t lane()
+    {
+        return threadIdx.x % 32;
+    }
+    static bool is_of_values(uint32_t fill)
+    {
+        return fill / FILLS % 2;
+    }
+
+    uint32_t address(uint32_t fill) const
+    {
+        return shared_address(stages) + fill % STAGES * SHAPE.stage_bytes;
+    }
+
+    /* the first token of a fill */
+    uint32_t position_of(uint32_t fill) const
+    {
+        return (range.first_tile() + fill / (2 * FILLS)) * TILE_TOKENS + fill % FILLS * STAGE_TOKENS;
+    }
+
+    /* All threads that compute are here, of this split of the thread block. */
+    void sync() const
+    {
+        if constexpr (WARPS == 1)
+            __syncwarp();
+        else
+            await_threads(1 + threadIdx.y, consumers * 32);
+    }
+
+    /* Which of the producer's warps this one is, if it is one. */
+    static uint32_t producer()
+    {
+        return threadIdx.x / 32 - WARPS;
+    }
+    static bool is_producer()
+    {
+        return producer() < PRODUCERS;
+    }
+
+    /* ---- by consumers */
+
+    /* By all that compute, first. */
+    static void await_item()
+    {
+        await_threads(1 + threadIdx.y, (WARPS + PRODUCERS) * 32);
+    }
+
+    uint32_t address(const state &at) const
+    {
+        return shared_address(stages) + at.stage * SHAPE.stage_bytes;
+    }
+    bool is_there(const state &at) const
+    {
+        return mbarrier_test(full + at.stage * 8, at.phase);
+    }
+    void acquire_keys(const state &at) const
+    {
+        mbarrier_wait(full + at.stage * 8, at.phase);
+    }
+    void release(const state &at) const
+    {
+        __syncwarp(); /* all lanes have read it */
+        if (lane() == 0)
+            mbarrier_arrive(empty + at.stage * 8);
+    }
+    /* What is there is seen by wgmma. */
+    static void fence_for_wgmma()
+    {
+        if (!TMA)
+            fence_async_proxy();
+    }
+
+    void acquire_keys(uint32_t fill) const
+    {
+        mbarrier_wait(full + fill % STAGES * 8, fill / STAGES % 2);
+    }
+
+    void acquire_values(uint32_t fill) const
+    {
+        acquire_keys(fill);
+        clear_unseen_values(fill);
+    }
+
+    void release(uint32_t fill) const
+    {
+        __syncwarp(); /* all lanes have read it */
+        if (lane() == 0)
+            mbarrier_arrive(empty + fill % STAGES * 8);
+    }
+
+    /* Values that nobody sees are multiplied by 0, and must not be NaN. */
+    void clear_unseen(uint32_t at_stage, uint32_t position) const
+    {
+        uint8_t *stage = stages + at_stage * SHAPE.stage_bytes;
+        sync(); /* all have read what was there; barriers of the stage say so too, but by way of TMA */
+        for (uint32_t at = threadIdx.x; at < SHAPE.stage_bytes / 16; at += consumers * 32) {
+            uint32_t row = at / (ATOM_ROWS * KV_ROW / 16) * ATOM_ROWS + at / (SWIZZLE_BYTES / 16) % ATOM_ROWS;
+            if (!range.is_seen(position + row))
+                *(uint4 *)(stage + at * 16) = {0, 0, 0, 0};
+        }
+        fence_async_proxy(); /* before TMA writes there again */
+        sync();              /* the zeros are there */
+    }
+
+    /* In V of `fill`, which is there, values that nobody sees become 0. */
+    void clear_unseen_values(uint32_t fill) const
+    {
+        if (TMA && __builtin_expect(fill < whole_from || fill >= whole_end, false))
+            clear_unseen(fill % STAGES, position_of(fill));
+    }
+    void clear_unseen_values(const state &at, uint32_t position) const
+    {
+        if (TMA &&
+            __builtin_expect(position < range.first_key || position + STAGE_TOKENS > range.end_key, false))
+            clear_unseen(at.stage, position);
+    }
+};

@@ -1,0 +1,50 @@
+/* producer.cuh - the warps that bring K and V: by TMA where that goes (cuda_uses_tma), otherwise by cp.async. */
+#pragma once
+
+#if TMA
+#include "kernels/cuda/device/tma_producer.cuh"
+#else
+#include "kernels/cuda/device/async_producer.cuh"
+#endif
+
+/* By one of the producer's warps. */
+template <class TILE> void init_barriers(const kv_producer<TILE> &p)
+{
+    if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
+#pragma unroll
+        for (uint32_t stage = 0; stage < kv_producer<TILE>::STAGES; stage++) {
+            mbarrier_init(p.full + stage * 8, kv_producer<TILE>::ARRIVALS);
+            mbarrier_init(p.empty + stage * 8, p.consumers);
+        }
+        mbarrier_fence();
+    }
+    __syncwarp();
+}
+
+/* By the producer's warps: all that there is to be done. `memory` is the item's, in `shared`. The first of them brings
+ * the item and the barriers; the others go on when these are there. */
+template <class TILE>
+void produce(const cuda_attend_pass &pass, const tile_coord &coord, item_memory &memory, uint8_t *shared)
+{
+    using producer = kv_producer<TILE>;
+    const bool is_first = producer::PRODUCERS == 1 || producer::producer() == 0;
+    producer::prefetch_constants(pass);
+    if (is_first) {
+        coord.bring(pass, memory);
+        __syncwarp();
+    } else {
+        producer::await_item();
+    }
+    producer p(pass, memory.item, coord.kv_head, shared);
+    if (is_first) {
+        init_barriers(p);
+        arrive_for(1 + threadIdx.y, (producer::WARPS + producer::PRODUCERS) * 32);
+    }
+    p.begin();
+    for (uint32_t fill = 0; fill < p.fills; fill++) {
+        if (fill >= producer::STAGES)
+            mbarrier_wait(p.empty + fill % producer::STAGES * 8, (fill / producer::STAGES - 1) % 2);
+        p.load(fill);
+    }
+    producer::prefetch_next(pass);
+}
