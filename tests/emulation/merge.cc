@@ -151,7 +151,7 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
                 memcpy(x.o, &o[at * HEAD_DIM], sizeof x.o);
                 return x;
             });
-            const finished f(s.m, s.l, pass.sinks ? &sinks[head] : nullptr, v_scale[head / GROUP]);
+            const epilogue f(s.m, s.l, pass.sinks ? &sinks[head] : nullptr, v_scale[head / GROUP]);
             size_t at = (size_t)row * HEADS + head;
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = f(s.o[d]);
@@ -239,7 +239,7 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
             state all = states[row * splits * HEADS + head];
             for (uint32_t i = 1; i < splits; i++)
                 all.add(states[(row * splits + i) * HEADS + head]);
-            const finished f(all.m, all.l, nullptr, v_scale[head / GROUP]);
+            const epilogue f(all.m, all.l, nullptr, v_scale[head / GROUP]);
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d],
                       expected_lse = taken ? f.lse : NAN;

@@ -19,7 +19,7 @@
  * m'; l sums unrounded p: tokens g, g + 8 .. g + 56 of a tile as a tree of neighbours, for each g < 8,
  * tile by tile, and at the end of a chunk over g by halves 4 apart, 2, 1 (a butterfly); o accumulates
  * tokens in steps of 16. A tile that a column does not see leaves it as it is: m' = m, p = 0, and adding 0
- * keeps all bits but the sign of a zero (states.cuh, finished). At the end of a chunk the state goes into
+ * keeps all bits but the sign of a zero (states.cuh, epilogue). At the end of a chunk the state goes into
  * the fold of kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
@@ -44,7 +44,7 @@ template <int DIM_TILES> struct mma_state {
         return i % 2;
     }
 
-    void make_empty()
+    void init()
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -185,8 +185,8 @@ template <int COLUMNS> struct attend : item_columns {
     }
 
     /* p of the dot products of the tile at `position`; o and l are scaled to the new maximum. */
-    void weigh(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common, state &x,
-               probabilities &p) const
+    void online_softmax(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common,
+                        state &x, probabilities &p) const
     {
         float scale[2] = {scales[0], scales[1]};
         auto each = [&](auto change) {
@@ -208,10 +208,10 @@ template <int COLUMNS> struct attend : item_columns {
             for (int i = 0; i < 2; i++)
                 best[t][i] = larger_or_nan(s[t].r[i], s[t].r[2 + i]);
         }
-        largest_of<4, 32>(best);
+        row_max<4, 32>(best);
         maximum_update updates[2] = {{x.m[0], best[0][0], scale[0]}, {x.m[1], best[0][1], scale[1]}};
         if (__builtin_expect(!all_ordinary(updates), false))
-            weigh_extremes<4, 32>(x.m, updates, scale, each);
+            softmax_extremes<4, 32>(x.m, updates, scale, each);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float pairs[TILE_STEPS];
@@ -281,7 +281,7 @@ template <int COLUMNS> struct attend : item_columns {
     {
         const uint32_t column = first_column + lane() / 4;
         uint8_t *o = pass.o + query_of(min(column, item.columns - 1)) * (HEAD_DIM * 2);
-        const finished f[2] = {finish_column(x, 0), finish_column(x, 1)};
+        const epilogue f[2] = {finish_column(x, 0), finish_column(x, 1)};
 #pragma unroll
         for (int t = 0; t < STEPS; t++) {
             uint32_t both[2];
@@ -305,7 +305,7 @@ template <int COLUMNS> struct attend : item_columns {
     }
 
     /* A column that is not there has the head, and nothing else, of the last one that is. */
-    finished finish_column(const state &x, int i) const
+    epilogue finish_column(const state &x, int i) const
     {
         uint32_t column = column_of(i);
         return finish(min(column, item.columns - 1), x.m[i], x.l[i], lane() < 4 && column < item.columns);
@@ -363,13 +363,13 @@ template <int COLUMNS> struct attend : item_columns {
         begin_pass(pass);
         load_q(q);
         scale_q(q);
-        x.make_empty();
+        x.init();
         folds fold(fold_memory);
 
         for (uint32_t fill = 0; fill < ring.fills; fill += 2 * FILLS) {
             uint32_t position = ring.position_of(fill);
             multiply_keys(fill, s, q);
-            weigh(s, position, seen, common, x, p);
+            online_softmax(s, position, seen, common, x, p);
             add_values(fill + FILLS, x, p);
             const bool is_last = fill + 2 * FILLS >= ring.fills;
             if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || is_last)
@@ -378,7 +378,7 @@ template <int COLUMNS> struct attend : item_columns {
                 fold.finish(x);
             } else if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0) {
                 fold.add_chunk(x, position / CHUNK_TOKENS + 1);
-                x.make_empty();
+                x.init();
             }
         }
         if (is_shared())

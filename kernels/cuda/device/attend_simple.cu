@@ -18,7 +18,7 @@ static constexpr int DIMS = (HEAD_DIM + CUDA_THREADS - 1) / CUDA_THREADS; /* of 
 struct simple_state {
     float m[SIMPLE_COLUMNS], l[SIMPLE_COLUMNS], o[DIMS][SIMPLE_COLUMNS];
 
-    void make_empty()
+    void init()
     {
 #pragma unroll
         for (int c = 0; c < SIMPLE_COLUMNS; c++) {
@@ -118,7 +118,7 @@ struct simple_attend : item_columns {
     }
 
     /* Maxima, p and sums of the tile, by the warp that has the column. */
-    void weigh(const simple_state &x)
+    void online_softmax(const simple_state &x)
     {
         uint32_t lane = threadIdx.x % 32;
         __syncthreads(); /* all scores are there */
@@ -163,7 +163,7 @@ struct simple_attend : item_columns {
             load_half(position + offset, false);
             score_half(position + offset, offset);
         }
-        weigh(x);
+        online_softmax(x);
 #pragma unroll
         for (int c = 0; c < SIMPLE_COLUMNS; c++) {
             float m = shared.m[c], a = weight(x.m[c], m);
@@ -197,9 +197,9 @@ struct simple_attend : item_columns {
     {
         simple_state chunk, fold[FOLD_LEVELS];
         load_columns();
-        chunk.make_empty();
+        chunk.init();
         for (int level = 0; level < FOLD_LEVELS; level++)
-            fold[level].make_empty();
+            fold[level].init();
         uint32_t end_tile = (end_key + TILE_TOKENS - 1) / TILE_TOKENS;
         for (uint32_t t = first_key / TILE_TOKENS; t < end_tile; t++) {
             tile(t * TILE_TOKENS, chunk);
@@ -207,14 +207,14 @@ struct simple_attend : item_columns {
             if ((t + 1) * TILE_TOKENS % CHUNK_TOKENS != 0 && t + 1 != end_tile)
                 continue;
             fold[0].merge(chunk);
-            chunk.make_empty();
+            chunk.init();
             if (end % RUN_CHUNKS == 0) {
                 fold[1].merge(fold[0]);
-                fold[0].make_empty();
+                fold[0].init();
             }
             if (end % SEGMENT_CHUNKS == 0) {
                 fold[2].merge(fold[1]);
-                fold[1].make_empty();
+                fold[1].init();
             }
         }
         fold[1].merge(fold[0]);

@@ -39,7 +39,7 @@ template <int ATOMS> struct wide_state {
         return i / 2 % 2;
     }
 
-    void make_empty()
+    void init()
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -61,7 +61,7 @@ template <int ATOMS> struct wide_state {
 struct wide_sums {
     float m[2], sums[2][2];
 
-    void make_empty()
+    void init()
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -233,8 +233,8 @@ template <int COLUMNS> struct attend_wide : item_columns {
     /* p in place of the dot products of the tile at `position`, and l. Returns whether o is to be
      * multiplied by `scaled`. */
     template <bool PLAIN>
-    bool weigh(scores &s, uint32_t position, const common_keys &common, wide_sums &x,
-               float (&scaled)[2]) const
+    bool online_softmax(scores &s, uint32_t position, const common_keys &common, wide_sums &x,
+                        float (&scaled)[2]) const
     {
         float scale[2] = {fmaxf(rule.scale, SMALLEST_SCALE), fmaxf(rule.scale, SMALLEST_SCALE)};
         auto each = [&](auto change) {
@@ -255,10 +255,10 @@ template <int COLUMNS> struct attend_wide : item_columns {
             for (int i = 0; i < 2; i++)
                 best[j][i] = larger_or_nan(s[j * 4 + i * 2], s[j * 4 + i * 2 + 1]);
         }
-        largest_of<1, 4>(best);
+        row_max<1, 4>(best);
         maximum_update updates[2] = {{x.m[0], best[0][0], scale[0]}, {x.m[1], best[0][1], scale[1]}};
         if (__builtin_expect(!all_ordinary(updates), false))
-            weigh_extremes<1, 4>(x.m, updates, scale, each);
+            softmax_extremes<1, 4>(x.m, updates, scale, each);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const maximum_update &update = updates[i];
@@ -306,7 +306,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             }
             to.l[i] = from.sums[i][0] + from.sums[i][1];
         }
-        from.make_empty();
+        from.init();
     }
 
     void write_states(const state &x) const
@@ -356,11 +356,11 @@ template <int COLUMNS> struct attend_wide : item_columns {
         uint32_t position = ring.position_of(0);
         const uint32_t end = position + ring.fills / 2 * TILE_TOKENS;
         folds fold(fold_memory);
-        sums.make_empty();
+        sums.init();
         ring.acquire_keys(keys);
         begin_keys(keys, s, q);
         end_keys<0>(keys, s);
-        weigh<PLAIN>(s, position, common, sums, scaled);
+        online_softmax<PLAIN>(s, position, common, sums, scaled);
         round(s, p);
         keys.advance(2);
         bool are_there = false;                /* K of the next tile, and V of this one */
@@ -378,7 +378,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             end_keys<1>(keys, s);
             if (ends_chunk)
                 end_sums(sums, x);
-            bool scales_o = weigh<PLAIN>(s, position, common, sums, scaled);
+            bool scales_o = online_softmax<PLAIN>(s, position, common, sums, scaled);
             wgmma_hold(s);
             pipeline_at next_keys = keys, next_values = values;
             next_keys.advance(2);
@@ -421,7 +421,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
         const common_keys common(seen());
         begin_pass(pass);
         load_q(q);
-        x.make_empty();
+        x.init();
         if (ring.fills > 0) {
             const bool is_plain =
                 pass.alibi == nullptr && common.has(ring.position_of(0), ring.fills / 2 * TILE_TOKENS);

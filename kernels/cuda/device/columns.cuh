@@ -62,7 +62,7 @@ struct output_writer {
 
     float f(float x) const
     {
-        return finished::scaled(x, factor);
+        return epilogue::scaled(x, factor);
     }
     void operator()(uint32_t dim, float x) const
     {
@@ -150,9 +150,9 @@ struct item_columns {
     }
 
     /* Writes lse too. */
-    finished finish(uint32_t column, float m, float l, bool one) const
+    epilogue finish(uint32_t column, float m, float l, bool one) const
     {
-        const finished f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, memory.v_scale);
+        const epilogue f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, memory.v_scale);
         if (one)
             pass.lse[query_of(column)] = f.lse;
         return f;

@@ -299,7 +299,7 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
         return;
     const float of_row = HAS_SPANS ? fold.add_span(memory, together, head - first_head)
                                    : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
-    const finished f(of_row, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+    const epilogue f(of_row, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t row = (size_t)m.row * heads + head;
 #pragma unroll
     for (uint32_t d = 0; d < 4; d += 2)

@@ -77,7 +77,7 @@ static inline float larger_or_nan(float x, float y)
 
 /* best[0] becomes the largest of all best[], and of those of the threads FIRST .. END / 2 apart, for two
  * columns, or NaN if one is: a tree for both together, since a chain of comparisons takes longer. */
-template <int FIRST, int END, int N> void largest_of(float (&best)[N][2])
+template <int FIRST, int END, int N> void row_max(float (&best)[N][2])
 {
 #pragma unroll
     for (int n = N / 2; n > 0; n /= 2) {
@@ -139,7 +139,7 @@ static inline bool all_ordinary(const maximum_update (&updates)[2])
  * the maximum is subtracted, by the rule of kernels/plan.h. What is left in the place of the scores gives p
  * with a scale of 1 and a maximum of 0. each, FIRST and END: as above. */
 template <int FIRST, int END, typename EACH>
-void weigh_extremes(const float (&m_before)[2], maximum_update (&updates)[2], float (&scales)[2], EACH each)
+void softmax_extremes(const float (&m_before)[2], maximum_update (&updates)[2], float (&scales)[2], EACH each)
 {
     float best[2] = {-INFINITE, -INFINITE};
     each([&](float &x, int i, uint32_t) { best[i] = fmaxf(best[i], x * scales[i]); }); /* not of NaN */

@@ -158,7 +158,7 @@ template <bool PARTITIONED> struct paged {
     }
 
     /* Weights in place of logits; their sum over this thread's. */
-    float weigh(float m) const
+    float online_softmax(float m) const
     {
         float sum = 0;
         for (uint32_t i = threadIdx.x; i < (end_block - first_block) * BLOCK_SIZE; i += CUDA_THREADS) {
@@ -248,7 +248,7 @@ template <bool PARTITIONED> struct paged {
         __syncthreads(); /* q is there */
         float m = block_maximum(score(q), scratch[0]);
         __syncthreads(); /* all logits are there */
-        float l = block_sum(weigh(m), scratch[1]);
+        float l = block_sum(online_softmax(m), scratch[1]);
         float sums[ROWS_PER_THREAD] = {0};
         add_values(sums);
         join_warps(sums, shared);

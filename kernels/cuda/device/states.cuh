@@ -103,11 +103,11 @@ struct merge_weights {
 };
 
 /* What the outputs of one query head are made of: o_d becomes o_d * factor. */
-struct finished {
+struct epilogue {
     float factor, lse;
 
     /* sink: NULL, or one more logit (natural) without a value */
-    finished(float m, float l, const float *sink, float v_scale) : factor(0.0f), lse(sink ? *sink : -INFINITE)
+    epilogue(float m, float l, const float *sink, float v_scale) : factor(0.0f), lse(sink ? *sink : -INFINITE)
     {
         float of_o = 1.0f;
         if (m == -INFINITE) /* no keys: o is 0 already */
