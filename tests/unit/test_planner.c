@@ -675,6 +675,50 @@ START_TEST(rows_are_grouped_where_that_saves_time)
 }
 END_TEST
 
+/* Of n rows of so many keys that share nothing, on a GPU with room for 528 thread blocks at once, of 8 KV heads: items a row,
+ * all of which are split groups if there are several. */
+static uint32_t items_of_each(uint32_t n, uint32_t keys)
+{
+    enum { ROWS_MAX = 600, BLOCKS = 64 };
+    static uint32_t tables[ROWS_MAX][BLOCKS];
+    struct planner_row rows[ROWS_MAX];
+    const struct planner_options o = {.rows_max = ROWS_MAX,
+                                      .partials_max = 1 << 14,
+                                      .tasks = 528,
+                                      .kv_heads = 8,
+                                      .group = 4,
+                                      .block_size = CHUNK_TOKENS,
+                                      .first_loose_table = ROWS_MAX,
+                                      .caps = caps_of(132)};
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = (struct planner_row){i, keys, 1, SHARING_OFF};
+        for (uint32_t at = 0; at < BLOCKS; at++)
+            tables[i][at] = i * BLOCKS + at;
+    }
+    struct planner *p = create(&o);
+    const struct plan *plan = planner_make(p, rows, n, tables[0], BLOCKS);
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    uint32_t each = plan->item_count / n;
+    ck_assert_uint_eq(plan->item_count, each * n);
+    ck_assert_uint_eq(plan->merge_count, each > 1 ? n : 0);
+    for (uint32_t i = 0; i < plan->merge_count; i++)
+        ck_assert(plan->merges[i].is_split_group);
+    planner_destroy(p);
+    return each;
+}
+
+START_TEST(rows_beyond_a_wave_are_split_groups)
+{
+    ck_assert_uint_eq(items_of_each(64, 4096), 1); /* 512 thread blocks */
+    ck_assert_uint_eq(items_of_each(66, 4096), 1); /* 528 */
+    ck_assert_uint_eq(items_of_each(67, 4096), 4);
+    ck_assert_uint_eq(items_of_each(72, 8192), 2); /* segments */
+    ck_assert_uint_eq(items_of_each(67, 1024), 4);
+    ck_assert_uint_eq(items_of_each(600, 1024), 1); /* many short rows end together as they are */
+    ck_assert_uint_eq(items_of_each(200, 333), 1);
+}
+END_TEST
+
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
@@ -695,6 +739,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
     tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
+    tcase_add_test(tc, rows_beyond_a_wave_are_split_groups);
     tcase_add_test(tc, rows_are_grouped_where_that_saves_time);
     return tc;
 }
