@@ -286,7 +286,7 @@ bool attention_time_passes(struct attention *attention, const struct attention_s
 
 /* attention_compile_kernels(g, arch, cache, report, error): compile the CUDA kernels for a geometry and
  * a kind of GPU ("sm_90a"), which need not be there, into `cache`. A line a kernel goes to `report`.
- * Returns 0, ATTND_INVALID (no such kind), ATTND_NOT_FOUND (no compiler here), or ATTND_INTERNAL (they
+ * Returns 0, ATTND_INVALID (no such kind), ATTND_NOT_FOUND (no compiler here, or `cache` cannot be written), or ATTND_INTERNAL (they
  * do not compile, or use local memory). */
 MUST_USE int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache,
                                        FILE *report, char error[ATTENTION_ERROR_BYTES]);

@@ -17,6 +17,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +29,9 @@ enum {
     OPTION_BYTES = 64,
     FOLDER_BYTES = 1024,
     NAME_BYTES = 256,
-    PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES,
-    FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
-    WARPGROUP_ARCH = 90,         /* that has wgmma */
+    PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES, /* of CUDA_CUBIN_PATH_BYTES */
+    FIRST_TENSOR_CORE_ARCH = 80,                /* with bf16 and cp.async */
+    WARPGROUP_ARCH = 90,                        /* that has wgmma */
     FIRST_CLUSTER_ARCH = 90,
     FIRST_TMA_ARCH = 90,
     LAST_TMA_ARCH = 119, /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
@@ -344,7 +345,8 @@ static bool read_file(const char *path, struct cuda_cubin *cubin)
         free(cubin->bytes);
         *cubin = (struct cuda_cubin){0};
     }
-    cubin->cached = ok;
+    if (ok)
+        snprintf(cubin->file, sizeof cubin->file, "%s", path);
     return ok;
 }
 
@@ -388,8 +390,7 @@ static void make_folders(const char *path)
 }
 
 /* Keep it; a cache that cannot be written to is no error, only slow. */
-static void keep(const struct request *r, const char *cache, const struct nvrtc *n,
-                 const struct cuda_cubin *cubin)
+static void keep(const struct request *r, const char *cache, const struct nvrtc *n, struct cuda_cubin *cubin)
 {
     char stem[NAME_BYTES], path[PATH_BYTES], temporary[PATH_BYTES + 16];
     struct cubin_header header = {.size = cubin->size};
@@ -399,12 +400,15 @@ static void keep(const struct request *r, const char *cache, const struct nvrtc 
     make_folders(cache);
     snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major, n->minor);
     snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
+    snprintf(cubin->file, sizeof cubin->file, "%s", path);
+    errno = 0;
     FILE *f = fopen(temporary, "wb");
-    if (!f)
+    bool ok = f && fwrite(&header, sizeof header, 1, f) == 1 && fwrite(cubin->bytes, cubin->size, 1, f) == 1;
+    ok = (!f || fclose(f) == 0) && ok && rename(temporary, path) == 0;
+    if (ok)
         return;
-    bool ok = fwrite(&header, sizeof header, 1, f) == 1 && fwrite(cubin->bytes, cubin->size, 1, f) == 1;
-    if (fclose(f) != 0 || !ok || rename(temporary, path) != 0)
-        (void)unlink(temporary);
+    cubin->keep_errno = errno ? errno : EIO;
+    (void)unlink(temporary);
 }
 
 /* The folder that `cache` stands for, in `path`; NULL: none. */
@@ -436,11 +440,13 @@ int cuda_compile(const struct geometry *g, const struct cuda_target *target, con
     int rc = open_nvrtc(&n, error);
     if (cache && find_cached(&r, cache, rc == 0 ? &n : NULL, cubin)) {
         if (report)
-            fprintf(report, "  in the cache\n");
+            fprintf(report, "  in the cache: %s\n", cubin->file);
     } else if (rc == 0) {
         rc = compile(&n, &r, report, cubin, error);
         if (rc == 0 && cache)
             keep(&r, cache, &n, cubin);
+        if (rc == 0 && report && !cubin->keep_errno)
+            fprintf(report, cache ? "  written to %s\n" : "  not kept\n", cubin->file);
     }
     /* NVRTC stays loaded: it leaves memory behind when it is closed */
     return cubin->bytes ? 0 : rc;

@@ -41,17 +41,20 @@ bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
  * K and V have q's format and head_dim is 128 or less. */
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target);
 
+enum { CUDA_CUBIN_PATH_BYTES = 1600 };
+
 /* Machine code; `bytes` is freed by the caller. */
 struct cuda_cubin {
     void *bytes;
     size_t size;
-    bool cached;                /* it was found on disk */
-    char uses_local_memory[64]; /* an attention kernel that does; empty: none, or cached */
+    char file[CUDA_CUBIN_PATH_BYTES]; /* that it was read from, or kept in; empty: none */
+    int keep_errno;                   /* why it could not be kept, or 0 */
+    char uses_local_memory[64];       /* an attention kernel that does; empty: none, or cached */
 };
 
 /* cuda_compile(g, target, cache, report, cubin, error): `cache` is a folder, made if need
  * be; "": attnd under $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. `report`, if not NULL, gets
- * a line a kernel: registers, shared memory, spills. Returns 0, ATTND_NOT_FOUND (no NVRTC here) or
+ * a line a kernel: registers, shared memory, spills; and the file. Code that cannot be kept is no failure. Returns 0, ATTND_NOT_FOUND (no NVRTC here) or
  * ATTND_INTERNAL (it would not compile), with a sentence in `error`. Seconds; milliseconds when cached. */
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                           FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES]);

@@ -433,6 +433,11 @@ int attention_compile_kernels(const struct geometry *g, const char *arch, const 
     if (rc != 0)
         snprintf(error, ATTENTION_ERROR_BYTES, "%.250s", why);
     free(cubin.bytes);
+    if (rc == 0 && cubin.keep_errno) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "%.160s cannot be written: %s", cubin.file,
+                 strerror(cubin.keep_errno));
+        rc = ATTND_NOT_FOUND;
+    }
     if (rc == 0 && cubin.uses_local_memory[0]) {
         snprintf(error, ATTENTION_ERROR_BYTES, "the kernel %s uses local memory", cubin.uses_local_memory);
         rc = ATTND_INTERNAL;

@@ -36,13 +36,19 @@ if [ $status -eq 69 ]; then
 fi
 expect 'the first one: f32, head_dim 8, one head on one' 0 $status
 kernels=$(grep -c registers "$WORK/first")
-expect 'it is found again' '  in the cache' "$(compile sm_75 tiny | tail -n 1)"
+expect 'it is found again' '  in the cache' "$(compile sm_75 tiny | tail -n 1 | cut -d: -f1)"
 file=$(echo "$cache"/*)
+expect 'it says which file it wrote' "  written to $file" "$(tail -n 1 "$WORK/first")"
 truncate -s -100 "$file"
 expect 'a truncated file is not used' "$kernels" "$(compile sm_75 tiny | grep -c registers)"
 printf 'x' | dd of="$file" bs=1 seek=5000 conv=notrunc status=none
 expect 'nor a damaged one' "$kernels" "$(compile sm_75 tiny | grep -c registers)"
-expect 'and it is whole again' '  in the cache' "$(compile sm_75 tiny | tail -n 1)"
+expect 'and it is whole again' "  in the cache: $file" "$(compile sm_75 tiny | tail -n 1)"
+touch "$WORK/no-folder"
+said=$(cache=$WORK/no-folder/below compile sm_75 tiny 2>&1 >/dev/null)
+expect 'a cache that cannot be written' 69 $?
+[[ $said == *"$WORK/no-folder/below/"*'Not a directory' ]]
+expect 'it says which file, and why' 0 $?
 expect 'a kind of GPU that nobody knows' 2 "$(compile sm_12 tiny >/dev/null 2>&1; echo $?)"
 
 # A GPU a line, and a few more for sm_90a, which has two kernels beside those of the others.
