@@ -358,7 +358,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         grid.shared_bytes = width->shape.bytes << cta_bits;
         grid.cluster = bits > cta_bits ? 1U << (bits - cta_bits) : 0;
         const uint32_t places = b->device.multiprocessors * (width->shape.blocks >> cta_bits);
-        grid.overlaps = with_items.beside || gains_by_overlap(b, grid.x, places);
+        grid.overlaps = with_items.concurrent || gains_by_overlap(b, grid.x, places);
         with_items.items = cuda_queue_address(&b->queue, list->tiles);
         with_items.split_bits = bits;
         with_items.cta_bits = cta_bits;
@@ -375,7 +375,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         else if (prefetches && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
             with_items.prefetch = prefetch_for(b, list_behind(next_plan, CUDA_TILE_LISTS), next->layer);
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
-        with_items.beside = 1;
+        with_items.concurrent = 1;
     }
     if (p->merge_count) {
         uint64_t all = (uint64_t)p->merge_count * of_row,

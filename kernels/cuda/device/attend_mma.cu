@@ -346,7 +346,7 @@ template <int COLUMNS> struct attend : item_columns {
             if (self.first_column < self.item.columns)
                 self.compute();
         }
-        if (pass.beside && blockIdx.x == 0)
+        if (pass.concurrent && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 

@@ -340,7 +340,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
             if (tiles::is_producer())
                 produce<tile>(pass, coord, memory, shared);
         }
-        if (pass.beside && blockIdx.x == 0)
+        if (pass.concurrent && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
@@ -426,7 +426,9 @@ template <int COLUMNS> struct attend_wide : item_columns {
             const bool is_plain =
                 pass.alibi == nullptr && common.has(ring.position_of(0), ring.fills / 2 * TILE_TOKENS);
             if (HAS_PLAIN &&
-                __shfl_sync(ALL_LANES, all_threads(1 + threadIdx.y, ring.consumers * 32, is_plain), 0))
+                __shfl_sync(ALL_LANES,
+                            named_barrier_all(BARRIER_OF_SPLIT + threadIdx.y, ring.consumers * 32, is_plain),
+                            0))
                 take_tiles<true>(x, q, common);
             else
                 take_tiles<false>(x, q, common);

@@ -293,7 +293,7 @@ struct item_columns {
             fold_splits(states, first, count, rounds);
             cluster_part(); /* no thread block ends before the others have read */
         } else {
-            await_threads(1 + PLAN_SPLITS_MAX, threads << pass.split_bits);
+            named_barrier_sync(BARRIER_OF_GROUP, threads << pass.split_bits);
             fold_splits(states, first, count, rounds);
         }
     }

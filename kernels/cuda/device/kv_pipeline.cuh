@@ -115,7 +115,7 @@ template <class TILE> struct kv_pipeline {
         if constexpr (WARPS == 1)
             __syncwarp();
         else
-            await_threads(1 + threadIdx.y, consumers * 32);
+            named_barrier_sync(BARRIER_OF_SPLIT + threadIdx.y, consumers * 32);
     }
 
     /* Which of the producer's warps this one is, if it is one. */
@@ -133,7 +133,7 @@ template <class TILE> struct kv_pipeline {
     /* By all that compute, first. */
     static void await_item()
     {
-        await_threads(1 + threadIdx.y, (WARPS + PRODUCERS) * 32);
+        named_barrier_sync(BARRIER_OF_SPLIT + threadIdx.y, (WARPS + PRODUCERS) * 32);
     }
 
     uint32_t address(const state &at) const

@@ -23,8 +23,14 @@
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
 #endif
 
-/* Wait for `threads` threads of the block, whole warps, at one of its barriers: 1 and on. */
-static inline void await_threads(uint32_t barrier, uint32_t threads)
+/* The named barriers of a thread block (FlashAttention-3's FwdNamedBarriers); 0 is __syncthreads(). */
+enum named_barrier {
+    BARRIER_OF_SPLIT = 1, /* and on, one a split: its producer and consumers */
+    BARRIER_OF_GROUP = BARRIER_OF_SPLIT + PLAN_SPLITS_MAX /* the consumers of all splits */
+};
+
+/* bar.sync: wait for `threads` threads of the block, whole warps. */
+static inline void named_barrier_sync(uint32_t barrier, uint32_t threads)
 {
 #ifdef __CUDA_ARCH__
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -33,8 +39,8 @@ static inline void await_threads(uint32_t barrier, uint32_t threads)
 #endif
 }
 
-/* Wait for them likewise; whether `x` is true for all of them. */
-static inline bool all_threads(uint32_t barrier, uint32_t threads, bool x)
+/* Likewise; whether `x` is true for all of them. */
+static inline bool named_barrier_all(uint32_t barrier, uint32_t threads, bool x)
 {
     uint32_t all = x;
 #ifdef __CUDA_ARCH__
@@ -51,8 +57,8 @@ static inline bool all_threads(uint32_t barrier, uint32_t threads, bool x)
     return all;
 }
 
-/* Let them go on, without a wait. */
-static inline void arrive_for(uint32_t barrier, uint32_t threads)
+/* bar.arrive: signal without waiting. */
+static inline void named_barrier_arrive(uint32_t barrier, uint32_t threads)
 {
 #ifdef __CUDA_ARCH__
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -73,10 +79,10 @@ static inline void let_next_begin()
 #endif
 }
 
-/* Of attention: when q is needed, or something is written. */
+/* Wait for the grid before this one, ahead of reading q and writing outputs; then let the next one begin. */
 static inline void begin_pass(const cuda_attend_pass &pass)
 {
-    if (!pass.beside)
+    if (!pass.concurrent)
         await_previous();
     let_next_begin();
 }

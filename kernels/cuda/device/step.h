@@ -142,8 +142,8 @@ struct cuda_attend_pass {
     DEVICE(const float) alibi;             /* [query_heads], or 0 */
     float scale, softcap, inverse_softcap; /* softcap 0: none */
     uint32_t layer, window;
-    uint32_t map_first; /* of the layer's halves of blocks in the map */
-    uint32_t beside;    /* 1: beside the kernel before it, which takes other items of the same pass */
+    uint32_t map_first;  /* of the layer's halves of blocks in the map */
+    uint32_t concurrent; /* 1: of other items than the launch before it; may run beside that (PDL) */
     uint32_t merge_count;
     uint32_t merge_together; /* partial states: a power of two */
     uint32_t split_bits;     /* 2^split_bits splits share an item, */
