@@ -15,8 +15,9 @@
     XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                                    \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                                \
     XX(async_copy, "kernels/cuda/device/async_copy.cuh")                                                     \
-    XX(cluster, "kernels/cuda/device/cluster.cuh")                                                           \
-    XX(columns, "kernels/cuda/device/columns.cuh")                                                           \
+    XX(cluster_combine, "kernels/cuda/device/cluster_combine.cuh")                                           \
+    XX(work_tile, "kernels/cuda/device/work_tile.cuh")                                                       \
+    XX(epilogue, "kernels/cuda/device/epilogue.cuh")                                                         \
     XX(folds, "kernels/cuda/device/folds.cuh")                                                               \
     XX(online_softmax, "kernels/cuda/device/online_softmax.cuh")                                             \
     XX(kv_pipeline, "kernels/cuda/device/kv_pipeline.cuh")                                                   \

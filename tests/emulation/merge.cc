@@ -4,7 +4,7 @@
  * have the same bits. */
 #include "tests/emulation/cuda_on_host.h"
 
-#include "kernels/cuda/device/columns.cuh"
+#include "kernels/cuda/device/cluster_combine.cuh"
 
 #include "kernels/cuda/device/merge.cu"
 
@@ -220,7 +220,7 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
             if (threadIdx.x < 32)
                 coord.bring(pass, brought);
             __syncthreads();
-            const item_columns c(pass, brought, coord.kv_head);
+            const combined_epilogue c(pass, brought, coord.kv_head);
             c.keep_rows(threadIdx.x / 32 * 8, 8);
             for (uint32_t i = threadIdx.x; i < columns; i += threads) {
                 const state &s = states[coord.item * HEADS + c.head_of(i)];

@@ -23,6 +23,7 @@
  * the fold of kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
+#include "kernels/cuda/device/cluster_combine.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/producer.cuh"
 #include "kernels/cuda/device/online_softmax.cuh"
@@ -66,7 +67,7 @@ template <int COLUMNS> struct mma_tile {
     }
 };
 
-template <int COLUMNS> struct attend : item_columns {
+template <int COLUMNS> struct attend : combined_epilogue {
     using tile = mma_tile<COLUMNS>;
     using tiles = kv_pipeline<tile>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
@@ -95,7 +96,7 @@ template <int COLUMNS> struct attend : item_columns {
     /* Shared memory, in this order: the ring's stages, barriers and table entries, the item, which is
      * there, and folds. */
     attend(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
-        : item_columns(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
+        : combined_epilogue(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
           ring(pass_, item, kv_head_, shared), fold_memory(shared + SHAPE.folds), rule(pass_, memory_.k_scale)
     {
     }

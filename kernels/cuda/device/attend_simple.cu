@@ -8,7 +8,7 @@
  *   o        a thread an element of head_dim (two if head_dim > 128) and all columns; tokens in order
  *
  * Half a tile of K, then of V, stands in shared memory as f32, rows padded by one float. */
-#include "kernels/cuda/device/columns.cuh"
+#include "kernels/cuda/device/epilogue.cuh"
 #include "kernels/cuda/device/launch.cuh"
 
 static constexpr int SIMPLE_COLUMNS = 8;
@@ -52,14 +52,14 @@ struct simple_shared {
     item_memory memory;
 };
 
-struct simple_attend : item_columns {
+struct simple_attend : tile_epilogue {
     simple_shared &shared;
     const uint32_t *table;
     const uint8_t *pool;
     uint32_t first_key, end_key;
 
     simple_attend(const cuda_attend_pass &pass_, uint32_t kv_head_, simple_shared &shared_)
-        : item_columns(pass_, shared_.memory, kv_head_), shared(shared_)
+        : tile_epilogue(pass_, shared_.memory, kv_head_), shared(shared_)
     {
         table = pass.pool.tables + item.table * pass.pool.stride;
         pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;

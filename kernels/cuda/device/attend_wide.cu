@@ -18,6 +18,7 @@
  * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp sends
  * for them and which leaves its registers to the others. An item lies within a run (64 columns) or a
  * segment (128), so that one or two levels of the fold are enough; they lie in shared memory. */
+#include "kernels/cuda/device/cluster_combine.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/producer.cuh"
 #include "kernels/cuda/device/online_softmax.cuh"
@@ -103,7 +104,7 @@ template <int COLUMNS> struct wide_tile {
     }
 };
 
-template <int COLUMNS> struct attend_wide : item_columns {
+template <int COLUMNS> struct attend_wide : combined_epilogue {
     using tile = wide_tile<COLUMNS>;
     using tiles = kv_pipeline<tile>;
     static constexpr tile_shape SHAPE = tiles::SHAPE;
@@ -140,7 +141,7 @@ template <int COLUMNS> struct attend_wide : item_columns {
     /* Shared memory, in this order: the ring's stages, barriers and table entries, the item, which is
      * there, and folds. */
     attend_wide(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
-        : item_columns(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
+        : combined_epilogue(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
           ring(pass_, item, kv_head_, shared), rule(pass_, memory_.k_scale)
     {
     }

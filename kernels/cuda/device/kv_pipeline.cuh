@@ -13,7 +13,7 @@
  * meet no bank twice: as TMA's swizzle puts them. */
 #pragma once
 
-#include "kernels/cuda/device/columns.cuh"
+#include "kernels/cuda/device/work_tile.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/tma.cuh"
 

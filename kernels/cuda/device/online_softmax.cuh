@@ -2,7 +2,7 @@
  * have some of the tokens of two columns each. */
 #pragma once
 
-#include "kernels/cuda/device/columns.cuh"
+#include "kernels/cuda/device/work_tile.cuh"
 
 /* What two columns see. One that is not there sees everything: of zeros, and nobody reads what comes out. */
 struct seen_keys {

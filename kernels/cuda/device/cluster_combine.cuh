@@ -1,0 +1,162 @@
+/* cluster_combine.cuh - outputs of splits: items that have a row's chunks among them, as parts of a thread block or as thread
+ * blocks of a cluster (which run at the same time and read each other's shared memory; sm_90 and later). */
+#pragma once
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/epilogue.cuh"
+
+/* By all threads of all thread blocks of the cluster that have not ended: what was written before is seen
+ * after. */
+static inline void cluster_sync()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+#elif !defined(__CUDA_ARCH__) /* tests/emulation */
+    emulated_await_cluster();
+#endif
+}
+
+/* Likewise, before they end: what they read of each other's has been read. What they wrote need not be
+ * seen by the others, which would take 0.4 us (H200). */
+static inline void cluster_part()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+#elif !defined(__CUDA_ARCH__)
+    emulated_await_cluster();
+#endif
+}
+
+/* Where the thread block `rank` of the cluster has what this one has at `here` in its shared memory. */
+static inline const uint8_t *cluster_pointer(const uint8_t *here, uint32_t rank)
+{
+    const uint8_t *there = here;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(rank));
+#elif !defined(__CUDA_ARCH__)
+    there = emulated_there(here, rank);
+#endif
+    return there;
+}
+
+struct combined_epilogue : tile_epilogue {
+    using tile_epilogue::tile_epilogue;
+
+    /* How the splits' states of a column are folded: o = o * into + o_i * from, split by split, then
+     * times factor. */
+    struct column_weights {
+        float into[PLAN_SPLITS_MAX - 1], from[PLAN_SPLITS_MAX - 1], factor;
+    };
+
+    /* Where the splits' states are. */
+    struct split_states {
+        const uint8_t *of[PLAN_SPLITS_MAX]; /* of those that are not there: the first */
+        uint32_t count;
+
+        /* four floats of a column of split i's, the `at`-th one and on */
+        float4 operator()(uint32_t i, uint32_t column, uint32_t at) const
+        {
+            return ((const float4 *)of[i])[(column * STATE_FLOATS + at) / 4];
+        }
+    };
+
+    /* Writes lse too, if `one`. */
+    column_weights combine_weights(const split_states &states, uint32_t column, bool one) const
+    {
+        column_weights w;
+        float4 ml[PLAN_SPLITS_MAX];
+#pragma unroll
+        for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+            ml[i] = states(i, column, HEAD_DIM);
+        float m = ml[0].x, l = ml[0].y;
+#pragma unroll
+        for (uint32_t i = 1; i < PLAN_SPLITS_MAX; i++) {
+            const merge_weights merge(m, ml[i].x);
+            w.into[i - 1] = merge.into;
+            w.from[i - 1] = merge.from;
+            if (i < states.count) {
+                m = merge.m;
+                l = merge(l, ml[i].y);
+            }
+        }
+        w.factor = finish(column, m, l, one).factor;
+        return w;
+    }
+
+    /* Those of vectors [0, count) of columns from `first` on that this warp has, `rounds` a lane. The
+     * lanes find the weights of the columns, once, while the first vectors are on their way. */
+    void fold_splits(const split_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
+    {
+        constexpr uint32_t VECTORS = HEAD_DIM / 4;
+        const uint32_t lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 32 * rounds,
+                       found_first = begin / VECTORS, mine = found_first + lane;
+        float4 o[PLAN_SPLITS_MAX], next[PLAN_SPLITS_MAX];
+        const auto load = [&](float4(&to)[PLAN_SPLITS_MAX], uint32_t round) {
+            const uint32_t at = min(begin + round * 32 + lane, count - 1);
+#pragma unroll
+            for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+                to[i] = states(i, first + at / VECTORS, at % VECTORS * 4);
+        };
+        if (begin >= count)
+            return;
+        load(o, 0);
+        const column_weights found =
+            combine_weights(states, first + min(mine, count / VECTORS - 1),
+                            mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
+        for (uint32_t round = 0; round < rounds; round++) {
+            const uint32_t at = begin + round * 32 + lane, column = min(at, count - 1) / VECTORS,
+                           dim = at % VECTORS * 4;
+            if (round + 1 < rounds)
+                load(next, round + 1);
+#pragma unroll
+            for (uint32_t i = 1; i < PLAN_SPLITS_MAX; i++) {
+                const float into = __shfl_sync(ALL_LANES, found.into[i - 1], column - found_first),
+                            from = __shfl_sync(ALL_LANES, found.from[i - 1], column - found_first);
+                if (i < states.count)
+                    o[0] = {merge_weights::weighed(o[0].x, into, o[i].x, from),
+                            merge_weights::weighed(o[0].y, into, o[i].y, from),
+                            merge_weights::weighed(o[0].z, into, o[i].z, from),
+                            merge_weights::weighed(o[0].w, into, o[i].w, from)};
+            }
+            const output_writer write{pass.o, query_of(first + column) * HEAD_DIM,
+                                      __shfl_sync(ALL_LANES, found.factor, column - found_first)};
+            if (at < count) {
+                write(dim, o[0].x, o[0].y);
+                write(dim + 2, o[0].z, o[0].w);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+                o[i] = next[i];
+        }
+    }
+
+    /* By `threads` threads of each split, when its states are written: fold those of some columns, in
+     * order of the splits, and write them. `mine` are this split's, `apart` is how far those of a thread
+     * block lie from each other. The item is of one row. */
+    void combine_splits(const uint8_t *mine, uint32_t apart, uint32_t threads) const
+    {
+        const uint32_t split = tile_coord::split(pass), each = (item.columns - 1 >> pass.split_bits) + 1,
+                       first = min(split * each, item.columns),
+                       count = min(each, item.columns - first) * (HEAD_DIM / 4),
+                       rounds = (count + threads - 1) / threads;
+        const uint8_t *all = mine - tile_coord::of_block() * apart; /* of the thread block */
+        const bool is_cluster = pass.split_bits > pass.cta_bits;
+        split_states states;
+        states.count = 1u << pass.split_bits;
+#pragma unroll
+        for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+            states.of[i] = all + (i < states.count ? i & (1u << pass.cta_bits) - 1 : 0) * apart;
+        if (is_cluster) {
+#pragma unroll
+            for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
+                states.of[i] = cluster_pointer(states.of[i], i < states.count ? i >> pass.cta_bits : 0);
+            cluster_sync(); /* all have written theirs */
+            fold_splits(states, first, count, rounds);
+            cluster_part(); /* no thread block ends before the others have read */
+        } else {
+            named_barrier_sync(BARRIER_OF_GROUP, threads << pass.split_bits);
+            fold_splits(states, first, count, rounds);
+        }
+    }
+};

@@ -1,0 +1,86 @@
+/* epilogue.cuh - what becomes of the state of an item's column: its output, a partial state for merge.cu, or, where several
+ * splits have a row's chunks among them, a state in shared memory (cluster_combine.cuh). */
+#pragma once
+
+#include "kernels/cuda/device/work_tile.cuh"
+
+/* Write o of a column: an element, or two from an even dim on. */
+struct output_writer {
+    uint8_t *o;
+    size_t first;
+    float factor;
+
+    float f(float x) const
+    {
+        return epilogue::scaled(x, factor);
+    }
+    void operator()(uint32_t dim, float x) const
+    {
+        store_result<Q_DTYPE>(o, first + dim, f(x));
+    }
+    void operator()(uint32_t dim, float x, float next) const
+    {
+        store_results<Q_DTYPE>(o, first + dim, f(x), f(next));
+    }
+};
+
+struct partial_writer {
+    float *o;
+
+    void operator()(uint32_t dim, float x) const
+    {
+        store_result<DTYPE_F32>(o, dim, x);
+    }
+    void operator()(uint32_t dim, float x, float next) const
+    {
+        store_results<DTYPE_F32>(o, dim, x, next);
+    }
+};
+
+struct tile_epilogue : item_columns {
+    using item_columns::item_columns;
+
+    /* What becomes of a column's state, which is the row's if the item is_whole(); otherwise `states` is
+     * where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of
+     * the threads that have the column, this one writes m and l, or lse. */
+    template <typename F>
+    void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
+    {
+        if (!is_whole())
+            write_state(column, m, l, one, states, each);
+        else if (column < item.columns)
+            each(output_writer{pass.o, query_of(column) * HEAD_DIM, finish(column, m, l, one).factor});
+    }
+
+    /* Writes lse too. */
+    epilogue finish(uint32_t column, float m, float l, bool one) const
+    {
+        const epilogue f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, memory.v_scale);
+        if (one)
+            pass.lse[query_of(column)] = f.lse;
+        return f;
+    }
+
+    template <typename F>
+    void write_state(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
+    {
+        if (column >= item.columns)
+            return;
+        if (is_shared()) {
+            float *state = (float *)states + column * STATE_FLOATS;
+            if (one) {
+                state[HEAD_DIM] = m;
+                state[HEAD_DIM + 1] = l;
+            }
+            each(partial_writer{state});
+        } else {
+            size_t at = (size_t)(item.partial + (item.column + column) / GROUP) * (KV_HEADS * GROUP) +
+                        head_of(column);
+            if (one) {
+                pass.partial_ml[2 * at] = m;
+                pass.partial_ml[2 * at + 1] = l;
+            }
+            each(partial_writer{pass.partial_o + at * HEAD_DIM});
+        }
+    }
+};

@@ -1,0 +1,104 @@
+/* work_tile.cuh - what a thread block takes: which item of which KV head, and the packed columns of it: which query token
+ * and head each of them is. */
+#pragma once
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/states.cuh"
+#include "kernels/cuda/device/tile.h"
+
+/* What an item's columns need of global memory, in shared memory since the start: a load beside the tiles
+ * takes 0.3 us (H200), and when an item ends nothing hides that. */
+struct item_memory {
+    cuda_item item;
+    float k_scale, v_scale;          /* of the KV head */
+    uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
+};
+static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "the room that tile.h leaves");
+
+/* Which item of which KV head is taken here. Its 2^split_bits splits have the same columns and each some
+ * of the chunks, in order; 2^cta_bits of them are a thread block (threadIdx.y), and as many thread
+ * blocks as that takes a cluster. */
+struct tile_coord {
+    uint32_t item, kv_head;
+
+    tile_coord(const cuda_attend_pass &pass)
+    {
+        const uint32_t at = blockIdx.x >> (pass.split_bits - pass.cta_bits);
+        item = (at / KV_HEADS << pass.split_bits) + split(pass);
+        kv_head = at % KV_HEADS;
+    }
+    static uint32_t split(const cuda_attend_pass &pass)
+    {
+        return ((blockIdx.x << pass.cta_bits) + of_block()) & (1u << pass.split_bits) - 1;
+    }
+    /* Which of the thread block's splits; said so that the compiler sees that it is the same for a whole
+     * warp. */
+    static uint32_t of_block()
+    {
+        return __shfl_sync(ALL_LANES, threadIdx.y, 0);
+    }
+
+    /* By a warp: bring the item, which is there after a barrier. */
+    void bring(const cuda_attend_pass &pass, item_memory &to) const
+    {
+        constexpr uint32_t WORDS = sizeof(cuda_item) / sizeof(uint32_t);
+        static_assert(WORDS + 2 <= 32, "a lane each");
+        const uint32_t lane = threadIdx.x % 32;
+        if (lane < WORDS)
+            ((uint32_t *)&to.item)[lane] = ((const uint32_t *)&pass.items[item])[lane];
+        else if (lane < WORDS + 2)
+            (lane == WORDS ? to.k_scale : to.v_scale) =
+                (lane == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
+    }
+};
+
+struct item_columns {
+    const cuda_attend_pass &pass;
+    item_memory &memory;
+    const cuda_item &item;
+    uint32_t kv_head;
+
+    item_columns(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_)
+        : pass(pass_), memory(memory_), item(memory_.item), kv_head(kv_head_)
+    {
+    }
+
+    const cuda_item_row &row_at(uint32_t column) const
+    {
+        return pass.item_rows[item.first_row + (item.column + column) / GROUP];
+    }
+    uint32_t head_of(uint32_t column) const
+    {
+        return kv_head * GROUP + (item.column + column) % GROUP;
+    }
+    /* By a warp: keep the rows of `n` columns from `first` on, up to 32. */
+    void keep_rows(uint32_t first, uint32_t n) const
+    {
+        uint32_t column = first + threadIdx.x % 32;
+        if (column < min(first + n, item.columns))
+            memory.rows[column] = row_at(column).row;
+        __syncwarp();
+    }
+    /* its place in [rows][query_heads], of q, o and lse; its row is kept */
+    size_t query_of(uint32_t column) const
+    {
+        return (size_t)memory.rows[column] * (KV_HEADS * GROUP) + head_of(column);
+    }
+    /* its q in 16 bits, NULL if it is not there */
+    const uint8_t *query(uint32_t column) const
+    {
+        return column < item.columns ? pass.q + query_of(column) * (HEAD_DIM * 2) : nullptr;
+    }
+
+    /* of a column's state in shared memory: o, then m and l */
+    static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
+
+    bool is_shared() const
+    {
+        return TENSOR_CORES && pass.split_bits > 0;
+    }
+    bool is_whole() const
+    {
+        return !is_shared() && item.partial == PLAN_NO_PARTIAL;
+    }
+};
