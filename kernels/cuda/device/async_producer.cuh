@@ -6,9 +6,8 @@
 
 template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     using pipeline = kv_pipeline<TILE>;
-    using pipeline::address, pipeline::consumers, pipeline::empty, pipeline::fills, pipeline::full,
-        pipeline::is_of_values, pipeline::lane, pipeline::position_of, pipeline::producer, pipeline::range,
-        pipeline::stages;
+    using pipeline::address, pipeline::full, pipeline::is_of_values, pipeline::lane, pipeline::position_of,
+        pipeline::producer, pipeline::range;
     using pipeline::ATOM_ROWS, pipeline::FILLS, pipeline::KV_ROW, pipeline::PRODUCERS, pipeline::ROW_BYTES,
         pipeline::SHAPE, pipeline::STAGES, pipeline::STAGE_TOKENS;
 

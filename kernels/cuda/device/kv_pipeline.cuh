@@ -13,9 +13,9 @@
  * meet no bank twice: as TMA's swizzle puts them. */
 #pragma once
 
-#include "kernels/cuda/device/work_tile.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/tma.cuh"
+#include "kernels/cuda/device/work_tile.cuh"
 
 /* Which tiles of which head an item reads. */
 struct tile_range {
@@ -43,14 +43,14 @@ struct tile_range {
     }
 };
 
-/* A fill's stage, and the phase of the stage's barriers at which it is there: for those who take fills in
- * order and would wait for a division by the number of stages. */
+/* A fill's stage, and the phase of the stage's barriers at which it is there. */
 template <uint32_t STAGES> struct pipeline_state {
     uint32_t stage, phase;
 
-    pipeline_state(uint32_t fill) : stage(fill), phase(0)
+    pipeline_state(uint32_t fill) : stage(fill % STAGES), phase(fill / STAGES % 2)
     {
     }
+    /* without a division by the number of stages, for those who take fills in order and would wait for it */
     void advance(uint32_t fills)
     {
         stage += fills;
@@ -68,6 +68,7 @@ template <class TILE> struct kv_pipeline {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
     static constexpr uint32_t WARPS = SHAPE.warps, STAGES = SHAPE.stages, STAGE_TOKENS = SHAPE.stage_tokens,
                               KV_ROW = SHAPE.kv_row, ATOM_ROWS = TILE::ATOM_ROWS, PRODUCERS = TILE::PRODUCERS,
+                              THREADS = (WARPS + PRODUCERS) * 32,
                               FILLS = TILE_TOKENS / STAGE_TOKENS, /* of K, and of V, of a tile */
         ROW_BYTES = HEAD_DIM * bytes_of(KV_DTYPE);
 
@@ -98,9 +99,9 @@ template <class TILE> struct kv_pipeline {
         return fill / FILLS % 2;
     }
 
-    uint32_t address(uint32_t fill) const
+    uint32_t address(const state &at) const
     {
-        return shared_address(stages) + fill % STAGES * SHAPE.stage_bytes;
+        return shared_address(stages) + at.stage * SHAPE.stage_bytes;
     }
 
     /* the first token of a fill */
@@ -133,13 +134,9 @@ template <class TILE> struct kv_pipeline {
     /* By all that compute, first. */
     static void await_item()
     {
-        named_barrier_sync(BARRIER_OF_SPLIT + threadIdx.y, (WARPS + PRODUCERS) * 32);
+        named_barrier_sync(BARRIER_OF_SPLIT + threadIdx.y, THREADS);
     }
 
-    uint32_t address(const state &at) const
-    {
-        return shared_address(stages) + at.stage * SHAPE.stage_bytes;
-    }
     bool is_there(const state &at) const
     {
         return mbarrier_test(full + at.stage * 8, at.phase);
@@ -161,22 +158,10 @@ template <class TILE> struct kv_pipeline {
             fence_async_proxy();
     }
 
-    void acquire_keys(uint32_t fill) const
-    {
-        mbarrier_wait(full + fill % STAGES * 8, fill / STAGES % 2);
-    }
-
     void acquire_values(uint32_t fill) const
     {
         acquire_keys(fill);
         clear_unseen_values(fill);
-    }
-
-    void release(uint32_t fill) const
-    {
-        __syncwarp(); /* all lanes have read it */
-        if (lane() == 0)
-            mbarrier_arrive(empty + fill % STAGES * 8);
     }
 
     /* Values that nobody sees are multiplied by 0, and must not be NaN. */

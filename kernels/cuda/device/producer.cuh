@@ -38,7 +38,7 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, item_memory 
     producer p(pass, memory.item, coord.kv_head, shared);
     if (is_first) {
         init_barriers(p);
-        named_barrier_arrive(BARRIER_OF_SPLIT + threadIdx.y, (producer::WARPS + producer::PRODUCERS) * 32);
+        named_barrier_arrive(BARRIER_OF_SPLIT + threadIdx.y, producer::THREADS);
     }
     p.begin();
     for (uint32_t fill = 0; fill < p.fills; fill++) {

@@ -45,7 +45,7 @@ struct tile_shape {
     uint32_t warps, threads; /* warps: that compute */
     uint32_t kv_row;         /* bytes of a row in a stage */
     uint32_t stage_tokens;   /* of K, or of V: 16, 32 or 64 */
-    uint32_t stage_bytes;    /* bytes */
+    uint32_t stage_bytes;
     uint32_t stages, blocks;
     uint32_t fold_floats;                    /* of a thread and level */
     uint32_t register_levels;                /* of the fold; the levels above are in shared memory */
@@ -82,7 +82,7 @@ HOST_AND_DEVICE uint32_t tile_together_max(const struct tile_shape *t)
     return t->blocks >= 4 ? 4 : t->blocks >= 2 ? 2 : 1;
 }
 
-/* kv_bytes: of an element. columns: of a thread block, 8, 16, 32 or 64. sm_bytes: shared memory of a
+/* kv_bytes: of an element. columns: of a thread block, 8, 32 or 64; 16, for which there is no kernel, only on the way to 8. sm_bytes: shared memory of a
  * multiprocessor. tma: K and V come by TMA. */
 HOST_AND_DEVICE struct tile_shape tile_shape_of(uint32_t head_dim, uint32_t kv_bytes, uint32_t columns,
                                                 uint32_t sm_bytes, bool tma)

@@ -9,11 +9,11 @@
 
 template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     using pipeline = kv_pipeline<TILE>;
-    using pipeline::address, pipeline::consumers, pipeline::empty, pipeline::fills, pipeline::full,
-        pipeline::is_of_values, pipeline::lane, pipeline::position_of, pipeline::producer, pipeline::range,
-        pipeline::stages;
-    using pipeline::ATOM_ROWS, pipeline::FILLS, pipeline::KV_ROW, pipeline::PRODUCERS, pipeline::ROW_BYTES,
-        pipeline::SHAPE, pipeline::STAGES, pipeline::STAGE_TOKENS;
+    using pipeline::address, pipeline::full, pipeline::is_of_values, pipeline::lane, pipeline::position_of,
+        pipeline::range;
+    using pipeline::ATOM_ROWS, pipeline::KV_ROW, pipeline::ROW_BYTES, pipeline::SHAPE, pipeline::STAGES,
+        pipeline::STAGE_TOKENS;
+
     static constexpr uint32_t ARRIVALS = 1; /* at a stage's full barrier */
     static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, STAGE_TOKENS),
                               BOXES = STAGE_TOKENS / BOX_ROWS, BOX_BYTES = BOX_ROWS * KV_ROW,
@@ -109,10 +109,9 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void load_box(uint32_t fill, uint32_t token, uint32_t box) const
     {
         uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
-                 to =
-                     address(fill) + row / ATOM_ROWS * (ATOM_ROWS * KV_ROW) + row % ATOM_ROWS * SWIZZLE_BYTES,
-                 plane = range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) +
-                         is_of_values(fill);
+                 to = swizzled<ATOM_ROWS, KV_ROW>(address(fill), row, 0), /* whole eights of rows */
+            plane =
+                range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) + is_of_values(fill);
 #pragma unroll
         for (uint32_t atom = 0; atom < ATOMS; atom++)
             tma_load(to + atom * (ATOM_ROWS * SWIZZLE_BYTES), map, full + fill % STAGES * 8, atom * ATOM_DIM,
