@@ -40,15 +40,15 @@ struct attention;
 enum attention_kernel { ATTENTION_AUTO, ATTENTION_PAGED_V1, ATTENTION_PAGED_V2 };
 
 struct attention_options {
-    const char *backend;          /* "auto", "cuda", "cpu" or "reference" */
-    const char *isa;              /* of the CPU backend: "auto" or a name of attention_isa_names */
-    uint32_t threads;             /* of the CPU backend; 0: as many as this process may use */
-    uint32_t device;              /* of the CUDA backend: which GPU */
-    enum attention_kernel kernel; /* likewise */
-    bool l2_prefetch;        /* likewise: what a pass reads first is brought into L2 beside the one ahead */
-    const char *cache;       /* likewise: folder for compiled kernels, "" or "none" (config.c) */
-    uint32_t step_timeout_s; /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
-    const struct geometry *geometry;         /* borrowed for the life of the backend */
+    const char *backend;             /* "auto", "cuda", "cpu" or "reference" */
+    const char *isa;                 /* of the CPU backend: "auto" or a name of attention_isa_names */
+    uint32_t threads;                /* of the CPU backend; 0: as many as this process may use */
+    uint32_t device;                 /* of the CUDA backend: which GPU */
+    enum attention_kernel kernel;    /* likewise */
+    bool l2_prefetch;                /* likewise: backend.l2_prefetch */
+    const char *cache;               /* likewise: folder for compiled kernels, "" or "none" (config.c) */
+    uint32_t step_timeout_s;         /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
+    const struct geometry *geometry; /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
     uint32_t host_blocks;              /* in host memory, for swapping */
@@ -286,8 +286,8 @@ bool attention_time_passes(struct attention *attention, const struct attention_s
 
 /* attention_compile_kernels(g, arch, cache, report, error): compile the CUDA kernels for a geometry and
  * a kind of GPU ("sm_90a"), which need not be there, into `cache`. A line a kernel goes to `report`.
- * Returns 0, ATTND_INVALID (no such kind), ATTND_NOT_FOUND (no compiler here, or `cache` cannot be written), or ATTND_INTERNAL (they
- * do not compile, or use local memory). */
+ * Returns 0, ATTND_INVALID (no such kind), ATTND_NOT_FOUND (no compiler here, or `cache` cannot
+ * be written), or ATTND_INTERNAL (they do not compile, or use local memory). */
 MUST_USE int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache,
                                        FILE *report, char error[ATTENTION_ERROR_BYTES]);
 

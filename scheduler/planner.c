@@ -18,6 +18,9 @@
  * than a node. Work is counted in chunks of up to NARROW_COLUMNS packed columns, which cost what reading
  * them costs; what more rows do with them is computation, and counts by columns.
  *
+ * Where there are more pieces than tasks, rows that read alone are cut further (lone_piece()): otherwise the
+ * last of them would run by themselves.
+ *
  * Then each item gets the width of its tiles, and where a row was cut for want of other work into few
  * items of its own, these become a split group, if there is room for it on a processor or in a cluster.
  *

@@ -29,9 +29,9 @@ enum {
     OPTION_BYTES = 64,
     FOLDER_BYTES = 1024,
     NAME_BYTES = 256,
-    PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES, /* of CUDA_CUBIN_PATH_BYTES */
-    FIRST_TENSOR_CORE_ARCH = 80,                /* with bf16 and cp.async */
-    WARPGROUP_ARCH = 90,                        /* that has wgmma */
+    PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES,
+    FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
+    WARPGROUP_ARCH = 90,         /* that has wgmma */
     FIRST_CLUSTER_ARCH = 90,
     FIRST_TMA_ARCH = 90,
     LAST_TMA_ARCH = 119, /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
@@ -53,6 +53,8 @@ static const struct cuda_target known_targets[] = {{"sm_75", 65536},  {"sm_80", 
     XX(nvrtcGetProgramLog)                                                                                   \
     XX(nvrtcGetCUBINSize)                                                                                    \
     XX(nvrtcGetCUBIN)
+
+_Static_assert((int)PATH_BYTES <= (int)CUDA_CUBIN_PATH_BYTES, "a file's name fits");
 
 struct nvrtc {
     void *library;

@@ -296,13 +296,6 @@ static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
     return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
 }
 
-/* Whether a launch is to begin before the one ahead of it has ended (launch.cuh): if it is small, or fills the GPU.
- * Thread blocks of others would come to lie unevenly, beside those that still run. */
-static bool gains_by_overlap(const struct cuda_backend *b, uint32_t blocks, uint32_t places)
-{
-    return blocks <= b->device.multiprocessors || (uint64_t)blocks * 10 >= (uint64_t)places * 9;
-}
-
 /* The list that is launched behind list i, NULL if that is the last one. */
 static const struct cuda_tile_list *list_behind(const struct cuda_prepared_plan *prepared, uint32_t i)
 {
@@ -358,7 +351,10 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         grid.shared_bytes = width->shape.bytes << cta_bits;
         grid.cluster = bits > cta_bits ? 1U << (bits - cta_bits) : 0;
         const uint32_t places = b->device.multiprocessors * (width->shape.blocks >> cta_bits);
-        grid.overlaps = with_items.concurrent || gains_by_overlap(b, grid.x, places);
+        const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9;
+        /* The first of a pass begins before the one ahead of it has ended (launch.cuh) if it is small or fills
+           the GPU. Thread blocks of others would come to lie unevenly, beside those that still run. */
+        grid.overlaps = with_items.concurrent || fills || grid.x <= b->device.multiprocessors;
         with_items.items = cuda_queue_address(&b->queue, list->tiles);
         with_items.split_bits = bits;
         with_items.cta_bits = cta_bits;
@@ -366,8 +362,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
            pass if these fill the GPU; the next pass if they are the only ones, all there at once, and
            fill it or have merges behind them. What is brought for others comes too late, and is read
            twice. */
-        const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9,
-                   prefetches = b->options.l2_prefetch && b->maps;
+        const bool prefetches = b->options.l2_prefetch && b->maps;
         const struct cuda_tile_list *behind = list_behind(prepared, i);
         memset(&with_items.prefetch, 0, sizeof with_items.prefetch);
         if (prefetches && behind && fills)
