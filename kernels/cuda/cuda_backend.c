@@ -214,7 +214,7 @@ static void find_widths(struct cuda_backend *b)
                {KERNEL_ATTEND_32, 32, 0},
                {KERNEL_ATTEND_64, 64, 0},
                {KERNEL_ATTEND_WIDE_64, 64, RUN_CHUNKS}, /* attend_wide.cu folds no further */
-               {KERNEL_ATTEND_WIDE_128, 128, SEGMENT_CHUNKS}};
+               {KERNEL_ATTEND_WIDE_128, 128, SPAN_CHUNKS}};
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     struct tile_caps *caps = &b->base.info.tile_caps;

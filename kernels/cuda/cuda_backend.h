@@ -76,6 +76,7 @@ struct cuda_backend {
     struct cuda_known_row *known; /* [table_rows] */
     struct cuda_tensors tensors[CUDA_SIDES + 1]; /* for outputs that are copied, in turn; and CUDA_OF_ROWS */
     unsigned side, side_first;                   /* the next; the first of the step's */
+    CUdeviceptr fold_workspace, slots_taken;     /* a slot for each multiprocessor */
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     uint64_t constants_version;
 

@@ -123,6 +123,22 @@ static void take_tensors(struct cuda_backend *b)
     }
 }
 
+/* A slot for each multiprocessor of what the widest kernel keeps there, if it does. */
+static void take_workspace(struct cuda_backend *b)
+{
+    struct cuda_device *d = &b->device;
+    const struct tile_shape *widest = &b->widths[plan_widest(&b->base.info.tile_caps)].shape;
+    uint64_t bytes = (uint64_t)d->multiprocessors * tile_workspace_bytes(widest),
+             taken_bytes = d->multiprocessors * sizeof(uint32_t);
+    if (bytes == 0)
+        return;
+    b->fold_workspace = cuda_allocate(d, bytes, "the workspace of folds");
+    b->slots_taken = cuda_allocate(d, taken_bytes, "the workspace of folds");
+    if (!cuda_failed(d))
+        cuda_holds(d, d->cu.cuMemsetD8Async(b->slots_taken, 0, taken_bytes, d->stream),
+                   "clearing the workspace");
+}
+
 static void free_tensors(struct cuda_backend *b)
 {
     struct cuda_device *d = &b->device;
@@ -145,6 +161,7 @@ bool cuda_memory_take(struct cuda_backend *b)
     if (!take_pool(b) || !make_maps(b) || !take_host_blocks(b))
         return false;
     take_tensors(b);
+    take_workspace(b);
     b->k_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
@@ -157,8 +174,8 @@ bool cuda_memory_take(struct cuda_backend *b)
 void cuda_memory_free(struct cuda_backend *b)
 {
     struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,   b->sinks,
-                               b->alibi,      b->k_scale,     b->v_scale};
+    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,        b->sinks,         b->alibi,
+                               b->k_scale,    b->v_scale,     b->slots_taken, b->fold_workspace};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         cuda_free(d, all[i]);
     free_tensors(b);

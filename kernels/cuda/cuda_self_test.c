@@ -211,6 +211,15 @@ static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row,
     return ok;
 }
 
+/* The widest tiles that take whole spans. */
+static uint32_t widest_of_spans(const struct tile_caps *caps)
+{
+    uint32_t width = plan_widest(caps);
+    while (width > 0 && caps->widths[width].chunks && caps->widths[width].chunks < SPAN_CHUNKS)
+        width--;
+    return width;
+}
+
 static bool add_trials(struct cuda_self_test *t, uint32_t variant)
 {
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
@@ -243,6 +252,12 @@ static bool add_trials(struct cuda_self_test *t, uint32_t variant)
                                        .first = n + 1,
                                        .count = 1,
                                        .item_chunks = SEGMENT_CHUNKS}) &&
+           add_trial(t, (struct trial){.what = "segments of a span",
+                                       .variant = variant,
+                                       .first = n + 1,
+                                       .count = 1,
+                                       .item_chunks = SPAN_CHUNKS,
+                                       .width = widest_of_spans(caps)}) &&
            add_groups(t, variant, 0, RUN_CHUNKS, 2) && add_groups(t, variant, n, 1, 4);
 }
 

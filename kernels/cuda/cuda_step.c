@@ -278,6 +278,9 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     p.partial_o = tensors->partial_o;
     p.k_scale = b->k_scale + of_kv;
     p.v_scale = b->v_scale + of_kv;
+    p.fold_workspace = b->fold_workspace;
+    p.slots_taken = b->slots_taken;
+    p.slots = b->device.multiprocessors;
     p.sinks = c->sinks ? b->sinks + of_query : 0;
     p.alibi = c->alibi ? b->alibi : 0;
     p.scale = g->scale;

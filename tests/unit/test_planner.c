@@ -719,6 +719,49 @@ START_TEST(rows_beyond_a_wave_are_split_groups)
 }
 END_TEST
 
+/* Of so many query tokens at the end of one sequence: how many items are made, and how many partial states. */
+static uint32_t items_of_prefill(uint32_t tokens, uint32_t keys, uint32_t window, uint32_t *partials)
+{
+    enum { ROWS_MAX = 600, BLOCKS = 64 };
+    static uint32_t table[BLOCKS];
+    struct planner_row rows[ROWS_MAX];
+    struct planner_options o = {.rows_max = ROWS_MAX,
+                                .partials_max = 1 << 14,
+                                .tasks = 528,
+                                .kv_heads = 8,
+                                .group = 4,
+                                .block_size = CHUNK_TOKENS,
+                                .window = window,
+                                .first_loose_table = 1,
+                                .caps = caps_of(132)};
+    o.caps.widths[3].chunks = SPAN_CHUNKS;
+    for (uint32_t i = 0; i < tokens; i++)
+        rows[i] = (struct planner_row){0, keys - tokens + 1 + i, 1, SHARING_ON};
+    for (uint32_t at = 0; at < BLOCKS; at++)
+        table[at] = at;
+    struct planner *p = create(&o);
+    const struct plan *plan = planner_make(p, rows, tokens, table, BLOCKS);
+    ck_assert_ptr_null(plan_fault(plan, window));
+    uint32_t items = plan->item_count;
+    *partials = plan->partial_count;
+    planner_destroy(p);
+    return items;
+}
+
+/* Query tokens that wait for tensor cores are finished by items of 64, those of one last chunk. */
+START_TEST(tokens_of_a_prefill_are_whole)
+{
+    uint32_t partials;
+    ck_assert_uint_eq(items_of_prefill(512, 8192 + 512, 0, &partials), 4 + 4);
+    ck_assert_uint_eq(partials, 0);
+    ck_assert_uint_eq(items_of_prefill(512, 8100 + 512, 0, &partials), 2 + 4 + 3); /* 92, 256, 164 tokens */
+    ck_assert_uint_eq(partials, 0);
+    (void)items_of_prefill(512, 8192 + 512, 700, &partials); /* their windows begin in other chunks */
+    (void)items_of_prefill(100, 8192 + 100, 0, &partials);   /* memory is what they wait for */
+    ck_assert_uint_gt(partials, 0);
+}
+END_TEST
+
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
@@ -740,6 +783,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
     tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
     tcase_add_test(tc, rows_beyond_a_wave_are_split_groups);
+    tcase_add_test(tc, tokens_of_a_prefill_are_whole);
     tcase_add_test(tc, rows_are_grouped_where_that_saves_time);
     return tc;
 }

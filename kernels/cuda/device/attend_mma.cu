@@ -61,9 +61,14 @@ template <int DIM_TILES> struct mma_state {
 template <int COLUMNS> struct mma_tile {
     static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, TMA);
     static constexpr uint32_t ATOM_ROWS = atom_rows<SHAPE.stage_tokens>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
+    static constexpr bool HAS_WORKSPACE = false;
     static uint32_t consumers(const cuda_item &item)
     {
         return (item.columns + 7) / 8;
+    }
+    static bool takes_workspace(const cuda_item &)
+    {
+        return false;
     }
 };
 

@@ -15,9 +15,13 @@
  * The dot products of a tile are made together with the sum of values of the tile before, and while the
  * tile is weighed that sum is still going on.
  *
- * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp sends
- * for them and which leaves its registers to the others. An item lies within a run (64 columns) or a
- * segment (128), so that one or two levels of the fold are enough; they lie in shared memory. */
+ * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp loads
+ * them and which leaves its registers to the others. (That two warpgroups take turns with the tensor cores,
+ * FlashAttention-3's ping-pong, was tried: no difference, docs/decisions/0032.)
+ *
+ * An item of 64 columns lies within a run: one level of the fold is enough. One of 128 may be a whole row
+ * of up to a span: chunks and runs are folded in shared memory, segments in global memory, which is read and
+ * written once in 64 tiles (work_tile.cuh, fold_workspace). */
 #include "kernels/cuda/device/cluster_combine.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/producer.cuh"
@@ -72,22 +76,29 @@ struct wide_sums {
     }
 };
 
-/* o in shared memory, m and l in registers. */
-template <int LEVELS, int VALUES, int THREADS> struct wide_fold_storage {
+/* o of the lower levels in shared memory, their m and l in registers; the level above them, if there is one, is in the
+ * workspace, which `owner` has. */
+template <int SHARED_LEVELS, int VALUES, int THREADS, class OWNER> struct wide_fold_storage {
     static constexpr bool IS_SHARED = true;
-    float4 ml[LEVELS];
+    float4 ml[SHARED_LEVELS];
     float4 *shared; /* [level][vector][thread] */
+    const OWNER &owner;
 
-    wide_fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x)
+    wide_fold_storage(uint8_t *memory, const OWNER &owner_)
+        : shared((float4 *)memory + threadIdx.x), owner(owner_)
     {
     }
     float4 get(int level, int i) const
     {
+        if (level >= SHARED_LEVELS)
+            return owner.workspace()[i * THREADS];
         return i == 0 ? ml[level] : shared[(level * (VALUES / 4) + i - 1) * THREADS];
     }
     void put(int level, int i, const float4 &x)
     {
-        if (i == 0)
+        if (level >= SHARED_LEVELS)
+            owner.workspace()[i * THREADS] = x;
+        else if (i == 0)
             ml[level] = x;
         else
             shared[(level * (VALUES / 4) + i - 1) * THREADS] = x;
@@ -98,9 +109,16 @@ template <int COLUMNS> struct wide_tile {
     static constexpr tile_shape SHAPE = tile_wide_shape_of(HEAD_DIM, COLUMNS, SM_BYTES, TMA);
     static constexpr uint32_t ATOM_ROWS = SHAPE.stage_tokens, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
                               COPIES_AT_ONCE = 2; /* the producer has few registers */
+    static constexpr bool HAS_WORKSPACE = SHAPE.fold_levels > SHAPE.shared_levels;
     static uint32_t consumers(const cuda_item &)
     {
         return SHAPE.warps;
+    }
+    /* More than a segment is folded by way of the workspace. */
+    static bool takes_workspace(const cuda_item &item)
+    {
+        constexpr uint32_t SEGMENT = SEGMENT_CHUNKS * CHUNK_TOKENS;
+        return item.end_key > item.first_key && item.first_key / SEGMENT != (item.end_key - 1) / SEGMENT;
     }
 };
 
@@ -127,8 +145,10 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
     using state = wide_state<ATOMS>;
-    using folds = chunk_fold<state, wide_fold_storage<SHAPE.fold_levels, state::VALUES, 32 * SHAPE.warps>,
-                             SHAPE.fold_levels>;
+    using folds =
+        chunk_fold<state,
+                   wide_fold_storage<SHAPE.shared_levels, state::VALUES, 32 * SHAPE.warps, attend_wide>,
+                   SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
     using scores = float[WGMMA_VALUES];
     using pipeline_at = typename tiles::state;
@@ -209,7 +229,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         ring.release(at);
     }
 
-    void begin_values(const pipeline_at &at, state &x, const probabilities &p)
+    /* adds: to what o is, which otherwise is nothing yet. */
+    void begin_values(const pipeline_at &at, state &x, const probabilities &p, bool adds)
     {
         uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
@@ -219,7 +240,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
             for (int atom = 0; atom < ATOMS; atom++)
-                wgmma_rows(x.o[atom], p[t], v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS);
+                wgmma_rows(x.o[atom], p[t], v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS,
+                           adds || t > 0);
         }
         wgmma_commit();
     }
@@ -345,72 +367,139 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
-    /* All tiles. PLAIN: all columns see all of them, and there is no alibi; what the others need is so
-     * much code that it makes the loop slower where it is not needed. */
-    template <bool PLAIN> void take_tiles(state &x, const query_fragments &q, const common_keys &common)
-    {
-        scores s = {};
+    /* ---- the tiles of an item */
+
+    /* What is carried from tile to tile: of the tile at `position` p is there, and its V is at `values`; `keys` is
+     * where K of the next one is. */
+    struct progress {
+        scores s;
         probabilities p;
         wide_sums sums;
+        pipeline_at keys, values;
+        uint32_t position;
+        bool are_there; /* K of the next tile, and V of this one */
+
+        progress(uint32_t first) : keys(0), values(1), position(first), are_there(false)
+        {
+            sums.init();
+        }
+    };
+
+    /* The first tile's probabilities. */
+    void begin_tiles(progress &t, const query_fragments &q, const common_keys &common)
+    {
         float scaled[2];
-        pipeline_at keys(0), values(1);
-        uint32_t position = ring.position_of(0);
-        const uint32_t end = position + ring.fills / 2 * TILE_TOKENS;
-        folds fold(fold_memory);
-        sums.init();
-        ring.acquire_keys(keys);
-        begin_keys(keys, s, q);
-        end_keys<0>(keys, s);
-        online_softmax<PLAIN>(s, position, common, sums, scaled);
-        round(s, p);
-        keys.advance(2);
-        bool are_there = false;                /* K of the next tile, and V of this one */
-        while (position + TILE_TOKENS < end) { /* p of the tile at `position` is there */
-            if (!are_there) {
-                ring.acquire_keys(keys);
-                ring.acquire_keys(values);
+        ring.acquire_keys(t.keys);
+        begin_keys(t.keys, t.s, q);
+        end_keys<0>(t.keys, t.s);
+        online_softmax<false>(t.s, t.position, common, t.sums, scaled);
+        round(t.s, t.p);
+        t.keys.advance(2);
+    }
+
+    /* The products of the tiles up to that at `end`, whose probabilities are made last. PLAIN: all columns see all of
+     * them, and there is no alibi; what the others need is so much code that it makes the loop slower where it is
+     * not needed. */
+    template <bool PLAIN>
+    __forceinline__ void take_tiles(progress &t, state &x, folds &fold, const query_fragments &q,
+                                    const common_keys &common, uint32_t end)
+    {
+        while (t.position < end) {
+            float scaled[2];
+            if (!t.are_there) {
+                ring.acquire_keys(t.keys);
+                ring.acquire_keys(t.values);
             }
             if (!PLAIN)
-                ring.clear_unseen_values(values, position);
-            position += TILE_TOKENS;
-            const bool ends_chunk = position % CHUNK_TOKENS == 0;
-            begin_keys(keys, s, q);
-            begin_values(values, x, p);
-            end_keys<1>(keys, s);
+                ring.clear_unseen_values(t.values, t.position);
+            const bool adds = t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0);
+            t.position += TILE_TOKENS;
+            const bool ends_chunk = t.position % CHUNK_TOKENS == 0;
+            begin_keys(t.keys, t.s, q);
+            begin_values(t.values, x, t.p, adds);
+            end_keys<1>(t.keys, t.s);
             if (ends_chunk)
-                end_sums(sums, x);
-            bool scales_o = online_softmax<PLAIN>(s, position, common, sums, scaled);
-            wgmma_hold(s);
-            pipeline_at next_keys = keys, next_values = values;
+                end_sums(t.sums, x);
+            bool scales_o = online_softmax<PLAIN>(t.s, t.position, common, t.sums, scaled);
+            wgmma_hold(t.s);
+            pipeline_at next_keys = t.keys, next_values = t.values;
             next_keys.advance(2);
             next_values.advance(2);
             /* asked early, since it takes a while to know */
-            are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
-            /* on both paths: the assembler would move a common wait ahead of the weighing, which goes on
+            t.are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
+            /* on both paths: the assembler would move a common wait ahead of the softmax, which goes on
              * beside */
             if (ends_chunk) {
-                end_values(values, x);
-                fold.add_chunk(x, position / CHUNK_TOKENS);
-                x.clear_o();
+                end_values(t.values, x);
+                fold.add_chunk(x, t.position / CHUNK_TOKENS);
             } else {
-                end_values(values, x);
+                end_values(t.values, x);
                 if (scales_o) {
 #pragma unroll
                     for (int v = 0; v < state::VALUES; v++)
                         x.value(v) *= scaled[state::column_of(v)];
                 }
             }
-            keys = next_keys;
-            values = next_values;
-            round(s, p);
+            t.keys = next_keys;
+            t.values = next_values;
+            round(t.s, t.p);
         }
-        ring.acquire_keys(values);
-        if (!PLAIN)
-            ring.clear_unseen_values(values, position);
-        begin_values(values, x, p);
-        end_values(values, x);
-        end_sums(sums, x);
+    }
+
+    /* The last tile's values. */
+    void end_tiles(progress &t, state &x, folds &fold)
+    {
+        ring.acquire_keys(t.values);
+        ring.clear_unseen_values(t.values, t.position);
+        begin_values(t.values, x, t.p, t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0));
+        end_values(t.values, x);
+        end_sums(t.sums, x);
         fold.finish(x);
+    }
+
+    /* All columns of the item see the keys from its first tile on to before this one; 0 where there is alibi, or where
+     * they begin at different tiles. The same for all threads. */
+    uint32_t plain_end() const
+    {
+        uint32_t first = 0, end = ring.range.end_key;
+        if (!HAS_PLAIN || pass.alibi != nullptr)
+            return 0;
+        for (uint32_t column = lane(); column < item.columns; column += 32) {
+            const uint32_t keys = row_at(column).keys;
+            first = max(first, plan_first_key(keys, pass.window));
+            end = min(end, keys);
+        }
+        return __reduce_max_sync(ALL_LANES, first) <= ring.position_of(0) ? __reduce_min_sync(ALL_LANES, end)
+                                                                          : 0;
+    }
+
+    void take_all_tiles(state &x, const query_fragments &q, const common_keys &common, uint32_t plain)
+    {
+        progress t(ring.position_of(0));
+        const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
+        const uint32_t last_plain = max(plain / TILE_TOKENS, 1) * TILE_TOKENS - TILE_TOKENS;
+        folds fold(fold_memory, *this);
+        begin_tiles(t, q, common);
+        if (HAS_PLAIN)
+            take_tiles<true>(t, x, fold, q, common, min(last, last_plain));
+        take_tiles<false>(t, x, fold, q, common, last);
+        end_tiles(t, x, fold);
+    }
+
+    /* This thread's part of the slot that the item has, if it has one. */
+    float4 *workspace() const
+    {
+        return (float4 *)(pass.fold_workspace + (size_t)memory.slot * tile_workspace_bytes(&SHAPE)) +
+               threadIdx.x;
+    }
+    void release_workspace() const
+    {
+        if (!tile::HAS_WORKSPACE || memory.slot == NO_SLOT)
+            return;
+        __threadfence();
+        ring.sync(); /* all have read it */
+        if (threadIdx.x == 0)
+            free_slot(pass, memory.slot);
     }
 
     void compute()
@@ -420,20 +509,13 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
         keep_rows(threadIdx.x / 32 * 16, 16);
         const common_keys common(seen());
+        const uint32_t plain = plain_end();
         begin_pass(pass);
         load_q(q);
         x.init();
-        if (ring.fills > 0) {
-            const bool is_plain =
-                pass.alibi == nullptr && common.has(ring.position_of(0), ring.fills / 2 * TILE_TOKENS);
-            if (HAS_PLAIN &&
-                __shfl_sync(ALL_LANES,
-                            named_barrier_all(BARRIER_OF_SPLIT + threadIdx.y, ring.consumers * 32, is_plain),
-                            0))
-                take_tiles<true>(x, q, common);
-            else
-                take_tiles<false>(x, q, common);
-        }
+        if (ring.fills > 0)
+            take_all_tiles(x, q, common, plain);
+        release_workspace();
         if (is_shared())
             ring.sync(); /* its stages are read */
         write_states(x);

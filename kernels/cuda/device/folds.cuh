@@ -39,7 +39,7 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
 
     bool is_filled[LEVELS];
 
-    chunk_fold(uint8_t *memory) : STORAGE(memory)
+    template <typename... MEMORY> chunk_fold(const MEMORY &...memory) : STORAGE(memory...)
     {
 #pragma unroll
         for (int level = 0; level < LEVELS; level++)

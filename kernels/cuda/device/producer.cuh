@@ -32,6 +32,8 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, item_memory 
     if (is_first) {
         coord.bring(pass, memory);
         __syncwarp();
+        if (TILE::HAS_WORKSPACE && elect_one())
+            memory.slot = TILE::takes_workspace(memory.item) ? take_slot(pass) : NO_SLOT;
     } else {
         producer::await_item();
     }

@@ -138,6 +138,8 @@ struct cuda_attend_pass {
     DEVICE(float) partial_o;                    /* [partials][query_heads][head_dim] */
     DEVICE(const float) k_scale;                /* [kv_heads] of the layer */
     DEVICE(const float) v_scale;
+    DEVICE(uint8_t) fold_workspace;        /* [slots] levels of a fold (tile_workspace_bytes) */
+    DEVICE(uint32_t) slots_taken;          /* [slots] 1: a thread block has it */
     DEVICE(const float) sinks;             /* [query_heads] of the layer, or 0 */
     DEVICE(const float) alibi;             /* [query_heads], or 0 */
     float scale, softcap, inverse_softcap; /* softcap 0: none */
@@ -148,7 +150,7 @@ struct cuda_attend_pass {
     uint32_t merge_together; /* partial states: a power of two */
     uint32_t split_bits;     /* 2^split_bits splits share an item, */
     uint32_t cta_bits;       /* 2^cta_bits of them in a thread block */
-    uint32_t zero;           /* no padding: they are compared byte by byte */
+    uint32_t slots;          /* as many as thread blocks that use the workspace run at a time */
     struct cuda_l2_prefetch prefetch;
 };
 

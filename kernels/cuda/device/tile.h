@@ -30,7 +30,7 @@ enum {
     TILE_ENTRIES = 64,                    /* of the block table, that are kept in shared memory, for TMA; */
     TILE_ADDRESS_BYTES = TILE_TOKENS * 8, /* otherwise, where the tokens of a tile lie */
     TILE_BARRIER_BYTES = 2 * TILE_STAGES_MAX * 8,                /* two of a stage */
-    TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 23) / 16 * 16, /* of struct item_memory, and 4 a column */
+    TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 27) / 16 * 16, /* of struct item_memory, and 4 a column */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
     TILE_FEW_WARPS = 8,
@@ -49,7 +49,8 @@ struct tile_shape {
     uint32_t stages, blocks;
     uint32_t fold_floats;                    /* of a thread and level */
     uint32_t register_levels;                /* of the fold; the levels above are in shared memory */
-    uint32_t fold_levels;                    /* in all, of attend_wide.cu */
+    uint32_t fold_levels;                    /* in all, of attend_wide.cu; */
+    uint32_t shared_levels;                  /* in shared memory, the one above in the workspace */
     uint32_t barriers, entries, item, folds; /* where they begin in shared memory, behind the ring */
     uint32_t bytes;                          /* in all, 0 if it does not fit */
 };
@@ -138,13 +139,20 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
     t.stage_tokens = TILE_TOKENS;
     t.stage_bytes = t.stage_tokens * t.kv_row;
     t.fold_floats = t.kv_row / 2 / 2; /* a thread has two columns, with three others */
-    t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
+    t.fold_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SPAN;
+    t.shared_levels = columns == TILE_GROUP_COLUMNS ? PLAN_RUN : PLAN_SEGMENT;
     t.blocks = 2 * TILE_GROUP_COLUMNS / columns;
-    uint32_t folds = t.fold_levels * t.fold_floats * t.warps * 32 * 4,
+    uint32_t folds = t.shared_levels * t.fold_floats * t.warps * 32 * 4,
              fixed = tile_fixed_bytes(columns, tma) + folds;
     t.stages = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.stage_bytes; /* five or more */
     tile_lay_out(&t, folds, tma);
     return t;
+}
+
+/* Bytes of the workspace of a thread block: a level of its fold. */
+HOST_AND_DEVICE uint32_t tile_workspace_bytes(const struct tile_shape *t)
+{
+    return (t->fold_levels - t->shared_levels) * (t->fold_floats + 4) * t->warps * 32 * 4; /* 4: m and l */
 }
 
 /* Floats of a column's state in shared memory: o, m, l, and padding, so that the columns of a matrix

@@ -77,10 +77,9 @@ static inline void wgmma_along(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4],
         WGMMA_PRODUCT("f16", "0");
 }
 
-/* d += a b: a of 64 x 16 in registers, 16 rows of b. */
-static inline void wgmma_rows(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b)
+/* d = a b, or, if `add`, d += a b: a of 64 x 16 in registers, 16 rows of b. */
+static inline void wgmma_rows(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b, bool add)
 {
-    constexpr bool add = true;
     if constexpr (Q_DTYPE == DTYPE_BF16)
         WGMMA_PRODUCT("bf16", "1");
     else

@@ -6,11 +6,37 @@
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
+/* ---- the workspace: where thread blocks keep a level of their fold that has no room in shared memory. As many slots as
+ * thread blocks of such a kernel run at a time, one on a multiprocessor; each takes a free one. */
+
+static constexpr uint32_t NO_SLOT = UINT32_MAX;
+
+/* By one thread: take a slot, from that of this multiprocessor on, which is free but where thread blocks have moved. */
+static inline uint32_t take_slot(const cuda_attend_pass &pass)
+{
+    uint32_t multiprocessor = 0;
+#ifdef __CUDA_ARCH__
+    asm volatile("mov.u32 %0, %smid;" : "=r"(multiprocessor));
+#endif
+    uint32_t slot = multiprocessor % pass.slots;
+    while (atomicExch(&pass.slots_taken[slot], 1) != 0)
+        slot = slot + 1 < pass.slots ? slot + 1 : 0;
+    __threadfence();
+    return slot;
+}
+
+/* By one thread, when all that was written there is seen by everybody. */
+static inline void free_slot(const cuda_attend_pass &pass, uint32_t slot)
+{
+    atomicExch(&pass.slots_taken[slot], 0);
+}
+
 /* What an item's columns need of global memory, in shared memory since the start: a load beside the tiles
  * takes 0.3 us (H200), and when an item ends nothing hides that. */
 struct item_memory {
     cuda_item item;
     float k_scale, v_scale;          /* of the KV head */
+    uint32_t slot;                   /* of the workspace, or NO_SLOT; of kernels that use it */
     uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
 };
 static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "the room that tile.h leaves");
