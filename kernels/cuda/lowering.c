@@ -58,16 +58,21 @@ void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_
 static void find_keys(const struct cuda_lowering *of, const struct plan_item *item, struct cuda_item *tile)
 {
     const struct plan *plan = of->plan;
-    uint32_t first = UINT32_MAX, end = 0, begin = item->first_chunk * CHUNK_TOKENS,
-             stop = begin + item->chunks * CHUNK_TOKENS;
+    uint32_t first = UINT32_MAX, end = 0, last_first = 0, least_end = UINT32_MAX,
+             begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
     for (uint32_t r = tile->column / of->group; r <= (tile->column + tile->columns - 1) / of->group; r++) {
-        uint32_t keys = plan->rows[plan->item_rows[tile->first_row + r]].keys;
+        uint32_t keys = plan->rows[plan->item_rows[tile->first_row + r]].keys,
+                 first_key = plan_first_key(keys, of->window);
         if (keys)
-            first = smaller(first, plan_first_key(keys, of->window));
+            first = smaller(first, first_key);
+        last_first = larger(last_first, first_key);
         end = larger(end, keys);
+        least_end = smaller(least_end, keys);
     }
     tile->first_key = larger(first, begin);
     tile->end_key = smaller(end, stop);
+    if (last_first <= tile->first_key / TILE_TOKENS * TILE_TOKENS)
+        tile->seen_end = smaller(least_end, stop);
 }
 
 /* The block table's entries of a tile's first keys, so that fetching can begin with them. */

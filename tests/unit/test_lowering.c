@@ -76,6 +76,28 @@ static uint32_t item_of(const struct plan *plan, const struct cuda_item *tile)
     return i;
 }
 
+/* Whether all columns of a tile see a position. */
+static bool all_see(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile,
+                    uint32_t key)
+{
+    bool all = true;
+    for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
+        uint32_t keys = t->plan->rows[t->plan->item_rows[item->first_row + c / t->lowering.group]].keys;
+        all &= key < keys && key >= plan_first_key(keys, t->lowering.window);
+    }
+    return all;
+}
+
+/* Positions that a kernel takes to be seen by all are; none that are goes unused, where all begin at the first tile. */
+static void check_seen_end(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
+{
+    uint32_t key = tile->first_key / TILE_TOKENS * TILE_TOKENS,
+             stop = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
+    while (key < stop && all_see(t, item, tile, key))
+        key++;
+    ck_assert_uint_eq(tile->seen_end, key == tile->first_key / TILE_TOKENS * TILE_TOKENS ? 0 : key);
+}
+
 static void check_keys(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
 {
     uint32_t begin = item->first_chunk * CHUNK_TOKENS, end = begin + item->chunks * CHUNK_TOKENS,
@@ -91,6 +113,7 @@ static void check_keys(const struct trial *t, const struct plan_item *item, cons
     }
     ck_assert_uint_eq(tile->first_key, first_seen);
     ck_assert_uint_eq(tile->end_key, end_seen);
+    check_seen_end(t, item, tile);
     for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES; i++) {
         uint32_t block = first_seen / TILE_TOKENS * TILE_TOKENS / BLOCK_SIZE + i;
         uint32_t expected = block * BLOCK_SIZE < end_seen ? t->tables[item->table][block] : 0;

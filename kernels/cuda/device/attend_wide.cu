@@ -457,24 +457,9 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         fold.finish(x);
     }
 
-    /* All columns of the item see the keys from its first tile on to before this one; 0 where there is alibi, or where
-     * they begin at different tiles. The same for all threads. */
-    uint32_t plain_end() const
+    void take_all_tiles(state &x, const query_fragments &q, const common_keys &common)
     {
-        uint32_t first = 0, end = ring.range.end_key;
-        if (!HAS_PLAIN || pass.alibi != nullptr)
-            return 0;
-        for (uint32_t column = lane(); column < item.columns; column += 32) {
-            const uint32_t keys = row_at(column).keys;
-            first = max(first, plan_first_key(keys, pass.window));
-            end = min(end, keys);
-        }
-        return __reduce_max_sync(ALL_LANES, first) <= ring.position_of(0) ? __reduce_min_sync(ALL_LANES, end)
-                                                                          : 0;
-    }
-
-    void take_all_tiles(state &x, const query_fragments &q, const common_keys &common, uint32_t plain)
-    {
+        const uint32_t plain = pass.alibi == nullptr ? item.seen_end : 0;
         progress t(ring.position_of(0));
         const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
         const uint32_t last_plain = max(plain / TILE_TOKENS, 1) * TILE_TOKENS - TILE_TOKENS;
@@ -509,12 +494,11 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
         keep_rows(threadIdx.x / 32 * 16, 16);
         const common_keys common(seen());
-        const uint32_t plain = plain_end();
         begin_pass(pass);
         load_q(q);
         x.init();
         if (ring.fills > 0)
-            take_all_tiles(x, q, common, plain);
+            take_all_tiles(x, q, common);
         release_workspace();
         if (is_shared())
             ring.sync(); /* its stages are read */

@@ -41,6 +41,7 @@ struct cuda_item {
     uint32_t column, columns;    /* the packed columns [column, column + columns) of the plan's item */
     uint32_t partial;            /* of the item's first row, or PLAN_NO_PARTIAL */
     uint32_t first_key, end_key; /* positions that any of its columns sees in the range */
+    uint32_t seen_end;           /* all see those from the tile of first_key on to before this one; 0: none */
     uint32_t entries[CUDA_ITEM_ENTRIES]; /* of its table, from the tile of first_key on, where they are */
 };
 
