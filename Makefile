@@ -61,7 +61,7 @@ LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
 CUDA_SOURCES := $(filter-out kernels/cuda/absent.c,$(wildcard kernels/cuda/*.c))
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))) \
-           $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c kernels/cuda/lowering.c)
+           $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c kernels/cuda/lowering.c kernels/cuda/cubin_cache.c)
 HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench tests/fuzz,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)

@@ -1,43 +1,45 @@
 /* compiler.c - see compiler.h.
  *
- * A file of the cache is named ARCH-HASH-nvrtcMAJOR.MINOR.cubin and holds a header and the machine
- * code:
+ *   geometry, GPU -> options -> pieces -> NVRTC, a thread a piece -> cubins -> one file of the cache
  *
- *   "attndcub"   size (u64)   XXH3 of the code (128 bits)   code
+ * A piece is a kernel that takes long to compile, or a file of those that do not; each is a program of its own
+ * to NVRTC, which compiles different programs side by side (since 12.3; before that it lets one wait for the
+ * other). So the start waits for the longest piece, not for the sum: 2.3 s of 6.4 for llama-3-8b on sm_90a. The
+ * code of a kernel is the same as that of all pieces compiled as one. Its own --split-compile, alone, shares out
+ * too little; in each piece it has kernels optimised one by one, without which some use local memory (gemma-2-9b's
+ * attend_8 on sm_100a, merge_states there).
  *
- * It is written under another name and renamed, so it is there whole or not at all. Where there is no
- * NVRTC, a file of any compiler version will do. */
+ * A file of the cache is named ARCH-HASH-nvrtcMAJOR.MINOR.cubin. Where there is no NVRTC, a file of any
+ * compiler version will do. */
 #include "kernels/cuda/compiler.h"
 
+#include "config/clock.h"
 #include "kernels/cuda/device/tile.h"
 #include "kernels/cuda/sources.h"
+#include "kernels/thread_pool.h"
 
 #include <nvrtc.h>
 #include <xxhash.h>
 
-#include <dirent.h>
 #include <dlfcn.h>
-#include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     OPTIONS_MAX = 32,
     OPTION_BYTES = 64,
     FOLDER_BYTES = 1024,
     NAME_BYTES = 256,
-    PATH_BYTES = FOLDER_BYTES + 2 * NAME_BYTES,
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
     WARPGROUP_ARCH = 90,         /* that has wgmma */
     FIRST_CLUSTER_ARCH = 90,
     FIRST_TMA_ARCH = 90,
     LAST_TMA_ARCH = 119, /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
     TMA_ALIGNMENT = 16,  /* of rows, in bytes */
-    TMA_BLOCK_MIN = 8,   /* smaller blocks would be too many boxes */
-    CUBIN_BYTES_MAX = 64 << 20
+    TMA_BLOCK_MIN = 8    /* smaller blocks would be too many boxes */
 };
 
 static const struct cuda_target known_targets[] = {{"sm_75", 65536},  {"sm_80", 167936},  {"sm_86", 102400},
@@ -54,7 +56,7 @@ static const struct cuda_target known_targets[] = {{"sm_75", 65536},  {"sm_80", 
     XX(nvrtcGetCUBINSize)                                                                                    \
     XX(nvrtcGetCUBIN)
 
-_Static_assert((int)PATH_BYTES <= (int)CUDA_CUBIN_PATH_BYTES, "a file's name fits");
+_Static_assert((int)FOLDER_BYTES + 2 * NAME_BYTES <= (int)CUDA_CUBIN_PATH_BYTES, "a file's name fits");
 
 struct nvrtc {
     void *library;
@@ -64,13 +66,28 @@ struct nvrtc {
 #undef XX
 };
 
-struct cubin_header {
-    char magic[8];
-    uint64_t size;
-    XXH128_canonical_t hash;
+/* What is compiled as one: a file, and of those of attention the kernel of one width. */
+struct piece {
+    enum { OF_ALL, OF_PAGED, OF_TILES, OF_SIMPLE, OF_MMA, OF_WIDE } of; /* geometries */
+    const char *name, *path;
+    uint32_t columns; /* packed; 0: the file has all of its kernels */
 };
 
-static const char MAGIC[8] = {'a', 't', 't', 'n', 'd', 'c', 'u', 'b'};
+#define DEVICE_FOLDER "kernels/cuda/device/"
+/* The longest first, so that no processor begins one when the others are done. */
+static const struct piece all_pieces[] = {
+    {OF_WIDE, "attend_wide_128", DEVICE_FOLDER "attend_wide.cu", 128},
+    {OF_WIDE, "attend_wide_64", DEVICE_FOLDER "attend_wide.cu", 64},
+    {OF_MMA, "attend_64", DEVICE_FOLDER "attend_mma.cu", 64},
+    {OF_MMA, "attend_32", DEVICE_FOLDER "attend_mma.cu", 32},
+    {OF_MMA, "attend_8", DEVICE_FOLDER "attend_mma.cu", 8},
+    {OF_PAGED, "paged", DEVICE_FOLDER "paged.cu", 0},
+    {OF_SIMPLE, "attend_simple", DEVICE_FOLDER "attend_simple.cu", 0},
+    {OF_ALL, "pool", DEVICE_FOLDER "pool.cu", 0},
+    {OF_TILES, "merge", DEVICE_FOLDER "merge.cu", 0},
+    {OF_ALL, "measure", DEVICE_FOLDER "measure.cu", 0},
+};
+#undef DEVICE_FOLDER
 
 /* What is compiled, and with what. */
 struct request {
@@ -78,7 +95,9 @@ struct request {
     const struct cuda_target *target;
     char options[OPTIONS_MAX][OPTION_BYTES];
     int option_count;
-    XXH128_hash_t hash; /* of sources and options */
+    const struct piece *pieces[CUDA_PIECES_MAX];
+    uint32_t piece_count;
+    XXH128_hash_t hash; /* of sources, options and pieces */
 };
 
 /* ---- targets ------------------------------------------------------------------------------------- */
@@ -191,6 +210,46 @@ static void __attribute__((format(printf, 2, 3))) add_option(struct request *r, 
     va_end(args);
 }
 
+/* Whether the program of this geometry has a piece. */
+static bool has_piece(const struct request *r, const struct piece *piece)
+{
+    bool paged = r->g->layout == LAYOUT_VLLM;
+    uint32_t columns_max = cuda_columns_max(r->g, r->target);
+    switch (piece->of) {
+    case OF_PAGED:
+        return paged;
+    case OF_TILES:
+        return !paged;
+    case OF_SIMPLE:
+        return !paged && columns_max == 0;
+    case OF_MMA:
+        return piece->columns <= columns_max;
+    case OF_WIDE:
+        return cuda_uses_warpgroups(r->g, r->target);
+    default:
+        return true;
+    }
+}
+
+static void hash_request(struct request *r)
+{
+    XXH3_state_t *state = XXH3_createState();
+    if (!state)
+        abort();
+    XXH3_128bits_reset(state);
+    for (int i = 0; cuda_source_texts[i]; i++)
+        XXH3_128bits_update(state, cuda_source_texts[i], strlen(cuda_source_texts[i]) + 1);
+    for (int i = 0; i < r->option_count; i++)
+        XXH3_128bits_update(state, r->options[i], strlen(r->options[i]) + 1);
+    for (uint32_t i = 0; i < r->piece_count; i++)
+        XXH3_128bits_update(state, r->pieces[i]->name, strlen(r->pieces[i]->name) + 1);
+    r->hash = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+}
+
+/* The macros of the device code, among them SOFTCAP (whether there is one), SM_BYTES (shared memory of a
+ * multiprocessor), TENSOR_CORES (whether formats and GPU have them), TMA (whether K and V come by it) and WGMMA
+ * (whether attend_wide.cu takes wider items). A piece of one width has two more (compile_program). */
 static void make_request(struct request *r, const struct geometry *g, const struct cuda_target *target)
 {
     static const char *const dtypes[] = {"DTYPE_F32", "DTYPE_F16", "DTYPE_BF16", "DTYPE_E4M3", "DTYPE_E5M2"};
@@ -212,10 +271,8 @@ static void make_request(struct request *r, const struct geometry *g, const stru
     add_option(r, "-DSOFTCAP=%d", g->softcap > 0);
     add_option(r, "-DSM_BYTES=%u", target->sm_bytes);
     add_option(r, "-DTENSOR_CORES=%d", cuda_columns_max(g, target) > 0);
-    add_option(r, "-DCOLUMNS_MAX=%u", cuda_columns_max(g, target));
     add_option(r, "-DTMA=%d", cuda_uses_tma(g, target));
     add_option(r, "-DWGMMA=%d", cuda_uses_warpgroups(g, target));
-    add_option(r, "-DPAGED=%d", g->layout == LAYOUT_VLLM);
     if (g->layout == LAYOUT_VLLM) {
         add_option(r, "-DSPARSE_VERT_STRIDE=%u", g->sparse.vert_stride);
         add_option(r, "-DSPARSE_LOCAL_BLOCKS=%u", g->sparse.local_blocks);
@@ -223,30 +280,143 @@ static void make_request(struct request *r, const struct geometry *g, const stru
         add_option(r, "-DSPARSE_HEAD_STEP=%d", (int)g->sparse.head_sliding_step);
         add_option(r, "-DSPARSE_TP_RANK=%u", g->sparse.tp_rank);
     }
-    XXH3_state_t *state = XXH3_createState();
-    if (!state)
-        abort();
-    XXH3_128bits_reset(state);
-    for (int i = 0; cuda_source_texts[i]; i++)
-        XXH3_128bits_update(state, cuda_source_texts[i], strlen(cuda_source_texts[i]) + 1);
-    for (int i = 0; i < r->option_count; i++)
-        XXH3_128bits_update(state, r->options[i], strlen(r->options[i]) + 1);
-    r->hash = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
+    for (size_t i = 0; i < sizeof all_pieces / sizeof all_pieces[0]; i++) {
+        if (has_piece(r, &all_pieces[i]))
+            r->pieces[r->piece_count++] = &all_pieces[i];
+    }
+    hash_request(r);
 }
 
+/* ---- pieces -------------------------------------------------------------------------------------- */
+
+/* What became of a piece. */
+struct outcome {
+    int rc; /* with a sentence in `error` */
+    struct cuda_cubin cubin;
+    char *log; /* of the compiler */
+    double seconds;
+    char error[CUDA_COMPILER_ERROR_BYTES];
+};
+
+/* All pieces, under way. */
+struct compilation {
+    const struct nvrtc *n;
+    const struct request *r;
+    struct outcome outcomes[CUDA_PIECES_MAX];
+    _Atomic uint32_t next;
+    _Atomic bool failed; /* one has: begin no more */
+};
+
 /* The first line of a compiler's log that is an error. */
-static void first_error(const char *log, char error[CUDA_COMPILER_ERROR_BYTES])
+static void first_error(const char *piece, const char *log, char error[CUDA_COMPILER_ERROR_BYTES])
 {
     const char *at = strstr(log, "error");
     while (at && at > log && at[-1] != '\n')
         at--;
-    snprintf(error, CUDA_COMPILER_ERROR_BYTES, "the kernels do not compile: %.*s",
+    snprintf(error, CUDA_COMPILER_ERROR_BYTES, "the kernels do not compile: %s: %.*s", piece,
              at ? (int)strcspn(at, "\n") : 0, at ? at : "");
 }
 
+/* A new program of NVRTC: the file of the piece, and all files for it to include. */
+static nvrtcResult create_program(const struct nvrtc *n, const struct piece *piece, nvrtcProgram *program)
+{
+    int root = 0, count = 0;
+    while (cuda_source_names[root] && strcmp(cuda_source_names[root], piece->path) != 0)
+        root++;
+    while (cuda_source_names[count])
+        count++;
+    return n->nvrtcCreateProgram(program, cuda_source_texts[root], piece->path, count, cuda_source_texts,
+                                 cuda_source_names);
+}
+
+static nvrtcResult compile_program(const struct nvrtc *n, const struct request *r, const struct piece *piece,
+                                   nvrtcProgram program)
+{
+    static const char split[] = "--split-compile=2"; /* any number above 1 gives the same code */
+    const char *options[OPTIONS_MAX + 3];
+    char name[OPTION_BYTES], columns[OPTION_BYTES];
+    int count = 0;
+    while (count < r->option_count) {
+        options[count] = r->options[count];
+        count++;
+    }
+    if (piece->columns) {
+        snprintf(name, sizeof name, "-DKERNEL=%s", piece->name);
+        snprintf(columns, sizeof columns, "-DKERNEL_COLUMNS=%u", piece->columns);
+        options[count++] = name;
+        options[count++] = columns;
+    }
+    options[count] = split;
+    nvrtcResult result = n->nvrtcCompileProgram(program, count + 1, options);
+    return result == NVRTC_ERROR_INVALID_OPTION ? n->nvrtcCompileProgram(program, count, options) : result;
+}
+
+/* Take log and machine code out of a program that was compiled; true if both are there. */
+static bool take_code(const struct nvrtc *n, const struct piece *piece, nvrtcProgram program,
+                      nvrtcResult result, struct outcome *x)
+{
+    size_t log_bytes = 0;
+    if (n->nvrtcGetProgramLogSize(program, &log_bytes) != NVRTC_SUCCESS ||
+        !(x->log = calloc(1, log_bytes + 1)) || n->nvrtcGetProgramLog(program, x->log) != NVRTC_SUCCESS)
+        return false;
+    if (result != NVRTC_SUCCESS) {
+        first_error(piece->name, x->log, x->error);
+        return false;
+    }
+    return n->nvrtcGetCUBINSize(program, &x->cubin.size) == NVRTC_SUCCESS &&
+           (x->cubin.bytes = malloc(x->cubin.size)) &&
+           n->nvrtcGetCUBIN(program, x->cubin.bytes) == NVRTC_SUCCESS;
+}
+
+static void compile_piece(struct compilation *c, uint32_t index)
+{
+    const struct nvrtc *n = c->n;
+    const struct piece *piece = c->r->pieces[index];
+    struct outcome *x = &c->outcomes[index];
+    nvrtcProgram program;
+    double began = clock_s();
+    x->rc = ATTND_INTERNAL;
+    snprintf(x->error, sizeof x->error, "%s: NVRTC %d.%d fails without a word", piece->name, n->major,
+             n->minor);
+    if (create_program(n, piece, &program) == NVRTC_SUCCESS) {
+        nvrtcResult result = compile_program(n, c->r, piece, program);
+        if (take_code(n, piece, program, result, x))
+            x->rc = 0;
+        n->nvrtcDestroyProgram(&program);
+    }
+    if (x->rc != 0)
+        c->failed = true;
+    x->seconds = clock_s() - began;
+}
+
+/* Take piece after piece. They are begun in order and all that are begun are ended, so the first that fails is
+ * the same however many threads there are. */
+static void *compile_pieces(void *cookie)
+{
+    struct compilation *c = cookie;
+    uint32_t index;
+    while (!c->failed && (index = c->next++) < c->r->piece_count)
+        compile_piece(c, index);
+    return NULL;
+}
+
+/* Compile all pieces: as many threads as there are, at most one a processor; return how many there were. Fewer
+ * than that where no more can be made. */
+static uint32_t compile_side_by_side(struct compilation *c)
+{
+    pthread_t threads[CUDA_PIECES_MAX];
+    uint32_t processors = thread_pool_default_threads(), count = 1;
+    uint32_t wanted = c->r->piece_count < processors ? c->r->piece_count : processors;
+    while (count < wanted && pthread_create(&threads[count], NULL, compile_pieces, c) == 0)
+        count++;
+    compile_pieces(c);
+    for (uint32_t i = 1; i < count; i++)
+        pthread_join(threads[i], NULL);
+    return count;
+}
+
 /* Read what ptxas says of each kernel. */
-static void read_report(const char *log, FILE *report, struct cuda_cubin *cubin)
+static void read_report(const char *log, FILE *report, struct cuda_program *program)
 {
     static const char entry[] = "Compiling entry function '";
     char kernel[64];
@@ -269,149 +439,57 @@ static void read_report(const char *log, FILE *report, struct cuda_cubin *cubin)
         bool attention = strncmp(kernel, "attend", 6) == 0 || strncmp(kernel, "merge", 5) == 0 ||
                          strncmp(kernel, "paged", 5) == 0;
         if (attention && (stack || stores || loads))
-            snprintf(cubin->uses_local_memory, sizeof cubin->uses_local_memory, "%s", kernel);
+            snprintf(program->uses_local_memory, sizeof program->uses_local_memory, "%s", kernel);
     }
 }
 
-static int compile(const struct nvrtc *n, const struct request *r, FILE *report, struct cuda_cubin *cubin,
+/* Move the machine code into `program`; say in `report` what there is to say. */
+static int collect(struct compilation *c, uint32_t threads, FILE *report, struct cuda_program *program,
                    char error[CUDA_COMPILER_ERROR_BYTES])
 {
-    nvrtcProgram program;
-    const char *options[OPTIONS_MAX + 1];
-    int headers = 0, rc = ATTND_INTERNAL;
-    size_t log_bytes = 0;
-    char *log = NULL;
-    snprintf(error, CUDA_COMPILER_ERROR_BYTES, "NVRTC %d.%d fails without a word", n->major, n->minor);
-    while (cuda_source_names[headers + 1])
-        headers++;
-    for (int i = 0; i < r->option_count; i++)
-        options[i] = r->options[i];
-    if (n->nvrtcCreateProgram(&program, cuda_source_texts[0], cuda_source_names[0], headers,
-                              cuda_source_texts + 1, cuda_source_names + 1) != NVRTC_SUCCESS)
-        return rc;
-    /* on all processors, where this NVRTC can: the same code for attention, a quarter sooner on two */
-    options[r->option_count] = "--split-compile=0";
-    nvrtcResult result = n->nvrtcCompileProgram(program, r->option_count + 1, options);
-    if (result == NVRTC_ERROR_INVALID_OPTION)
-        result = n->nvrtcCompileProgram(program, r->option_count, options);
-    if (n->nvrtcGetProgramLogSize(program, &log_bytes) != NVRTC_SUCCESS ||
-        !(log = calloc(1, log_bytes + 1)) || n->nvrtcGetProgramLog(program, log) != NVRTC_SUCCESS)
-        goto out;
-    if (result != NVRTC_SUCCESS) {
-        first_error(log, error);
-        goto out;
+    const struct request *r = c->r;
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < r->piece_count; i++) {
+        if (c->outcomes[i].rc != 0) {
+            snprintf(error, CUDA_COMPILER_ERROR_BYTES, "%s", c->outcomes[i].error);
+            return c->outcomes[i].rc;
+        }
+        longest = c->outcomes[i].seconds > c->outcomes[longest].seconds ? i : longest;
     }
-    read_report(log, report, cubin);
-    if (n->nvrtcGetCUBINSize(program, &cubin->size) != NVRTC_SUCCESS || !(cubin->bytes = malloc(cubin->size)))
-        goto out;
-    if (n->nvrtcGetCUBIN(program, cubin->bytes) == NVRTC_SUCCESS) {
-        rc = 0;
-    } else {
-        free(cubin->bytes);
-        cubin->bytes = NULL;
+    for (uint32_t i = 0; i < r->piece_count; i++) {
+        read_report(c->outcomes[i].log, report, program);
+        program->cubins[program->count++] = c->outcomes[i].cubin;
+        c->outcomes[i].cubin = (struct cuda_cubin){0};
     }
-out:
-    free(log);
-    n->nvrtcDestroyProgram(&program);
+    if (report)
+        fprintf(report, "  %u pieces by %u threads in %.1f s, the longest in %.1f: %s\n", r->piece_count,
+                threads, program->compile_s, c->outcomes[longest].seconds, r->pieces[longest]->name);
+    return 0;
+}
+
+static int compile(const struct nvrtc *n, const struct request *r, FILE *report, struct cuda_program *program,
+                   char error[CUDA_COMPILER_ERROR_BYTES])
+{
+    struct compilation *c = calloc(1, sizeof *c);
+    if (!c) {
+        snprintf(error, CUDA_COMPILER_ERROR_BYTES, "no memory to compile the kernels");
+        return ATTND_NO_MEMORY;
+    }
+    c->n = n;
+    c->r = r;
+    double began = clock_s();
+    uint32_t threads = compile_side_by_side(c);
+    program->compile_s = clock_s() - began;
+    int rc = collect(c, threads, report, program, error);
+    for (uint32_t i = 0; i < r->piece_count; i++) {
+        free(c->outcomes[i].cubin.bytes);
+        free(c->outcomes[i].log);
+    }
+    free(c);
     return rc;
 }
 
 /* ---- the cache ----------------------------------------------------------------------------------- */
-
-/* The part of a file's name that does not say which compiler made it. */
-static void stem_of(const struct request *r, char stem[NAME_BYTES])
-{
-    snprintf(stem, NAME_BYTES, "%s-%016llx%016llx-nvrtc", r->target->arch, (unsigned long long)r->hash.high64,
-             (unsigned long long)r->hash.low64);
-}
-
-static bool read_file(const char *path, struct cuda_cubin *cubin)
-{
-    struct cubin_header header;
-    FILE *f = fopen(path, "rb");
-    bool ok = false;
-    if (!f)
-        return false;
-    if (fread(&header, sizeof header, 1, f) == 1 && memcmp(header.magic, MAGIC, sizeof MAGIC) == 0 &&
-        header.size > 0 && header.size <= CUBIN_BYTES_MAX && (cubin->bytes = malloc(header.size))) {
-        cubin->size = header.size;
-        XXH128_canonical_t hash;
-        ok = fread(cubin->bytes, header.size, 1, f) == 1 && fgetc(f) == EOF;
-        if (ok) {
-            XXH128_canonicalFromHash(&hash, XXH3_128bits(cubin->bytes, cubin->size));
-            ok = memcmp(&hash, &header.hash, sizeof hash) == 0;
-        }
-    }
-    fclose(f);
-    if (!ok) {
-        free(cubin->bytes);
-        *cubin = (struct cuda_cubin){0};
-    }
-    if (ok)
-        snprintf(cubin->file, sizeof cubin->file, "%s", path);
-    return ok;
-}
-
-/* Look for a file of this compiler, or, without one, of any. */
-static bool find_cached(const struct request *r, const char *cache, const struct nvrtc *n,
-                        struct cuda_cubin *cubin)
-{
-    char stem[NAME_BYTES], path[PATH_BYTES];
-    bool found = false;
-    stem_of(r, stem);
-    if (n) {
-        snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major, n->minor);
-        return read_file(path, cubin);
-    }
-    DIR *folder = opendir(cache);
-    const struct dirent *entry;
-    while (folder && !found && (entry = readdir(folder))) {
-        if (strncmp(entry->d_name, stem, strlen(stem)) != 0)
-            continue;
-        snprintf(path, sizeof path, "%.*s/%s", FOLDER_BYTES - 1, cache, entry->d_name);
-        found = read_file(path, cubin);
-    }
-    if (folder)
-        closedir(folder);
-    return found;
-}
-
-/* Make a folder and those above it. */
-static void make_folders(const char *path)
-{
-    char part[PATH_BYTES];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *at = part + 1; *at; at++) {
-        if (*at != '/')
-            continue;
-        *at = '\0';
-        (void)mkdir(part, 0755); /* what is missing in the end shows when the file is written */
-        *at = '/';
-    }
-    (void)mkdir(part, 0755);
-}
-
-/* Keep it; a cache that cannot be written to is no error, only slow. */
-static void keep(const struct request *r, const char *cache, const struct nvrtc *n, struct cuda_cubin *cubin)
-{
-    char stem[NAME_BYTES], path[PATH_BYTES], temporary[PATH_BYTES + 16];
-    struct cubin_header header = {.size = cubin->size};
-    memcpy(header.magic, MAGIC, sizeof MAGIC);
-    XXH128_canonicalFromHash(&header.hash, XXH3_128bits(cubin->bytes, cubin->size));
-    stem_of(r, stem);
-    make_folders(cache);
-    snprintf(path, sizeof path, "%.*s/%s%d.%d.cubin", FOLDER_BYTES - 1, cache, stem, n->major, n->minor);
-    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
-    snprintf(cubin->file, sizeof cubin->file, "%s", path);
-    errno = 0;
-    FILE *f = fopen(temporary, "wb");
-    bool ok = f && fwrite(&header, sizeof header, 1, f) == 1 && fwrite(cubin->bytes, cubin->size, 1, f) == 1;
-    ok = (!f || fclose(f) == 0) && ok && rename(temporary, path) == 0;
-    if (ok)
-        return;
-    cubin->keep_errno = errno ? errno : EIO;
-    (void)unlink(temporary);
-}
 
 /* The folder that `cache` stands for, in `path`; NULL: none. */
 static const char *cache_folder(const char *cache, char path[FOLDER_BYTES])
@@ -431,25 +509,28 @@ static const char *cache_folder(const char *cache, char path[FOLDER_BYTES])
 }
 
 int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache, FILE *report,
-                 struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES])
+                 struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES])
 {
     struct request r;
     struct nvrtc n;
-    char folder[FOLDER_BYTES];
+    char folder[FOLDER_BYTES], stem[NAME_BYTES], version[NAME_BYTES];
     cache = cache_folder(cache, folder);
     make_request(&r, g, target);
-    *cubin = (struct cuda_cubin){0};
+    *program = (struct cuda_program){0};
     int rc = open_nvrtc(&n, error);
-    if (cache && find_cached(&r, cache, rc == 0 ? &n : NULL, cubin)) {
+    snprintf(stem, sizeof stem, "%s-%016llx%016llx-nvrtc", target->arch, (unsigned long long)r.hash.high64,
+             (unsigned long long)r.hash.low64);
+    snprintf(version, sizeof version, "%d.%d", n.major, n.minor);
+    if (cache && cubin_cache_find(cache, stem, rc == 0 ? version : NULL, program)) {
         if (report)
-            fprintf(report, "  in the cache: %s\n", cubin->file);
+            fprintf(report, "  in the cache: %s\n", program->file);
     } else if (rc == 0) {
-        rc = compile(&n, &r, report, cubin, error);
+        rc = compile(&n, &r, report, program, error);
         if (rc == 0 && cache)
-            keep(&r, cache, &n, cubin);
-        if (rc == 0 && report && !cubin->keep_errno)
-            fprintf(report, cache ? "  written to %s\n" : "  not kept\n", cubin->file);
+            cubin_cache_keep(cache, stem, version, program);
+        if (rc == 0 && report && !program->keep_errno)
+            fprintf(report, cache ? "  written to %s\n" : "  not kept\n", program->file);
     }
     /* NVRTC stays loaded: it leaves memory behind when it is closed */
-    return cubin->bytes ? 0 : rc;
+    return program->count ? 0 : rc;
 }

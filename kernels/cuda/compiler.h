@@ -1,4 +1,4 @@
-/* compiler.h - device code for one geometry and one GPU: compiled by NVRTC, kept on disk.
+/* compiler.h - device code for one geometry and one GPU: compiled by NVRTC in pieces, kept on disk.
  *
  * The sources are part of the binary. NVRTC is opened when something has to be compiled; what it gives
  * is kept under a name made of a hash of sources, options and compiler version, so nothing stale is
@@ -7,6 +7,7 @@
 #define KERNELS_CUDA_COMPILER_H
 
 #include "config/geometry.h"
+#include "kernels/cuda/cubin_cache.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,22 +42,13 @@ bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
  * K and V have q's format and head_dim is 128 or less. */
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target);
 
-enum { CUDA_CUBIN_PATH_BYTES = 1600 };
-
-/* Machine code; `bytes` is freed by the caller. */
-struct cuda_cubin {
-    void *bytes;
-    size_t size;
-    char file[CUDA_CUBIN_PATH_BYTES]; /* that it was read from, or kept in; empty: none */
-    int keep_errno;                   /* why it could not be kept, or 0 */
-    char uses_local_memory[64];       /* an attention kernel that does; empty: none, or cached */
-};
-
-/* cuda_compile(g, target, cache, report, cubin, error): `cache` is a folder, made if need
- * be; "": attnd under $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. `report`, if not NULL, gets
- * a line a kernel: registers, shared memory, spills; and the file. Code that cannot be kept is no failure. Returns 0, ATTND_NOT_FOUND (no NVRTC here) or
- * ATTND_INTERNAL (it would not compile), with a sentence in `error`. Seconds; milliseconds when cached. */
+/* cuda_compile(g, target, cache, report, program, error): `cache` is a folder, made if need be; "": attnd under
+ * $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. Pieces are compiled side by side, by as many threads as
+ * this process may use processors. `report`, if not NULL, gets a line a kernel: registers, stack, spills; how
+ * long it took; and the file. Code that cannot be kept is no failure. Returns 0, ATTND_NOT_FOUND (no NVRTC
+ * here), ATTND_NO_MEMORY or ATTND_INTERNAL (it would not compile), with a sentence in `error` that names the
+ * first piece which did not. Seconds; milliseconds when cached. Free the program by cuda_program_deinit(). */
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
-                          FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES]);
+                          FILE *report, struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES]);
 
 #endif

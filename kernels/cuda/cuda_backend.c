@@ -138,8 +138,8 @@ static void cuda_close(struct attention *attention)
     cuda_operations_deinit(b);
     cuda_queue_deinit(&b->queue);
     cuda_memory_free(b);
-    if (b->module)
-        (void)d->cu.cuModuleUnload(b->module);
+    for (uint32_t i = 0; i < b->module_count; i++)
+        (void)d->cu.cuModuleUnload(b->modules[i]);
     cuda_device_close(d);
     free(b);
 }
@@ -244,27 +244,52 @@ static void find_widths(struct cuda_backend *b)
     caps->processors = d->multiprocessors;
 }
 
+/* Look for a kernel in the pieces of the program. */
+static void find_kernel(struct cuda_backend *b, enum cuda_kernel kernel)
+{
+    struct cuda_device *d = &b->device;
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    for (uint32_t i = 0; i < b->module_count && result == CUDA_ERROR_NOT_FOUND; i++)
+        result =
+            d->cu.cuModuleGetFunction(&b->queue.kernels[kernel], b->modules[i], cuda_kernel_names[kernel]);
+    cuda_holds(d, result, "looking for the kernel %s", cuda_kernel_names[kernel]);
+}
+
+/* Say how long it took to compile, which is most of a cold start. */
+static void log_program(const struct cuda_program *program)
+{
+    if (program->compile_s > 0)
+        log_line(LOG_INFO, "compiled the kernels in %.1f s, in %u pieces; %s%s%s%s", program->compile_s,
+                 program->count, program->keep_errno || !program->file[0] ? "not kept" : "kept in ",
+                 program->keep_errno ? "" : program->file, program->keep_errno ? ": " : "",
+                 program->keep_errno ? strerror(program->keep_errno) : "");
+    if (program->uses_local_memory[0])
+        log_line(LOG_WARNING, "the kernel %s uses local memory for this geometry and will be slower",
+                 program->uses_local_memory);
+}
+
 /* Compile or find the kernels, and load them. */
 static int load_kernels(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     char error[CUDA_COMPILER_ERROR_BYTES];
-    struct cuda_cubin cubin;
-    int rc = cuda_compile(g, &d->target, b->options.cache, NULL, &cubin, error);
+    struct cuda_program program;
+    int rc = cuda_compile(g, &d->target, b->options.cache, NULL, &program, error);
     if (rc != 0) {
         snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %.240s", error);
         return rc;
     }
-    cuda_holds(d, d->cu.cuModuleLoadData(&b->module, cubin.bytes), "loading the kernels");
-    free(cubin.bytes);
-    if (cubin.uses_local_memory[0])
-        log_line(LOG_WARNING, "the kernel %s uses local memory for this geometry and will be slower",
-                 cubin.uses_local_memory);
+    log_program(&program);
+    while (b->module_count < program.count &&
+           cuda_holds(
+               d, d->cu.cuModuleLoadData(&b->modules[b->module_count], program.cubins[b->module_count].bytes),
+               "loading the kernels"))
+        b->module_count++;
+    cuda_program_deinit(&program);
     for (enum cuda_kernel i = 0; i < KERNEL_COUNT && !cuda_failed(d); i++) {
         if (has_kernel(b, i))
-            cuda_holds(d, d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->module, cuda_kernel_names[i]),
-                       "looking for the kernel %s", cuda_kernel_names[i]);
+            find_kernel(b, i);
     }
     find_widths(b);
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
@@ -422,25 +447,25 @@ int attention_compile_kernels(const struct geometry *g, const char *arch, const 
                               char error[ATTENTION_ERROR_BYTES])
 {
     struct cuda_target target;
-    struct cuda_cubin cubin;
+    struct cuda_program program;
     char why[CUDA_COMPILER_ERROR_BYTES];
     if (!cuda_target_known(arch, &target)) {
         snprintf(error, ATTENTION_ERROR_BYTES,
                  "there is no \"%.32s\": sm_75, sm_80, sm_86, sm_89, sm_90a, sm_100a or sm_120", arch);
         return ATTND_INVALID;
     }
-    int rc = cuda_compile(g, &target, cache, report, &cubin, why);
+    int rc = cuda_compile(g, &target, cache, report, &program, why);
     if (rc != 0)
         snprintf(error, ATTENTION_ERROR_BYTES, "%.250s", why);
-    free(cubin.bytes);
-    if (rc == 0 && cubin.keep_errno) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "%.160s cannot be written: %s", cubin.file,
-                 strerror(cubin.keep_errno));
+    if (rc == 0 && program.keep_errno) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "%.160s cannot be written: %s", program.file,
+                 strerror(program.keep_errno));
         rc = ATTND_NOT_FOUND;
     }
-    if (rc == 0 && cubin.uses_local_memory[0]) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "the kernel %s uses local memory", cubin.uses_local_memory);
+    if (rc == 0 && program.uses_local_memory[0]) {
+        snprintf(error, ATTENTION_ERROR_BYTES, "the kernel %s uses local memory", program.uses_local_memory);
         rc = ATTND_INTERNAL;
     }
+    cuda_program_deinit(&program);
     return rc;
 }

@@ -65,7 +65,8 @@ struct cuda_backend {
     struct attention_options options;
     struct cuda_device device;
     struct cuda_queue queue;
-    CUmodule module;
+    CUmodule modules[CUDA_PIECES_MAX]; /* of the program */
+    uint32_t module_count;
     struct cuda_width widths[PLAN_WIDTHS_MAX]; /* of base.info.tile_caps */
     uint32_t merge_together_max;               /* partial states at a time */
 

@@ -6,7 +6,6 @@
 
 /* XX(identifier, path) */
 #define SOURCE_FILES(XX)                                                                                     \
-    XX(all, "kernels/cuda/device/all.cu")                                                                    \
     XX(pool, "kernels/cuda/device/pool.cu")                                                                  \
     XX(measure, "kernels/cuda/device/measure.cu")                                                            \
     XX(paged, "kernels/cuda/device/paged.cu")                                                                \

@@ -2,7 +2,7 @@
 #ifndef KERNELS_CUDA_SOURCES_H
 #define KERNELS_CUDA_SOURCES_H
 
-/* Names as they are included, and their texts; the first one is what is compiled. NULL-terminated. */
+/* Names as they are included, and their texts. NULL-terminated. */
 extern const char *const cuda_source_names[], *const cuda_source_texts[];
 
 #endif

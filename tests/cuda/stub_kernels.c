@@ -7,15 +7,15 @@
 #include <stdlib.h>
 
 int __wrap_cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
-                        FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES]);
+                        FILE *report, struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES]);
 enum attention_verdict __real_cuda_self_test_part(struct cuda_backend *b);
 enum attention_verdict __wrap_cuda_self_test_part(struct cuda_backend *b);
 
 int __wrap_cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
-                        FILE *report, struct cuda_cubin *cubin, char error[CUDA_COMPILER_ERROR_BYTES])
+                        FILE *report, struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES])
 {
     (void)g, (void)target, (void)cache, (void)report;
-    *cubin = (struct cuda_cubin){.bytes = malloc(1), .size = 1};
+    *program = (struct cuda_program){.cubins = {{malloc(1), 1}}, .count = 1};
     error[0] = '\0';
     return 0;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The CUDA kernels compile, without local memory in the attention kernels, for every GPU that we name; a cache that was damaged is
-# made anew. Needs NVRTC but no GPU.
+# The CUDA kernels compile, without local memory in the attention kernels, for every GPU that we name, to the same code however many
+# threads compile them; a cache that was damaged is made anew. Needs NVRTC but no GPU.
 #
 #   FULL=1    every preset for every GPU, every head_dim, the vllm layout in every size: some minutes (make check-full). Without
 #             it a GPU gets one preset, and each thing that the code is compiled for occurs at least once.
@@ -44,6 +44,11 @@ expect 'a truncated file is not used' "$kernels" "$(compile sm_75 tiny | grep -c
 printf 'x' | dd of="$file" bs=1 seek=5000 conv=notrunc status=none
 expect 'nor a damaged one' "$kernels" "$(compile sm_75 tiny | grep -c registers)"
 expect 'and it is whole again' "  in the cache: $file" "$(compile sm_75 tiny | tail -n 1)"
+mkdir "$WORK/alone"
+said=$(cache=$WORK/alone taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" bash -c 'compile sm_75 tiny' | grep -o 'by 1 threads')
+expect 'on one processor they are compiled one by one' 'by 1 threads' "$said"
+cmp -s "$WORK/alone/"* "$file"
+expect 'to the same code' 0 $?
 touch "$WORK/no-folder"
 said=$(cache=$WORK/no-folder/below compile sm_75 tiny 2>&1 >/dev/null)
 expect 'a cache that cannot be written' 69 $?

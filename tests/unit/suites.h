@@ -27,6 +27,7 @@
     XX(step_cost)                                                                                            \
     XX(plan)                                                                                                 \
     XX(lowering)                                                                                             \
+    XX(cubin_cache)                                                                                          \
     XX(planner)                                                                                              \
     XX(planner_states)                                                                                       \
     XX(safetensors)                                                                                          \

@@ -395,18 +395,10 @@ template <int COLUMNS> struct attend : combined_epilogue {
     }
 };
 
-#define ATTEND_KERNEL(COLUMNS)                                                                               \
-    extern "C" __global__ void __launch_bounds__(attend<COLUMNS>::THREADS, attend<COLUMNS>::BLOCKS)          \
-        attend_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                      \
-    {                                                                                                        \
-        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                        \
-        attend<COLUMNS>::run(pass, shared);                                                                  \
-    }
-
-ATTEND_KERNEL(8)
-#if COLUMNS_MAX >= 32
-ATTEND_KERNEL(32)
-#endif
-#if COLUMNS_MAX >= 64
-ATTEND_KERNEL(64)
-#endif
+/* attend_8, attend_32 or attend_64: a piece of the program each (compiler.c). */
+extern "C" __global__ void __launch_bounds__(attend<KERNEL_COLUMNS>::THREADS, attend<KERNEL_COLUMNS>::BLOCKS)
+    KERNEL(const __grid_constant__ cuda_attend_pass pass)
+{
+    extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];
+    attend<KERNEL_COLUMNS>::run(pass, shared);
+}

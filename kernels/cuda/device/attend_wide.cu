@@ -508,14 +508,11 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     }
 };
 
-#define ATTEND_WIDE_KERNEL(COLUMNS)                                                                          \
-    extern "C" __global__ void __launch_bounds__(attend_wide<COLUMNS>::THREADS,                              \
-                                                 attend_wide<COLUMNS>::BLOCKS)                               \
-        attend_wide_##COLUMNS(const __grid_constant__ cuda_attend_pass pass)                                 \
-    {                                                                                                        \
-        extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];                                        \
-        attend_wide<COLUMNS>::run(pass, shared);                                                             \
-    }
-
-ATTEND_WIDE_KERNEL(64)
-ATTEND_WIDE_KERNEL(128)
+/* attend_wide_64 or attend_wide_128: a piece of the program each (compiler.c). */
+extern "C" __global__ void __launch_bounds__(attend_wide<KERNEL_COLUMNS>::THREADS,
+                                             attend_wide<KERNEL_COLUMNS>::BLOCKS)
+    KERNEL(const __grid_constant__ cuda_attend_pass pass)
+{
+    extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];
+    attend_wide<KERNEL_COLUMNS>::run(pass, shared);
+}

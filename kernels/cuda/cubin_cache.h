@@ -1,0 +1,42 @@
+/* cubin_cache.h - the machine code of a program, one cubin a piece, and the file that it is kept in.
+ *
+ * Any thread; files of one name may be written by several processes at a time. */
+#ifndef KERNELS_CUDA_CUBIN_CACHE_H
+#define KERNELS_CUDA_CUBIN_CACHE_H
+
+#include "config/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CUDA_PIECES_MAX = 8, CUDA_CUBIN_PATH_BYTES = 1600 };
+
+struct cuda_cubin {
+    void *bytes; /* malloc'ed */
+    size_t size;
+};
+
+/* The pieces of a program, in the order in which they are compiled; freed by cuda_program_deinit(). */
+struct cuda_program {
+    struct cuda_cubin cubins[CUDA_PIECES_MAX];
+    uint32_t count;
+    char file[CUDA_CUBIN_PATH_BYTES]; /* that it was read from, or kept in; empty: none */
+    int keep_errno;                   /* why it could not be kept, or 0 */
+    double compile_s;                 /* how long it took to compile; 0: it was found */
+    char uses_local_memory[64];       /* an attention kernel that does; empty: none, or found */
+};
+
+void cuda_program_deinit(struct cuda_program *program);
+
+/* cubin_cache_find(folder, stem, version, program): read the file `stem``version`.cubin, or, with version NULL,
+ * any that begins with `stem`. False, with an empty program, where there is none, or none that is whole. */
+MUST_USE bool cubin_cache_find(const char *folder, const char *stem, const char *version,
+                               struct cuda_program *program);
+
+/* cubin_cache_keep(folder, stem, version, program): write it to that file, in the place of what is there; make the
+ * folder if need be. Sets program->file, and keep_errno where that fails. */
+void cubin_cache_keep(const char *folder, const char *stem, const char *version,
+                      struct cuda_program *program);
+
+#endif
