@@ -245,6 +245,8 @@ static void show_report(const cJSON *r)
     row_of_times(r, "per token", "per_token_ms", 1, "ms");
     row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s", number(r, "bytes_read") * 1e-9,
         number(r, "gb_per_s"), number(r, "roof_fraction"), number(r, "roof_gb_per_s"));
+    if (cJSON_IsString(at(r, "above_roof")))
+        row("", "%s", text(r, "above_roof"));
     row("blocks", "%.0f at most of %.0f, %.0f saved by sharing", number(r, "blocks.peak"),
         number(r, "blocks.total"), number(r, "blocks.saved_peak"));
     row("copies on write", "%.0f", number(r, "copies"));
@@ -404,6 +406,8 @@ static int run_stats(const struct command *c)
     row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s",
         number(r, "scheduler.bytes_read") * 1e-9, number(r, "scheduler.gb_per_s"),
         number(r, "scheduler.roof_fraction"), number(r, "scheduler.roof_gb_per_s"));
+    if (cJSON_IsString(at(r, "scheduler.above_roof")))
+        row("", "%s", text(r, "scheduler.above_roof"));
     row("since the start", "%.0f forks, %.0f copies on write, %.0f evictions, %.0f refused for blocks",
         number(r, "counters.forks"), number(r, "counters.cow_copies"), number(r, "counters.evictions"),
         number(r, "counters.alloc_failures"));

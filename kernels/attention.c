@@ -244,12 +244,22 @@ struct attention_graphs attention_graphs(const struct attention *attention)
     return has ? attention->ops->graphs(attention) : (struct attention_graphs){0};
 }
 
-double attention_measure_roof(struct attention *attention)
+bool attention_roof_part(struct attention *attention, bool begins, struct attention_roof *roof)
 {
+    *roof = (struct attention_roof){0};
     if (attention->hangs)
-        return 0;
+        return true;
     enter(attention);
-    double gb_per_s = attention->ops->measure_roof(attention);
+    bool done = attention->ops->roof_part(attention, begins, roof);
     leave(attention);
-    return gb_per_s;
+    return done;
+}
+
+struct attention_roof attention_measure_roof(struct attention *attention)
+{
+    struct attention_roof roof;
+    bool done = attention_roof_part(attention, true, &roof);
+    while (!done)
+        done = attention_roof_part(attention, false, &roof);
+    return roof;
 }

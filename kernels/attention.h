@@ -15,7 +15,7 @@
  * rows alone, NaN and infinity would not.
  *
  * All functions belong to the engine thread, but for attention_call(). None needs the steps in flight to be
- * done, but attention_measure_roof() and attention_time_passes(), for the start and for benchmarks; and the
+ * done, but attention_roof_part(), attention_measure_roof() and attention_time_passes(), for the start and for benchmarks; and the
  * model constants change only while no step is in flight. */
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
@@ -272,9 +272,18 @@ uint64_t attention_call(const struct attention *attention);
 enum attention_verdict { ATTENTION_TEST_RUNS, ATTENTION_TEST_PASSED, ATTENTION_TEST_FAILED };
 enum attention_verdict attention_self_test(struct attention *attention);
 
-/* attention_measure_roof: GB/s at which the pool can be read by this backend's threads: the best of
- * several plain loops. Takes well under a second. No step is in flight. */
-double attention_measure_roof(struct attention *attention);
+/* GB/s at which the pool can be read by this backend: of several passes over it, in the fastest of several plain
+ * ways. All 0: not measured. */
+struct attention_roof {
+    double best, median, worst;
+};
+
+/* attention_roof_part(a, begins, roof): begin to measure the roof, or do the next part of that: a few milliseconds,
+ * unless others use the machine. False: call again, now or later; steps may be run meanwhile, but none is in
+ * flight. True: that was the end of it, with the result in *roof. What is measured is time in the parts alone.
+ * attention_measure_roof: all parts, well under a second. */
+bool attention_roof_part(struct attention *attention, bool begins, struct attention_roof *roof);
+struct attention_roof attention_measure_roof(struct attention *attention);
 
 /* attention_time_passes(a, step, replays, apart, us): microseconds that attention itself takes (items
  * and merges, without appends, q and copies) for the passes of a step that has just run, one pass after

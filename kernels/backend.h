@@ -19,7 +19,7 @@ struct attention_ops {
     /* NULL: it has none */
     struct attention_graphs (*graphs)(const struct attention *attention);
     enum attention_verdict (*self_test)(struct attention *attention);
-    double (*measure_roof)(struct attention *attention);
+    bool (*roof_part)(struct attention *attention, bool begins, struct attention_roof *roof);
     /* NULL: no clock of its own */
     bool (*time_passes)(struct attention *attention, const struct attention_step *step, uint32_t replays,
                         bool apart, double *us);

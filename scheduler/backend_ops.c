@@ -21,6 +21,11 @@ int backend_ops_parameters(struct engine_state *state, struct request *request)
     return 0;
 }
 
+int backend_ops_roof(struct engine_state *state, struct request *request)
+{
+    return step_roof_part(state->steps, request, state->now_s) ? 0 : REQUEST_WAITS;
+}
+
 int backend_ops_self_test(struct engine_state *state, struct request *request)
 {
     request_list_append(&state->self_tests, request);

@@ -1,5 +1,5 @@
-/* backend_ops.h - new model constants, which wait until no step is in flight, and self-tests, which are done
- * part by part beside the steps.
+/* backend_ops.h - new model constants, and measurements of the roof, which wait until no step is in flight, these for
+ * every part; and self-tests, which are done part by part beside the steps.
  *
  * Those of REQUEST_MAP run one request. Engine thread. */
 #ifndef SCHEDULER_BACKEND_OPS_H

@@ -127,20 +127,16 @@ static void check_invariants(struct engine *e)
 
 /* ---- requests ------------------------------------------------------------------------------------ */
 
-/* Carry out a request that needs the backend to itself. */
-static void run_alone(struct engine *e, struct request *request)
-{
-    if (!e->state.failed) /* else completing it says that it has */
-        (void)request_kinds[request->kind].run(&e->state, request);
-    complete(request, e);
-}
-
-/* Run one request that waits for that, if no step is in flight. */
+/* Carry out one request that needs the backend to itself, or a part of it, if no step is in flight. Between two
+ * parts there is a step. */
 static bool run_next_alone(struct engine *e)
 {
-    if (!e->alone.first || steps_in_flight(e->state.steps))
+    struct request *request = e->alone.first;
+    if (!request || steps_in_flight(e->state.steps))
         return false;
-    run_alone(e, request_list_take(&e->alone));
+    bool runs = !e->state.failed; /* else completing it says that it has */
+    if (!runs || request_kinds[request->kind].run(&e->state, request) != REQUEST_WAITS)
+        complete(request_list_take(&e->alone), e);
     return true;
 }
 
@@ -325,6 +321,9 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= formed;
     if (formed || (!worked && steps_in_flight(e->state.steps) == 0))
         worked |= workload_run_verify(e->state.workloads, !worked);
+    bool computes = e->alone.first || steps_in_flight(e->state.steps) || e->state.failed || e->state.stopping;
+    if (computes || !worked)
+        worked |= step_roof_turn(e->state.steps, computes, now_s);
     workload_run_report(e->state.workloads);
     if (sequences_are_limited(e->state.sequences))
         atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, REQUEST_IDS_AHEAD));
@@ -340,6 +339,7 @@ static double sooner(double a, double b)
 double engine_idle_s(const struct engine *e)
 {
     double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_idle_s(e->state.clients));
+    idle = sooner(idle, step_roof_idle_s(e->state.steps, e->state.now_s));
     return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;
 }
 
@@ -472,9 +472,14 @@ const struct attention_info *engine_backend(const struct engine *e)
     return step_backend(e->state.steps);
 }
 
-double engine_roof_gb_per_s(const struct engine *e)
+struct roof_report engine_roof(const struct engine *e)
 {
-    return step_roof_gb_per_s(e->state.steps);
+    return step_roof(e->state.steps);
+}
+
+double engine_now_s(const struct engine *e)
+{
+    return e->o.clock(e->o.cookie);
 }
 
 double engine_grouping_us(const struct engine *e)
@@ -643,13 +648,14 @@ int engine_create(const struct engine_options *options, struct engine **result,
                   char error[ATTENTION_ERROR_BYTES])
 {
     struct engine *e = aligned_alloc(ALIGNMENT, (sizeof *e + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-    const struct steps_options steps = {.config = options->config,
-                                        .constants = &e->state.constants,
-                                        .partials_max = options->partials_max,
-                                        .open_backend =
-                                            options->open_backend ? options->open_backend : attention_open,
-                                        .progress = options->progress,
-                                        .cookie = options->cookie};
+    const struct steps_options steps = {
+        .config = options->config,
+        .constants = &e->state.constants,
+        .partials_max = options->partials_max,
+        .open_backend = options->open_backend ? options->open_backend : attention_open,
+        .progress = options->progress,
+        .cookie = options->cookie,
+        .now_s = options->clock ? options->clock(options->cookie) : clock_s()};
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!e)
         return ATTND_NO_MEMORY;

@@ -80,7 +80,8 @@ void engine_reuse(struct request *request, enum request_kind kind, uint64_t id);
 
 /* Any thread. */
 const struct attention_info *engine_backend(const struct engine *engine);
-double engine_roof_gb_per_s(const struct engine *engine);
+struct roof_report engine_roof(const struct engine *engine);
+double engine_now_s(const struct engine *engine);       /* on its clock */
 double engine_grouping_us(const struct engine *engine); /* planner.h */
 bool engine_has_sinks(const struct engine *engine);     /* configured, or given to REQUEST_PARAMETERS */
 bool engine_has_alibi(const struct engine *engine);

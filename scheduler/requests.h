@@ -82,6 +82,7 @@ enum request_change {
     XX(PAGED, STEPPED, POOL, true, client_queue_paged)                                                       \
     XX(MERGE, STEPPED, NOTHING, true, client_queue_merge)                                                    \
     XX(PARAMETERS, ALONE, PARAMETERS, true, backend_ops_parameters)                                          \
+    XX(ROOF, ALONE, NOTHING, true, backend_ops_roof)                                                         \
     XX(SELF_TEST, AT_ONCE, NOTHING, true, backend_ops_self_test)                                             \
     XX(STATS, AT_ONCE, NOTHING, false, inspect_stats)                                                        \
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
@@ -111,7 +112,7 @@ struct request;
 
 /* A function carries out one request. Returns 0 with the answer filled in; a negative status, with
  * request_fail() called and nothing changed; or REQUEST_WAITS, and it is as if nothing had been asked: it is
- * called again in a later step (QUEUED, STEPPED), or has kept the request and completes it (others). Engine
+ * called again in a later step (QUEUED, STEPPED) or turn (ALONE), or has kept the request and completes it (others). Engine
  * thread. */
 enum { REQUEST_WAITS = 1 };
 typedef int (*request_run)(struct engine_state *state, struct request *request);

@@ -84,7 +84,7 @@ struct steps {
     const struct config *config;
     const struct geometry *g;
     struct attention *attention;
-    double roof_gb_per_s;
+    struct roof roof;
     struct planner_costs costs;
     struct cost_model cost;
     uint32_t partials_max;      /* of a plan; the states of slices follow */
@@ -656,7 +656,7 @@ static void note_slow(struct steps *x, const struct step *s)
              "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
              "GB/s (roof %.1f)",
              (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count,
-             (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof_gb_per_s);
+             (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
 }
 
 static void note_figures(struct steps *x, const struct step *s, double idle_s)
@@ -751,9 +751,24 @@ const struct attention_info *step_backend(const struct steps *x)
     return attention_info(x->attention);
 }
 
-double step_roof_gb_per_s(const struct steps *x)
+struct roof_report step_roof(struct steps *x)
 {
-    return x->roof_gb_per_s;
+    return roof_report(&x->roof);
+}
+
+bool step_roof_part(struct steps *x, const void *who, double now_s)
+{
+    return roof_part(&x->roof, x->attention, who, now_s);
+}
+
+bool step_roof_turn(struct steps *x, bool computes, double now_s)
+{
+    return roof_turn(&x->roof, x->attention, computes, now_s);
+}
+
+double step_roof_idle_s(const struct steps *x, double now_s)
+{
+    return roof_idle_s(&x->roof, now_s);
 }
 
 double step_grouping_us(const struct steps *x)
@@ -829,14 +844,15 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
     int rc = o->open_backend(&options, &x->attention, error);
     if (rc != 0)
         return rc;
-    x->roof_gb_per_s = attention_measure_roof(x->attention);
+    const struct attention_roof roof = attention_measure_roof(x->attention);
+    roof_note(&x->roof, &roof, o->now_s);
     const struct calibration calibration = {.geometry = &c->geometry,
                                             .blocks = options.blocks,
                                             .rows_max = options.rows_max,
                                             .partials_max = x->partials_max,
                                             .table_rows = options.table_rows,
                                             .table_stride = options.table_stride,
-                                            .read_gb_per_s = x->roof_gb_per_s};
+                                            .read_gb_per_s = roof.best};
     x->cost = (struct cost_model){calibrate_rates(&calibration, x->attention), 1};
     x->costs = calibrate(&calibration, x->attention);
     const char *failure = attention_failure(x->attention);
@@ -945,6 +961,7 @@ int steps_create(const struct steps_options *options, struct steps **result,
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!x)
         return ATTND_NO_MEMORY;
+    roof_init(&x->roof);
     x->config = c;
     x->g = &c->geometry;
     x->number = 1;
@@ -984,5 +1001,6 @@ void steps_destroy(struct steps *x)
     block_tables_destroy(x->tables);
     if (x->attention)
         attention_close(x->attention);
+    roof_deinit(&x->roof);
     free(x);
 }

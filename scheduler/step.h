@@ -17,6 +17,7 @@
 #include "kernels/attention.h"
 #include "scheduler/cost.h"
 #include "scheduler/planner.h"
+#include "scheduler/roof.h"
 
 enum {
     STEPS_IN_FLIGHT = ATTENTION_STEPS_IN_FLIGHT,
@@ -42,6 +43,7 @@ struct steps_options {
                         char error[ATTENTION_ERROR_BYTES]); /* attention_open(), but for tests */
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
     void *cookie;
+    double now_s; /* on the engine's clock */
 };
 
 /* What a step took. */
@@ -198,7 +200,11 @@ uint64_t step_bytes(const struct step *step, enum step_producer producer);
 
 struct block_tables *step_tables(const struct steps *steps);
 const struct attention_info *step_backend(const struct steps *steps);
-double step_roof_gb_per_s(const struct steps *steps);
+/* step_roof: what was measured (roof_report()). step_roof_part, step_roof_turn, step_roof_idle_s: see roof.h. */
+struct roof_report step_roof(struct steps *steps); /* any thread */
+bool step_roof_part(struct steps *steps, const void *who, double now_s);
+bool step_roof_turn(struct steps *steps, bool computes, double now_s);
+double step_roof_idle_s(const struct steps *steps, double now_s);
 double step_grouping_us(const struct steps *steps);
 struct step_stats step_stats(const struct steps *steps);
 

@@ -112,7 +112,7 @@ static bool admit_manager(struct http_exchange *x, enum route_access access)
         http_problem(
             x, ATTND_NOT_FOUND,
             "the management listener serves /livez, /readyz, /metrics and POST /v1/drain, /v1/audit, "
-            "/v1/selftest and /v1/trim");
+            "/v1/roof, /v1/selftest and /v1/trim");
         return false;
     }
     if (x->is_owner)

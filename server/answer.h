@@ -15,7 +15,9 @@ struct daemon_state;
 struct render_context {
     const struct config *config;
     const struct attention_info *backend;
-    double roof_gb_per_s, uptime_s, longest_turn_s;
+    struct roof_report roof;
+    double now_s; /* on the clock of its times */
+    double uptime_s, longest_turn_s;
     uint64_t instance;
     uint64_t tensors_copied;
     size_t staging_used;

@@ -169,9 +169,28 @@ void api_render_table(struct http_exchange *x, const struct request *request, co
                  table->page.limit);
 }
 
-void api_write_rate(struct json_writer *w, double gb_per_s, double roof_gb_per_s)
+void api_write_fraction(struct json_writer *w, double fraction, const struct roof_report *roof)
+{
+    const char *why = roof_explain(roof, fraction);
+    json_float(w, "roof_fraction", (float)fraction);
+    if (why)
+        json_string(w, "above_roof", why);
+}
+
+void api_write_rate(struct json_writer *w, double gb_per_s, const struct roof_report *roof)
 {
     json_float(w, "gb_per_s", (float)gb_per_s);
-    json_float(w, "roof_gb_per_s", (float)roof_gb_per_s);
-    json_float(w, "roof_fraction", roof_gb_per_s > 0 ? (float)(gb_per_s / roof_gb_per_s) : 0);
+    json_float(w, "roof_gb_per_s", (float)roof->gb_per_s);
+    api_write_fraction(w, roof->gb_per_s > 0 ? gb_per_s / roof->gb_per_s : 0, roof);
+}
+
+void api_write_roof(struct json_writer *w, const struct roof_report *roof, double now_s)
+{
+    json_float(w, "roof_gb_per_s", (float)roof->gb_per_s);
+    json_double(w, "roof_age_s", round(fmax(now_s - roof->seen_s, 0) * 10) / 10);
+    json_float(w, "best_gb_per_s", (float)roof->latest.best);
+    json_float(w, "median_gb_per_s", (float)roof->latest.median);
+    json_float(w, "worst_gb_per_s", (float)roof->latest.worst);
+    json_double(w, "age_s", round(fmax(now_s - roof->latest_s, 0) * 10) / 10);
+    json_uint(w, "measurements", roof->measurements);
 }

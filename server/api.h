@@ -156,6 +156,12 @@ void api_write_page(struct json_writer *w, const struct request *request, api_wr
 void api_write_ids(struct json_writer *w, const char *name, const uint32_t *ids, uint32_t n);
 void api_write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers);
 void api_write_next(struct json_writer *w, uint64_t next);
-void api_write_rate(struct json_writer *w, double gb_per_s, double roof_gb_per_s);
+
+/* "gb_per_s" beside the roof, its fraction of that, and, where it is above it, why. */
+void api_write_rate(struct json_writer *w, double gb_per_s, const struct roof_report *roof);
+/* "roof_fraction", and why it is above 1. */
+void api_write_fraction(struct json_writer *w, double fraction, const struct roof_report *roof);
+/* The members of a Roof: how the roof was measured, as of now_s on the engine's clock. */
+void api_write_roof(struct json_writer *w, const struct roof_report *roof, double now_s);
 
 #endif

@@ -1,4 +1,4 @@
-/* api_admin.c - /v1/audit, /v1/trim, /v1/selftest, /v1/drain and /v1/parameters. */
+/* api_admin.c - /v1/audit, /v1/trim, /v1/selftest, /v1/roof, /v1/drain and /v1/parameters. */
 #include "server/api.h"
 #include "server/tensors.h"
 
@@ -49,6 +49,17 @@ static void render_self_test(struct http_exchange *x, const struct request *requ
     json_open(w, NULL, '{');
     json_bool(w, "ok", true);
     json_string(w, "kernel", c->backend->kernel);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+static void render_roof(struct http_exchange *x, const struct request *request,
+                        const struct render_context *c)
+{
+    struct json_writer *w = &x->reply;
+    (void)request;
+    json_open(w, NULL, '{');
+    api_write_roof(w, &c->roof, c->now_s);
     json_close(w, '}');
     json_raw(w, "\n");
 }
@@ -133,6 +144,8 @@ static const struct api_schema schemas[] = {
     {"Audit", "{ok:bool checked:[text]}"},
     {"Trim", "{dropped:uint}"},
     {"SelfTest", "{ok:bool kernel:text}"},
+    {"Roof", "{roof_gb_per_s:number roof_age_s:number best_gb_per_s:number median_gb_per_s:number "
+             "worst_gb_per_s:number age_s:number measurements:uint}"},
     {"Drain", "{deadline_s?:uint(1..86400)}"},
     {"Draining", "{status:(draining) deadline_s:uint}"},
     {"Parameters", "{sinks?:[any] alibi_slopes?:[any] k_scale?:[any] v_scale?:[any]}"},
@@ -146,6 +159,8 @@ static const struct route routes[] = {
         "Drop what is cached of prompts and used by nobody", NULL, NULL, "Trim", 0),
     ASK(POST, "/v1/selftest", CONTROL, SELF_TEST, SMALL, api_parse_nothing, render_self_test, 200,
         "Compare the kernels with the reference", NULL, NULL, "SelfTest", 0),
+    ASK(POST, "/v1/roof", CONTROL, ROOF, SMALL, api_parse_nothing, render_roof, 200,
+        "Measure the rate at which the pool is read", NULL, NULL, "Roof", 0),
     ANSWER(POST, "/v1/drain", CONTROL, TYPE_JSON, 202, post_drain,
            "End the daemon, once what is under way is done", NULL, "Drain", "Draining", 0),
     ASK(PUT, "/v1/parameters", ADMIN, PARAMETERS, TENSORS, parse_parameters, NULL, 204,

@@ -156,7 +156,7 @@ struct output {
 static struct output output_of(const struct request *request, const struct request_output *of, uint32_t rows,
                                enum attention_kernel kernel, const struct render_context *c)
 {
-    double roof = c->roof_gb_per_s * 1e9 * of->step_us * 1e-6;
+    double roof = c->roof.gb_per_s * 1e9 * of->step_us * 1e-6;
     return (struct output){.of = of,
                            .rows = rows,
                            .lse = answer_of(request)->wants_lse,

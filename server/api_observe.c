@@ -80,6 +80,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
 {
     const struct config *config = daemon->config;
     const struct attention_info *backend = engine_backend(daemon->engine);
+    const struct roof_report roof = engine_roof(daemon->engine);
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
     json_string(w, "name", "attnd");
@@ -91,7 +92,10 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_string(w, "device", backend->device);
     json_string(w, "isa", backend->isa);
     json_uint(w, "threads", backend->threads);
-    json_float(w, "roof_gb_per_s", (float)engine_roof_gb_per_s(daemon->engine));
+    json_float(w, "roof_gb_per_s", (float)roof.gb_per_s);
+    json_open(w, "roof", '{');
+    api_write_roof(w, &roof, engine_now_s(daemon->engine));
+    json_close(w, '}');
     json_float(w, "grouping_us", (float)engine_grouping_us(daemon->engine));
     json_bool(w, "bit_stable", backend->bit_stable);
     json_close(w, '}');
@@ -182,7 +186,7 @@ static void write_pool(struct json_writer *w, const struct engine_stats *s, cons
 /* What reading the latest steps' K and V takes at the roof, and its share of what they took. */
 static double ideal_seconds(const struct engine_stats *s, const struct render_context *c)
 {
-    return c->roof_gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof_gb_per_s * 1e9) : 0;
+    return c->roof.gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof.gb_per_s * 1e9) : 0;
 }
 
 static double latest_fraction(const struct engine_stats *s, const struct render_context *c)
@@ -237,12 +241,15 @@ static void render_stats(struct http_exchange *x, const struct request *request,
     json_float(w, "p50", (float)s->steps.idle_us_p50);
     json_close(w, '}');
     json_uint(w, "bytes_read", s->steps.bytes_read);
-    api_write_rate(w, s->gb_per_s, c->roof_gb_per_s);
+    api_write_rate(w, s->gb_per_s, &c->roof);
+    json_open(w, "roof", '{');
+    api_write_roof(w, &c->roof, c->now_s);
+    json_close(w, '}');
     json_open(w, "latest", '{'); /* steps, a thousand at most; ideal: at the roof */
     json_uint(w, "bytes_read", s->steps.latest.bytes);
     json_double(w, "seconds", s->steps.latest.seconds);
     json_double(w, "ideal_seconds", ideal_seconds(s, c));
-    json_float(w, "roof_fraction", (float)latest_fraction(s, c));
+    api_write_fraction(w, latest_fraction(s, c), &c->roof);
     json_close(w, '}');
     json_close(w, '}');
     json_open(w, "sequences", '{');
@@ -314,7 +321,14 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "kv_read_bytes_total", "counter", "K and V that steps have read.",
                  (double)s->steps.bytes_read);
     write_metric(w, "roof_bytes_per_second", "gauge",
-                 "Rate at which the pool can be read, measured at start.", c->roof_gb_per_s * 1e9);
+                 "Rate at which the pool can be read: the best measured in the last half hour to hour.",
+                 c->roof.gb_per_s * 1e9);
+    write_family(w, "roof_measured_bytes_per_second", "gauge", "Passes of the latest measurement of it.");
+    write_sample(w, "roof_measured_bytes_per_second", "{pass=\"best\"}", c->roof.latest.best * 1e9);
+    write_sample(w, "roof_measured_bytes_per_second", "{pass=\"median\"}", c->roof.latest.median * 1e9);
+    write_sample(w, "roof_measured_bytes_per_second", "{pass=\"worst\"}", c->roof.latest.worst * 1e9);
+    write_metric(w, "roof_measurements_total", "counter", "Measurements of it.",
+                 (double)c->roof.measurements);
     write_metric(w, "latest_roof_fraction", "gauge",
                  "Of the latest steps: time to read their K and V at that rate, over the time they took.",
                  latest_fraction(s, c));
@@ -500,7 +514,8 @@ static const struct api_schema schemas[] = {
     {"Status", "{status:(live|ready|stalled|draining|failed)}"},
     {"Info",
      "{name:text version:text commit:text node:uint backend:{name:text device:text isa:text threads:uint "
-     "roof_gb_per_s:number grouping_us:number bit_stable:bool} geometry:{layers:uint query_heads:uint "
+     "roof_gb_per_s:number roof:Roof grouping_us:number bit_stable:bool} geometry:{layers:uint "
+     "query_heads:uint "
      "kv_heads:uint head_dim:uint block_size:uint dtype:text kv_dtype:text layout:text scale:number "
      "window:[uint] softcap:number sinks:bool alibi:bool} pool:{blocks:uint bytes_per_block:uint} "
      "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint memory_bytes:uint "
@@ -517,8 +532,9 @@ static const struct api_schema schemas[] = {
               "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
               "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
               "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
-              "roof_fraction:number latest:{bytes_read:uint seconds:number ideal_seconds:number "
-              "roof_fraction:number}} sequences:{count:uint items:[Sequence] next:uint?} leases:uint}"},
+              "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
+              "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
+              "items:[Sequence] next:uint?} leases:uint}"},
     {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint fill?:uint owner?:id?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
     {"BlockColumns", "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint] fill?:[uint] "

@@ -533,7 +533,7 @@ static void log_backend(const struct engine *engine)
     log_line(LOG_INFO,
              "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s; "
              "grouping rows costs %.1f us a layer",
-             backend->name, backend->isa, backend->device, backend->threads, engine_roof_gb_per_s(engine),
+             backend->name, backend->isa, backend->device, backend->threads, engine_roof(engine).gb_per_s,
              engine_grouping_us(engine));
 }
 

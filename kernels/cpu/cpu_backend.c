@@ -35,6 +35,7 @@
 #include "kernels/cpu/step_cost.h"
 #include "kernels/kv_pool.h"
 #include "kernels/numeric.h"
+#include "kernels/roof.h"
 #include "kernels/thread_pool.h"
 
 #include <assert.h>
@@ -66,6 +67,13 @@ struct scratch {
     float *o;                            /* [head_dim] */
 };
 
+/* The roof being measured: every worker reads a part of the pool, slice by slice. */
+struct roof_reading {
+    struct roof_trial trial;
+    uint64_t at, words, slice; /* words of a worker: read so far, of this slice, of the next */
+    double seconds;            /* that the slices of this pass took */
+};
+
 struct cpu_backend {
     struct attention base;
     struct attention_options options;
@@ -81,7 +89,7 @@ struct cpu_backend {
     const struct attention_step *step; /* while it runs */
     uint32_t test_part;                /* of the self-test, to be done next */
     double *roof_seconds;              /* [threads] while the roof is measured */
-    int roof_loop;
+    struct roof_reading roof;
 };
 
 const char *const attention_isa_names[] = {"auto", "portable", "avx2", "avx512", "amx", NULL};
@@ -526,9 +534,19 @@ static enum attention_verdict cpu_self_test(struct attention *attention)
 
 /* ---- the roof ------------------------------------------------------------------------------------ */
 
-enum { ROOF_PLAIN, ROOF_PREFETCH, ROOF_STREAMS, ROOF_LOOPS };
+/* Ways to read. */
+enum { ROOF_PLAIN, ROOF_PREFETCH, ROOF_STREAMS };
+_Static_assert(ROOF_STREAMS + 1 == ROOF_WAYS, "each is tried");
 
-#define ROOF_BYTES_MAX (UINT64_C(1) << 30) /* read per loop and measurement */
+enum {
+    ROOF_PASSES = 3,             /* in the fastest way */
+    ROOF_WORDS = 32,             /* what is read is a multiple of so many words */
+    ROOF_SLICE_LEAST = 128 << 10 /* words of a worker: 1 MiB */
+};
+
+#define ROOF_BYTES_MAX (UINT64_C(1) << 30) /* read per pass */
+
+static const double ROOF_SLICE_S = 0.004; /* a hundred times what waking and gathering the workers takes */
 
 /* Sum of `words` (a multiple of 32) 64-bit words, read front to back, `prefetch` words ahead or not at
  * all. */
@@ -559,37 +577,70 @@ static uint64_t read_streams(const uint64_t *from, uint64_t words)
 
 static _Atomic uint64_t roof_sink; /* what was read, so that reading it cannot be left out */
 
+/* Bytes that are read in a pass. */
+static uint64_t roof_bytes(const struct cpu_backend *b)
+{
+    return b->pool.total_bytes < ROOF_BYTES_MAX ? b->pool.total_bytes : ROOF_BYTES_MAX;
+}
+
+/* Words of them that each worker reads. */
+static uint64_t roof_worker_words(const struct cpu_backend *b)
+{
+    return roof_bytes(b) / 8 / thread_pool_threads(b->threads) / ROOF_WORDS * ROOF_WORDS;
+}
+
+/* Read a slice of what is this worker's in a pass. */
 static void run_roof(uint32_t worker, void *cookie)
 {
     struct cpu_backend *b = cookie;
-    uint64_t bytes = b->pool.total_bytes < ROOF_BYTES_MAX ? b->pool.total_bytes : ROOF_BYTES_MAX;
-    uint64_t words = bytes / 8 / thread_pool_threads(b->threads) / 32 * 32;
-    const uint64_t *from = (const uint64_t *)(const void *)b->pool.bytes + worker * words;
+    const struct roof_reading *x = &b->roof;
+    const uint64_t *from =
+        (const uint64_t *)(const void *)b->pool.bytes + worker * roof_worker_words(b) + x->at;
+    uint32_t way = roof_trial_way(&x->trial);
     thread_pool_barrier(b->threads);
     double start = clock_s();
-    uint64_t sum = b->roof_loop == ROOF_STREAMS
-                       ? read_streams(from, words)
-                       : read_forward(from, words, b->roof_loop == ROOF_PREFETCH ? 256 : 0);
+    uint64_t sum = way == ROOF_STREAMS ? read_streams(from, x->words)
+                                       : read_forward(from, x->words, way == ROOF_PREFETCH ? 256 : 0);
     b->roof_seconds[worker] = clock_s() - start;
     atomic_fetch_add(&roof_sink, sum);
 }
 
-static double cpu_measure_roof(struct attention *attention)
+/* Read a slice, of about ROOF_SLICE_S, by all workers; return what the slowest took. */
+static double read_slice(struct cpu_backend *b, uint64_t words)
+{
+    struct roof_reading *x = &b->roof;
+    double slowest = 0;
+    x->words = words - x->at < x->slice ? words - x->at : x->slice;
+    thread_pool_run(b->threads, run_roof, b);
+    for (uint32_t i = 0; i < thread_pool_threads(b->threads); i++)
+        slowest = b->roof_seconds[i] > slowest ? b->roof_seconds[i] : slowest;
+    x->at += x->words;
+    if (slowest > 0 && x->words == x->slice)
+        x->slice = (uint64_t)fmin((double)x->slice * ROOF_SLICE_S / slowest, (double)ROOF_BYTES_MAX) /
+                   ROOF_WORDS * ROOF_WORDS;
+    x->slice = x->slice < ROOF_SLICE_LEAST ? ROOF_SLICE_LEAST : x->slice;
+    return slowest;
+}
+
+static bool cpu_roof_part(struct attention *attention, bool begins, struct attention_roof *roof)
 {
     struct cpu_backend *b = (struct cpu_backend *)attention;
-    uint32_t threads = thread_pool_threads(b->threads);
-    uint64_t bytes = b->pool.total_bytes < ROOF_BYTES_MAX ? b->pool.total_bytes : ROOF_BYTES_MAX;
-    uint64_t words = bytes / 8 / threads / 32 * 32; /* of one worker */
-    double best = 0, read = (double)(words * 8 * threads);
-    for (b->roof_loop = 0; b->roof_loop < ROOF_LOOPS; b->roof_loop++) {
-        double slowest = 0;
-        thread_pool_run(b->threads, run_roof, b);
-        for (uint32_t i = 0; i < threads; i++)
-            slowest = b->roof_seconds[i] > slowest ? b->roof_seconds[i] : slowest;
-        if (slowest > 0 && read / slowest > best)
-            best = read / slowest;
+    struct roof_reading *x = &b->roof;
+    uint64_t words = roof_worker_words(b);
+    if (begins) {
+        roof_trial_begin(&x->trial, ROOF_PASSES);
+        x->at = 0;
+        x->seconds = 0;
+        x->slice = x->slice ? x->slice : ROOF_SLICE_LEAST;
     }
-    return best * 1e-9;
+    x->seconds += read_slice(b, words);
+    if (x->at < words)
+        return false;
+    double bytes = (double)(words * 8 * thread_pool_threads(b->threads));
+    double gb_per_s = x->seconds > 0 ? bytes / x->seconds * 1e-9 : 0;
+    x->at = 0;
+    x->seconds = 0;
+    return roof_trial_add(&x->trial, gb_per_s, roof);
 }
 
 /* ---- open and close ------------------------------------------------------------------------------ */
@@ -702,7 +753,7 @@ static const struct attention_ops ops = {
     .close = cpu_close,
     .submit = cpu_submit,
     .self_test = cpu_self_test,
-    .measure_roof = cpu_measure_roof,
+    .roof_part = cpu_roof_part,
 };
 
 bool attention_isa_supported(const char *name)

@@ -26,10 +26,11 @@ enum {
     CLUSTER_MAX = 2,
     PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
     ROOF_THREADS = 512,        /* measure.cu, read_all */
-    ROOF_ROUNDS = 5
+    ROOF_ALIGNMENT = 4096
 };
 
 #define ROOF_BYTES_MAX (UINT64_C(8) << 30)
+static const double ROOF_PASS_US = 3000; /* at most, about: an H200 reads 8 GiB in 1 900 */
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
@@ -79,27 +80,29 @@ static enum attention_verdict cuda_self_test(struct attention *attention)
     return verdict;
 }
 
-static double cuda_measure_roof(struct attention *attention)
+/* A pass a part. A slow GPU reads less in one, so that nothing waits long. */
+static bool cuda_roof_part(struct attention *attention, bool begins, struct attention_roof *roof)
 {
-    static const uint32_t per_multiprocessor[] = {2, 4, 16};
+    static const uint32_t per_multiprocessor[ROOF_WAYS] = {2, 4, 16};
     struct cuda_backend *b = (struct cuda_backend *)attention;
-    struct cuda_queue *q = &b->queue;
     uint64_t total = b->pool.layer_bytes * b->options.geometry->layers;
-    uint64_t bytes = total < ROOF_BYTES_MAX ? total : ROOF_BYTES_MAX;
-    const struct cuda_read_pass pass = {b->pool.bytes, bytes / 16};
-    double us[ROOF_ROUNDS], best = INFINITY;
-    cuda_enter(&b->device);
-    for (size_t i = 0; i < sizeof per_multiprocessor / sizeof per_multiprocessor[0]; i++) {
-        cuda_queue_begin_passes(q);
-        cuda_queue_launch(q, KERNEL_READ_ALL,
-                          cuda_grid_of(b->device.multiprocessors * per_multiprocessor[i], ROOF_THREADS),
-                          &pass, sizeof pass);
-        if (!cuda_queue_time(q, ROOF_ROUNDS, false, us))
-            return 0;
-        for (int round = 0; round < ROOF_ROUNDS; round++)
-            best = us[round] < best ? us[round] : best;
+    double us;
+    if (begins) {
+        uint64_t most = total < ROOF_BYTES_MAX ? total : ROOF_BYTES_MAX;
+        roof_trial_begin(&b->roof, ROOF_PASSES_MAX);
+        /* twice as much as last time, which others may have slowed down */
+        b->roof_bytes = b->roof_bytes && b->roof_bytes < most / 2 ? 2 * b->roof_bytes : most;
     }
-    return (double)bytes / best * 1e-3;
+    uint32_t blocks = b->device.multiprocessors * per_multiprocessor[roof_trial_way(&b->roof)];
+    const struct cuda_read_pass pass = {b->pool.bytes, b->roof_bytes / 16};
+    cuda_enter(&b->device);
+    if (!cuda_queue_time_read(&b->queue, cuda_grid_of(blocks, ROOF_THREADS), &pass, &us))
+        return true;
+    double gb_per_s = us > 0 ? (double)b->roof_bytes / us * 1e-3 : 0;
+    if (us > ROOF_PASS_US)
+        b->roof_bytes =
+            (uint64_t)((double)b->roof_bytes * ROOF_PASS_US / us) / ROOF_ALIGNMENT * ROOF_ALIGNMENT;
+    return roof_trial_add(&b->roof, gb_per_s, roof);
 }
 
 static bool cuda_time_passes(struct attention *attention, const struct attention_step *step, uint32_t replays,
@@ -153,7 +156,7 @@ static const struct attention_ops ops = {
     .free_host_memory = free_host_memory,
     .graphs = cuda_graphs,
     .self_test = cuda_self_test,
-    .measure_roof = cuda_measure_roof,
+    .roof_part = cuda_roof_part,
     .time_passes = cuda_time_passes,
 };
 

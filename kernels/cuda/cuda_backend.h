@@ -9,6 +9,7 @@
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/kv_pool.h"
+#include "kernels/roof.h"
 
 enum {
     CUDA_PASS_OPERATIONS = 64, /* of a pass, at most, without its appends */
@@ -84,6 +85,9 @@ struct cuda_backend {
     struct cuda_prepared_plan prepared[ATTENTION_PLANS]; /* of the buffer as it was emptied the last time */
     uint32_t prepared_count;
     uint64_t prepared_since; /* cuda_queue.emptied */
+
+    struct roof_trial roof; /* being measured, */
+    uint64_t roof_bytes;    /* so many a pass; 0: not yet */
 
     struct cuda_compared compared_of[ATTENTION_STEPS_IN_FLIGHT],
         *compared; /* and of the step being written */

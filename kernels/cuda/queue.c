@@ -646,6 +646,38 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
     return ok;
 }
 
+bool cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid, const struct cuda_read_pass *pass,
+                          double *us)
+{
+    static const char timing[] = "timing the read roof";
+    struct cuda_device *d = q->d;
+    struct cuda_operation first = {.kind = LAUNCH, .kernel = KERNEL_READ_ALL, .grid = grid}, timed = first;
+    struct cuda_read_pass eighth = {pass->from, pass->vectors / 8};
+    CUevent timer[2] = {NULL, NULL};
+    float ms = 0;
+    memcpy(first.arguments, &eighth, sizeof eighth);
+    memcpy(timed.arguments, pass, sizeof *pass);
+    q->on = d->stream;
+    for (int i = 0; i < 2 && !cuda_failed(d); i++)
+        cuda_holds(d, d->cu.cuEventCreate(&timer[i], CU_EVENT_DEFAULT), "making an event");
+    if (!cuda_failed(d)) {
+        launch(q, &first);
+        cuda_holds(d, d->cu.cuEventRecord(timer[0], d->stream), timing);
+        launch(q, &timed);
+    }
+    bool ok = cuda_holds(d, d->cu.cuEventRecord(timer[1], d->stream), timing) &&
+              cuda_await_event(d, timer[1], timing) &&
+              cuda_holds(d, d->cu.cuEventElapsedTime(&ms, timer[0], timer[1]), timing);
+    if (d->owner->hangs)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        if (timer[i])
+            (void)d->cu.cuEventDestroy_v2(timer[i]);
+    }
+    *us = (double)ms * 1e3;
+    return ok;
+}
+
 /* ---- init and deinit ----------------------------------------------------------------------------- */
 
 static void make_event(struct cuda_device *d, CUevent *event)

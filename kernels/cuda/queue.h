@@ -21,6 +21,7 @@
 #define KERNELS_CUDA_QUEUE_H
 
 #include "kernels/attention.h"
+#include "kernels/cuda/device/step.h"
 #include "kernels/cuda/gpu.h"
 
 enum {
@@ -194,5 +195,10 @@ void cuda_queue_end_copies(struct cuda_queue *q, unsigned side);
  * and run those `replays` times as a graph; microseconds in us[]. `apart`: with an empty kernel ahead
  * of each pass; the time of empty ones alone is subtracted. No step is in flight. */
 bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us);
+
+/* cuda_queue_time_read(q, grid, pass, us): microseconds of a pass of read_all, behind another one that reads an eighth,
+ * so that neither the launch nor a sleeping GPU is timed. Leaves what is written down alone. No step is in flight. */
+MUST_USE bool cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid,
+                                   const struct cuda_read_pass *pass, double *us);
 
 #endif

@@ -100,10 +100,10 @@ static enum attention_verdict reference_self_test(struct attention *attention)
     return ATTENTION_TEST_PASSED; /* it is what the others are compared with */
 }
 
-static double reference_measure_roof(struct attention *attention)
+static bool reference_roof_part(struct attention *attention, bool begins, struct attention_roof *roof)
 {
-    (void)attention;
-    return 0; /* nothing to compare: it is not meant to be fast */
+    (void)attention, (void)begins, (void)roof;
+    return true; /* nothing to compare: it is not meant to be fast */
 }
 
 static void reference_close(struct attention *attention)
@@ -118,7 +118,7 @@ static const struct attention_ops ops = {
     .close = reference_close,
     .submit = reference_submit,
     .self_test = reference_self_test,
-    .measure_roof = reference_measure_roof,
+    .roof_part = reference_roof_part,
 };
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,

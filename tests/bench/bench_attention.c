@@ -200,7 +200,7 @@ static struct bench_spread measure(struct world *w, int rounds, struct bench_spr
 {
     double seconds[ROUNDS], roofs[ROUNDS];
     for (int r = 0; r < rounds; r++) {
-        roofs[r] = attention_measure_roof(w->attention);
+        roofs[r] = attention_measure_roof(w->attention).best;
         seconds[r] = time_step(w->attention, &w->step) / w->s->layers;
     }
     *roof = bench_spread(roofs, (size_t)rounds);

@@ -472,8 +472,9 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
 static double measure_roof(bool toy)
 {
     struct world x;
-    double roof =
-        open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES, 0) ? attention_measure_roof(x.attention) : 0;
+    double roof = open_world(&x, &workloads[0], 0, toy ? 0 : ROOF_BYTES, 0)
+                      ? attention_measure_roof(x.attention).best
+                      : 0;
     if (roof > 0)
         printf("%s, reads at %.1f GB/s\n", attention_info(x.attention)->device, roof);
     close_world(&x);

@@ -41,7 +41,7 @@ build hang "${wrap[@]}" tests/cuda/hang.c
 # shellcheck disable=SC2034 # finish uses it
 "$WORK/hang" >"$WORK/waits" 2>&1 || FAILED=1
 grep '^ok\|^not ok\|was called' "$WORK/waits"
-waits='a part of a step,a step,clearing the KV pool,replaying a graph,the self-test,uploading tensor maps,what was issued before'
+waits='a part of a step,a step,clearing the KV pool,replaying a graph,the self-test,timing the read roof,uploading tensor maps,what was issued before'
 expect 'all waits are among them' "$waits the end" \
     "$(sed -n 's/^wait .*: the device hangs: \(.*\) is not finished after 1 s$/\1/p' "$WORK/waits" | sort -u | paste -sd,)"
 

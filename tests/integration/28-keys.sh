@@ -66,7 +66,7 @@ expect 'two keys' 400 "$(code curl -s -H 'Authorization: Bearer a' -H 'Authoriza
 expect 'any Host, with a key' 200 "$(code as ann -H 'Host: attnd.example' "$URL/stats")"
 expect 'read may look' '200 200 200' "$(code as eve "$URL/stats") $(code as eve "$URL/metrics") $(code as eve "$URL/v1/info")"
 expect 'but not make' '403 forbidden the key "eve" lacks the scope infer' "$(as eve --json '{}' "$URL/v1/sequences" | problem)"
-expect 'infer does not administrate' '403 403 403 403 403' "$(for path in audit trim selftest drain; do code as ann -X POST "$URL/v1/$path"; echo; done | paste -sd' ') $(code as ann "$URL/v1/blocks")"
+expect 'infer does not administrate' '403 403 403 403 403 403' "$(for path in audit trim selftest roof drain; do code as ann -X POST "$URL/v1/$path"; echo; done | paste -sd' ') $(code as ann "$URL/v1/blocks")"
 expect 'admin does' '200 200' "$(code as root -X POST "$URL/v1/audit") $(code as root "$URL/v1/blocks")"
 unix() { curl -s --unix-socket "$1" "http://localhost$2" "${@:3}"; }
 expect 'the unix socket has its mode' 660 "$(stat -c %a "$WORK/s")"
@@ -175,7 +175,7 @@ expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
 
 # ---- the management listener
 expect 'management: probes and metrics' '200 200 200' "$(for path in livez readyz metrics; do code unix "$WORK/m" "/$path"; echo; done | paste -sd' ')"
-expect 'management: administration, by who runs it' 200 "$(code unix "$WORK/m" /v1/audit -X POST)"
+expect 'management: administration, by who runs it' '200 200' "$(code unix "$WORK/m" /v1/audit -X POST) $(code unix "$WORK/m" /v1/roof -X POST)"
 expect 'management: nothing else' 404 "$(code unix "$WORK/m" /v1/sequences)"
 expect 'its socket is for its user' 600 "$(stat -c %a "$WORK/m")"
 

@@ -738,6 +738,15 @@ static void judge_self_test(struct op *op)
     sim.seen.self_tests_failed += op->request->check.fault != NULL;
 }
 
+/* All parts of a measurement that was begun since. */
+static void judge_roof(struct op *op)
+{
+    if (!client_answers_has_run(op, 0, 0) || sim.lost)
+        return;
+    require(op, symbolic_backend_roofs() > op->roofs, "a measurement of the roof that is done");
+    sim.seen.roofs++;
+}
+
 /* One row of a merge, of `rows` of all heads: the states weighed by what they saw. */
 static void check_merged(const struct op *op, uint32_t row, uint32_t rows)
 {
@@ -797,6 +806,9 @@ void client_answers_judge(struct op *op)
         return;
     case REQUEST_SELF_TEST:
         judge_self_test(op);
+        return;
+    case REQUEST_ROOF:
+        judge_roof(op);
         return;
     case REQUEST_APPEND:
     case REQUEST_ATTEND:

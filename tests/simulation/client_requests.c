@@ -44,6 +44,7 @@ enum {
     XX(export, 2, export)                                                                                    \
     XX(merge, 3, merge)                                                                                      \
     XX(self_test, 1, self_test)                                                                              \
+    XX(roof, 1, roof)                                                                                        \
     XX(workload, 1, workload)                                                                                \
     XX(workload_look, 4, workload_look)                                                                      \
     XX(lull, 1, lull)                                                                                        \
@@ -182,6 +183,7 @@ static void submit(struct op *op)
     op->steps = sim.seen.steps;
     op->turn = sim.seen.turns;
     op->tests = symbolic_backend_tests();
+    op->roofs = symbolic_backend_roofs();
     op->arena_used = op->request->arena_used;
     note_op(op);
     if (request_make_outputs(op->request, &sim.config.geometry) != 0)
@@ -786,6 +788,11 @@ static struct op *make_look_again(void)
 static struct op *make_self_test(void)
 {
     return begin_op(REQUEST_SELF_TEST);
+}
+
+static struct op *make_roof(void)
+{
+    return begin_op(REQUEST_ROOF);
 }
 
 static struct op *make_parameters(void)

@@ -22,7 +22,8 @@ struct op {
     struct request *request; /* NULL: the place is free */
     int connection;          /* that waits for it; NO_CONNECTION: it has gone */
     uint64_t action, steps;  /* which action made it; steps when it was submitted, */
-    uint64_t turn, tests;    /* turns, and self-tests that were done */
+    uint64_t turn, tests;    /* turns, and self-tests that were done, */
+    uint64_t roofs;          /* and measurements of the roof */
     size_t arena_used;
     uint32_t again, chained; /* as many more follow at once; it is the n-th that was submitted in one turn */
     double submitted_s;

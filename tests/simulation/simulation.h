@@ -53,6 +53,7 @@ enum {
     XX(exports_in_parts, "exports over several steps")                                                       \
     XX(self_tests, "self-tests")                                                                             \
     XX(self_tests_failed, "self-tests that failed")                                                          \
+    XX(roofs, "measurements of the roof")                                                                    \
     XX(budgets_spent, "turns that had no time for another request")                                          \
     XX(asked_meanwhile, "questions asked in the middle of a turn")                                           \
     XX(compared, "requests whose comparisons took a step")                                                   \

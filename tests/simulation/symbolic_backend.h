@@ -68,8 +68,9 @@ uint64_t symbolic_backend_appended(void);
 /* symbolic_backend_given_up: a request that has something in flight was given up. */
 void symbolic_backend_given_up(void);
 
-/* Self-tests that are done. */
+/* Self-tests, and measurements of the roof, that are done. */
 uint64_t symbolic_backend_tests(void);
+uint64_t symbolic_backend_roofs(void);
 
 /* The tag that stands in a slot of the pool now. */
 uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot);

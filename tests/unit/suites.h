@@ -24,6 +24,7 @@
     XX(values)                                                                                               \
     XX(thread_pool)                                                                                          \
     XX(cost)                                                                                                 \
+    XX(roof)                                                                                                 \
     XX(step_cost)                                                                                            \
     XX(plan)                                                                                                 \
     XX(lowering)                                                                                             \
