@@ -60,35 +60,6 @@
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
-static struct row *live_row(const struct block_tables *t, uint32_t row)
-{
-    assert(row < t->o.rows && t->rows[row].state == ROW_LIVE);
-    return &t->rows[row];
-}
-
-static void set_entry(struct block_tables *t, uint32_t row, uint32_t i, uint32_t id)
-{
-    *entry(t, row, i) = id;
-    *entry_generation(t, row, i) = block_pool_generation(t->pool, id);
-}
-
-/* A new block for entry `i`; the caller has checked that there is one. */
-static uint32_t take_block(struct block_tables *t)
-{
-    uint32_t id;
-    int rc = block_pool_acquire(t->pool, 1, &id);
-    assert(rc == 0);
-    (void)rc;
-    return id;
-}
-
-/* Token ids of one block to another; host block h is number blocks + h here. */
-static void copy_tokens(struct block_tables *t, uint32_t from, uint32_t to)
-{
-    uint32_t n = t->o.block_size;
-    memcpy(&t->tokens[(uint64_t)to * n], &t->tokens[(uint64_t)from * n], n * sizeof *t->tokens);
-}
-
 static void forget_evicted(uint32_t id, void *cookie)
 {
     struct block_tables *t = cookie;
@@ -116,7 +87,7 @@ static bool unpublish_some(struct block_tables *t, uint32_t id, uint32_t *work)
     return false;
 }
 
-static void unpublish_tree(struct block_tables *t, uint32_t id)
+void block_prefix_unpublish(struct block_tables *t, uint32_t id)
 {
     uint32_t all = UINT32_MAX;
     (void)unpublish_some(t, id, &all);
@@ -124,7 +95,7 @@ static void unpublish_tree(struct block_tables *t, uint32_t id)
 
 /* ---- partial holders ----------------------------------------------------------------------------- */
 
-static void link_partial(struct block_tables *t, uint32_t row, uint32_t i)
+void block_fill_link(struct block_tables *t, uint32_t row, uint32_t i)
 {
     struct block_partials *list = partials_at(t, place_of(t, row, i));
     uint32_t next = list->count++ ? list->first : NO_ROW;
@@ -134,7 +105,7 @@ static void link_partial(struct block_tables *t, uint32_t row, uint32_t i)
     list->first = row;
 }
 
-static void unlink_partial(struct block_tables *t, uint32_t row, uint32_t i)
+void block_fill_unlink(struct block_tables *t, uint32_t row, uint32_t i)
 {
     struct block_partials *list = partials_at(t, place_of(t, row, i));
     struct partial_link link = t->partial_links[row];
@@ -147,16 +118,15 @@ static void unlink_partial(struct block_tables *t, uint32_t row, uint32_t i)
     list->count--;
 }
 
-/* The longest cursor of a row moves, within its entries, and takes the row from list to list. */
-static void move_partial(struct block_tables *t, uint32_t row, uint32_t from, uint32_t to)
+void block_fill_move(struct block_tables *t, uint32_t row, uint32_t from, uint32_t to)
 {
     uint32_t n = t->o.block_size;
     if (from % n && to % n && from / n == to / n)
         return;
     if (from % n)
-        unlink_partial(t, row, from / n);
+        block_fill_unlink(t, row, from / n);
     if (to % n)
-        link_partial(t, row, to / n);
+        block_fill_link(t, row, to / n);
 }
 
 /* The most slots that a row of the list has; none has more than `most`, which ends the search. */
@@ -171,32 +141,29 @@ static uint32_t largest_part(const struct block_tables *t, const struct block_pa
     return largest;
 }
 
-static uint32_t fill_of_partials(uint32_t id, void *cookie)
+uint32_t block_fill_of_partials(uint32_t id, void *cookie)
 {
     struct block_tables *t = cookie;
     return largest_part(t, block_pool_partials(t->pool, id), block_pool_fill(t->pool, id));
 }
 
-/* A row has left a host block that has no device block, or has fewer slots of it. */
-static void lower_host_fill(struct block_tables *t, uint32_t host)
+void block_fill_lower_host(struct block_tables *t, uint32_t host)
 {
     struct block_partials *list = &t->host_partials[host];
     if (swap_ledger_refs(t->ledger, host) == list->count)
         t->host_fill[host] = (uint16_t)largest_part(t, list, t->host_fill[host]);
 }
 
-/* A row has become a partial holder of its entry `i`, or has fewer slots of it. */
-static void lower_fill(struct block_tables *t, uint32_t row, uint32_t i)
+void block_fill_lower(struct block_tables *t, uint32_t row, uint32_t i)
 {
     uint32_t place = place_of(t, row, i);
     if (place < t->o.blocks)
         block_pool_lower_fill(t->pool, place);
     else
-        lower_host_fill(t, place - t->o.blocks);
+        block_fill_lower_host(t, place - t->o.blocks);
 }
 
-/* The partial holders of one block become those of another. */
-static void hand_over_partials(struct block_partials *from, struct block_partials *to)
+void block_fill_hand_over(struct block_partials *from, struct block_partials *to)
 {
     *to = *from;
     from->count = 0;
@@ -204,15 +171,14 @@ static void hand_over_partials(struct block_partials *from, struct block_partial
 
 /* ---- giving back --------------------------------------------------------------------------------- */
 
-/* Give back entry `i` of a row that is swapped out. */
-static void unpark(struct block_tables *t, uint32_t row, uint32_t i)
+void block_swap_unpark(struct block_tables *t, uint32_t row, uint32_t i)
 {
     uint32_t host = *entry(t, row, i), device = swap_ledger_device_of(t->ledger, host);
     if (device != NO_BLOCK)
         block_pool_release(t->pool, &device, 1, t->rows[row].last_step);
     swap_ledger_unpark(t->ledger, host);
     if (device == NO_BLOCK)
-        lower_host_fill(t, host);
+        block_fill_lower_host(t, host);
 }
 
 /* Give back the entries of a row from the last one down to entry `keep`. The row is a partial holder of
@@ -226,7 +192,7 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
     begin_change(t, row, keep, r->entries);
     if (r->swapped) {
         for (uint32_t i = r->entries; i-- > keep;)
-            unpark(t, row, i);
+            block_swap_unpark(t, row, i);
     } else {
         block_pool_release(t->pool, entry(t, row, keep), n, r->last_step);
     }
@@ -283,7 +249,7 @@ int block_tables_create(const struct block_tables_options *options, struct block
         !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill || !t->claims || !t->marks ||
         !t->audit.holders || !t->at_once.holders || !t->order ||
         id_bitmap_init(&t->free_rows, options->rows) != 0 ||
-        block_pool_create(options->blocks, options->block_size, forget_evicted, fill_of_partials, t,
+        block_pool_create(options->blocks, options->block_size, forget_evicted, block_fill_of_partials, t,
                           &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) != 0 ||
         swap_ledger_create(options->blocks, options->host_blocks, &t->ledger) != 0) {
@@ -354,12 +320,6 @@ static uint32_t new_row(struct block_tables *t, uint32_t root)
     return row;
 }
 
-static void note_high(struct block_tables *t, uint32_t row)
-{
-    if (t->rows[row].entries > t->high[row])
-        t->high[row] = t->rows[row].entries;
-}
-
 /* The entries of a new row have been set to `n` blocks that others hold or the cache keeps, `tokens` of
  * them its own. */
 static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32_t tokens)
@@ -369,7 +329,7 @@ static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32
     r->entries = n;
     r->cursor_min = r->cursor_max = tokens;
     if (tokens % t->o.block_size)
-        link_partial(t, row, n - 1);
+        block_fill_link(t, row, n - 1);
     end_change(t, row, 0, n);
     note_high(t, row);
     t->counts.tokens_logical += tokens;
@@ -429,17 +389,11 @@ struct block_tables_hit block_tables_match(struct block_tables *t, uint32_t root
     return (struct block_tables_hit){hit, held, held ? ids[held - 1] : NO_BLOCK};
 }
 
-static void make_vacant(struct block_tables *t, uint32_t row)
-{
-    t->rows[row].state = ROW_VACANT;
-    id_bitmap_put(&t->free_rows, row);
-}
-
 void block_tables_remove(struct block_tables *t, uint32_t row)
 {
     struct row *r = live_row(t, row);
     if (r->cursor_max % t->o.block_size)
-        unlink_partial(t, row, r->cursor_max / t->o.block_size);
+        block_fill_unlink(t, row, r->cursor_max / t->o.block_size);
     pop_entries(t, row, 0);
     prefix_index_close_root(t->index, r->root);
     t->counts.tokens_logical -= r->cursor_max;
@@ -464,13 +418,13 @@ static void lower_cursors(struct block_tables *t, uint32_t row, uint32_t length)
         cursors[layer] = smaller(cursors[layer], length);
     uint32_t from = r->cursor_max, first = length / t->o.block_size, end = blocks_for(t, from);
     t->counts.tokens_logical -= from - length;
-    move_partial(t, row, from, length);
+    block_fill_move(t, row, from, length);
     begin_change(t, row, first, end);
     r->cursor_max = length;
     end_change(t, row, first, end);
     r->cursor_min = smaller(r->cursor_min, length);
     if (length % t->o.block_size)
-        lower_fill(t, row, length / t->o.block_size);
+        block_fill_lower(t, row, length / t->o.block_size);
 }
 
 void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length)
@@ -571,12 +525,12 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     copy_tokens(t, from, to);
     block_pool_set_fill(t->pool, to, slots);
     if (partial)
-        unlink_partial(t, row, i);
+        block_fill_unlink(t, row, i);
     begin_change(t, row, i, i + 1);
     set_entry(t, row, i, to);
     end_change(t, row, i, i + 1);
     if (partial)
-        link_partial(t, row, i);
+        block_fill_link(t, row, i);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
     t->counts.copies++;
     t->version[row]++;
@@ -592,7 +546,7 @@ static void commit_request(struct block_tables *t, uint64_t step, const struct r
         if (block_pool_refs(t->pool, id) > 1)
             copy_on_write(t, step, q->row, i, copies, copy_count);
         else if (block_pool_is_published(t->pool, id))
-            unpublish_tree(t, id); /* held by nobody else: a plain block again */
+            block_prefix_unpublish(t, id); /* held by nobody else: a plain block again */
         else
             continue;
         r->published = smaller(r->published, i);
@@ -654,8 +608,7 @@ uint32_t block_tables_read_tokens(const struct block_tables *t, uint32_t row, ui
 
 /* ---- a step -------------------------------------------------------------------------------------- */
 
-/* The slots [first, end) of a row have been written. */
-static void note_fill(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+void block_fill_raise(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
 {
     uint32_t last = t->rows[row].entries - 1; /* where a decode step writes; else find the block */
     uint32_t i = first >= last * t->o.block_size ? last : first / t->o.block_size;
@@ -673,8 +626,8 @@ __attribute__((noinline)) static void enter_block(struct block_tables *t, uint32
     begin_change(t, row, first, end);
     t->rows[row].cursor_max = to;
     end_change(t, row, first, end);
-    note_fill(t, row, from, to);
-    move_partial(t, row, from, to);
+    block_fill_raise(t, row, from, to);
+    block_fill_move(t, row, from, to);
 }
 
 static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)
@@ -746,9 +699,7 @@ void block_tables_submit_all(struct block_tables *t, uint64_t step, const struct
     }
 }
 
-/* Publish the row's full, retired blocks whose tokens are known, as far as nobody else said the same
- * before. */
-static void publish_full_blocks(struct block_tables *t, uint32_t row)
+void block_prefix_publish(struct block_tables *t, uint32_t row)
 {
     struct row *r = &t->rows[row];
     uint32_t ready = smaller(smaller(r->retired, r->known), r->cursor_min);
@@ -786,7 +737,7 @@ void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint3
         if (written > r->retired)
             r->retired = written;
         if (r->root != NO_ROOT)
-            publish_full_blocks(t, rows[i]);
+            block_prefix_publish(t, rows[i]);
     }
     for (uint64_t s = block_pool_retired(t->pool) + 1; s <= step; s++) {
         uint32_t next, *list = &t->leaving[s % STEPS_IN_FLIGHT_MAX];
@@ -824,9 +775,9 @@ static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struc
     t->host_fill[host] = (uint16_t)slots;
     /* held by sequences that are swapped out themselves: the child must not outlive it */
     if (has_held_child(t, id))
-        unpublish_tree(t, id);
+        block_prefix_unpublish(t, id);
     swap_ledger_detach(t->ledger, host);
-    hand_over_partials(block_pool_partials(t->pool, id), &t->host_partials[host]);
+    block_fill_hand_over(block_pool_partials(t->pool, id), &t->host_partials[host]);
     for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 0; n--)
         block_pool_release(t->pool, &id, 1, step);
 }
@@ -866,7 +817,7 @@ static void bring_back(struct block_tables *t, uint32_t host, struct block_copy 
     for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 1; n--)
         block_pool_retain(t->pool, &id, 1);
     block_pool_set_fill(t->pool, id, t->host_fill[host]);
-    hand_over_partials(&t->host_partials[host], block_pool_partials(t->pool, id));
+    block_fill_hand_over(&t->host_partials[host], block_pool_partials(t->pool, id));
     copy_tokens(t, t->o.blocks + host, id);
     if (t->host_fill[host])
         copies[(*copy_count)++] = (struct block_copy){COPY_IN, host, id, t->host_fill[host]};

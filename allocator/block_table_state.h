@@ -1,4 +1,5 @@
-/* block_table_state.h - what block_table.c and block_audit.c share: the tables themselves. */
+/* block_table_state.h - what the files of the block tables share: the tables themselves, and what they call of
+ * each other. Engine thread only; nothing here allocates or fails. */
 #ifndef ALLOCATOR_BLOCK_TABLE_STATE_H
 #define ALLOCATOR_BLOCK_TABLE_STATE_H
 
@@ -6,6 +7,9 @@
 #include "allocator/id_bitmap.h"
 #include "allocator/prefix_index.h"
 #include "allocator/swap_ledger.h"
+
+#include <assert.h>
+#include <string.h>
 
 enum row_state { ROW_VACANT, ROW_LIVE, ROW_LEAVING };
 
@@ -86,6 +90,47 @@ static inline uint32_t *entry_generation(const struct block_tables *t, uint32_t 
     return &t->generation[(uint64_t)row * t->o.row_blocks + i];
 }
 
+static inline struct row *live_row(const struct block_tables *t, uint32_t row)
+{
+    assert(row < t->o.rows && t->rows[row].state == ROW_LIVE);
+    return &t->rows[row];
+}
+
+static inline void set_entry(struct block_tables *t, uint32_t row, uint32_t i, uint32_t id)
+{
+    *entry(t, row, i) = id;
+    *entry_generation(t, row, i) = block_pool_generation(t->pool, id);
+}
+
+/* A new block; the caller has checked that there is one. */
+static inline uint32_t take_block(struct block_tables *t)
+{
+    uint32_t id;
+    int rc = block_pool_acquire(t->pool, 1, &id);
+    assert(rc == 0);
+    (void)rc;
+    return id;
+}
+
+/* Token ids of one block to another; host block h is number blocks + h here. */
+static inline void copy_tokens(struct block_tables *t, uint32_t from, uint32_t to)
+{
+    uint32_t n = t->o.block_size;
+    memcpy(&t->tokens[(uint64_t)to * n], &t->tokens[(uint64_t)from * n], n * sizeof *t->tokens);
+}
+
+static inline void note_high(struct block_tables *t, uint32_t row)
+{
+    if (t->rows[row].entries > t->high[row])
+        t->high[row] = t->rows[row].entries;
+}
+
+static inline void make_vacant(struct block_tables *t, uint32_t row)
+{
+    t->rows[row].state = ROW_VACANT;
+    id_bitmap_put(&t->free_rows, row);
+}
+
 static inline uint32_t blocks_for(const struct block_tables *t, uint32_t tokens)
 {
     return tokens / t->o.block_size + (tokens % t->o.block_size != 0);
@@ -122,5 +167,43 @@ static inline void end_change(struct block_tables *t, uint32_t row, uint32_t fir
     if (t->audit.phase != AUDIT_NONE)
         block_audit_count(t, row, first, end, 1);
 }
+
+/* block_fill_link(t, row, i): enter a row whose longest cursor ends within its entry `i` in the list of
+ * that block's partial holders. block_fill_unlink: take it out, before the entry changes. O(1). */
+void block_fill_link(struct block_tables *tables, uint32_t row, uint32_t i);
+void block_fill_unlink(struct block_tables *tables, uint32_t row, uint32_t i);
+
+/* block_fill_move(t, row, from, to): the longest cursor of a row moves from token `from` to `to`, both within
+ * its entries: take the row from list to list. The fill stays: see _raise and _lower. O(1). */
+void block_fill_move(struct block_tables *tables, uint32_t row, uint32_t from, uint32_t to);
+
+/* block_fill_raise(t, row, first, end): the slots [first, end) of a row's entries have been written.
+ * O(blocks touched). */
+void block_fill_raise(struct block_tables *tables, uint32_t row, uint32_t first, uint32_t end);
+
+/* block_fill_lower(t, row, i): a row has become a partial holder of its entry `i`, or has fewer slots of it.
+ * block_fill_lower_host: a row has left a host block that has no device block, or has fewer slots of it.
+ * O(partial holders of the block). */
+void block_fill_lower(struct block_tables *tables, uint32_t row, uint32_t i);
+void block_fill_lower_host(struct block_tables *tables, uint32_t host);
+
+/* block_fill_of_partials(id, tables): the most slots that a partial holder of a block has; what
+ * block_pool_create() asks for. O(partial holders of the block). */
+uint32_t block_fill_of_partials(uint32_t id, void *tables);
+
+/* block_fill_hand_over(from, to): the partial holders of one block become those of another. O(1). */
+void block_fill_hand_over(struct block_partials *from, struct block_partials *to);
+
+/* block_prefix_publish(t, row): publish the row's full, retired blocks whose tokens are known, as far as nobody
+ * else said the same before; nothing of a row that is swapped out. O(blocks published). */
+void block_prefix_publish(struct block_tables *tables, uint32_t row);
+
+/* block_prefix_unpublish(t, id): take a published block and everything below it out of the index. No
+ * resident sequence but the caller's holds any of it. O(blocks unpublished). */
+void block_prefix_unpublish(struct block_tables *tables, uint32_t id);
+
+/* block_swap_unpark(t, row, i): give back entry `i` of a row that is swapped out, and is a partial holder of
+ * it no more. O(partial holders of the block). */
+void block_swap_unpark(struct block_tables *tables, uint32_t row, uint32_t i);
 
 #endif
