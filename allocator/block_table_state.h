@@ -1,5 +1,13 @@
-/* block_table_state.h - what the files of the block tables share: the tables themselves, and what they call of
- * each other. Engine thread only; nothing here allocates or fails. */
+/* block_table_state.h - the tables themselves, and what the files that keep them call of each other:
+ *
+ *     block_table.c     rows and cursors: create, fork, truncate, remove, a step's submission and retirement
+ *     block_fill.c      partial holders and fill
+ *     block_prefix.c    token ids, and what is published under them
+ *     block_reserve.c   blocks for what will be written, with copy-on-write
+ *     block_swap.c      rows that leave for the host and come back
+ *     block_audit.c     whether all of it agrees
+ *
+ * Engine thread only; nothing here allocates or fails. */
 #ifndef ALLOCATOR_BLOCK_TABLE_STATE_H
 #define ALLOCATOR_BLOCK_TABLE_STATE_H
 

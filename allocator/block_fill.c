@@ -1,0 +1,107 @@
+/* block_fill.c - how many slots of a block its holders have written: its fill, from its partial holders.
+ *
+ * A row has all slots of the blocks before its longest cursor, none of those that are only
+ * reserved, and some of at most one block: the one in which the longest cursor ends. It is a partial
+ * holder of that block, and is in its list:
+ *
+ *            block 4             row 5 and row 8 hold it (refs 2)
+ *            partial holders     first -> row 8 (4 slots)       count 1
+ *
+ * While a block has more references than partial holders, one of its holders has all of it (or it is
+ * reserved, and has one reference). When only partial holders are left, its fill is the most slots that
+ * a row of the list has. A row changes lists when its longest cursor enters another block, not with
+ * every token: most steps of a decode do no list work. The list belongs to the device block; it moves
+ * to the host block when the last resident row has left, and back with the bytes.
+ *
+ * Rejected: a count of holders for each length would take block_size counters a block; fills found when
+ * somebody asks would take a walk over all tables with every step of a workload, which reports them.
+ *
+ *   I1  the fill of a held block, and of a host block without a device block, is the largest number of
+ *       its slots that one of its holders has */
+#include "allocator/block_table_state.h"
+
+#include "config/numbers.h"
+
+void block_fill_link(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    struct block_partials *list = partials_at(t, place_of(t, row, i));
+    uint32_t next = list->count++ ? list->first : NO_ROW;
+    t->partial_links[row] = (struct partial_link){.next = next, .prev = NO_ROW};
+    if (next != NO_ROW)
+        t->partial_links[next].prev = row;
+    list->first = row;
+}
+
+void block_fill_unlink(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    struct block_partials *list = partials_at(t, place_of(t, row, i));
+    struct partial_link link = t->partial_links[row];
+    if (link.next != NO_ROW)
+        t->partial_links[link.next].prev = link.prev;
+    if (link.prev != NO_ROW)
+        t->partial_links[link.prev].next = link.next;
+    else
+        list->first = link.next;
+    list->count--;
+}
+
+void block_fill_move(struct block_tables *t, uint32_t row, uint32_t from, uint32_t to)
+{
+    uint32_t n = t->o.block_size;
+    if (from % n && to % n && from / n == to / n)
+        return;
+    if (from % n)
+        block_fill_unlink(t, row, from / n);
+    if (to % n)
+        block_fill_link(t, row, to / n);
+}
+
+/* The most slots that a row of the list has; none has more than `most`, which ends the search. */
+static uint32_t largest_part(const struct block_tables *t, const struct block_partials *list, uint32_t most)
+{
+    uint32_t largest = 0, row = list->first;
+    for (uint32_t n = list->count; n > 0 && largest < most; n--) {
+        uint32_t slots = t->rows[row].cursor_max % t->o.block_size;
+        largest = slots > largest ? slots : largest;
+        row = t->partial_links[row].next;
+    }
+    return largest;
+}
+
+uint32_t block_fill_of_partials(uint32_t id, void *cookie)
+{
+    struct block_tables *t = cookie;
+    return largest_part(t, block_pool_partials(t->pool, id), block_pool_fill(t->pool, id));
+}
+
+void block_fill_lower_host(struct block_tables *t, uint32_t host)
+{
+    struct block_partials *list = &t->host_partials[host];
+    if (swap_ledger_refs(t->ledger, host) == list->count)
+        t->host_fill[host] = (uint16_t)largest_part(t, list, t->host_fill[host]);
+}
+
+void block_fill_lower(struct block_tables *t, uint32_t row, uint32_t i)
+{
+    uint32_t place = place_of(t, row, i);
+    if (place < t->o.blocks)
+        block_pool_lower_fill(t->pool, place);
+    else
+        block_fill_lower_host(t, place - t->o.blocks);
+}
+
+void block_fill_hand_over(struct block_partials *from, struct block_partials *to)
+{
+    *to = *from;
+    from->count = 0;
+}
+
+void block_fill_raise(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+{
+    uint32_t last = t->rows[row].entries - 1; /* where a decode step writes; else find the block */
+    uint32_t i = first >= last * t->o.block_size ? last : first / t->o.block_size;
+    for (; i * t->o.block_size < end; i++) {
+        uint32_t slots = smaller(end - i * t->o.block_size, t->o.block_size);
+        block_pool_raise_fill(t->pool, *entry(t, row, i), slots);
+    }
+}
