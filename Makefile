@@ -94,7 +94,7 @@ $(B)/attnctl: $(call object,$(CLIENT_SOURCES))
 $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release fault-%,$(MODE)),-O3)
 
 # Whatever files the text is read from by the assembler.
-DEVICE_SOURCES := $(wildcard kernels/cuda/device/*) kernels/plan.h kernels/values.h config/geometry.h config/status.h
+DEVICE_SOURCES := $(wildcard kernels/cuda/device/*) kernels/plan.h kernels/values.h config/block_copy.h config/geometry.h config/status.h
 $(call object,kernels/cuda/sources.c): $(DEVICE_SOURCES)
 
 ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)

@@ -99,7 +99,7 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     uint32_t from = *entry(t, row, i), to = take_block(t);
     uint32_t slots = smaller(r->cursor_max - i * t->o.block_size, t->o.block_size);
     bool partial = slots < t->o.block_size;
-    copies[(*copy_count)++] = (struct block_copy){COPY_ON_WRITE, from, to, slots};
+    copies[(*copy_count)++] = (struct block_copy){COPY_BLOCK, from, to, slots};
     copy_tokens(t, from, to);
     block_pool_set_fill(t->pool, to, slots);
     if (partial)

@@ -42,7 +42,7 @@ static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struc
     if (!swap_ledger_has_bytes(t->ledger, host)) {
         copy_tokens(t, id, t->o.blocks + host);
         if (slots)
-            copies[(*copy_count)++] = (struct block_copy){COPY_OUT, id, host, slots};
+            copies[(*copy_count)++] = (struct block_copy){COPY_SWAP_OUT, id, host, slots};
     } else {
         assert(slots <= t->host_fill[host]); /* the block was not written: a swapped row held it, too */
     }
@@ -94,7 +94,7 @@ static void bring_back(struct block_tables *t, uint32_t host, struct block_copy 
     block_fill_hand_over(&t->host_partials[host], block_pool_partials(t->pool, id));
     copy_tokens(t, t->o.blocks + host, id);
     if (t->host_fill[host])
-        copies[(*copy_count)++] = (struct block_copy){COPY_IN, host, id, t->host_fill[host]};
+        copies[(*copy_count)++] = (struct block_copy){COPY_SWAP_IN, host, id, t->host_fill[host]};
 }
 
 int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, struct block_copy *copies,

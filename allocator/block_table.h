@@ -21,6 +21,7 @@
 #define ALLOCATOR_BLOCK_TABLE_H
 
 #include "allocator/block_pool.h"
+#include "config/block_copy.h"
 
 #define NO_ROW UINT32_MAX
 
@@ -39,14 +40,6 @@ struct block_tables_options {
  * reach. */
 struct reserve_request {
     uint32_t row, first, end;
-};
-
-enum copy_kind { COPY_ON_WRITE, COPY_OUT, COPY_IN, COPY_CLEAR };
-
-/* Copy slots 0..slots-1 of every layer from one block to another. */
-struct block_copy {
-    enum copy_kind kind; /* device to device, device to host, host to device, zeros to the device */
-    uint32_t from, to, slots;
 };
 
 struct block_tables_counts {

@@ -20,6 +20,7 @@
 #ifndef KERNELS_ATTENTION_H
 #define KERNELS_ATTENTION_H
 
+#include "config/block_copy.h"
 #include "config/geometry.h"
 #include "kernels/plan.h"
 #include "kernels/values.h"
@@ -81,19 +82,6 @@ struct attention_info {
     bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
                        they weigh values */
     struct attention_host host;
-};
-
-enum kv_copy_kind {
-    KV_COPY,     /* from one block of the pool to another */
-    KV_SWAP_OUT, /* from the pool to a block of host memory; */
-    KV_SWAP_IN,  /* and back */
-    KV_CLEAR     /* zeros to a block of the pool */
-};
-
-/* Slots 0..slots-1 of a block, all layers, K and V. Swaps and clears may move whole blocks. */
-struct kv_copy {
-    enum kv_copy_kind kind;
-    uint32_t from, to, slots;
 };
 
 /* `count` consecutive tokens of one sequence, the first at `position`. */
@@ -191,7 +179,7 @@ struct attention_step {
     uint32_t use_count;
     /* In this order, before anything else; but swaps are made in their order among themselves, beside
        the rest of the step, which does not touch the blocks that they name. */
-    const struct kv_copy *copies;
+    const struct block_copy *copies;
     uint32_t copy_count;
     /* Behind the copies and ahead of every pass: none sees what the step appends. Results are there when the
        step is done. A step may consist of these alone. */

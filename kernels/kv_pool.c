@@ -111,7 +111,7 @@ static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
                pool->geometry->head_dim * pool->element_bytes);
 }
 
-static void copy_packed(const struct kv_pool *from, const struct kv_pool *to, const struct kv_copy *copy,
+static void copy_packed(const struct kv_pool *from, const struct kv_pool *to, const struct block_copy *copy,
                         uint32_t layer)
 {
     uint8_t row[HEAD_DIM_MAX * sizeof(float)];
@@ -122,13 +122,13 @@ static void copy_packed(const struct kv_pool *from, const struct kv_pool *to, co
     }
 }
 
-void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct kv_copy *copy,
+void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct block_copy *copy,
                   uint32_t layer)
 {
     const struct geometry *g = pool->geometry;
-    const struct kv_pool *from_pool = copy->kind == KV_SWAP_IN ? host : pool,
-                         *to_pool = copy->kind == KV_SWAP_OUT ? host : pool;
-    if (copy->kind == KV_CLEAR) {
+    const struct kv_pool *from_pool = copy->kind == COPY_SWAP_IN ? host : pool,
+                         *to_pool = copy->kind == COPY_SWAP_OUT ? host : pool;
+    if (copy->kind == COPY_CLEAR) {
         memset(half_of(pool, layer, copy->to, false), 0, pool->block_bytes);
         return;
     }

@@ -48,7 +48,7 @@ void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
 
 /* kv_pool_copy(pool, host, copy, layer): the part of a copy that lies in one layer; `host` has the
  * blocks that are swapped to. */
-void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct kv_copy *copy,
+void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct block_copy *copy,
                   uint32_t layer);
 
 /* kv_pool_append(pool, constants, pass, append, ids): store the tokens of one append; `ids` is its

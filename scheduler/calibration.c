@@ -268,9 +268,9 @@ static double time_rate(struct rates_room *x, const struct rate_trial *t)
                                             .source_dtype = x->c->geometry->dtype,
                                             .plan = n ? &plan : NULL,
                                             .rows = x->tensors};
-    struct kv_copy copies[PASSES];
+    struct block_copy copies[PASSES];
     for (uint32_t i = 0; i < t->copies; i++)
-        copies[i] = (struct kv_copy){KV_COPY, 0, 1, x->c->geometry->block_size};
+        copies[i] = (struct block_copy){COPY_BLOCK, 0, 1, x->c->geometry->block_size};
     for (uint32_t repeat = 0; repeat < RATE_REPEATS && !x->slow; repeat++) {
         const struct table_use use = {0, x->blocks, UINT64_MAX}; /* no sequence's version */
         const struct attention_step step = {.tables = x->table,

@@ -106,7 +106,6 @@ struct steps {
     struct attention_row *tensors;    /* [rows_max] of the rows of clients, as laid out */
     struct attention_pass *submitted; /* [passes_max] */
     struct pass *ordered;             /* [passes_max] scratch */
-    struct kv_copy *kv_copies;        /* [copies_max] */
     struct table_use *loose;          /* [STEPS_IN_FLIGHT * STEP_LOOSE_TABLES] what they hold */
     uint64_t loose_version;
     struct table_use *uses; /* [table rows] */
@@ -582,21 +581,11 @@ static uint32_t find_uses(struct step *s, const struct attention_pass *passes)
     return n;
 }
 
-/* Translate an allocator copy for the backend. */
-static struct kv_copy copy_of(const struct block_copy *copy)
-{
-    static const enum kv_copy_kind kinds[] = {
-        [COPY_ON_WRITE] = KV_COPY, [COPY_OUT] = KV_SWAP_OUT, [COPY_IN] = KV_SWAP_IN, [COPY_CLEAR] = KV_CLEAR};
-    return (struct kv_copy){kinds[copy->kind], copy->from, copy->to, copy->slots};
-}
-
 void step_submit(struct step *s)
 {
     struct steps *x = s->of;
     uint32_t copies = FAULTY(FAULT_COPY_SKIPPED) ? 0 : s->copies.count;
     assert(s->number == x->number && x->in_flight < STEPS_IN_FLIGHT && copies <= x->copies_max);
-    for (uint32_t i = 0; i < copies; i++)
-        x->kv_copies[i] = copy_of(&s->copies.list[i]);
     uint32_t steady = order_passes(s);
     lay_out(s, x->submitted);
     count_work(s, x->submitted);
@@ -604,7 +593,7 @@ void step_submit(struct step *s)
         x->appended |= x->submitted[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,
                                   .use_count = find_uses(s, x->submitted),
-                                  .copies = x->kv_copies,
+                                  .copies = s->copies.list,
                                   .copy_count = copies,
                                   .compares = s->compares,
                                   .compare_count = s->compare_count,
@@ -943,14 +932,13 @@ static bool make_lists(struct steps *x)
     x->tensors = calloc(rows, sizeof *x->tensors);
     x->submitted = calloc(x->passes_max, sizeof *x->submitted);
     x->ordered = calloc(x->passes_max, sizeof *x->ordered);
-    x->kv_copies = calloc(x->copies_max, sizeof *x->kv_copies);
     x->loose = calloc((size_t)STEPS_IN_FLIGHT * STEP_LOOSE_TABLES, sizeof *x->loose);
     x->uses = calloc(tables, sizeof *x->uses);
     x->used_in = calloc(tables, sizeof *x->used_in);
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         made &= make_slot(x, slot);
     return made && x->ordered && x->row_room && x->rows && x->append_room && x->appends && x->tensors &&
-           x->submitted && x->kv_copies && x->loose && x->uses && x->used_in;
+           x->submitted && x->loose && x->uses && x->used_in;
 }
 
 int steps_create(const struct steps_options *options, struct steps **result,
@@ -994,8 +982,8 @@ void steps_destroy(struct steps *x)
     }
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         free_slot(&x->slots[slot]);
-    void *const lists[] = {x->windows, x->ordered,   x->tensors,   x->row_room, x->rows,    x->append_room,
-                           x->appends, x->submitted, x->kv_copies, x->uses,     x->used_in, x->loose};
+    void *const lists[] = {x->windows, x->ordered,   x->tensors, x->row_room, x->rows, x->append_room,
+                           x->appends, x->submitted, x->uses,    x->used_in,  x->loose};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
     block_tables_destroy(x->tables);

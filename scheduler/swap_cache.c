@@ -166,13 +166,13 @@ void swap_cache_place(struct swap_cache *c, struct block_copy *copies, uint32_t 
 {
     for (uint32_t i = 0; c && i < n; i++) {
         struct block_copy *copy = &copies[i];
-        if (copy->kind == COPY_OUT)
+        if (copy->kind == COPY_SWAP_OUT)
             copy->to = place_out(c, copy->to);
-        else if (copy->kind == COPY_IN)
+        else if (copy->kind == COPY_SWAP_IN)
             copy->from = c->blocks[copy->from].frame;
         else
             continue;
-        uint32_t f = copy->kind == COPY_OUT ? copy->to : copy->from;
+        uint32_t f = copy->kind == COPY_SWAP_OUT ? copy->to : copy->from;
         assert(f != NO_FRAME && c->frames[f].state != READING);
         c->frames[f].last_step = step;
     }

@@ -80,8 +80,8 @@ static double copies_ns(const struct step_rates *r, const struct geometry *g,
 {
     double ns = 0;
     for (uint32_t i = 0; i < step->copy_count && ns < enough; i++) {
-        const struct kv_copy *copy = &step->copies[i];
-        uint64_t slots = copy->kind == KV_CLEAR ? g->block_size : copy->slots;
+        const struct block_copy *copy = &step->copies[i];
+        uint64_t slots = copy->kind == COPY_CLEAR ? g->block_size : copy->slots;
         ns += 2 * (double)(slots * g->kv_heads * g->layers) * r->key_ns;
     }
     return ns;

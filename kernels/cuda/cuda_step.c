@@ -89,13 +89,12 @@ static void update_tables(struct cuda_backend *b, const struct attention_step *s
 }
 
 /* Copies from one block of the pool to another, in one launch. */
-static void copy_slots(struct cuda_backend *b, const struct kv_copy *list, uint32_t n)
+static void copy_slots(struct cuda_backend *b, const struct block_copy *list, uint32_t n)
 {
     struct cuda_queue *q = &b->queue;
-    cuda_queue_reserve(q, (size_t)n * sizeof(struct cuda_copy), 2);
-    struct cuda_copy *copies = cuda_queue_take(q, n, sizeof *copies);
-    for (uint32_t i = 0; i < n; i++)
-        copies[i] = (struct cuda_copy){list[i].from, list[i].to, list[i].slots};
+    cuda_queue_reserve(q, (size_t)n * sizeof(struct block_copy), 2);
+    struct block_copy *copies = cuda_queue_take(q, n, sizeof *copies);
+    memcpy(copies, list, n * sizeof *copies);
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
     const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
@@ -112,7 +111,7 @@ static struct cuda_block block_of(const struct cuda_backend *b, uint32_t block, 
                                .rows = layers};
 }
 
-static void clear_blocks(struct cuda_backend *b, const struct kv_copy *list, uint32_t n)
+static void clear_blocks(struct cuda_backend *b, const struct block_copy *list, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct cuda_block block = block_of(b, list[i].to, 0);
@@ -120,9 +119,9 @@ static void clear_blocks(struct cuda_backend *b, const struct kv_copy *list, uin
     }
 }
 
-static void swap(struct cuda_backend *b, const struct kv_copy *copy)
+static void swap(struct cuda_backend *b, const struct block_copy *copy)
 {
-    bool out = copy->kind == KV_SWAP_OUT;
+    bool out = copy->kind == COPY_SWAP_OUT;
     const struct cuda_block block = block_of(b, out ? copy->from : copy->to, out ? copy->to : copy->from);
     if (out)
         cuda_queue_swap_out(&b->queue, &block);
@@ -133,14 +132,14 @@ static void swap(struct cuda_backend *b, const struct kv_copy *copy)
 /* All but swaps, in their order; those of one kind that follow each other together. */
 static void make_copies(struct cuda_backend *b, const struct attention_step *step)
 {
-    const struct kv_copy *list = step->copies;
-    uint32_t part = (uint32_t)(b->queue.control_bytes / sizeof(struct cuda_copy) / 2);
+    const struct block_copy *list = step->copies;
+    uint32_t part = (uint32_t)(b->queue.control_bytes / sizeof(struct block_copy) / 2);
     for (uint32_t i = 0, n; i < step->copy_count; i += n) {
         for (n = 1; i + n < step->copy_count && n < part && list[i + n].kind == list[i].kind; n++) {
         }
-        if (list[i].kind == KV_COPY)
+        if (list[i].kind == COPY_BLOCK)
             copy_slots(b, list + i, n);
-        else if (list[i].kind == KV_CLEAR)
+        else if (list[i].kind == COPY_CLEAR)
             clear_blocks(b, list + i, n);
     }
 }
@@ -148,7 +147,7 @@ static void make_copies(struct cuda_backend *b, const struct attention_step *ste
 static void make_swaps(struct cuda_backend *b, const struct attention_step *step)
 {
     for (uint32_t i = 0; i < step->copy_count; i++) {
-        if (step->copies[i].kind == KV_SWAP_OUT || step->copies[i].kind == KV_SWAP_IN)
+        if (step->copies[i].kind == COPY_SWAP_OUT || step->copies[i].kind == COPY_SWAP_IN)
             swap(b, &step->copies[i]);
     }
 }

@@ -33,6 +33,7 @@
     XX(tile, "kernels/cuda/device/tile.h")                                                                   \
     XX(plan, "kernels/plan.h")                                                                               \
     XX(values, "kernels/values.h")                                                                           \
+    XX(block_copy, "config/block_copy.h")                                                                    \
     XX(geometry, "config/geometry.h")                                                                        \
     XX(status, "config/status.h")
 

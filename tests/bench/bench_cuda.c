@@ -482,7 +482,7 @@ static double measure_roof(bool toy)
 }
 
 /* Milliseconds of a step with these copies and so many passes: the median of some. */
-static double time_step(struct world *x, const struct kv_copy *copies, uint32_t copy_count,
+static double time_step(struct world *x, const struct block_copy *copies, uint32_t copy_count,
                         uint32_t pass_count)
 {
     double us[REPLAYS];
@@ -501,13 +501,13 @@ static bool run_swaps(void)
 {
     struct world x;
     struct attention_pass passes[SWAP_PASSES];
-    struct kv_copy copies[2 * SWAP_BLOCKS];
+    struct block_copy copies[2 * SWAP_BLOCKS];
     bool ok = open_world(&x, &workloads[0], 0, ROOF_BYTES, SWAP_BLOCKS); /* some layers */
     for (uint32_t i = 0; ok && i < SWAP_PASSES; i++)
         passes[i] = x.passes[i % x.g.layers];
     for (uint32_t i = 0; i < SWAP_BLOCKS; i++) {
-        copies[i] = (struct kv_copy){KV_SWAP_OUT, x.blocks + i, i, x.g.block_size};
-        copies[SWAP_BLOCKS + i] = (struct kv_copy){KV_SWAP_IN, i, x.blocks + i, x.g.block_size};
+        copies[i] = (struct block_copy){COPY_SWAP_OUT, x.blocks + i, i, x.g.block_size};
+        copies[SWAP_BLOCKS + i] = (struct block_copy){COPY_SWAP_IN, i, x.blocks + i, x.g.block_size};
     }
     if (ok) {
         double mb = SWAP_BLOCKS * (double)geometry_block_bytes(&x.g) * 1e-6;

@@ -485,7 +485,7 @@ static uint32_t block_at(const struct world *w, uint32_t i)
 
 /* Tables over a permutation of the block ids. Forks share whole blocks and get a copy of the one that
  * they continue; without `forks` every sequence has blocks of its own. */
-static void make_tables(struct instance *x, uint32_t seed, bool forks, struct kv_copy *copies)
+static void make_tables(struct instance *x, uint32_t seed, bool forks, struct block_copy *copies)
 {
     const struct world *w = x->w;
     uint32_t *ids = shuffled(w->blocks, seed), next = 0, bs = w->g.block_size;
@@ -496,9 +496,9 @@ static void make_tables(struct instance *x, uint32_t seed, bool forks, struct kv
         const uint32_t *above = x->tables + (size_t)(fork ? w->shape->sequences[s].parent : 0) * w->stride;
         for (uint32_t i = 0; i * bs < w->shape->sequences[s].length; i++)
             table[i] = (i + 1) * bs <= fork ? above[i] : block_at(w, ids[next++]);
-        copies[s] = (struct kv_copy){KV_COPY, 0, 0, fork % bs};
+        copies[s] = (struct block_copy){COPY_BLOCK, 0, 0, fork % bs};
         if (fork % bs)
-            copies[s] = (struct kv_copy){KV_COPY, above[fork / bs], table[fork / bs], fork % bs};
+            copies[s] = (struct block_copy){COPY_BLOCK, above[fork / bs], table[fork / bs], fork % bs};
     }
     free(ids);
 }
@@ -541,7 +541,7 @@ static bool poison(struct instance *x)
 
 /* Append n tokens of a sequence, from `first` on, that come from `content`; after a copy. */
 static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t n, uint64_t content,
-                        const struct kv_copy *copy)
+                        const struct block_copy *copy)
 {
     const struct world *w = x->w;
     enum dtype dtype = w->source == SOURCE_KV_DTYPE ? w->g.kv_dtype : w->g.dtype;
@@ -582,7 +582,7 @@ static bool feed_tokens(struct instance *x, uint32_t s, uint32_t first, uint32_t
 
 /* Fill the tokens of one sequence that are in no block of its parent: its own ones after copying what
  * it continues, or all of them. */
-static bool feed_sequence(struct instance *x, uint32_t s, bool forks, const struct kv_copy *copy)
+static bool feed_sequence(struct instance *x, uint32_t s, bool forks, const struct block_copy *copy)
 {
     const struct shape *shape = x->w->shape;
     uint32_t first = forks ? shape->sequences[s].fork : 0, end = shape->sequences[s].length;
@@ -601,14 +601,14 @@ static bool swap_all(struct instance *x, uint32_t seed)
 {
     const struct world *w = x->w;
     uint32_t *host = shuffled(w->blocks, seed + 1), *back = shuffled(w->blocks, seed + 2);
-    struct kv_copy *copies = make_array(w->blocks, sizeof *copies);
+    struct block_copy *copies = make_array(w->blocks, sizeof *copies);
     struct attention_step step = {.tables = x->tables, .stride = w->stride, .copies = copies};
     step.copy_count = w->blocks;
     for (uint32_t i = 0; i < w->blocks; i++)
-        copies[i] = (struct kv_copy){KV_SWAP_OUT, i, host[i], w->g.block_size};
+        copies[i] = (struct block_copy){COPY_SWAP_OUT, i, host[i], w->g.block_size};
     bool ok = run_step(x, &step, 0) && poison(x);
     for (uint32_t i = 0; i < w->blocks; i++)
-        copies[i] = (struct kv_copy){KV_SWAP_IN, host[i], back[i], w->g.block_size};
+        copies[i] = (struct block_copy){COPY_SWAP_IN, host[i], back[i], w->g.block_size};
     ok = ok && run_step(x, &step, 0);
     for (size_t i = 0; i < (size_t)w->shape->count * w->stride; i++)
         x->tables[i] = x->tables[i] == UINT32_MAX ? UINT32_MAX : back[x->tables[i]];
@@ -623,7 +623,7 @@ static bool swap_all(struct instance *x, uint32_t seed)
 static bool open_instance(struct instance *x, const struct world *w, const char *backend, const char *isa,
                           uint32_t threads, bool forks, uint32_t seed)
 {
-    struct kv_copy copies[SEQUENCES_MAX];
+    struct block_copy copies[SEQUENCES_MAX];
     char error[ATTENTION_ERROR_BYTES] = "";
     const struct attention_options options = {.backend = backend,
                                               .isa = strcmp(backend, "cpu") == 0 ? isa : "auto",

@@ -417,7 +417,7 @@ static bool run(struct test *t)
     const uint32_t *table = w->tables + (size_t)s * w->stride;
     /* the copy may not touch what the other compares look at */
     bool copied = block > 0 && size * block >= OVERWRITTEN + size;
-    const struct kv_copy copy = {KV_COPY, table[block], table[0], length - block * size};
+    const struct block_copy copy = {COPY_BLOCK, table[block], table[0], length - block * size};
     add_overwritten(t, s, length - n, copied);
     struct attention_step second = {.copies = &copy,
                                     .copy_count = copied,

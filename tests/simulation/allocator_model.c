@@ -151,9 +151,9 @@ static struct action *record(uint64_t step)
 static void use(const struct action *a, int by)
 {
     if (a->kind == ACT_COPY) {
-        if (a->copy.kind != COPY_IN)
+        if (a->copy.kind != COPY_SWAP_IN)
             m.users[a->copy.from] += (uint32_t)by;
-        if (a->copy.kind != COPY_OUT)
+        if (a->copy.kind != COPY_SWAP_OUT)
             m.users[a->copy.to] += (uint32_t)by;
     } else if (a->kind == ACT_WRITE) {
         m.users[a->block] += (uint32_t)by;
@@ -167,8 +167,8 @@ static void carry_out_copy(const struct block_copy *copy)
 {
     for (uint32_t layer = 0; layer < m.o.layers; layer++) {
         const uint64_t *from =
-            copy->kind == COPY_IN ? m.host[copy->from][layer] : m.device[copy->from][layer];
-        uint64_t *to = copy->kind == COPY_OUT ? m.host[copy->to][layer] : m.device[copy->to][layer];
+            copy->kind == COPY_SWAP_IN ? m.host[copy->from][layer] : m.device[copy->from][layer];
+        uint64_t *to = copy->kind == COPY_SWAP_OUT ? m.host[copy->to][layer] : m.device[copy->to][layer];
         memcpy(to, from, copy->slots * sizeof *to);
     }
 }
@@ -281,7 +281,7 @@ static struct holdings count_holdings(void)
 static void check_copied_slots(const struct holdings *before, const struct block_copy *copies, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        bool in = copies[i].kind == COPY_IN;
+        bool in = copies[i].kind == COPY_SWAP_IN;
         uint32_t held = in ? before->host_slots[copies[i].from] : before->slots[copies[i].from];
         if (copies[i].slots != held)
             fail("%u slots of %s block %u are copied, and its holders have %u", copies[i].slots,

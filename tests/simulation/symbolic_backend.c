@@ -38,7 +38,7 @@ struct pending {
     uint64_t ticket, constants;      /* a hash of the model's */
     double done_s, busy_s, overhead; /* what it takes over what its items and passes do */
     bool swaps_last;
-    struct kv_copy *copies;
+    struct block_copy *copies;
     struct kv_compare *compares;
     struct kv_read *reads;
     struct merge_states *merges;
@@ -170,27 +170,27 @@ static uint64_t *slots_of(const struct symbolic_backend *b, bool host, uint32_t 
     return (host ? b->host : b->pool) + ((size_t)layer * blocks + block) * b->o.geometry->block_size;
 }
 
-static bool is_swap(const struct kv_copy *copy)
+static bool is_swap(const struct block_copy *copy)
 {
-    return copy->kind == KV_SWAP_OUT || copy->kind == KV_SWAP_IN;
+    return copy->kind == COPY_SWAP_OUT || copy->kind == COPY_SWAP_IN;
 }
 
 /* What stands behind the slots that are copied is not to be read. */
-static void run_copy(struct symbolic_backend *b, const struct kv_copy *copy)
+static void run_copy(struct symbolic_backend *b, const struct block_copy *copy)
 {
     uint32_t size = b->o.geometry->block_size;
     if (copy->slots > size)
         sim_fail("a copy of %u slots of %u", copy->slots, size);
     for (uint32_t layer = 0; layer < b->o.geometry->layers; layer++) {
-        uint64_t *to = slots_of(b, copy->kind == KV_SWAP_OUT, layer, copy->to);
+        uint64_t *to = slots_of(b, copy->kind == COPY_SWAP_OUT, layer, copy->to);
         const uint64_t *from =
-            copy->kind == KV_CLEAR ? NULL : slots_of(b, copy->kind == KV_SWAP_IN, layer, copy->from);
+            copy->kind == COPY_CLEAR ? NULL : slots_of(b, copy->kind == COPY_SWAP_IN, layer, copy->from);
         for (uint32_t i = 0; i < size; i++)
             to[i] = i >= copy->slots ? UNWRITTEN : from ? from[i] : CLEARED;
     }
-    sim.seen.copies += copy->kind == KV_COPY;
-    sim.seen.swaps_out += copy->kind == KV_SWAP_OUT;
-    sim.seen.swaps_in += copy->kind == KV_SWAP_IN;
+    sim.seen.copies += copy->kind == COPY_BLOCK;
+    sim.seen.swaps_out += copy->kind == COPY_SWAP_OUT;
+    sim.seen.swaps_in += copy->kind == COPY_SWAP_IN;
 }
 
 static void run_copies(struct symbolic_backend *b, const struct pending *p, bool swaps)
@@ -603,9 +603,9 @@ static void keep_tables(struct symbolic_backend *b, struct pending *p, const str
 static bool touches(const struct pending *p, uint32_t block)
 {
     for (uint32_t i = 0; i < p->copy_count; i++) {
-        const struct kv_copy *c = &p->copies[i];
-        if ((c->kind != KV_SWAP_IN && c->kind != KV_CLEAR && c->from == block) ||
-            (c->kind != KV_SWAP_OUT && c->to == block))
+        const struct block_copy *c = &p->copies[i];
+        if ((c->kind != COPY_SWAP_IN && c->kind != COPY_CLEAR && c->from == block) ||
+            (c->kind != COPY_SWAP_OUT && c->to == block))
             return true;
     }
     for (uint32_t use = 0; use < p->use_count; use++) {
@@ -623,7 +623,7 @@ static void check_fences(const struct symbolic_backend *b, const struct pending 
     for (uint64_t ticket = b->done + 1; ticket < p->ticket; ticket++) {
         const struct pending *other = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
         for (uint32_t i = 0; i < p->copy_count; i++) {
-            if (p->copies[i].kind != KV_SWAP_OUT && touches(other, p->copies[i].to))
+            if (p->copies[i].kind != COPY_SWAP_OUT && touches(other, p->copies[i].to))
                 sim_fail("block %u was handed out while step %llu, which touches it, is in flight",
                          p->copies[i].to, (unsigned long long)ticket);
         }

@@ -64,7 +64,7 @@ START_TEST(vllm_elements_lie_where_its_documents_say)
     ck_assert_uint_eq(block[2 * 32 * 8 + (1 * 32 + 19) * 8 + 5], 1000 + 32 + 19);
     kv_pool_load(&pool, 0, 1, 5, 1, true, row);
     ck_assert_mem_eq(row, v[1], sizeof row);
-    kv_pool_copy(&pool, NULL, &(struct kv_copy){KV_COPY, 1, 0, 6}, 0);
+    kv_pool_copy(&pool, NULL, &(struct block_copy){COPY_BLOCK, 1, 0, 6}, 0);
     kv_pool_load(&pool, 0, 0, 5, 0, false, row);
     ck_assert_mem_eq(row, k[0], sizeof row);
     kv_pool_deinit(&pool);

@@ -65,7 +65,7 @@ START_TEST(every_kind_of_work_counts)
 {
     static const struct step_rates rates = {1e6, 1e3, 1e2, 1};
     static const struct kv_append append = {.count = 5};
-    static const struct kv_copy copies[2] = {{KV_COPY, 0, 1, 3}, {.kind = KV_CLEAR}};
+    static const struct block_copy copies[2] = {{COPY_BLOCK, 0, 1, 3}, {.kind = COPY_CLEAR}};
     static const struct kv_compare compares[2] = {{.count = 3, .dtype = DTYPE_F32},
                                                   {.count = 5, .dtype = DTYPE_F16}};
     static const struct kv_read read = {.count = 7};

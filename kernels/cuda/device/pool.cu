@@ -147,7 +147,7 @@ extern "C" __global__ void copy_slots(cuda_list_pass pass)
 {
     constexpr uint32_t pieces = LAYOUT == LAYOUT_HND ? KV_HEADS : 1;
     const cuda_pool &pool = pass.pool;
-    cuda_copy copy = ((const cuda_copy *)pass.list)[blockIdx.x];
+    block_copy copy = ((const block_copy *)pass.list)[blockIdx.x];
     uint8_t *layer = pool.bytes + blockIdx.y * pool.layer_bytes + blockIdx.z * pool.half_bytes;
     uint8_t *from = layer + copy.from * pool.block_bytes;
     uint8_t *to = layer + copy.to * pool.block_bytes;

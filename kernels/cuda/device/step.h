@@ -10,6 +10,7 @@
 #ifndef KERNELS_CUDA_DEVICE_STEP_H
 #define KERNELS_CUDA_DEVICE_STEP_H
 
+#include "config/block_copy.h"
 #include "config/geometry.h"
 #include "kernels/plan.h"
 #include "kernels/values.h"
@@ -48,11 +49,6 @@ struct cuda_item {
 /* A row of an item. */
 struct cuda_item_row {
     uint32_t row, keys;
-};
-
-/* Copy slots 0..slots-1 of a block, all layers, K and V. */
-struct cuda_copy {
-    uint32_t from, to, slots;
 };
 
 /* New entries of one row of the device's block tables: `count` ids at `source` of the uploaded ids go
