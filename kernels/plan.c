@@ -1,45 +1,44 @@
 /* plan.c - what an item reads, and whether a plan computes every row exactly once. */
 #include "kernels/plan.h"
 
+#include "config/numbers.h"
+
 #include <stddef.h>
 #include <stdlib.h>
 
-uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window)
+struct plan_range plan_item_keys(const struct plan *plan, const struct plan_item *item, uint32_t first,
+                                 uint32_t rows, uint32_t window)
 {
     uint32_t begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
-    uint32_t end = 0, first = UINT32_MAX;
-    for (uint32_t r = 0; r < item->rows; r++) {
-        uint32_t keys = plan->rows[plan->item_rows[item->first_row + r]].keys;
-        uint32_t seen = plan_first_key(keys, window) / TILE_TOKENS * TILE_TOKENS;
-        end = keys > end ? keys : end;
-        first = seen < first ? seen : first;
+    struct plan_range any = {stop, begin};
+    for (uint32_t r = first; r < first + rows; r++) {
+        struct plan_range seen = plan_visible(plan->rows[plan->item_rows[item->first_row + r]].keys, window);
+        any.first = smaller(any.first, seen.first);
+        any.end = larger(any.end, seen.end);
     }
-    begin = first > begin ? first : begin;
-    return (end < stop ? end : stop) - begin;
+    return (struct plan_range){larger(any.first, begin), smaller(any.end, stop)};
 }
 
-/* Chunks [first, end) that a row sees. */
-static uint32_t first_chunk_of(const struct plan_row *row, uint32_t window)
+uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window)
 {
-    return plan_first_key(row->keys, window) / CHUNK_TOKENS;
+    struct plan_range seen = plan_item_keys(plan, item, 0, item->rows, window);
+    return seen.end - seen.first / TILE_TOKENS * TILE_TOKENS;
 }
 
-static uint32_t end_chunk_of(const struct plan_row *row)
+static struct plan_range chunks_of(const struct plan_row *row, uint32_t window)
 {
-    return row->keys / CHUNK_TOKENS + (row->keys % CHUNK_TOKENS != 0);
+    return plan_visible_chunks(row->keys, window);
 }
 
-/* Whether a partial of `level` over chunks [first, end) can be folded into a row of chunks [row_first,
- * row_end). */
-static int part_fits(enum plan_level level, uint32_t first, uint32_t end, uint32_t row_first,
-                     uint32_t row_end)
+/* Whether a partial of `level` over chunks [first, end) can be folded into a row that sees chunks `seen`. */
+static int part_fits(enum plan_level level, uint32_t first, uint32_t end, struct plan_range seen)
 {
     uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level);
     uint32_t parent_start = first / parent * parent;
-    int whole = (first % node == 0 || first == row_first) && (end % node == 0 || end == row_end);
+    int whole = (first % node == 0 || first == seen.first) && (end % node == 0 || end == seen.end);
     int in_one_parent = (end - 1) / parent == first / parent;
     int single = (end - 1) / node == first / node;
-    int leads = first == parent_start || first == row_first;
+    int leads = first == parent_start || first == seen.first;
     return whole && in_one_parent && (single || leads);
 }
 
@@ -57,8 +56,8 @@ static const char *item_fault(const struct plan *plan, uint32_t i, uint32_t wind
         return "an item crosses the end of a span";
     for (uint32_t r = 0; r < item->rows; r++) {
         uint32_t row = plan->item_rows[item->first_row + r];
-        uint32_t first = first_chunk_of(&plan->rows[row], window), end = end_chunk_of(&plan->rows[row]);
-        if (item->first_chunk < first || item->first_chunk + item->chunks > end)
+        struct plan_range seen = chunks_of(&plan->rows[row], window);
+        if (item->first_chunk < seen.first || item->first_chunk + item->chunks > seen.end)
             return "an item reads chunks that a row does not see";
         if (item->partial != PLAN_NO_PARTIAL) {
             uint32_t partial = item->partial + r;
@@ -67,7 +66,7 @@ static const char *item_fault(const struct plan *plan, uint32_t i, uint32_t wind
             if (item_of[partial] != PARTIAL_FREE)
                 return "two items write one partial";
             item_of[partial] = i;
-        } else if (item->first_chunk != first || item->first_chunk + item->chunks != end) {
+        } else if (item->first_chunk != seen.first || item->first_chunk + item->chunks != seen.end) {
             return "an item finishes a row of which it reads only a part";
         } else {
             finished[row]++;
@@ -80,7 +79,8 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
                                uint32_t window)
 {
     const struct plan_row *row = &plan->rows[merge->row];
-    uint32_t first = first_chunk_of(row, window), end = end_chunk_of(row), at = first;
+    struct plan_range seen = chunks_of(row, window);
+    uint32_t at = seen.first;
     for (uint32_t i = 0; i < merge->count; i++) {
         const struct plan_part *part = &plan->merge_parts[merge->first + i];
         if (part->partial >= plan->partial_count || item_of[part->partial] == PARTIAL_FREE)
@@ -92,12 +92,12 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
             return "a merge reads another row's partial";
         if (item->first_chunk != at || part->end_chunk != item->first_chunk + item->chunks)
             return "a row's partials do not follow each other";
-        if (part->level > PLAN_SEGMENT || !part_fits(part->level, at, part->end_chunk, first, end))
+        if (part->level > PLAN_SEGMENT || !part_fits(part->level, at, part->end_chunk, seen))
             return "a partial's level does not fit its range";
         item_of[part->partial] = PARTIAL_MERGED;
         at = part->end_chunk;
     }
-    return at == end || merge->count == 0
+    return at == seen.end || merge->count == 0
                ? (merge->count || row->keys == 0 ? NULL : "a row with keys has no parts")
                : "a row's partials do not reach its end";
 }
@@ -116,9 +116,9 @@ static const char *slice_item_fault(const struct plan *plan, const struct plan_i
         return "an item outside of the slice";
     for (uint32_t r = 0; r < item->rows; r++) {
         uint32_t row = plan->item_rows[item->first_row + r];
-        uint32_t first = first_chunk_of(&plan->rows[row], window), end = end_chunk_of(&plan->rows[row]);
-        first = first > segment * SEGMENT_CHUNKS ? first : segment * SEGMENT_CHUNKS;
-        end = end < (segment + 1) * SEGMENT_CHUNKS ? end : (segment + 1) * SEGMENT_CHUNKS;
+        struct plan_range visible = chunks_of(&plan->rows[row], window);
+        uint32_t first = larger(visible.first, segment * SEGMENT_CHUNKS),
+                 end = smaller(visible.end, (segment + 1) * SEGMENT_CHUNKS);
         if (item->first_chunk != first || item->first_chunk + item->chunks != end)
             return "an item of a slice is not a row's segment";
         if (item->partial + r != plan_slice_state(plan, row, segment))
@@ -131,25 +131,25 @@ static const char *slice_item_fault(const struct plan *plan, const struct plan_i
 /* Segments of a row that the slice has. */
 static uint32_t slice_segments(const struct plan *plan, const struct plan_row *row, uint32_t window)
 {
-    uint32_t first = first_chunk_of(row, window) / SEGMENT_CHUNKS,
-             end = (end_chunk_of(row) + SEGMENT_CHUNKS - 1) / SEGMENT_CHUNKS;
-    first = first > plan->slice->first ? first : plan->slice->first;
-    end = end < plan->slice->end ? end : plan->slice->end;
+    struct plan_range seen = chunks_of(row, window);
+    uint32_t first = larger(seen.first / SEGMENT_CHUNKS, plan->slice->first),
+             end = smaller(ceiling(seen.end, SEGMENT_CHUNKS), plan->slice->end);
     return end > first ? end - first : 0;
 }
 
 static const char *slice_merge_fault(const struct plan *plan, const struct plan_merge *merge, uint32_t window)
 {
     const struct plan_row *row = &plan->rows[merge->row];
-    uint32_t segment = first_chunk_of(row, window) / SEGMENT_CHUNKS, end = end_chunk_of(row);
+    struct plan_range seen = chunks_of(row, window);
+    uint32_t segment = seen.first / SEGMENT_CHUNKS;
     for (uint32_t i = 0; i < merge->count; i++, segment++) {
         const struct plan_part *part = &plan->merge_parts[merge->first + i];
-        uint32_t stop = (segment + 1) * SEGMENT_CHUNKS < end ? (segment + 1) * SEGMENT_CHUNKS : end;
+        uint32_t stop = smaller((segment + 1) * SEGMENT_CHUNKS, seen.end);
         if (part->level != PLAN_SEGMENT || part->end_chunk != stop ||
             part->partial != plan_slice_state(plan, merge->row, segment))
             return "a merge of a slice does not read the row's segments";
     }
-    return segment * SEGMENT_CHUNKS >= end ? NULL : "a row's partials do not reach its end";
+    return segment * SEGMENT_CHUNKS >= seen.end ? NULL : "a row's partials do not reach its end";
 }
 
 static const char *slice_fault(const struct plan *plan, uint32_t window)

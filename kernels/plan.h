@@ -209,14 +209,41 @@ static inline uint32_t plan_width_for(const struct tile_caps *caps, uint32_t wid
  * allocates. */
 const char *plan_fault(const struct plan *plan, uint32_t window);
 
+/* Positions, or chunks, [first, end); none if end <= first. */
+struct plan_range {
+    uint32_t first, end;
+};
+
+/* The positions that a row with `keys` sees under `window` (0: all): those j < keys with keys - 1 - j < window.
+ * The reference, the backends, planners and plan_fault() all have the mask from here; block-sparse attention
+ * leaves more out (geometry_sees). */
+static inline struct plan_range plan_visible(uint32_t keys, uint32_t window)
+{
+    struct plan_range seen = {window == 0 || keys <= window ? 0 : keys - window, keys};
+    return seen;
+}
+
+/* The chunks that have any of them. */
+static inline struct plan_range plan_visible_chunks(uint32_t keys, uint32_t window)
+{
+    struct plan_range seen = plan_visible(keys, window);
+    struct plan_range chunks = {seen.first / CHUNK_TOKENS,
+                                seen.end / CHUNK_TOKENS + (seen.end % CHUNK_TOKENS != 0)};
+    return chunks;
+}
+
+static inline int plan_sees(struct plan_range seen, uint32_t position)
+{
+    return position >= seen.first && position < seen.end;
+}
+
+/* plan_item_keys(plan, item, first, rows, window): the positions of the item's chunks that any of its rows
+ * [first, first + rows) sees in layers of this window. Any thread; O(rows). */
+struct plan_range plan_item_keys(const struct plan *plan, const struct plan_item *item, uint32_t first,
+                                 uint32_t rows, uint32_t window);
+
 /* plan_item_tokens(plan, item, window): tokens whose K and V the item reads in layers of this window, from
  * the beginning of a tile. Any thread; O(rows of the item). */
 uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window);
-
-/* The first position that a row with `keys` sees under `window` (0: all). */
-static inline uint32_t plan_first_key(uint32_t keys, uint32_t window)
-{
-    return window == 0 || keys <= window ? 0 : keys - window;
-}
 
 #endif

@@ -114,14 +114,10 @@ struct planner {
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
-static uint32_t first_chunk_of(const struct planner *p, uint32_t keys)
+/* The chunks that a row with so many keys sees. */
+static struct plan_range chunks_of(const struct planner *p, uint32_t keys)
 {
-    return plan_first_key(keys, p->o.window) / CHUNK_TOKENS;
-}
-
-static uint32_t end_chunk_of(uint32_t keys)
-{
-    return ceiling(keys, CHUNK_TOKENS);
+    return plan_visible_chunks(keys, p->o.window);
 }
 
 uint32_t planner_partials_least(uint32_t rows, uint64_t keys)
@@ -274,11 +270,11 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
 {
     const struct entry *e = &p->entries[at];
     uint64_t tokens = (uint64_t)e->common * p->o.block_size;
-    uint32_t ends = smaller(end_chunk_of(e->keys), end_chunk_of(e[1].keys));
+    uint32_t ends = smaller(chunks_of(p, e->keys).end, chunks_of(p, e[1].keys).end);
     bool apart = e->common == 0 && e->table != e[1].table;
     if (at + 1 >= p->grouped_count || apart) /* first: 256 of them take 5.5 us in bench_planner, not 6.9 */
         return 0;
-    if (first_chunk_of(p, e->keys) > 0 || first_chunk_of(p, e[1].keys) > 0)
+    if (chunks_of(p, e->keys).first > 0 || chunks_of(p, e[1].keys).first > 0)
         return 0; /* windows begin at different chunks */
     if (e->keys <= e[1].keys && (e->table == e[1].table || e->keys <= tokens))
         return ends;
@@ -420,12 +416,12 @@ static uint32_t lone_piece(const struct planner *p, uint32_t from, uint32_t end,
 /* Chunks [from, end) of the rows [a, b) of the order, which read the same blocks there. */
 static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t from, uint32_t end)
 {
-    uint32_t first = first_chunk_of(p, p->entries[a].keys), piece_max = p->piece_max;
+    uint32_t first = chunks_of(p, p->entries[a].keys).first, piece_max = p->piece_max;
     bool to_row_end = true;
     if (p->within_nodes)
         piece_max = smaller(piece_max, chunks_of_tile(p, (uint64_t)(b - a) * p->o.group));
     for (uint32_t i = a; i < b; i++)
-        to_row_end &= end_chunk_of(p->entries[i].keys) == end;
+        to_row_end &= chunks_of(p, p->entries[i].keys).end == end;
     if (b - a == 1)
         piece_max = smaller(piece_max, lone_piece(p, from, end, from == first && to_row_end));
     if (from == first && to_row_end && end - from <= piece_max && plan_within_span(from, end)) {
@@ -445,18 +441,19 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
 static bool are_whole(const struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 {
     const struct entry *first = &p->entries[a], *last = &p->entries[b - 1];
-    uint32_t end = end_chunk_of(last->keys), columns = (b - a) * p->o.group;
+    struct plan_range seen = chunks_of(p, last->keys);
+    uint32_t end = seen.end, columns = (b - a) * p->o.group;
     if (columns < WHOLE_COLUMNS || p->o.caps.width_count == 0 || first->table != last->table ||
         first->keys == 0)
         return false;
-    if (first_chunk_of(p, first->keys) != from || first_chunk_of(p, last->keys) != from)
+    if (chunks_of(p, first->keys).first != from || seen.first != from)
         return false;
     /* a thread block has more columns than pieces are made for */
     if ((end - from) / 2 > p->piece_max || !plan_within_span(from, end) ||
         (p->within_nodes && end - from > chunks_of_tile(p, PLAN_PACKED_ROWS_MAX)))
         return false;
     for (uint32_t i = a; i + 1 < b; i++) {
-        if (p->entries[i].table != last->table || common_chunks(p, i) < end_chunk_of(p->entries[i].keys))
+        if (p->entries[i].table != last->table || common_chunks(p, i) < chunks_of(p, p->entries[i].keys).end)
             return false;
     }
     return true;
@@ -465,8 +462,8 @@ static bool are_whole(const struct planner *p, uint32_t a, uint32_t b, uint32_t 
 static void emit_whole(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 {
     for (uint32_t start = a, i = a + 1; i <= b; i++) {
-        uint32_t end = end_chunk_of(p->entries[start].keys);
-        if (i < b && end_chunk_of(p->entries[i].keys) == end)
+        uint32_t end = chunks_of(p, p->entries[start].keys).end;
+        if (i < b && chunks_of(p, p->entries[i].keys).end == end)
             continue;
         add_items(p, start, i, from, end, PLAN_ROW, true);
         start = i;
@@ -481,10 +478,9 @@ static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
         return;
     }
     if (b - a == 1) {
-        uint32_t keys = p->entries[a].keys, end = end_chunk_of(keys);
-        uint32_t start = larger(from, first_chunk_of(p, keys));
-        if (start < end)
-            emit_stretch(p, a, b, start, end);
+        struct plan_range seen = chunks_of(p, p->entries[a].keys);
+        if (larger(from, seen.first) < seen.end)
+            emit_stretch(p, a, b, larger(from, seen.first), seen.end);
         return;
     }
     uint32_t split = UINT32_MAX;
@@ -513,13 +509,13 @@ static void begin_plan(struct planner *p, uint32_t n)
 /* Add the rows [a, b) of the order and all below them to the tree. Returns their index. */
 static uint32_t add_prefix(struct planner *p, uint32_t a, uint32_t b)
 {
-    uint32_t index = p->prefix_count++, end = end_chunk_of(p->entries[a].keys), leaf_end = a;
+    uint32_t index = p->prefix_count++, end = chunks_of(p, p->entries[a].keys).end, leaf_end = a;
     struct prefix *v = &p->prefixes[index];
     for (uint32_t i = a; i + 1 < b; i++)
         end = smaller(end, common_chunks(p, i));
-    uint32_t first = b - a == 1 ? first_chunk_of(p, p->entries[a].keys) : 0; /* 0 where rows share */
+    uint32_t first = b - a == 1 ? chunks_of(p, p->entries[a].keys).first : 0; /* 0 where rows share */
     *v = (struct prefix){.a = a, .b = b, .first = first, .end = end, .child = NO_PREFIX, .next = NO_PREFIX};
-    while (leaf_end < b && end_chunk_of(p->entries[leaf_end].keys) == end)
+    while (leaf_end < b && chunks_of(p, p->entries[leaf_end].keys).end == end)
         leaf_end++; /* rows that end there come before longer ones */
     if (leaf_end == b) {
         v->stop[MORE] = end;
@@ -726,10 +722,10 @@ static uint64_t work_of(const struct planner *p)
 {
     uint64_t work = 0;
     for (uint32_t i = 0; i < p->entry_count; i++) {
-        uint32_t keys = p->entries[i].keys, chunks = end_chunk_of(keys) - first_chunk_of(p, keys),
-                 shared = i + 1 < p->entry_count ? common_chunks(p, i) : 0;
-        work +=
-            (uint64_t)(chunks - shared) * larger(p->o.group, NARROW_COLUMNS) + (uint64_t)shared * p->o.group;
+        struct plan_range seen = chunks_of(p, p->entries[i].keys);
+        uint32_t shared = i + 1 < p->entry_count ? common_chunks(p, i) : 0,
+                 alone = seen.end - seen.first - shared;
+        work += (uint64_t)alone * larger(p->o.group, NARROW_COLUMNS) + (uint64_t)shared * p->o.group;
     }
     return work / NARROW_COLUMNS;
 }
@@ -739,8 +735,8 @@ static bool is_more_than_a_wave(const struct planner *p, uint32_t tasks)
 {
     uint64_t pieces = 0;
     for (uint32_t i = 0; i < p->entry_count && pieces <= tasks; i++) {
-        uint32_t keys = p->entries[i].keys, chunks = end_chunk_of(keys) - first_chunk_of(p, keys);
-        pieces += ceiling(chunks - common_chunks(p, i), p->piece_max);
+        struct plan_range seen = chunks_of(p, p->entries[i].keys);
+        pieces += ceiling(seen.end - seen.first - common_chunks(p, i), p->piece_max);
     }
     return pieces > tasks;
 }
@@ -878,24 +874,20 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
 /* ---- slices -------------------------------------------------------------------------------------- */
 
 /* Chunks of a segment that the row at a place of the order sees. */
-struct range {
-    uint32_t first, end;
-};
-
-static struct range range_in(const struct planner *p, uint32_t at, uint32_t segment)
+static struct plan_range range_in(const struct planner *p, uint32_t at, uint32_t segment)
 {
-    uint32_t keys = p->entries[at].keys;
-    return (struct range){larger(first_chunk_of(p, keys), segment * SEGMENT_CHUNKS),
-                          smaller(end_chunk_of(keys), (segment + 1) * SEGMENT_CHUNKS)};
+    struct plan_range seen = chunks_of(p, p->entries[at].keys);
+    return (struct plan_range){larger(seen.first, segment * SEGMENT_CHUNKS),
+                               smaller(seen.end, (segment + 1) * SEGMENT_CHUNKS)};
 }
 
 /* The end of the rows from `a` on in the order that read a segment together. Their states lie side by side. */
 static uint32_t end_of_readers(const struct planner *p, uint32_t a, uint32_t segment)
 {
-    struct range range = range_in(p, a, segment);
+    struct plan_range range = range_in(p, a, segment);
     uint32_t b = a + 1, most = smaller(p->entry_count, a + rows_of_item(p));
     for (; b < most; b++) {
-        struct range next = range_in(p, b, segment);
+        struct plan_range next = range_in(p, b, segment);
         if (next.first != range.first || next.end != range.end || common_chunks(p, b - 1) < range.end ||
             p->entries[b].row != p->entries[b - 1].row + 1)
             break;
@@ -906,7 +898,7 @@ static uint32_t end_of_readers(const struct planner *p, uint32_t a, uint32_t seg
 static void emit_segment(struct planner *p, uint32_t segment)
 {
     for (uint32_t a = 0, b; a < p->entry_count; a = b) {
-        struct range range = range_in(p, a, segment);
+        struct plan_range range = range_in(p, a, segment);
         b = range.first < range.end ? end_of_readers(p, a, segment) : a + 1;
         if (range.first >= range.end)
             continue;
@@ -920,12 +912,12 @@ static void merge_segments(struct planner *p, uint32_t n)
 {
     uint32_t parts = 0;
     for (uint32_t row = 0; row < n; row++) {
-        uint32_t keys = p->rows[row].keys, end = end_chunk_of(keys);
+        struct plan_range seen = chunks_of(p, p->rows[row].keys);
         struct plan_merge *merge = &p->merges[p->plan.merge_count++];
         *merge = (struct plan_merge){.row = row, .first = parts};
-        for (uint32_t s = first_chunk_of(p, keys) / SEGMENT_CHUNKS; s * SEGMENT_CHUNKS < end; s++)
+        for (uint32_t s = seen.first / SEGMENT_CHUNKS; s * SEGMENT_CHUNKS < seen.end; s++)
             p->parts[parts++] = (struct plan_part){plan_slice_state(&p->plan, row, s),
-                                                   smaller(end, (s + 1) * SEGMENT_CHUNKS), PLAN_SEGMENT};
+                                                   smaller(seen.end, (s + 1) * SEGMENT_CHUNKS), PLAN_SEGMENT};
         merge->count = parts - merge->first;
     }
 }
@@ -940,7 +932,7 @@ const struct plan *planner_make_slice(struct planner *p, const struct planner_ro
     p->plan.slice = &p->slice;
     p->plan.row_count = n;
     for (uint32_t i = 0; i < n; i++)
-        longest = larger(longest, end_chunk_of(rows[i].keys));
+        longest = larger(longest, chunks_of(p, rows[i].keys).end);
     uint32_t end = smaller(slice->end, ceiling(longest, SEGMENT_CHUNKS));
     assert(end <= slice->base ||
            slice->states - p->o.partials_max + (end - slice->base) * n <= p->o.slice_states);
@@ -958,8 +950,8 @@ void planner_order(struct planner *p, const struct planner_row *rows, uint32_t n
     begin(p, rows, n, tables, stride);
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *e = &p->entries[i];
-        places[i] = (struct planner_place){e->row, first_chunk_of(p, e->keys), end_chunk_of(e->keys),
-                                           i + 1 < n ? common_chunks(p, i) : 0};
+        struct plan_range seen = chunks_of(p, e->keys);
+        places[i] = (struct planner_place){e->row, seen.first, seen.end, i + 1 < n ? common_chunks(p, i) : 0};
     }
 }
 

@@ -82,7 +82,7 @@ int verify_head(const struct workload *w, const struct geometry *g, const struct
     size_t head_bytes = g->head_dim * dtype_bytes(g->dtype);
     const uint8_t *outputs = w->outputs + (size_t)index * g->query_heads * head_bytes;
     uint32_t group = geometry_group(g);
-    struct history h = {.first = plan_first_key(sample->position + 1, g->window[sample->layer]),
+    struct history h = {.first = plan_visible(sample->position + 1, g->window[sample->layer]).first,
                         .head_dim = g->head_dim};
     size_t elements = (size_t)(sample->position + 1 - h.first) * g->head_dim;
     h.k = malloc(2 * elements * sizeof *h.k);

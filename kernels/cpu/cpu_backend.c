@@ -174,21 +174,14 @@ static void write_outputs(const struct cpu_backend *b, struct scratch *s, const 
 
 /* ---- tasks --------------------------------------------------------------------------------------- */
 
-/* Set up the packed rows of an item; returns their number and the range of positions that any of them
- * sees. */
+/* Set up the packed rows of an item; returns their number. */
 static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                          const struct plan_item *item, uint32_t kv_head, uint32_t *first_key,
-                          uint32_t *end_key)
+                          const struct plan_item *item, uint32_t kv_head)
 {
     const struct geometry *g = b->options.geometry;
-    uint32_t group = geometry_group(g), packed = 0, window = g->window[pass->layer];
-    *first_key = UINT32_MAX;
-    *end_key = 0;
+    uint32_t group = geometry_group(g), packed = 0;
     for (uint32_t r = 0; r < item->rows; r++) {
         uint32_t row = pass->plan->item_rows[item->first_row + r], keys = pass->plan->rows[row].keys;
-        uint32_t first = plan_first_key(keys, window);
-        *first_key = first < *first_key ? first : *first_key;
-        *end_key = keys > *end_key ? keys : *end_key;
         for (uint32_t i = 0; i < group; i++, packed++) {
             uint32_t head = kv_head * group + i;
             s->keys[packed] = keys;
@@ -221,7 +214,7 @@ static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint
 struct walk {
     const uint32_t *ids;
     uint32_t layer, kv_head;
-    uint32_t first_key, end_key; /* of the item: positions that any row sees */
+    struct plan_range seen; /* of the item: positions that any row sees */
     struct cpu_span spans[2][TILE_TOKENS];
     uint32_t counts[2];
     unsigned now; /* which of the two is being computed */
@@ -229,7 +222,7 @@ struct walk {
 
 static void look_up(const struct cpu_backend *b, struct walk *walk, unsigned which, uint32_t position)
 {
-    uint32_t end = position + TILE_TOKENS < walk->end_key ? position + TILE_TOKENS : walk->end_key;
+    uint32_t end = position + TILE_TOKENS < walk->seen.end ? position + TILE_TOKENS : walk->seen.end;
     walk->counts[which] = 0;
     if (position < end)
         walk->counts[which] =
@@ -241,10 +234,10 @@ static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu
                       struct walk *walk, uint32_t chunk)
 {
     uint32_t begin = chunk * CHUNK_TOKENS, end = begin + CHUNK_TOKENS;
-    end = end < walk->end_key ? end : walk->end_key;
+    end = end < walk->seen.end ? end : walk->seen.end;
     make_empty(&s->chunk, tile->rows);
     for (uint32_t position = begin; position < end; position += TILE_TOKENS) {
-        if (position + TILE_TOKENS <= walk->first_key)
+        if (position + TILE_TOKENS <= walk->seen.first)
             continue;
         tile->position = position;
         if (walk->counts[walk->now] == 0)
@@ -265,14 +258,11 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
     const struct geometry *g = b->options.geometry;
     const struct model_constants *c = b->options.constants;
     struct walk walk;
-    uint32_t first_key, end_key, group = geometry_group(g);
-    uint32_t packed = load_rows(b, s, pass, item, kv_head, &first_key, &end_key);
-    uint32_t item_end = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
+    uint32_t group = geometry_group(g), packed = load_rows(b, s, pass, item, kv_head);
     walk.ids = b->step->tables + (uint64_t)item->table * b->step->stride;
     walk.layer = pass->layer;
     walk.kv_head = kv_head;
-    walk.first_key = first_key;
-    walk.end_key = end_key < item_end ? end_key : item_end;
+    walk.seen = plan_item_keys(pass->plan, item, 0, item->rows, g->window[pass->layer]);
     walk.now = walk.counts[0] = walk.counts[1] = 0;
     struct cpu_tile tile = {
         .head_dim = g->head_dim,

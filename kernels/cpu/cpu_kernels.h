@@ -50,6 +50,15 @@ struct cpu_tile {
                                  begin() left there is kept */
 };
 
+/* The places of the tile that a row sees. */
+static inline struct plan_range cpu_tile_seen(const struct cpu_tile *t, uint32_t row)
+{
+    struct plan_range seen = plan_visible(t->keys[row], t->window);
+    uint32_t first = seen.first > t->position ? seen.first - t->position : 0;
+    uint32_t end = seen.end > t->position ? seen.end - t->position : 0;
+    return (struct plan_range){first, end < TILE_TOKENS ? end : TILE_TOKENS};
+}
+
 enum { CPU_SCRATCH_ROWS = 32 }; /* rows of scores */
 
 /* For at most `rows` packed rows: two tiles of f32 and scores, or what cpu_amx.c lays out there. */

@@ -154,14 +154,11 @@ static void portable_tile(const struct cpu_tile *t)
     expand(t, false, k);
     expand(t, true, v);
     for (uint32_t row = 0; row < t->rows; row++) {
-        uint32_t from = plan_first_key(t->keys[row], t->window), to = t->keys[row];
-        uint32_t first = from > t->position ? from - t->position : 0;
-        uint32_t end = to > t->position ? to - t->position : 0;
-        end = end < TILE_TOKENS ? end : TILE_TOKENS;
-        if (first >= end)
+        struct plan_range seen = cpu_tile_seen(t, row);
+        if (seen.first >= seen.end)
             continue;
-        score(t, row, first, end, k, s);
-        update(t, row, first, end, s, v);
+        score(t, row, seen.first, seen.end, k, s);
+        update(t, row, seen.first, seen.end, s, v);
     }
 }
 

@@ -241,23 +241,13 @@ INLINE void score_rows(const enum dtype dtype, const uint32_t head_dim, const in
 
 /* ---- softmax ------------------------------------------------------------------------------------- */
 
-/* The places of the tile that a row sees: [*first, *end). */
-INLINE void seen_by(const struct cpu_tile *t, uint32_t row, uint32_t *first, uint32_t *end)
-{
-    uint32_t from = plan_first_key(t->keys[row], t->window), to = t->keys[row];
-    *first = from > t->position ? from - t->position : 0;
-    *end = to > t->position ? to - t->position : 0;
-    *end = *end < TILE_TOKENS ? *end : TILE_TOKENS;
-}
-
 /* From the dot products of one row to p; m and l are updated. Returns the factor of o: 0 when there was
  * no state before. */
 static float soften(const struct cpu_tile *t, uint32_t row, float *p)
 {
-    uint32_t first, end;
+    struct plan_range seen = cpu_tile_seen(t, row);
     vec s[TOKEN_VECS];
-    seen_by(t, row, &first, &end);
-    if (first >= end) {
+    if (seen.first >= seen.end) {
         for (int i = 0; i < TOKEN_VECS; i++)
             vec_store(p + i * LANES, vec_set1(0));
         return t->states.m[row] == -INFINITY ? 0 : 1;
@@ -272,7 +262,7 @@ static float soften(const struct cpu_tile *t, uint32_t row, float *p)
             vec far = vec_set1((float)distance) + vec_ramp();
             s[i] = s[i] + far * vec_set1(t->slopes[row]);
         }
-        s[i] = vec_keep_lanes(s[i], (int)first - i * LANES, (int)end - i * LANES);
+        s[i] = vec_keep_lanes(s[i], (int)seen.first - i * LANES, (int)seen.end - i * LANES);
         highest = vec_max(s[i], highest);
     }
     float before = t->states.m[row], m = vec_highest(highest);
@@ -465,12 +455,11 @@ INLINE bool open_work(struct work *w, const struct cpu_tile *t)
     w->end = 0;
     begin_ahead(w);
     for (uint32_t row = 0; row < t->rows; row++) {
-        uint32_t first, end;
-        seen_by(t, row, &first, &end);
-        if (first >= end)
+        struct plan_range seen = cpu_tile_seen(t, row);
+        if (seen.first >= seen.end)
             continue;
-        w->first = first < w->first ? first : w->first;
-        w->end = end > w->end ? end : w->end;
+        w->first = seen.first < w->first ? seen.first : w->first;
+        w->end = seen.end > w->end ? seen.end : w->end;
     }
     return w->first < w->end;
 }

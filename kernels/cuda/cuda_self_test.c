@@ -92,13 +92,10 @@ struct cuda_self_test {
 
 /* ---- the trials ---------------------------------------------------------------------------------- */
 
-/* Chunks [first, end) that a row of the problem sees in a trial. */
-static void chunks_of(const struct cuda_self_test *t, const struct trial *x, uint32_t row, uint32_t *first,
-                      uint32_t *end)
+/* Chunks that a row of the problem sees in a trial. */
+static struct plan_range chunks_of(const struct cuda_self_test *t, const struct trial *x, uint32_t row)
 {
-    uint32_t keys = t->problem[x->first + row].keys;
-    *first = plan_first_key(keys, t->geometry.window[x->variant]) / CHUNK_TOKENS;
-    *end = ceiling(keys, CHUNK_TOKENS);
+    return plan_visible_chunks(t->problem[x->first + row].keys, t->geometry.window[x->variant]);
 }
 
 static enum plan_level level_of(uint32_t item_chunks)
@@ -106,20 +103,20 @@ static enum plan_level level_of(uint32_t item_chunks)
     return item_chunks < RUN_CHUNKS ? PLAN_CHUNK : item_chunks < SEGMENT_CHUNKS ? PLAN_RUN : PLAN_SEGMENT;
 }
 
-/* Items that chunks [first, end) of a row are cut into. */
-static uint32_t pieces_of(const struct trial *x, uint32_t first, uint32_t end)
+/* Items that these chunks of a row are cut into. */
+static uint32_t pieces_of(const struct trial *x, struct plan_range chunks)
 {
-    return (end - 1) / x->item_chunks - first / x->item_chunks + 1;
+    return (chunks.end - 1) / x->item_chunks - chunks.first / x->item_chunks + 1;
 }
 
 /* The items of rows [row, row + n) of a trial, which see the same chunks, and their parts. */
-static void add_items(struct trial *x, uint32_t row, uint32_t n, uint32_t first, uint32_t end)
+static void add_items(struct trial *x, uint32_t row, uint32_t n, struct plan_range chunks)
 {
     struct plan *plan = &x->plan;
-    uint32_t item_rows = cuda_item_rows(plan), pieces = pieces_of(x, first, end);
+    uint32_t item_rows = cuda_item_rows(plan), pieces = pieces_of(x, chunks);
     struct plan_item *items = &x->items[plan->item_count];
-    for (uint32_t at = first, stop, i = 0; at < end; at = stop, i++) {
-        stop = smaller(end, (at / x->item_chunks + 1) * x->item_chunks);
+    for (uint32_t at = chunks.first, stop, i = 0; at < chunks.end; at = stop, i++) {
+        stop = smaller(chunks.end, (at / x->item_chunks + 1) * x->item_chunks);
         items[i] = (struct plan_item){.first_chunk = at,
                                       .chunks = stop - at,
                                       .first_row = item_rows,
@@ -149,13 +146,11 @@ static void add_items(struct trial *x, uint32_t row, uint32_t n, uint32_t first,
 static bool add_trial(struct cuda_self_test *t, struct trial trial)
 {
     struct trial *x = &t->trials[t->trial_count];
-    uint32_t pieces = 0, first, end;
+    uint32_t pieces = 0;
     assert(t->trial_count < VARIANTS * TRIALS_MAX);
     *x = trial;
-    for (uint32_t row = 0; row < x->count; row++) {
-        chunks_of(t, x, row, &first, &end);
-        pieces += pieces_of(x, first, end);
-    }
+    for (uint32_t row = 0; row < x->count; row++)
+        pieces += pieces_of(x, chunks_of(t, x, row));
     assert(pieces > 0);
     x->rows = calloc(x->count, sizeof *x->rows);
     x->merges = calloc(x->count, sizeof *x->merges);
@@ -173,10 +168,8 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     x->plan.merges = x->merges;
     x->plan.merge_parts = x->parts;
     x->plan.caps = &t->own.base.info.tile_caps;
-    for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1) {
-        chunks_of(t, x, row, &first, &end);
-        add_items(x, row, x->shared ? x->count : 1, first, end);
-    }
+    for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1)
+        add_items(x, row, x->shared ? x->count : 1, chunks_of(t, x, row));
     assert(!plan_fault(&x->plan, t->geometry.window[x->variant]));
     x->result = t->rows;
     t->rows += x->count;

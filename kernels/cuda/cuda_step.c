@@ -316,7 +316,7 @@ static struct cuda_l2_prefetch prefetch_for(const struct cuda_backend *b, const 
     const struct geometry *g = b->options.geometry;
     if (!list)
         return (struct cuda_l2_prefetch){0};
-    /* behind the tile of first_key, which may begin in the midst of a block */
+    /* behind the tile of seen.first, which may begin in the midst of a block */
     uint32_t most = (CUDA_ITEM_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
     uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads, places = (uint64_t)list->count * g->kv_heads,
              tokens = b->device.l2_bytes / PREFETCH_PART / head_bytes, each = tokens / places, step = 1;

@@ -55,31 +55,32 @@ void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_
 }
 
 /* The positions that a tile's columns see, within the chunks of `item`. */
-static void find_keys(const struct cuda_lowering *of, const struct plan_item *item, struct cuda_item *tile)
+static struct plan_range find_keys(const struct cuda_lowering *of, const struct plan_item *item,
+                                   const struct cuda_item *tile)
 {
-    const struct plan *plan = of->plan;
-    uint32_t first = UINT32_MAX, end = 0, last_first = 0, least_end = UINT32_MAX,
-             begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
+    uint32_t first = tile->column / of->group, last = (tile->column + tile->columns - 1) / of->group;
+    return plan_item_keys(of->plan, item, first, last - first + 1, of->window);
+}
+
+/* To where all of a tile's columns see everything from its first tile on; 0, where they do not all begin there. */
+static uint32_t find_seen_by_all(const struct cuda_lowering *of, const struct plan_item *item,
+                                 const struct cuda_item *tile)
+{
+    uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS, first = 0;
     for (uint32_t r = tile->column / of->group; r <= (tile->column + tile->columns - 1) / of->group; r++) {
-        uint32_t keys = plan->rows[plan->item_rows[tile->first_row + r]].keys,
-                 first_key = plan_first_key(keys, of->window);
-        if (keys)
-            first = smaller(first, first_key);
-        last_first = larger(last_first, first_key);
-        end = larger(end, keys);
-        least_end = smaller(least_end, keys);
+        uint32_t row = of->plan->item_rows[tile->first_row + r];
+        struct plan_range seen = plan_visible(of->plan->rows[row].keys, of->window);
+        first = larger(first, seen.first);
+        end = smaller(end, seen.end);
     }
-    tile->first_key = larger(first, begin);
-    tile->end_key = smaller(end, stop);
-    if (last_first <= tile->first_key / TILE_TOKENS * TILE_TOKENS)
-        tile->seen_end = smaller(least_end, stop);
+    return first <= tile->seen.first / TILE_TOKENS * TILE_TOKENS ? end : 0;
 }
 
 /* The block table's entries of a tile's first keys, so that fetching can begin with them. */
 static void add_entries(const struct cuda_lowering *of, struct cuda_item *tile)
 {
-    uint32_t first = tile->first_key / TILE_TOKENS * TILE_TOKENS / of->block_size,
-             end = (uint32_t)(((uint64_t)tile->end_key + of->block_size - 1) / of->block_size);
+    uint32_t first = tile->seen.first / TILE_TOKENS * TILE_TOKENS / of->block_size,
+             end = (uint32_t)(((uint64_t)tile->seen.end + of->block_size - 1) / of->block_size);
     const uint32_t *table = of->tables + (uint64_t)tile->table * of->stride;
     for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && first + i < end; i++)
         tile->entries[i] = table[first + i];
@@ -100,7 +101,8 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
                                          .columns = n,
                                          .partial = item->partial};
                 if (m < w.count) {
-                    find_keys(of, item, &tile);
+                    tile.seen = find_keys(of, item, &tile);
+                    tile.seen_by_all = find_seen_by_all(of, item, &tile);
                     add_entries(of, &tile);
                 } /* else it has no keys */
                 list->tiles[list->count++] = tile;

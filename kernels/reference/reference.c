@@ -38,12 +38,13 @@ void reference_row(const struct geometry *g, const struct model_constants *c, ui
                    double *lse)
 {
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
-    uint32_t kv_head = query_head / geometry_group(g), first = plan_first_key(keys, g->window[layer]);
+    uint32_t kv_head = query_head / geometry_group(g);
+    struct plan_range seen = plan_visible(keys, g->window[layer]);
     double v_scale = (double)c->v_scale[(size_t)layer * g->kv_heads + kv_head];
     double sink = c->sinks ? (double)c->sinks[(size_t)layer * g->query_heads + query_head] : -INFINITY;
     double m = sink, l = 0;
 
-    for (uint32_t j = first; j < keys; j++) {
+    for (uint32_t j = seen.first; j < seen.end; j++) {
         if (!geometry_sees(g, query_head, keys, j))
             continue;
         kv(cookie, j, kv_head, k, v);
@@ -55,7 +56,7 @@ void reference_row(const struct geometry *g, const struct model_constants *c, ui
     if (m == -INFINITY)
         return;
     l = c->sinks ? weight(sink, m) : 0;
-    for (uint32_t j = first; j < keys; j++) {
+    for (uint32_t j = seen.first; j < seen.end; j++) {
         if (!geometry_sees(g, query_head, keys, j))
             continue;
         kv(cookie, j, kv_head, k, v);

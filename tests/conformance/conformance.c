@@ -905,7 +905,7 @@ static void plain_row(const struct world *w, bool round_p, uint32_t row, uint32_
 {
     const struct geometry *g = &w->g;
     uint32_t keys = w->rows[row].keys, kv_head = head / geometry_group(g),
-             first = plan_first_key(keys, g->window[LAYER]);
+             first = plan_visible(keys, g->window[LAYER]).first;
     float sink = w->c.sinks ? w->c.sinks[LAYER * g->query_heads + head] : -INFINITY, m = sink, l = 0;
     float *s = make_array(keys, sizeof *s), sum[HEAD_DIM_MAX] = {0};
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
@@ -1020,7 +1020,7 @@ static bool outputs_within_values(const struct instance *x)
     const float wider = rounding_of_p(g);
     for (uint32_t at = 0; at < w->row_count * g->query_heads; at++) {
         uint32_t row = at / g->query_heads, head = at % g->query_heads, kv_head = head / geometry_group(g);
-        uint32_t keys = w->rows[row].keys, first = plan_first_key(keys, g->window[LAYER]);
+        uint32_t keys = w->rows[row].keys, first = plan_visible(keys, g->window[LAYER]).first;
         float v_scale = w->c.v_scale[LAYER * g->kv_heads + kv_head];
         if (isnan(x->lse[at]))
             return broken("lse of row %u, head %u is NaN", row, head);

@@ -94,9 +94,9 @@ static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint
 static void cut_row(struct maker *m, uint32_t row)
 {
     static const enum plan_level levels[] = {PLAN_ROW, PLAN_SEGMENT, PLAN_RUN, PLAN_CHUNK};
-    uint32_t keys = m->q->rows[row].keys, first = plan_first_key(keys, m->q->window) / CHUNK_TOKENS;
-    uint32_t row_end = keys / CHUNK_TOKENS + (keys % CHUNK_TOKENS != 0), end;
-    for (uint32_t at = keys ? first : row_end; at < row_end; at = end) {
+    struct plan_range seen = plan_visible_chunks(m->q->rows[row].keys, m->q->window);
+    uint32_t first = seen.first, row_end = seen.end, end;
+    for (uint32_t at = first; at < row_end; at = end) {
         enum plan_level level = m->q->cut == CUT_RANDOM ? random_level(m, at, first) : levels[m->q->cut];
         end = node_end(level, at, row_end);
         if (m->q->cut == CUT_RANDOM)

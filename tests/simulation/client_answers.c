@@ -236,7 +236,7 @@ static void check_outputs(const struct op *op, uint32_t i, uint32_t first, const
     const struct request *request = op->request;
     for (uint32_t r = 0; r < op->rows[i]; r++) {
         uint32_t keys = p->position + r + 1;
-        uint32_t seen = keys - plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
+        uint32_t seen = keys - plan_visible(keys, sim.config.geometry.window[request->rows.layer]).first;
         uint64_t sum = model_seen(op->on[i], request->rows.layer, keys);
         sim.seen.attended++;
         if (!has_output(request, first + r, sum, seen))
@@ -612,7 +612,7 @@ static void check_paged_row(const struct op *op, uint32_t table, uint32_t row, u
     const struct request *request = op->request;
     const struct request_paged *p = &request->paged;
     uint32_t size = sim.config.geometry.block_size;
-    uint32_t first = plan_first_key(keys, sim.config.geometry.window[request->rows.layer]);
+    uint32_t first = plan_visible(keys, sim.config.geometry.window[request->rows.layer]).first;
     uint64_t sum = 0;
     for (uint32_t at = first; at < keys; at++) {
         uint32_t block = p->ids[p->first[table] + at / size];

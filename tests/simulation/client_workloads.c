@@ -34,7 +34,7 @@ static void add_outputs(struct workload *w, uint32_t ordinal, uint32_t layer)
         sum[at + 1] = sum[at] + symbolic_term(symbolic_generated(source, at, layer, VALUES_K), at);
         if (at < first_row)
             continue;
-        uint32_t first = plan_first_key(at + 1, window);
+        uint32_t first = plan_visible(at + 1, window).first;
         uint64_t q = symbolic_generated(workload_query_source(w, ordinal), at, layer, VALUES_Q);
         struct symbolic_row o[SYMBOLIC_HEADS_MOST];
         symbolic_put(o, 0, heads, symbolic_output(q, sum[at + 1] - sum[first], at + 1 - first));

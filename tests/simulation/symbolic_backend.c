@@ -260,7 +260,7 @@ static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32
                      const struct plan_item *item, const struct plan_row *row, uint32_t *keys)
 {
     uint32_t at = item->first_chunk * CHUNK_TOKENS, end = at + item->chunks * CHUNK_TOKENS;
-    uint32_t first = plan_first_key(row->keys, b->o.geometry->window[layer]);
+    uint32_t first = plan_visible(row->keys, b->o.geometry->window[layer]).first;
     uint32_t entries, size = b->o.geometry->block_size;
     uint64_t sum = 0;
     at = first > at ? first : at;

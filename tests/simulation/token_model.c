@@ -114,7 +114,7 @@ void model_put(struct model_sequence *s, uint32_t layer, uint32_t at, uint64_t t
 
 uint64_t model_seen(const struct model_sequence *s, uint32_t layer, uint32_t keys)
 {
-    uint32_t first = plan_first_key(keys, sim.config.geometry.window[layer]);
+    uint32_t first = plan_visible(keys, sim.config.geometry.window[layer]).first;
     return keys ? s->layer[layer].sum[keys] - s->layer[layer].sum[first] : 0;
 }
 

@@ -83,19 +83,19 @@ static bool all_see(const struct trial *t, const struct plan_item *item, const s
     bool all = true;
     for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
         uint32_t keys = t->plan->rows[t->plan->item_rows[item->first_row + c / t->lowering.group]].keys;
-        all &= key < keys && key >= plan_first_key(keys, t->lowering.window);
+        all &= plan_sees(plan_visible(keys, t->lowering.window), key) != 0;
     }
     return all;
 }
 
 /* Positions that a kernel takes to be seen by all are; none that are goes unused, where all begin at the first tile. */
-static void check_seen_end(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
+static void check_seen_by_all(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
 {
-    uint32_t key = tile->first_key / TILE_TOKENS * TILE_TOKENS,
+    uint32_t key = tile->seen.first / TILE_TOKENS * TILE_TOKENS,
              stop = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
     while (key < stop && all_see(t, item, tile, key))
         key++;
-    ck_assert_uint_eq(tile->seen_end, key == tile->first_key / TILE_TOKENS * TILE_TOKENS ? 0 : key);
+    ck_assert_uint_eq(tile->seen_by_all, key == tile->seen.first / TILE_TOKENS * TILE_TOKENS ? 0 : key);
 }
 
 static void check_keys(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
@@ -104,16 +104,17 @@ static void check_keys(const struct trial *t, const struct plan_item *item, cons
              first_seen = end, end_seen = begin;
     for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
         uint32_t keys = t->plan->rows[t->plan->item_rows[item->first_row + c / t->lowering.group]].keys;
-        for (uint32_t key = plan_first_key(keys, t->lowering.window); key < keys; key++) {
+        struct plan_range seen = plan_visible(keys, t->lowering.window);
+        for (uint32_t key = seen.first; key < seen.end; key++) {
             if (key < begin || key >= end)
                 continue;
             first_seen = key < first_seen ? key : first_seen;
             end_seen = key >= end_seen ? key + 1 : end_seen;
         }
     }
-    ck_assert_uint_eq(tile->first_key, first_seen);
-    ck_assert_uint_eq(tile->end_key, end_seen);
-    check_seen_end(t, item, tile);
+    ck_assert_uint_eq(tile->seen.first, first_seen);
+    ck_assert_uint_eq(tile->seen.end, end_seen);
+    check_seen_by_all(t, item, tile);
     for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES; i++) {
         uint32_t block = first_seen / TILE_TOKENS * TILE_TOKENS / BLOCK_SIZE + i;
         uint32_t expected = block * BLOCK_SIZE < end_seen ? t->tables[item->table][block] : 0;
@@ -139,7 +140,7 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
         ck_assert(splits == 1 || group->splits_together == 1U << kind.cta_bits);
         ck_assert(tile->column == first->column && tile->columns == first->columns);
         if (at % group_size >= splits) { /* it makes up the number */
-            ck_assert_uint_eq(tile->end_key, 0);
+            ck_assert_uint_eq(tile->seen.end, 0);
             continue;
         }
         uint32_t i = item_of(t->plan, tile);

@@ -1,4 +1,4 @@
-/* test_plan.c - plan_fault() sees each way in which a plan can compute a row wrongly. */
+/* test_plan.c - what a query sees, and plan_fault() sees each way in which a plan can compute a row wrongly. */
 #include "kernels/plan.h"
 #include "tests/unit/suites.h"
 
@@ -45,6 +45,25 @@ static const char *group_fault_of(const struct plan_item *its, const struct plan
     const struct plan plan = {group_rows, its, rows_of_items, &merge, pts, 2, 5, 1, 4, NULL, caps};
     return plan_fault(&plan, 0);
 }
+
+/* The rule as it is written in attention.h: query i = keys - 1 sees key j iff j <= i and (window = 0 or
+ * i - j < window). */
+START_TEST(a_query_sees_its_window)
+{
+    static const uint32_t windows[] = {0, 1, 2, 255, 256, 257, 4096, UINT32_MAX};
+    for (uint32_t keys = 0; keys < 600; keys++) {
+        uint32_t window = windows[_i];
+        struct plan_range seen = plan_visible(keys, window), chunks = plan_visible_chunks(keys, window);
+        for (uint32_t j = 0; j < 700; j++) {
+            int visible = j < keys && (window == 0 || keys - 1 - j < window);
+            if (plan_sees(seen, j) != visible || (visible && !plan_sees(chunks, j / CHUNK_TOKENS)))
+                ck_abort_msg("key %u of %u, window %u", j, keys, window);
+        }
+        ck_assert_uint_eq(chunks.first, seen.first / CHUNK_TOKENS);
+        ck_assert_uint_eq(chunks.end, (keys + CHUNK_TOKENS - 1) / CHUNK_TOKENS);
+    }
+}
+END_TEST
 
 START_TEST(widths_and_split_groups_fit_the_caps)
 {
@@ -181,6 +200,7 @@ END_TEST
 TCase *plan_case(void)
 {
     TCase *tc = tcase_create("plan");
+    tcase_add_loop_test(tc, a_query_sees_its_window, 0, 8);
     tcase_add_test(tc, a_good_plan_has_no_fault);
     tcase_add_test(tc, widths_and_split_groups_fit_the_caps);
     tcase_add_test(tc, bad_plans_have_one);

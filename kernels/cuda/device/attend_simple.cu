@@ -56,7 +56,7 @@ struct simple_attend : tile_epilogue {
     simple_shared &shared;
     const uint32_t *table;
     const uint8_t *pool;
-    uint32_t first_key, end_key;
+    plan_range seen; /* positions that any column sees */
 
     simple_attend(const cuda_attend_pass &pass_, uint32_t kv_head_, simple_shared &shared_)
         : tile_epilogue(pass_, shared_.memory, kv_head_), shared(shared_)
@@ -79,8 +79,7 @@ struct simple_attend : tile_epilogue {
         if (threadIdx.x < SIMPLE_COLUMNS)
             shared.keys[threadIdx.x] = threadIdx.x < item.columns ? row_at(threadIdx.x).keys : 0;
         __syncthreads(); /* the keys are there */
-        first_key = item.first_key;
-        end_key = item.end_key;
+        seen = item.seen;
     }
 
     /* Keys or values at [position, position + 32) as f32; zeros where no column sees them. */
@@ -90,7 +89,7 @@ struct simple_attend : tile_epilogue {
         for (uint32_t at = threadIdx.x; at < HALF_TOKENS * HEAD_DIM; at += CUDA_THREADS) {
             uint32_t row = at / HEAD_DIM, dim = at % HEAD_DIM, token = position + row;
             float x = 0;
-            if (token >= first_key && token < end_key)
+            if (token >= seen.first && token < seen.end)
                 x = load_element<KV_DTYPE>(pool + table[token / BLOCK_SIZE] * pass.pool.block_bytes +
                                                token % BLOCK_SIZE * pass.pool.slot_bytes +
                                                values * pass.pool.half_bytes,
@@ -110,10 +109,11 @@ struct simple_attend : tile_epilogue {
             float dot = 0;
             for (uint32_t d = 0; d < HEAD_DIM; d++)
                 dot = fmaf(shared.q[c][d], shared.kv[row][d], dot);
-            bool seen = j < keys && j >= plan_first_key(keys, pass.window);
+            const plan_range of = plan_visible(keys, pass.window);
+            bool visible = j < of.end && j >= of.first;
             float slope = pass.alibi && keys ? pass.alibi[head_of(c)] * LOG2_E : 0.0f;
             float s = rule(dot, slope, (int)(j + 1 - keys));
-            shared.s[c][offset + row] = seen && s == s ? s : -INFINITE; /* of NaN too */
+            shared.s[c][offset + row] = visible && s == s ? s : -INFINITE; /* of NaN too */
         }
     }
 
@@ -200,8 +200,8 @@ struct simple_attend : tile_epilogue {
         chunk.init();
         for (int level = 0; level < FOLD_LEVELS; level++)
             fold[level].init();
-        uint32_t end_tile = (end_key + TILE_TOKENS - 1) / TILE_TOKENS;
-        for (uint32_t t = first_key / TILE_TOKENS; t < end_tile; t++) {
+        uint32_t end_tile = (seen.end + TILE_TOKENS - 1) / TILE_TOKENS;
+        for (uint32_t t = seen.first / TILE_TOKENS; t < end_tile; t++) {
             tile(t * TILE_TOKENS, chunk);
             uint32_t end = t * TILE_TOKENS / CHUNK_TOKENS + 1;
             if ((t + 1) * TILE_TOKENS % CHUNK_TOKENS != 0 && t + 1 != end_tile)

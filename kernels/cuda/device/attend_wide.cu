@@ -118,7 +118,7 @@ template <int COLUMNS> struct wide_tile {
     static bool takes_workspace(const cuda_item &item)
     {
         constexpr uint32_t SEGMENT = SEGMENT_CHUNKS * CHUNK_TOKENS;
-        return item.end_key > item.first_key && item.first_key / SEGMENT != (item.end_key - 1) / SEGMENT;
+        return item.seen.end > item.seen.first && item.seen.first / SEGMENT != (item.seen.end - 1) / SEGMENT;
     }
 };
 
@@ -459,7 +459,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     void take_all_tiles(state &x, const query_fragments &q, const common_keys &common)
     {
-        const uint32_t plain = pass.alibi == nullptr ? item.seen_end : 0;
+        const uint32_t plain = pass.alibi == nullptr ? item.seen_by_all : 0;
         progress t(ring.position_of(0));
         const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
         const uint32_t last_plain = max(plain / TILE_TOKENS, 1) * TILE_TOKENS - TILE_TOKENS;

@@ -22,24 +22,24 @@ struct tile_range {
     const cuda_attend_pass &pass;
     uint32_t kv_head;
     const uint32_t *table, *first_entries; /* those that come with the item */
-    uint32_t first_key, end_key;           /* positions that any of its columns sees */
+    plan_range seen;                       /* positions that any of its columns sees */
 
     tile_range(const cuda_attend_pass &pass_, const cuda_item &item, uint32_t kv_head_)
         : pass(pass_), kv_head(kv_head_), table(pass_.pool.tables + item.table * pass_.pool.stride),
-          first_entries(item.entries), first_key(item.first_key), end_key(item.end_key)
+          first_entries(item.entries), seen(item.seen)
     {
     }
     uint32_t first_tile() const
     {
-        return first_key / TILE_TOKENS;
+        return seen.first / TILE_TOKENS;
     }
     uint32_t tiles() const
     {
-        return end_key > first_key ? (end_key + TILE_TOKENS - 1) / TILE_TOKENS - first_tile() : 0;
+        return seen.end > seen.first ? (seen.end + TILE_TOKENS - 1) / TILE_TOKENS - first_tile() : 0;
     }
     bool is_seen(uint32_t token) const
     {
-        return token >= first_key && token < end_key;
+        return plan_sees(seen, token);
     }
 };
 
@@ -85,8 +85,8 @@ template <class TILE> struct kv_pipeline {
     kv_pipeline(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
         : range(pass, item, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
           consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
-          empty(full + 8 * STAGES), whole_from(range.first_key % TILE_TOKENS ? 2 * FILLS : 0),
-          whole_end(range.end_key % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
+          empty(full + 8 * STAGES), whole_from(range.seen.first % TILE_TOKENS ? 2 * FILLS : 0),
+          whole_end(range.seen.end % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
     {
     }
 
@@ -187,7 +187,7 @@ template <class TILE> struct kv_pipeline {
     void clear_unseen_values(const state &at, uint32_t position) const
     {
         if (TMA &&
-            __builtin_expect(position < range.first_key || position + STAGE_TOKENS > range.end_key, false))
+            __builtin_expect(position < range.seen.first || position + STAGE_TOKENS > range.seen.end, false))
             clear_unseen(at.stage, position);
     }
 };

@@ -6,15 +6,15 @@
 
 /* What two columns see. One that is not there sees everything: of zeros, and nobody reads what comes out. */
 struct seen_keys {
-    uint32_t keys[2], first[2];
+    plan_range of[2];
 
     seen_keys(const item_columns &columns, const uint32_t (&column)[2])
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             bool there = column[i] < columns.item.columns;
-            keys[i] = there ? columns.row_at(column[i]).keys : UINT32_MAX;
-            first[i] = there ? plan_first_key(keys[i], columns.pass.window) : 0;
+            of[i].end = there ? columns.row_at(column[i]).keys : UINT32_MAX;
+            of[i].first = there ? plan_visible(of[i].end, columns.pass.window).first : 0;
         }
     }
 };
@@ -24,8 +24,8 @@ struct common_keys {
     uint32_t first, end;
 
     common_keys(const seen_keys &seen)
-        : first(__reduce_max_sync(ALL_LANES, max(seen.first[0], seen.first[1]))),
-          end(__reduce_min_sync(ALL_LANES, min(seen.keys[0], seen.keys[1])))
+        : first(__reduce_max_sync(ALL_LANES, max(seen.of[0].first, seen.of[1].first))),
+          end(__reduce_min_sync(ALL_LANES, min(seen.of[0].end, seen.of[1].end)))
     {
     }
     bool has(uint32_t position, uint32_t tokens) const
@@ -58,12 +58,14 @@ void score_tile(const item_columns &columns, const uint32_t (&column)[2], const 
                                  alibi[columns.head_of(column[1])] * LOG2_E};
         const seen_keys by = seen();
         each([&](float &x, int i, uint32_t j) {
-            x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.keys[i]));
+            x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.of[i].end));
         });
     }
     if (!PLAIN && __builtin_expect(!common.has_tile(position), false)) {
         const seen_keys by = seen();
-        each([&](float &x, int i, uint32_t j) { x = j >= by.first[i] && j < by.keys[i] ? x : -INFINITE; });
+        each([&](float &x, int i, uint32_t j) {
+            x = j >= by.of[i].first && j < by.of[i].end ? x : -INFINITE;
+        });
     }
 }
 

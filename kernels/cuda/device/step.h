@@ -38,12 +38,12 @@ enum {
 
 struct cuda_item {
     uint32_t table;
-    uint32_t first_row;          /* in item_rows */
-    uint32_t column, columns;    /* the packed columns [column, column + columns) of the plan's item */
-    uint32_t partial;            /* of the item's first row, or PLAN_NO_PARTIAL */
-    uint32_t first_key, end_key; /* positions that any of its columns sees in the range */
-    uint32_t seen_end;           /* all see those from the tile of first_key on to before this one; 0: none */
-    uint32_t entries[CUDA_ITEM_ENTRIES]; /* of its table, from the tile of first_key on, where they are */
+    uint32_t first_row;       /* in item_rows */
+    uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's item */
+    uint32_t partial;         /* of the item's first row, or PLAN_NO_PARTIAL */
+    struct plan_range seen;   /* positions that any of its columns sees in the range */
+    uint32_t seen_by_all;     /* all see those from the tile of seen.first on to before this one; 0: none */
+    uint32_t entries[CUDA_ITEM_ENTRIES]; /* of its table, from the tile of seen.first on, where they are */
 };
 
 /* A row of an item. */
@@ -112,7 +112,7 @@ struct cuda_append_pass {
 };
 
 /* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own (backend.l2_prefetch): of
- * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of first_key on. */
+ * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of seen.first on. */
 struct cuda_l2_prefetch {
     DEVICE(const struct cuda_item) items;
     uint32_t places, step, tokens; /* places 0: nothing */

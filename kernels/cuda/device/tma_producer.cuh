@@ -55,7 +55,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void fetch_entries(uint32_t first) const
     {
         uint32_t at = first + lane();
-        if (at >= given_end && at * BLOCK_SIZE < range.end_key)
+        if (at >= given_end && at * BLOCK_SIZE < range.seen.end)
             copy_async<4>(entry_address(at), range.table + at, true);
         copy_async_commit();
     }
@@ -88,9 +88,10 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void load(uint32_t fill)
     {
         uint32_t barrier = full + fill % STAGES * 8, token = position_of(fill);
-        uint32_t first = range.first_key > token ? (range.first_key - token) / BOX_ROWS : 0,
-                 below = range.end_key > token ? min(BOXES, (range.end_key - token + BOX_ROWS - 1) / BOX_ROWS)
-                                               : 0;
+        uint32_t first = range.seen.first > token ? (range.seen.first - token) / BOX_ROWS : 0,
+                 below = range.seen.end > token
+                             ? min(BOXES, (range.seen.end - token + BOX_ROWS - 1) / BOX_ROWS)
+                             : 0;
         find_entries(token / BLOCK_SIZE, (token + STAGE_TOKENS - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
@@ -126,8 +127,8 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
         for (uint32_t at = producer * next.step; at < next.places; at += producers * next.step) {
             const cuda_item &item = next.items[at / KV_HEADS];
             const uint32_t entry = lane() < CUDA_ITEM_ENTRIES ? item.entries[lane()] : 0,
-                           first = item.first_key / TILE_TOKENS * TILE_TOKENS,
-                           end = min(item.end_key, first + next.tokens);
+                           first = item.seen.first / TILE_TOKENS * TILE_TOKENS,
+                           end = min(item.seen.end, first + next.tokens);
             for (uint32_t token = first; token < end; token += BOX_ROWS) {
                 const uint32_t plane =
                     next.map_first +
