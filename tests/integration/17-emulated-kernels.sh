@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Device code on the CPU: append, paged_v1 and paged_v2 against double precision, merge and rows of members against a fold of
 # one state after the other, compares, reads and merges of steps with the backend's host side; a thread of the host for each of
-# the GPU's (tests/emulation). For machines without a GPU, which is where continuous integration runs.
+# the GPU's (tests/emulation). The ring by which K and V come, over a model of its barriers and copies. For machines without a GPU,
+# which is where continuous integration runs.
+#
+#   PIPELINE=GEOMETRY   that line of the ring's table only (scripts/check_mutants.sh)
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$(dirname "$0")/../.." || exit 1
@@ -20,9 +23,42 @@ esac
 # emulate NAME FLAG... - build and run tests/emulation/NAME.cc
 emulate() {
     # shellcheck disable=SC2046
-    g++ -std=c++17 -O1 -ffp-contract=off -w -I. "${@:2}" -o "$WORK/$1" "tests/emulation/$1.cc" "$build/libattnd.a" -pthread \
+    g++ -std=c++17 -O1 -U_FORTIFY_SOURCE -ffp-contract=off -w -I. "${@:2}" -o "$WORK/$1" "tests/emulation/$1.cc" "$build/libattnd.a" -pthread \
         $(pkg-config --libs libuv libcjson libxxhash libmd) -lm && "$WORK/$1"
 }
+
+# pipeline HEAD_DIM BLOCK_SIZE LAYOUT KV ARCH TMA WGMMA - of the formats, e4m3 goes with q in bf16
+built_in=0
+case $("$ATTND" --version) in *'CUDA: built in'*) built_in=1 ;; esac
+declare -A sm_bytes=([sm_80]=167936 [sm_86]=102400 [sm_90a]=233472)
+pipeline() {
+    emulate pipeline -DHEAD_DIM="$1" -DBLOCK_SIZE="$2" -DKV_HEADS=2 -DGROUP=1 -DQ_DTYPE=DTYPE_BF16 -DKV_DTYPE=DTYPE_"$4" \
+        -DLAYOUT=LAYOUT_"$3" -DTENSOR_CORES=1 -DSOFTCAP=0 -DCOLUMNS_MAX=8 -DARCH="$5" -DSM_BYTES="${sm_bytes[$5]}" -DTMA="$6" \
+        -DWGMMA="$7" -DBUILT_IN=$built_in
+}
+while read -r geometry; do
+    [ "${PIPELINE:-$geometry}" = "$geometry" ] || continue
+    # shellcheck disable=SC2086
+    expect "the ring on the CPU: $geometry" ' 0' "$(pipeline $geometry 2>&1) $?"
+done <<'TABLE'
+64 16 HND BF16 sm_90a 1 1
+128 16 HND BF16 sm_90a 1 1
+128 64 NHD BF16 sm_90a 1 1
+80 8 NHD BF16 sm_90a 1 1
+72 64 HND BF16 sm_90a 1 1
+256 192 HND BF16 sm_90a 1 0
+96 16 HND E4M3 sm_90a 1 0
+128 192 NHD E4M3 sm_90a 1 0
+256 8 NHD E4M3 sm_90a 1 0
+64 1 HND BF16 sm_90a 0 1
+96 4 NHD BF16 sm_90a 0 1
+128 2 HND BF16 sm_80 0 0
+256 24 NHD BF16 sm_86 0 0
+80 24 HND E4M3 sm_86 0 0
+72 16 NHD E4M3 sm_90a 0 0
+TABLE
+[ -z "${PIPELINE:-}" ] || finish
+
 # paged HEAD_DIM BLOCK_SIZE KV_HEADS GROUP Q KV VERT_STRIDE LOCAL_BLOCKS SPARSE_BLOCK HEAD_STEP TP_RANK ALIBI
 paged() {
     emulate paged -DHEAD_DIM="$1" -DBLOCK_SIZE="$2" -DKV_HEADS="$3" -DGROUP="$4" -DQ_DTYPE=DTYPE_"$5" -DKV_DTYPE=DTYPE_"$6" \
@@ -60,10 +96,7 @@ cuda=
 for folder in /usr/local/cuda/include /usr/include; do
     [ -n "$cuda" ] || [ ! -e $folder/cuda.h ] || cuda=$folder
 done
-case $("$ATTND" --version) in
-    *'CUDA: built in'*) ;;
-    *) cuda= ;;
-esac
+[ $built_in = 1 ] || cuda=
 if [ -z "$cuda" ]; then
     echo 'skip operations on the CPU: no CUDA headers'
     finish

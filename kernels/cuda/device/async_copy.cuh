@@ -34,6 +34,8 @@ static inline void copy_async_commit()
 {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
+#elif !defined(__CUDA_ARCH__)
+    emulated_commit();
 #endif
 }
 
@@ -42,5 +44,7 @@ template <int PENDING> void copy_async_wait()
 {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#elif !defined(__CUDA_ARCH__)
+    emulated_wait_copies(PENDING);
 #endif
 }

@@ -62,6 +62,8 @@ static inline void named_barrier_arrive(uint32_t barrier, uint32_t threads)
 {
 #ifdef __CUDA_ARCH__
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+#else /* tests/emulation */
+    emulated_arrive(barrier, threads);
 #endif
 }
 

@@ -44,6 +44,7 @@ struct fragment_c {
     float r[4];
 };
 
+#ifdef __CUDA_ARCH__ /* tests/emulation has its own */
 static inline uint32_t load_shared(uint32_t address)
 {
     uint32_t x;
@@ -62,6 +63,7 @@ static inline void store_shared(uint32_t address, const uint4 &x)
                  "r"(x.w)
                  : "memory");
 }
+#endif
 
 static inline fragment_a load_matrices(uint32_t address)
 {

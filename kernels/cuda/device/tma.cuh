@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 
+#ifdef __CUDA_ARCH__ /* tests/emulation has its own */
+
 /* ---- barriers in shared memory (mbarrier, 8 bytes), at which copies arrive */
 
 /* Its phase ends when so many have arrived. */
@@ -128,4 +130,5 @@ static inline void tma_load(uint32_t to, const void *map, uint32_t barrier, uint
         "l"(map), "r"(barrier), "r"(dim), "r"(slot), "r"(head), "r"(plane), "l"(policy), "r"(atom)
         : "memory");
 }
+#endif
 #endif
