@@ -3,7 +3,7 @@
 #   all            the daemon and its client, build/release/attnd and attnctl (default)
 #   run            build and start it in the foreground with the built-in configuration
 #   check-faults   builds with seven defects, one at a time, each of which the verification must find, and eight orders of sums, conformance
-#   check-mutants  defects of tests/*/mutants.txt, one at a time: the simulation and conformance must find each; hours
+#   check-mutants  defects of tests/*/mutants.txt, one at a time: the simulation, conformance and emulation must find each; hours
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
@@ -260,7 +260,7 @@ lint: compile_commands.json
 
 format:
 	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
-		$(SIMULATION_SOURCES) $(wildcard tests/fuzz/*.c tests/emulation/* tests/cuda/*.c kernels/cuda/device/*)
+		$(SIMULATION_SOURCES) $(wildcard tests/fuzz/*.c tests/emulation/*.h tests/emulation/*.cc tests/cuda/*.c kernels/cuda/device/*)
 
 compile_commands.json: FORCE
 	@{ echo '['; first=1; for f in $(SOURCES) $(CLIENT_SOURCES) server/main.c; do \

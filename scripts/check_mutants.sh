@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # check_mutants.sh - one defect at a time is put into a copy of the sources, and the tests must find each: those of
 # tests/simulation/mutants.txt the simulation, those of tests/conformance/mutants.txt, which change the order of a sum, the bits of
-# conformance's wide values.
+# conformance's wide values, those of tests/emulation/mutants.txt the ring on the CPU.
 #
-#   bash scripts/check_mutants.sh [simulation | conformance | NAME]...       all, a list, or some; a NAME may be a pattern
+#   bash scripts/check_mutants.sh [simulation | conformance | emulation | NAME]...       all, a list, or some; a NAME may be a pattern
 #   KEEP=FOLDER bash scripts/check_mutants.sh 'device_*' 'amx_*'             conformance with each of them, to be run where there
 #                                                                            is what it needs (PART=mutants of tests/cuda/run.sh)
 #
@@ -57,6 +57,13 @@ by_conformance() { # PATH...
     done
     [ "$said" ] || return 2
 }
+by_emulation() { # GEOMETRY
+    ATTND=$copy/build/release/attnd PIPELINE=$* bash "$copy/tests/integration/17-emulated-kernels.sh" >"$copy/log" 2>&1
+    said=$(grep -m 1 -o 'seed [0-9].*' "$copy/log" | cut -c1-200)
+    [ -z "$said" ] || return 0
+    said="the ring of $*: $(head -n 1 "$copy/log")"
+    return 1
+}
 
 # chosen NAME LIST PATTERN... - whether a mutant is asked for
 chosen() {
@@ -72,18 +79,19 @@ chosen() {
 
 found=0 missed=0 skipped=0
 [ -z "${KEEP:-}" ] || mkdir -p "$KEEP"
-for list in simulation conformance; do
-    program=build/release/tests/conformance
-    [ $list = conformance ] || program=build/release/tests/engine_simulation
+declare -A programs=([simulation]=build/release/tests/engine_simulation [conformance]=build/release/tests/conformance
+    [emulation]='')
+for list in simulation conformance emulation; do
+    program=${programs[$list]}
     while IFS='@' read -r name file old new paths; do
         case $name in '' | '#'*) continue ;; esac
         chosen "$name" $list "$@" || continue
         cp -p "$file" "$copy/$file.whole"
         if ! mutate "$file" "$old" "$new"; then
             said="the text is not in $file any more" verdict=1
-        elif ! make -s -C "$copy" $program >"$copy/log" 2>&1; then
+        elif [ "$program" ] && ! make -s -C "$copy" "$program" >"$copy/log" 2>&1; then
             said='it does not compile' verdict=1
-        elif [ "${KEEP:-}" ]; then
+        elif [ "${KEEP:-}" ] && [ "$program" ]; then
             strip -o "$KEEP/$name" "$copy/$program"
             echo "$name $paths" >>"$KEEP/list"
             said="kept in $KEEP" verdict=2
