@@ -28,7 +28,7 @@ extern "C" {
 enum {
     SEEDS = 400,
     LAYERS = 2,
-    LENGTH = 1490, /* of the sequence */
+    LENGTH = 2990, /* of the sequence */
     SPARE = 3,     /* blocks that are nobody's */
     BLOCKS = (LENGTH + BLOCK_SIZE - 1) / BLOCK_SIZE + SPARE,
     STAGES_IN_ALL = PLAN_SPLITS_MAX * TILE_STAGES_MAX

@@ -43,7 +43,6 @@ while read -r geometry; do
 done <<'TABLE'
 64 16 HND BF16 sm_90a 1 1
 128 16 HND BF16 sm_90a 1 1
-128 64 NHD BF16 sm_90a 1 1
 80 8 NHD BF16 sm_90a 1 1
 72 64 HND BF16 sm_90a 1 1
 256 192 HND BF16 sm_90a 1 0
