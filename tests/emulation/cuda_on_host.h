@@ -168,6 +168,16 @@ static inline bool __all_sync(uint32_t all, bool x)
     return __ballot_sync(all, x) == 0xffffffff;
 }
 
+static inline uint32_t atomicExch(uint32_t *at, uint32_t x)
+{
+    return __atomic_exchange_n(at, x, __ATOMIC_SEQ_CST);
+}
+
+static inline void __threadfence()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 static inline uint32_t __reduce_max_sync(uint32_t, uint32_t x)
 {
     return emulated_exchange(

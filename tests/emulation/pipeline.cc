@@ -176,7 +176,7 @@ template <class TILE, bool BY_WGMMA> struct consumer {
                 emulated_fail(
                     "%s of token %u (seen: %u to %u), stage %u, phase %u: byte %u is 0x%02x instead of "
                     "0x%02x",
-                    of_values ? "V" : "K", token, ring.range.first_key, ring.range.end_key, at.stage,
+                    of_values ? "V" : "K", token, ring.range.seen.first, ring.range.seen.end, at.stage,
                     at.phase, byte + i, got[i], is);
         }
     }
@@ -299,7 +299,7 @@ template <class TILE, bool BY_WGMMA> struct consumer {
             if (!BY_WGMMA)
                 self.walk();
             else if (self.ring.fills > 0)
-                self.walk_ahead(range.first_key % TILE_TOKENS == 0 && range.end_key % TILE_TOKENS == 0);
+                self.walk_ahead(range.seen.first % TILE_TOKENS == 0 && range.seen.end % TILE_TOKENS == 0);
             if (run.pass.split_bits > 0)
                 self.exchange();
         }
@@ -320,11 +320,11 @@ static void choose_range(cuda_item &item, uint32_t from)
         end = (end + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;
     if (end > LENGTH)
         end = LENGTH;
-    item.first_key = first;
-    item.end_key = emulated_random(16) == 0 ? 0 : end; /* now and then there is nothing */
+    item.seen.first = first;
+    item.seen.end = emulated_random(16) == 0 ? 0 : end; /* now and then there is nothing */
     const uint32_t first_entry = first / TILE_TOKENS * TILE_TOKENS / BLOCK_SIZE;
     memset(item.entries, 0, sizeof item.entries);
-    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && (first_entry + i) * BLOCK_SIZE < item.end_key; i++)
+    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && (first_entry + i) * BLOCK_SIZE < item.seen.end; i++)
         item.entries[i] = world.table[first_entry + i];
 }
 
@@ -374,7 +374,7 @@ template <class TILE, bool BY_WGMMA> static void take(uint64_t seed, const char 
                                     1};
     snprintf(scheduler.what, sizeof scheduler.what,
              "seed %llu: %s, %u columns, %u splits of %u, item [%u, %u)", (unsigned long long)seed, name,
-             columns, 1u << p.cta_bits, 1u << p.split_bits, run.items[0].first_key, run.items[0].end_key);
+             columns, 1u << p.cta_bits, 1u << p.split_bits, run.items[0].seen.first, run.items[0].seen.end);
     const size_t bytes = SHAPE.bytes << p.cta_bits;
     emulated_background_reset(bytes);
     emulate_block(at, threads, bytes, consumer<TILE, BY_WGMMA>::kernel);

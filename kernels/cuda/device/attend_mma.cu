@@ -396,9 +396,11 @@ template <int COLUMNS> struct attend : combined_epilogue {
 };
 
 /* attend_8, attend_32 or attend_64: a piece of the program each (compiler.c). */
+#ifdef KERNEL /* tests/emulation has its own */
 extern "C" __global__ void __launch_bounds__(attend<KERNEL_COLUMNS>::THREADS, attend<KERNEL_COLUMNS>::BLOCKS)
     KERNEL(const __grid_constant__ cuda_attend_pass pass)
 {
     extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];
     attend<KERNEL_COLUMNS>::run(pass, shared);
 }
+#endif

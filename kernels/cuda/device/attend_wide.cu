@@ -401,8 +401,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
      * them, and there is no alibi; what the others need is so much code that it makes the loop slower where it is
      * not needed. */
     template <bool PLAIN>
-    __forceinline__ void take_tiles(progress &t, state &x, folds &fold, const query_fragments &q,
-                                    const common_keys &common, uint32_t end)
+    void take_tiles(progress &t, state &x, folds &fold, const query_fragments &q, const common_keys &common,
+                    uint32_t end)
     {
         while (t.position < end) {
             float scaled[2];
@@ -462,7 +462,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         const uint32_t plain = pass.alibi == nullptr ? item.seen_by_all : 0;
         progress t(ring.position_of(0));
         const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
-        const uint32_t last_plain = max(plain / TILE_TOKENS, 1) * TILE_TOKENS - TILE_TOKENS;
+        const uint32_t last_plain = max(plain / TILE_TOKENS, 1u) * TILE_TOKENS - TILE_TOKENS;
         folds fold(fold_memory, *this);
         begin_tiles(t, q, common);
         if (HAS_PLAIN)
@@ -509,6 +509,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 };
 
 /* attend_wide_64 or attend_wide_128: a piece of the program each (compiler.c). */
+#ifdef KERNEL /* tests/emulation has its own */
 extern "C" __global__ void __launch_bounds__(attend_wide<KERNEL_COLUMNS>::THREADS,
                                              attend_wide<KERNEL_COLUMNS>::BLOCKS)
     KERNEL(const __grid_constant__ cuda_attend_pass pass)
@@ -516,3 +517,4 @@ extern "C" __global__ void __launch_bounds__(attend_wide<KERNEL_COLUMNS>::THREAD
     extern __shared__ __align__(TILE_ALIGNMENT) uint8_t shared[];
     attend_wide<KERNEL_COLUMNS>::run(pass, shared);
 }
+#endif
