@@ -133,7 +133,8 @@ struct attention_pass {
     const struct kv_append *appends;
     uint32_t append_count;
     enum dtype source_dtype; /* of k and v that are given */
-    const struct plan *plan; /* NULL: appends only. If all its items leave states, o and lse are not used */
+    const struct plan *plan; /* NULL: appends only. If all its work tiles leave states, o and lse are not
+                                used */
     const struct attention_row *rows;    /* [plan->row_count]; NULL: */
     const struct value_source *q_source; /* [plan->row_count]: q is generated (values.h), */
     void *o;                      /* and these lie one after the other: [row_count][query_heads][head_dim], */
@@ -273,7 +274,7 @@ struct attention_roof {
 bool attention_roof_part(struct attention *attention, bool begins, struct attention_roof *roof);
 struct attention_roof attention_measure_roof(struct attention *attention);
 
-/* attention_time_passes(a, step, replays, apart, us): microseconds that attention itself takes (items
+/* attention_time_passes(a, step, replays, apart, us): microseconds that attention itself takes (work tiles
  * and merges, without appends, q and copies) for the passes of a step that has just run, one pass after
  * the other, per pass: `replays` values in us[], unsorted. `apart`: with an empty kernel ahead of each
  * pass, whose own time is subtracted. Only a device has such a clock: returns false

@@ -1,4 +1,4 @@
-/* plan.c - what an item reads, and whether a plan computes every row exactly once. */
+/* plan.c - what a work tile reads, and whether a plan computes every row exactly once. */
 #include "kernels/plan.h"
 
 #include "config/numbers.h"
@@ -6,22 +6,23 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-struct plan_range plan_item_keys(const struct plan *plan, const struct plan_item *item, uint32_t first,
-                                 uint32_t rows, uint32_t window)
+struct plan_range plan_work_tile_keys(const struct plan *plan, const struct work_tile *work_tile,
+                                      uint32_t first, uint32_t rows, uint32_t window)
 {
-    uint32_t begin = item->first_chunk * CHUNK_TOKENS, stop = begin + item->chunks * CHUNK_TOKENS;
+    uint32_t begin = work_tile->first_chunk * CHUNK_TOKENS, stop = begin + work_tile->chunks * CHUNK_TOKENS;
     struct plan_range any = {stop, begin};
     for (uint32_t r = first; r < first + rows; r++) {
-        struct plan_range seen = plan_visible(plan->rows[plan->item_rows[item->first_row + r]].keys, window);
+        struct plan_range seen =
+            plan_visible(plan->rows[plan->work_tile_rows[work_tile->first_row + r]].keys, window);
         any.first = smaller(any.first, seen.first);
         any.end = larger(any.end, seen.end);
     }
     return (struct plan_range){larger(any.first, begin), smaller(any.end, stop)};
 }
 
-uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window)
+uint32_t plan_work_tile_tokens(const struct plan *plan, const struct work_tile *work_tile, uint32_t window)
 {
-    struct plan_range seen = plan_item_keys(plan, item, 0, item->rows, window);
+    struct plan_range seen = plan_work_tile_keys(plan, work_tile, 0, work_tile->rows, window);
     return seen.end - seen.first / TILE_TOKENS * TILE_TOKENS;
 }
 
@@ -42,32 +43,33 @@ static int part_fits(enum plan_level level, uint32_t first, uint32_t end, struct
     return whole && in_one_parent && (single || leads);
 }
 
-/* What is known of a partial: the item that writes it, or one of these. */
+/* What is known of a partial: the work tile that writes it, or one of these. */
 #define PARTIAL_FREE   UINT32_MAX
 #define PARTIAL_MERGED (UINT32_MAX - 1)
 
-static const char *item_fault(const struct plan *plan, uint32_t i, uint32_t window, uint32_t *item_of,
-                              uint32_t *finished)
+static const char *work_tile_fault(const struct plan *plan, uint32_t i, uint32_t window,
+                                   uint32_t *work_tile_of, uint32_t *finished)
 {
-    const struct plan_item *item = &plan->items[i];
-    if (item->rows == 0 || item->chunks == 0)
-        return "an item without rows or chunks";
-    if (!plan_within_span(item->first_chunk, item->first_chunk + item->chunks))
-        return "an item crosses the end of a span";
-    for (uint32_t r = 0; r < item->rows; r++) {
-        uint32_t row = plan->item_rows[item->first_row + r];
+    const struct work_tile *work_tile = &plan->work_tiles[i];
+    if (work_tile->rows == 0 || work_tile->chunks == 0)
+        return "a work tile without rows or chunks";
+    if (!plan_within_span(work_tile->first_chunk, work_tile->first_chunk + work_tile->chunks))
+        return "a work tile crosses the end of a span";
+    for (uint32_t r = 0; r < work_tile->rows; r++) {
+        uint32_t row = plan->work_tile_rows[work_tile->first_row + r];
         struct plan_range seen = chunks_of(&plan->rows[row], window);
-        if (item->first_chunk < seen.first || item->first_chunk + item->chunks > seen.end)
-            return "an item reads chunks that a row does not see";
-        if (item->partial != PLAN_NO_PARTIAL) {
-            uint32_t partial = item->partial + r;
+        if (work_tile->first_chunk < seen.first || work_tile->first_chunk + work_tile->chunks > seen.end)
+            return "a work tile reads chunks that a row does not see";
+        if (work_tile->partial != PLAN_NO_PARTIAL) {
+            uint32_t partial = work_tile->partial + r;
             if (partial >= plan->partial_count)
                 return "a partial out of range";
-            if (item_of[partial] != PARTIAL_FREE)
-                return "two items write one partial";
-            item_of[partial] = i;
-        } else if (item->first_chunk != seen.first || item->first_chunk + item->chunks != seen.end) {
-            return "an item finishes a row of which it reads only a part";
+            if (work_tile_of[partial] != PARTIAL_FREE)
+                return "two work tiles write one partial";
+            work_tile_of[partial] = i;
+        } else if (work_tile->first_chunk != seen.first ||
+                   work_tile->first_chunk + work_tile->chunks != seen.end) {
+            return "a work tile finishes a row of which it reads only a part";
         } else {
             finished[row]++;
         }
@@ -75,26 +77,26 @@ static const char *item_fault(const struct plan *plan, uint32_t i, uint32_t wind
     return NULL;
 }
 
-static const char *merge_fault(const struct plan *plan, const struct plan_merge *merge, uint32_t *item_of,
-                               uint32_t window)
+static const char *merge_fault(const struct plan *plan, const struct plan_merge *merge,
+                               uint32_t *work_tile_of, uint32_t window)
 {
     const struct plan_row *row = &plan->rows[merge->row];
     struct plan_range seen = chunks_of(row, window);
     uint32_t at = seen.first;
     for (uint32_t i = 0; i < merge->count; i++) {
         const struct plan_part *part = &plan->merge_parts[merge->first + i];
-        if (part->partial >= plan->partial_count || item_of[part->partial] == PARTIAL_FREE)
-            return "a merge reads a partial that no item writes";
-        if (item_of[part->partial] == PARTIAL_MERGED)
+        if (part->partial >= plan->partial_count || work_tile_of[part->partial] == PARTIAL_FREE)
+            return "a merge reads a partial that no work tile writes";
+        if (work_tile_of[part->partial] == PARTIAL_MERGED)
             return "a partial is merged twice";
-        const struct plan_item *item = &plan->items[item_of[part->partial]];
-        if (plan->item_rows[item->first_row + part->partial - item->partial] != merge->row)
+        const struct work_tile *work_tile = &plan->work_tiles[work_tile_of[part->partial]];
+        if (plan->work_tile_rows[work_tile->first_row + part->partial - work_tile->partial] != merge->row)
             return "a merge reads another row's partial";
-        if (item->first_chunk != at || part->end_chunk != item->first_chunk + item->chunks)
+        if (work_tile->first_chunk != at || part->end_chunk != work_tile->first_chunk + work_tile->chunks)
             return "a row's partials do not follow each other";
         if (part->level > PLAN_SEGMENT || !part_fits(part->level, at, part->end_chunk, seen))
             return "a partial's level does not fit its range";
-        item_of[part->partial] = PARTIAL_MERGED;
+        work_tile_of[part->partial] = PARTIAL_MERGED;
         at = part->end_chunk;
     }
     return at == seen.end || merge->count == 0
@@ -104,25 +106,25 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
 
 /* ---- slices -------------------------------------------------------------------------------------- */
 
-/* Whether an item is what a slice may have: one segment of its rows, as far as they see it, with the states
- * that belong to them. Counts the rows in seen[]. */
-static const char *slice_item_fault(const struct plan *plan, const struct plan_item *item, uint32_t window,
-                                    uint32_t *seen)
+/* Whether a work tile is what a slice may have: one segment of its rows, as far as they see it, with the
+ * states that belong to them. Counts the rows in seen[]. */
+static const char *slice_work_tile_fault(const struct plan *plan, const struct work_tile *work_tile,
+                                         uint32_t window, uint32_t *seen)
 {
-    uint32_t segment = item->first_chunk / SEGMENT_CHUNKS;
-    if (item->rows == 0 || item->chunks == 0)
-        return "an item without rows or chunks";
+    uint32_t segment = work_tile->first_chunk / SEGMENT_CHUNKS;
+    if (work_tile->rows == 0 || work_tile->chunks == 0)
+        return "a work tile without rows or chunks";
     if (segment < plan->slice->first || segment >= plan->slice->end || segment < plan->slice->base)
-        return "an item outside of the slice";
-    for (uint32_t r = 0; r < item->rows; r++) {
-        uint32_t row = plan->item_rows[item->first_row + r];
+        return "a work tile outside of the slice";
+    for (uint32_t r = 0; r < work_tile->rows; r++) {
+        uint32_t row = plan->work_tile_rows[work_tile->first_row + r];
         struct plan_range visible = chunks_of(&plan->rows[row], window);
         uint32_t first = larger(visible.first, segment * SEGMENT_CHUNKS),
                  end = smaller(visible.end, (segment + 1) * SEGMENT_CHUNKS);
-        if (item->first_chunk != first || item->first_chunk + item->chunks != end)
-            return "an item of a slice is not a row's segment";
-        if (item->partial + r != plan_slice_state(plan, row, segment))
-            return "an item of a slice writes another row's state";
+        if (work_tile->first_chunk != first || work_tile->first_chunk + work_tile->chunks != end)
+            return "a work tile of a slice is not a row's segment";
+        if (work_tile->partial + r != plan_slice_state(plan, row, segment))
+            return "a work tile of a slice writes another row's state";
         seen[row]++;
     }
     return NULL;
@@ -158,8 +160,8 @@ static const char *slice_fault(const struct plan *plan, uint32_t window)
     uint32_t *seen = calloc(plan->row_count + 1, sizeof *seen), *merged = calloc(plan->row_count + 1, 4);
     if (!seen || !merged)
         abort();
-    for (uint32_t i = 0; !fault && i < plan->item_count; i++)
-        fault = slice_item_fault(plan, &plan->items[i], window, seen);
+    for (uint32_t i = 0; !fault && i < plan->work_tile_count; i++)
+        fault = slice_work_tile_fault(plan, &plan->work_tiles[i], window, seen);
     for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
         merged[plan->merges[i].row]++;
         fault = slice_merge_fault(plan, &plan->merges[i], window);
@@ -177,13 +179,13 @@ static const char *slice_fault(const struct plan *plan, uint32_t window)
 
 /* ---- tiles and split groups ---------------------------------------------------------------------- */
 
-static const char *width_fault(const struct plan *plan, const struct plan_item *item)
+static const char *width_fault(const struct plan *plan, const struct work_tile *work_tile)
 {
     uint32_t count = plan->caps ? plan->caps->width_count : 0;
-    if (item->width >= (count ? count : 1))
-        return "an item has a width that there is not";
-    if (count && !plan_width_takes(&plan->caps->widths[item->width], item))
-        return "an item's tiles do not take its chunks";
+    if (work_tile->width >= (count ? count : 1))
+        return "a work tile has a width that there is not";
+    if (count && !plan_width_takes(&plan->caps->widths[work_tile->width], work_tile))
+        return "a work tile's tiles do not take its chunks";
     return NULL;
 }
 
@@ -193,13 +195,13 @@ static int is_power_of_two(uint32_t n)
 }
 
 /* Whether the tiles of a group fit the caps. */
-static const char *group_size_fault(const struct tile_caps *caps, const struct plan_item *first)
+static const char *group_size_fault(const struct tile_caps *caps, const struct work_tile *first)
 {
     uint32_t members = 1;
     while (members < first->splits)
         members *= 2;
     if (first->splits < 2 || first->splits > caps->splits_max || first->splits > PLAN_SPLITS_MAX)
-        return "a split group of so many items cannot be";
+        return "a split group of so many work tiles cannot be";
     if (!is_power_of_two(first->splits_together) || first->splits_together > members ||
         members / first->splits_together > caps->cluster_max)
         return "a split group has no room in a cluster";
@@ -208,25 +210,25 @@ static const char *group_size_fault(const struct tile_caps *caps, const struct p
     return NULL;
 }
 
-/* Whether the items from `i` on are a split group: all parts of one row, by themselves, in one node. */
+/* Whether the work tiles from `i` on are a split group: all parts of one row, by themselves, in one node. */
 static const char *group_fault(const struct plan *plan, uint32_t i, const struct plan_merge *const *merge_of)
 {
-    const struct plan_item *items = &plan->items[i];
-    const char *fault = plan->caps ? group_size_fault(plan->caps, items) : "a split group without caps";
-    if (fault || items->splits > plan->item_count - i)
-        return fault ? fault : "a split group behind the last item";
-    const struct plan_merge *merge = merge_of[plan->item_rows[items->first_row]];
-    if (!merge || !merge->is_split_group || merge->count != items->splits)
+    const struct work_tile *work_tiles = &plan->work_tiles[i];
+    const char *fault = plan->caps ? group_size_fault(plan->caps, work_tiles) : "a split group without caps";
+    if (fault || work_tiles->splits > plan->work_tile_count - i)
+        return fault ? fault : "a split group behind the last work tile";
+    const struct plan_merge *merge = merge_of[plan->work_tile_rows[work_tiles->first_row]];
+    if (!merge || !merge->is_split_group || merge->count != work_tiles->splits)
         return "a split group is not all parts of a row";
     const struct plan_part *parts = plan->merge_parts + merge->first;
     uint32_t parent = plan_parent_chunks(parts[0].level);
-    for (uint32_t k = 0; k < items->splits; k++) {
-        if (items[k].rows != 1 || items[k].partial != parts[k].partial || (k && items[k].splits) ||
-            items[k].width != items->width)
+    for (uint32_t k = 0; k < work_tiles->splits; k++) {
+        if (work_tiles[k].rows != 1 || work_tiles[k].partial != parts[k].partial ||
+            (k && work_tiles[k].splits) || work_tiles[k].width != work_tiles->width)
             return "a split group is not the parts of a row in their order";
         if (parts[k].level != parts[0].level ||
-            items[k].first_chunk / parent != (parts[k].end_chunk - 1) / parent ||
-            items[k].first_chunk / parent != items->first_chunk / parent)
+            work_tiles[k].first_chunk / parent != (parts[k].end_chunk - 1) / parent ||
+            work_tiles[k].first_chunk / parent != work_tiles->first_chunk / parent)
             return "a split group is not of one node";
     }
     return NULL;
@@ -244,9 +246,9 @@ static const char *tiles_fault(const struct plan *plan)
         merge_of[plan->merges[i].row] = &plan->merges[i];
         merged += plan->merges[i].is_split_group != 0;
     }
-    for (uint32_t i = 0; !fault && i < plan->item_count; i++) {
-        fault = width_fault(plan, &plan->items[i]);
-        if (!fault && plan->items[i].splits) {
+    for (uint32_t i = 0; !fault && i < plan->work_tile_count; i++) {
+        fault = width_fault(plan, &plan->work_tiles[i]);
+        if (!fault && plan->work_tiles[i].splits) {
             groups++;
             fault = group_fault(plan, i, merge_of);
         }
@@ -263,26 +265,26 @@ const char *plan_fault(const struct plan *plan, uint32_t window)
         return fault ? fault : tiles_fault(plan);
     }
     uint32_t *finished = calloc(plan->row_count + 1, sizeof *finished);
-    uint32_t *item_of = malloc((plan->partial_count + 1) * sizeof *item_of); /* by partial */
-    if (!finished || !item_of)
+    uint32_t *work_tile_of = malloc((plan->partial_count + 1) * sizeof *work_tile_of); /* by partial */
+    if (!finished || !work_tile_of)
         abort();
     for (uint32_t i = 0; i < plan->partial_count; i++)
-        item_of[i] = PARTIAL_FREE;
-    for (uint32_t i = 0; !fault && i < plan->item_count; i++)
-        fault = item_fault(plan, i, window, item_of, finished);
+        work_tile_of[i] = PARTIAL_FREE;
+    for (uint32_t i = 0; !fault && i < plan->work_tile_count; i++)
+        fault = work_tile_fault(plan, i, window, work_tile_of, finished);
     for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
         finished[plan->merges[i].row]++;
-        fault = merge_fault(plan, &plan->merges[i], item_of, window);
+        fault = merge_fault(plan, &plan->merges[i], work_tile_of, window);
     }
     for (uint32_t row = 0; !fault && row < plan->row_count; row++) {
         if (finished[row] != 1)
             fault = "a row is not finished exactly once";
     }
     for (uint32_t i = 0; !fault && i < plan->partial_count; i++) {
-        if (item_of[i] != PARTIAL_FREE && item_of[i] != PARTIAL_MERGED)
+        if (work_tile_of[i] != PARTIAL_FREE && work_tile_of[i] != PARTIAL_MERGED)
             fault = "a partial that no merge reads";
     }
     free(finished);
-    free(item_of);
+    free(work_tile_of);
     return fault ? fault : tiles_fault(plan);
 }

@@ -5,8 +5,8 @@
  *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  span 65 536  <  the row
  *
  * each level a left fold of the one below. A tile is one softmax update; a chunk starts from the empty
- * state. Spans are folded by merges alone: no item crosses the end of one. So the bits of a row do not
- * depend on how a step is cut into items, which rows share an item, or who computes it.
+ * state. Spans are folded by merges alone: no work tile crosses the end of one. So the bits of a row do not
+ * depend on how a step is cut into work tiles, which rows share a work tile, or who computes it.
  *
  * Scores are numbers of f32, and may be infinite. In every backend and in the reference:
  *
@@ -20,18 +20,18 @@
  * So from finite q and k, and v below 2^97 (numeric_first_unsummable), no o is NaN or infinite, and each lies
  * within the values that its row sees.
  *
- * An item is a range of chunks of one block table and the rows that read it, for every KV head. Its
+ * A work tile is a range of chunks of one block table and the rows that read it, for every KV head. Its
  * fold over the range becomes, per row, a partial state that a merge folds with the others, or, when
  * the range is all that the row sees, the row's output.
  *
- * So each row of an item has a partial of its own, or is finished: all items together have at most as
- * many rows as the plan has rows and partials.
+ * So each row of a work tile has a partial of its own, or is finished: all work tiles together have at most
+ * as many rows as the plan has rows and partials.
  *
- * A plan also says how a backend with tiles of several sizes is to compute its items; another one ignores
- * that. Query head h of row r of an item, h counted within the group of its KV head, is its packed column
- * r * group + h. Tiles are cut from them one after the other, each as wide as what is left of them needs
- * (plan_width_for()). A row whose parts are two to four items of its own may have these as a split group:
- * they are computed side by side and folded where they are, without a merge.
+ * A plan also says how a backend with tiles of several sizes is to compute its work tiles; another one
+ * ignores that. Query head h of row r of a work tile, h counted within the group of its KV head, is its
+ * packed column r * group + h. Tiles are cut from them one after the other, each as wide as what is left of
+ * them needs (plan_width_for()). A row whose parts are two to four work tiles of its own may have these as a
+ * split group: they are computed side by side and folded where they are, without a merge.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
@@ -53,7 +53,8 @@ enum {
     RUN_CHUNKS = 4,
     SEGMENT_CHUNKS = 16,
     SPAN_CHUNKS = 256,
-    PLAN_PACKED_ROWS_MAX = 256, /* rows of an item times the group; a single row may have a larger group */
+    PLAN_PACKED_ROWS_MAX = 256, /* rows of a work tile times the group; a single row may have a larger
+                                   group */
     PLAN_WIDTHS_MAX = 4,
     PLAN_SPLITS_MAX = 4 /* of a split group */
 };
@@ -76,13 +77,13 @@ static inline uint32_t plan_parent_chunks(enum plan_level level)
 
 struct tile_width {
     uint32_t columns;  /* of a tile, at most */
-    uint32_t chunks;   /* it takes items within a node of so many; 0: all items */
+    uint32_t chunks;   /* it takes work tiles within a node of so many; 0: all work tiles */
     uint32_t together; /* splits of a group that one thread block computes, at most: a power of two */
 };
 
 /* What tiles a backend has. All 0: one size for whatever it is given, and no split groups. */
 struct tile_caps {
-    struct tile_width widths[PLAN_WIDTHS_MAX]; /* narrowest first, which takes all items */
+    struct tile_width widths[PLAN_WIDTHS_MAX]; /* narrowest first, which takes all work tiles */
     uint32_t width_count;
     uint32_t splits_max;  /* of a group; 0: there are none */
     uint32_t cluster_max; /* thread blocks that fold a group together */
@@ -98,20 +99,20 @@ struct plan_row {
                        tokens */
 };
 
-struct plan_item {
-    uint32_t table; /* row of the block tables to read; all rows of the item have these blocks there */
+struct work_tile {
+    uint32_t table; /* row of the block tables to read; all rows of the work tile have these blocks there */
     uint32_t first_chunk,
         chunks;               /* the range, within a span; chunk c holds positions [c * 256, c * 256 + 256) */
-    uint32_t first_row, rows; /* in plan.item_rows */
+    uint32_t first_row, rows; /* in plan.work_tile_rows */
     uint32_t partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
     uint8_t width;    /* of its tiles: index into tile_caps.widths, 0 where there are none */
-    uint8_t splits;   /* this item and those behind it, so many, are a split group, in order of position;
+    uint8_t splits;   /* this work tile and those behind it, so many, are a split group, in order of position;
                          0: it begins none */
     uint8_t splits_together; /* of such a group: so many are one thread block, a power of two */
     uint8_t zero;
 };
 
-/* Fold partials into one row, in order of position. Every row that no item finishes has one merge; with
+/* Fold partials into one row, in order of position. Every row that no work tile finishes has one merge; with
  * count 0 its output is that of the empty state. */
 struct plan_merge {
     uint32_t row;
@@ -134,11 +135,11 @@ struct plan_slice {
 
 struct plan {
     const struct plan_row *rows;
-    const struct plan_item *items;
-    const uint32_t *item_rows; /* indices into rows */
+    const struct work_tile *work_tiles;
+    const uint32_t *work_tile_rows; /* indices into rows */
     const struct plan_merge *merges;
     const struct plan_part *merge_parts;
-    uint32_t row_count, item_count, merge_count;
+    uint32_t row_count, work_tile_count, merge_count;
     uint32_t partial_count;         /* states of all query heads each, but for those of slices */
     const struct plan_slice *slice; /* NULL: all of every row */
     const struct tile_caps *caps;   /* for which widths and split groups were chosen; NULL: there are none */
@@ -156,7 +157,7 @@ static inline int plan_has_outputs(const struct plan *plan)
     return !plan->slice || plan->slice->end == UINT32_MAX;
 }
 
-/* Whether chunks [first, end) lie within a span, so that an item may have them. */
+/* Whether chunks [first, end) lie within a span, so that a work tile may have them. */
 static inline int plan_within_span(uint32_t first, uint32_t end)
 {
     return end <= first || first / SPAN_CHUNKS == (end - 1) / SPAN_CHUNKS;
@@ -182,23 +183,23 @@ static inline uint32_t plan_together_max(const struct tile_caps *caps, uint32_t 
     return most;
 }
 
-/* Whether a tile of this width takes an item. */
-static inline int plan_width_takes(const struct tile_width *width, const struct plan_item *item)
+/* Whether a tile of this width takes a work tile. */
+static inline int plan_width_takes(const struct tile_width *width, const struct work_tile *work_tile)
 {
-    return width->chunks == 0 ||
-           item->first_chunk / width->chunks == (item->first_chunk + item->chunks - 1) / width->chunks;
+    return width->chunks == 0 || work_tile->first_chunk / width->chunks ==
+                                     (work_tile->first_chunk + work_tile->chunks - 1) / width->chunks;
 }
 
 /* The narrowest width of up to `widest` with room for so many columns, or the widest, of those that take each of `count`
- * items. */
+ * work tiles. */
 static inline uint32_t plan_width_for(const struct tile_caps *caps, uint32_t widest,
-                                      const struct plan_item *items, uint32_t count, uint32_t columns)
+                                      const struct work_tile *work_tiles, uint32_t count, uint32_t columns)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i <= widest && caps->widths[best].columns < columns; i++) {
         int takes = 1;
         for (uint32_t k = 0; k < count; k++)
-            takes &= plan_width_takes(&caps->widths[i], &items[k]);
+            takes &= plan_width_takes(&caps->widths[i], &work_tiles[k]);
         best = takes ? i : best;
     }
     return best;
@@ -237,13 +238,13 @@ static inline int plan_sees(struct plan_range seen, uint32_t position)
     return position >= seen.first && position < seen.end;
 }
 
-/* plan_item_keys(plan, item, first, rows, window): the positions of the item's chunks that any of its rows
- * [first, first + rows) sees in layers of this window. Any thread; O(rows). */
-struct plan_range plan_item_keys(const struct plan *plan, const struct plan_item *item, uint32_t first,
-                                 uint32_t rows, uint32_t window);
+/* plan_work_tile_keys(plan, work_tile, first, rows, window): the positions of the work tile's chunks that any
+ * of its rows [first, first + rows) sees in layers of this window. Any thread; O(rows). */
+struct plan_range plan_work_tile_keys(const struct plan *plan, const struct work_tile *work_tile,
+                                      uint32_t first, uint32_t rows, uint32_t window);
 
-/* plan_item_tokens(plan, item, window): tokens whose K and V the item reads in layers of this window, from
- * the beginning of a tile. Any thread; O(rows of the item). */
-uint32_t plan_item_tokens(const struct plan *plan, const struct plan_item *item, uint32_t window);
+/* plan_work_tile_tokens(plan, work_tile, window): tokens whose K and V the work tile reads in layers of this
+ * window, from the beginning of a tile. Any thread; O(rows of the work tile). */
+uint32_t plan_work_tile_tokens(const struct plan *plan, const struct work_tile *work_tile, uint32_t window);
 
 #endif

@@ -14,7 +14,7 @@ enum {
     REPEATS = 9,    /* steps of either plan, in turn */
     RATE_REPEATS = 3,
     RATE_TOKENS = 1024, /* that the steps for the rates read */
-    RATE_ROWS = 16,     /* queries of an item */
+    RATE_ROWS = 16,     /* queries of a work tile */
     RATE_APPENDED = 64
 };
 
@@ -61,7 +61,7 @@ static bool make_trial(struct trial *t)
     uint32_t tasks = attention_info(t->attention)->tasks, shared = CHUNK_TOKENS / g->block_size;
     t->layer = find_layer(g);
     t->stride = ROW_CHUNKS * shared;
-    /* half as many items as are computed at a time, so that an item more is not one that waits */
+    /* half as many work tiles as are computed at a time, so that a work tile more is not one that waits */
     t->rows = larger(ROWS_LEAST, tasks / g->kv_heads / 2);
     t->rows = smaller(smaller(c->rows_max, c->table_rows), smaller(c->blocks, t->rows));
     if (CHUNK_TOKENS % g->block_size != 0 || t->stride > c->table_stride || t->rows < 2 ||
@@ -169,10 +169,10 @@ struct planner_costs calibrate(const struct calibration *c, struct attention *at
 
 /* ---- rates --------------------------------------------------------------------------------------- */
 
-/* A step that is timed: `passes` times `items` items, each of `rows` queries over the same `tokens`, and
- * `appended` tokens, which are given or generated. */
+/* A step that is timed: `passes` times `work_tiles` work tiles, each of `rows` queries over the same
+ * `tokens`, and `appended` tokens, which are given or generated. */
 struct rate_trial {
-    uint32_t passes, items, rows, tokens, appended, copies;
+    uint32_t passes, work_tiles, rows, tokens, appended, copies;
     bool generated;
 };
 
@@ -180,11 +180,11 @@ struct rate_trial {
 struct rates_room {
     const struct calibration *c;
     struct attention *attention;
-    uint32_t items, rows, tokens, blocks; /* at most */
-    uint32_t *table, *item_rows;
+    uint32_t work_tiles, rows, tokens, blocks; /* at most */
+    uint32_t *table, *work_tile_rows;
     struct plan_row *plan_rows;
-    struct plan_item *plan_items;
-    struct attention_row *tensors; /* [items * rows] */
+    struct work_tile *plan_work_tiles;
+    struct attention_row *tensors; /* [work_tiles * rows] */
     uint8_t *q, *o, *kv;
     size_t q_bytes, kv_bytes;
     bool slow; /* one took too long: no more of them */
@@ -193,27 +193,27 @@ struct rates_room {
 static bool make_room(struct rates_room *x)
 {
     const struct geometry *g = x->c->geometry;
-    uint32_t tasks = attention_info(x->attention)->tasks, row = planner_rows_of_item(geometry_group(g));
+    uint32_t tasks = attention_info(x->attention)->tasks, row = planner_rows_of_work_tile(geometry_group(g));
     uint32_t window = g->window[0] ? g->window[0] : UINT32_MAX;
-    x->items = smaller(larger(1, tasks / g->kv_heads), larger(1, x->c->rows_max / 2));
-    x->rows = smaller(smaller(row, RATE_ROWS), x->c->rows_max / x->items);
+    x->work_tiles = smaller(larger(1, tasks / g->kv_heads), larger(1, x->c->rows_max / 2));
+    x->rows = smaller(smaller(row, RATE_ROWS), x->c->rows_max / x->work_tiles);
     x->blocks = smaller(smaller(x->c->blocks, x->c->table_stride), RATE_TOKENS / g->block_size);
     x->tokens = smaller(x->blocks * g->block_size, window);
     if (x->tokens == 0 || x->rows == 0)
         return false;
-    uint32_t n = x->items * x->rows;
+    uint32_t n = x->work_tiles * x->rows;
     x->q_bytes = n * geometry_q_row_bytes(g);
     x->kv_bytes = RATE_APPENDED * geometry_kv_row_bytes(g, g->dtype);
     x->table = calloc(x->blocks, sizeof *x->table);
-    x->item_rows = calloc(n, sizeof *x->item_rows);
+    x->work_tile_rows = calloc(n, sizeof *x->work_tile_rows);
     x->plan_rows = calloc(n, sizeof *x->plan_rows);
-    x->plan_items = calloc(x->items, sizeof *x->plan_items);
+    x->plan_work_tiles = calloc(x->work_tiles, sizeof *x->plan_work_tiles);
     x->tensors = calloc(n, sizeof *x->tensors);
     x->q = attention_host_memory(x->attention, x->q_bytes);
     x->o = attention_host_memory(x->attention, x->q_bytes);
     x->kv = attention_host_memory(x->attention, x->kv_bytes);
-    if (!x->table || !x->item_rows || !x->plan_rows || !x->plan_items || !x->tensors || !x->q || !x->o ||
-        !x->kv)
+    if (!x->table || !x->work_tile_rows || !x->plan_rows || !x->plan_work_tiles || !x->tensors || !x->q ||
+        !x->o || !x->kv)
         return false;
     memset(x->q, 0, x->q_bytes);
     memset(x->kv, 0, x->kv_bytes);
@@ -231,7 +231,7 @@ static void free_room(struct rates_room *x)
     attention_free_host_memory(x->attention, x->q, x->q_bytes);
     attention_free_host_memory(x->attention, x->o, x->q_bytes);
     attention_free_host_memory(x->attention, x->kv, x->kv_bytes);
-    void *const lists[] = {x->table, x->item_rows, x->plan_rows, x->plan_items, x->tensors};
+    void *const lists[] = {x->table, x->work_tile_rows, x->plan_rows, x->plan_work_tiles, x->tensors};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]);
 }
@@ -240,24 +240,24 @@ static void free_room(struct rates_room *x)
 static double time_rate(struct rates_room *x, const struct rate_trial *t)
 {
     const struct tile_caps *caps = &attention_info(x->attention)->tile_caps;
-    uint32_t n = t->items * t->rows, chunks = (t->tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
+    uint32_t n = t->work_tiles * t->rows, chunks = (t->tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
     double best = INFINITY;
     for (uint32_t i = 0; i < n; i++) {
         x->plan_rows[i] = (struct plan_row){0, t->tokens};
-        x->item_rows[i] = i;
+        x->work_tile_rows[i] = i;
     }
-    for (uint32_t i = 0; i < t->items; i++) {
-        struct plan_item *item = &x->plan_items[i];
-        *item = (struct plan_item){
+    for (uint32_t i = 0; i < t->work_tiles; i++) {
+        struct work_tile *work_tile = &x->plan_work_tiles[i];
+        *work_tile = (struct work_tile){
             .chunks = chunks, .first_row = i * t->rows, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
-        item->width =
-            plan_width_for(caps, plan_widest(caps), item, 1, t->rows * geometry_group(x->c->geometry));
+        work_tile->width =
+            plan_width_for(caps, plan_widest(caps), work_tile, 1, t->rows * geometry_group(x->c->geometry));
     }
     const struct plan plan = {.rows = x->plan_rows,
-                              .items = x->plan_items,
-                              .item_rows = x->item_rows,
+                              .work_tiles = x->plan_work_tiles,
+                              .work_tile_rows = x->work_tile_rows,
                               .row_count = n,
-                              .item_count = t->items,
+                              .work_tile_count = t->work_tiles,
                               .caps = caps};
     const void *kv = t->generated ? NULL : x->kv;
     const struct kv_append append = {.count = t->appended, .k = kv, .v = kv, .generated = {1, 1}};
@@ -298,8 +298,8 @@ static double rate(double more, double less, double count, double otherwise)
 /* What a query costs in a pass over `tokens`, beside reading them. */
 static double time_query(struct rates_room *x, uint32_t tokens, double otherwise)
 {
-    struct rate_trial t = {.passes = 1, .items = x->items, .rows = x->rows, .tokens = tokens};
-    double many = time_rate(x, &t), queries = (double)x->items * (x->rows > 1 ? x->rows - 1 : 1);
+    struct rate_trial t = {.passes = 1, .work_tiles = x->work_tiles, .rows = x->rows, .tokens = tokens};
+    double many = time_rate(x, &t), queries = (double)x->work_tiles * (x->rows > 1 ? x->rows - 1 : 1);
     if (many * PASSES < SHORT_US) {
         t.passes = PASSES;
         many = time_rate(x, &t);
@@ -312,14 +312,14 @@ static double time_query(struct rates_room *x, uint32_t tokens, double otherwise
 static void solve_rates(struct rates_room *x, struct cost_rates *r)
 {
     uint32_t few = smaller(x->tokens, TILE_TOKENS), appended = smaller(x->tokens, RATE_APPENDED);
-    struct rate_trial t = {.passes = 1, .items = 1, .rows = 1, .tokens = few};
+    struct rate_trial t = {.passes = 1, .work_tiles = 1, .rows = 1, .tokens = few};
     double one = time_rate(x, &t);
     t.passes = PASSES;
     r->pass_us = rate(time_rate(x, &t), one, PASSES - 1, r->pass_us);
     r->step_us = rate(one, r->pass_us, 1, r->step_us);
     double of_few = time_query(x, few, r->query_us + few * r->weigh_us);
     uint32_t many = x->tokens;
-    while (many > 2 * few && of_few / few * many * x->items * x->rows > SHORT_US)
+    while (many > 2 * few && of_few / few * many * x->work_tiles * x->rows > SHORT_US)
         many /= 2;
     r->weigh_us = of_few / few;
     if (many > few)

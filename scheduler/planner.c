@@ -9,7 +9,7 @@
  * Rows that read alone come last, and have nothing in common with anybody.
  *
  * emit_range() takes a range of the order that has everything before chunk c in common. The smallest
- * `common` inside the range is where it splits: the chunks up to there become items of all rows of the
+ * `common` inside the range is where it splits: the chunks up to there become work tiles of all rows of the
  * range, and each part goes on alone.
  *
  * A stretch of chunks is cut into pieces at the boundaries of the tree in plan.h. A piece may cover
@@ -21,8 +21,8 @@
  * Where there are more pieces than tasks, rows that read alone are cut further (lone_piece()): otherwise the
  * last of them would run by themselves.
  *
- * Then each item gets the width of its tiles, and where a row was cut for want of other work into few
- * items of its own, these become a split group, if there is room for it on a processor or in a cluster.
+ * Then each work tile gets the width of its tiles, and where a row was cut for want of other work into few
+ * work tiles of its own, these become a split group, if there is room for it on a processor or in a cluster.
  *
  * When partials run out, the plan is made again with larger pieces; and where that is not enough, rows
  * share less (share_less()). A row that reads alone needs none, or one for each of its spans, if it has
@@ -39,7 +39,7 @@
 enum {
     PIECES_PER_ROW = 8,  /* beyond it pieces become larger for a step */
     COMPARED_IDS = 64,   /* entries of loose tables compared at a time */
-    SIZE_CLASSES = 32,   /* items are handed out largest class first */
+    SIZE_CLASSES = 32,   /* work tiles are handed out largest class first */
     LONE_PIECES = 4,     /* of a task's share: so that the last ones end together */
     NARROW_COLUMNS = 32, /* what up to so many packed columns cost is reading */
     WHOLE_COLUMNS =
@@ -63,7 +63,7 @@ struct entry {
 /* A part of one row, in a list per row. */
 struct piece {
     uint32_t partial, end_chunk, next;
-    uint32_t alone; /* the item, if it is of this row only; else NO_PIECE */
+    uint32_t alone; /* the work tile, if it is of this row only; else NO_PIECE */
     enum plan_level level;
 };
 
@@ -81,12 +81,12 @@ struct prefix {
 
 struct planner {
     struct planner_options o;
-    uint32_t item_rows_max, room; /* item rows that fit; that the plan may have (PIECES_PER_ROW) */
-    const uint32_t *tables;       /* of the current call */
+    uint32_t work_tile_rows_max, room; /* work tile rows that fit; that the plan may have (PIECES_PER_ROW) */
+    const uint32_t *tables;            /* of the current call */
     uint32_t stride;
     uint32_t piece_max; /* chunks of a piece, roughly at most */
     uint32_t lone_max;  /* rows of more chunks that read alone are cut further (lone_piece()) */
-    bool within_nodes;  /* items lie within the nodes that the tiles for their columns take */
+    bool within_nodes;  /* work tiles lie within the nodes that the tiles for their columns take */
     bool overflow;
 
     struct entry *entries, *scratch; /* [rows_max] in order */
@@ -102,13 +102,13 @@ struct planner {
     struct plan plan;
     struct plan_slice slice;
     struct plan_row *rows;
-    struct plan_item *items, *sorted;
-    uint32_t *item_rows;
+    struct work_tile *work_tiles, *sorted;
+    uint32_t *work_tile_rows;
     struct plan_merge *merges;
     struct plan_part *parts;
     struct piece *pieces;
     uint32_t *first_piece, *last_piece; /* [rows_max] */
-    uint32_t item_row_count, piece_count;
+    uint32_t work_tile_row_count, piece_count;
     uint32_t together[PLAN_WIDTHS_MAX]; /* find_together() */
 };
 
@@ -125,15 +125,15 @@ uint32_t planner_partials_least(uint32_t rows, uint64_t keys)
     return plan_spans(keys) > 1 ? rows * plan_spans(keys) : 0;
 }
 
-uint32_t planner_rows_of_item(uint32_t group)
+uint32_t planner_rows_of_work_tile(uint32_t group)
 {
     return larger(1, PLAN_PACKED_ROWS_MAX / group);
 }
 
-/* Rows that fit into an item. */
-static uint32_t rows_of_item(const struct planner *p)
+/* Rows that fit into a work tile. */
+static uint32_t rows_of_work_tile(const struct planner *p)
 {
-    return planner_rows_of_item(p->o.group);
+    return planner_rows_of_work_tile(p->o.group);
 }
 
 /* Leading entries that x[n] and y[n] have in common, looked at one after the other. */
@@ -281,7 +281,7 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
     return smaller(ends, (uint32_t)(tokens / CHUNK_TOKENS));
 }
 
-/* ---- pieces and items ---------------------------------------------------------------------------- */
+/* ---- pieces and work tiles ----------------------------------------------------------------------- */
 
 /* A size for pieces of roughly so many chunks: whole nodes of the tree, since what is left of a node
  * becomes pieces of its children. Up to twice as large, because a few large pieces are better than many
@@ -295,34 +295,36 @@ static uint32_t whole_nodes(uint32_t chunks)
     return chunks >= RUN_CHUNKS / 2 ? RUN_CHUNKS : 1;
 }
 
-/* Add one item over chunks [first, end) for the rows [a, b) of the order, whose partial states are those
+/* Add one work tile over chunks [first, end) for the rows [a, b) of the order, whose partial states are those
  * from `partial` on. Inline: else families of 256 take 17.8 us a step in bench_planner, not 17.0. */
-static inline void add_item(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
-                            uint32_t partial)
+static inline void add_work_tile(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
+                                 uint32_t partial)
 {
     const struct entry *entries = &p->entries[a], *longest = entries;
-    uint32_t *item_rows = &p->item_rows[p->item_row_count], n = b - a;
+    uint32_t *work_tile_rows = &p->work_tile_rows[p->work_tile_row_count], n = b - a;
     for (uint32_t i = 0; i < n; i++) {
         longest = entries[i].keys > longest->keys ? &entries[i] : longest;
-        item_rows[i] = entries[i].row;
+        work_tile_rows[i] = entries[i].row;
     }
-    struct plan_item *item = &p->items[p->plan.item_count++];
-    *item = (struct plan_item){.table = longest->table, /* it names every block that any of the rows reads */
-                               .first_chunk = first,
-                               .chunks = end - first,
-                               .first_row = p->item_row_count,
-                               .rows = n,
-                               .partial = partial};
-    item->width = (uint8_t)plan_width_for(&p->o.caps, plan_widest(&p->o.caps), item, 1, n * p->o.group);
-    p->item_row_count += n;
+    struct work_tile *work_tile = &p->work_tiles[p->plan.work_tile_count++];
+    *work_tile =
+        (struct work_tile){.table = longest->table, /* it names every block that any of the rows reads */
+                           .first_chunk = first,
+                           .chunks = end - first,
+                           .first_row = p->work_tile_row_count,
+                           .rows = n,
+                           .partial = partial};
+    work_tile->width =
+        (uint8_t)plan_width_for(&p->o.caps, plan_widest(&p->o.caps), work_tile, 1, n * p->o.group);
+    p->work_tile_row_count += n;
 }
 
 /* Add to each of the rows [a, b) of the order a piece that ends at chunk `end`, with the next partials: of the
- * latest item. */
+ * latest work tile. */
 static void add_pieces(struct planner *p, uint32_t a, uint32_t b, uint32_t end, enum plan_level level)
 {
     uint32_t piece = p->piece_count, partial = p->plan.partial_count,
-             alone = b - a == 1 ? p->plan.item_count - 1 : NO_PIECE;
+             alone = b - a == 1 ? p->plan.work_tile_count - 1 : NO_PIECE;
     p->piece_count += b - a;
     p->plan.partial_count += b - a;
     for (uint32_t i = a; i < b; i++, piece++) {
@@ -336,20 +338,20 @@ static void add_pieces(struct planner *p, uint32_t a, uint32_t b, uint32_t end, 
     }
 }
 
-/* Add as many items over chunks [first, end) as the packed rows of [a, b) need, and their pieces; final
+/* Add as many work tiles over chunks [first, end) as the packed rows of [a, b) need, and their pieces; final
  * ones have none. */
-static void add_items(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
-                      enum plan_level level, bool final)
+static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
+                           enum plan_level level, bool final)
 {
-    uint32_t rows = rows_of_item(p);
+    uint32_t rows = rows_of_work_tile(p);
     for (uint32_t next; a < b; a = next) {
         next = smaller(a + rows, b);
-        if (p->item_row_count + (next - a) > p->room ||
+        if (p->work_tile_row_count + (next - a) > p->room ||
             (!final && p->plan.partial_count + (next - a) > p->o.partials_max)) {
             p->overflow = true;
             continue;
         }
-        add_item(p, a, next, first, end, final ? PLAN_NO_PARTIAL : p->plan.partial_count);
+        add_work_tile(p, a, next, first, end, final ? PLAN_NO_PARTIAL : p->plan.partial_count);
         if (!final)
             add_pieces(p, a, next, end, level);
     }
@@ -425,19 +427,19 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
     if (b - a == 1)
         piece_max = smaller(piece_max, lone_piece(p, from, end, from == first && to_row_end));
     if (from == first && to_row_end && end - from <= piece_max && plan_within_span(from, end)) {
-        add_items(p, a, b, from, end, PLAN_ROW, true);
+        add_work_tiles(p, a, b, from, end, PLAN_ROW, true);
         return;
     }
     for (uint32_t at = from, piece_end; at < end; at = piece_end) {
         enum plan_level level = next_piece(piece_max, first, at, end, to_row_end, &piece_end);
-        add_items(p, a, b, at, piece_end, level, false);
+        add_work_tiles(p, a, b, at, piece_end, level, false);
     }
 }
 
 /* Whether the rows [a, b) of the order, of which nothing has been emitted, are query tokens of one sequence that wait for
- * tensor cores and not for memory: those that end in the same chunk become items of their own, which finish them.
- * Chunks that are read again cost nothing then, and partial states would: of 4 x 512 query tokens behind 8 192 others
- * they took 100 of 740 us (H200). */
+ * tensor cores and not for memory: those that end in the same chunk become work tiles of their own, which
+ * finish them. Chunks that are read again cost nothing then, and partial states would: of 4 x 512 query
+ * tokens behind 8 192 others they took 100 of 740 us (H200). */
 static bool are_whole(const struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 {
     const struct entry *first = &p->entries[a], *last = &p->entries[b - 1];
@@ -465,7 +467,7 @@ static void emit_whole(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
         uint32_t end = chunks_of(p, p->entries[start].keys).end;
         if (i < b && chunks_of(p, p->entries[i].keys).end == end)
             continue;
-        add_items(p, start, i, from, end, PLAN_ROW, true);
+        add_work_tiles(p, start, i, from, end, PLAN_ROW, true);
         start = i;
     }
 }
@@ -498,8 +500,8 @@ static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 
 static void begin_plan(struct planner *p, uint32_t n)
 {
-    p->plan.item_count = p->plan.merge_count = p->plan.partial_count = 0;
-    p->item_row_count = p->piece_count = 0;
+    p->plan.work_tile_count = p->plan.merge_count = p->plan.partial_count = 0;
+    p->work_tile_row_count = p->piece_count = 0;
     p->overflow = false;
     memset(p->first_piece, 0xff, n * sizeof *p->first_piece);
 }
@@ -550,7 +552,7 @@ static uint64_t cost_of(const struct planner *p, const struct prefix *v, uint32_
     from = larger(from, v->first);
     if (stop <= from)
         return 0;
-    return (uint64_t)ceiling(rows, rows_of_item(p)) * (stop - from) * CHUNK_PRICE +
+    return (uint64_t)ceiling(rows, rows_of_work_tile(p)) * (stop - from) * CHUNK_PRICE +
            p->price * rows * states_of(v->first, from, stop, v->child == NO_PREFIX);
 }
 
@@ -652,7 +654,7 @@ static void share_less(struct planner *p, uint32_t n)
 {
     uint64_t states, fitting;
     uint32_t longest = 0;
-    p->room = p->item_rows_max;
+    p->room = p->work_tile_rows_max;
     p->prefix_count = 0;
     (void)add_prefix(p, 0, n);
     struct prefix *all = &p->prefixes[0];
@@ -680,24 +682,25 @@ static void share_less(struct planner *p, uint32_t n)
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* Larger items first, by the power of two of their chunks times rows; split groups where their first item is. */
-static void sort_items(struct planner *p)
+/* Larger work tiles first, by the power of two of their chunks times rows; split groups where their first
+ * work tile is. */
+static void sort_work_tiles(struct planner *p)
 {
     uint32_t start[SIZE_CLASSES + 1] = {0}, left = 0; /* of a group */
     int class = 0;
-    for (uint32_t i = 0; i < p->plan.item_count; i++) {
-        const struct plan_item *item = &p->items[i];
-        class = left ? class : __builtin_clz(item->chunks * item->rows | 1);
-        left = left ? left - 1 : item->splits ? item->splits - 1U : 0;
+    for (uint32_t i = 0; i < p->plan.work_tile_count; i++) {
+        const struct work_tile *work_tile = &p->work_tiles[i];
+        class = left ? class : __builtin_clz(work_tile->chunks * work_tile->rows | 1);
+        left = left ? left - 1 : work_tile->splits ? work_tile->splits - 1U : 0;
         start[class + 1]++;
     }
     for (class = 0; class < SIZE_CLASSES; class ++)
         start[class + 1] += start[class];
-    for (uint32_t i = 0; i < p->plan.item_count; i++) {
-        const struct plan_item *item = &p->items[i];
-        class = left ? class : __builtin_clz(item->chunks * item->rows | 1);
-        left = left ? left - 1 : item->splits ? item->splits - 1U : 0;
-        p->sorted[start[class]++] = *item;
+    for (uint32_t i = 0; i < p->plan.work_tile_count; i++) {
+        const struct work_tile *work_tile = &p->work_tiles[i];
+        class = left ? class : __builtin_clz(work_tile->chunks * work_tile->rows | 1);
+        left = left ? left - 1 : work_tile->splits ? work_tile->splits - 1U : 0;
+        p->sorted[start[class]++] = *work_tile;
     }
 }
 
@@ -742,12 +745,12 @@ static bool is_more_than_a_wave(const struct planner *p, uint32_t tasks)
 }
 
 /* How many splits of a group each width's thread blocks may compute together: as many thread blocks as come to
- * lie on a processor anyway, by the number of items; of a width and all below it, since the last columns may go
- * to those. */
+ * lie on a processor anyway, by the number of work tiles; of a width and all below it, since the last columns
+ * may go to those. */
 static void find_together(struct planner *p)
 {
     const struct tile_caps *caps = &p->o.caps;
-    uint64_t all = (uint64_t)p->plan.item_count * p->o.kv_heads;
+    uint64_t all = (uint64_t)p->plan.work_tile_count * p->o.kv_heads;
     uint32_t most = PLAN_SPLITS_MAX, each = (uint32_t)((all + caps->processors - 1) / caps->processors);
     for (uint32_t i = 0; i < caps->width_count; i++) {
         most = smaller(most, smaller(each, caps->widths[i].together));
@@ -755,7 +758,7 @@ static void find_together(struct planner *p)
     }
 }
 
-/* Make the items that are the parts of a row a split group, if they can be one. */
+/* Make the work tiles that are the parts of a row a split group, if they can be one. */
 static bool make_group(struct planner *p, uint32_t row, uint32_t parts)
 {
     const struct tile_caps *caps = &p->o.caps;
@@ -764,25 +767,25 @@ static bool make_group(struct planner *p, uint32_t row, uint32_t parts)
     const struct piece *first = &p->pieces[p->first_piece[row]], *last = &p->pieces[p->last_piece[row]];
     if (first->alone == NO_PIECE || last->alone != first->alone + parts - 1)
         return false;
-    struct plan_item *items = &p->items[first->alone];
+    struct work_tile *work_tiles = &p->work_tiles[first->alone];
     uint32_t members = parts <= 2 ? 2 : 4, parent = plan_parent_chunks(first->level);
     for (uint32_t i = p->first_piece[row]; i != NO_PIECE; i = p->pieces[i].next) {
         if (p->pieces[i].level != first->level || p->pieces[i].alone == NO_PIECE)
             return false;
     }
-    uint32_t width = plan_width_for(caps, plan_widest(caps), items, parts, p->o.group),
+    uint32_t width = plan_width_for(caps, plan_widest(caps), work_tiles, parts, p->o.group),
              together = smaller(members, p->together[width]);
-    if (items->first_chunk / parent != (last->end_chunk - 1) / parent ||
+    if (work_tiles->first_chunk / parent != (last->end_chunk - 1) / parent ||
         members / together > caps->cluster_max)
         return false;
     for (uint32_t i = 0; i < parts; i++)
-        items[i].width = (uint8_t)width;
-    items->splits = (uint8_t)parts;
-    items->splits_together = (uint8_t)together;
+        work_tiles[i].width = (uint8_t)width;
+    work_tiles->splits = (uint8_t)parts;
+    work_tiles->splits_together = (uint8_t)together;
     return true;
 }
 
-/* The parts of each row that no item finishes, in order of position. */
+/* The parts of each row that no work tile finishes, in order of position. */
 static void lay_out_merges(struct planner *p, uint32_t n)
 {
     uint32_t parts = 0;
@@ -838,8 +841,8 @@ static const struct plan *finish(struct planner *p, uint32_t n)
 {
     p->plan.rows = p->rows;
     p->plan.row_count = n;
-    p->plan.items = p->sorted;
-    p->plan.item_rows = p->item_rows;
+    p->plan.work_tiles = p->sorted;
+    p->plan.work_tile_rows = p->work_tile_rows;
     p->plan.merges = p->merges;
     p->plan.merge_parts = p->parts;
     p->plan.caps = &p->o.caps;
@@ -858,7 +861,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     p->piece_max = whole_nodes(each);
     p->lone_max = p->o.caps.splits_max && is_more_than_a_wave(p, tasks) ? each / LONE_PIECES : UINT32_MAX;
     p->within_nodes = true;
-    p->room = smaller(p->item_rows_max, p->o.rows_max * PIECES_PER_ROW + 2 * p->o.tasks);
+    p->room = smaller(p->work_tile_rows_max, p->o.rows_max * PIECES_PER_ROW + 2 * p->o.tasks);
     do {
         begin_plan(p, n);
         if (n)
@@ -867,7 +870,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     if (p->overflow)
         share_less(p, n);
     lay_out_merges(p, n);
-    sort_items(p);
+    sort_work_tiles(p);
     return finish(p, n);
 }
 
@@ -885,7 +888,7 @@ static struct plan_range range_in(const struct planner *p, uint32_t at, uint32_t
 static uint32_t end_of_readers(const struct planner *p, uint32_t a, uint32_t segment)
 {
     struct plan_range range = range_in(p, a, segment);
-    uint32_t b = a + 1, most = smaller(p->entry_count, a + rows_of_item(p));
+    uint32_t b = a + 1, most = smaller(p->entry_count, a + rows_of_work_tile(p));
     for (; b < most; b++) {
         struct plan_range next = range_in(p, b, segment);
         if (next.first != range.first || next.end != range.end || common_chunks(p, b - 1) < range.end ||
@@ -902,8 +905,9 @@ static void emit_segment(struct planner *p, uint32_t segment)
         b = range.first < range.end ? end_of_readers(p, a, segment) : a + 1;
         if (range.first >= range.end)
             continue;
-        assert(p->item_row_count + (b - a) <= p->item_rows_max);
-        add_item(p, a, b, range.first, range.end, plan_slice_state(&p->plan, p->entries[a].row, segment));
+        assert(p->work_tile_row_count + (b - a) <= p->work_tile_rows_max);
+        add_work_tile(p, a, b, range.first, range.end,
+                      plan_slice_state(&p->plan, p->entries[a].row, segment));
     }
 }
 
@@ -938,7 +942,7 @@ const struct plan *planner_make_slice(struct planner *p, const struct planner_ro
            slice->states - p->o.partials_max + (end - slice->base) * n <= p->o.slice_states);
     for (uint32_t segment = slice->first; segment < end; segment++)
         emit_segment(p, segment);
-    sort_items(p);
+    sort_work_tiles(p);
     if (plan_has_outputs(&p->plan))
         merge_segments(p, n);
     return finish(p, n);
@@ -964,22 +968,22 @@ int planner_create(const struct planner_options *options, struct planner **resul
     p->o = *options;
     /* each has a partial state, or its row no other */
     uint32_t states = larger(options->partials_max, options->slice_states);
-    p->item_rows_max = rows + states;
+    p->work_tile_rows_max = rows + states;
     p->entries = calloc(rows + 1, sizeof *p->entries);
     p->scratch = calloc(rows + 1, sizeof *p->scratch);
     p->place = calloc(rows + 1, sizeof *p->place);
     p->prefixes = calloc(2 * (uint64_t)rows + 1, sizeof *p->prefixes);
     p->rows = calloc(rows + 1, sizeof *p->rows);
-    p->items = calloc(p->item_rows_max, sizeof *p->items);
-    p->sorted = calloc(p->item_rows_max, sizeof *p->sorted);
-    p->item_rows = calloc(p->item_rows_max, sizeof *p->item_rows);
+    p->work_tiles = calloc(p->work_tile_rows_max, sizeof *p->work_tiles);
+    p->sorted = calloc(p->work_tile_rows_max, sizeof *p->sorted);
+    p->work_tile_rows = calloc(p->work_tile_rows_max, sizeof *p->work_tile_rows);
     p->merges = calloc(rows + 1, sizeof *p->merges);
     p->parts = calloc(states + UINT64_C(1), sizeof *p->parts);
     p->pieces = calloc(options->partials_max + UINT64_C(1), sizeof *p->pieces);
     p->first_piece = calloc(rows + 1, sizeof *p->first_piece);
     p->last_piece = calloc(rows + 1, sizeof *p->last_piece);
-    if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->items || !p->sorted ||
-        !p->item_rows || !p->merges || !p->parts || !p->pieces || !p->first_piece || !p->last_piece) {
+    if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->work_tiles || !p->sorted ||
+        !p->work_tile_rows || !p->merges || !p->parts || !p->pieces || !p->first_piece || !p->last_piece) {
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }
@@ -996,9 +1000,9 @@ void planner_destroy(struct planner *p)
     free(p->place);
     free(p->prefixes);
     free(p->rows);
-    free(p->items);
+    free(p->work_tiles);
     free(p->sorted);
-    free(p->item_rows);
+    free(p->work_tile_rows);
     free(p->merges);
     free(p->parts);
     free(p->pieces);

@@ -1,13 +1,13 @@
-/* planner.h - from the rows of a step to the items that compute them.
+/* planner.h - from the rows of a step to the work tiles that compute them.
  *
  * A planner serves the layers of one window. It finds what rows share by comparing block ids, never
  * reference counts: rows sorted by their tables form a tree, and every stretch of chunks that several
- * rows read becomes items of all of them, at any depth. How finely work is cut follows the amount of
+ * rows read becomes work tiles of all of them, at any depth. How finely work is cut follows the amount of
  * it, and in which tiles and split groups it is computed the backend's caps; whether a row is grouped with others it says itself, or what that costs. None of this changes a
  * bit of any result (kernels/plan.h), so the planner is free to choose.
  *
  * Between steps it keeps the order of the rows: as long as the same tables come again, with the same
- * versions and sharing, a step costs O(rows + items), whatever the contexts. Loose tables are compared
+ * versions and sharing, a step costs O(rows + work tiles), whatever the contexts. Loose tables are compared
  * entry by entry when they are new. Engine thread only; nothing allocates after create. */
 #ifndef SCHEDULER_PLANNER_H
 #define SCHEDULER_PLANNER_H
@@ -34,7 +34,8 @@ struct planner_options {
     uint32_t first_loose_table; /* tables below it are sequences', which agree at an index only if they
                                    agree before it; those from it on may hold anything */
     struct planner_costs costs;
-    struct tile_caps caps; /* of the backend; of items of many columns, too, which then lie within nodes */
+    struct tile_caps caps; /* of the backend; of work tiles of many columns, too, which then lie within
+                              nodes */
 };
 
 /* A row to be planned. `version` changes whenever blocks that the table already had change; growth at
@@ -80,7 +81,7 @@ void planner_order(struct planner *planner, const struct planner_row *rows, uint
  * keys at most, can be made. */
 uint32_t planner_partials_least(uint32_t rows, uint64_t keys);
 
-/* planner_rows_of_item(group): rows that read K and V together at most. */
-uint32_t planner_rows_of_item(uint32_t group);
+/* planner_rows_of_work_tile(group): rows that read K and V together at most. */
+uint32_t planner_rows_of_work_tile(uint32_t group);
 
 #endif

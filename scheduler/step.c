@@ -401,7 +401,7 @@ void step_order(struct steps *x, uint32_t layer, const struct planner_row *rows,
 
 uint32_t step_rows_together(const struct steps *x)
 {
-    return planner_rows_of_item(geometry_group(x->g));
+    return planner_rows_of_work_tile(geometry_group(x->g));
 }
 
 bool step_takes_segments(const struct steps *x)
@@ -518,10 +518,11 @@ static void lay_out(struct step *s, struct attention_pass *passes)
 static struct cost_work work_of(const struct steps *x, const struct attention_pass *pass)
 {
     struct cost_work work = {.passes = 1, .queries = pass->plan ? pass->plan->row_count : 0};
-    for (uint32_t i = 0; pass->plan && i < pass->plan->item_count; i++) {
-        uint64_t tokens = plan_item_tokens(pass->plan, &pass->plan->items[i], x->g->window[pass->layer]);
+    for (uint32_t i = 0; pass->plan && i < pass->plan->work_tile_count; i++) {
+        uint64_t tokens =
+            plan_work_tile_tokens(pass->plan, &pass->plan->work_tiles[i], x->g->window[pass->layer]);
         work.tokens += tokens;
-        work.weighed += tokens * pass->plan->items[i].rows;
+        work.weighed += tokens * pass->plan->work_tiles[i].rows;
     }
     for (uint32_t i = 0; i < pass->append_count; i++)
         *(pass->appends[i].k ? &work.appended : &work.generated) += pass->appends[i].count;

@@ -10,7 +10,7 @@
  * split into hi = bf16(p) and lo = bf16(p - hi), 2^-17 exact; the two products are added. The softmax
  * between the products, merging and finishing are those of cpu_simd.h.
  *
- * Tile registers, set up by begin() for the rows of an item: N is 1, 4, 8 or 16 of them, M twice as
+ * Tile registers, set up by begin() for the rows of a work tile: N is 1, 4, 8 or 16 of them, M twice as
  * many, at most 16. (They are renamed, so that one of a kind is enough.)
  *
  *   0, 1   scores of 16 tokens   16 x N f32             5      o              M x 16 dims f32
@@ -43,7 +43,7 @@ enum {
 
 /* What stands in the worker's scratch; D is head_dim. */
 struct layout {
-    uint32_t *q;    /* [blocks of N rows][D / 2 pairs][N]: the rows of an item */
+    uint32_t *q;    /* [blocks of N rows][D / 2 pairs][N]: the rows of a work tile */
     uint16_t *k;    /* [TILE_TOKENS][D]: keys that do not lie one stride apart, or were converted */
     uint16_t *v;    /* [TILE_TOKENS / 2 pairs][D / 32][2][16 dims][2]: see pair_values() */
     float *s;       /* [TILE_TOKENS][N] scores */
@@ -118,7 +118,7 @@ static uint32_t columns_for(uint32_t rows)
     return rows == 1 ? 1 : rows <= 4 ? 4 : rows <= 8 ? 8 : BLOCK;
 }
 
-/* ---- before the first tile of an item ------------------------------------------------------------ */
+/* ---- before the first tile of a work tile -------------------------------------------------------- */
 
 static void configure(uint32_t n)
 {

@@ -4,12 +4,12 @@
  *           compares, reads, merges of states        a task per TASK_TOKENS tokens, MERGE_TASK_HEADS heads
  *           for each pass, one after the other:
  *               appends                              a task per TASK_TOKENS tokens of one
- *               items                                a task per item and KV head
+ *               work tiles                           a task per work tile and KV head
  *               merges                               a task per merge and KV head
  *
  * Phases are separated by a barrier; inside a phase a worker takes the next task when it has finished
- * one. A task of the item phase walks its chunks tile by tile and hands each tile, with all rows of the
- * item, to the kernel: K and V are read once for all rows that share them. Each chunk's state is folded
+ * one. A task of the work tile phase walks its chunks tile by tile and hands each tile, with all rows of the
+ * work tile, to the kernel: K and V are read once for all rows that share them. Each chunk's state is folded
  * into the node above it as soon as it is done:
  *
  *   fold[0]  the chunks of the current run      closed into fold[1] where a run ends
@@ -21,7 +21,7 @@
  * the same however the plan cuts it. Merging with an empty state keeps the bits, so levels that a range
  * does not reach cost nothing.
  *
- * A packed row is one query head of one row: packed row r * group + g is row r of the item, query head
+ * A packed row is one query head of one row: packed row r * group + g is row r of the work tile, query head
  * kv_head * group + g. A partial is stored as
  *
  *   [kv_heads] times { m [group], l [group], o [group][head_dim] } */
@@ -46,9 +46,9 @@
 #include <sys/mman.h>
 
 enum {
-    ITEM_LEVELS = PLAN_SPAN, /* that items fold: run, segment, span */
-    FOLD_LEVELS = PLAN_ROW,  /* and merges: the row too */
-    TASKS_PER_THREAD = 8,    /* so that dynamic taking evens out */
+    WORK_TILE_LEVELS = PLAN_SPAN, /* that work tiles fold: run, segment, span */
+    FOLD_LEVELS = PLAN_ROW,       /* and merges: the row too */
+    TASKS_PER_THREAD = 8,         /* so that dynamic taking evens out */
     TASK_TOKENS = 64,
     MERGE_TASK_HEADS = 64,
     TOUCH_BYTES = 64 << 20, /* between two reports of progress */
@@ -117,7 +117,7 @@ static void close_level(const struct cpu_backend *b, struct scratch *s, uint32_t
 
 static void fold_begin(struct scratch *s, uint32_t rows)
 {
-    for (int level = 0; level < ITEM_LEVELS; level++)
+    for (int level = 0; level < WORK_TILE_LEVELS; level++)
         make_empty(&s->fold[level], rows);
 }
 
@@ -174,14 +174,15 @@ static void write_outputs(const struct cpu_backend *b, struct scratch *s, const 
 
 /* ---- tasks --------------------------------------------------------------------------------------- */
 
-/* Set up the packed rows of an item; returns their number. */
+/* Set up the packed rows of a work tile; returns their number. */
 static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                          const struct plan_item *item, uint32_t kv_head)
+                          const struct work_tile *work_tile, uint32_t kv_head)
 {
     const struct geometry *g = b->options.geometry;
     uint32_t group = geometry_group(g), packed = 0;
-    for (uint32_t r = 0; r < item->rows; r++) {
-        uint32_t row = pass->plan->item_rows[item->first_row + r], keys = pass->plan->rows[row].keys;
+    for (uint32_t r = 0; r < work_tile->rows; r++) {
+        uint32_t row = pass->plan->work_tile_rows[work_tile->first_row + r],
+                 keys = pass->plan->rows[row].keys;
         for (uint32_t i = 0; i < group; i++, packed++) {
             uint32_t head = kv_head * group + i;
             s->keys[packed] = keys;
@@ -210,11 +211,11 @@ static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint
     return n;
 }
 
-/* Where the tiles of an item lie: of the one being computed and of the one after it. */
+/* Where the tiles of a work tile lie: of the one being computed and of the one after it. */
 struct walk {
     const uint32_t *ids;
     uint32_t layer, kv_head;
-    struct plan_range seen; /* of the item: positions that any row sees */
+    struct plan_range seen; /* of the work tile: positions that any row sees */
     struct cpu_span spans[2][TILE_TOKENS];
     uint32_t counts[2];
     unsigned now; /* which of the two is being computed */
@@ -229,7 +230,7 @@ static void look_up(const struct cpu_backend *b, struct walk *walk, unsigned whi
             find_spans(&b->pool, walk->ids, walk->layer, walk->kv_head, position, end, walk->spans[which]);
 }
 
-/* All tiles of one chunk, into s->chunk. The tiles of an item come one after the other. */
+/* All tiles of one chunk, into s->chunk. The tiles of a work tile come one after the other. */
 static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu_tile *tile,
                       struct walk *walk, uint32_t chunk)
 {
@@ -252,17 +253,17 @@ static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu
     }
 }
 
-static void run_item(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                     const struct plan_item *item, uint32_t kv_head)
+static void run_work_tile(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
+                          const struct work_tile *work_tile, uint32_t kv_head)
 {
     const struct geometry *g = b->options.geometry;
     const struct model_constants *c = b->options.constants;
     struct walk walk;
-    uint32_t group = geometry_group(g), packed = load_rows(b, s, pass, item, kv_head);
-    walk.ids = b->step->tables + (uint64_t)item->table * b->step->stride;
+    uint32_t group = geometry_group(g), packed = load_rows(b, s, pass, work_tile, kv_head);
+    walk.ids = b->step->tables + (uint64_t)work_tile->table * b->step->stride;
     walk.layer = pass->layer;
     walk.kv_head = kv_head;
-    walk.seen = plan_item_keys(pass->plan, item, 0, item->rows, g->window[pass->layer]);
+    walk.seen = plan_work_tile_keys(pass->plan, work_tile, 0, work_tile->rows, g->window[pass->layer]);
     walk.now = walk.counts[0] = walk.counts[1] = 0;
     struct cpu_tile tile = {
         .head_dim = g->head_dim,
@@ -284,17 +285,19 @@ static void run_item(const struct cpu_backend *b, struct scratch *s, const struc
     if (b->kernels->begin)
         b->kernels->begin(&tile);
     fold_begin(s, packed);
-    for (uint32_t chunk = item->first_chunk; chunk < item->first_chunk + item->chunks; chunk++) {
+    for (uint32_t chunk = work_tile->first_chunk; chunk < work_tile->first_chunk + work_tile->chunks;
+         chunk++) {
         run_chunk(b, s, &tile, &walk, chunk);
         fold_push(b, s, packed, PLAN_CHUNK, chunk + 1, &s->chunk);
     }
     const struct cpu_states *result = fold_end(b, s, packed);
-    for (uint32_t r = 0; r < item->rows; r++) {
-        if (item->partial == PLAN_NO_PARTIAL) {
-            write_outputs(b, s, pass, pass->plan->item_rows[item->first_row + r], kv_head, result, r * group);
+    for (uint32_t r = 0; r < work_tile->rows; r++) {
+        if (work_tile->partial == PLAN_NO_PARTIAL) {
+            write_outputs(b, s, pass, pass->plan->work_tile_rows[work_tile->first_row + r], kv_head, result,
+                          r * group);
             continue;
         }
-        struct cpu_states to = partial_at(b, item->partial + r, kv_head);
+        struct cpu_states to = partial_at(b, work_tile->partial + r, kv_head);
         memcpy(to.m, result->m + (size_t)r * group, group * sizeof *to.m);
         memcpy(to.l, result->l + (size_t)r * group, group * sizeof *to.l);
         memcpy(to.o, result->o + (size_t)r * group * g->head_dim, (size_t)group * g->head_dim * sizeof *to.o);
@@ -434,11 +437,12 @@ static void appends_phase(const struct cpu_backend *b, const struct attention_pa
     thread_pool_barrier(b->threads);
 }
 
-static void items_phase(const struct cpu_backend *b, const struct attention_pass *pass, struct scratch *s)
+static void work_tiles_phase(const struct cpu_backend *b, const struct attention_pass *pass,
+                             struct scratch *s)
 {
     uint32_t heads = b->options.geometry->kv_heads, task;
-    while ((task = thread_pool_take(b->threads)) < pass->plan->item_count * heads)
-        run_item(b, s, pass, &pass->plan->items[task / heads], task % heads);
+    while ((task = thread_pool_take(b->threads)) < pass->plan->work_tile_count * heads)
+        run_work_tile(b, s, pass, &pass->plan->work_tiles[task / heads], task % heads);
     thread_pool_barrier(b->threads);
 }
 
@@ -462,8 +466,8 @@ static void run_step(uint32_t worker, void *cookie)
         const struct attention_pass *pass = &b->step->passes[p];
         if (pass->append_count && !FAULTY(FAULT_STALE_BLOCK))
             appends_phase(b, pass);
-        if (pass->plan && pass->plan->item_count)
-            items_phase(b, pass, s);
+        if (pass->plan && pass->plan->work_tile_count)
+            work_tiles_phase(b, pass, s);
         if (pass->append_count && FAULTY(FAULT_STALE_BLOCK))
             appends_phase(b, pass);
         if (pass->plan && pass->plan->merge_count)
@@ -662,7 +666,7 @@ static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
     s->keys = (uint32_t *)(void *)carve(arena, &used, rows);
     s->chunk = carve_states(arena, &used, rows, g->head_dim);
     for (int level = 0; level < FOLD_LEVELS; level++)
-        s->fold[level] = carve_states(arena, &used, level < ITEM_LEVELS ? rows : group, g->head_dim);
+        s->fold[level] = carve_states(arena, &used, level < WORK_TILE_LEVELS ? rows : group, g->head_dim);
     s->tile = carve(arena, &used, cpu_scratch_floats(g->head_dim, rows));
     s->o = carve(arena, &used, g->head_dim);
     return used;

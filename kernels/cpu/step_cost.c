@@ -55,11 +55,11 @@ static double appends_ns(const struct step_rates *r, const struct geometry *g,
     return ns;
 }
 
-static double item_ns(const struct step_rates *r, const struct geometry *g, const struct attention_pass *pass,
-                      const struct plan_item *item)
+static double work_tile_ns(const struct step_rates *r, const struct geometry *g,
+                           const struct attention_pass *pass, const struct work_tile *work_tile)
 {
-    uint64_t keys = plan_item_tokens(pass->plan, item, g->window[pass->layer]);
-    uint64_t columns = (uint64_t)item->rows * g->query_heads;
+    uint64_t keys = plan_work_tile_tokens(pass->plan, work_tile, g->window[pass->layer]);
+    uint64_t columns = (uint64_t)work_tile->rows * g->query_heads;
     return (double)(keys * g->kv_heads) * r->key_ns + (double)(keys * columns) * r->column_ns +
            (double)columns * r->head_ns + (pass->rows ? 0 : generated_ns(r, g, columns));
 }
@@ -68,8 +68,8 @@ static double pass_ns(const struct step_rates *r, const struct geometry *g, cons
                       double enough)
 {
     double ns = appends_ns(r, g, pass, enough);
-    for (uint32_t i = 0; pass->plan && i < pass->plan->item_count && ns < enough; i++)
-        ns += item_ns(r, g, pass, &pass->plan->items[i]);
+    for (uint32_t i = 0; pass->plan && i < pass->plan->work_tile_count && ns < enough; i++)
+        ns += work_tile_ns(r, g, pass, &pass->plan->work_tiles[i]);
     for (uint32_t i = 0; pass->plan && i < pass->plan->merge_count && ns < enough; i++)
         ns += g->query_heads * r->head_ns;
     return ns;
@@ -116,7 +116,7 @@ double step_cost_us(const struct step_rates *r, const struct geometry *g, const 
 
 /* ---- measurement --------------------------------------------------------------------------------- */
 
-/* Rows of the same keys, in one item. */
+/* Rows of the same keys, in one work tile. */
 struct trial {
     const struct geometry *g;
     uint32_t blocks, keys, rows;
@@ -133,17 +133,20 @@ static double time_trial(const struct trial *t, double *read)
     uint32_t entries = (t->keys + g->block_size - 1) / g->block_size;
     struct plan_row rows[TRIAL_COLUMNS];
     struct attention_row tensors[TRIAL_COLUMNS];
-    uint32_t item_rows[TRIAL_COLUMNS];
+    uint32_t work_tile_rows[TRIAL_COLUMNS];
     size_t bytes = geometry_q_row_bytes(g);
     for (uint32_t i = 0; i < t->rows; i++) {
         rows[i] = (struct plan_row){0, t->keys};
         tensors[i] =
             (struct attention_row){.q = (const uint8_t *)t->q + i * bytes, .o = (uint8_t *)t->o + i * bytes};
-        item_rows[i] = i;
+        work_tile_rows[i] = i;
     }
-    const struct plan_item item = {.chunks = 1, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
-    const struct plan plan = {
-        .rows = rows, .items = &item, .item_rows = item_rows, .row_count = t->rows, .item_count = 1};
+    const struct work_tile work_tile = {.chunks = 1, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
+    const struct plan plan = {.rows = rows,
+                              .work_tiles = &work_tile,
+                              .work_tile_rows = work_tile_rows,
+                              .row_count = t->rows,
+                              .work_tile_count = 1};
     const struct attention_pass pass = {.plan = &plan, .rows = tensors};
     const struct attention_step step = {
         .tables = t->table, .stride = entries, .passes = &pass, .pass_count = 1};
@@ -155,7 +158,7 @@ static double time_trial(const struct trial *t, double *read)
         t->run(t->cookie, &step);
         best = fmin(best, clock_s() - start);
     }
-    *read = plan_item_tokens(&plan, &item, g->window[0]);
+    *read = plan_work_tile_tokens(&plan, &work_tile, g->window[0]);
     return fmax(best * 1e9, 1);
 }
 

@@ -1,7 +1,7 @@
 /* step_cost.h - how long one thread would take for a step, said before the step is begun.
  *
  *   what                                       counted in                       rate
- *   an item reads K and V                      keys x KV heads                  key_ns
+ *   a work tile reads K and V                  keys x KV heads                  key_ns
  *   and weighs them for its rows               keys x query heads of all rows   column_ns
  *   rows are loaded, folded and written        query heads of all rows          head_ns
  *   q, k, v are generated or converted         values                           value_ns

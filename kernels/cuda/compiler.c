@@ -249,7 +249,7 @@ static void hash_request(struct request *r)
 
 /* The macros of the device code, among them SOFTCAP (whether there is one), SM_BYTES (shared memory of a
  * multiprocessor), TENSOR_CORES (whether formats and GPU have them), TMA (whether K and V come by it) and WGMMA
- * (whether attend_wide.cu takes wider items). A piece of one width has two more (compile_program). */
+ * (whether attend_wide.cu takes wider work tiles). A piece of one width has two more (compile_program). */
 static void make_request(struct request *r, const struct geometry *g, const struct cuda_target *target)
 {
     static const char *const dtypes[] = {"DTYPE_F32", "DTYPE_F16", "DTYPE_BF16", "DTYPE_E4M3", "DTYPE_E5M2"};

@@ -51,17 +51,17 @@ static const struct value_source test_values = {.seed = 7, .content = 1, .wide =
 struct trial {
     const char *what;
     uint32_t variant, first, count;
-    uint32_t item_chunks; /* items end at its multiples: chunks of a node, or of a span */
-    bool shared;          /* its rows share items */
+    uint32_t work_tile_chunks; /* work tiles end at its multiples: chunks of a node, or of a span */
+    bool shared;               /* its rows share work tiles */
     uint32_t width;
     uint32_t together; /* of a split group; 0: merged */
     uint32_t result;   /* where its rows begin in the results */
     struct plan plan;  /* with the arrays behind it */
     struct plan_row *rows;
-    struct plan_item *items;
+    struct work_tile *work_tiles;
     struct plan_merge *merges;
     struct plan_part *parts;
-    uint32_t *item_rows;
+    uint32_t *work_tile_rows;
 };
 
 enum phase { IDLE, RUNS, COMPARES_BITS, COMPARES_HEADS };
@@ -98,46 +98,49 @@ static struct plan_range chunks_of(const struct cuda_self_test *t, const struct 
     return plan_visible_chunks(t->problem[x->first + row].keys, t->geometry.window[x->variant]);
 }
 
-static enum plan_level level_of(uint32_t item_chunks)
+static enum plan_level level_of(uint32_t work_tile_chunks)
 {
-    return item_chunks < RUN_CHUNKS ? PLAN_CHUNK : item_chunks < SEGMENT_CHUNKS ? PLAN_RUN : PLAN_SEGMENT;
+    return work_tile_chunks < RUN_CHUNKS       ? PLAN_CHUNK
+           : work_tile_chunks < SEGMENT_CHUNKS ? PLAN_RUN
+                                               : PLAN_SEGMENT;
 }
 
-/* Items that these chunks of a row are cut into. */
+/* Work tiles that these chunks of a row are cut into. */
 static uint32_t pieces_of(const struct trial *x, struct plan_range chunks)
 {
-    return (chunks.end - 1) / x->item_chunks - chunks.first / x->item_chunks + 1;
+    return (chunks.end - 1) / x->work_tile_chunks - chunks.first / x->work_tile_chunks + 1;
 }
 
-/* The items of rows [row, row + n) of a trial, which see the same chunks, and their parts. */
-static void add_items(struct trial *x, uint32_t row, uint32_t n, struct plan_range chunks)
+/* The work tiles of rows [row, row + n) of a trial, which see the same chunks, and their parts. */
+static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct plan_range chunks)
 {
     struct plan *plan = &x->plan;
-    uint32_t item_rows = cuda_item_rows(plan), pieces = pieces_of(x, chunks);
-    struct plan_item *items = &x->items[plan->item_count];
+    uint32_t work_tile_rows = cuda_work_tile_rows(plan), pieces = pieces_of(x, chunks);
+    struct work_tile *work_tiles = &x->work_tiles[plan->work_tile_count];
     for (uint32_t at = chunks.first, stop, i = 0; at < chunks.end; at = stop, i++) {
-        stop = smaller(chunks.end, (at / x->item_chunks + 1) * x->item_chunks);
-        items[i] = (struct plan_item){.first_chunk = at,
-                                      .chunks = stop - at,
-                                      .first_row = item_rows,
-                                      .rows = n,
-                                      .partial = pieces > 1 ? plan->partial_count + i * n : PLAN_NO_PARTIAL,
-                                      .width = (uint8_t)x->width};
+        stop = smaller(chunks.end, (at / x->work_tile_chunks + 1) * x->work_tile_chunks);
+        work_tiles[i] =
+            (struct work_tile){.first_chunk = at,
+                               .chunks = stop - at,
+                               .first_row = work_tile_rows,
+                               .rows = n,
+                               .partial = pieces > 1 ? plan->partial_count + i * n : PLAN_NO_PARTIAL,
+                               .width = (uint8_t)x->width};
         for (uint32_t r = 0; r < n; r++) {
-            x->item_rows[item_rows++] = row + r;
+            x->work_tile_rows[work_tile_rows++] = row + r;
             x->parts[plan->partial_count + r * pieces + i] =
-                (struct plan_part){plan->partial_count + i * n + r, stop, level_of(x->item_chunks)};
+                (struct plan_part){plan->partial_count + i * n + r, stop, level_of(x->work_tile_chunks)};
         }
     }
-    plan->item_count += pieces;
+    plan->work_tile_count += pieces;
     if (pieces == 1)
         return;
     for (uint32_t r = 0; r < n; r++)
         x->merges[plan->merge_count++] =
             (struct plan_merge){row + r, plan->partial_count + r * pieces, pieces, x->together > 0};
     if (x->together) {
-        items->splits = (uint8_t)pieces;
-        items->splits_together = (uint8_t)x->together;
+        work_tiles->splits = (uint8_t)pieces;
+        work_tiles->splits_together = (uint8_t)x->together;
     }
     plan->partial_count += pieces * n;
 }
@@ -154,22 +157,22 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     assert(pieces > 0);
     x->rows = calloc(x->count, sizeof *x->rows);
     x->merges = calloc(x->count, sizeof *x->merges);
-    x->items = calloc(pieces, sizeof *x->items);
+    x->work_tiles = calloc(pieces, sizeof *x->work_tiles);
     x->parts = calloc(pieces, sizeof *x->parts);
-    x->item_rows = calloc(pieces, sizeof *x->item_rows);
+    x->work_tile_rows = calloc(pieces, sizeof *x->work_tile_rows);
     t->trial_count++; /* it is freed from now on */
-    if (!x->rows || !x->merges || !x->items || !x->parts || !x->item_rows)
+    if (!x->rows || !x->merges || !x->work_tiles || !x->parts || !x->work_tile_rows)
         return false;
     memcpy(x->rows, t->problem + x->first, x->count * sizeof *x->rows);
     x->plan.rows = x->rows;
     x->plan.row_count = x->count;
-    x->plan.items = x->items;
-    x->plan.item_rows = x->item_rows;
+    x->plan.work_tiles = x->work_tiles;
+    x->plan.work_tile_rows = x->work_tile_rows;
     x->plan.merges = x->merges;
     x->plan.merge_parts = x->parts;
     x->plan.caps = &t->own.base.info.tile_caps;
     for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1)
-        add_items(x, row, x->shared ? x->count : 1, chunks_of(t, x, row));
+        add_work_tiles(x, row, x->shared ? x->count : 1, chunks_of(t, x, row));
     assert(!plan_fault(&x->plan, t->geometry.window[x->variant]));
     x->result = t->rows;
     t->rows += x->count;
@@ -181,12 +184,12 @@ static const char *kernel_of(const struct cuda_self_test *t, uint32_t width)
     return cuda_kernel_names[t->own.widths[width].kernel];
 }
 
-/* A row cut into items of so many chunks as split groups of every kind that there is room for. */
-static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row, uint32_t item_chunks,
+/* A row cut into work tiles of so many chunks as split groups of every kind that there is room for. */
+static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row, uint32_t work_tile_chunks,
                        uint32_t splits)
 {
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
-    const struct plan_item one = {.chunks = item_chunks};
+    const struct work_tile one = {.chunks = work_tile_chunks};
     uint32_t width = plan_width_for(caps, plan_widest(caps), &one, 1, geometry_group(&t->geometry)),
              most = smaller(splits, plan_together_max(caps, width));
     bool ok = true;
@@ -197,7 +200,7 @@ static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row,
                                          .variant = variant,
                                          .first = row,
                                          .count = 1,
-                                         .item_chunks = item_chunks,
+                                         .work_tile_chunks = work_tile_chunks,
                                          .width = width,
                                          .together = together});
     }
@@ -222,7 +225,7 @@ static bool add_trials(struct cuda_self_test *t, uint32_t variant)
     bool ok = add_trial(t, (struct trial){.what = paged ? variant ? "paged_v2" : "paged_v1" : kernel_of(t, 0),
                                           .variant = variant,
                                           .count = paged ? n : n + 2,
-                                          .item_chunks = SPAN_CHUNKS});
+                                          .work_tile_chunks = SPAN_CHUNKS});
     if (paged)
         return ok;
     for (uint32_t i = 0; ok && i < caps->width_count; i++) {
@@ -230,7 +233,7 @@ static bool add_trials(struct cuda_self_test *t, uint32_t variant)
         ok = add_trial(t, (struct trial){.what = kernel_of(t, i),
                                          .variant = variant,
                                          .count = smaller(n, ceiling(caps->widths[i].columns, group)),
-                                         .item_chunks = chunks ? chunks : SPAN_CHUNKS,
+                                         .work_tile_chunks = chunks ? chunks : SPAN_CHUNKS,
                                          .shared = true,
                                          .width = i});
     }
@@ -238,18 +241,18 @@ static bool add_trials(struct cuda_self_test *t, uint32_t variant)
            add_trial(t, (struct trial){.what = "merge",
                                        .variant = variant,
                                        .count = smaller(n, MERGED_ROWS),
-                                       .item_chunks = 1,
+                                       .work_tile_chunks = 1,
                                        .shared = true}) &&
            add_trial(t, (struct trial){.what = "merge_spans",
                                        .variant = variant,
                                        .first = n + 1,
                                        .count = 1,
-                                       .item_chunks = SEGMENT_CHUNKS}) &&
+                                       .work_tile_chunks = SEGMENT_CHUNKS}) &&
            add_trial(t, (struct trial){.what = "segments of a span",
                                        .variant = variant,
                                        .first = n + 1,
                                        .count = 1,
-                                       .item_chunks = SPAN_CHUNKS,
+                                       .work_tile_chunks = SPAN_CHUNKS,
                                        .width = widest_of_spans(caps)}) &&
            add_groups(t, variant, 0, RUN_CHUNKS, 2) && add_groups(t, variant, n, 1, 4);
 }
@@ -553,10 +556,10 @@ void cuda_self_test_deinit(struct cuda_backend *b)
     for (uint32_t i = 0; i < t->trial_count; i++) {
         struct trial *x = &t->trials[i];
         free(x->rows);
-        free(x->items);
+        free(x->work_tiles);
         free(x->merges);
         free(x->parts);
-        free(x->item_rows);
+        free(x->work_tile_rows);
     }
     free(t->constants.k_scale);
     free(t->constants.v_scale);

@@ -1,7 +1,7 @@
 /* cuda_step.c - what a step does on the GPU, written down in a queue (queue.h) and issued together:
  *
  *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)
- *   for each pass:  append;  q (loaded or generated) -> items -> merges -> o, lse (stored or copied)
+ *   for each pass:  append;  q (loaded or generated) -> work tiles -> merges -> o, lse (stored or copied)
  *   steady passes are a graph of their own, beside which others run
  *
  * Kernels load k, v and q of clients from the host's memory and store o and lse there, by a list of
@@ -12,7 +12,7 @@
  * version is another than the last time it was named, and otherwise from where it was known to
  * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
  *
- * An item of the plan becomes tiles (lowering.h), and a tile a thread block, or one of the splits of a
+ * A work tile of the plan becomes tiles (lowering.h), and a tile a thread block, or one of the splits of a
  * thread block, for every KV head. Those of each width and kind of split group are a launch of a kernel made
  * for them, side by side. */
 #include "kernels/cuda/cuda_backend.h"
@@ -244,15 +244,15 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
     *prepared = (struct cuda_prepared_plan){.plan = plan};
     arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
     if (g->layout == LAYOUT_VLLM)
-        return prepared; /* its kernels take rows, not items */
+        return prepared; /* its kernels take rows, not work tiles */
     prepare_merges(b, plan, prepared);
     cuda_count_tiles(&lowering, counts);
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         prepared->lists[i].tiles = cuda_queue_take(q, counts[i], sizeof *prepared->lists[i].tiles);
     cuda_lower_tiles(&lowering, prepared->lists);
-    struct cuda_item_row *rows = cuda_queue_take(q, cuda_item_rows(plan), sizeof *rows);
+    struct cuda_work_tile_row *rows = cuda_queue_take(q, cuda_work_tile_rows(plan), sizeof *rows);
     cuda_lower_rows(plan, rows);
-    arrays->item_rows = cuda_queue_address(q, rows);
+    arrays->work_tile_rows = cuda_queue_address(q, rows);
     return prepared;
 }
 
@@ -308,7 +308,7 @@ static const struct cuda_tile_list *list_behind(const struct cuda_prepared_plan 
     return NULL;
 }
 
-/* What is to be brought into L2 for a launch of these items: as much of each as makes a part of the
+/* What is to be brought into L2 for a launch of these work tiles: as much of each as makes a part of the
  * cache together, or, where that is less than half a tile, a tile of some. list NULL: nothing. */
 static struct cuda_l2_prefetch prefetch_for(const struct cuda_backend *b, const struct cuda_tile_list *list,
                                             uint32_t layer)
@@ -317,14 +317,14 @@ static struct cuda_l2_prefetch prefetch_for(const struct cuda_backend *b, const 
     if (!list)
         return (struct cuda_l2_prefetch){0};
     /* behind the tile of seen.first, which may begin in the midst of a block */
-    uint32_t most = (CUDA_ITEM_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
+    uint32_t most = (CUDA_WORK_TILE_ENTRIES - (g->block_size > TILE_TOKENS)) * g->block_size;
     uint64_t head_bytes = geometry_token_bytes(g) / g->kv_heads, places = (uint64_t)list->count * g->kv_heads,
              tokens = b->device.l2_bytes / PREFETCH_PART / head_bytes, each = tokens / places, step = 1;
     if (each < TILE_TOKENS / 2) {
         each = TILE_TOKENS;
         step = tokens ? (places * each + tokens - 1) / tokens : places;
     }
-    return (struct cuda_l2_prefetch){.items = cuda_queue_address(&b->queue, list->tiles),
+    return (struct cuda_l2_prefetch){.work_tiles = cuda_queue_address(&b->queue, list->tiles),
                                      .places = (uint32_t)places,
                                      .step = (uint32_t)step,
                                      .tokens = each < most ? (uint32_t)each : most,
@@ -336,12 +336,12 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
                              const struct cuda_attend_pass *p, const struct attention_pass *next)
 {
     const struct geometry *g = b->options.geometry;
-    struct cuda_attend_pass with_items = *p;
+    struct cuda_attend_pass with_work_tiles = *p;
     const struct cuda_prepared_plan *next_plan = next ? find_prepared(b, next->plan) : NULL;
     uint32_t launches = 0, of_row = g->query_heads * g->head_dim / 4; /* threads of a merge */
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         launches += prepared->lists[i].count > 0;
-    for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest items first */
+    for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest work tiles first */
         const struct cuda_width *width = &b->widths[i / CUDA_SPLIT_KINDS];
         const struct cuda_tile_list *list = &prepared->lists[i];
         uint32_t bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].group_bits,
@@ -356,23 +356,23 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9;
         /* The first of a pass begins before the one ahead of it has ended (launch.cuh) if it is small or fills
            the GPU. Thread blocks of others would come to lie unevenly, beside those that still run. */
-        grid.overlaps = with_items.concurrent || fills || grid.x <= b->device.multiprocessors;
-        with_items.items = cuda_queue_address(&b->queue, list->tiles);
-        with_items.split_bits = bits;
-        with_items.cta_bits = cta_bits;
+        grid.overlaps = with_work_tiles.concurrent || fills || grid.x <= b->device.multiprocessors;
+        with_work_tiles.work_tiles = cuda_queue_address(&b->queue, list->tiles);
+        with_work_tiles.split_bits = bits;
+        with_work_tiles.cta_bits = cta_bits;
         /* Only for a launch that cannot begin before this one's thread blocks end: the next one of the
            pass if these fill the GPU; the next pass if they are the only ones, all there at once, and
            fill it or have merges behind them. What is brought for others comes too late, and is read
            twice. */
         const bool prefetches = b->options.l2_prefetch && b->maps;
         const struct cuda_tile_list *behind = list_behind(prepared, i);
-        memset(&with_items.prefetch, 0, sizeof with_items.prefetch);
+        memset(&with_work_tiles.prefetch, 0, sizeof with_work_tiles.prefetch);
         if (prefetches && behind && fills)
-            with_items.prefetch = prefetch_for(b, behind, p->layer);
+            with_work_tiles.prefetch = prefetch_for(b, behind, p->layer);
         else if (prefetches && next_plan && launches == 1 && grid.x <= places && (fills || p->merge_count))
-            with_items.prefetch = prefetch_for(b, list_behind(next_plan, CUDA_TILE_LISTS), next->layer);
-        cuda_queue_launch(&b->queue, width->kernel, grid, &with_items, sizeof with_items);
-        with_items.concurrent = 1;
+            with_work_tiles.prefetch = prefetch_for(b, list_behind(next_plan, CUDA_TILE_LISTS), next->layer);
+        cuda_queue_launch(&b->queue, width->kernel, grid, &with_work_tiles, sizeof with_work_tiles);
+        with_work_tiles.concurrent = 1;
     }
     if (p->merge_count) {
         uint64_t all = (uint64_t)p->merge_count * of_row,

@@ -6,9 +6,9 @@
 const struct cuda_split_kind cuda_split_kinds[CUDA_SPLIT_KINDS] = {{0, 0}, {1, 0}, {1, 1},
                                                                    {2, 0}, {2, 1}, {2, 2}};
 
-/* An item of the plan, or those of a split group. */
+/* A work tile of the plan, or those of a split group. */
 struct work {
-    const struct plan_item *items;
+    const struct work_tile *work_tiles;
     uint32_t count;
     uint32_t splits; /* the count, made a power of two */
     uint32_t kind;
@@ -24,19 +24,19 @@ static uint32_t bits_of(uint32_t n)
 
 static struct work work_at(const struct cuda_lowering *of, uint32_t i)
 {
-    const struct plan_item *item = &of->plan->items[i];
-    if (item->splits == 0)
-        return (struct work){item, 1, 1, 0};
-    uint32_t bits = bits_of(item->splits);
-    return (struct work){item, item->splits, 1U << bits,
-                         bits * (bits + 1) / 2 + bits_of(item->splits_together)};
+    const struct work_tile *work_tile = &of->plan->work_tiles[i];
+    if (work_tile->splits == 0)
+        return (struct work){work_tile, 1, 1, 0};
+    uint32_t bits = bits_of(work_tile->splits);
+    return (struct work){work_tile, work_tile->splits, 1U << bits,
+                         bits * (bits + 1) / 2 + bits_of(work_tile->splits_together)};
 }
 
 /* The list and the columns of the tile that begins at packed column `at` of so many. */
 static uint32_t list_at(const struct cuda_lowering *of, const struct work *w, uint32_t columns, uint32_t at,
                         uint32_t *n)
 {
-    uint32_t width = plan_width_for(of->caps, w->items->width, w->items, w->count, columns - at);
+    uint32_t width = plan_width_for(of->caps, w->work_tiles->width, w->work_tiles, w->count, columns - at);
     *n = smaller(columns - at, of->caps->widths[width].columns);
     return width * CUDA_SPLIT_KINDS + w->kind;
 }
@@ -45,30 +45,30 @@ void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_
 {
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         counts[i] = 0;
-    for (uint32_t i = 0; i < of->plan->item_count;) {
+    for (uint32_t i = 0; i < of->plan->work_tile_count;) {
         struct work w = work_at(of, i);
-        uint32_t columns = w.items->rows * of->group;
+        uint32_t columns = w.work_tiles->rows * of->group;
         for (uint32_t at = 0, n; at < columns; at += n)
             counts[list_at(of, &w, columns, at, &n)] += w.splits;
         i += w.count;
     }
 }
 
-/* The positions that a tile's columns see, within the chunks of `item`. */
-static struct plan_range find_keys(const struct cuda_lowering *of, const struct plan_item *item,
-                                   const struct cuda_item *tile)
+/* The positions that a tile's columns see, within the chunks of `work_tile`. */
+static struct plan_range find_keys(const struct cuda_lowering *of, const struct work_tile *work_tile,
+                                   const struct cuda_work_tile *tile)
 {
     uint32_t first = tile->column / of->group, last = (tile->column + tile->columns - 1) / of->group;
-    return plan_item_keys(of->plan, item, first, last - first + 1, of->window);
+    return plan_work_tile_keys(of->plan, work_tile, first, last - first + 1, of->window);
 }
 
 /* To where all of a tile's columns see everything from its first tile on; 0, where they do not all begin there. */
-static uint32_t find_seen_by_all(const struct cuda_lowering *of, const struct plan_item *item,
-                                 const struct cuda_item *tile)
+static uint32_t find_seen_by_all(const struct cuda_lowering *of, const struct work_tile *work_tile,
+                                 const struct cuda_work_tile *tile)
 {
-    uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS, first = 0;
+    uint32_t end = (work_tile->first_chunk + work_tile->chunks) * CHUNK_TOKENS, first = 0;
     for (uint32_t r = tile->column / of->group; r <= (tile->column + tile->columns - 1) / of->group; r++) {
-        uint32_t row = of->plan->item_rows[tile->first_row + r];
+        uint32_t row = of->plan->work_tile_rows[tile->first_row + r];
         struct plan_range seen = plan_visible(of->plan->rows[row].keys, of->window);
         first = larger(first, seen.first);
         end = smaller(end, seen.end);
@@ -77,32 +77,32 @@ static uint32_t find_seen_by_all(const struct cuda_lowering *of, const struct pl
 }
 
 /* The block table's entries of a tile's first keys, so that fetching can begin with them. */
-static void add_entries(const struct cuda_lowering *of, struct cuda_item *tile)
+static void add_entries(const struct cuda_lowering *of, struct cuda_work_tile *tile)
 {
     uint32_t first = tile->seen.first / TILE_TOKENS * TILE_TOKENS / of->block_size,
              end = (uint32_t)(((uint64_t)tile->seen.end + of->block_size - 1) / of->block_size);
     const uint32_t *table = of->tables + (uint64_t)tile->table * of->stride;
-    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && first + i < end; i++)
+    for (uint32_t i = 0; i < CUDA_WORK_TILE_ENTRIES && first + i < end; i++)
         tile->entries[i] = table[first + i];
 }
 
 void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS])
 {
-    for (uint32_t i = 0; i < of->plan->item_count;) {
+    for (uint32_t i = 0; i < of->plan->work_tile_count;) {
         struct work w = work_at(of, i);
-        uint32_t columns = w.items->rows * of->group;
+        uint32_t columns = w.work_tiles->rows * of->group;
         for (uint32_t at = 0, n; at < columns; at += n) {
             struct cuda_tile_list *list = &lists[list_at(of, &w, columns, at, &n)];
             for (uint32_t m = 0; m < w.splits; m++) {
-                const struct plan_item *item = &w.items[m < w.count ? m : 0];
-                struct cuda_item tile = {.table = item->table,
-                                         .first_row = item->first_row,
-                                         .column = at,
-                                         .columns = n,
-                                         .partial = item->partial};
+                const struct work_tile *work_tile = &w.work_tiles[m < w.count ? m : 0];
+                struct cuda_work_tile tile = {.table = work_tile->table,
+                                              .first_row = work_tile->first_row,
+                                              .column = at,
+                                              .columns = n,
+                                              .partial = work_tile->partial};
                 if (m < w.count) {
-                    tile.seen = find_keys(of, item, &tile);
-                    tile.seen_by_all = find_seen_by_all(of, item, &tile);
+                    tile.seen = find_keys(of, work_tile, &tile);
+                    tile.seen_by_all = find_seen_by_all(of, work_tile, &tile);
                     add_entries(of, &tile);
                 } /* else it has no keys */
                 list->tiles[list->count++] = tile;
@@ -112,19 +112,20 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
     }
 }
 
-uint32_t cuda_item_rows(const struct plan *plan)
+uint32_t cuda_work_tile_rows(const struct plan *plan)
 {
     uint32_t rows = 0;
-    for (uint32_t i = 0; i < plan->item_count; i++)
-        rows += plan->items[i].rows;
+    for (uint32_t i = 0; i < plan->work_tile_count; i++)
+        rows += plan->work_tiles[i].rows;
     return rows;
 }
 
-void cuda_lower_rows(const struct plan *plan, struct cuda_item_row *rows)
+void cuda_lower_rows(const struct plan *plan, struct cuda_work_tile_row *rows)
 {
-    uint32_t count = cuda_item_rows(plan);
+    uint32_t count = cuda_work_tile_rows(plan);
     for (uint32_t i = 0; i < count; i++)
-        rows[i] = (struct cuda_item_row){plan->item_rows[i], plan->rows[plan->item_rows[i]].keys};
+        rows[i] =
+            (struct cuda_work_tile_row){plan->work_tile_rows[i], plan->rows[plan->work_tile_rows[i]].keys};
 }
 
 struct cuda_merges cuda_lower_merges(const struct plan *plan, struct plan_merge *merges)

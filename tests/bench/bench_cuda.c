@@ -448,9 +448,9 @@ static bool run(const struct workload *w, const struct options *o, double roof, 
         double flops = 4.0 * (double)x.scores * w->query_heads * w->head_dim;
         double alone = bench_spread(apart, REPLAYS).median;
         printf("%-6s %9.2f us (%.2f .. %.2f), isolated %9.2f us  %7.1f GB/s  %.3f of the roof  %.0f TFLOP/s  "
-               "items %u, partials %u  l2 %.1e %s\n",
+               "work tiles %u, partials %u  l2 %.1e %s\n",
                w->name, spread.median, spread.min, spread.max, alone, rate, rate / roof,
-               flops / spread.median * 1e-6, x.plan->item_count, x.plan->partial_count, error,
+               flops / spread.median * 1e-6, x.plan->work_tile_count, x.plan->partial_count, error,
                right ? "ok" : "WRONG");
         measured[w - workloads] = spread.median;
         if (ratio_to_native(w, spread.median) > 0)

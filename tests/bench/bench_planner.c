@@ -59,9 +59,9 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
     }
     struct bench_spread s = bench_spread(seconds, (size_t)rounds);
     printf("%4u x %6u tokens, families of %3u: %7.2f us a step (%.2f .. %.2f), first %7.2f us, %u "
-           "items, %u partials\n",
-           sequences, tokens, family, s.median * 1e6, s.min * 1e6, s.max * 1e6, first * 1e6, plan->item_count,
-           plan->partial_count);
+           "work tiles, %u partials\n",
+           sequences, tokens, family, s.median * 1e6, s.min * 1e6, s.max * 1e6, first * 1e6,
+           plan->work_tile_count, plan->partial_count);
     planner_destroy(p);
     free(tables);
     free(rows);

@@ -8,7 +8,7 @@
  *           the loop
  *   states  the outputs merged as attention states, against double precision, and in place
  *   rows    compares, reads and merges of steps (operations.c)
- *   bits    the same rows one at a time, together, cut at every level and at random, sharing items or
+ *   bits    the same rows one at a time, together, cut at every level and at random, sharing work tiles or
  *           not, by one thread and by three, and with other block ids, after a way to the host and
  *           back: all identical
  *   reads   every slot that no sequence owns holds NaN, table tails are -1, and guard bytes lie around

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A range of one row's chunks, to be computed by some item. */
+/* A range of one row's chunks, to be computed by some work tile. */
 struct piece {
     uint32_t row, first, end;
     enum plan_level level;
-    uint32_t item; /* once it has one */
+    uint32_t work_tile; /* once it has one */
     uint32_t partial;
 };
 
@@ -24,8 +24,8 @@ struct maker {
 struct owned_plan {
     struct plan plan;
     struct plan_row *rows;
-    struct plan_item *items;
-    uint32_t *item_rows;
+    struct work_tile *work_tiles;
+    uint32_t *work_tile_rows;
     struct plan_merge *merges;
     struct plan_part *parts;
 };
@@ -120,39 +120,39 @@ static bool same_blocks(const struct plan_request *q, const struct piece *a, con
     return true;
 }
 
-/* Put `leader` and every later piece that may share with it into item `item`; returns how many rows it
- * has. */
-static uint32_t fill_item(struct maker *m, struct owned_plan *p, uint32_t leader, uint32_t item,
-                          uint32_t next_row)
+/* Put `leader` and every later piece that may share with it into work tile `work_tile`; returns how many rows
+ * it has. */
+static uint32_t fill_work_tile(struct maker *m, struct owned_plan *p, uint32_t leader, uint32_t work_tile,
+                               uint32_t next_row)
 {
-    struct plan_item *to = &p->items[item];
+    struct work_tile *to = &p->work_tiles[work_tile];
     uint32_t rows_max = m->q->group > PLAN_PACKED_ROWS_MAX ? 1 : PLAN_PACKED_ROWS_MAX / m->q->group;
     const struct piece *first = &m->pieces[leader];
     bool final = first->level == PLAN_ROW;
-    *to = (struct plan_item){.first_chunk = first->first,
+    *to = (struct work_tile){.first_chunk = first->first,
                              .chunks = first->end - first->first,
                              .first_row = next_row,
                              .partial = final ? PLAN_NO_PARTIAL : p->plan.partial_count};
     for (uint32_t i = leader; i < m->count && to->rows < rows_max; i++) {
         struct piece *piece = &m->pieces[i];
-        bool joins = i == leader || (m->q->share && piece->item == UINT32_MAX &&
+        bool joins = i == leader || (m->q->share && piece->work_tile == UINT32_MAX &&
                                      piece->first == first->first && piece->end == first->end &&
                                      piece->level == first->level && same_blocks(m->q, first, piece));
         /* all must agree with the longest one, whose table is read */
         for (uint32_t k = 0; joins && k < to->rows; k++) {
             const struct piece other = {
-                .row = p->item_rows[next_row + k], .first = first->first, .end = first->end};
+                .row = p->work_tile_rows[next_row + k], .first = first->first, .end = first->end};
             joins = same_blocks(m->q, &other, piece);
         }
         if (!joins)
             continue;
-        piece->item = item;
+        piece->work_tile = work_tile;
         piece->partial = final ? 0 : p->plan.partial_count++;
-        p->item_rows[next_row + to->rows++] = piece->row;
+        p->work_tile_rows[next_row + to->rows++] = piece->row;
     }
     uint32_t longest = 0; /* its table names every block that any of the rows reads */
     for (uint32_t k = 0; k < to->rows; k++) {
-        const struct plan_row *row = &m->q->rows[p->item_rows[next_row + k]];
+        const struct plan_row *row = &m->q->rows[p->work_tile_rows[next_row + k]];
         if (row->keys >= longest) {
             longest = row->keys;
             to->table = row->table;
@@ -161,13 +161,14 @@ static uint32_t fill_item(struct maker *m, struct owned_plan *p, uint32_t leader
     return to->rows;
 }
 
-/* Of up to `widest`, a width that takes all of `count` items: at random, or as the columns need it. */
-static uint32_t choose_width(struct maker *m, uint32_t widest, const struct plan_item *items, uint32_t count,
-                             uint32_t columns)
+/* Of up to `widest`, a width that takes all of `count` work tiles: at random, or as the columns need it. */
+static uint32_t choose_width(struct maker *m, uint32_t widest, const struct work_tile *work_tiles,
+                             uint32_t count, uint32_t columns)
 {
     if (m->q->cut == CUT_RANDOM)
         widest = random_below(m, widest + 1);
-    return plan_width_for(m->q->caps, widest, items, count, m->q->cut == CUT_RANDOM ? UINT32_MAX : columns);
+    return plan_width_for(m->q->caps, widest, work_tiles, count,
+                          m->q->cut == CUT_RANDOM ? UINT32_MAX : columns);
 }
 
 /* Let the parts of a row be a split group, where they can. */
@@ -179,31 +180,31 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
     if (merge->count < 2 || merge->count > caps->splits_max ||
         (m->q->cut == CUT_RANDOM && random_below(m, 4) == 0))
         return false;
-    while (first < p->plan.item_count && p->items[first].partial != parts[0].partial)
+    while (first < p->plan.work_tile_count && p->work_tiles[first].partial != parts[0].partial)
         first++;
-    if (first == p->plan.item_count) /* it is of several rows */
+    if (first == p->plan.work_tile_count) /* it is of several rows */
         return false;
-    struct plan_item *items = &p->items[first];
+    struct work_tile *work_tiles = &p->work_tiles[first];
     parent = plan_parent_chunks(parts[0].level);
     for (uint32_t i = 0; i < merge->count; i++) {
-        if (first + i >= p->plan.item_count || items[i].partial != parts[i].partial || items[i].rows != 1 ||
-            parts[i].level != parts[0].level ||
-            items[i].first_chunk / parent != items->first_chunk / parent ||
-            (parts[i].end_chunk - 1) / parent != items->first_chunk / parent)
+        if (first + i >= p->plan.work_tile_count || work_tiles[i].partial != parts[i].partial ||
+            work_tiles[i].rows != 1 || parts[i].level != parts[0].level ||
+            work_tiles[i].first_chunk / parent != work_tiles->first_chunk / parent ||
+            (parts[i].end_chunk - 1) / parent != work_tiles->first_chunk / parent)
             return false;
     }
     while (members < merge->count)
         members *= 2;
-    uint32_t width = choose_width(m, plan_widest(caps), items, merge->count, m->q->group),
+    uint32_t width = choose_width(m, plan_widest(caps), work_tiles, merge->count, m->q->group),
              most = smaller(members, plan_together_max(caps, width));
     while (members / together > caps->cluster_max || (2 * together <= most && random_below(m, 2)))
         together *= 2;
     if (together > most)
         return false;
-    items->splits = (uint8_t)merge->count;
-    items->splits_together = (uint8_t)together;
+    work_tiles->splits = (uint8_t)merge->count;
+    work_tiles->splits_together = (uint8_t)together;
     for (uint32_t i = 0; i < merge->count; i++)
-        items[i].width = (uint8_t)width;
+        work_tiles[i].width = (uint8_t)width;
     return true;
 }
 
@@ -216,17 +217,18 @@ struct plan *plans_make(const struct plan_request *q)
         cut_row(&m, row);
     p->rows = make_array(q->row_count, sizeof *p->rows);
     memcpy(p->rows, q->rows, q->row_count * sizeof *p->rows);
-    p->items = make_array(m.count, sizeof *p->items);
-    p->item_rows = make_array(m.count, sizeof *p->item_rows);
+    p->work_tiles = make_array(m.count, sizeof *p->work_tiles);
+    p->work_tile_rows = make_array(m.count, sizeof *p->work_tile_rows);
     p->merges = make_array(q->row_count, sizeof *p->merges);
     p->parts = make_array(m.count, sizeof *p->parts);
 
     for (uint32_t i = 0; i < m.count; i++) {
-        if (m.pieces[i].item != UINT32_MAX)
+        if (m.pieces[i].work_tile != UINT32_MAX)
             continue;
-        struct plan_item *item = &p->items[p->plan.item_count];
-        next_row += fill_item(&m, p, i, p->plan.item_count++, next_row);
-        item->width = (uint8_t)choose_width(&m, plan_widest(q->caps), item, 1, item->rows * q->group);
+        struct work_tile *work_tile = &p->work_tiles[p->plan.work_tile_count];
+        next_row += fill_work_tile(&m, p, i, p->plan.work_tile_count++, next_row);
+        work_tile->width =
+            (uint8_t)choose_width(&m, plan_widest(q->caps), work_tile, 1, work_tile->rows * q->group);
     }
     for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
         struct plan_merge merge = {.row = row, .first = parts};
@@ -243,8 +245,8 @@ struct plan *plans_make(const struct plan_request *q)
     free(m.pieces);
     p->plan.rows = p->rows;
     p->plan.row_count = q->row_count;
-    p->plan.items = p->items;
-    p->plan.item_rows = p->item_rows;
+    p->plan.work_tiles = p->work_tiles;
+    p->plan.work_tile_rows = p->work_tile_rows;
     p->plan.merges = p->merges;
     p->plan.merge_parts = p->parts;
     p->plan.caps = q->caps;
@@ -255,8 +257,8 @@ void plans_free(struct plan *plan)
 {
     struct owned_plan *p = (struct owned_plan *)plan;
     free(p->rows);
-    free(p->items);
-    free(p->item_rows);
+    free(p->work_tiles);
+    free(p->work_tile_rows);
     free(p->merges);
     free(p->parts);
     free(p);

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* How rows are cut into items: whole, at every node of a level, or at random. */
+/* How rows are cut into work tiles: whole, at every node of a level, or at random. */
 enum cut { CUT_ROW, CUT_SEGMENT, CUT_RUN, CUT_CHUNK, CUT_RANDOM, CUT_COUNT };
 
 struct plan_request {
@@ -16,7 +16,7 @@ struct plan_request {
     const uint32_t *tables;
     uint32_t stride, block_size, window, group;
     enum cut cut;
-    bool share;    /* rows that read the same blocks go into one item */
+    bool share;    /* rows that read the same blocks go into one work tile */
     uint32_t seed; /* of CUT_RANDOM; which draws widths and split groups too */
     const struct tile_caps *caps;
 };

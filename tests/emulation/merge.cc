@@ -183,29 +183,29 @@ static state random_state()
 }
 
 /* Two rows, each of 2^bits splits, 2^cta_bits to a thread block: some of their columns, as pieces of
- * items are. */
+ * work tiles are. */
 static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint32_t columns)
 {
     const uint32_t splits = 1u << bits, threads = (columns + 7) / 8 * 32,
-                   apart =
-                       (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(item_memory) + 1023) / 1024 * 1024;
-    cuda_item items[2 * PLAN_SPLITS_MAX] = {};
-    cuda_item_row item_rows[2 * PLAN_SPLITS_MAX] = {};
-    std::vector<state> states((size_t)2 * splits * HEADS); /* [item][head] */
+                   apart = (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(work_tile_memory) + 1023) /
+                           1024 * 1024;
+    cuda_work_tile work_tiles[2 * PLAN_SPLITS_MAX] = {};
+    cuda_work_tile_row work_tile_rows[2 * PLAN_SPLITS_MAX] = {};
+    std::vector<state> states((size_t)2 * splits * HEADS); /* [work_tile][head] */
     std::vector<float> out((size_t)2 * HEADS * HEAD_DIM, NAN), lse(2 * HEADS, NAN), v_scale(KV_HEADS);
     for (state &s : states)
         s = random_state();
     for (float &x : v_scale)
         x = random_float(0.1F, 2);
     for (uint32_t i = 0; i < 2 * splits; i++) {
-        items[i].first_row = i;
-        items[i].column = column;
-        items[i].columns = columns;
-        item_rows[i].row = 1 - i / splits;
+        work_tiles[i].first_row = i;
+        work_tiles[i].column = column;
+        work_tiles[i].columns = columns;
+        work_tile_rows[i].row = 1 - i / splits;
     }
     cuda_attend_pass pass = {};
-    pass.items = items;
-    pass.item_rows = item_rows;
+    pass.work_tiles = work_tiles;
+    pass.work_tile_rows = work_tile_rows;
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
     pass.k_scale = pass.v_scale = v_scale.data();
@@ -216,14 +216,14 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
         [&] {
             const tile_coord coord(pass);
             uint8_t *memory = (uint8_t *)emulated->dynamic + tile_coord::of_block() * apart;
-            item_memory &brought = *(item_memory *)(memory + apart - sizeof(item_memory));
+            work_tile_memory &brought = *(work_tile_memory *)(memory + apart - sizeof(work_tile_memory));
             if (threadIdx.x < 32)
                 coord.bring(pass, brought);
             __syncthreads();
             const combined_epilogue c(pass, brought, coord.kv_head);
             c.keep_rows(threadIdx.x / 32 * 8, 8);
             for (uint32_t i = threadIdx.x; i < columns; i += threads) {
-                const state &s = states[coord.item * HEADS + c.head_of(i)];
+                const state &s = states[coord.work_tile * HEADS + c.head_of(i)];
                 c.write(i, s.m, s.l, true, memory, [&](auto write) {
                     for (uint32_t d = 0; d < HEAD_DIM; d++)
                         write(d, s.o[d]);

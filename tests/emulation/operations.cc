@@ -150,22 +150,23 @@ static void feed(world &w)
     }
 }
 
-/* A pass that fills the GPU ahead of one whose rows have no keys, and so no items to be fetched ahead: twice, since plans are known
- * the second time. It only has to come back; attention itself is not emulated. */
+/* A pass that fills the GPU ahead of one whose rows have no keys, and so no work tiles to be fetched ahead:
+ * twice, since plans are known the second time. It only has to come back; attention itself is not
+ * emulated. */
 static void attend_ahead_of_nothing(world &w)
 {
     enum { ROWS = 8 };
     const plan_row seeing[ROWS] = {{1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}},
                    blind[1] = {{2, 0}};
-    plan_item items[ROWS];
-    uint32_t item_rows[ROWS];
+    work_tile work_tiles[ROWS];
+    uint32_t work_tile_rows[ROWS];
     for (uint32_t i = 0; i < ROWS; i++) {
-        items[i] = {1, 0, 1, i, 1, PLAN_NO_PARTIAL};
-        item_rows[i] = i;
+        work_tiles[i] = {1, 0, 1, i, 1, PLAN_NO_PARTIAL};
+        work_tile_rows[i] = i;
     }
     const plan_merge nothing = {0, 0, 0};
     const plan_part none[1] = {};
-    const plan full = {seeing, items, item_rows, nullptr, nullptr, ROWS, ROWS, 0, 0, nullptr},
+    const plan full = {seeing, work_tiles, work_tile_rows, nullptr, nullptr, ROWS, ROWS, 0, 0, nullptr},
                empty = {blind, nullptr, nullptr, &nothing, none, 1, 0, 1, 0, nullptr};
     const value_source sources[ROWS] = {};
     const size_t bytes = ROWS * KV_HEADS * GROUP * HEAD_DIM * dtype_bytes(Q_DTYPE);

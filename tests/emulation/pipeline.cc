@@ -2,7 +2,8 @@
  * compiler is told (-DHEAD_DIM= and so on, as kernels/cuda/compiler.c tells NVRTC).
  *
  * The property: whatever the order in which threads go on and copies arrive, consumers see of every key and
- * value of their item the pool's bytes, of values that nobody sees zeros, and all of them come to their end.
+ * value of their work tile the pool's bytes, of values that nobody sees zeros, and all of them come to their
+ * end.
  *
  * The method: the producer (producer.cuh) and the pipeline (kv_pipeline.cuh) are the device's own, of the
  * tiles of attend_mma.cu and attend_wide.cu. Barriers and copies are modelled (copies.h), and so is the
@@ -10,7 +11,7 @@
  * what lies in a stage between. The pool is NaN where the sequence has nothing, a stage is from the moment
  * that a copy into it is issued, and none may be issued before all have read what was there.
  *
- *   pipeline [SEED [COUNT]]   COUNT seeds from SEED on; a seed is a tile, an item and its splits, and all
+ *   pipeline [SEED [COUNT]]   COUNT seeds from SEED on; a seed is a tile, a work tile and its splits, and all
  *                             choices of the scheduler. What fails says its seed. */
 #define EMULATED_FIBERS
 #include "tests/emulation/cuda_on_host.h"
@@ -44,7 +45,7 @@ static struct {
 /* What a seed chose. */
 static struct {
     cuda_attend_pass pass;
-    cuda_item items[PLAN_SPLITS_MAX];
+    cuda_work_tile work_tiles[PLAN_SPLITS_MAX];
     float scales[KV_HEADS];
     uint32_t split_bytes, stage_bytes, stages, barriers; /* of the tile's shape */
     uint32_t readers;                                    /* lanes */
@@ -150,8 +151,8 @@ template <class TILE, bool BY_WGMMA> struct consumer {
     tiles ring;
     uint32_t kv_head;
 
-    consumer(const cuda_item &item, uint32_t kv_head_, uint8_t *shared)
-        : ring(run.pass, item, kv_head_, shared), kv_head(kv_head_)
+    consumer(const cuda_work_tile &work_tile, uint32_t kv_head_, uint8_t *shared)
+        : ring(run.pass, work_tile, kv_head_, shared), kv_head(kv_head_)
     {
     }
 
@@ -287,12 +288,12 @@ template <class TILE, bool BY_WGMMA> struct consumer {
     {
         const tile_coord coord(run.pass);
         uint8_t *shared = emulated_at(tile_coord::of_block() * SHAPE.bytes);
-        item_memory &memory = *(item_memory *)(shared + SHAPE.item);
+        work_tile_memory &memory = *(work_tile_memory *)(shared + SHAPE.work_tile);
         if (tiles::is_producer()) {
             produce<TILE>(run.pass, coord, memory, shared);
         } else if (threadIdx.x / 32 < SHAPE.warps) {
-            tiles::await_item();
-            const consumer self(memory.item, coord.kv_head, shared);
+            tiles::await_work_tile();
+            const consumer self(memory.work_tile, coord.kv_head, shared);
             const tile_range &range = self.ring.range;
             if (threadIdx.x / 32 >= self.ring.consumers)
                 return;
@@ -308,8 +309,8 @@ template <class TILE, bool BY_WGMMA> struct consumer {
 
 /* ---- a seed */
 
-/* An item's range, within what is left of the sequence: of a few tiles, or of many. */
-static void choose_range(cuda_item &item, uint32_t from)
+/* A work tile's range, within what is left of the sequence: of a few tiles, or of many. */
+static void choose_range(cuda_work_tile &work_tile, uint32_t from)
 {
     static const uint32_t most[] = {1, TILE_TOKENS, 4 * TILE_TOKENS, 8 * TILE_TOKENS, LENGTH};
     uint32_t first = from + emulated_random(LENGTH / 2),
@@ -320,22 +321,23 @@ static void choose_range(cuda_item &item, uint32_t from)
         end = (end + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;
     if (end > LENGTH)
         end = LENGTH;
-    item.seen.first = first;
-    item.seen.end = emulated_random(16) == 0 ? 0 : end; /* now and then there is nothing */
+    work_tile.seen.first = first;
+    work_tile.seen.end = emulated_random(16) == 0 ? 0 : end; /* now and then there is nothing */
     const uint32_t first_entry = first / TILE_TOKENS * TILE_TOKENS / BLOCK_SIZE;
-    memset(item.entries, 0, sizeof item.entries);
-    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES && (first_entry + i) * BLOCK_SIZE < item.seen.end; i++)
-        item.entries[i] = world.table[first_entry + i];
+    memset(work_tile.entries, 0, sizeof work_tile.entries);
+    for (uint32_t i = 0; i < CUDA_WORK_TILE_ENTRIES && (first_entry + i) * BLOCK_SIZE < work_tile.seen.end;
+         i++)
+        work_tile.entries[i] = world.table[first_entry + i];
 }
 
 /* As prefetch_for() of cuda_step.c says. */
 static void choose_prefetch()
 {
     cuda_l2_prefetch &next = run.pass.prefetch;
-    const uint32_t most = (CUDA_ITEM_ENTRIES - (BLOCK_SIZE > TILE_TOKENS)) * BLOCK_SIZE;
+    const uint32_t most = (CUDA_WORK_TILE_ENTRIES - (BLOCK_SIZE > TILE_TOKENS)) * BLOCK_SIZE;
     if (!TMA || emulated_random(2) == 0)
         return;
-    next = {run.items, KV_HEADS << run.pass.split_bits, 1 + emulated_random(2),
+    next = {run.work_tiles, KV_HEADS << run.pass.split_bits, 1 + emulated_random(2),
             min(most, 1 + emulated_random(4 * TILE_TOKENS)), run.pass.map_first};
 }
 
@@ -352,29 +354,30 @@ template <class TILE, bool BY_WGMMA> static void take(uint64_t seed, const char 
               world.pool.head_bytes, world.pool.slot_bytes,  world.table.data(),     0};
     p.maps = world.all_maps;
     p.map_first = 2 * p.layer * BLOCKS;
-    p.items = run.items;
+    p.work_tiles = run.work_tiles;
     p.k_scale = p.v_scale = run.scales;
     p.cta_bits = emulated_random(together + 1);
     p.split_bits = p.cta_bits + (p.cta_bits < 2 && emulated_random(4) == 0);
     for (uint32_t i = 0; i < 1u << p.split_bits; i++) {
-        run.items[i] = cuda_item();
-        run.items[i].columns = columns;
-        choose_range(run.items[i], emulated_random(LENGTH / 2));
+        run.work_tiles[i] = cuda_work_tile();
+        run.work_tiles[i].columns = columns;
+        choose_range(run.work_tiles[i], emulated_random(LENGTH / 2));
     }
     choose_prefetch();
     run.split_bytes = SHAPE.bytes;
     run.stage_bytes = SHAPE.stage_bytes;
     run.stages = SHAPE.stages;
     run.barriers = SHAPE.barriers;
-    run.readers = TILE::consumers(run.items[0]) * 32;
+    run.readers = TILE::consumers(run.work_tiles[0]) * 32;
     memset(run.reads, 0, sizeof run.reads);
     gridDim = {KV_HEADS << (p.split_bits - p.cta_bits), 1, 1};
     const emulated_index at = {emulated_random(gridDim.x), 0, 0},
                          threads = {kv_pipeline<TILE>::THREADS + (BY_WGMMA && TMA ? 96 : 0), 1u << p.cta_bits,
                                     1};
     snprintf(scheduler.what, sizeof scheduler.what,
-             "seed %llu: %s, %u columns, %u splits of %u, item [%u, %u)", (unsigned long long)seed, name,
-             columns, 1u << p.cta_bits, 1u << p.split_bits, run.items[0].seen.first, run.items[0].seen.end);
+             "seed %llu: %s, %u columns, %u splits of %u, work tile [%u, %u)", (unsigned long long)seed, name,
+             columns, 1u << p.cta_bits, 1u << p.split_bits, run.work_tiles[0].seen.first,
+             run.work_tiles[0].seen.end);
     const size_t bytes = SHAPE.bytes << p.cta_bits;
     emulated_background_reset(bytes);
     emulate_block(at, threads, bytes, consumer<TILE, BY_WGMMA>::kernel);

@@ -57,7 +57,7 @@ enum {
     XX(budgets_spent, "turns that had no time for another request")                                          \
     XX(asked_meanwhile, "questions asked in the middle of a turn")                                           \
     XX(compared, "requests whose comparisons took a step")                                                   \
-    XX(together, "items of several queries")                                                                 \
+    XX(together, "work tiles of several queries")                                                            \
     XX(mixed, "passes of which some queries read alone")                                                     \
     XX(segments, "slices of segments")                                                                       \
     XX(cut_layers, "slices of a layer of a workload's round")                                                \

@@ -4,7 +4,7 @@
  *              block tables, through a copy that knows of changes only what table_use tells it (I8)
  *   computed   at the very end of its time, swaps before the rest or after it, as the seed says:
  *              copies, comparisons, reads and merges of states, then pass by pass appends and attention,
- *              item by item as the plan has them
+ *              work tile by work tile as the plan has them
  *
  * Every slot is UNWRITTEN until something is put there, and reading it is a fault. */
 #include "tests/simulation/symbolic_backend.h"
@@ -36,7 +36,7 @@ enum {
 /* A step that was submitted and not computed. */
 struct pending {
     uint64_t ticket, constants;      /* a hash of the model's */
-    double done_s, busy_s, overhead; /* what it takes over what its items and passes do */
+    double done_s, busy_s, overhead; /* what it takes over what its work tiles and passes do */
     bool swaps_last;
     struct block_copy *copies;
     struct kv_compare *compares;
@@ -255,26 +255,26 @@ static void run_append(struct symbolic_backend *b, const struct pending *p, cons
     }
 }
 
-/* The sum over the keys of one row that lie in an item. */
+/* The sum over the keys of one row that lie in a work tile. */
 static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32_t layer,
-                     const struct plan_item *item, const struct plan_row *row, uint32_t *keys)
+                     const struct work_tile *work_tile, const struct plan_row *row, uint32_t *keys)
 {
-    uint32_t at = item->first_chunk * CHUNK_TOKENS, end = at + item->chunks * CHUNK_TOKENS;
+    uint32_t at = work_tile->first_chunk * CHUNK_TOKENS, end = at + work_tile->chunks * CHUNK_TOKENS;
     uint32_t first = plan_visible(row->keys, b->o.geometry->window[layer]).first;
     uint32_t entries, size = b->o.geometry->block_size;
     uint64_t sum = 0;
     at = first > at ? first : at;
     end = row->keys < end ? row->keys : end;
-    const uint32_t *table = table_of(b, p, item->table, &entries);
+    const uint32_t *table = table_of(b, p, work_tile->table, &entries);
     if (at < end && (end - 1) / size >= entries)
         sim_fail("step %llu reads %u tokens of row %u, which has %u blocks", (unsigned long long)p->ticket,
-                 end, item->table, entries);
+                 end, work_tile->table, entries);
     for (*keys = at < end ? end - at : 0; at < end;) {
         const uint64_t *slots = slots_of(b, false, layer, table[at / size]);
         for (uint32_t i = at % size; i < size && at < end; i++, at++) {
             if (slots[i] == UNWRITTEN)
                 sim_fail("step %llu, layer %u: position %u of row %u (block %u) is read before it is written",
-                         (unsigned long long)p->ticket, layer, at, item->table, table[at / size]);
+                         (unsigned long long)p->ticket, layer, at, work_tile->table, table[at / size]);
             sum += symbolic_term(slots[i], at);
         }
     }
@@ -297,16 +297,16 @@ static void finish_row(const struct symbolic_backend *b, const struct pending *p
     symbolic_put(pass->o, row, heads, symbolic_output(tag, sum, keys));
 }
 
-/* What a row takes of its item and its pass. */
+/* What a row takes of its work tile and its pass. */
 static double us_of(const struct symbolic_backend *b, const struct attention_pass *pass,
-                    const struct plan_item *item)
+                    const struct work_tile *work_tile)
 {
     const struct plan *plan = pass->plan;
-    double tokens = (double)plan_item_tokens(plan, item, 0),
-           keys = (double)plan->rows[plan->item_rows[item->first_row]].keys;
+    double tokens = (double)plan_work_tile_tokens(plan, work_tile, 0),
+           keys = (double)plan->rows[plan->work_tile_rows[work_tile->first_row]].keys;
     double part = keys > 0 ? tokens / keys : 1; /* of the row */
-    return b->conduct.key_us *
-               (tokens * (READ_KEYS + item->rows) / item->rows + (pass->rows ? 0 : GENERATE_KEYS) * part) +
+    return b->conduct.key_us * (tokens * (READ_KEYS + work_tile->rows) / work_tile->rows +
+                                (pass->rows ? 0 : GENERATE_KEYS) * part) +
            PASS_US * part / plan->row_count;
 }
 
@@ -342,33 +342,34 @@ static void check_sharing(const struct pending *p, const struct attention_pass *
     for (uint32_t row = 0; row < plan->row_count; row++)
         alone += reads_alone(pass, row);
     sim.seen.mixed += alone > 0 && alone < plan->row_count;
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        const uint32_t *rows = plan->item_rows + item->first_row;
-        sim.seen.together += item->rows > 1;
-        for (uint32_t r = 0; item->rows > 1 && r < item->rows; r++) {
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        const struct work_tile *work_tile = &plan->work_tiles[i];
+        const uint32_t *rows = plan->work_tile_rows + work_tile->first_row;
+        sim.seen.together += work_tile->rows > 1;
+        for (uint32_t r = 0; work_tile->rows > 1 && r < work_tile->rows; r++) {
             if (reads_alone(pass, rows[r]))
-                sim_fail("step %llu: query %u reads alone, and an item has it and %u others",
-                         (unsigned long long)p->ticket, rows[r], item->rows - 1);
+                sim_fail("step %llu: query %u reads alone, and a work tile has it and %u others",
+                         (unsigned long long)p->ticket, rows[r], work_tile->rows - 1);
         }
     }
 }
 
-static void run_items(struct symbolic_backend *b, const struct pending *p, const struct attention_pass *pass)
+static void run_work_tiles(struct symbolic_backend *b, const struct pending *p,
+                           const struct attention_pass *pass)
 {
     const struct plan *plan = pass->plan;
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        for (uint32_t r = 0; r < item->rows; r++) {
-            uint32_t row = plan->item_rows[item->first_row + r], keys;
-            uint64_t sum = fold(b, p, pass->layer, item, &plan->rows[row], &keys);
-            meter(b, p, pass, row, us_of(b, pass, item));
-            if (item->partial == PLAN_NO_PARTIAL) {
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        const struct work_tile *work_tile = &plan->work_tiles[i];
+        for (uint32_t r = 0; r < work_tile->rows; r++) {
+            uint32_t row = plan->work_tile_rows[work_tile->first_row + r], keys;
+            uint64_t sum = fold(b, p, pass->layer, work_tile, &plan->rows[row], &keys);
+            meter(b, p, pass, row, us_of(b, pass, work_tile));
+            if (work_tile->partial == PLAN_NO_PARTIAL) {
                 finish_row(b, p, pass, row, sum, keys);
                 continue;
             }
-            b->partials[item->partial + r] = sum;
-            b->partial_keys[item->partial + r] = keys;
+            b->partials[work_tile->partial + r] = sum;
+            b->partial_keys[work_tile->partial + r] = keys;
         }
     }
 }
@@ -403,7 +404,7 @@ static void run_pass(struct symbolic_backend *b, const struct pending *p, const 
             sim_fail("step %llu: %s", (unsigned long long)p->ticket, fault);
     }
     check_sharing(p, pass);
-    run_items(b, p, pass);
+    run_work_tiles(b, p, pass);
     run_merges(b, p, pass);
 }
 
@@ -472,10 +473,10 @@ static void *keep(struct pending *p, const void *bytes, size_t n, size_t size)
 
 static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
 {
-    uint32_t item_rows = 0, parts = 0;
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        uint32_t end = plan->items[i].first_row + plan->items[i].rows;
-        item_rows = end > item_rows ? end : item_rows;
+    uint32_t work_tile_rows = 0, parts = 0;
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        uint32_t end = plan->work_tiles[i].first_row + plan->work_tiles[i].rows;
+        work_tile_rows = end > work_tile_rows ? end : work_tile_rows;
     }
     for (uint32_t i = 0; i < plan->merge_count; i++) {
         uint32_t end = plan->merges[i].first + plan->merges[i].count;
@@ -483,8 +484,8 @@ static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
     }
     struct plan *kept = keep(p, plan, 1, sizeof *plan);
     kept->rows = keep(p, plan->rows, plan->row_count, sizeof *plan->rows);
-    kept->items = keep(p, plan->items, plan->item_count, sizeof *plan->items);
-    kept->item_rows = keep(p, plan->item_rows, item_rows, sizeof *plan->item_rows);
+    kept->work_tiles = keep(p, plan->work_tiles, plan->work_tile_count, sizeof *plan->work_tiles);
+    kept->work_tile_rows = keep(p, plan->work_tile_rows, work_tile_rows, sizeof *plan->work_tile_rows);
     kept->merges = keep(p, plan->merges, plan->merge_count, sizeof *plan->merges);
     kept->slice = plan->slice ? keep(p, plan->slice, 1, sizeof *plan->slice) : NULL;
     kept->merge_parts = keep(p, plan->merge_parts, parts, sizeof *plan->merge_parts);
@@ -657,14 +658,14 @@ static void count_slices(struct symbolic_backend *b, const struct pending *p)
     }
 }
 
-/* What the items and passes of a step take. */
+/* What the work tiles and passes of a step take. */
 static double busy_us(const struct symbolic_backend *b, const struct pending *p)
 {
     double us = 0;
     for (uint32_t i = 0; i < p->pass_count; i++) {
         const struct plan *plan = p->passes[i].plan;
-        for (uint32_t k = 0; plan && k < plan->item_count; k++)
-            us += us_of(b, &p->passes[i], &plan->items[k]) * plan->items[k].rows;
+        for (uint32_t k = 0; plan && k < plan->work_tile_count; k++)
+            us += us_of(b, &p->passes[i], &plan->work_tiles[k]) * plan->work_tiles[k].rows;
     }
     return us;
 }

@@ -35,9 +35,9 @@ struct symbolic_conduct {
     bool fail_given_up; /* the first one while a request that is given up is in flight */
     uint64_t hang_at;   /* the step that takes hang_s */
     double hang_s;
-    bool differs; /* self-tests fail */
-    double
-        key_us; /* if not 0: a query sees a key in it, an item reads one in twice as long; else latency_s */
+    bool differs;  /* self-tests fail */
+    double key_us; /* if not 0: a query sees a key in it, a work tile reads one in twice as long; else
+                   latency_s */
 };
 
 /* Time that queries of each meter have taken: of a client's those whose word[SYMBOLIC_METER] is the
@@ -87,7 +87,7 @@ uint64_t symbolic_generated(struct value_source source, uint32_t position, uint3
                             enum values_tensor tensor);
 
 /* symbolic_sharing: what a workload with this seed says. Of its queries, and of those of clients, the ones
- * that read alone must be in items by themselves. */
+ * that read alone must be in work tiles by themselves. */
 enum sharing symbolic_sharing(uint64_t seed);
 
 /* The output of a row: `sum` of the terms of the `keys` tokens that it sees. */

@@ -1,5 +1,5 @@
-/* test_lowering.c - what the GPU's launches take computes each column of each item once, in tiles that take
- * it, with the keys that its rows see; and the merges that are left are those of no split group.
+/* test_lowering.c - what the GPU's launches take computes each column of each work tile once, in tiles that
+ * take it, with the keys that its rows see; and the merges that are left are those of no split group.
  *
  * Plans are the planner's, of random lengths, for random tiles. */
 #include "kernels/cuda/lowering.h"
@@ -66,44 +66,48 @@ static void make_trial(struct trial *t, uint32_t seed)
                                          .window = t->options.window};
 }
 
-/* The item of the plan that a tile is of. */
-static uint32_t item_of(const struct plan *plan, const struct cuda_item *tile)
+/* The work tile of the plan that a tile is of. */
+static uint32_t work_tile_of(const struct plan *plan, const struct cuda_work_tile *tile)
 {
     uint32_t i = 0;
-    while (i < plan->item_count && plan->items[i].first_row != tile->first_row)
+    while (i < plan->work_tile_count && plan->work_tiles[i].first_row != tile->first_row)
         i++;
-    ck_assert_uint_lt(i, plan->item_count);
+    ck_assert_uint_lt(i, plan->work_tile_count);
     return i;
 }
 
 /* Whether all columns of a tile see a position. */
-static bool all_see(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile,
-                    uint32_t key)
+static bool all_see(const struct trial *t, const struct work_tile *work_tile,
+                    const struct cuda_work_tile *tile, uint32_t key)
 {
     bool all = true;
     for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
-        uint32_t keys = t->plan->rows[t->plan->item_rows[item->first_row + c / t->lowering.group]].keys;
+        uint32_t keys =
+            t->plan->rows[t->plan->work_tile_rows[work_tile->first_row + c / t->lowering.group]].keys;
         all &= plan_sees(plan_visible(keys, t->lowering.window), key) != 0;
     }
     return all;
 }
 
 /* Positions that a kernel takes to be seen by all are; none that are goes unused, where all begin at the first tile. */
-static void check_seen_by_all(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
+static void check_seen_by_all(const struct trial *t, const struct work_tile *work_tile,
+                              const struct cuda_work_tile *tile)
 {
     uint32_t key = tile->seen.first / TILE_TOKENS * TILE_TOKENS,
-             stop = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
-    while (key < stop && all_see(t, item, tile, key))
+             stop = (work_tile->first_chunk + work_tile->chunks) * CHUNK_TOKENS;
+    while (key < stop && all_see(t, work_tile, tile, key))
         key++;
     ck_assert_uint_eq(tile->seen_by_all, key == tile->seen.first / TILE_TOKENS * TILE_TOKENS ? 0 : key);
 }
 
-static void check_keys(const struct trial *t, const struct plan_item *item, const struct cuda_item *tile)
+static void check_keys(const struct trial *t, const struct work_tile *work_tile,
+                       const struct cuda_work_tile *tile)
 {
-    uint32_t begin = item->first_chunk * CHUNK_TOKENS, end = begin + item->chunks * CHUNK_TOKENS,
+    uint32_t begin = work_tile->first_chunk * CHUNK_TOKENS, end = begin + work_tile->chunks * CHUNK_TOKENS,
              first_seen = end, end_seen = begin;
     for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
-        uint32_t keys = t->plan->rows[t->plan->item_rows[item->first_row + c / t->lowering.group]].keys;
+        uint32_t keys =
+            t->plan->rows[t->plan->work_tile_rows[work_tile->first_row + c / t->lowering.group]].keys;
         struct plan_range seen = plan_visible(keys, t->lowering.window);
         for (uint32_t key = seen.first; key < seen.end; key++) {
             if (key < begin || key >= end)
@@ -114,15 +118,16 @@ static void check_keys(const struct trial *t, const struct plan_item *item, cons
     }
     ck_assert_uint_eq(tile->seen.first, first_seen);
     ck_assert_uint_eq(tile->seen.end, end_seen);
-    check_seen_by_all(t, item, tile);
-    for (uint32_t i = 0; i < CUDA_ITEM_ENTRIES; i++) {
+    check_seen_by_all(t, work_tile, tile);
+    for (uint32_t i = 0; i < CUDA_WORK_TILE_ENTRIES; i++) {
         uint32_t block = first_seen / TILE_TOKENS * TILE_TOKENS / BLOCK_SIZE + i;
-        uint32_t expected = block * BLOCK_SIZE < end_seen ? t->tables[item->table][block] : 0;
+        uint32_t expected = block * BLOCK_SIZE < end_seen ? t->tables[work_tile->table][block] : 0;
         ck_assert_uint_eq(tile->entries[i], expected);
     }
 }
 
-/* The tiles of one list; counts the columns of each item in `done`. Returns how many are of split groups. */
+/* The tiles of one list; counts the columns of each work tile in `done`. Returns how many are of split
+ * groups. */
 static void check_list(const struct trial *t, uint32_t index, const struct cuda_tile_list *list,
                        uint32_t *done)
 {
@@ -131,9 +136,9 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
     uint32_t group_size = 1U << kind.group_bits;
     ck_assert_uint_eq(list->count % group_size, 0);
     for (uint32_t at = 0; at < list->count; at++) {
-        const struct cuda_item *tile = &list->tiles[at], *first = tile - at % group_size;
-        uint32_t begins = item_of(t->plan, first);
-        const struct plan_item *group = &t->plan->items[begins];
+        const struct cuda_work_tile *tile = &list->tiles[at], *first = tile - at % group_size;
+        uint32_t begins = work_tile_of(t->plan, first);
+        const struct work_tile *group = &t->plan->work_tiles[begins];
         uint32_t splits = group->splits ? group->splits : 1;
         ck_assert_uint_le(tile->columns, width->columns);
         ck_assert(group_size == 1 ? splits == 1 : splits > group_size / 2 && splits <= group_size);
@@ -143,12 +148,12 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
             ck_assert_uint_eq(tile->seen.end, 0);
             continue;
         }
-        uint32_t i = item_of(t->plan, tile);
-        const struct plan_item *item = &t->plan->items[i];
+        uint32_t i = work_tile_of(t->plan, tile);
+        const struct work_tile *work_tile = &t->plan->work_tiles[i];
         ck_assert_uint_eq(i, begins + at % group_size);
-        ck_assert(plan_width_takes(width, item));
-        ck_assert(tile->table == item->table && tile->partial == item->partial);
-        check_keys(t, item, tile);
+        ck_assert(plan_width_takes(width, work_tile));
+        ck_assert(tile->table == work_tile->table && tile->partial == work_tile->partial);
+        check_keys(t, work_tile, tile);
         done[i] += tile->columns;
     }
 }
@@ -171,10 +176,10 @@ START_TEST(tiles_compute_every_column_once)
             groups += i % CUDA_SPLIT_KINDS ? counts[i] : 0;
             free(lists[i].tiles);
         }
-        for (uint32_t i = 0; i < t.plan->item_count; i++) {
-            uint32_t columns = t.plan->items[i].rows * t.options.group;
+        for (uint32_t i = 0; i < t.plan->work_tile_count; i++) {
+            uint32_t columns = t.plan->work_tiles[i].rows * t.options.group;
             ck_assert_uint_eq(done[i], columns);
-            narrower += t.plan->items[i].width + 1U < t.options.caps.width_count;
+            narrower += t.plan->work_tiles[i].width + 1U < t.options.caps.width_count;
         }
         planner_destroy(t.planner);
     }
@@ -189,7 +194,7 @@ START_TEST(merges_are_left_for_all_but_split_groups)
     uint32_t grouped = 0;
     for (uint32_t seed = 0; seed < ROUNDS; seed++) {
         struct plan_merge merges[ROWS];
-        struct cuda_item_row rows[(PARTIALS + ROWS)];
+        struct cuda_work_tile_row rows[(PARTIALS + ROWS)];
         uint32_t left = 0, longest = 0;
         make_trial(&t, seed);
         struct cuda_merges got = cuda_lower_merges(t.plan, merges);
@@ -203,8 +208,9 @@ START_TEST(merges_are_left_for_all_but_split_groups)
         }
         ck_assert(got.count == left && got.longest == longest && !got.spans);
         cuda_lower_rows(t.plan, rows);
-        for (uint32_t i = 0; i < cuda_item_rows(t.plan); i++)
-            ck_assert(rows[i].row == t.plan->item_rows[i] && rows[i].keys == t.plan->rows[rows[i].row].keys);
+        for (uint32_t i = 0; i < cuda_work_tile_rows(t.plan); i++)
+            ck_assert(rows[i].row == t.plan->work_tile_rows[i] &&
+                      rows[i].keys == t.plan->rows[rows[i].row].keys);
         planner_destroy(t.planner);
     }
     ck_assert_uint_gt(grouped, 100);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define ITEM(of, chunk, count, row, n, to)                                                                   \
+#define WORK_TILE(of, chunk, count, row, n, to)                                                              \
     {                                                                                                        \
         .table = of, .first_chunk = chunk, .chunks = count, .first_row = row, .rows = n, .partial = to       \
     }
@@ -12,24 +12,24 @@
 /* One row of 5 000 keys, 20 chunks: a segment, a run, and the last run as its three leading chunks and
  * one chunk by itself. */
 static const struct plan_row row = {0, 5000};
-static const struct plan_item items[4] = {ITEM(0, 0, 16, 0, 1, 0), ITEM(0, 16, 2, 0, 1, 1),
-                                          ITEM(0, 18, 1, 0, 1, 2), ITEM(0, 19, 1, 0, 1, 3)};
-static const uint32_t item_rows[1] = {0};
+static const struct work_tile work_tiles[4] = {WORK_TILE(0, 0, 16, 0, 1, 0), WORK_TILE(0, 16, 2, 0, 1, 1),
+                                               WORK_TILE(0, 18, 1, 0, 1, 2), WORK_TILE(0, 19, 1, 0, 1, 3)};
+static const uint32_t work_tile_rows[1] = {0};
 static const struct plan_part parts[4] = {
     {0, 16, PLAN_SEGMENT}, {1, 18, PLAN_CHUNK}, {2, 19, PLAN_CHUNK}, {3, 20, PLAN_CHUNK}};
 
-static const char *fault_of(const struct plan_item *its, const struct plan_part *pts, uint32_t count)
+static const char *fault_of(const struct work_tile *its, const struct plan_part *pts, uint32_t count)
 {
     const struct plan_merge merge = {0, 0, count, 0};
-    const struct plan plan = {&row, its, item_rows, &merge, pts, 1, 4, 1, 4, NULL, NULL};
+    const struct plan plan = {&row, its, work_tile_rows, &merge, pts, 1, 4, 1, 4, NULL, NULL};
     return plan_fault(&plan, 0);
 }
 
-/* Two rows: 1 000 keys as a split group of four chunks, and 300 keys in one item. */
+/* Two rows: 1 000 keys as a split group of four chunks, and 300 keys in one work tile. */
 static const struct plan_row group_rows[2] = {{0, 1000}, {1, 300}};
-static const struct plan_item group_items[5] = {ITEM(1, 0, 2, 4, 1, PLAN_NO_PARTIAL), ITEM(0, 0, 1, 0, 1, 0),
-                                                ITEM(0, 1, 1, 1, 1, 1), ITEM(0, 2, 1, 2, 1, 2),
-                                                ITEM(0, 3, 1, 3, 1, 3)};
+static const struct work_tile group_work_tiles[5] = {
+    WORK_TILE(1, 0, 2, 4, 1, PLAN_NO_PARTIAL), WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 1, 1, 1, 1),
+    WORK_TILE(0, 2, 1, 2, 1, 2), WORK_TILE(0, 3, 1, 3, 1, 3)};
 static const struct plan_part group_parts[4] = {
     {0, 1, PLAN_CHUNK}, {1, 2, PLAN_CHUNK}, {2, 3, PLAN_CHUNK}, {3, 4, PLAN_CHUNK}};
 static const struct tile_caps group_caps = {.widths = {{8, 0, 4}, {16, 0, 2}, {64, RUN_CHUNKS, 1}},
@@ -37,12 +37,12 @@ static const struct tile_caps group_caps = {.widths = {{8, 0, 4}, {16, 0, 2}, {6
                                             .splits_max = 4,
                                             .cluster_max = 2};
 
-static const char *group_fault_of(const struct plan_item *its, const struct plan_part *pts,
+static const char *group_fault_of(const struct work_tile *its, const struct plan_part *pts,
                                   const struct tile_caps *caps, uint32_t is_split_group)
 {
-    static const uint32_t rows_of_items[5] = {0, 0, 0, 0, 1};
+    static const uint32_t rows_of_work_tiles[5] = {0, 0, 0, 0, 1};
     const struct plan_merge merge = {0, 0, 4, is_split_group};
-    const struct plan plan = {group_rows, its, rows_of_items, &merge, pts, 2, 5, 1, 4, NULL, caps};
+    const struct plan plan = {group_rows, its, rows_of_work_tiles, &merge, pts, 2, 5, 1, 4, NULL, caps};
     return plan_fault(&plan, 0);
 }
 
@@ -67,10 +67,10 @@ END_TEST
 
 START_TEST(widths_and_split_groups_fit_the_caps)
 {
-    struct plan_item its[5];
+    struct work_tile its[5];
     struct plan_part pts[4];
     struct tile_caps caps = group_caps;
-    memcpy(its, group_items, sizeof its);
+    memcpy(its, group_work_tiles, sizeof its);
     memcpy(pts, group_parts, sizeof pts);
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 0));
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
@@ -95,72 +95,72 @@ START_TEST(widths_and_split_groups_fit_the_caps)
                      "a split group is not the parts of a row in their order");
     its[3].width = 1;
     its[0].width = 3;
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "an item has a width that there is not");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a work tile has a width that there is not");
     its[0].width = 0;
     its[1].splits = 3;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group is not all parts of a row");
     its[1].splits = 5;
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many items cannot be");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many work tiles cannot be");
     its[1].splits = 4;
     caps.splits_max = 0;
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many items cannot be");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many work tiles cannot be");
     caps = group_caps;
     its[0].width = 2; /* two chunks of one run */
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
     caps.widths[2].chunks = 1;
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "an item's tiles do not take its chunks");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a work tile's tiles do not take its chunks");
 }
 END_TEST
 
 START_TEST(a_good_plan_has_no_fault)
 {
-    const char *fault = fault_of(items, parts, 4);
+    const char *fault = fault_of(work_tiles, parts, 4);
     ck_assert_msg(!fault, "%s", fault);
 }
 END_TEST
 
 START_TEST(bad_plans_have_one)
 {
-    struct plan_item its[4];
+    struct work_tile its[4];
     struct plan_part pts[4];
-    memcpy(its, items, sizeof its);
+    memcpy(its, work_tiles, sizeof its);
     memcpy(pts, parts, sizeof pts);
-    ck_assert_str_eq(fault_of(items, parts, 3), "a row's partials do not reach its end");
+    ck_assert_str_eq(fault_of(work_tiles, parts, 3), "a row's partials do not reach its end");
     pts[2].level = PLAN_RUN; /* one chunk is no run */
-    ck_assert_str_eq(fault_of(items, pts, 4), "a partial's level does not fit its range");
+    ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a partial's level does not fit its range");
     memcpy(pts, parts, sizeof pts);
     pts[1].partial = 2;
-    ck_assert_str_eq(fault_of(items, pts, 4), "a row's partials do not follow each other");
+    ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a row's partials do not follow each other");
     its[3].chunks = 2;
-    ck_assert_str_eq(fault_of(its, parts, 4), "an item reads chunks that a row does not see");
-    memcpy(its, items, sizeof its);
+    ck_assert_str_eq(fault_of(its, parts, 4), "a work tile reads chunks that a row does not see");
+    memcpy(its, work_tiles, sizeof its);
     its[1].first_chunk = 17; /* two chunks in the middle of a run: not the beginning of its fold */
     its[1].chunks = 2;
     ck_assert_ptr_nonnull(fault_of(its, parts, 4));
-    memcpy(its, items, sizeof its);
+    memcpy(its, work_tiles, sizeof its);
     its[0].partial = PLAN_NO_PARTIAL;
-    ck_assert_str_eq(fault_of(its, parts, 4), "an item finishes a row of which it reads only a part");
+    ck_assert_str_eq(fault_of(its, parts, 4), "a work tile finishes a row of which it reads only a part");
 }
 END_TEST
 
 /* A row of 65 537 keys: its first span, and a chunk of the next one. */
-START_TEST(items_do_not_cross_spans)
+START_TEST(work_tiles_do_not_cross_spans)
 {
     static const struct plan_row long_row = {0, SPAN_CHUNKS * CHUNK_TOKENS + 1};
-    static const struct plan_item whole = ITEM(0, 0, SPAN_CHUNKS + 1, 0, 1, PLAN_NO_PARTIAL),
-                                  its[2] = {ITEM(0, 0, SPAN_CHUNKS, 0, 1, 0),
-                                            ITEM(0, SPAN_CHUNKS, 1, 0, 1, 1)},
-                                  across[2] = {ITEM(0, 0, SPAN_CHUNKS - 1, 0, 1, 0),
-                                               ITEM(0, SPAN_CHUNKS - 1, 2, 0, 1, 1)};
+    static const struct work_tile whole = WORK_TILE(0, 0, SPAN_CHUNKS + 1, 0, 1, PLAN_NO_PARTIAL),
+                                  its[2] = {WORK_TILE(0, 0, SPAN_CHUNKS, 0, 1, 0),
+                                            WORK_TILE(0, SPAN_CHUNKS, 1, 0, 1, 1)},
+                                  across[2] = {WORK_TILE(0, 0, SPAN_CHUNKS - 1, 0, 1, 0),
+                                               WORK_TILE(0, SPAN_CHUNKS - 1, 2, 0, 1, 1)};
     static const struct plan_part pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
                                             {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
     const struct plan_merge merge = {0, 0, 2, 0};
-    struct plan plan = {&long_row, &whole, item_rows, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
-    ck_assert_str_eq(plan_fault(&plan, 0), "an item crosses the end of a span");
-    plan = (struct plan){&long_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
+    struct plan plan = {&long_row, &whole, work_tile_rows, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
+    ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
+    plan = (struct plan){&long_row, its, work_tile_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_ptr_null(plan_fault(&plan, 0));
-    plan.items = across;
-    ck_assert_str_eq(plan_fault(&plan, 0), "an item crosses the end of a span");
+    plan.work_tiles = across;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
     ck_assert_uint_eq(plan_spans(65536), 1);
     ck_assert_uint_eq(plan_spans(65537), 2);
 }
@@ -169,27 +169,27 @@ END_TEST
 START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
 {
     static const struct plan_row short_row = {0, 1024};
-    static const struct plan_item its[2] = {ITEM(0, 0, 1, 0, 1, 0), ITEM(0, 1, 3, 0, 1, 1)};
+    static const struct work_tile its[2] = {WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 3, 0, 1, 1)};
     static const struct plan_part pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
     const struct plan_merge merge = {0, 0, 2, 0};
-    const struct plan plan = {&short_row, its, item_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
+    const struct plan plan = {&short_row, its, work_tile_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
 }
 END_TEST
 
 START_TEST(a_partial_is_written_once_and_merged_once)
 {
-    struct plan_item its[5];
+    struct work_tile its[5];
     struct plan_part pts[5];
-    memcpy(its, items, sizeof items);
+    memcpy(its, work_tiles, sizeof work_tiles);
     memcpy(pts, parts, sizeof parts);
-    its[4] = items[3];
+    its[4] = work_tiles[3];
     const struct plan_merge merges[2] = {{0, 0, 4, 0}, {0, 4, 1, 0}};
-    struct plan plan = {&row, its, item_rows, merges, pts, 1, 5, 1, 5, NULL, NULL};
-    ck_assert_str_eq(plan_fault(&plan, 0), "two items write one partial");
+    struct plan plan = {&row, its, work_tile_rows, merges, pts, 1, 5, 1, 5, NULL, NULL};
+    ck_assert_str_eq(plan_fault(&plan, 0), "two work tiles write one partial");
     its[4].partial = 4;
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial that no merge reads");
-    plan.item_count = 4;
+    plan.work_tile_count = 4;
     ck_assert_ptr_null(plan_fault(&plan, 0));
     pts[4] = pts[3];
     plan.merge_count = 2;
@@ -204,7 +204,7 @@ TCase *plan_case(void)
     tcase_add_test(tc, a_good_plan_has_no_fault);
     tcase_add_test(tc, widths_and_split_groups_fit_the_caps);
     tcase_add_test(tc, bad_plans_have_one);
-    tcase_add_test(tc, items_do_not_cross_spans);
+    tcase_add_test(tc, work_tiles_do_not_cross_spans);
     tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);
     tcase_add_test(tc, a_partial_is_written_once_and_merged_once);
     return tc;

@@ -120,23 +120,23 @@ static uint32_t rows_of(const struct family *f, struct planner_row *rows)
     return TABLES;
 }
 
-/* Every item's rows read the same blocks as far as they see, from the item's table; those that read alone are
- * in items of one row. */
+/* Every work tile's rows read the same blocks as far as they see, from the work tile's table; those that read
+ * alone are in work tiles of one row. */
 static void check_blocks(const struct family *f, const struct plan *plan)
 {
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        for (uint32_t r = 0; r < item->rows; r++) {
-            const struct plan_row *row = &plan->rows[plan->item_rows[item->first_row + r]];
-            ck_assert_msg(item->rows == 1 || f->sharing[row->table] != SHARING_OFF,
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        const struct work_tile *work_tile = &plan->work_tiles[i];
+        for (uint32_t r = 0; r < work_tile->rows; r++) {
+            const struct plan_row *row = &plan->rows[plan->work_tile_rows[work_tile->first_row + r]];
+            ck_assert_msg(work_tile->rows == 1 || f->sharing[row->table] != SHARING_OFF,
                           "seed %u: table %u reads together with others", f->seed, row->table);
-            uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS;
+            uint32_t end = (work_tile->first_chunk + work_tile->chunks) * CHUNK_TOKENS;
             end = end < row->keys ? end : row->keys;
-            for (uint32_t b = item->first_chunk * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++)
-                ck_assert_msg(f->tables[item->table][b] == f->tables[row->table][b],
+            for (uint32_t b = work_tile->first_chunk * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++)
+                ck_assert_msg(f->tables[work_tile->table][b] == f->tables[row->table][b],
                               "seed %u: entry %u is block %u in table %u, and %u in table %u, read for it",
-                              f->seed, b, f->tables[row->table][b], row->table, f->tables[item->table][b],
-                              item->table);
+                              f->seed, b, f->tables[row->table][b], row->table,
+                              f->tables[work_tile->table][b], work_tile->table);
         }
     }
 }
@@ -182,8 +182,8 @@ static uint32_t distinct_chunks(const struct family *f)
 static uint32_t chunks_read(const struct plan *plan)
 {
     uint32_t chunks = 0;
-    for (uint32_t i = 0; i < plan->item_count; i++)
-        chunks += plan->items[i].chunks;
+    for (uint32_t i = 0; i < plan->work_tile_count; i++)
+        chunks += plan->work_tiles[i].chunks;
     return chunks;
 }
 
@@ -243,7 +243,7 @@ static struct planner *make_mixed_planner(const struct family *f, uint32_t windo
                                       .partials_max = partials,
                                       .tasks = 8 + 8 * (f->seed % 5),
                                       .kv_heads = 2,
-                                      .group = 1 + f->seed % 10, /* an item has room for all rows */
+                                      .group = 1 + f->seed % 10, /* a work tile has room for all rows */
                                       .block_size = BLOCK_SIZE,
                                       .window = window,
                                       .first_loose_table = FIRST_LOOSE,
@@ -492,7 +492,7 @@ START_TEST(a_sequence_without_tokens_gets_an_empty_merge)
     const struct plan *plan = planner_make(p, rows, 2, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_eq(plan->merge_count, 2);
-    ck_assert_uint_eq(plan->item_count, 0);
+    ck_assert_uint_eq(plan->work_tile_count, 0);
     planner_destroy(p);
     free(f);
 }
@@ -508,9 +508,9 @@ START_TEST(bug_pieces_were_parts_of_nodes)
     lengthen(f, 0, row.keys);
     const struct plan *plan = planner_make(p, &row, 1, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
-    ck_assert_uint_eq(plan->item_count, 32 / RUN_CHUNKS);
-    for (uint32_t i = 0; i < plan->item_count; i++)
-        ck_assert_uint_eq(plan->items[i].chunks, RUN_CHUNKS);
+    ck_assert_uint_eq(plan->work_tile_count, 32 / RUN_CHUNKS);
+    for (uint32_t i = 0; i < plan->work_tile_count; i++)
+        ck_assert_uint_eq(plan->work_tiles[i].chunks, RUN_CHUNKS);
     planner_destroy(p);
     free(f);
 }
@@ -530,7 +530,7 @@ static struct family *make_prefix(uint32_t n, uint32_t chunks, struct planner_ro
     return f;
 }
 
-/* A prefix of `chunks` chunks of n rows. Returns how many items it
+/* A prefix of `chunks` chunks of n rows. Returns how many work tiles it
  * became, all of one size. */
 static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
                                  uint32_t *size)
@@ -538,22 +538,22 @@ static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, 
     struct planner_row rows[TABLES];
     struct family *f = make_prefix(n, chunks, rows);
     struct planner *p = make_planner(threads, 2, 0, partials);
-    uint32_t items = 0;
+    uint32_t work_tiles = 0;
     const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_eq(chunks_read(plan), chunks + n);
     *size = 0;
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        const struct plan_item *item = &plan->items[i];
-        if (item->rows == 1)
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        const struct work_tile *work_tile = &plan->work_tiles[i];
+        if (work_tile->rows == 1)
             continue;
-        ck_assert(*size == 0 || *size == item->chunks);
-        *size = item->chunks;
-        items++;
+        ck_assert(*size == 0 || *size == work_tile->chunks);
+        *size = work_tile->chunks;
+        work_tiles++;
     }
     planner_destroy(p);
     free(f);
-    return items;
+    return work_tiles;
 }
 
 /* A prefix that 24 rows share was counted 24 times, and cut into pieces for 24 times the work. */
@@ -576,7 +576,7 @@ START_TEST(bug_sharing_was_given_up_for_small_pieces)
 }
 END_TEST
 
-/* Whole rows are what always fits, also where one row is an item of many columns. */
+/* Whole rows are what always fits, also where one row is a work tile of many columns. */
 START_TEST(bug_whole_rows_of_large_groups_were_cut)
 {
     const struct planner_options o = {.rows_max = TABLES,
@@ -633,7 +633,7 @@ START_TEST(rows_of_many_spans_always_have_a_plan)
 END_TEST
 
 /* Whatever the amount of work: attend_wide.cu folds no further. */
-START_TEST(items_of_many_columns_lie_within_a_node)
+START_TEST(work_tiles_of_many_columns_lie_within_a_node)
 {
     uint32_t size;
     ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, 1 << 12, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
@@ -675,9 +675,9 @@ START_TEST(rows_are_grouped_where_that_saves_time)
 }
 END_TEST
 
-/* Of n rows of so many keys that share nothing, on a GPU with room for 528 thread blocks at once, of 8 KV heads: items a row,
- * all of which are split groups if there are several. */
-static uint32_t items_of_each(uint32_t n, uint32_t keys)
+/* Of n rows of so many keys that share nothing, on a GPU with room for 528 thread blocks at once, of 8 KV
+ * heads: work tiles a row, all of which are split groups if there are several. */
+static uint32_t work_tiles_of_each(uint32_t n, uint32_t keys)
 {
     enum { ROWS_MAX = 600, BLOCKS = 64 };
     static uint32_t tables[ROWS_MAX][BLOCKS];
@@ -698,8 +698,8 @@ static uint32_t items_of_each(uint32_t n, uint32_t keys)
     struct planner *p = create(&o);
     const struct plan *plan = planner_make(p, rows, n, tables[0], BLOCKS);
     ck_assert_ptr_null(plan_fault(plan, 0));
-    uint32_t each = plan->item_count / n;
-    ck_assert_uint_eq(plan->item_count % n, 0);
+    uint32_t each = plan->work_tile_count / n;
+    ck_assert_uint_eq(plan->work_tile_count % n, 0);
     ck_assert_uint_eq(plan->merge_count, each > 1 ? n : 0);
     for (uint32_t i = 0; i < plan->merge_count; i++)
         ck_assert(plan->merges[i].is_split_group);
@@ -709,18 +709,19 @@ static uint32_t items_of_each(uint32_t n, uint32_t keys)
 
 START_TEST(rows_beyond_a_wave_are_split_groups)
 {
-    ck_assert_uint_eq(items_of_each(64, 4096), 1); /* 512 thread blocks */
-    ck_assert_uint_eq(items_of_each(66, 4096), 1); /* 528 */
-    ck_assert_uint_eq(items_of_each(67, 4096), 4);
-    ck_assert_uint_eq(items_of_each(72, 8192), 2); /* segments */
-    ck_assert_uint_eq(items_of_each(67, 1024), 4);
-    ck_assert_uint_eq(items_of_each(600, 1024), 1); /* many short rows end together as they are */
-    ck_assert_uint_eq(items_of_each(200, 333), 1);
+    ck_assert_uint_eq(work_tiles_of_each(64, 4096), 1); /* 512 thread blocks */
+    ck_assert_uint_eq(work_tiles_of_each(66, 4096), 1); /* 528 */
+    ck_assert_uint_eq(work_tiles_of_each(67, 4096), 4);
+    ck_assert_uint_eq(work_tiles_of_each(72, 8192), 2); /* segments */
+    ck_assert_uint_eq(work_tiles_of_each(67, 1024), 4);
+    ck_assert_uint_eq(work_tiles_of_each(600, 1024), 1); /* many short rows end together as they are */
+    ck_assert_uint_eq(work_tiles_of_each(200, 333), 1);
 }
 END_TEST
 
-/* Of so many query tokens at the end of one sequence: how many items are made, and how many partial states. */
-static uint32_t items_of_prefill(uint32_t tokens, uint32_t keys, uint32_t window, uint32_t *partials)
+/* Of so many query tokens at the end of one sequence: how many work tiles are made, and how many partial
+ * states. */
+static uint32_t work_tiles_of_prefill(uint32_t tokens, uint32_t keys, uint32_t window, uint32_t *partials)
 {
     enum { ROWS_MAX = 600, BLOCKS = 64 };
     static uint32_t table[BLOCKS];
@@ -742,22 +743,23 @@ static uint32_t items_of_prefill(uint32_t tokens, uint32_t keys, uint32_t window
     struct planner *p = create(&o);
     const struct plan *plan = planner_make(p, rows, tokens, table, BLOCKS);
     ck_assert_ptr_null(plan_fault(plan, window));
-    uint32_t items = plan->item_count;
+    uint32_t work_tiles = plan->work_tile_count;
     *partials = plan->partial_count;
     planner_destroy(p);
-    return items;
+    return work_tiles;
 }
 
-/* Query tokens that wait for tensor cores are finished by items of 64, those of one last chunk. */
+/* Query tokens that wait for tensor cores are finished by work tiles of 64, those of one last chunk. */
 START_TEST(tokens_of_a_prefill_are_whole)
 {
     uint32_t partials;
-    ck_assert_uint_eq(items_of_prefill(512, 8192 + 512, 0, &partials), 4 + 4);
+    ck_assert_uint_eq(work_tiles_of_prefill(512, 8192 + 512, 0, &partials), 4 + 4);
     ck_assert_uint_eq(partials, 0);
-    ck_assert_uint_eq(items_of_prefill(512, 8100 + 512, 0, &partials), 2 + 4 + 3); /* 92, 256, 164 tokens */
+    ck_assert_uint_eq(work_tiles_of_prefill(512, 8100 + 512, 0, &partials),
+                      2 + 4 + 3); /* 92, 256, 164 tokens */
     ck_assert_uint_eq(partials, 0);
-    (void)items_of_prefill(512, 8192 + 512, 700, &partials); /* their windows begin in other chunks */
-    (void)items_of_prefill(100, 8192 + 100, 0, &partials);   /* memory is what they wait for */
+    (void)work_tiles_of_prefill(512, 8192 + 512, 700, &partials); /* their windows begin in other chunks */
+    (void)work_tiles_of_prefill(100, 8192 + 100, 0, &partials);   /* memory is what they wait for */
     ck_assert_uint_gt(partials, 0);
 }
 END_TEST
@@ -779,7 +781,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, bug_pieces_were_parts_of_nodes);
     tcase_add_test(tc, rows_of_many_spans_always_have_a_plan);
     tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
-    tcase_add_test(tc, items_of_many_columns_lie_within_a_node);
+    tcase_add_test(tc, work_tiles_of_many_columns_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
     tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
     tcase_add_test(tc, rows_beyond_a_wave_are_split_groups);

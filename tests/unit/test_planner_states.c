@@ -3,7 +3,7 @@
  * Property: where the daemon has STATES_A_ROW states or more for each row, a plan reads at most 1.5
  * times the K and V that the best cut reads; with any number of states it is sound and has no more than
  * there may be. The best cut is the plan that the same planner makes with more states than it needs.
- * Without a window it reads each chunk as often as the rows that see it fill items: no plan does less.
+ * Without a window it reads each chunk as often as the rows that see it fill work tiles: no plan does less.
  *
  * Random forks of a prefix, three nested prefixes, and mixtures of both with a sequence that has many
  * rows and sequences that share nothing. Failures print the seed. CK_RUN_CASE=planner_states runs these
@@ -105,15 +105,15 @@ struct reading {
     uint32_t states;
 };
 
-/* Whether all rows of an item have the blocks that it reads. */
-static bool reads_its_rows(const struct forest *f, const struct plan *plan, const struct plan_item *item)
+/* Whether all rows of a work tile have the blocks that it reads. */
+static bool reads_its_rows(const struct forest *f, const struct plan *plan, const struct work_tile *work_tile)
 {
-    for (uint32_t r = 0; r < item->rows; r++) {
-        const struct plan_row *row = &plan->rows[plan->item_rows[item->first_row + r]];
-        uint32_t end = (item->first_chunk + item->chunks) * CHUNK_TOKENS,
-                 first = item->first_chunk * CHUNK_TOKENS / BLOCK_SIZE;
+    for (uint32_t r = 0; r < work_tile->rows; r++) {
+        const struct plan_row *row = &plan->rows[plan->work_tile_rows[work_tile->first_row + r]];
+        uint32_t end = (work_tile->first_chunk + work_tile->chunks) * CHUNK_TOKENS,
+                 first = work_tile->first_chunk * CHUNK_TOKENS / BLOCK_SIZE;
         end = ((end < row->keys ? end : row->keys) + BLOCK_SIZE - 1) / BLOCK_SIZE;
-        if (memcmp(f->tables[item->table] + first, f->tables[row->table] + first,
+        if (memcmp(f->tables[work_tile->table] + first, f->tables[row->table] + first,
                    (end - first) * sizeof(uint32_t)) != 0)
             return false;
     }
@@ -144,18 +144,18 @@ static struct reading read_with(const struct forest *f, uint32_t group, uint32_t
     struct reading reading = {.states = plan->partial_count};
     ck_assert_msg(!fault, "seed %u, group %u, window %u: %s", f->seed, group, window, fault);
     ck_assert_uint_le(plan->partial_count, states);
-    for (uint32_t i = 0; i < plan->item_count; i++) {
-        ck_assert_msg(reads_its_rows(f, plan, &plan->items[i]), "seed %u, group %u: item %u", f->seed, group,
-                      i);
-        reading.tokens += plan_item_tokens(plan, &plan->items[i], window);
-        reading.chunks += plan->items[i].chunks;
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        ck_assert_msg(reads_its_rows(f, plan, &plan->work_tiles[i]), "seed %u, group %u: work tile %u",
+                      f->seed, group, i);
+        reading.tokens += plan_work_tile_tokens(plan, &plan->work_tiles[i], window);
+        reading.chunks += plan->work_tiles[i].chunks;
     }
     planner_destroy(p);
     return reading;
 }
 
 /* Chunks that any plan reads at least, without a window: those of each sequence's own, and of prefixes,
- * as often as the rows that see them fill items. */
+ * as often as the rows that see them fill work tiles. */
 static uint64_t least_chunks(const struct forest *f, uint32_t group)
 {
     uint32_t rows_max = group > PLAN_PACKED_ROWS_MAX ? 1 : PLAN_PACKED_ROWS_MAX / group;
@@ -220,7 +220,7 @@ static struct forest *random_forest(uint32_t seed, uint32_t rows)
 }
 
 /* Found by attack: 3 072 rows at the end of 32 768 tokens needed more states than there are, and so
- * were an item each: 49 GB were read where 0.8 are enough. */
+ * were a work tile each: 49 GB were read where 0.8 are enough. */
 START_TEST(bug_many_rows_of_a_sequence_read_it_alone)
 {
     static const uint32_t rows[] = {2048, 3072, 4096}, tokens[] = {4096, 5000, 32768, 36000};
@@ -299,8 +299,8 @@ START_TEST(plans_are_the_same_each_time)
         const struct plan *a = planner_make(p, f->rows, f->row_count, f->tables[0], BLOCKS), *b;
         planner_make(other, f->rows, f->row_count / 2, f->tables[0], BLOCKS);
         b = planner_make(other, f->rows, f->row_count, f->tables[0], BLOCKS);
-        ck_assert_uint_eq(a->item_count, b->item_count);
-        ck_assert_mem_eq(a->items, b->items, a->item_count * sizeof *a->items);
+        ck_assert_uint_eq(a->work_tile_count, b->work_tile_count);
+        ck_assert_mem_eq(a->work_tiles, b->work_tiles, a->work_tile_count * sizeof *a->work_tiles);
         planner_destroy(p);
         planner_destroy(other);
         forest_destroy(f);

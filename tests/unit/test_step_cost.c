@@ -15,13 +15,14 @@ static const struct geometry geometry = {.layers = 1,
                                          .kv_dtype = DTYPE_F32,
                                          .scale = 1};
 
-/* A step of one item: the first `count` of ROWS rows, each of the first `keys` keys of the same table. */
+/* A step of one work tile: the first `count` of ROWS rows, each of the first `keys` keys of the same
+ * table. */
 struct small {
     uint32_t table[KEYS / BLOCK_SIZE];
     struct plan_row rows[ROWS];
-    uint32_t item_rows[ROWS];
+    uint32_t work_tile_rows[ROWS];
     struct value_source sources[ROWS];
-    struct plan_item item;
+    struct work_tile work_tile;
     struct plan plan;
     struct attention_pass pass;
     struct attention_step step;
@@ -30,15 +31,18 @@ struct small {
 
 static void make_step(struct small *s, uint32_t count, uint32_t keys)
 {
-    *s = (struct small){.item = {.chunks = 1, .rows = count, .partial = PLAN_NO_PARTIAL}};
+    *s = (struct small){.work_tile = {.chunks = 1, .rows = count, .partial = PLAN_NO_PARTIAL}};
     for (uint32_t i = 0; i < count; i++) {
         s->rows[i] = (struct plan_row){0, keys};
-        s->item_rows[i] = i;
+        s->work_tile_rows[i] = i;
     }
     for (uint32_t i = 0; i < KEYS / BLOCK_SIZE; i++)
         s->table[i] = i;
-    s->plan = (struct plan){
-        .rows = s->rows, .items = &s->item, .item_rows = s->item_rows, .row_count = count, .item_count = 1};
+    s->plan = (struct plan){.rows = s->rows,
+                            .work_tiles = &s->work_tile,
+                            .work_tile_rows = s->work_tile_rows,
+                            .row_count = count,
+                            .work_tile_count = 1};
     s->pass = (struct attention_pass){.plan = &s->plan, .q_source = s->sources, .o = s->o};
     s->step = (struct attention_step){
         .tables = s->table, .stride = KEYS / BLOCK_SIZE, .passes = &s->pass, .pass_count = 1};
@@ -73,28 +77,29 @@ START_TEST(every_kind_of_work_counts)
     struct small s;
     make_step(&s, 3, 10);
     /* 10 keys of 2 KV heads; 10 keys for 3 rows of 4 heads; 12 heads; a generated q of 12 * 8 */
-    double item = 10 * 2 * 1e3 + 10 * 12 * 1 + 12 * 0.1 + 96 * 1e-3;
-    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item, 1e-6);
+    double work_tile = 10 * 2 * 1e3 + 10 * 12 * 1 + 12 * 0.1 + 96 * 1e-3;
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), work_tile, 1e-6);
     s.pass.append_count = 1;
     s.pass.appends = &append; /* generated: 5 * 2 * 2 * 8 */
-    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 0.16, 1e-6);
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), work_tile + 0.16, 1e-6);
     s.pass.append_count = 0;
     s.step.copies = copies;
     s.step.copy_count = 2; /* 3 slots and a block of 16, to and fro */
-    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 19 * 2 * 2e3, 1e-6);
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), work_tile + 19 * 2 * 2e3, 1e-6);
     s.step.copy_count = 0;
     s.step.compares = compares;
     s.step.compare_count = 2; /* 3 rows as they are; 5 to be converted */
-    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 3 * 2 * 2e3 + 0.16, 1e-6);
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), work_tile + 3 * 2 * 2e3 + 0.16,
+                            1e-6);
     s.step.compare_count = 0;
     s.step.reads = &read;
     s.step.read_count = 1;
-    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 7 * 2 * 2e3, 1e-6);
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), work_tile + 7 * 2 * 2e3, 1e-6);
     s.step.read_count = 0;
     s.step.merges = &merge;
     s.step.merge_count = 1; /* 8 heads, 3 states of each */
-    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12), item + 8 * 0.1 + 8 * 3 * 8 * 1e-3,
-                            1e-6);
+    ck_assert_double_eq_tol(step_cost_us(&rates, &geometry, &s.step, 1e12),
+                            work_tile + 8 * 0.1 + 8 * 3 * 8 * 1e-3, 1e-6);
 }
 END_TEST
 

@@ -22,8 +22,9 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     uint64_t *addresses;   /* of the warp's tokens of the tile that is loaded, of K */
     uint32_t pages[PAGES]; /* blocks that the lane's tokens of the next tile lie in */
 
-    kv_producer(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : pipeline(pass, item, kv_head, shared),
+    kv_producer(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
+                uint8_t *shared)
+        : pipeline(pass, work_tile, kv_head, shared),
           addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
     {
     }

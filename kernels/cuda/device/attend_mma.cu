@@ -1,7 +1,7 @@
-/* attend_mma.cu - the attention items on tensor cores, for q in f16 or bf16 and K, V of q's format or
+/* attend_mma.cu - the attention work tiles on tensor cores, for q in f16 or bf16 and K, V of q's format or
  * fp8.
  *
- * A warp takes 8 packed columns of an item (a range of chunks of one KV head) and walks it tile by tile,
+ * A warp takes 8 packed columns of a work tile (a range of chunks of one KV head) and walks it tile by tile,
  * 64 keys at a time, alone:
  *
  *   S^T [64 tokens x 8] = K Q^T
@@ -10,8 +10,8 @@
  *   O^T [head_dim x 8] = O^T 2^(m - m') + V^T P^T
  *
  * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing. p stays in
- * registers: what comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Items
- * of more columns have more warps, which read the same K and V. Those arrive through a ring of
+ * registers: what comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Work
+ * tiles of more columns have more warps, which read the same K and V. Those arrive through a ring of
  * shared-memory stages (kv_pipeline.cuh).
  *
  * The arithmetic of a column does not depend on the other columns, on their number or on which warp
@@ -62,11 +62,11 @@ template <int COLUMNS> struct mma_tile {
     static constexpr tile_shape SHAPE = tile_shape_of(HEAD_DIM, bytes_of(KV_DTYPE), COLUMNS, SM_BYTES, TMA);
     static constexpr uint32_t ATOM_ROWS = atom_rows<SHAPE.stage_tokens>, PRODUCERS = 1, COPIES_AT_ONCE = 8;
     static constexpr bool HAS_WORKSPACE = false;
-    static uint32_t consumers(const cuda_item &item)
+    static uint32_t consumers(const cuda_work_tile &work_tile)
     {
-        return (item.columns + 7) / 8;
+        return (work_tile.columns + 7) / 8;
     }
-    static bool takes_workspace(const cuda_item &)
+    static bool takes_workspace(const cuda_work_tile &)
     {
         return false;
     }
@@ -98,11 +98,12 @@ template <int COLUMNS> struct attend : combined_epilogue {
     float scales[2]; /* of dot products */
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's stages, barriers and table entries, the item, which is
+    /* Shared memory, in this order: the ring's stages, barriers and table entries, the work tile, which is
      * there, and folds. */
-    attend(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
+    attend(const cuda_attend_pass &pass_, work_tile_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : combined_epilogue(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
-          ring(pass_, item, kv_head_, shared), fold_memory(shared + SHAPE.folds), rule(pass_, memory_.k_scale)
+          ring(pass_, work_tile, kv_head_, shared), fold_memory(shared + SHAPE.folds),
+          rule(pass_, memory_.k_scale)
     {
     }
 
@@ -286,7 +287,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     void write_outputs(const state &x) const
     {
         const uint32_t column = first_column + lane() / 4;
-        uint8_t *o = pass.o + query_of(min(column, item.columns - 1)) * (HEAD_DIM * 2);
+        uint8_t *o = pass.o + query_of(min(column, work_tile.columns - 1)) * (HEAD_DIM * 2);
         const epilogue f[2] = {finish_column(x, 0), finish_column(x, 1)};
 #pragma unroll
         for (int t = 0; t < STEPS; t++) {
@@ -297,13 +298,13 @@ template <int COLUMNS> struct attend : combined_epilogue {
                     encode_results<Q_DTYPE>(f[0](x.o[t].r[2 * half]), f[1](x.o[t].r[2 * half + 1])));
             const uint32_t dim = t * 16 + lane() % 4 * (NARROW_KV ? 4 : 2);
             if constexpr (NARROW_KV) { /* even elements, and odd ones (dim_of) */
-                if (column < item.columns && dim < HEAD_DIM)
+                if (column < work_tile.columns && dim < HEAD_DIM)
                     *(uint2 *)(o + dim * 2) = {__byte_perm(both[0], both[1], 0x5410),
                                                __byte_perm(both[0], both[1], 0x7632)};
             } else {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    if (column < item.columns && dim + 8 * half < HEAD_DIM)
+                    if (column < work_tile.columns && dim + 8 * half < HEAD_DIM)
                         *(uint32_t *)(o + (dim + 8 * half) * 2) = both[half];
                 }
             }
@@ -314,7 +315,8 @@ template <int COLUMNS> struct attend : combined_epilogue {
     epilogue finish_column(const state &x, int i) const
     {
         uint32_t column = column_of(i);
-        return finish(min(column, item.columns - 1), x.m[i], x.l[i], lane() < 4 && column < item.columns);
+        return finish(min(column, work_tile.columns - 1), x.m[i], x.l[i],
+                      lane() < 4 && column < work_tile.columns);
     }
 
     void write_states(const state &x) const
@@ -343,13 +345,13 @@ template <int COLUMNS> struct attend : combined_epilogue {
         const tile_coord coord(pass);
         shared += threadIdx.y *
                   SHAPE.bytes; /* not tile_coord::of_block(): one register less, which head_dim 256 needs */
-        item_memory &memory = *(item_memory *)(shared + SHAPE.item);
+        work_tile_memory &memory = *(work_tile_memory *)(shared + SHAPE.work_tile);
         if (tiles::is_producer()) {
             produce<tile>(pass, coord, memory, shared);
         } else {
-            tiles::await_item();
+            tiles::await_work_tile();
             attend self(pass, memory, coord.kv_head, shared);
-            if (self.first_column < self.item.columns)
+            if (self.first_column < self.work_tile.columns)
                 self.compute();
         }
         if (pass.concurrent && blockIdx.x == 0)

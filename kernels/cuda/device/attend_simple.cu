@@ -1,7 +1,7 @@
-/* attend_simple.cu - the attention items in plain f32, for every combination of formats and every GPU:
+/* attend_simple.cu - the attention work tiles in plain f32, for every combination of formats and every GPU:
  * what the tensor cores do not take (f32, q and K of different 16-bit formats, GPUs before sm_80).
  *
- * A thread block takes an item of up to 8 packed columns of one KV head, tile by tile:
+ * A thread block takes a work tile of up to 8 packed columns of one KV head, tile by tile:
  *
  *   s_j      a thread a token of half a tile and two columns; the dot product runs over head_dim in order
  *   m, p, l  a warp two columns, two tokens a lane; l sums token j and j + 32, then by halves 16 .. 1 apart
@@ -49,7 +49,7 @@ struct simple_shared {
     float s[SIMPLE_COLUMNS][TILE_TOKENS]; /* scores, then p */
     float m[SIMPLE_COLUMNS], sum[SIMPLE_COLUMNS];
     uint32_t keys[SIMPLE_COLUMNS];
-    item_memory memory;
+    work_tile_memory memory;
 };
 
 struct simple_attend : tile_epilogue {
@@ -61,7 +61,7 @@ struct simple_attend : tile_epilogue {
     simple_attend(const cuda_attend_pass &pass_, uint32_t kv_head_, simple_shared &shared_)
         : tile_epilogue(pass_, shared_.memory, kv_head_), shared(shared_)
     {
-        table = pass.pool.tables + item.table * pass.pool.stride;
+        table = pass.pool.tables + work_tile.table * pass.pool.stride;
         pool = pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
     }
 
@@ -72,14 +72,14 @@ struct simple_attend : tile_epilogue {
         __syncthreads(); /* the rows are there */
         for (uint32_t at = threadIdx.x; at < SIMPLE_COLUMNS * HEAD_DIM; at += CUDA_THREADS) {
             uint32_t column = at / HEAD_DIM, dim = at % HEAD_DIM;
-            size_t row = column < item.columns ? query_of(column) : 0;
+            size_t row = column < work_tile.columns ? query_of(column) : 0;
             shared.q[column][dim] =
-                column < item.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
+                column < work_tile.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
         }
         if (threadIdx.x < SIMPLE_COLUMNS)
-            shared.keys[threadIdx.x] = threadIdx.x < item.columns ? row_at(threadIdx.x).keys : 0;
+            shared.keys[threadIdx.x] = threadIdx.x < work_tile.columns ? row_at(threadIdx.x).keys : 0;
         __syncthreads(); /* the keys are there */
-        seen = item.seen;
+        seen = work_tile.seen;
     }
 
     /* Keys or values at [position, position + 32) as f32; zeros where no column sees them. */
@@ -231,6 +231,6 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, HEAD_DIM > CUDA_THREA
     const tile_coord coord(pass);
     if (threadIdx.x < 32)
         coord.bring(pass, shared.memory);
-    __syncthreads(); /* the item is there */
+    __syncthreads(); /* the work tile is there */
     simple_attend(pass, coord.kv_head, shared).run();
 }

@@ -1,4 +1,4 @@
-/* attend_wide.cu - items of many packed columns (more than 32) by warpgroups, on Hopper, for K and V in
+/* attend_wide.cu - work tiles of many packed columns (more than 32) by warpgroups, on Hopper, for K and V in
  * q's format: the arithmetic of attend_mma.cu to the bit, with K and V read from shared memory once for 64
  * columns.
  *
@@ -10,7 +10,7 @@
  * Columns are the rows of the products here, a thread has two of them and the four threads of a quad their
  * tokens: maxima need two exchanges, and p goes from accumulators into operands as it lies in registers; q
  * is kept there too. Which role an operand has, and in which instruction, does not change a bit of the
- * products (tests/conformance compares every item with its rows computed one by one).
+ * products (tests/conformance compares every work tile with its rows computed one by one).
  *
  * The dot products of a tile are made together with the sum of values of the tile before, and while the
  * tile is weighed that sum is still going on.
@@ -19,7 +19,7 @@
  * them and which leaves its registers to the others. (That two warpgroups take turns with the tensor cores,
  * FlashAttention-3's ping-pong, was tried: no difference, docs/decisions/0032.)
  *
- * An item of 64 columns lies within a run: one level of the fold is enough. One of 128 may be a whole row
+ * A work tile of 64 columns lies within a run: one level of the fold is enough. One of 128 may be a whole row
  * of up to a span: chunks and runs are folded in shared memory, segments in global memory, which is read and
  * written once in 64 tiles (work_tile.cuh, fold_workspace). */
 #include "kernels/cuda/device/cluster_combine.cuh"
@@ -110,15 +110,16 @@ template <int COLUMNS> struct wide_tile {
     static constexpr uint32_t ATOM_ROWS = SHAPE.stage_tokens, PRODUCERS = TMA ? 1 : TILE_GROUP_WARPS,
                               COPIES_AT_ONCE = 2; /* the producer has few registers */
     static constexpr bool HAS_WORKSPACE = SHAPE.fold_levels > SHAPE.shared_levels;
-    static uint32_t consumers(const cuda_item &)
+    static uint32_t consumers(const cuda_work_tile &)
     {
         return SHAPE.warps;
     }
     /* More than a segment is folded by way of the workspace. */
-    static bool takes_workspace(const cuda_item &item)
+    static bool takes_workspace(const cuda_work_tile &work_tile)
     {
         constexpr uint32_t SEGMENT = SEGMENT_CHUNKS * CHUNK_TOKENS;
-        return item.seen.end > item.seen.first && item.seen.first / SEGMENT != (item.seen.end - 1) / SEGMENT;
+        return work_tile.seen.end > work_tile.seen.first &&
+               work_tile.seen.first / SEGMENT != (work_tile.seen.end - 1) / SEGMENT;
     }
 };
 
@@ -158,11 +159,11 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     tiles ring;
     const score_rule rule;
 
-    /* Shared memory, in this order: the ring's stages, barriers and table entries, the item, which is
+    /* Shared memory, in this order: the ring's stages, barriers and table entries, the work tile, which is
      * there, and folds. */
-    attend_wide(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_, uint8_t *shared)
+    attend_wide(const cuda_attend_pass &pass_, work_tile_memory &memory_, uint32_t kv_head_, uint8_t *shared)
         : combined_epilogue(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
-          ring(pass_, item, kv_head_, shared), rule(pass_, memory_.k_scale)
+          ring(pass_, work_tile, kv_head_, shared), rule(pass_, memory_.k_scale)
     {
     }
 
@@ -353,9 +354,9 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     {
         const tile_coord coord(pass);
         shared += tile_coord::of_block() * SHAPE.bytes;
-        item_memory &memory = *(item_memory *)(shared + SHAPE.item);
+        work_tile_memory &memory = *(work_tile_memory *)(shared + SHAPE.work_tile);
         if (threadIdx.x < 32 * SHAPE.warps) {
-            tiles::await_item();
+            tiles::await_work_tile();
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
             attend_wide(pass, memory, coord.kv_head, shared).compute();
         } else {
@@ -367,7 +368,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
-    /* ---- the tiles of an item */
+    /* ---- the tiles of a work tile */
 
     /* What is carried from tile to tile: of the tile at `position` p is there, and its V is at `values`; `keys` is
      * where K of the next one is. */
@@ -459,7 +460,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     void take_all_tiles(state &x, const query_fragments &q, const common_keys &common)
     {
-        const uint32_t plain = pass.alibi == nullptr ? item.seen_by_all : 0;
+        const uint32_t plain = pass.alibi == nullptr ? work_tile.seen_by_all : 0;
         progress t(ring.position_of(0));
         const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
         const uint32_t last_plain = max(plain / TILE_TOKENS, 1u) * TILE_TOKENS - TILE_TOKENS;
@@ -471,7 +472,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         end_tiles(t, x, fold);
     }
 
-    /* This thread's part of the slot that the item has, if it has one. */
+    /* This thread's part of the slot that the work tile has, if it has one. */
     float4 *workspace() const
     {
         return (float4 *)(pass.fold_workspace + (size_t)memory.slot * tile_workspace_bytes(&SHAPE)) +

@@ -1,5 +1,6 @@
-/* cluster_combine.cuh - outputs of splits: items that have a row's chunks among them, as parts of a thread block or as thread
- * blocks of a cluster (which run at the same time and read each other's shared memory; sm_90 and later). */
+/* cluster_combine.cuh - outputs of splits: work tiles that have a row's chunks among them, as parts of a
+ * thread block or as thread blocks of a cluster (which run at the same time and read each other's shared
+ * memory; sm_90 and later). */
 #pragma once
 
 #include "kernels/cuda/device/async_copy.cuh"
@@ -133,12 +134,12 @@ struct combined_epilogue : tile_epilogue {
 
     /* By `threads` threads of each split, when its states are written: fold those of some columns, in
      * order of the splits, and write them. `mine` are this split's, `apart` is how far those of a thread
-     * block lie from each other. The item is of one row. */
+     * block lie from each other. The work tile is of one row. */
     void combine_splits(const uint8_t *mine, uint32_t apart, uint32_t threads) const
     {
-        const uint32_t split = tile_coord::split(pass), each = (item.columns - 1 >> pass.split_bits) + 1,
-                       first = min(split * each, item.columns),
-                       count = min(each, item.columns - first) * (HEAD_DIM / 4),
+        const uint32_t split = tile_coord::split(pass), each = (work_tile.columns - 1 >> pass.split_bits) + 1,
+                       first = min(split * each, work_tile.columns),
+                       count = min(each, work_tile.columns - first) * (HEAD_DIM / 4),
                        rounds = (count + threads - 1) / threads;
         const uint8_t *all = mine - tile_coord::of_block() * apart; /* of the thread block */
         const bool is_cluster = pass.split_bits > pass.cta_bits;

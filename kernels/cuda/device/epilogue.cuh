@@ -1,5 +1,5 @@
-/* epilogue.cuh - what becomes of the state of an item's column: its output, a partial state for merge.cu, or, where several
- * splits have a row's chunks among them, a state in shared memory (cluster_combine.cuh). */
+/* epilogue.cuh - what becomes of the state of a work tile's column: its output, a partial state for merge.cu,
+ * or, where several splits have a row's chunks among them, a state in shared memory (cluster_combine.cuh). */
 #pragma once
 
 #include "kernels/cuda/device/work_tile.cuh"
@@ -37,10 +37,10 @@ struct partial_writer {
     }
 };
 
-struct tile_epilogue : item_columns {
-    using item_columns::item_columns;
+struct tile_epilogue : work_tile_columns {
+    using work_tile_columns::work_tile_columns;
 
-    /* What becomes of a column's state, which is the row's if the item is_whole(); otherwise `states` is
+    /* What becomes of a column's state, which is the row's if the work tile is_whole(); otherwise `states` is
      * where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of
      * the threads that have the column, this one writes m and l, or lse. */
     template <typename F>
@@ -48,7 +48,7 @@ struct tile_epilogue : item_columns {
     {
         if (!is_whole())
             write_state(column, m, l, one, states, each);
-        else if (column < item.columns)
+        else if (column < work_tile.columns)
             each(output_writer{pass.o, query_of(column) * HEAD_DIM, finish(column, m, l, one).factor});
     }
 
@@ -64,7 +64,7 @@ struct tile_epilogue : item_columns {
     template <typename F>
     void write_state(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
-        if (column >= item.columns)
+        if (column >= work_tile.columns)
             return;
         if (is_shared()) {
             float *state = (float *)states + column * STATE_FLOATS;
@@ -74,8 +74,9 @@ struct tile_epilogue : item_columns {
             }
             each(partial_writer{state});
         } else {
-            size_t at = (size_t)(item.partial + (item.column + column) / GROUP) * (KV_HEADS * GROUP) +
-                        head_of(column);
+            size_t at =
+                (size_t)(work_tile.partial + (work_tile.column + column) / GROUP) * (KV_HEADS * GROUP) +
+                head_of(column);
             if (one) {
                 pass.partial_ml[2 * at] = m;
                 pass.partial_ml[2 * at + 1] = l;

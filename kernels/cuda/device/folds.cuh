@@ -1,4 +1,4 @@
-/* folds.cuh - the fold of kernels/plan.h over the chunks of an item, for kernels whose threads have parts
+/* folds.cuh - the fold of kernels/plan.h over the chunks of a work tile, for kernels whose threads have parts
  * of the states of two columns each.
  *
  * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the

@@ -17,16 +17,16 @@
 #include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/device/work_tile.cuh"
 
-/* Which tiles of which head an item reads. */
+/* Which tiles of which head a work tile reads. */
 struct tile_range {
     const cuda_attend_pass &pass;
     uint32_t kv_head;
-    const uint32_t *table, *first_entries; /* those that come with the item */
+    const uint32_t *table, *first_entries; /* those that come with the work tile */
     plan_range seen;                       /* positions that any of its columns sees */
 
-    tile_range(const cuda_attend_pass &pass_, const cuda_item &item, uint32_t kv_head_)
-        : pass(pass_), kv_head(kv_head_), table(pass_.pool.tables + item.table * pass_.pool.stride),
-          first_entries(item.entries), seen(item.seen)
+    tile_range(const cuda_attend_pass &pass_, const cuda_work_tile &work_tile, uint32_t kv_head_)
+        : pass(pass_), kv_head(kv_head_), table(pass_.pool.tables + work_tile.table * pass_.pool.stride),
+          first_entries(work_tile.entries), seen(work_tile.seen)
     {
     }
     uint32_t first_tile() const
@@ -62,7 +62,7 @@ template <uint32_t STAGES> struct pipeline_state {
 };
 
 /* TILE::SHAPE is the tile's shape. TILE::ATOM_ROWS: rows of a fill whose atoms lie together, those of a
- * box or all. TILE::consumers(item): warps that compute for it. TILE::PRODUCERS: warps that load.
+ * box or all. TILE::consumers(work_tile): warps that compute for it. TILE::PRODUCERS: warps that load.
  * TILE::COPIES_AT_ONCE: of cp.async, unrolled. */
 template <class TILE> struct kv_pipeline {
     static constexpr tile_shape SHAPE = TILE::SHAPE;
@@ -76,15 +76,16 @@ template <class TILE> struct kv_pipeline {
 
     tile_range range;
     uint8_t *stages;
-    uint32_t fills;                 /* of the item */
+    uint32_t fills;                 /* of the work tile */
     uint32_t consumers;             /* warps that compute; the producer's are behind all that might */
     uint32_t full, empty;           /* barriers of the stages */
     uint32_t whole_from, whole_end; /* fills between are seen entirely */
 
-    /* of an item that is there, as the stages' barriers are */
-    kv_pipeline(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : range(pass, item, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
-          consumers(TILE::consumers(item)), full(shared_address(shared + SHAPE.barriers)),
+    /* of a work tile that is there, as the stages' barriers are */
+    kv_pipeline(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
+                uint8_t *shared)
+        : range(pass, work_tile, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
+          consumers(TILE::consumers(work_tile)), full(shared_address(shared + SHAPE.barriers)),
           empty(full + 8 * STAGES), whole_from(range.seen.first % TILE_TOKENS ? 2 * FILLS : 0),
           whole_end(range.seen.end % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
     {
@@ -132,7 +133,7 @@ template <class TILE> struct kv_pipeline {
     /* ---- by consumers */
 
     /* By all that compute, first. */
-    static void await_item()
+    static void await_work_tile()
     {
         named_barrier_sync(BARRIER_OF_SPLIT + threadIdx.y, THREADS);
     }

@@ -1,14 +1,14 @@
-/* merge.cu - rows whose items left partial states: fold them, in order of position, and write the row.
+/* merge.cu - rows whose work tiles left partial states: fold them, in order of position, and write the row.
  *
  * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that
  * a merge needs. Where these are few, they are of a warp, with others beside it (threadIdx.y) that send
  * for some of the partials or find weights. Partials are taken pass.merge_together at a time (a power of
  * two, up to a warp). While their o is on its way, a warp finds the weights of all of them for a head, a
  * lane each; then what goes on one after the other is a multiplication and an addition an element. What
- * does not depend on the states is found before the items are awaited.
+ * does not depend on the states is found before the work tiles are awaited.
  *
- * The operations on an element are those of the items' kernels, so it does not matter where a fold is cut.
- * A maximum is the same in any order. Ahead of a part of a level lie whole nodes of it, so the levels
+ * The operations on an element are those of the work tiles' kernels, so it does not matter where a fold is
+ * cut. A maximum is the same in any order. Ahead of a part of a level lie whole nodes of it, so the levels
  * below it are empty.
  *
  * Partials that are taken together are of one span. What a row with several spans has come to waits in the

@@ -8,11 +8,11 @@
 struct seen_keys {
     plan_range of[2];
 
-    seen_keys(const item_columns &columns, const uint32_t (&column)[2])
+    seen_keys(const work_tile_columns &columns, const uint32_t (&column)[2])
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            bool there = column[i] < columns.item.columns;
+            bool there = column[i] < columns.work_tile.columns;
             of[i].end = there ? columns.row_at(column[i]).keys : UINT32_MAX;
             of[i].first = there ? plan_visible(of[i].end, columns.pass.window).first : 0;
         }
@@ -43,7 +43,7 @@ struct common_keys {
  * column i with key j; seen() is what the two columns see. PLAIN: all columns see the tile, and there is
  * no alibi. */
 template <bool PLAIN, typename SEEN, typename EACH>
-void score_tile(const item_columns &columns, const uint32_t (&column)[2], const score_rule &rule,
+void score_tile(const work_tile_columns &columns, const uint32_t (&column)[2], const score_rule &rule,
                 float (&scales)[2], const common_keys &common, uint32_t position, SEEN seen, EACH each)
 {
     const float *alibi = columns.pass.alibi;

@@ -21,10 +21,10 @@ template <class TILE> void init_barriers(const kv_producer<TILE> &p)
     __syncwarp();
 }
 
-/* By the producer's warps: all that there is to be done. `memory` is the item's, in `shared`. The first of them brings
- * the item and the barriers; the others go on when these are there. */
+/* By the producer's warps: all that there is to be done. `memory` is the work tile's, in `shared`. The first
+ * of them brings the work tile and the barriers; the others go on when these are there. */
 template <class TILE>
-void produce(const cuda_attend_pass &pass, const tile_coord &coord, item_memory &memory, uint8_t *shared)
+void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_memory &memory, uint8_t *shared)
 {
     using producer = kv_producer<TILE>;
     const bool is_first = producer::PRODUCERS == 1 || producer::producer() == 0;
@@ -33,11 +33,11 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, item_memory 
         coord.bring(pass, memory);
         __syncwarp();
         if (TILE::HAS_WORKSPACE && elect_one())
-            memory.slot = TILE::takes_workspace(memory.item) ? take_slot(pass) : NO_SLOT;
+            memory.slot = TILE::takes_workspace(memory.work_tile) ? take_slot(pass) : NO_SLOT;
     } else {
-        producer::await_item();
+        producer::await_work_tile();
     }
-    producer p(pass, memory.item, coord.kv_head, shared);
+    producer p(pass, memory.work_tile, coord.kv_head, shared);
     if (is_first) {
         init_barriers(p);
         named_barrier_arrive(BARRIER_OF_SPLIT + threadIdx.y, producer::THREADS);

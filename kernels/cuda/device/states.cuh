@@ -10,7 +10,7 @@
 #include "kernels/cuda/device/step.h"
 
 static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147182f;
-static constexpr int FOLD_LEVELS = PLAN_SPAN; /* of an item: run, segment, span */
+static constexpr int FOLD_LEVELS = PLAN_SPAN; /* of a work tile: run, segment, span */
 static constexpr uint32_t ALL_LANES = 0xffffffffu;
 static constexpr float SMALLEST_SCALE = 1.17549435e-38f; /* of dot products, so that -inf times it is -inf */
 

@@ -1,10 +1,10 @@
 /* step.h - what the host hands to the device kernels: plain structures, read by C11 and by CUDA C.
  *
  * Everything is prepared in one pinned buffer of the host and uploaded at once; pointers are device
- * addresses. Plans cross as they are (kernels/plan.h), but for items: one of the plan becomes as many
+ * addresses. Plans cross as they are (kernels/plan.h), but for work tiles: one of the plan becomes as many
  * as its packed rows need thread blocks.
  *
- * A packed column is one query head of one row: column c of an item is row item_rows[first_row + c /
+ * A packed column is one query head of one row: column c of a work tile is row work_tile_rows[first_row + c /
  * group], query head kv_head * group + c % group. A partial state is kept as { m, l } [query_heads] and
  * o [query_heads][head_dim], m in units of ln 2. */
 #ifndef KERNELS_CUDA_DEVICE_STEP_H
@@ -25,29 +25,30 @@
 #endif
 
 enum {
-    CUDA_THREADS = 128,      /* of every thread block, unless its kernel says otherwise */
-    PAGED_PARTITION = 512,   /* tokens of a thread block of paged_v2 */
-    CUDA_MAP_BYTES = 128,    /* of a tensor map */
-    CUDA_ITEM_ENTRIES = 16,  /* of the block table, that come with an item */
-    CUDA_COLUMNS_MAX = 128,  /* of an item: those of the widest kernel */
-    CUDA_COMPARE_TOKENS = 8, /* of a thread block of compare_kv */
-    CUDA_VECTOR_BYTES = 8,   /* to which tensors in the host's memory are aligned */
-    CUDA_ROW_VECTORS = 1024, /* of a row, that a thread block of load_q or store_rows takes */
-    MERGE_TOGETHER_MAX = 32  /* partial states that a merge takes at a time: a lane each */
+    CUDA_THREADS = 128,          /* of every thread block, unless its kernel says otherwise */
+    PAGED_PARTITION = 512,       /* tokens of a thread block of paged_v2 */
+    CUDA_MAP_BYTES = 128,        /* of a tensor map */
+    CUDA_WORK_TILE_ENTRIES = 16, /* of the block table, that come with a work tile */
+    CUDA_COLUMNS_MAX = 128,      /* of a work tile: those of the widest kernel */
+    CUDA_COMPARE_TOKENS = 8,     /* of a thread block of compare_kv */
+    CUDA_VECTOR_BYTES = 8,       /* to which tensors in the host's memory are aligned */
+    CUDA_ROW_VECTORS = 1024,     /* of a row, that a thread block of load_q or store_rows takes */
+    MERGE_TOGETHER_MAX = 32      /* partial states that a merge takes at a time: a lane each */
 };
 
-struct cuda_item {
+struct cuda_work_tile {
     uint32_t table;
-    uint32_t first_row;       /* in item_rows */
-    uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's item */
-    uint32_t partial;         /* of the item's first row, or PLAN_NO_PARTIAL */
+    uint32_t first_row;       /* in work_tile_rows */
+    uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's work tile */
+    uint32_t partial;         /* of the work tile's first row, or PLAN_NO_PARTIAL */
     struct plan_range seen;   /* positions that any of its columns sees in the range */
     uint32_t seen_by_all;     /* all see those from the tile of seen.first on to before this one; 0: none */
-    uint32_t entries[CUDA_ITEM_ENTRIES]; /* of its table, from the tile of seen.first on, where they are */
+    uint32_t entries[CUDA_WORK_TILE_ENTRIES]; /* of its table, from the tile of seen.first on, where they
+                                                 are */
 };
 
-/* A row of an item. */
-struct cuda_item_row {
+/* A row of a work tile. */
+struct cuda_work_tile_row {
     uint32_t row, keys;
 };
 
@@ -112,9 +113,10 @@ struct cuda_append_pass {
 };
 
 /* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own (backend.l2_prefetch): of
- * every `step`th of `places` (items times KV heads) the first `tokens`, from the tile of seen.first on. */
+ * every `step`th of `places` (work tiles times KV heads) the first `tokens`, from the tile of seen.first
+ * on. */
 struct cuda_l2_prefetch {
-    DEVICE(const struct cuda_item) items;
+    DEVICE(const struct cuda_work_tile) work_tiles;
     uint32_t places, step, tokens; /* places 0: nothing */
     uint32_t map_first;            /* of their layer */
 };
@@ -123,8 +125,8 @@ struct cuda_attend_pass {
     struct cuda_pool pool;
     DEVICE(const uint8_t) maps; /* tensor maps of the pool, for TMA */
     DEVICE(const struct plan_row) rows;
-    DEVICE(const struct cuda_item) items; /* of this launch */
-    DEVICE(const struct cuda_item_row) item_rows;
+    DEVICE(const struct cuda_work_tile) work_tiles; /* of this launch */
+    DEVICE(const struct cuda_work_tile_row) work_tile_rows;
     DEVICE(const struct plan_merge) merges;
     DEVICE(const struct plan_part) parts;
     DEVICE(const struct value_source) q_source; /* [rows], for generated q */
@@ -142,10 +144,10 @@ struct cuda_attend_pass {
     float scale, softcap, inverse_softcap; /* softcap 0: none */
     uint32_t layer, window;
     uint32_t map_first;  /* of the layer's halves of blocks in the map */
-    uint32_t concurrent; /* 1: of other items than the launch before it; may run beside that (PDL) */
+    uint32_t concurrent; /* 1: of other work tiles than the launch before it; may run beside that (PDL) */
     uint32_t merge_count;
     uint32_t merge_together; /* partial states: a power of two */
-    uint32_t split_bits;     /* 2^split_bits splits share an item, */
+    uint32_t split_bits;     /* 2^split_bits splits share a work tile, */
     uint32_t cta_bits;       /* 2^cta_bits of them in a thread block */
     uint32_t slots;          /* as many as thread blocks that use the workspace run at a time */
     struct cuda_l2_prefetch prefetch;

@@ -29,8 +29,9 @@ enum {
     TILE_STAGES_MAX = 16,
     TILE_ENTRIES = 64,                    /* of the block table, that are kept in shared memory, for TMA; */
     TILE_ADDRESS_BYTES = TILE_TOKENS * 8, /* otherwise, where the tokens of a tile lie */
-    TILE_BARRIER_BYTES = 2 * TILE_STAGES_MAX * 8,                /* two of a stage */
-    TILE_ITEM_BYTES = (sizeof(struct cuda_item) + 27) / 16 * 16, /* of struct item_memory, and 4 a column */
+    TILE_BARRIER_BYTES = 2 * TILE_STAGES_MAX * 8,                     /* two of a stage */
+    WORK_TILE_BYTES = (sizeof(struct cuda_work_tile) + 27) / 16 * 16, /* of struct work_tile_memory, and 4 a
+                                                                         column */
     /* of a multiprocessor: up to 8 warps have 255 registers a thread, up to 12 have 168 */
     TILE_BLOCKS_MAX = 4,
     TILE_FEW_WARPS = 8,
@@ -47,18 +48,18 @@ struct tile_shape {
     uint32_t stage_tokens;   /* of K, or of V: 16, 32 or 64 */
     uint32_t stage_bytes;
     uint32_t stages, blocks;
-    uint32_t fold_floats;                    /* of a thread and level */
-    uint32_t register_levels;                /* of the fold; the levels above are in shared memory */
-    uint32_t fold_levels;                    /* in all, of attend_wide.cu; */
-    uint32_t shared_levels;                  /* in shared memory, the one above in the workspace */
-    uint32_t barriers, entries, item, folds; /* where they begin in shared memory, behind the ring */
-    uint32_t bytes;                          /* in all, 0 if it does not fit */
+    uint32_t fold_floats;                         /* of a thread and level */
+    uint32_t register_levels;                     /* of the fold; the levels above are in shared memory */
+    uint32_t fold_levels;                         /* in all, of attend_wide.cu; */
+    uint32_t shared_levels;                       /* in shared memory, the one above in the workspace */
+    uint32_t barriers, entries, work_tile, folds; /* where they begin in shared memory, behind the ring */
+    uint32_t bytes;                               /* in all, 0 if it does not fit */
 };
 
 /* What of shared memory is neither ring nor folds. */
 HOST_AND_DEVICE uint32_t tile_fixed_bytes(uint32_t columns, bool tma)
 {
-    return TILE_BARRIER_BYTES + (tma ? TILE_ENTRIES * 4 : TILE_ADDRESS_BYTES) + TILE_ITEM_BYTES + 4 * columns;
+    return TILE_BARRIER_BYTES + (tma ? TILE_ENTRIES * 4 : TILE_ADDRESS_BYTES) + WORK_TILE_BYTES + 4 * columns;
 }
 
 /* Where shared memory's parts lie behind the ring; `folds`: bytes of them. The ring is aligned, of each
@@ -69,7 +70,7 @@ HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool tma
         t->stages = TILE_STAGES_MAX;
     t->barriers = t->stages * t->stage_bytes;
     t->folds = t->barriers + tile_fixed_bytes(t->columns, tma);
-    t->item = t->folds - TILE_ITEM_BYTES - 4 * t->columns;
+    t->work_tile = t->folds - WORK_TILE_BYTES - 4 * t->columns;
     t->entries = t->barriers + TILE_BARRIER_BYTES;
     t->bytes = (t->folds + folds + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT;
     if (t->blocks == 0)

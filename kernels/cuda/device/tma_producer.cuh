@@ -26,12 +26,13 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
 
     uint32_t entries;     /* of the block table, entry e at e % TILE_ENTRIES: those of the last fill */
     uint32_t entries_end; /* and 32 more, on their way; */
-    uint32_t given_end;   /* those before came with the item */
+    uint32_t given_end;   /* those before came with the work tile */
     uint64_t policy;      /* what is read once need not stay in the cache */
     const void *map;
 
-    kv_producer(const cuda_attend_pass &pass, const cuda_item &item, uint32_t kv_head, uint8_t *shared)
-        : pipeline(pass, item, kv_head, shared), entries(shared_address(shared + SHAPE.entries)),
+    kv_producer(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
+                uint8_t *shared)
+        : pipeline(pass, work_tile, kv_head, shared), entries(shared_address(shared + SHAPE.entries)),
           policy(evict_first_policy()), map(map_of(range.pass))
     {
     }
@@ -60,15 +61,15 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
         copy_async_commit();
     }
 
-    /* The first ones come with the item, others are asked for long before they are needed: beside the
+    /* The first ones come with the work tile, others are asked for long before they are needed: beside the
      * tiles they come late. */
     void begin()
     {
         uint32_t first = range.first_tile() * TILE_TOKENS / BLOCK_SIZE;
-        if (lane() < CUDA_ITEM_ENTRIES)
+        if (lane() < CUDA_WORK_TILE_ENTRIES)
             store_shared(entry_address(first + lane()), range.first_entries[lane()]);
         __syncwarp(); /* they are there */
-        given_end = first + CUDA_ITEM_ENTRIES;
+        given_end = first + CUDA_WORK_TILE_ENTRIES;
         entries_end = first / HALF_ENTRIES * HALF_ENTRIES;
         fetch_entries(entries_end);
     }
@@ -125,10 +126,10 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
         const cuda_l2_prefetch &next = pass.prefetch;
         const uint32_t producers = gridDim.x * blockDim.y, producer = blockIdx.x * blockDim.y + threadIdx.y;
         for (uint32_t at = producer * next.step; at < next.places; at += producers * next.step) {
-            const cuda_item &item = next.items[at / KV_HEADS];
-            const uint32_t entry = lane() < CUDA_ITEM_ENTRIES ? item.entries[lane()] : 0,
-                           first = item.seen.first / TILE_TOKENS * TILE_TOKENS,
-                           end = min(item.seen.end, first + next.tokens);
+            const cuda_work_tile &work_tile = next.work_tiles[at / KV_HEADS];
+            const uint32_t entry = lane() < CUDA_WORK_TILE_ENTRIES ? work_tile.entries[lane()] : 0,
+                           first = work_tile.seen.first / TILE_TOKENS * TILE_TOKENS,
+                           end = min(work_tile.seen.end, first + next.tokens);
             for (uint32_t token = first; token < end; token += BOX_ROWS) {
                 const uint32_t plane =
                     next.map_first +

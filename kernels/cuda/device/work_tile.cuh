@@ -1,5 +1,5 @@
-/* work_tile.cuh - what a thread block takes: which item of which KV head, and the packed columns of it: which query token
- * and head each of them is. */
+/* work_tile.cuh - what a thread block takes: which work tile of which KV head, and the packed columns of it:
+ * which query token and head each of them is. */
 #pragma once
 
 #include "kernels/cuda/device/launch.cuh"
@@ -31,26 +31,27 @@ static inline void free_slot(const cuda_attend_pass &pass, uint32_t slot)
     atomicExch(&pass.slots_taken[slot], 0);
 }
 
-/* What an item's columns need of global memory, in shared memory since the start: a load beside the tiles
- * takes 0.3 us (H200), and when an item ends nothing hides that. */
-struct item_memory {
-    cuda_item item;
+/* What a work tile's columns need of global memory, in shared memory since the start: a load beside the tiles
+ * takes 0.3 us (H200), and when a work tile ends nothing hides that. */
+struct work_tile_memory {
+    cuda_work_tile work_tile;
     float k_scale, v_scale;          /* of the KV head */
     uint32_t slot;                   /* of the workspace, or NO_SLOT; of kernels that use it */
     uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
 };
-static_assert(sizeof(item_memory) <= TILE_ITEM_BYTES + 4 * CUDA_COLUMNS_MAX, "the room that tile.h leaves");
+static_assert(sizeof(work_tile_memory) <= WORK_TILE_BYTES + 4 * CUDA_COLUMNS_MAX,
+              "the room that tile.h leaves");
 
-/* Which item of which KV head is taken here. Its 2^split_bits splits have the same columns and each some
+/* Which work tile of which KV head is taken here. Its 2^split_bits splits have the same columns and each some
  * of the chunks, in order; 2^cta_bits of them are a thread block (threadIdx.y), and as many thread
  * blocks as that takes a cluster. */
 struct tile_coord {
-    uint32_t item, kv_head;
+    uint32_t work_tile, kv_head;
 
     tile_coord(const cuda_attend_pass &pass)
     {
         const uint32_t at = blockIdx.x >> (pass.split_bits - pass.cta_bits);
-        item = (at / KV_HEADS << pass.split_bits) + split(pass);
+        work_tile = (at / KV_HEADS << pass.split_bits) + split(pass);
         kv_head = at % KV_HEADS;
     }
     static uint32_t split(const cuda_attend_pass &pass)
@@ -64,44 +65,44 @@ struct tile_coord {
         return __shfl_sync(ALL_LANES, threadIdx.y, 0);
     }
 
-    /* By a warp: bring the item, which is there after a barrier. */
-    void bring(const cuda_attend_pass &pass, item_memory &to) const
+    /* By a warp: bring the work tile, which is there after a barrier. */
+    void bring(const cuda_attend_pass &pass, work_tile_memory &to) const
     {
-        constexpr uint32_t WORDS = sizeof(cuda_item) / sizeof(uint32_t);
+        constexpr uint32_t WORDS = sizeof(cuda_work_tile) / sizeof(uint32_t);
         static_assert(WORDS + 2 <= 32, "a lane each");
         const uint32_t lane = threadIdx.x % 32;
         if (lane < WORDS)
-            ((uint32_t *)&to.item)[lane] = ((const uint32_t *)&pass.items[item])[lane];
+            ((uint32_t *)&to.work_tile)[lane] = ((const uint32_t *)&pass.work_tiles[work_tile])[lane];
         else if (lane < WORDS + 2)
             (lane == WORDS ? to.k_scale : to.v_scale) =
                 (lane == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
     }
 };
 
-struct item_columns {
+struct work_tile_columns {
     const cuda_attend_pass &pass;
-    item_memory &memory;
-    const cuda_item &item;
+    work_tile_memory &memory;
+    const cuda_work_tile &work_tile;
     uint32_t kv_head;
 
-    item_columns(const cuda_attend_pass &pass_, item_memory &memory_, uint32_t kv_head_)
-        : pass(pass_), memory(memory_), item(memory_.item), kv_head(kv_head_)
+    work_tile_columns(const cuda_attend_pass &pass_, work_tile_memory &memory_, uint32_t kv_head_)
+        : pass(pass_), memory(memory_), work_tile(memory_.work_tile), kv_head(kv_head_)
     {
     }
 
-    const cuda_item_row &row_at(uint32_t column) const
+    const cuda_work_tile_row &row_at(uint32_t column) const
     {
-        return pass.item_rows[item.first_row + (item.column + column) / GROUP];
+        return pass.work_tile_rows[work_tile.first_row + (work_tile.column + column) / GROUP];
     }
     uint32_t head_of(uint32_t column) const
     {
-        return kv_head * GROUP + (item.column + column) % GROUP;
+        return kv_head * GROUP + (work_tile.column + column) % GROUP;
     }
     /* By a warp: keep the rows of `n` columns from `first` on, up to 32. */
     void keep_rows(uint32_t first, uint32_t n) const
     {
         uint32_t column = first + threadIdx.x % 32;
-        if (column < min(first + n, item.columns))
+        if (column < min(first + n, work_tile.columns))
             memory.rows[column] = row_at(column).row;
         __syncwarp();
     }
@@ -113,7 +114,7 @@ struct item_columns {
     /* its q in 16 bits, NULL if it is not there */
     const uint8_t *query(uint32_t column) const
     {
-        return column < item.columns ? pass.q + query_of(column) * (HEAD_DIM * 2) : nullptr;
+        return column < work_tile.columns ? pass.q + query_of(column) * (HEAD_DIM * 2) : nullptr;
     }
 
     /* of a column's state in shared memory: o, then m and l */
@@ -125,6 +126,6 @@ struct item_columns {
     }
     bool is_whole() const
     {
-        return !is_shared() && item.partial == PLAN_NO_PARTIAL;
+        return !is_shared() && work_tile.partial == PLAN_NO_PARTIAL;
     }
 };
