@@ -32,7 +32,7 @@ static struct plan_range chunks_of(const struct plan_row *row, uint32_t window)
 }
 
 /* Whether a partial of `level` over chunks [first, end) can be folded into a row that sees chunks `seen`. */
-static int part_fits(enum plan_level level, uint32_t first, uint32_t end, struct plan_range seen)
+static int partial_fits(enum plan_level level, uint32_t first, uint32_t end, struct plan_range seen)
 {
     uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level);
     uint32_t parent_start = first / parent * parent;
@@ -84,23 +84,23 @@ static const char *merge_fault(const struct plan *plan, const struct plan_merge 
     struct plan_range seen = chunks_of(row, window);
     uint32_t at = seen.first;
     for (uint32_t i = 0; i < merge->count; i++) {
-        const struct plan_part *part = &plan->merge_parts[merge->first + i];
-        if (part->partial >= plan->partial_count || work_tile_of[part->partial] == PARTIAL_FREE)
+        const struct partial_ref *ref = &plan->merge_partials[merge->first + i];
+        if (ref->partial >= plan->partial_count || work_tile_of[ref->partial] == PARTIAL_FREE)
             return "a merge reads a partial that no work tile writes";
-        if (work_tile_of[part->partial] == PARTIAL_MERGED)
+        if (work_tile_of[ref->partial] == PARTIAL_MERGED)
             return "a partial is merged twice";
-        const struct work_tile *work_tile = &plan->work_tiles[work_tile_of[part->partial]];
-        if (plan->work_tile_rows[work_tile->first_row + part->partial - work_tile->partial] != merge->row)
+        const struct work_tile *work_tile = &plan->work_tiles[work_tile_of[ref->partial]];
+        if (plan->work_tile_rows[work_tile->first_row + ref->partial - work_tile->partial] != merge->row)
             return "a merge reads another row's partial";
-        if (work_tile->first_chunk != at || part->end_chunk != work_tile->first_chunk + work_tile->chunks)
+        if (work_tile->first_chunk != at || ref->end_chunk != work_tile->first_chunk + work_tile->chunks)
             return "a row's partials do not follow each other";
-        if (part->level > PLAN_SEGMENT || !part_fits(part->level, at, part->end_chunk, seen))
+        if (ref->level > PLAN_SEGMENT || !partial_fits(ref->level, at, ref->end_chunk, seen))
             return "a partial's level does not fit its range";
-        work_tile_of[part->partial] = PARTIAL_MERGED;
-        at = part->end_chunk;
+        work_tile_of[ref->partial] = PARTIAL_MERGED;
+        at = ref->end_chunk;
     }
     return at == seen.end || merge->count == 0
-               ? (merge->count || row->keys == 0 ? NULL : "a row with keys has no parts")
+               ? (merge->count || row->keys == 0 ? NULL : "a row with keys has no partials")
                : "a row's partials do not reach its end";
 }
 
@@ -145,10 +145,10 @@ static const char *slice_merge_fault(const struct plan *plan, const struct plan_
     struct plan_range seen = chunks_of(row, window);
     uint32_t segment = seen.first / SEGMENT_CHUNKS;
     for (uint32_t i = 0; i < merge->count; i++, segment++) {
-        const struct plan_part *part = &plan->merge_parts[merge->first + i];
+        const struct partial_ref *ref = &plan->merge_partials[merge->first + i];
         uint32_t stop = smaller((segment + 1) * SEGMENT_CHUNKS, seen.end);
-        if (part->level != PLAN_SEGMENT || part->end_chunk != stop ||
-            part->partial != plan_slice_state(plan, merge->row, segment))
+        if (ref->level != PLAN_SEGMENT || ref->end_chunk != stop ||
+            ref->partial != plan_slice_state(plan, merge->row, segment))
             return "a merge of a slice does not read the row's segments";
     }
     return segment * SEGMENT_CHUNKS >= seen.end ? NULL : "a row's partials do not reach its end";
@@ -210,7 +210,7 @@ static const char *group_size_fault(const struct tile_caps *caps, const struct w
     return NULL;
 }
 
-/* Whether the work tiles from `i` on are a split group: all parts of one row, by themselves, in one node. */
+/* Whether the work tiles from `i` on are a split group: all splits of one row, by themselves, in one node. */
 static const char *group_fault(const struct plan *plan, uint32_t i, const struct plan_merge *const *merge_of)
 {
     const struct work_tile *work_tiles = &plan->work_tiles[i];
@@ -219,15 +219,15 @@ static const char *group_fault(const struct plan *plan, uint32_t i, const struct
         return fault ? fault : "a split group behind the last work tile";
     const struct plan_merge *merge = merge_of[plan->work_tile_rows[work_tiles->first_row]];
     if (!merge || !merge->is_split_group || merge->count != work_tiles->splits)
-        return "a split group is not all parts of a row";
-    const struct plan_part *parts = plan->merge_parts + merge->first;
-    uint32_t parent = plan_parent_chunks(parts[0].level);
+        return "a split group is not all splits of a row";
+    const struct partial_ref *partials = plan->merge_partials + merge->first;
+    uint32_t parent = plan_parent_chunks(partials[0].level);
     for (uint32_t k = 0; k < work_tiles->splits; k++) {
-        if (work_tiles[k].rows != 1 || work_tiles[k].partial != parts[k].partial ||
+        if (work_tiles[k].rows != 1 || work_tiles[k].partial != partials[k].partial ||
             (k && work_tiles[k].splits) || work_tiles[k].width != work_tiles->width)
-            return "a split group is not the parts of a row in their order";
-        if (parts[k].level != parts[0].level ||
-            work_tiles[k].first_chunk / parent != (parts[k].end_chunk - 1) / parent ||
+            return "a split group is not the splits of a row in their order";
+        if (partials[k].level != partials[0].level ||
+            work_tiles[k].first_chunk / parent != (partials[k].end_chunk - 1) / parent ||
             work_tiles[k].first_chunk / parent != work_tiles->first_chunk / parent)
             return "a split group is not of one node";
     }

@@ -30,7 +30,7 @@
  * A plan also says how a backend with tiles of several sizes is to compute its work tiles; another one
  * ignores that. Query head h of row r of a work tile, h counted within the group of its KV head, is its
  * packed column r * group + h. Tiles are cut from them one after the other, each as wide as what is left of
- * them needs (plan_width_for()). A row whose parts are two to four work tiles of its own may have these as a
+ * them needs (plan_width_for()). A row whose splits are two to four work tiles of its own may have these as a
  * split group: they are computed side by side and folded where they are, without a merge.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
@@ -116,11 +116,11 @@ struct work_tile {
  * count 0 its output is that of the empty state. */
 struct plan_merge {
     uint32_t row;
-    uint32_t first, count;   /* in plan.merge_parts */
+    uint32_t first, count;   /* in plan.merge_partials */
     uint32_t is_split_group; /* 1: only for backends that fold no split groups by themselves */
 };
 
-struct plan_part {
+struct partial_ref {
     uint32_t partial;
     uint32_t end_chunk;    /* one past the last chunk that it covers */
     enum plan_level level; /* up to PLAN_SEGMENT */
@@ -138,7 +138,7 @@ struct plan {
     const struct work_tile *work_tiles;
     const uint32_t *work_tile_rows; /* indices into rows */
     const struct plan_merge *merges;
-    const struct plan_part *merge_parts;
+    const struct partial_ref *merge_partials;
     uint32_t row_count, work_tile_count, merge_count;
     uint32_t partial_count;         /* states of all query heads each, but for those of slices */
     const struct plan_slice *slice; /* NULL: all of every row */

@@ -60,7 +60,7 @@ struct entry {
     enum sharing sharing;
 };
 
-/* A part of one row, in a list per row. */
+/* A split of one row, in a list per row. */
 struct piece {
     uint32_t partial, end_chunk, next;
     uint32_t alone; /* the work tile, if it is of this row only; else NO_PIECE */
@@ -105,7 +105,7 @@ struct planner {
     struct work_tile *work_tiles, *sorted;
     uint32_t *work_tile_rows;
     struct plan_merge *merges;
-    struct plan_part *parts;
+    struct partial_ref *merge_partials;
     struct piece *pieces;
     uint32_t *first_piece, *last_piece; /* [rows_max] */
     uint32_t work_tile_row_count, piece_count;
@@ -758,37 +758,37 @@ static void find_together(struct planner *p)
     }
 }
 
-/* Make the work tiles that are the parts of a row a split group, if they can be one. */
-static bool make_group(struct planner *p, uint32_t row, uint32_t parts)
+/* Make the work tiles that are the splits of a row a split group, if they can be one. */
+static bool make_group(struct planner *p, uint32_t row, uint32_t splits)
 {
     const struct tile_caps *caps = &p->o.caps;
-    if (parts < 2 || parts > caps->splits_max)
+    if (splits < 2 || splits > caps->splits_max)
         return false;
     const struct piece *first = &p->pieces[p->first_piece[row]], *last = &p->pieces[p->last_piece[row]];
-    if (first->alone == NO_PIECE || last->alone != first->alone + parts - 1)
+    if (first->alone == NO_PIECE || last->alone != first->alone + splits - 1)
         return false;
     struct work_tile *work_tiles = &p->work_tiles[first->alone];
-    uint32_t members = parts <= 2 ? 2 : 4, parent = plan_parent_chunks(first->level);
+    uint32_t members = splits <= 2 ? 2 : 4, parent = plan_parent_chunks(first->level);
     for (uint32_t i = p->first_piece[row]; i != NO_PIECE; i = p->pieces[i].next) {
         if (p->pieces[i].level != first->level || p->pieces[i].alone == NO_PIECE)
             return false;
     }
-    uint32_t width = plan_width_for(caps, plan_widest(caps), work_tiles, parts, p->o.group),
+    uint32_t width = plan_width_for(caps, plan_widest(caps), work_tiles, splits, p->o.group),
              together = smaller(members, p->together[width]);
     if (work_tiles->first_chunk / parent != (last->end_chunk - 1) / parent ||
         members / together > caps->cluster_max)
         return false;
-    for (uint32_t i = 0; i < parts; i++)
+    for (uint32_t i = 0; i < splits; i++)
         work_tiles[i].width = (uint8_t)width;
-    work_tiles->splits = (uint8_t)parts;
+    work_tiles->splits = (uint8_t)splits;
     work_tiles->splits_together = (uint8_t)together;
     return true;
 }
 
-/* The parts of each row that no work tile finishes, in order of position. */
+/* The partials of each row that no work tile finishes, in order of position. */
 static void lay_out_merges(struct planner *p, uint32_t n)
 {
-    uint32_t parts = 0;
+    uint32_t partials = 0;
     bool groups = p->o.caps.splits_max > 1 && p->o.caps.width_count > 0;
     if (groups)
         find_together(p);
@@ -796,11 +796,11 @@ static void lay_out_merges(struct planner *p, uint32_t n)
         if (p->first_piece[row] == NO_PIECE && p->rows[row].keys > 0)
             continue;
         struct plan_merge *merge = &p->merges[p->plan.merge_count++];
-        *merge = (struct plan_merge){.row = row, .first = parts};
+        *merge = (struct plan_merge){.row = row, .first = partials};
         for (uint32_t i = p->first_piece[row]; i != NO_PIECE; i = p->pieces[i].next)
-            p->parts[parts++] =
-                (struct plan_part){p->pieces[i].partial, p->pieces[i].end_chunk, p->pieces[i].level};
-        merge->count = parts - merge->first;
+            p->merge_partials[partials++] =
+                (struct partial_ref){p->pieces[i].partial, p->pieces[i].end_chunk, p->pieces[i].level};
+        merge->count = partials - merge->first;
         merge->is_split_group = groups && make_group(p, row, merge->count);
     }
 }
@@ -844,7 +844,7 @@ static const struct plan *finish(struct planner *p, uint32_t n)
     p->plan.work_tiles = p->sorted;
     p->plan.work_tile_rows = p->work_tile_rows;
     p->plan.merges = p->merges;
-    p->plan.merge_parts = p->parts;
+    p->plan.merge_partials = p->merge_partials;
     p->plan.caps = &p->o.caps;
     return &p->plan;
 }
@@ -914,15 +914,16 @@ static void emit_segment(struct planner *p, uint32_t segment)
 /* Merges of all rows: the last slice. */
 static void merge_segments(struct planner *p, uint32_t n)
 {
-    uint32_t parts = 0;
+    uint32_t partials = 0;
     for (uint32_t row = 0; row < n; row++) {
         struct plan_range seen = chunks_of(p, p->rows[row].keys);
         struct plan_merge *merge = &p->merges[p->plan.merge_count++];
-        *merge = (struct plan_merge){.row = row, .first = parts};
+        *merge = (struct plan_merge){.row = row, .first = partials};
         for (uint32_t s = seen.first / SEGMENT_CHUNKS; s * SEGMENT_CHUNKS < seen.end; s++)
-            p->parts[parts++] = (struct plan_part){plan_slice_state(&p->plan, row, s),
-                                                   smaller(seen.end, (s + 1) * SEGMENT_CHUNKS), PLAN_SEGMENT};
-        merge->count = parts - merge->first;
+            p->merge_partials[partials++] =
+                (struct partial_ref){plan_slice_state(&p->plan, row, s),
+                                     smaller(seen.end, (s + 1) * SEGMENT_CHUNKS), PLAN_SEGMENT};
+        merge->count = partials - merge->first;
     }
 }
 
@@ -978,12 +979,13 @@ int planner_create(const struct planner_options *options, struct planner **resul
     p->sorted = calloc(p->work_tile_rows_max, sizeof *p->sorted);
     p->work_tile_rows = calloc(p->work_tile_rows_max, sizeof *p->work_tile_rows);
     p->merges = calloc(rows + 1, sizeof *p->merges);
-    p->parts = calloc(states + UINT64_C(1), sizeof *p->parts);
+    p->merge_partials = calloc(states + UINT64_C(1), sizeof *p->merge_partials);
     p->pieces = calloc(options->partials_max + UINT64_C(1), sizeof *p->pieces);
     p->first_piece = calloc(rows + 1, sizeof *p->first_piece);
     p->last_piece = calloc(rows + 1, sizeof *p->last_piece);
     if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->work_tiles || !p->sorted ||
-        !p->work_tile_rows || !p->merges || !p->parts || !p->pieces || !p->first_piece || !p->last_piece) {
+        !p->work_tile_rows || !p->merges || !p->merge_partials || !p->pieces || !p->first_piece ||
+        !p->last_piece) {
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }
@@ -1004,7 +1006,7 @@ void planner_destroy(struct planner *p)
     free(p->sorted);
     free(p->work_tile_rows);
     free(p->merges);
-    free(p->parts);
+    free(p->merge_partials);
     free(p->pieces);
     free(p->first_piece);
     free(p->last_piece);

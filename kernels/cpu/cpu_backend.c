@@ -311,10 +311,10 @@ static void run_merge(const struct cpu_backend *b, struct scratch *s, const stru
     fold_begin(s, group);
     make_empty(&s->fold[PLAN_SPAN], group);
     for (uint32_t i = 0; i < merge->count; i++) {
-        const struct plan_part *part = &pass->plan->merge_parts[merge->first + i];
-        struct cpu_states state = partial_at(b, part->partial, kv_head);
-        fold_push(b, s, group, part->level, part->end_chunk, &state);
-        if (part->end_chunk % SPAN_CHUNKS == 0)
+        const struct partial_ref *ref = &pass->plan->merge_partials[merge->first + i];
+        struct cpu_states state = partial_at(b, ref->partial, kv_head);
+        fold_push(b, s, group, ref->level, ref->end_chunk, &state);
+        if (ref->end_chunk % SPAN_CHUNKS == 0)
             close_level(b, s, group, PLAN_SEGMENT);
     }
     (void)fold_end(b, s, group);

@@ -315,13 +315,13 @@ static int load_kernels(struct cuda_backend *b)
 
 /* What the largest plan takes in the control buffer, whatever its cut (plan.h): work tiles
  * of every 8 packed columns, and as many of splits that have nothing to do, work tile rows,
- * parts, merges, rows, sources of q. */
+ * partials, merges, rows, sources of q. */
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
     size_t work_tile_rows = rows + b->options.partials_max;
     return work_tile_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_work_tile) +
-                             sizeof(struct cuda_work_tile_row) + sizeof(struct plan_part)) +
+                             sizeof(struct cuda_work_tile_row) + sizeof(struct partial_ref)) +
            rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct cuda_host_row)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;
 }

@@ -33,7 +33,7 @@ struct cuda_known_row {
 /* A plan in the control buffer. */
 struct cuda_prepared_plan {
     const struct plan *plan;        /* whose; NULL: none */
-    struct cuda_attend_pass arrays; /* rows, work_tile_rows, merges, parts */
+    struct cuda_attend_pass arrays; /* rows, work_tile_rows, merges, merge_partials */
     enum cuda_kernel merge;         /* for these merges */
     struct cuda_tile_list lists[CUDA_TILE_LISTS];
 };

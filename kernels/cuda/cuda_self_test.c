@@ -60,7 +60,7 @@ struct trial {
     struct plan_row *rows;
     struct work_tile *work_tiles;
     struct plan_merge *merges;
-    struct plan_part *parts;
+    struct partial_ref *merge_partials;
     uint32_t *work_tile_rows;
 };
 
@@ -111,7 +111,7 @@ static uint32_t pieces_of(const struct trial *x, struct plan_range chunks)
     return (chunks.end - 1) / x->work_tile_chunks - chunks.first / x->work_tile_chunks + 1;
 }
 
-/* The work tiles of rows [row, row + n) of a trial, which see the same chunks, and their parts. */
+/* The work tiles of rows [row, row + n) of a trial, which see the same chunks, and their partials. */
 static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct plan_range chunks)
 {
     struct plan *plan = &x->plan;
@@ -128,8 +128,8 @@ static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct pla
                                .width = (uint8_t)x->width};
         for (uint32_t r = 0; r < n; r++) {
             x->work_tile_rows[work_tile_rows++] = row + r;
-            x->parts[plan->partial_count + r * pieces + i] =
-                (struct plan_part){plan->partial_count + i * n + r, stop, level_of(x->work_tile_chunks)};
+            x->merge_partials[plan->partial_count + r * pieces + i] =
+                (struct partial_ref){plan->partial_count + i * n + r, stop, level_of(x->work_tile_chunks)};
         }
     }
     plan->work_tile_count += pieces;
@@ -158,10 +158,10 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     x->rows = calloc(x->count, sizeof *x->rows);
     x->merges = calloc(x->count, sizeof *x->merges);
     x->work_tiles = calloc(pieces, sizeof *x->work_tiles);
-    x->parts = calloc(pieces, sizeof *x->parts);
+    x->merge_partials = calloc(pieces, sizeof *x->merge_partials);
     x->work_tile_rows = calloc(pieces, sizeof *x->work_tile_rows);
     t->trial_count++; /* it is freed from now on */
-    if (!x->rows || !x->merges || !x->work_tiles || !x->parts || !x->work_tile_rows)
+    if (!x->rows || !x->merges || !x->work_tiles || !x->merge_partials || !x->work_tile_rows)
         return false;
     memcpy(x->rows, t->problem + x->first, x->count * sizeof *x->rows);
     x->plan.rows = x->rows;
@@ -169,7 +169,7 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     x->plan.work_tiles = x->work_tiles;
     x->plan.work_tile_rows = x->work_tile_rows;
     x->plan.merges = x->merges;
-    x->plan.merge_parts = x->parts;
+    x->plan.merge_partials = x->merge_partials;
     x->plan.caps = &t->own.base.info.tile_caps;
     for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1)
         add_work_tiles(x, row, x->shared ? x->count : 1, chunks_of(t, x, row));
@@ -558,7 +558,7 @@ void cuda_self_test_deinit(struct cuda_backend *b)
         free(x->rows);
         free(x->work_tiles);
         free(x->merges);
-        free(x->parts);
+        free(x->merge_partials);
         free(x->work_tile_rows);
     }
     free(t->constants.k_scale);

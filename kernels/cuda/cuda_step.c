@@ -207,14 +207,14 @@ static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
 {
     struct cuda_attend_pass *arrays = &prepared->arrays;
     struct cuda_queue *q = &b->queue;
-    uint32_t parts = 0;
+    uint32_t partials = 0;
     struct plan_merge *merges = cuda_queue_take(q, plan->merge_count, sizeof *merges);
     struct cuda_merges left = cuda_lower_merges(plan, merges);
     for (uint32_t i = 0; i < plan->merge_count; i++)
-        parts += plan->merges[i].count;
+        partials += plan->merges[i].count;
     arrays->merge_count = left.count;
     arrays->merges = cuda_queue_address(q, merges);
-    arrays->parts = cuda_queue_put(q, plan->merge_parts, parts, sizeof *plan->merge_parts);
+    arrays->merge_partials = cuda_queue_put(q, plan->merge_partials, partials, sizeof *plan->merge_partials);
     arrays->merge_together = 1;
     while (arrays->merge_together < left.longest && arrays->merge_together < b->merge_together_max)
         arrays->merge_together *= 2;

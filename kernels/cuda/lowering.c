@@ -133,13 +133,13 @@ struct cuda_merges cuda_lower_merges(const struct plan *plan, struct plan_merge 
     struct cuda_merges left = {0};
     for (uint32_t i = 0; i < plan->merge_count; i++) {
         const struct plan_merge *merge = &plan->merges[i];
-        const struct plan_part *parts = plan->merge_parts + merge->first;
+        const struct partial_ref *partials = plan->merge_partials + merge->first;
         if (merge->is_split_group)
             continue;
         merges[left.count++] = *merge;
         left.longest = larger(left.longest, merge->count);
-        left.spans |=
-            merge->count > 1 && !plan_within_span(parts[0].end_chunk - 1, parts[merge->count - 1].end_chunk);
+        left.spans |= merge->count > 1 &&
+                      !plan_within_span(partials[0].end_chunk - 1, partials[merge->count - 1].end_chunk);
     }
     return left;
 }

@@ -47,8 +47,8 @@ void cuda_lower_rows(const struct plan *plan, struct cuda_work_tile_row *rows);
 /* What is left to merge. */
 struct cuda_merges {
     uint32_t count;
-    uint32_t longest; /* parts of one of them, at most */
-    bool spans;       /* one has parts of several spans */
+    uint32_t longest; /* partials of one of them, at most */
+    bool spans;       /* one has partials of several spans */
 };
 
 /* cuda_lower_merges: write the merges that no split group does to merges[plan->merge_count]. */

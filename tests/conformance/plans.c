@@ -27,7 +27,7 @@ struct owned_plan {
     struct work_tile *work_tiles;
     uint32_t *work_tile_rows;
     struct plan_merge *merges;
-    struct plan_part *parts;
+    struct partial_ref *merge_partials;
 };
 
 static void *grow(void *array, uint32_t count, uint32_t *room, size_t size)
@@ -171,26 +171,26 @@ static uint32_t choose_width(struct maker *m, uint32_t widest, const struct work
                           m->q->cut == CUT_RANDOM ? UINT32_MAX : columns);
 }
 
-/* Let the parts of a row be a split group, where they can. */
+/* Let the splits of a row be a split group, where they can. */
 static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_merge *merge)
 {
     const struct tile_caps *caps = m->q->caps;
-    const struct plan_part *parts = p->parts + merge->first;
+    const struct partial_ref *partials = p->merge_partials + merge->first;
     uint32_t first = 0, parent, members = 1, together = 1;
     if (merge->count < 2 || merge->count > caps->splits_max ||
         (m->q->cut == CUT_RANDOM && random_below(m, 4) == 0))
         return false;
-    while (first < p->plan.work_tile_count && p->work_tiles[first].partial != parts[0].partial)
+    while (first < p->plan.work_tile_count && p->work_tiles[first].partial != partials[0].partial)
         first++;
     if (first == p->plan.work_tile_count) /* it is of several rows */
         return false;
     struct work_tile *work_tiles = &p->work_tiles[first];
-    parent = plan_parent_chunks(parts[0].level);
+    parent = plan_parent_chunks(partials[0].level);
     for (uint32_t i = 0; i < merge->count; i++) {
-        if (first + i >= p->plan.work_tile_count || work_tiles[i].partial != parts[i].partial ||
-            work_tiles[i].rows != 1 || parts[i].level != parts[0].level ||
+        if (first + i >= p->plan.work_tile_count || work_tiles[i].partial != partials[i].partial ||
+            work_tiles[i].rows != 1 || partials[i].level != partials[0].level ||
             work_tiles[i].first_chunk / parent != work_tiles->first_chunk / parent ||
-            (parts[i].end_chunk - 1) / parent != work_tiles->first_chunk / parent)
+            (partials[i].end_chunk - 1) / parent != work_tiles->first_chunk / parent)
             return false;
     }
     while (members < merge->count)
@@ -211,7 +211,7 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
 struct plan *plans_make(const struct plan_request *q)
 {
     struct maker m = {.q = q, .random = q->seed};
-    uint32_t next_row = 0, parts = 0;
+    uint32_t next_row = 0, partials = 0;
     struct owned_plan *p = make_array(1, sizeof *p);
     for (uint32_t row = 0; row < q->row_count; row++)
         cut_row(&m, row);
@@ -220,7 +220,7 @@ struct plan *plans_make(const struct plan_request *q)
     p->work_tiles = make_array(m.count, sizeof *p->work_tiles);
     p->work_tile_rows = make_array(m.count, sizeof *p->work_tile_rows);
     p->merges = make_array(q->row_count, sizeof *p->merges);
-    p->parts = make_array(m.count, sizeof *p->parts);
+    p->merge_partials = make_array(m.count, sizeof *p->merge_partials);
 
     for (uint32_t i = 0; i < m.count; i++) {
         if (m.pieces[i].work_tile != UINT32_MAX)
@@ -231,13 +231,13 @@ struct plan *plans_make(const struct plan_request *q)
             (uint8_t)choose_width(&m, plan_widest(q->caps), work_tile, 1, work_tile->rows * q->group);
     }
     for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
-        struct plan_merge merge = {.row = row, .first = parts};
+        struct plan_merge merge = {.row = row, .first = partials};
         for (; i < m.count && m.pieces[i].row == row; i++) {
             if (m.pieces[i].level != PLAN_ROW)
-                p->parts[parts++] =
-                    (struct plan_part){m.pieces[i].partial, m.pieces[i].end, m.pieces[i].level};
+                p->merge_partials[partials++] =
+                    (struct partial_ref){m.pieces[i].partial, m.pieces[i].end, m.pieces[i].level};
         }
-        merge.count = parts - merge.first;
+        merge.count = partials - merge.first;
         merge.is_split_group = make_group(&m, p, &merge);
         if (merge.count || q->rows[row].keys == 0)
             p->merges[p->plan.merge_count++] = merge;
@@ -248,7 +248,7 @@ struct plan *plans_make(const struct plan_request *q)
     p->plan.work_tiles = p->work_tiles;
     p->plan.work_tile_rows = p->work_tile_rows;
     p->plan.merges = p->merges;
-    p->plan.merge_parts = p->parts;
+    p->plan.merge_partials = p->merge_partials;
     p->plan.caps = q->caps;
     return &p->plan;
 }
@@ -260,6 +260,6 @@ void plans_free(struct plan *plan)
     free(p->work_tiles);
     free(p->work_tile_rows);
     free(p->merges);
-    free(p->parts);
+    free(p->merge_partials);
     free(p);
 }

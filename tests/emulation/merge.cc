@@ -21,16 +21,16 @@ static uint32_t below(uint32_t n)
     return generator() % n;
 }
 
-/* The parts of a row of `chunks`: pieces of any level where they may begin, of several nodes where they
+/* Partials of a row of `chunks`: pieces of any level where they may begin, of several nodes where they
  * may be. */
-static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
+static void cut_row(uint32_t chunks, std::vector<partial_ref> &refs)
 {
     uint32_t nodes[3], parents[3];
     for (uint32_t level = 0; level < 3; level++) {
         nodes[level] = plan_node_chunks((plan_level)level);
         parents[level] = plan_parent_chunks((plan_level)level);
     }
-    uint32_t partial = 0, finest = below(3); /* some rows have few parts */
+    uint32_t partial = 0, finest = below(3); /* some rows have few partials */
     for (uint32_t at = 0; at < chunks;) {
         uint32_t level = below(3);
         if (level < finest || at % nodes[level] != 0) {
@@ -44,7 +44,7 @@ static void cut_row(uint32_t chunks, std::vector<plan_part> &parts)
         while (at % parents[level] == 0 && end % parents[level] != 0 && end < chunks && below(3) == 0)
             end += nodes[level];
         at = min(end, chunks);
-        parts.push_back({partial++, at, (plan_level)level});
+        refs.push_back({partial++, at, (plan_level)level});
     }
 }
 
@@ -62,20 +62,20 @@ struct state {
     }
 };
 
-static state fold(const std::vector<plan_part> &parts, const std::function<state(uint32_t)> &partial)
+static state fold(const std::vector<partial_ref> &refs, const std::function<state(uint32_t)> &partial)
 {
     state levels[FOLD_LEVELS + 1];
     auto close = [&](int level) {
         levels[level + 1].add(levels[level]);
         levels[level] = state();
     };
-    for (const plan_part &part : parts) {
-        levels[part.level].add(partial(part.partial));
-        if (part.end_chunk % RUN_CHUNKS == 0)
+    for (const partial_ref &ref : refs) {
+        levels[ref.level].add(partial(ref.partial));
+        if (ref.end_chunk % RUN_CHUNKS == 0)
             close(0);
-        if (part.end_chunk % SEGMENT_CHUNKS == 0)
+        if (ref.end_chunk % SEGMENT_CHUNKS == 0)
             close(1);
-        if (part.end_chunk % SPAN_CHUNKS == 0)
+        if (ref.end_chunk % SPAN_CHUNKS == 0)
             close(2);
     }
     for (int level = 0; level < FOLD_LEVELS; level++)
@@ -98,19 +98,19 @@ static float random_maximum()
 static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, bool has_spans)
 {
     std::vector<plan_merge> merges;
-    std::vector<plan_part> parts;
-    std::vector<std::vector<plan_part>> rows(ROWS);
+    std::vector<partial_ref> refs;
+    std::vector<std::vector<partial_ref>> rows(ROWS);
     uint32_t partials = 0;
     for (uint32_t row = 0; row < ROWS; row++) {
         if (row > 0) /* the first has none */
             cut_row(row % 8 == 7 && has_spans ? SPAN_CHUNKS * (1 + below(SPANS_MAX)) + below(2) * below(20)
                                               : 1 + below(row % 4 ? 20 : CHUNKS_MAX),
                     rows[row]);
-        for (plan_part &part : rows[row])
-            part.partial += partials;
+        for (partial_ref &ref : rows[row])
+            ref.partial += partials;
         partials += (uint32_t)rows[row].size();
-        merges.push_back({row, (uint32_t)parts.size(), (uint32_t)rows[row].size()});
-        parts.insert(parts.end(), rows[row].begin(), rows[row].end());
+        merges.push_back({row, (uint32_t)refs.size(), (uint32_t)rows[row].size()});
+        refs.insert(refs.end(), rows[row].begin(), rows[row].end());
     }
     std::vector<float> ml((size_t)partials * HEADS * 2), o((size_t)partials * HEADS * HEAD_DIM),
         lse(ROWS * HEADS, NAN), sinks(HEADS), v_scale(KV_HEADS);
@@ -128,7 +128,7 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
         x = random_float(0.1F, 2);
     cuda_attend_pass pass = {};
     pass.merges = merges.data();
-    pass.parts = parts.data();
+    pass.merge_partials = refs.data();
     pass.partial_ml = ml.data();
     pass.partial_o = o.data();
     pass.o = (uint8_t *)out.data();
@@ -158,10 +158,11 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
                 if (memcmp(&expected, &out[at * HEAD_DIM + d], sizeof expected) == 0 &&
                     memcmp(&f.lse, &lse[at], sizeof f.lse) == 0)
                     continue;
-                printf("%u at a time, %u x %u threads, row %u of %zu parts, head %u, element %u: %g, wants "
-                       "%g; lse %g, wants %g\n",
-                       together, threads, beside, row, rows[row].size(), head, d,
-                       (double)out[at * HEAD_DIM + d], (double)expected, (double)lse[at], (double)f.lse);
+                printf(
+                    "%u at a time, %u x %u threads, row %u of %zu partials, head %u, element %u: %g, wants "
+                    "%g; lse %g, wants %g\n",
+                    together, threads, beside, row, rows[row].size(), head, d, (double)out[at * HEAD_DIM + d],
+                    (double)expected, (double)lse[at], (double)f.lse);
                 return false;
             }
         }

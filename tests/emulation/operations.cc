@@ -165,7 +165,7 @@ static void attend_ahead_of_nothing(world &w)
         work_tile_rows[i] = i;
     }
     const plan_merge nothing = {0, 0, 0};
-    const plan_part none[1] = {};
+    const partial_ref none[1] = {};
     const plan full = {seeing, work_tiles, work_tile_rows, nullptr, nullptr, ROWS, ROWS, 0, 0, nullptr},
                empty = {blind, nullptr, nullptr, &nothing, none, 1, 0, 1, 0, nullptr};
     const value_source sources[ROWS] = {};

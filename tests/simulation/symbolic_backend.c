@@ -381,9 +381,9 @@ static void run_merges(struct symbolic_backend *b, const struct pending *p, cons
         const struct plan_merge *merge = &plan->merges[i];
         uint64_t sum = 0;
         uint32_t keys = 0;
-        for (uint32_t part = merge->first; part < merge->first + merge->count; part++) {
-            sum += b->partials[plan->merge_parts[part].partial];
-            keys += b->partial_keys[plan->merge_parts[part].partial];
+        for (uint32_t k = merge->first; k < merge->first + merge->count; k++) {
+            sum += b->partials[plan->merge_partials[k].partial];
+            keys += b->partial_keys[plan->merge_partials[k].partial];
         }
         finish_row(b, p, pass, merge->row, sum, keys);
     }
@@ -473,14 +473,14 @@ static void *keep(struct pending *p, const void *bytes, size_t n, size_t size)
 
 static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
 {
-    uint32_t work_tile_rows = 0, parts = 0;
+    uint32_t work_tile_rows = 0, partials = 0;
     for (uint32_t i = 0; i < plan->work_tile_count; i++) {
         uint32_t end = plan->work_tiles[i].first_row + plan->work_tiles[i].rows;
         work_tile_rows = end > work_tile_rows ? end : work_tile_rows;
     }
     for (uint32_t i = 0; i < plan->merge_count; i++) {
         uint32_t end = plan->merges[i].first + plan->merges[i].count;
-        parts = end > parts ? end : parts;
+        partials = end > partials ? end : partials;
     }
     struct plan *kept = keep(p, plan, 1, sizeof *plan);
     kept->rows = keep(p, plan->rows, plan->row_count, sizeof *plan->rows);
@@ -488,7 +488,7 @@ static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
     kept->work_tile_rows = keep(p, plan->work_tile_rows, work_tile_rows, sizeof *plan->work_tile_rows);
     kept->merges = keep(p, plan->merges, plan->merge_count, sizeof *plan->merges);
     kept->slice = plan->slice ? keep(p, plan->slice, 1, sizeof *plan->slice) : NULL;
-    kept->merge_parts = keep(p, plan->merge_parts, parts, sizeof *plan->merge_parts);
+    kept->merge_partials = keep(p, plan->merge_partials, partials, sizeof *plan->merge_partials);
     return kept;
 }
 

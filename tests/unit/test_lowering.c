@@ -220,11 +220,11 @@ END_TEST
 START_TEST(merges_over_spans_are_told_apart)
 {
     static const uint32_t chunks = SPAN_CHUNKS;
-    const struct plan_part parts[] = {
+    const struct partial_ref partials[] = {
         {0, chunks - 1, PLAN_SEGMENT}, {1, chunks, PLAN_CHUNK}, {2, chunks + 1, PLAN_CHUNK}};
     const struct plan_merge within = {0, 0, 2, 0}, across = {0, 1, 2, 0};
     struct plan_merge left[1];
-    struct plan plan = {.merges = &within, .merge_parts = parts, .merge_count = 1};
+    struct plan plan = {.merges = &within, .merge_partials = partials, .merge_count = 1};
     ck_assert(!cuda_lower_merges(&plan, left).spans);
     plan.merges = &across;
     ck_assert(cuda_lower_merges(&plan, left).spans);

@@ -15,10 +15,10 @@ static const struct plan_row row = {0, 5000};
 static const struct work_tile work_tiles[4] = {WORK_TILE(0, 0, 16, 0, 1, 0), WORK_TILE(0, 16, 2, 0, 1, 1),
                                                WORK_TILE(0, 18, 1, 0, 1, 2), WORK_TILE(0, 19, 1, 0, 1, 3)};
 static const uint32_t work_tile_rows[1] = {0};
-static const struct plan_part parts[4] = {
+static const struct partial_ref partials[4] = {
     {0, 16, PLAN_SEGMENT}, {1, 18, PLAN_CHUNK}, {2, 19, PLAN_CHUNK}, {3, 20, PLAN_CHUNK}};
 
-static const char *fault_of(const struct work_tile *its, const struct plan_part *pts, uint32_t count)
+static const char *fault_of(const struct work_tile *its, const struct partial_ref *pts, uint32_t count)
 {
     const struct plan_merge merge = {0, 0, count, 0};
     const struct plan plan = {&row, its, work_tile_rows, &merge, pts, 1, 4, 1, 4, NULL, NULL};
@@ -30,14 +30,14 @@ static const struct plan_row group_rows[2] = {{0, 1000}, {1, 300}};
 static const struct work_tile group_work_tiles[5] = {
     WORK_TILE(1, 0, 2, 4, 1, PLAN_NO_PARTIAL), WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 1, 1, 1, 1),
     WORK_TILE(0, 2, 1, 2, 1, 2), WORK_TILE(0, 3, 1, 3, 1, 3)};
-static const struct plan_part group_parts[4] = {
+static const struct partial_ref group_partials[4] = {
     {0, 1, PLAN_CHUNK}, {1, 2, PLAN_CHUNK}, {2, 3, PLAN_CHUNK}, {3, 4, PLAN_CHUNK}};
 static const struct tile_caps group_caps = {.widths = {{8, 0, 4}, {16, 0, 2}, {64, RUN_CHUNKS, 1}},
                                             .width_count = 3,
                                             .splits_max = 4,
                                             .cluster_max = 2};
 
-static const char *group_fault_of(const struct work_tile *its, const struct plan_part *pts,
+static const char *group_fault_of(const struct work_tile *its, const struct partial_ref *pts,
                                   const struct tile_caps *caps, uint32_t is_split_group)
 {
     static const uint32_t rows_of_work_tiles[5] = {0, 0, 0, 0, 1};
@@ -68,17 +68,17 @@ END_TEST
 START_TEST(widths_and_split_groups_fit_the_caps)
 {
     struct work_tile its[5];
-    struct plan_part pts[4];
+    struct partial_ref pts[4];
     struct tile_caps caps = group_caps;
     memcpy(its, group_work_tiles, sizeof its);
-    memcpy(pts, group_parts, sizeof pts);
+    memcpy(pts, group_partials, sizeof pts);
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 0));
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
                      "a merge is left out, and no split group computes it");
     its[1].splits = 4;
     its[1].splits_together = 4;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 0), "a split group is not all parts of a row");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 0), "a split group is not all splits of a row");
     ck_assert_str_eq(group_fault_of(its, pts, NULL, 1), "a split group without caps");
     its[1].splits_together = 2;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
@@ -92,13 +92,13 @@ START_TEST(widths_and_split_groups_fit_the_caps)
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
     its[3].width = 0;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
-                     "a split group is not the parts of a row in their order");
+                     "a split group is not the splits of a row in their order");
     its[3].width = 1;
     its[0].width = 3;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a work tile has a width that there is not");
     its[0].width = 0;
     its[1].splits = 3;
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group is not all parts of a row");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group is not all splits of a row");
     its[1].splits = 5;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many work tiles cannot be");
     its[1].splits = 4;
@@ -114,7 +114,7 @@ END_TEST
 
 START_TEST(a_good_plan_has_no_fault)
 {
-    const char *fault = fault_of(work_tiles, parts, 4);
+    const char *fault = fault_of(work_tiles, partials, 4);
     ck_assert_msg(!fault, "%s", fault);
 }
 END_TEST
@@ -122,24 +122,24 @@ END_TEST
 START_TEST(bad_plans_have_one)
 {
     struct work_tile its[4];
-    struct plan_part pts[4];
+    struct partial_ref pts[4];
     memcpy(its, work_tiles, sizeof its);
-    memcpy(pts, parts, sizeof pts);
-    ck_assert_str_eq(fault_of(work_tiles, parts, 3), "a row's partials do not reach its end");
+    memcpy(pts, partials, sizeof pts);
+    ck_assert_str_eq(fault_of(work_tiles, partials, 3), "a row's partials do not reach its end");
     pts[2].level = PLAN_RUN; /* one chunk is no run */
     ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a partial's level does not fit its range");
-    memcpy(pts, parts, sizeof pts);
+    memcpy(pts, partials, sizeof pts);
     pts[1].partial = 2;
     ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a row's partials do not follow each other");
     its[3].chunks = 2;
-    ck_assert_str_eq(fault_of(its, parts, 4), "a work tile reads chunks that a row does not see");
+    ck_assert_str_eq(fault_of(its, partials, 4), "a work tile reads chunks that a row does not see");
     memcpy(its, work_tiles, sizeof its);
     its[1].first_chunk = 17; /* two chunks in the middle of a run: not the beginning of its fold */
     its[1].chunks = 2;
-    ck_assert_ptr_nonnull(fault_of(its, parts, 4));
+    ck_assert_ptr_nonnull(fault_of(its, partials, 4));
     memcpy(its, work_tiles, sizeof its);
     its[0].partial = PLAN_NO_PARTIAL;
-    ck_assert_str_eq(fault_of(its, parts, 4), "a work tile finishes a row of which it reads only a part");
+    ck_assert_str_eq(fault_of(its, partials, 4), "a work tile finishes a row of which it reads only a part");
 }
 END_TEST
 
@@ -152,8 +152,8 @@ START_TEST(work_tiles_do_not_cross_spans)
                                             WORK_TILE(0, SPAN_CHUNKS, 1, 0, 1, 1)},
                                   across[2] = {WORK_TILE(0, 0, SPAN_CHUNKS - 1, 0, 1, 0),
                                                WORK_TILE(0, SPAN_CHUNKS - 1, 2, 0, 1, 1)};
-    static const struct plan_part pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
-                                            {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
+    static const struct partial_ref pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
+                                              {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
     const struct plan_merge merge = {0, 0, 2, 0};
     struct plan plan = {&long_row, &whole, work_tile_rows, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
@@ -170,7 +170,7 @@ START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
 {
     static const struct plan_row short_row = {0, 1024};
     static const struct work_tile its[2] = {WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 3, 0, 1, 1)};
-    static const struct plan_part pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
+    static const struct partial_ref pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
     const struct plan_merge merge = {0, 0, 2, 0};
     const struct plan plan = {&short_row, its, work_tile_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
@@ -180,9 +180,9 @@ END_TEST
 START_TEST(a_partial_is_written_once_and_merged_once)
 {
     struct work_tile its[5];
-    struct plan_part pts[5];
+    struct partial_ref pts[5];
     memcpy(its, work_tiles, sizeof work_tiles);
-    memcpy(pts, parts, sizeof parts);
+    memcpy(pts, partials, sizeof partials);
     its[4] = work_tiles[3];
     const struct plan_merge merges[2] = {{0, 0, 4, 0}, {0, 4, 1, 0}};
     struct plan plan = {&row, its, work_tile_rows, merges, pts, 1, 5, 1, 5, NULL, NULL};

@@ -280,7 +280,7 @@ START_TEST(fewer_states_read_more)
 }
 END_TEST
 
-/* A few rows may have a part for each segment of long ends. Room for eight parts a row was all there
+/* A few rows may have a partial for each segment of long ends. Room for eight partials a row was all there
  * was, whatever partials_max: the prefix was read by each. */
 START_TEST(bug_few_rows_with_long_ends_had_no_room)
 {

@@ -8,7 +8,7 @@
  * does not depend on the states is found before the work tiles are awaited.
  *
  * The operations on an element are those of the work tiles' kernels, so it does not matter where a fold is
- * cut. A maximum is the same in any order. Ahead of a part of a level lie whole nodes of it, so the levels
+ * cut. A maximum is the same in any order. Ahead of a partial of a level lie whole nodes of it, so the levels
  * below it are empty.
  *
  * Partials that are taken together are of one span. What a row with several spans has come to waits in the
@@ -19,37 +19,37 @@
 
 static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
-/* The parts that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are
+/* The partials that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are
  * the first): `most` of `left` ones, or, where a row may have several spans, those of them that lie in the first
- * one's. Masks have a bit a part; a part may end its run, if that is open, and its segment. */
-struct merge_parts {
-    plan_part part; /* the lane's, or one that changes nothing */
+ * one's. Masks have a bit a partial; a partial may end its run, if that is open, and its segment. */
+struct merge_batch {
+    partial_ref ref; /* the lane's, or one that changes nothing */
     uint32_t count;
     bool there;
     uint32_t chunks, runs, run_ends,
-        segment_ends;                  /* masks: of parts of these levels, and of what ends with them */
+        segment_ends;                  /* masks: of partials of these levels, and of what ends with them */
     uint32_t run_first, segment_first; /* the first lane of the lane's run, and segment */
     bool run_goes_on, segment_goes_on; /* at lane 0, from behind */
 
-    merge_parts(const plan_part *parts, uint32_t most, uint32_t left, uint32_t behind, bool has_spans)
+    merge_batch(const partial_ref *partials, uint32_t most, uint32_t left, uint32_t behind, bool has_spans)
         : count(most)
     {
         uint32_t lane = threadIdx.x % 32;
-        part = {0, 1, PLAN_SEGMENT};
+        ref = {0, 1, PLAN_SEGMENT};
         if (most > 0)
-            part = parts[lane < most ? lane : 0];
+            ref = partials[lane < most ? lane : 0];
         if (has_spans) {
-            uint32_t span = (part.end_chunk - 1) / SPAN_CHUNKS, first = __shfl_sync(ALL_LANES, span, 0);
+            uint32_t span = (ref.end_chunk - 1) / SPAN_CHUNKS, first = __shfl_sync(ALL_LANES, span, 0);
             count = __popc(__ballot_sync(ALL_LANES, lane < most && span == first));
         }
         there = lane < count;
         bool last = count == left && lane + 1 == count;
-        uint32_t run = (part.end_chunk - 1) / RUN_CHUNKS, segment = (part.end_chunk - 1) / SEGMENT_CHUNKS;
-        chunks = __ballot_sync(ALL_LANES, there && part.level == PLAN_CHUNK);
-        runs = __ballot_sync(ALL_LANES, there && part.level == PLAN_RUN);
-        run_ends = __ballot_sync(ALL_LANES, part.end_chunk % RUN_CHUNKS == 0 || last) & chunks;
+        uint32_t run = (ref.end_chunk - 1) / RUN_CHUNKS, segment = (ref.end_chunk - 1) / SEGMENT_CHUNKS;
+        chunks = __ballot_sync(ALL_LANES, there && ref.level == PLAN_CHUNK);
+        runs = __ballot_sync(ALL_LANES, there && ref.level == PLAN_RUN);
+        run_ends = __ballot_sync(ALL_LANES, ref.end_chunk % RUN_CHUNKS == 0 || last) & chunks;
         segment_ends =
-            __ballot_sync(ALL_LANES, part.end_chunk % SEGMENT_CHUNKS == 0 || last) & (chunks | runs);
+            __ballot_sync(ALL_LANES, ref.end_chunk % SEGMENT_CHUNKS == 0 || last) & (chunks | runs);
         run_first = first_of(run);
         segment_first = first_of(segment);
         run_goes_on = __shfl_sync(ALL_LANES, run, 0) == (behind - 1) / RUN_CHUNKS;
@@ -68,7 +68,7 @@ struct merge_parts {
     }
 };
 
-/* The largest of a level from the beginning of its node on, before the lane's part and after it. `first`:
+/* The largest of a level from the beginning of its node on, before the lane's partial and after it. `first`:
  * the node's first lane, of which up to `most` have it in common; `carried`: from behind, if the node at
  * lane 0 goes on. */
 struct level_maxima {
@@ -88,22 +88,22 @@ struct level_maxima {
     }
 };
 
-/* Shared memory of partials: o [together][thread]; by part and head the weights with which the part goes
- * into its level, and l; those of the run that goes into its segment, and of the segment into the span. And
- * by head the maxima of the levels so far. */
+/* Shared memory of partials: o [together][thread]; by partial and head the weights with which the partial
+ * goes into its level, and l; those of the run that goes into its segment, and of the segment into the span.
+ * And by head the maxima of the levels so far. */
 struct merge_memory {
     uint32_t heads; /* of the thread block */
-    float4 *o, *parts, *nodes;
+    float4 *o, *partials, *nodes;
     float *maxima;
 
     merge_memory(uint8_t *at, uint32_t together)
-        : heads(merge_heads(HEAD_DIM, blockDim.x)), o((float4 *)at), parts(o + together * blockDim.x),
-          nodes(parts + together * heads), maxima((float *)(nodes + together * heads))
+        : heads(merge_heads(HEAD_DIM, blockDim.x)), o((float4 *)at), partials(o + together * blockDim.x),
+          nodes(partials + together * heads), maxima((float *)(nodes + together * heads))
     {
     }
 
-    /* By a warp, for one head: m and l of the lane's part are `ml`. */
-    void find_weights(uint32_t head, const float2 &ml, const merge_parts &p, uint32_t count) const
+    /* By a warp, for one head: m and l of the lane's partial are `ml`. */
+    void find_weights(uint32_t head, const float2 &ml, const merge_batch &p, uint32_t count) const
     {
         float *m = maxima + head * FOLD_LEVELS;
         const float x = p.there ? ml.x : -INFINITE;
@@ -121,12 +121,12 @@ struct merge_memory {
         const float before = p.is_in(p.chunks) ? in_run.before
                              : p.is_in(p.runs) ? in_segment.before
                                                : in_span.before;
-        const merge_weights of_part(before, x), of_run(in_segment.before, in_run.after),
+        const merge_weights of_partial(before, x), of_run(in_segment.before, in_run.after),
             of_segment(in_span.before, in_segment.after);
         __syncwarp(); /* the maxima are read */
         uint32_t lane = threadIdx.x % 32;
         if (p.there) {
-            parts[lane * heads + head] = {of_part.into, of_part.from, ml.y, 0};
+            partials[lane * heads + head] = {of_partial.into, of_partial.from, ml.y, 0};
             nodes[lane * heads + head] = {of_run.into, of_run.from, of_segment.into, of_segment.from};
         }
         if (lane + 1 == count) {
@@ -137,7 +137,7 @@ struct merge_memory {
     }
 };
 
-/* A thread's part of the fold, l too. */
+/* A thread's elements of the fold, l too. */
 struct merge_fold {
     float o[FOLD_LEVELS][4], l[FOLD_LEVELS];
 
@@ -161,23 +161,23 @@ struct merge_fold {
         add(level + 1, {o[level][0], o[level][1], o[level][2], o[level][3]}, l[level], into, from);
         clear(level);
     }
-    /* The parts [first, end), all of this level. */
-    void add_parts(int level, const merge_memory &memory, uint32_t first, uint32_t end, uint32_t head)
+    /* The partials [first, end), all of this level. */
+    void add_partials(int level, const merge_memory &memory, uint32_t first, uint32_t end, uint32_t head)
     {
         const float4 *from_o = memory.o + first * blockDim.x + threadIdx.x,
-                     *part = memory.parts + first * memory.heads + head;
-        float4 next_o = *from_o, next = *part;
+                     *partial = memory.partials + first * memory.heads + head;
+        float4 next_o = *from_o, next = *partial;
         for (; first < end; first++) { /* one ahead */
-            const float4 this_o = next_o, this_part = next;
+            const float4 this_o = next_o, this_partial = next;
             if (first + 1 < end) {
                 next_o = *(from_o += blockDim.x);
-                next = *(part += memory.heads);
+                next = *(partial += memory.heads);
             }
-            add(level, this_o, this_part.z, this_part.x, this_part.y);
+            add(level, this_o, this_partial.z, this_partial.x, this_partial.y);
         }
     }
-    /* The parts that lie in shared memory, `count` of them. */
-    void add_all(const merge_memory &memory, const merge_parts &p, uint32_t count, uint32_t head)
+    /* The partials that lie in shared memory, `count` of them. */
+    void add_all(const merge_memory &memory, const merge_batch &p, uint32_t count, uint32_t head)
     {
         uint32_t ends = p.run_ends | p.segment_ends | (p.chunks ^ p.chunks >> 1) | (p.runs ^ p.runs >> 1) |
                         1u << (count - 1);
@@ -185,11 +185,11 @@ struct merge_fold {
             end = first + __ffs(ends >> first);
             const float4 node = memory.nodes[(end - 1) * memory.heads + head];
             if (p.chunks >> first & 1)
-                add_parts(0, memory, first, end, head);
+                add_partials(0, memory, first, end, head);
             else if (p.runs >> first & 1)
-                add_parts(1, memory, first, end, head);
+                add_partials(1, memory, first, end, head);
             else
-                add_parts(2, memory, first, end, head);
+                add_partials(2, memory, first, end, head);
             if (p.run_ends >> (end - 1) & 1)
                 close(0, node.x, node.y);
             if (p.segment_ends >> (end - 1) & 1)
@@ -201,7 +201,7 @@ struct merge_fold {
     float add_span(const merge_memory &memory, uint32_t place, uint32_t head)
     {
         const float4 row_o = memory.o[place * blockDim.x + threadIdx.x],
-                     row = memory.parts[place * memory.heads + head];
+                     row = memory.partials[place * memory.heads + head];
         const merge_weights w(row.x, memory.maxima[head * FOLD_LEVELS + 2]);
         l[2] = w(row.y, l[2]);
         o[2][0] = w(row_o.x, o[2][0]);
@@ -215,7 +215,7 @@ struct merge_fold {
     {
         memory.o[place * blockDim.x + threadIdx.x] = {o[2][0], o[2][1], o[2][2], o[2][3]};
         if (one) {
-            memory.parts[place * memory.heads + head] = {m, l[2], 0, 0};
+            memory.partials[place * memory.heads + head] = {m, l[2], 0, 0};
             memory.maxima[head * FOLD_LEVELS + 2] = -INFINITE;
         }
         clear(2);
@@ -252,8 +252,8 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
         fold.put_row(memory, together, head - first_head, -INFINITE, is_first_of_head());
     __syncthreads(); /* they are there */
     do {
-        const merge_parts p(pass.parts + m.first + done, min(m.count - done, together), m.count - done,
-                            behind, HAS_SPANS);
+        const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, together),
+                            m.count - done, behind, HAS_SPANS);
         const uint32_t n = p.count;
         if (done == 0) {
             await_previous();
@@ -264,7 +264,7 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
 #pragma unroll
             for (uint32_t i = 0; i < MERGE_COPIES; i++)
                 from[i] = (const float4 *)pass.partial_o +
-                          ((size_t)__shfl_sync(ALL_LANES, p.part.partial, first + i) * heads + head) *
+                          ((size_t)__shfl_sync(ALL_LANES, p.ref.partial, first + i) * heads + head) *
                               MERGE_VECTORS +
                           vector;
 #pragma unroll
@@ -277,14 +277,14 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
         copy_async_commit();
         /* the last warps have the fewest copies to make */
         for (uint32_t of = threads / 32 - 1 - thread / 32; of < memory.heads && n > 0; of += threads / 32) {
-            size_t of_ml = (size_t)p.part.partial * heads + min(first_head + of, heads - 1);
+            size_t of_ml = (size_t)p.ref.partial * heads + min(first_head + of, heads - 1);
             memory.find_weights(of, ((const float2 *)pass.partial_ml)[of_ml], p, n);
         }
         copy_async_wait<0>();
         __syncthreads(); /* the weights are there */
         if (n > 0 && threadIdx.y == 0)
             fold.add_all(memory, p, n, head - first_head);
-        behind = __shfl_sync(ALL_LANES, p.part.end_chunk, n - 1);
+        behind = __shfl_sync(ALL_LANES, p.ref.end_chunk, n - 1);
         done += n;
         __syncthreads(); /* all is read */
         if (HAS_SPANS && done < m.count && behind % SPAN_CHUNKS == 0) {

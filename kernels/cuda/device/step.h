@@ -128,7 +128,7 @@ struct cuda_attend_pass {
     DEVICE(const struct cuda_work_tile) work_tiles; /* of this launch */
     DEVICE(const struct cuda_work_tile_row) work_tile_rows;
     DEVICE(const struct plan_merge) merges;
-    DEVICE(const struct plan_part) parts;
+    DEVICE(const struct partial_ref) merge_partials;
     DEVICE(const struct value_source) q_source; /* [rows], for generated q */
     DEVICE(uint8_t) q;                          /* [rows][query_heads][head_dim] */
     DEVICE(uint8_t) o;                          /* likewise */
