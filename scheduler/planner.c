@@ -9,22 +9,22 @@
  * Rows that read alone come last, and have nothing in common with anybody.
  *
  * emit_range() takes a range of the order that has everything before chunk c in common. The smallest
- * `common` inside the range is where it splits: the chunks up to there become work tiles of all rows of the
+ * `common` inside the range is where it branches: the chunks up to there become work tiles of all rows of the
  * range, and each part goes on alone.
  *
- * A stretch of chunks is cut into pieces at the boundaries of the tree in plan.h. A piece may cover
- * several nodes of its level only where it begins the node above (plan.h says why); piece_max, from the
- * amount of work, says how large one may be, and the backend's tiles for many columns may take no more
+ * A stretch of chunks is cut into splits at the boundaries of the tree in plan.h. A split may cover
+ * several nodes of its level only where it begins the node above (plan.h says why); split_chunks_max, from
+ * the amount of work, says how large one may be, and the backend's tiles for many columns may take no more
  * than a node. Work is counted in chunks of up to NARROW_COLUMNS packed columns, which cost what reading
  * them costs; what more rows do with them is computation, and counts by columns.
  *
- * Where there are more pieces than tasks, rows that read alone are cut further (lone_piece()): otherwise the
+ * Where there are more splits than tasks, rows that read alone are cut further (lone_split()): otherwise the
  * last of them would run by themselves.
  *
  * Then each work tile gets the width of its tiles, and where a row was cut for want of other work into few
  * work tiles of its own, these become a split group, if there is room for it on a processor or in a cluster.
  *
- * When partials run out, the plan is made again with larger pieces; and where that is not enough, rows
+ * When partials run out, the plan is made again with larger splits; and where that is not enough, rows
  * share less (share_less()). A row that reads alone needs none, or one for each of its spans, if it has
  * several: there are as many (planner_partials_least()), so there is always a plan that fits. */
 #include "scheduler/planner.h"
@@ -37,16 +37,16 @@
 #include <string.h>
 
 enum {
-    PIECES_PER_ROW = 8,  /* beyond it pieces become larger for a step */
+    SPLITS_PER_ROW = 8,  /* beyond it splits become larger for a step */
     COMPARED_IDS = 64,   /* entries of loose tables compared at a time */
     SIZE_CLASSES = 32,   /* work tiles are handed out largest class first */
-    LONE_PIECES = 4,     /* of a task's share: so that the last ones end together */
+    LONE_SPLITS = 4,     /* of a task's share: so that the last ones end together */
     NARROW_COLUMNS = 32, /* what up to so many packed columns cost is reading */
     WHOLE_COLUMNS =
         2 * PLAN_PACKED_ROWS_MAX /* from so many on, query tokens of a sequence may be computed whole */
 };
 
-#define NO_PIECE  UINT32_MAX
+#define NO_SPLIT  UINT32_MAX
 #define NO_PREFIX UINT32_MAX
 
 static const uint64_t CHUNK_PRICE = 4096; /* what it costs to read one, in the unit of planner.price */
@@ -61,9 +61,9 @@ struct entry {
 };
 
 /* A split of one row, in a list per row. */
-struct piece {
+struct split {
     uint32_t partial, end_chunk, next;
-    uint32_t alone; /* the work tile, if it is of this row only; else NO_PIECE */
+    uint32_t alone; /* the work tile, if it is of this row only; else NO_SPLIT */
     enum plan_level level;
 };
 
@@ -81,12 +81,12 @@ struct prefix {
 
 struct planner {
     struct planner_options o;
-    uint32_t work_tile_rows_max, room; /* work tile rows that fit; that the plan may have (PIECES_PER_ROW) */
+    uint32_t work_tile_rows_max, room; /* work tile rows that fit; that the plan may have (SPLITS_PER_ROW) */
     const uint32_t *tables;            /* of the current call */
     uint32_t stride;
-    uint32_t piece_max; /* chunks of a piece, roughly at most */
-    uint32_t lone_max;  /* rows of more chunks that read alone are cut further (lone_piece()) */
-    bool within_nodes;  /* work tiles lie within the nodes that the tiles for their columns take */
+    uint32_t split_chunks_max; /* chunks of a split, roughly at most */
+    uint32_t lone_max;         /* rows of more chunks that read alone are cut further (lone_split()) */
+    bool within_nodes;         /* work tiles lie within the nodes that the tiles for their columns take */
     bool overflow;
 
     struct entry *entries, *scratch; /* [rows_max] in order */
@@ -106,9 +106,9 @@ struct planner {
     uint32_t *work_tile_rows;
     struct plan_merge *merges;
     struct partial_ref *merge_partials;
-    struct piece *pieces;
-    uint32_t *first_piece, *last_piece; /* [rows_max] */
-    uint32_t work_tile_row_count, piece_count;
+    struct split *splits;
+    uint32_t *first_split, *last_split; /* [rows_max] */
+    uint32_t work_tile_row_count, split_count;
     uint32_t together[PLAN_WIDTHS_MAX]; /* find_together() */
 };
 
@@ -281,10 +281,10 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
     return smaller(ends, (uint32_t)(tokens / CHUNK_TOKENS));
 }
 
-/* ---- pieces and work tiles ----------------------------------------------------------------------- */
+/* ---- splits and work tiles ----------------------------------------------------------------------- */
 
-/* A size for pieces of roughly so many chunks: whole nodes of the tree, since what is left of a node
- * becomes pieces of its children. Up to twice as large, because a few large pieces are better than many
+/* A size for splits of roughly so many chunks: whole nodes of the tree, since what is left of a node
+ * becomes splits of its children. Up to twice as large, because a few large splits are better than many
  * partial states. */
 static uint32_t whole_nodes(uint32_t chunks)
 {
@@ -319,26 +319,26 @@ static inline void add_work_tile(struct planner *p, uint32_t a, uint32_t b, uint
     p->work_tile_row_count += n;
 }
 
-/* Add to each of the rows [a, b) of the order a piece that ends at chunk `end`, with the next partials: of the
- * latest work tile. */
-static void add_pieces(struct planner *p, uint32_t a, uint32_t b, uint32_t end, enum plan_level level)
+/* Add to each of the rows [a, b) of the order a split that ends at chunk `end`, with the next partials: of
+ * the latest work tile. */
+static void add_splits(struct planner *p, uint32_t a, uint32_t b, uint32_t end, enum plan_level level)
 {
-    uint32_t piece = p->piece_count, partial = p->plan.partial_count,
-             alone = b - a == 1 ? p->plan.work_tile_count - 1 : NO_PIECE;
-    p->piece_count += b - a;
+    uint32_t split = p->split_count, partial = p->plan.partial_count,
+             alone = b - a == 1 ? p->plan.work_tile_count - 1 : NO_SPLIT;
+    p->split_count += b - a;
     p->plan.partial_count += b - a;
-    for (uint32_t i = a; i < b; i++, piece++) {
+    for (uint32_t i = a; i < b; i++, split++) {
         uint32_t row = p->entries[i].row;
-        p->pieces[piece] = (struct piece){partial++, end, NO_PIECE, alone, level};
-        if (p->first_piece[row] == NO_PIECE)
-            p->first_piece[row] = piece;
+        p->splits[split] = (struct split){partial++, end, NO_SPLIT, alone, level};
+        if (p->first_split[row] == NO_SPLIT)
+            p->first_split[row] = split;
         else
-            p->pieces[p->last_piece[row]].next = piece;
-        p->last_piece[row] = piece;
+            p->splits[p->last_split[row]].next = split;
+        p->last_split[row] = split;
     }
 }
 
-/* Add as many work tiles over chunks [first, end) as the packed rows of [a, b) need, and their pieces; final
+/* Add as many work tiles over chunks [first, end) as the packed rows of [a, b) need, and their splits; final
  * ones have none. */
 static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
                            enum plan_level level, bool final)
@@ -353,41 +353,41 @@ static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t f
         }
         add_work_tile(p, a, next, first, end, final ? PLAN_NO_PARTIAL : p->plan.partial_count);
         if (!final)
-            add_pieces(p, a, next, end, level);
+            add_splits(p, a, next, end, level);
     }
 }
 
-/* The end of a piece of this level from chunk `at` on, of rows that begin at `first`, in a stretch up to `end`; or
- * `at`, if none can begin there. One of PLAN_CHUNK always can. */
-static inline uint32_t end_of_piece(enum plan_level level, uint32_t piece_max, uint32_t first, uint32_t at,
-                                    uint32_t end, bool to_row_end)
+/* The end of a split of this level from chunk `at` on, of rows that begin at `first`, in a stretch up to
+ * `end`; or `at`, if none can begin there. One of PLAN_CHUNK always can. */
+static inline uint32_t end_of_split(enum plan_level level, uint32_t split_chunks_max, uint32_t first,
+                                    uint32_t at, uint32_t end, bool to_row_end)
 {
     uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level),
              node_end = (at / node + 1) * node;
     bool begins = at % node == 0 || at == first, ends = node_end <= end || to_row_end;
-    if (node > 1 && (!begins || !ends || node > piece_max))
+    if (node > 1 && (!begins || !ends || node > split_chunks_max))
         return at;
     bool leads = at % parent == 0 || at == first;
-    uint32_t stop = smaller(end, (at / parent + 1) * parent), piece_end = smaller(node_end, end);
-    while (leads && piece_end < stop && piece_end + node - at <= piece_max &&
-           (piece_end + node <= stop || to_row_end))
-        piece_end = smaller(piece_end + node, stop);
-    return piece_end;
+    uint32_t stop = smaller(end, (at / parent + 1) * parent), split_end = smaller(node_end, end);
+    while (leads && split_end < stop && split_end + node - at <= split_chunks_max &&
+           (split_end + node <= stop || to_row_end))
+        split_end = smaller(split_end + node, stop);
+    return split_end;
 }
 
-/* The level of the next piece from chunk `at` on, and its end. The rows begin at chunk `first`; the
+/* The level of the next split from chunk `at` on, and its end. The rows begin at chunk `first`; the
  * stretch ends at `end`, where all its rows end if `to_row_end`. Inline, with levels that the compiler knows:
  * else families of 8 take 19.5 us a step in bench_planner, not 18.6. */
-static inline enum plan_level next_piece(uint32_t piece_max, uint32_t first, uint32_t at, uint32_t end,
-                                         bool to_row_end, uint32_t *piece_end)
+static inline enum plan_level next_split(uint32_t split_chunks_max, uint32_t first, uint32_t at, uint32_t end,
+                                         bool to_row_end, uint32_t *split_end)
 {
-    *piece_end = end_of_piece(PLAN_SEGMENT, piece_max, first, at, end, to_row_end);
-    if (*piece_end > at)
+    *split_end = end_of_split(PLAN_SEGMENT, split_chunks_max, first, at, end, to_row_end);
+    if (*split_end > at)
         return PLAN_SEGMENT;
-    *piece_end = end_of_piece(PLAN_RUN, piece_max, first, at, end, to_row_end);
-    if (*piece_end > at)
+    *split_end = end_of_split(PLAN_RUN, split_chunks_max, first, at, end, to_row_end);
+    if (*split_end > at)
         return PLAN_RUN;
-    *piece_end = end_of_piece(PLAN_CHUNK, piece_max, first, at, end, to_row_end);
+    *split_end = end_of_split(PLAN_CHUNK, split_chunks_max, first, at, end, to_row_end);
     return PLAN_CHUNK;
 }
 
@@ -401,9 +401,9 @@ static uint32_t chunks_of_tile(const struct planner *p, uint64_t columns)
     return widths[i].chunks ? widths[i].chunks : UINT32_MAX;
 }
 
-/* Chunks of a piece of a row that reads [from, end) alone. If it is to be cut, then, where that is all it reads, into
- * a split group, which needs no merge; otherwise into segments. */
-static uint32_t lone_piece(const struct planner *p, uint32_t from, uint32_t end, bool is_all)
+/* Chunks of a split of a row that reads [from, end) alone. If it is to be cut, then, where that is all it
+ * reads, into a split group, which needs no merge; otherwise into segments. */
+static uint32_t lone_split(const struct planner *p, uint32_t from, uint32_t end, bool is_all)
 {
     if (end - from <= p->lone_max || end - from < RUN_CHUNKS)
         return UINT32_MAX;
@@ -418,21 +418,21 @@ static uint32_t lone_piece(const struct planner *p, uint32_t from, uint32_t end,
 /* Chunks [from, end) of the rows [a, b) of the order, which read the same blocks there. */
 static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t from, uint32_t end)
 {
-    uint32_t first = chunks_of(p, p->entries[a].keys).first, piece_max = p->piece_max;
+    uint32_t first = chunks_of(p, p->entries[a].keys).first, split_chunks_max = p->split_chunks_max;
     bool to_row_end = true;
     if (p->within_nodes)
-        piece_max = smaller(piece_max, chunks_of_tile(p, (uint64_t)(b - a) * p->o.group));
+        split_chunks_max = smaller(split_chunks_max, chunks_of_tile(p, (uint64_t)(b - a) * p->o.group));
     for (uint32_t i = a; i < b; i++)
         to_row_end &= chunks_of(p, p->entries[i].keys).end == end;
     if (b - a == 1)
-        piece_max = smaller(piece_max, lone_piece(p, from, end, from == first && to_row_end));
-    if (from == first && to_row_end && end - from <= piece_max && plan_within_span(from, end)) {
+        split_chunks_max = smaller(split_chunks_max, lone_split(p, from, end, from == first && to_row_end));
+    if (from == first && to_row_end && end - from <= split_chunks_max && plan_within_span(from, end)) {
         add_work_tiles(p, a, b, from, end, PLAN_ROW, true);
         return;
     }
-    for (uint32_t at = from, piece_end; at < end; at = piece_end) {
-        enum plan_level level = next_piece(piece_max, first, at, end, to_row_end, &piece_end);
-        add_work_tiles(p, a, b, at, piece_end, level, false);
+    for (uint32_t at = from, split_end; at < end; at = split_end) {
+        enum plan_level level = next_split(split_chunks_max, first, at, end, to_row_end, &split_end);
+        add_work_tiles(p, a, b, at, split_end, level, false);
     }
 }
 
@@ -450,8 +450,8 @@ static bool are_whole(const struct planner *p, uint32_t a, uint32_t b, uint32_t 
         return false;
     if (chunks_of(p, first->keys).first != from || seen.first != from)
         return false;
-    /* a thread block has more columns than pieces are made for */
-    if ((end - from) / 2 > p->piece_max || !plan_within_span(from, end) ||
+    /* a thread block has more columns than splits are made for */
+    if ((end - from) / 2 > p->split_chunks_max || !plan_within_span(from, end) ||
         (p->within_nodes && end - from > chunks_of_tile(p, PLAN_PACKED_ROWS_MAX)))
         return false;
     for (uint32_t i = a; i + 1 < b; i++) {
@@ -485,15 +485,15 @@ static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
             emit_stretch(p, a, b, larger(from, seen.first), seen.end);
         return;
     }
-    uint32_t split = UINT32_MAX;
+    uint32_t common = UINT32_MAX;
     for (uint32_t i = a; i + 1 < b; i++)
-        split = smaller(split, common_chunks(p, i));
-    if (split > from)
-        emit_stretch(p, a, b, from, split);
+        common = smaller(common, common_chunks(p, i));
+    if (common > from)
+        emit_stretch(p, a, b, from, common);
     for (uint32_t start = a, i = a; i < b; i++) {
-        if (i + 1 < b && common_chunks(p, i) > split)
+        if (i + 1 < b && common_chunks(p, i) > common)
             continue;
-        emit_range(p, start, i + 1, larger(from, split));
+        emit_range(p, start, i + 1, larger(from, common));
         start = i + 1;
     }
 }
@@ -501,9 +501,9 @@ static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 static void begin_plan(struct planner *p, uint32_t n)
 {
     p->plan.work_tile_count = p->plan.merge_count = p->plan.partial_count = 0;
-    p->work_tile_row_count = p->piece_count = 0;
+    p->work_tile_row_count = p->split_count = 0;
     p->overflow = false;
-    memset(p->first_piece, 0xff, n * sizeof *p->first_piece);
+    memset(p->first_split, 0xff, n * sizeof *p->first_split);
 }
 
 /* ---- when partial states are few ----------------------------------------------------------------- */
@@ -541,7 +541,7 @@ static uint32_t states_of(uint32_t first, uint32_t from, uint32_t end, bool to_r
     if (from == first && to_row_end && plan_within_span(from, end))
         return 0;
     for (; from < end; count++)
-        (void)next_piece(UINT32_MAX, first, from, end, to_row_end, &from);
+        (void)next_split(UINT32_MAX, first, from, end, to_row_end, &from);
     return count;
 }
 
@@ -637,7 +637,7 @@ static uint32_t rows_that_share_more(const struct planner *p, uint64_t states)
     return rows;
 }
 
-/* Make the plan with no more partial states than there may be; pieces are as large as can be by now.
+/* Make the plan with no more partial states than there may be; splits are as large as can be by now.
  *
  * Rows that read a prefix together and then part have a state or more each for it, and others for what
  * they read alone, where a row that reads all of it alone has none. So states buy chunks that are not
@@ -733,15 +733,15 @@ static uint64_t work_of(const struct planner *p)
     return work / NARROW_COLUMNS;
 }
 
-/* Whether there will be more pieces than tasks of a KV head, if they are of piece_max chunks. */
+/* Whether there will be more splits than tasks of a KV head, if they are of split_chunks_max chunks. */
 static bool is_more_than_a_wave(const struct planner *p, uint32_t tasks)
 {
-    uint64_t pieces = 0;
-    for (uint32_t i = 0; i < p->entry_count && pieces <= tasks; i++) {
+    uint64_t splits = 0;
+    for (uint32_t i = 0; i < p->entry_count && splits <= tasks; i++) {
         struct plan_range seen = chunks_of(p, p->entries[i].keys);
-        pieces += ceiling(seen.end - seen.first - common_chunks(p, i), p->piece_max);
+        splits += ceiling(seen.end - seen.first - common_chunks(p, i), p->split_chunks_max);
     }
-    return pieces > tasks;
+    return splits > tasks;
 }
 
 /* How many splits of a group each width's thread blocks may compute together: as many thread blocks as come to
@@ -764,13 +764,13 @@ static bool make_group(struct planner *p, uint32_t row, uint32_t splits)
     const struct tile_caps *caps = &p->o.caps;
     if (splits < 2 || splits > caps->splits_max)
         return false;
-    const struct piece *first = &p->pieces[p->first_piece[row]], *last = &p->pieces[p->last_piece[row]];
-    if (first->alone == NO_PIECE || last->alone != first->alone + splits - 1)
+    const struct split *first = &p->splits[p->first_split[row]], *last = &p->splits[p->last_split[row]];
+    if (first->alone == NO_SPLIT || last->alone != first->alone + splits - 1)
         return false;
     struct work_tile *work_tiles = &p->work_tiles[first->alone];
     uint32_t members = splits <= 2 ? 2 : 4, parent = plan_parent_chunks(first->level);
-    for (uint32_t i = p->first_piece[row]; i != NO_PIECE; i = p->pieces[i].next) {
-        if (p->pieces[i].level != first->level || p->pieces[i].alone == NO_PIECE)
+    for (uint32_t i = p->first_split[row]; i != NO_SPLIT; i = p->splits[i].next) {
+        if (p->splits[i].level != first->level || p->splits[i].alone == NO_SPLIT)
             return false;
     }
     uint32_t width = plan_width_for(caps, plan_widest(caps), work_tiles, splits, p->o.group),
@@ -793,28 +793,28 @@ static void lay_out_merges(struct planner *p, uint32_t n)
     if (groups)
         find_together(p);
     for (uint32_t row = 0; row < n; row++) {
-        if (p->first_piece[row] == NO_PIECE && p->rows[row].keys > 0)
+        if (p->first_split[row] == NO_SPLIT && p->rows[row].keys > 0)
             continue;
         struct plan_merge *merge = &p->merges[p->plan.merge_count++];
         *merge = (struct plan_merge){.row = row, .first = partials};
-        for (uint32_t i = p->first_piece[row]; i != NO_PIECE; i = p->pieces[i].next)
+        for (uint32_t i = p->first_split[row]; i != NO_SPLIT; i = p->splits[i].next)
             p->merge_partials[partials++] =
-                (struct partial_ref){p->pieces[i].partial, p->pieces[i].end_chunk, p->pieces[i].level};
+                (struct partial_ref){p->splits[i].partial, p->splits[i].end_chunk, p->splits[i].level};
         merge->count = partials - merge->first;
         merge->is_split_group = groups && make_group(p, row, merge->count);
     }
 }
 
-/* Make room for a plan that had none: larger pieces, then of many columns too. Returns whether there is
+/* Make room for a plan that had none: larger splits, then of many columns too. Returns whether there is
  * something left to try. */
-static bool make_fewer_pieces(struct planner *p)
+static bool make_fewer_splits(struct planner *p)
 {
     if (p->lone_max < UINT32_MAX) {
         p->lone_max = UINT32_MAX;
-    } else if (p->piece_max < SEGMENT_CHUNKS) {
-        p->piece_max = p->piece_max < RUN_CHUNKS ? RUN_CHUNKS : SEGMENT_CHUNKS;
-    } else if (p->piece_max < UINT32_MAX) {
-        p->piece_max = UINT32_MAX;
+    } else if (p->split_chunks_max < SEGMENT_CHUNKS) {
+        p->split_chunks_max = p->split_chunks_max < RUN_CHUNKS ? RUN_CHUNKS : SEGMENT_CHUNKS;
+    } else if (p->split_chunks_max < UINT32_MAX) {
+        p->split_chunks_max = UINT32_MAX;
     } else if (p->within_nodes) {
         p->within_nodes = false;
     } else {
@@ -858,15 +858,15 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
         p->grouped_count = 0;
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
     uint32_t each = (uint32_t)((work_of(p) + tasks - 1) / tasks);
-    p->piece_max = whole_nodes(each);
-    p->lone_max = p->o.caps.splits_max && is_more_than_a_wave(p, tasks) ? each / LONE_PIECES : UINT32_MAX;
+    p->split_chunks_max = whole_nodes(each);
+    p->lone_max = p->o.caps.splits_max && is_more_than_a_wave(p, tasks) ? each / LONE_SPLITS : UINT32_MAX;
     p->within_nodes = true;
-    p->room = smaller(p->work_tile_rows_max, p->o.rows_max * PIECES_PER_ROW + 2 * p->o.tasks);
+    p->room = smaller(p->work_tile_rows_max, p->o.rows_max * SPLITS_PER_ROW + 2 * p->o.tasks);
     do {
         begin_plan(p, n);
         if (n)
             emit_range(p, 0, n, 0);
-    } while (p->overflow && make_fewer_pieces(p));
+    } while (p->overflow && make_fewer_splits(p));
     if (p->overflow)
         share_less(p, n);
     lay_out_merges(p, n);
@@ -980,12 +980,12 @@ int planner_create(const struct planner_options *options, struct planner **resul
     p->work_tile_rows = calloc(p->work_tile_rows_max, sizeof *p->work_tile_rows);
     p->merges = calloc(rows + 1, sizeof *p->merges);
     p->merge_partials = calloc(states + UINT64_C(1), sizeof *p->merge_partials);
-    p->pieces = calloc(options->partials_max + UINT64_C(1), sizeof *p->pieces);
-    p->first_piece = calloc(rows + 1, sizeof *p->first_piece);
-    p->last_piece = calloc(rows + 1, sizeof *p->last_piece);
+    p->splits = calloc(options->partials_max + UINT64_C(1), sizeof *p->splits);
+    p->first_split = calloc(rows + 1, sizeof *p->first_split);
+    p->last_split = calloc(rows + 1, sizeof *p->last_split);
     if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->work_tiles || !p->sorted ||
-        !p->work_tile_rows || !p->merges || !p->merge_partials || !p->pieces || !p->first_piece ||
-        !p->last_piece) {
+        !p->work_tile_rows || !p->merges || !p->merge_partials || !p->splits || !p->first_split ||
+        !p->last_split) {
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }
@@ -1007,8 +1007,8 @@ void planner_destroy(struct planner *p)
     free(p->work_tile_rows);
     free(p->merges);
     free(p->merge_partials);
-    free(p->pieces);
-    free(p->first_piece);
-    free(p->last_piece);
+    free(p->splits);
+    free(p->first_split);
+    free(p->last_split);
     free(p);
 }

@@ -35,7 +35,7 @@ uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *ta
 bool cuda_has_clusters(const struct cuda_target *target);
 
 /* Whether K and V come by TMA, or else by cp.async: on sm_90 to sm_119, where whole blocks of 8 slots or
- * more make up a tile or whole tiles a block, and rows are whole pieces of 16 bytes. */
+ * more make up a tile or whole tiles a block, and rows are whole vectors of 16 bytes. */
 bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
 
 /* Whether those of more than 32 columns are computed by warpgroups (attend_wide.cu): on sm_90, where

@@ -106,7 +106,7 @@ static enum plan_level level_of(uint32_t work_tile_chunks)
 }
 
 /* Work tiles that these chunks of a row are cut into. */
-static uint32_t pieces_of(const struct trial *x, struct plan_range chunks)
+static uint32_t splits_of(const struct trial *x, struct plan_range chunks)
 {
     return (chunks.end - 1) / x->work_tile_chunks - chunks.first / x->work_tile_chunks + 1;
 }
@@ -115,7 +115,7 @@ static uint32_t pieces_of(const struct trial *x, struct plan_range chunks)
 static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct plan_range chunks)
 {
     struct plan *plan = &x->plan;
-    uint32_t work_tile_rows = cuda_work_tile_rows(plan), pieces = pieces_of(x, chunks);
+    uint32_t work_tile_rows = cuda_work_tile_rows(plan), splits = splits_of(x, chunks);
     struct work_tile *work_tiles = &x->work_tiles[plan->work_tile_count];
     for (uint32_t at = chunks.first, stop, i = 0; at < chunks.end; at = stop, i++) {
         stop = smaller(chunks.end, (at / x->work_tile_chunks + 1) * x->work_tile_chunks);
@@ -124,42 +124,42 @@ static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct pla
                                .chunks = stop - at,
                                .first_row = work_tile_rows,
                                .rows = n,
-                               .partial = pieces > 1 ? plan->partial_count + i * n : PLAN_NO_PARTIAL,
+                               .partial = splits > 1 ? plan->partial_count + i * n : PLAN_NO_PARTIAL,
                                .width = (uint8_t)x->width};
         for (uint32_t r = 0; r < n; r++) {
             x->work_tile_rows[work_tile_rows++] = row + r;
-            x->merge_partials[plan->partial_count + r * pieces + i] =
+            x->merge_partials[plan->partial_count + r * splits + i] =
                 (struct partial_ref){plan->partial_count + i * n + r, stop, level_of(x->work_tile_chunks)};
         }
     }
-    plan->work_tile_count += pieces;
-    if (pieces == 1)
+    plan->work_tile_count += splits;
+    if (splits == 1)
         return;
     for (uint32_t r = 0; r < n; r++)
         x->merges[plan->merge_count++] =
-            (struct plan_merge){row + r, plan->partial_count + r * pieces, pieces, x->together > 0};
+            (struct plan_merge){row + r, plan->partial_count + r * splits, splits, x->together > 0};
     if (x->together) {
-        work_tiles->splits = (uint8_t)pieces;
+        work_tiles->splits = (uint8_t)splits;
         work_tiles->splits_together = (uint8_t)x->together;
     }
-    plan->partial_count += pieces * n;
+    plan->partial_count += splits * n;
 }
 
 /* Add a trial and its plan. False: no memory. */
 static bool add_trial(struct cuda_self_test *t, struct trial trial)
 {
     struct trial *x = &t->trials[t->trial_count];
-    uint32_t pieces = 0;
+    uint32_t splits = 0;
     assert(t->trial_count < VARIANTS * TRIALS_MAX);
     *x = trial;
     for (uint32_t row = 0; row < x->count; row++)
-        pieces += pieces_of(x, chunks_of(t, x, row));
-    assert(pieces > 0);
+        splits += splits_of(x, chunks_of(t, x, row));
+    assert(splits > 0);
     x->rows = calloc(x->count, sizeof *x->rows);
     x->merges = calloc(x->count, sizeof *x->merges);
-    x->work_tiles = calloc(pieces, sizeof *x->work_tiles);
-    x->merge_partials = calloc(pieces, sizeof *x->merge_partials);
-    x->work_tile_rows = calloc(pieces, sizeof *x->work_tile_rows);
+    x->work_tiles = calloc(splits, sizeof *x->work_tiles);
+    x->merge_partials = calloc(splits, sizeof *x->merge_partials);
+    x->work_tile_rows = calloc(splits, sizeof *x->work_tile_rows);
     t->trial_count++; /* it is freed from now on */
     if (!x->rows || !x->merges || !x->work_tiles || !x->merge_partials || !x->work_tile_rows)
         return false;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A range of one row's chunks, to be computed by some work tile. */
-struct piece {
+struct split {
     uint32_t row, first, end;
     enum plan_level level;
     uint32_t work_tile; /* once it has one */
@@ -16,7 +16,7 @@ struct piece {
 
 struct maker {
     const struct plan_request *q;
-    struct piece *pieces;
+    struct split *splits;
     uint32_t count, room, random;
 };
 
@@ -55,10 +55,10 @@ static uint32_t random_below(struct maker *m, uint32_t n)
     return (uint32_t)((uint64_t)m->random * n >> 32);
 }
 
-static void add_piece(struct maker *m, uint32_t row, uint32_t first, uint32_t end, enum plan_level level)
+static void add_split(struct maker *m, uint32_t row, uint32_t first, uint32_t end, enum plan_level level)
 {
-    m->pieces = grow(m->pieces, m->count, &m->room, sizeof *m->pieces);
-    m->pieces[m->count++] = (struct piece){row, first, end, level, UINT32_MAX, 0};
+    m->splits = grow(m->splits, m->count, &m->room, sizeof *m->splits);
+    m->splits[m->count++] = (struct split){row, first, end, level, UINT32_MAX, 0};
 }
 
 /* The end of the node of `level` that chunk `at` lies in, for a row of `end` chunks; of a row: of its span. */
@@ -68,7 +68,7 @@ static uint32_t node_end(enum plan_level level, uint32_t at, uint32_t end)
     return smaller((at / node + 1) * node, end);
 }
 
-/* A level at which a piece may begin at chunk `at` of a row that begins at `first`: no node of it may
+/* A level at which a split may begin at chunk `at` of a row that begins at `first`: no node of it may
  * have begun before. */
 static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first)
 {
@@ -79,7 +79,7 @@ static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first
     return PLAN_CHUNK;
 }
 
-/* Sometimes let a piece that begins its parent node go on over more nodes of its level: a left fold
+/* Sometimes let a split that begins its parent node go on over more nodes of its level: a left fold
  * that is continued later. */
 static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first, uint32_t end,
                        uint32_t row_end)
@@ -103,12 +103,12 @@ static void cut_row(struct maker *m, uint32_t row)
             end = extend(m, level, at, first, end, row_end);
         if (level == PLAN_ROW && !plan_within_span(first, row_end))
             level = PLAN_SEGMENT; /* the segments of a span */
-        add_piece(m, row, at, end, level);
+        add_split(m, row, at, end, level);
     }
 }
 
-/* Whether two pieces of the same range read the same blocks, as far as both see keys. */
-static bool same_blocks(const struct plan_request *q, const struct piece *a, const struct piece *b)
+/* Whether two splits of the same range read the same blocks, as far as both see keys. */
+static bool same_blocks(const struct plan_request *q, const struct split *a, const struct split *b)
 {
     const struct plan_row *x = &q->rows[a->row], *y = &q->rows[b->row];
     uint32_t end = smaller(smaller(x->keys, y->keys), a->end * CHUNK_TOKENS);
@@ -120,35 +120,35 @@ static bool same_blocks(const struct plan_request *q, const struct piece *a, con
     return true;
 }
 
-/* Put `leader` and every later piece that may share with it into work tile `work_tile`; returns how many rows
+/* Put `leader` and every later split that may share with it into work tile `work_tile`; returns how many rows
  * it has. */
 static uint32_t fill_work_tile(struct maker *m, struct owned_plan *p, uint32_t leader, uint32_t work_tile,
                                uint32_t next_row)
 {
     struct work_tile *to = &p->work_tiles[work_tile];
     uint32_t rows_max = m->q->group > PLAN_PACKED_ROWS_MAX ? 1 : PLAN_PACKED_ROWS_MAX / m->q->group;
-    const struct piece *first = &m->pieces[leader];
+    const struct split *first = &m->splits[leader];
     bool final = first->level == PLAN_ROW;
     *to = (struct work_tile){.first_chunk = first->first,
                              .chunks = first->end - first->first,
                              .first_row = next_row,
                              .partial = final ? PLAN_NO_PARTIAL : p->plan.partial_count};
     for (uint32_t i = leader; i < m->count && to->rows < rows_max; i++) {
-        struct piece *piece = &m->pieces[i];
-        bool joins = i == leader || (m->q->share && piece->work_tile == UINT32_MAX &&
-                                     piece->first == first->first && piece->end == first->end &&
-                                     piece->level == first->level && same_blocks(m->q, first, piece));
+        struct split *split = &m->splits[i];
+        bool joins = i == leader || (m->q->share && split->work_tile == UINT32_MAX &&
+                                     split->first == first->first && split->end == first->end &&
+                                     split->level == first->level && same_blocks(m->q, first, split));
         /* all must agree with the longest one, whose table is read */
         for (uint32_t k = 0; joins && k < to->rows; k++) {
-            const struct piece other = {
+            const struct split other = {
                 .row = p->work_tile_rows[next_row + k], .first = first->first, .end = first->end};
-            joins = same_blocks(m->q, &other, piece);
+            joins = same_blocks(m->q, &other, split);
         }
         if (!joins)
             continue;
-        piece->work_tile = work_tile;
-        piece->partial = final ? 0 : p->plan.partial_count++;
-        p->work_tile_rows[next_row + to->rows++] = piece->row;
+        split->work_tile = work_tile;
+        split->partial = final ? 0 : p->plan.partial_count++;
+        p->work_tile_rows[next_row + to->rows++] = split->row;
     }
     uint32_t longest = 0; /* its table names every block that any of the rows reads */
     for (uint32_t k = 0; k < to->rows; k++) {
@@ -223,7 +223,7 @@ struct plan *plans_make(const struct plan_request *q)
     p->merge_partials = make_array(m.count, sizeof *p->merge_partials);
 
     for (uint32_t i = 0; i < m.count; i++) {
-        if (m.pieces[i].work_tile != UINT32_MAX)
+        if (m.splits[i].work_tile != UINT32_MAX)
             continue;
         struct work_tile *work_tile = &p->work_tiles[p->plan.work_tile_count];
         next_row += fill_work_tile(&m, p, i, p->plan.work_tile_count++, next_row);
@@ -232,17 +232,17 @@ struct plan *plans_make(const struct plan_request *q)
     }
     for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
         struct plan_merge merge = {.row = row, .first = partials};
-        for (; i < m.count && m.pieces[i].row == row; i++) {
-            if (m.pieces[i].level != PLAN_ROW)
+        for (; i < m.count && m.splits[i].row == row; i++) {
+            if (m.splits[i].level != PLAN_ROW)
                 p->merge_partials[partials++] =
-                    (struct partial_ref){m.pieces[i].partial, m.pieces[i].end, m.pieces[i].level};
+                    (struct partial_ref){m.splits[i].partial, m.splits[i].end, m.splits[i].level};
         }
         merge.count = partials - merge.first;
         merge.is_split_group = make_group(&m, p, &merge);
         if (merge.count || q->rows[row].keys == 0)
             p->merges[p->plan.merge_count++] = merge;
     }
-    free(m.pieces);
+    free(m.splits);
     p->plan.rows = p->rows;
     p->plan.row_count = q->row_count;
     p->plan.work_tiles = p->work_tiles;

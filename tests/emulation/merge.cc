@@ -21,7 +21,7 @@ static uint32_t below(uint32_t n)
     return generator() % n;
 }
 
-/* Partials of a row of `chunks`: pieces of any level where they may begin, of several nodes where they
+/* Partials of a row of `chunks`: splits of any level where they may begin, of several nodes where they
  * may be. */
 static void cut_row(uint32_t chunks, std::vector<partial_ref> &refs)
 {
@@ -183,7 +183,7 @@ static state random_state()
     return s;
 }
 
-/* Two rows, each of 2^bits splits, 2^cta_bits to a thread block: some of their columns, as pieces of
+/* Two rows, each of 2^bits splits, 2^cta_bits to a thread block: some of their columns, as parts of
  * work tiles are. */
 static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint32_t columns)
 {

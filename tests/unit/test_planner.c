@@ -500,7 +500,7 @@ END_TEST
 
 /* 32 chunks for 16 tasks were cut into 2 + 1 + 1 chunks of each run: three partial states where one
  * will do. */
-START_TEST(bug_pieces_were_parts_of_nodes)
+START_TEST(bug_splits_were_parts_of_nodes)
 {
     struct family *f = make_family(3, 100);
     struct planner *p = make_planner(2, 1, 0, 64);
@@ -532,7 +532,7 @@ static struct family *make_prefix(uint32_t n, uint32_t chunks, struct planner_ro
 
 /* A prefix of `chunks` chunks of n rows. Returns how many work tiles it
  * became, all of one size. */
-static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
+static uint32_t splits_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
                                  uint32_t *size)
 {
     struct planner_row rows[TABLES];
@@ -556,22 +556,22 @@ static uint32_t pieces_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, 
     return work_tiles;
 }
 
-/* A prefix that 24 rows share was counted 24 times, and cut into pieces for 24 times the work. */
+/* A prefix that 24 rows share was counted 24 times, and cut into splits for 24 times the work. */
 START_TEST(bug_shared_chunks_were_counted_once_a_row)
 {
     uint32_t size;
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, 1 << 12, &size), 32 / RUN_CHUNKS);
+    ck_assert_uint_eq(splits_of_prefix(24, 32, 16, 1 << 12, &size), 32 / RUN_CHUNKS);
     ck_assert_uint_eq(size, RUN_CHUNKS);
 }
 END_TEST
 
-/* As long as larger pieces fit, a step without room for partial states still shares. */
-START_TEST(bug_sharing_was_given_up_for_small_pieces)
+/* As long as larger splits fit, a step without room for partial states still shares. */
+START_TEST(bug_sharing_was_given_up_for_small_splits)
 {
     uint32_t size;
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, 24 * 3, &size), 32 / SEGMENT_CHUNKS);
+    ck_assert_uint_eq(splits_of_prefix(24, 32, 16, 24 * 3, &size), 32 / SEGMENT_CHUNKS);
     ck_assert_uint_eq(size, SEGMENT_CHUNKS);
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 16, 24 * 2, &size), 1);
+    ck_assert_uint_eq(splits_of_prefix(24, 32, 16, 24 * 2, &size), 1);
     ck_assert_uint_eq(size, 32);
 }
 END_TEST
@@ -636,9 +636,9 @@ END_TEST
 START_TEST(work_tiles_of_many_columns_lie_within_a_node)
 {
     uint32_t size;
-    ck_assert_uint_eq(pieces_of_prefix(24, 32, 1, 1 << 12, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
+    ck_assert_uint_eq(splits_of_prefix(24, 32, 1, 1 << 12, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
     ck_assert_uint_eq(size, SEGMENT_CHUNKS);
-    ck_assert_uint_eq(pieces_of_prefix(12, 32, 1, 1 << 12, &size), 32 / RUN_CHUNKS); /* 48 */
+    ck_assert_uint_eq(splits_of_prefix(12, 32, 1, 1 << 12, &size), 32 / RUN_CHUNKS); /* 48 */
     ck_assert_uint_eq(size, RUN_CHUNKS);
 }
 END_TEST
@@ -778,11 +778,11 @@ TCase *planner_case(void)
     tcase_add_test(tc, rows_of_one_sequence_share_its_chunks);
     tcase_add_test(tc, without_room_for_partials_rows_are_whole);
     tcase_add_test(tc, a_sequence_without_tokens_gets_an_empty_merge);
-    tcase_add_test(tc, bug_pieces_were_parts_of_nodes);
+    tcase_add_test(tc, bug_splits_were_parts_of_nodes);
     tcase_add_test(tc, rows_of_many_spans_always_have_a_plan);
     tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
     tcase_add_test(tc, work_tiles_of_many_columns_lie_within_a_node);
-    tcase_add_test(tc, bug_sharing_was_given_up_for_small_pieces);
+    tcase_add_test(tc, bug_sharing_was_given_up_for_small_splits);
     tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
     tcase_add_test(tc, rows_beyond_a_wave_are_split_groups);
     tcase_add_test(tc, tokens_of_a_prefill_are_whole);

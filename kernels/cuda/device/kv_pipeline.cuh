@@ -9,8 +9,8 @@
  *   full    the producer's copies have arrived       consumers wait for it
  *   empty   every consumer has read the stage        the producer waits for it before it fills it again
  *
- * Rows lie in atoms of 128 bytes, whose 16-byte pieces are exchanged by the row's number, so that matrix loads
- * meet no bank twice: as TMA's swizzle puts them. */
+ * Rows lie in atoms of 128 bytes, whose 16-byte vectors are exchanged by the row's number, so that matrix
+ * loads meet no bank twice: as TMA's swizzle puts them. */
 #pragma once
 
 #include "kernels/cuda/device/mma.cuh"

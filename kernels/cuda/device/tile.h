@@ -6,7 +6,7 @@
  * - A thread block has `warps` such warps, which read the same K and V; one where 8 columns are enough.
  *   One more, the producer, brings K and V: by TMA, or, where that does not go, by cp.async.
  * - The ring has `stages` stages of `stage_tokens` keys, or as many values, on their way in. Rows lie in atoms of
- *   128 bytes, whose 16-byte pieces are exchanged by the row's number (kv_pipeline.cuh).
+ *   128 bytes, whose 16-byte vectors are exchanged by the row's number (kv_pipeline.cuh).
  * - Folds: the upper levels, a slot a thread, when they do not fit in registers.
  *
  * Of the kernels for many columns (attend_wide.cu) a warpgroup of four warps takes 64 columns. */

@@ -1,6 +1,6 @@
 /* wgmma.cuh - products by a warpgroup (four warps in a row): wgmma.mma_async m64n64k16, f32 accumulation,
  * of operands that lie in shared memory as TMA brings them: 64 rows of an atom of 128 bytes
- * (64 elements), whose 16-byte pieces are exchanged by the row's number.
+ * (64 elements), whose 16-byte vectors are exchanged by the row's number.
  *
  * D [64 x 64]: with g = lane / 4, c = lane % 4 and the warp's rows at 16 times its number in the group,
  * d[4 j + r] is row g + r / 2 * 8, column 8 j + 2 c + r % 2. A [64 x 16] in registers is as in
@@ -18,7 +18,7 @@ static constexpr int WGMMA_VALUES = 32; /* of D, of a thread */
 static constexpr uint32_t WGMMA_ATOM_BYTES = SWIZZLE_BYTES * TILE_TOKENS;
 
 /* What a product needs to know of an atom in shared memory: its address in units of 16 bytes; the
- * distance of groups of 8 rows, 1 024 bytes; that pieces are exchanged within 128 bytes. */
+ * distance of groups of 8 rows, 1 024 bytes; that vectors are exchanged within 128 bytes. */
 static inline uint64_t wgmma_operand(uint32_t address)
 {
     return (uint64_t)(1u << 30 | 8 * SWIZZLE_BYTES / 16) << 32 | 1u << 16 | address >> 4;
