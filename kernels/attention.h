@@ -135,8 +135,8 @@ struct attention_pass {
     enum dtype source_dtype; /* of k and v that are given */
     const struct plan *plan; /* NULL: appends only. If all its work tiles leave states, o and lse are not
                                 used */
-    const struct attention_row *rows;    /* [plan->row_count]; NULL: */
-    const struct value_source *q_source; /* [plan->row_count]: q is generated (values.h), */
+    const struct attention_row *rows;    /* [plan->query_count]; NULL: */
+    const struct value_source *q_source; /* [plan->query_count]: q is generated (values.h), */
     void *o;                      /* and these lie one after the other: [row_count][query_heads][head_dim], */
     float *lse;                   /* [row_count][query_heads]; NULL: not wanted */
     enum attention_kernel kernel; /* AUTO: as the options have it; see attention_info.paged_v1_tokens */

@@ -270,7 +270,7 @@ void kv_pool_load_q(const struct geometry *g, const struct attention_pass *pass,
     }
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)]; /* a generated q is rounded to the geometry's dtype
                                                       as a posted one is */
-    uint32_t position = pass->plan->rows[row].keys - 1;
+    uint32_t position = pass->plan->queries[row].keys - 1;
     values_row(pass->q_source[row], position, pass->layer, VALUES_Q, head, g->head_dim, q);
     numeric_from_float(g->dtype, q, g->head_dim, rounded);
     numeric_to_float(g->dtype, rounded, g->head_dim, q);

@@ -1,16 +1,16 @@
 /* plan.h - what a step computes, as plain data: the one structure that every backend executes.
  *
- * Attention of a row over its KV is a fixed tree of states (m, l, o), by absolute position alone:
+ * Attention of a query over its KV is a fixed tree of states (m, l, o), by absolute position alone:
  *
- *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  span 65 536  <  the row
+ *     tile 64  <  chunk 256  <  run 1 024  <  segment 4 096  <  span 65 536  <  the context
  *
  * each level a left fold of the one below. A tile is one softmax update; a chunk starts from the empty
- * state. Spans are folded by merges alone: no work tile crosses the end of one. So the bits of a row do not
- * depend on how a step is cut into work tiles, which rows share a work tile, or who computes it.
+ * state. Spans are folded by merges alone: no work tile crosses the end of one. So the bits of a query do not
+ * depend on how a step is cut into work tiles, which queries share a work tile, or who computes it.
  *
  * Scores are numbers of f32, and may be infinite. In every backend and in the reference:
  *
- *   - A key that a row does not see is left out by the mask, never by arithmetic.
+ *   - A key that a query does not see is left out by the mask, never by arithmetic.
  *   - A sum beyond f32 is infinite; of terms of both signs that are, either way, or NaN, as their order has it.
  *     A score that is NaN counts as -inf.
  *   - A key with the largest score weighs 1, infinite or not; another one exp(s - m), which is 0 beside
@@ -18,29 +18,29 @@
  *   - Where every score is -inf, o = 0 and lse = -inf.
  *
  * So from finite q and k, and v below 2^97 (numeric_first_unsummable), no o is NaN or infinite, and each lies
- * within the values that its row sees.
+ * within the values that its query sees.
  *
- * A work tile is a range of chunks of one block table and the rows that read it, for every KV head. Its
- * fold over the range becomes, per row, a partial state that a merge folds with the others, or, when
- * the range is all that the row sees, the row's output.
+ * A work tile is a range of chunks of one block table and the queries that read it, for every KV head. Its
+ * fold over the range becomes, per query, a partial state that a merge folds with the others, or, when
+ * the range is all that the query sees, the query's output.
  *
- * So each row of a work tile has a partial of its own, or is finished: all work tiles together have at most
- * as many rows as the plan has rows and partials.
+ * So each query of a work tile has a partial of its own, or is finished: all work tiles together have at most
+ * as many queries as the plan has queries and partials.
  *
  * A plan also says how a backend with tiles of several sizes is to compute its work tiles; another one
- * ignores that. Query head h of row r of a work tile, h counted within the group of its KV head, is its
+ * ignores that. Query head h of query r of a work tile, h counted within the group of its KV head, is its
  * packed column r * group + h. Tiles are cut from them one after the other, each as wide as what is left of
- * them needs (plan_width_for()). A row whose splits are two to four work tiles of its own may have these as a
- * split group: they are computed side by side and folded where they are, without a merge.
+ * them needs (plan_width_for()). A query whose splits are two to four work tiles of its own may have these as
+ * a split group: they are computed side by side and folded where they are, without a merge.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
  * of them in the node above, since then it is the beginning of the left fold.
  *
- * A plan may compute a slice of its rows: some of their segments. Each leaves a partial for every row
+ * A plan may compute a slice of its queries: some of their segments. Each leaves a partial for every query
  * that sees it, in states that outlive the step, and the last slice merges them:
  *
- *     segments   0 1 2 | 3 4 5 | 6 7         one row in three slices, a plan each
+ *     segments   0 1 2 | 3 4 5 | 6 7         one query in three slices, a plan each
  *     states     0 1 2   3 4 5   6 7         merged by the last plan: 0..7 */
 #ifndef KERNELS_PLAN_H
 #define KERNELS_PLAN_H
@@ -53,13 +53,13 @@ enum {
     RUN_CHUNKS = 4,
     SEGMENT_CHUNKS = 16,
     SPAN_CHUNKS = 256,
-    PLAN_PACKED_ROWS_MAX = 256, /* rows of a work tile times the group; a single row may have a larger
+    PLAN_QUERY_HEADS_MAX = 256, /* queries of a work tile times the group; a single query may have a larger
                                    group */
     PLAN_WIDTHS_MAX = 4,
     PLAN_SPLITS_MAX = 4 /* of a split group */
 };
 
-enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_SPAN, PLAN_ROW };
+enum plan_level { PLAN_CHUNK, PLAN_RUN, PLAN_SEGMENT, PLAN_SPAN, PLAN_CONTEXT };
 
 /* Chunks of a node of a level, up to the span; and of the node above it. */
 static inline uint32_t plan_node_chunks(enum plan_level level)
@@ -92,19 +92,19 @@ struct tile_caps {
 
 #define PLAN_NO_PARTIAL UINT32_MAX
 
-/* A query token. Its index in plan.rows is its index in q, o and lse. */
-struct plan_row {
-    uint32_t table; /* row of the block tables that holds its keys */
+/* A query token. Its index in plan.queries is its index in q, o and lse. */
+struct plan_query {
+    uint32_t table; /* block table that holds its keys */
     uint32_t keys;  /* it sees positions below this: its own position + 1, or 0 for a sequence without
                        tokens */
 };
 
 struct work_tile {
-    uint32_t table; /* row of the block tables to read; all rows of the work tile have these blocks there */
+    uint32_t table; /* block table to read; all queries of the work tile have these blocks there */
     uint32_t first_chunk,
-        chunks;               /* the range, within a span; chunk c holds positions [c * 256, c * 256 + 256) */
-    uint32_t first_row, rows; /* in plan.work_tile_rows */
-    uint32_t partial; /* index of the first row's partial, the others follow; PLAN_NO_PARTIAL: outputs */
+        chunks; /* the range, within a span; chunk c holds positions [c * 256, c * 256 + 256) */
+    uint32_t first_query, queries; /* in plan.work_tile_queries */
+    uint32_t partial; /* index of the first query's partial, the others follow; PLAN_NO_PARTIAL: outputs */
     uint8_t width;    /* of its tiles: index into tile_caps.widths, 0 where there are none */
     uint8_t splits;   /* this work tile and those behind it, so many, are a split group, in order of position;
                          0: it begins none */
@@ -112,10 +112,10 @@ struct work_tile {
     uint8_t zero;
 };
 
-/* Fold partials into one row, in order of position. Every row that no work tile finishes has one merge; with
- * count 0 its output is that of the empty state. */
+/* Fold partials into one query, in order of position. Every query that no work tile finishes has one merge;
+ * with count 0 its output is that of the empty state. */
 struct plan_merge {
-    uint32_t row;
+    uint32_t query;
     uint32_t first, count;   /* in plan.merge_partials */
     uint32_t is_split_group; /* 1: only for backends that fold no split groups by themselves */
 };
@@ -126,29 +126,29 @@ struct partial_ref {
     enum plan_level level; /* up to PLAN_SEGMENT */
 };
 
-/* Segments [first, end) of every row; the last slice has end UINT32_MAX, and only it has outputs. The
- * states of row r of the plan, one per segment, are states + (segment - base) * plan.row_count + r. All
- * slices of the same rows name the same base, at most the first segment that any of the rows sees. */
+/* Segments [first, end) of every query; the last slice has end UINT32_MAX, and only it has outputs. The
+ * states of query r of the plan, one per segment, are states + (segment - base) * plan.query_count + r. All
+ * slices of the same queries name the same base, at most the first segment that any of the queries sees. */
 struct plan_slice {
     uint32_t first, end, base, states;
 };
 
 struct plan {
-    const struct plan_row *rows;
+    const struct plan_query *queries;
     const struct work_tile *work_tiles;
-    const uint32_t *work_tile_rows; /* indices into rows */
+    const uint32_t *work_tile_queries; /* indices into queries */
     const struct plan_merge *merges;
     const struct partial_ref *merge_partials;
-    uint32_t row_count, work_tile_count, merge_count;
+    uint32_t query_count, work_tile_count, merge_count;
     uint32_t partial_count;         /* states of all query heads each, but for those of slices */
-    const struct plan_slice *slice; /* NULL: all of every row */
+    const struct plan_slice *slice; /* NULL: all of every query */
     const struct tile_caps *caps;   /* for which widths and split groups were chosen; NULL: there are none */
 };
 
-/* The state that a slice leaves for a row and a segment. */
-static inline uint32_t plan_slice_state(const struct plan *plan, uint32_t row, uint32_t segment)
+/* The state that a slice leaves for a query and a segment. */
+static inline uint32_t plan_slice_state(const struct plan *plan, uint32_t query, uint32_t segment)
 {
-    return plan->slice->states + (segment - plan->slice->base) * plan->row_count + row;
+    return plan->slice->states + (segment - plan->slice->base) * plan->query_count + query;
 }
 
 /* Whether the plan has outputs: all but slices that others follow. */
@@ -163,7 +163,7 @@ static inline int plan_within_span(uint32_t first, uint32_t end)
     return end <= first || first / SPAN_CHUNKS == (end - 1) / SPAN_CHUNKS;
 }
 
-/* The most spans that a row of so many keys sees: as many partial states it may need, if more than one. */
+/* The most spans that a query of so many keys sees: as many partial states it may need, if more than one. */
 static inline uint32_t plan_spans(uint64_t keys)
 {
     return (uint32_t)((keys + SPAN_CHUNKS * CHUNK_TOKENS - 1) / (SPAN_CHUNKS * CHUNK_TOKENS));
@@ -205,9 +205,9 @@ static inline uint32_t plan_width_for(const struct tile_caps *caps, uint32_t wid
     return best;
 }
 
-/* plan_fault(plan, window): why the plan does not compute every row, or its slice of every row, exactly once
- * for layers of this window, as a constant sentence; NULL if it does. For tests and the reference backend;
- * allocates. */
+/* plan_fault(plan, window): why the plan does not compute every query, or its slice of every query, exactly
+ * once for layers of this window, as a constant sentence; NULL if it does. For tests and the reference
+ * backend; allocates. */
 const char *plan_fault(const struct plan *plan, uint32_t window);
 
 /* Positions, or chunks, [first, end); none if end <= first. */
@@ -215,9 +215,9 @@ struct plan_range {
     uint32_t first, end;
 };
 
-/* The positions that a row with `keys` sees under `window` (0: all): those j < keys with keys - 1 - j < window.
- * The reference, the backends, planners and plan_fault() all have the mask from here; block-sparse attention
- * leaves more out (geometry_sees). */
+/* The positions that a query with `keys` sees under `window` (0: all): those j < keys with keys - 1 - j <
+ * window. The reference, the backends, planners and plan_fault() all have the mask from here; block-sparse
+ * attention leaves more out (geometry_sees). */
 static inline struct plan_range plan_visible(uint32_t keys, uint32_t window)
 {
     struct plan_range seen = {window == 0 || keys <= window ? 0 : keys - window, keys};
@@ -238,13 +238,13 @@ static inline int plan_sees(struct plan_range seen, uint32_t position)
     return position >= seen.first && position < seen.end;
 }
 
-/* plan_work_tile_keys(plan, work_tile, first, rows, window): the positions of the work tile's chunks that any
- * of its rows [first, first + rows) sees in layers of this window. Any thread; O(rows). */
+/* plan_work_tile_keys(plan, work_tile, first, queries, window): the positions of the work tile's chunks that
+ * any of its queries [first, first + queries) sees in layers of this window. Any thread; O(queries). */
 struct plan_range plan_work_tile_keys(const struct plan *plan, const struct work_tile *work_tile,
-                                      uint32_t first, uint32_t rows, uint32_t window);
+                                      uint32_t first, uint32_t queries, uint32_t window);
 
 /* plan_work_tile_tokens(plan, work_tile, window): tokens whose K and V the work tile reads in layers of this
- * window, from the beginning of a tile. Any thread; O(rows of the work tile). */
+ * window, from the beginning of a tile. Any thread; O(queries of the work tile). */
 uint32_t plan_work_tile_tokens(const struct plan *plan, const struct work_tile *work_tile, uint32_t window);
 
 #endif

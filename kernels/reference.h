@@ -14,14 +14,14 @@
 
 #include "kernels/attention.h"
 
-/* Where a reference row gets its keys and values: the stored values (before k_scale and v_scale) of one
+/* Where a reference query gets its keys and values: the stored values (before k_scale and v_scale) of one
  * KV head at `position`, [head_dim] each. */
 typedef void (*reference_kv_fn)(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v);
 
-/* reference_row(g, constants, layer, keys, query_head, q, kv, cookie, o, lse): one head of one query
+/* reference_query(g, constants, layer, keys, query_head, q, kv, cookie, o, lse): one head of one query
  * that sees positions below `keys`. q [head_dim] is f32; o [head_dim] and *lse are written. Any thread. */
-void reference_row(const struct geometry *g, const struct model_constants *constants, uint32_t layer,
-                   uint32_t keys, uint32_t query_head, const float *q, reference_kv_fn kv, void *cookie,
-                   double *o, double *lse);
+void reference_query(const struct geometry *g, const struct model_constants *constants, uint32_t layer,
+                     uint32_t keys, uint32_t query_head, const float *q, reference_kv_fn kv, void *cookie,
+                     double *o, double *lse);
 
 #endif

@@ -28,7 +28,7 @@ struct trial {
     struct attention *attention;
     uint32_t layer, rows, stride;
     uint32_t *tables; /* [rows][stride] */
-    struct planner_row *planned;
+    struct planner_query *planned;
     struct table_use *uses;
     struct value_source *sources;
     void *o;
@@ -78,7 +78,7 @@ static bool make_trial(struct trial *t)
     for (uint32_t row = 0; row < t->rows; row++) {
         for (uint32_t i = 0; i < t->stride; i++)
             t->tables[(size_t)row * t->stride + i] = ((row == 1 && i < shared ? 0 : row) + i) % c->blocks;
-        t->planned[row] = (struct planner_row){.table = row, .keys = ROW_CHUNKS * CHUNK_TOKENS};
+        t->planned[row] = (struct planner_query){.table = row, .keys = ROW_CHUNKS * CHUNK_TOKENS};
         t->uses[row] = (struct table_use){row, t->stride, UINT64_MAX}; /* no sequence's version */
     }
     return true;
@@ -114,7 +114,7 @@ static double time_plan(const struct trial *t, const struct plan *plan)
 static struct planner *make_planner(const struct trial *t)
 {
     const struct geometry *g = t->c->geometry;
-    const struct planner_options options = {.rows_max = t->rows,
+    const struct planner_options options = {.queries_max = t->rows,
                                             .partials_max = t->c->partials_max,
                                             .tasks = g->kv_heads,
                                             .kv_heads = g->kv_heads,
@@ -181,8 +181,8 @@ struct rates_room {
     const struct calibration *c;
     struct attention *attention;
     uint32_t work_tiles, rows, tokens, blocks; /* at most */
-    uint32_t *table, *work_tile_rows;
-    struct plan_row *plan_rows;
+    uint32_t *table, *work_tile_queries;
+    struct plan_query *plan_queries;
     struct work_tile *plan_work_tiles;
     struct attention_row *tensors; /* [work_tiles * rows] */
     uint8_t *q, *o, *kv;
@@ -193,7 +193,8 @@ struct rates_room {
 static bool make_room(struct rates_room *x)
 {
     const struct geometry *g = x->c->geometry;
-    uint32_t tasks = attention_info(x->attention)->tasks, row = planner_rows_of_work_tile(geometry_group(g));
+    uint32_t tasks = attention_info(x->attention)->tasks,
+             row = planner_queries_of_work_tile(geometry_group(g));
     uint32_t window = g->window[0] ? g->window[0] : UINT32_MAX;
     x->work_tiles = smaller(larger(1, tasks / g->kv_heads), larger(1, x->c->rows_max / 2));
     x->rows = smaller(smaller(row, RATE_ROWS), x->c->rows_max / x->work_tiles);
@@ -205,15 +206,15 @@ static bool make_room(struct rates_room *x)
     x->q_bytes = n * geometry_q_row_bytes(g);
     x->kv_bytes = RATE_APPENDED * geometry_kv_row_bytes(g, g->dtype);
     x->table = calloc(x->blocks, sizeof *x->table);
-    x->work_tile_rows = calloc(n, sizeof *x->work_tile_rows);
-    x->plan_rows = calloc(n, sizeof *x->plan_rows);
+    x->work_tile_queries = calloc(n, sizeof *x->work_tile_queries);
+    x->plan_queries = calloc(n, sizeof *x->plan_queries);
     x->plan_work_tiles = calloc(x->work_tiles, sizeof *x->plan_work_tiles);
     x->tensors = calloc(n, sizeof *x->tensors);
     x->q = attention_host_memory(x->attention, x->q_bytes);
     x->o = attention_host_memory(x->attention, x->q_bytes);
     x->kv = attention_host_memory(x->attention, x->kv_bytes);
-    if (!x->table || !x->work_tile_rows || !x->plan_rows || !x->plan_work_tiles || !x->tensors || !x->q ||
-        !x->o || !x->kv)
+    if (!x->table || !x->work_tile_queries || !x->plan_queries || !x->plan_work_tiles || !x->tensors ||
+        !x->q || !x->o || !x->kv)
         return false;
     memset(x->q, 0, x->q_bytes);
     memset(x->kv, 0, x->kv_bytes);
@@ -231,7 +232,7 @@ static void free_room(struct rates_room *x)
     attention_free_host_memory(x->attention, x->q, x->q_bytes);
     attention_free_host_memory(x->attention, x->o, x->q_bytes);
     attention_free_host_memory(x->attention, x->kv, x->kv_bytes);
-    void *const lists[] = {x->table, x->work_tile_rows, x->plan_rows, x->plan_work_tiles, x->tensors};
+    void *const lists[] = {x->table, x->work_tile_queries, x->plan_queries, x->plan_work_tiles, x->tensors};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]);
 }
@@ -243,20 +244,20 @@ static double time_rate(struct rates_room *x, const struct rate_trial *t)
     uint32_t n = t->work_tiles * t->rows, chunks = (t->tokens + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
     double best = INFINITY;
     for (uint32_t i = 0; i < n; i++) {
-        x->plan_rows[i] = (struct plan_row){0, t->tokens};
-        x->work_tile_rows[i] = i;
+        x->plan_queries[i] = (struct plan_query){0, t->tokens};
+        x->work_tile_queries[i] = i;
     }
     for (uint32_t i = 0; i < t->work_tiles; i++) {
         struct work_tile *work_tile = &x->plan_work_tiles[i];
         *work_tile = (struct work_tile){
-            .chunks = chunks, .first_row = i * t->rows, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
+            .chunks = chunks, .first_query = i * t->rows, .queries = t->rows, .partial = PLAN_NO_PARTIAL};
         work_tile->width =
             plan_width_for(caps, plan_widest(caps), work_tile, 1, t->rows * geometry_group(x->c->geometry));
     }
-    const struct plan plan = {.rows = x->plan_rows,
+    const struct plan plan = {.queries = x->plan_queries,
                               .work_tiles = x->plan_work_tiles,
-                              .work_tile_rows = x->work_tile_rows,
-                              .row_count = n,
+                              .work_tile_queries = x->work_tile_queries,
+                              .query_count = n,
                               .work_tile_count = t->work_tiles,
                               .caps = caps};
     const void *kv = t->generated ? NULL : x->kv;

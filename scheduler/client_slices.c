@@ -119,20 +119,20 @@ static uint32_t make_appends(const struct engine_state *state, const struct requ
 
 /* The queries of a request on sequences, as the planner wants them. */
 static void make_rows(const struct engine_state *state, const struct request *request,
-                      struct planner_row *rows)
+                      struct planner_query *rows)
 {
     for (uint32_t i = 0; request->rows.q && i < request->attend.sequence_count; i++) {
         uint32_t row = request->queued.writes[i].row, first = request->attend.sequences[i].position;
         bool sees = request->rows.k || request->queued.writes[i].first > 0; /* an empty one has no keys */
         uint64_t version = block_tables_version(tables_of(state), row);
         for (uint32_t r = 0; r < request->attend.sequences[i].rows; r++)
-            *rows++ = (struct planner_row){row, sees ? first + r + 1 : 0, version, state->config->sharing};
+            *rows++ = (struct planner_query){row, sees ? first + r + 1 : 0, version, state->config->sharing};
     }
 }
 
 /* Both, for requests on the caller's own tables too, which become the step's. Returns the number of appends. */
 static uint32_t make_lists(struct engine_state *state, struct step *step, const struct request *request,
-                           struct kv_append *appends, struct planner_row *rows)
+                           struct kv_append *appends, struct planner_query *rows)
 {
     struct client_tables_part part = {.rows = rows, .appends = appends};
     if (is_paged(request)) {
@@ -252,7 +252,7 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
 {
     uint32_t layers = layers_of(state, request), most = appends_of(request);
     struct kv_append *appends = step_appends(step, most * layers);
-    struct planner_row *rows = step_rows(step, request->rows.q ? request->rows.count : 0);
+    struct planner_query *rows = step_rows(step, request->rows.q ? request->rows.count : 0);
     assert(appends && rows);
     uint32_t append_count = make_lists(state, step, request, appends, rows);
     if (!is_paged(request)) {
@@ -349,12 +349,12 @@ static bool add_queries_slice(struct engine_state *state, struct step *step, str
     part.slice = NULL;
     if (!fits || !slicing_next(&s->queries, state->steps, &room, &part, &first, &last))
         return false;
-    struct planner_row *rows = step_rows(step, part.row_count);
+    struct planner_query *rows = step_rows(step, part.row_count);
     assert(rows);
     part.places = s->places + first;
     part.rows = rows;
     for (uint32_t i = 0; i < part.row_count; i++)
-        rows[i] = s->rows[part.places[i].row];
+        rows[i] = s->rows[part.places[i].query];
     part.o = last ? part.o : NULL;
     part.lse = last ? part.lse : NULL;
     step_add(step, &part);

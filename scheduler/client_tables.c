@@ -91,8 +91,8 @@ void client_tables_fill(const struct engine_state *state, const struct request *
         struct step_table table = step_set_table(step, p->ids + p->first[s], p->first[s + 1] - p->first[s]);
         for (uint32_t r = 0; r < n; r++)
             part->rows[part->row_count++] =
-                (struct planner_row){table.row, p->context[s] ? p->context[s] - n + r + 1 : 0, table.version,
-                                     state->config->sharing};
+                (struct planner_query){table.row, p->context[s] ? p->context[s] - n + r + 1 : 0,
+                                       table.version, state->config->sharing};
     }
     fill_appends(state, request, step, part);
 }

@@ -20,7 +20,7 @@ int client_tables_check(const struct engine_state *state, struct request *reques
 
 /* What a paged request is made of in its step; room for as many as it has rows, and tokens. */
 struct client_tables_part {
-    struct planner_row *rows;
+    struct planner_query *rows;
     struct kv_append *appends;
     uint32_t row_count, append_count;
 };

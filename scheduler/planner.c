@@ -1,31 +1,31 @@
 /* planner.c - see planner.h.
  *
- * Rows sorted by their block tables, and between neighbours the number of chunks that they have in
+ * Queries sorted by their block tables, and between neighbours the number of chunks that they have in
  * common:
  *
- *   order    row 4    row 0    row 7    row 2
+ *   order    query 4  query 0  query 7  query 2
  *   common       6        6        2             in chunks
  *
- * Rows that read alone come last, and have nothing in common with anybody.
+ * Queries that read alone come last, and have nothing in common with anybody.
  *
  * emit_range() takes a range of the order that has everything before chunk c in common. The smallest
- * `common` inside the range is where it branches: the chunks up to there become work tiles of all rows of the
- * range, and each part goes on alone.
+ * `common` inside the range is where it branches: the chunks up to there become work tiles of all queries of
+ * the range, and each part goes on alone.
  *
  * A stretch of chunks is cut into splits at the boundaries of the tree in plan.h. A split may cover
  * several nodes of its level only where it begins the node above (plan.h says why); split_chunks_max, from
  * the amount of work, says how large one may be, and the backend's tiles for many columns may take no more
  * than a node. Work is counted in chunks of up to NARROW_COLUMNS packed columns, which cost what reading
- * them costs; what more rows do with them is computation, and counts by columns.
+ * them costs; what more queries do with them is computation, and counts by columns.
  *
- * Where there are more splits than tasks, rows that read alone are cut further (lone_split()): otherwise the
- * last of them would run by themselves.
+ * Where there are more splits than tasks, queries that read alone are cut further (lone_split()): otherwise
+ * the last of them would run by themselves.
  *
- * Then each work tile gets the width of its tiles, and where a row was cut for want of other work into few
+ * Then each work tile gets the width of its tiles, and where a query was cut for want of other work into few
  * work tiles of its own, these become a split group, if there is room for it on a processor or in a cluster.
  *
- * When partials run out, the plan is made again with larger splits; and where that is not enough, rows
- * share less (share_less()). A row that reads alone needs none, or one for each of its spans, if it has
+ * When partials run out, the plan is made again with larger splits; and where that is not enough, queries
+ * share less (share_less()). A query that reads alone needs none, or one for each of its spans, if it has
  * several: there are as many (planner_partials_least()), so there is always a plan that fits. */
 #include "scheduler/planner.h"
 
@@ -37,13 +37,13 @@
 #include <string.h>
 
 enum {
-    SPLITS_PER_ROW = 8,  /* beyond it splits become larger for a step */
-    COMPARED_IDS = 64,   /* entries of loose tables compared at a time */
-    SIZE_CLASSES = 32,   /* work tiles are handed out largest class first */
-    LONE_SPLITS = 4,     /* of a task's share: so that the last ones end together */
-    NARROW_COLUMNS = 32, /* what up to so many packed columns cost is reading */
+    SPLITS_PER_QUERY = 8, /* beyond it splits become larger for a step */
+    COMPARED_IDS = 64,    /* entries of loose tables compared at a time */
+    SIZE_CLASSES = 32,    /* work tiles are handed out largest class first */
+    LONE_SPLITS = 4,      /* of a task's share: so that the last ones end together */
+    NARROW_COLUMNS = 32,  /* what up to so many packed columns cost is reading */
     WHOLE_COLUMNS =
-        2 * PLAN_PACKED_ROWS_MAX /* from so many on, query tokens of a sequence may be computed whole */
+        2 * PLAN_QUERY_HEADS_MAX /* from so many on, query tokens of a sequence may be computed whole */
 };
 
 #define NO_SPLIT  UINT32_MAX
@@ -51,89 +51,90 @@ enum {
 
 static const uint64_t CHUNK_PRICE = 4096; /* what it costs to read one, in the unit of planner.price */
 
-/* A row as the planner keeps it between steps. */
+/* A query as the planner keeps it between steps. */
 struct entry {
-    uint32_t row; /* index in this step */
+    uint32_t query; /* index in this step */
     uint32_t table, keys;
     uint64_t version;
     uint32_t common; /* leading blocks in common with the next one in the order */
     enum sharing sharing;
 };
 
-/* A split of one row, in a list per row. */
+/* A split of one query, in a list per query. */
 struct split {
     uint32_t partial, end_chunk, next;
-    uint32_t alone; /* the work tile, if it is of this row only; else NO_SPLIT */
+    uint32_t alone; /* the work tile, if it is of this query only; else NO_SPLIT */
     enum plan_level level;
 };
 
-/* Two choices of what rows share: the last one that fits, and the next one, that shares more. */
+/* Two choices of what queries share: the last one that fits, and the next one, that shares more. */
 enum { FITS, MORE, CHOICES };
 
-/* Rows [a, b) of the order that have their chunks before `end` in common. Below it are those that go on
- * together, in their order; a leaf has none, its rows all end there. */
+/* Queries [a, b) of the order that have their chunks before `end` in common. Below it are those that go on
+ * together, in their order; a leaf has none, its queries all end there. */
 struct prefix {
-    uint32_t a, b, first, end; /* the rows begin at chunk `first` */
+    uint32_t a, b, first, end; /* the queries begin at chunk `first` */
     uint32_t child, next;      /* the first one below it, the next one beside it; NO_PREFIX */
     uint32_t stop[CHOICES];    /* they read together up to there, if those above it stop before */
-    uint32_t states[CHOICES];  /* of a leaf: partial states of each of its rows */
+    uint32_t states[CHOICES];  /* of a leaf: partial states of each of its queries */
 };
 
 struct planner {
     struct planner_options o;
-    uint32_t work_tile_rows_max, room; /* work tile rows that fit; that the plan may have (SPLITS_PER_ROW) */
-    const uint32_t *tables;            /* of the current call */
+    uint32_t work_tile_queries_max, room; /* work tile queries that fit; that the plan may have
+                                             (SPLITS_PER_QUERY) */
+    const uint32_t *tables;               /* of the current call */
     uint32_t stride;
     uint32_t split_chunks_max; /* chunks of a split, roughly at most */
-    uint32_t lone_max;         /* rows of more chunks that read alone are cut further (lone_split()) */
+    uint32_t lone_max;         /* queries of more chunks that read alone are cut further (lone_split()) */
     bool within_nodes;         /* work tiles lie within the nodes that the tiles for their columns take */
     bool overflow;
 
-    struct entry *entries, *scratch; /* [rows_max] in order */
-    uint32_t *place;                 /* [rows_max] by row of the step: its index in entries */
+    struct entry *entries, *scratch; /* [queries_max] in order */
+    uint32_t *place;                 /* [queries_max] by query of the step: its index in entries */
     uint32_t entry_count;
     uint32_t sharing_count; /* the first ones, that do not read alone */
     uint32_t grouped_count; /* of the current call: those, or 0 if grouping them does not pay */
 
-    struct prefix *prefixes; /* [2 * rows_max] a tree; [0] holds all rows */
+    struct prefix *prefixes; /* [2 * queries_max] a tree; [0] holds all queries */
     uint32_t prefix_count;
     uint64_t price; /* of a partial state, against CHUNK_PRICE */
 
     struct plan plan;
     struct plan_slice slice;
-    struct plan_row *rows;
+    struct plan_query *queries;
     struct work_tile *work_tiles, *sorted;
-    uint32_t *work_tile_rows;
+    uint32_t *work_tile_queries;
     struct plan_merge *merges;
     struct partial_ref *merge_partials;
     struct split *splits;
-    uint32_t *first_split, *last_split; /* [rows_max] */
-    uint32_t work_tile_row_count, split_count;
+    uint32_t *first_split, *last_split; /* [queries_max] */
+    uint32_t work_tile_query_count, split_count;
     uint32_t together[PLAN_WIDTHS_MAX]; /* find_together() */
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
 
-/* The chunks that a row with so many keys sees. */
+/* The chunks that a query with so many keys sees. */
 static struct plan_range chunks_of(const struct planner *p, uint32_t keys)
 {
     return plan_visible_chunks(keys, p->o.window);
 }
 
-uint32_t planner_partials_least(uint32_t rows, uint64_t keys)
+uint32_t planner_partials_least(uint32_t queries, uint64_t keys)
 {
-    return plan_spans(keys) > 1 ? rows * plan_spans(keys) : 0;
+    return plan_spans(keys) > 1 ? queries * plan_spans(keys) : 0;
 }
 
-uint32_t planner_rows_of_work_tile(uint32_t group)
+uint32_t planner_queries_of_work_tile(uint32_t group)
 {
-    return larger(1, PLAN_PACKED_ROWS_MAX / group);
+    return larger(1, PLAN_QUERY_HEADS_MAX / group);
 }
 
-/* Rows that fit into a work tile. */
-static uint32_t rows_of_work_tile(const struct planner *p)
+/* Queries that fit into a work tile. */
+static uint32_t queries_of_work_tile(const struct planner *p)
 {
-    return planner_rows_of_work_tile(p->o.group);
+    return planner_queries_of_work_tile(p->o.group);
 }
 
 /* Leading entries that x[n] and y[n] have in common, looked at one after the other. */
@@ -168,7 +169,7 @@ static uint32_t common_blocks(const struct planner *p, uint32_t a, uint32_t b, u
     return low;
 }
 
-/* ---- the order of the rows ----------------------------------------------------------------------- */
+/* ---- the order of the queries -------------------------------------------------------------------- */
 
 /* Whether `a` comes before `b`: by the first block in which their tables differ, then by length. */
 static bool before(const struct planner *p, const struct entry *a, const struct entry *b)
@@ -201,24 +202,24 @@ static void sort_entries(struct planner *p)
     }
 }
 
-/* Whether the rows are those of the last step, in the same order, grown at most. Their keys are updated
+/* Whether the queries are those of the last step, in the same order, grown at most. Their keys are updated
  * on the way. */
-static bool same_rows(struct planner *p, const struct planner_row *rows, uint32_t n)
+static bool same_queries(struct planner *p, const struct planner_query *queries, uint32_t n)
 {
     if (n != p->entry_count)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *e = &p->entries[p->place[i]];
-        if (e->table != rows[i].table || e->version != rows[i].version || e->sharing != rows[i].sharing ||
-            e->keys > rows[i].keys)
+        if (e->table != queries[i].table || e->version != queries[i].version ||
+            e->sharing != queries[i].sharing || e->keys > queries[i].keys)
             return false;
     }
     for (uint32_t i = 0; i < n; i++)
-        p->entries[p->place[i]].keys = rows[i].keys;
+        p->entries[p->place[i]].keys = queries[i].keys;
     return true;
 }
 
-/* Whether every row that its neighbour holds entirely still comes before the longer one, after rows
+/* Whether every query that its neighbour holds entirely still comes before the longer one, after queries
  * have grown. */
 static bool still_nested(const struct planner *p)
 {
@@ -231,31 +232,31 @@ static bool still_nested(const struct planner *p)
     return true;
 }
 
-/* Add those of the rows that read alone, or all others, behind what is in the order. */
-static void add_entries(struct planner *p, const struct planner_row *rows, uint32_t n, bool alone)
+/* Add those of the queries that read alone, or all others, behind what is in the order. */
+static void add_entries(struct planner *p, const struct planner_query *queries, uint32_t n, bool alone)
 {
     for (uint32_t i = 0; i < n; i++) {
-        if ((rows[i].sharing == SHARING_OFF) == alone)
-            p->entries[p->entry_count++] = (struct entry){.row = i,
-                                                          .table = rows[i].table,
-                                                          .keys = rows[i].keys,
-                                                          .version = rows[i].version,
-                                                          .sharing = rows[i].sharing};
+        if ((queries[i].sharing == SHARING_OFF) == alone)
+            p->entries[p->entry_count++] = (struct entry){.query = i,
+                                                          .table = queries[i].table,
+                                                          .keys = queries[i].keys,
+                                                          .version = queries[i].version,
+                                                          .sharing = queries[i].sharing};
     }
 }
 
-static void order_rows(struct planner *p, const struct planner_row *rows, uint32_t n)
+static void order_queries(struct planner *p, const struct planner_query *queries, uint32_t n)
 {
-    if (same_rows(p, rows, n) && still_nested(p))
+    if (same_queries(p, queries, n) && still_nested(p))
         return;
     p->entry_count = 0;
-    add_entries(p, rows, n, false);
+    add_entries(p, queries, n, false);
     sort_entries(p);
     p->sharing_count = p->entry_count;
-    add_entries(p, rows, n, true);
+    add_entries(p, queries, n, true);
     for (uint32_t i = 0; i < n; i++) {
         struct entry *e = &p->entries[i];
-        p->place[e->row] = i;
+        p->place[e->query] = i;
         if (i + 1 < p->sharing_count)
             e->common =
                 common_blocks(p, e->table, e[1].table, ceiling(smaller(e->keys, e[1].keys), p->o.block_size));
@@ -264,7 +265,7 @@ static void order_rows(struct planner *p, const struct planner_row *rows, uint32
 
 /* Chunks that neighbours in the order can read together: whole ones inside the common blocks; and all
  * of the first one's when it is not longer than the second and has all its keys in the common blocks.
- * So every row of a range reads what any later row of the range has there, whichever of them is the
+ * So every query of a range reads what any later query of the range has there, whichever of them is the
  * longest. */
 static uint32_t common_chunks(const struct planner *p, uint32_t at)
 {
@@ -295,31 +296,31 @@ static uint32_t whole_nodes(uint32_t chunks)
     return chunks >= RUN_CHUNKS / 2 ? RUN_CHUNKS : 1;
 }
 
-/* Add one work tile over chunks [first, end) for the rows [a, b) of the order, whose partial states are those
- * from `partial` on. Inline: else families of 256 take 17.8 us a step in bench_planner, not 17.0. */
+/* Add one work tile over chunks [first, end) for the queries [a, b) of the order, whose partial states are
+ * those from `partial` on. Inline: else families of 256 take 17.8 us a step in bench_planner, not 17.0. */
 static inline void add_work_tile(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
                                  uint32_t partial)
 {
     const struct entry *entries = &p->entries[a], *longest = entries;
-    uint32_t *work_tile_rows = &p->work_tile_rows[p->work_tile_row_count], n = b - a;
+    uint32_t *work_tile_queries = &p->work_tile_queries[p->work_tile_query_count], n = b - a;
     for (uint32_t i = 0; i < n; i++) {
         longest = entries[i].keys > longest->keys ? &entries[i] : longest;
-        work_tile_rows[i] = entries[i].row;
+        work_tile_queries[i] = entries[i].query;
     }
     struct work_tile *work_tile = &p->work_tiles[p->plan.work_tile_count++];
     *work_tile =
-        (struct work_tile){.table = longest->table, /* it names every block that any of the rows reads */
+        (struct work_tile){.table = longest->table, /* it names every block that any of the queries reads */
                            .first_chunk = first,
                            .chunks = end - first,
-                           .first_row = p->work_tile_row_count,
-                           .rows = n,
+                           .first_query = p->work_tile_query_count,
+                           .queries = n,
                            .partial = partial};
     work_tile->width =
         (uint8_t)plan_width_for(&p->o.caps, plan_widest(&p->o.caps), work_tile, 1, n * p->o.group);
-    p->work_tile_row_count += n;
+    p->work_tile_query_count += n;
 }
 
-/* Add to each of the rows [a, b) of the order a split that ends at chunk `end`, with the next partials: of
+/* Add to each of the queries [a, b) of the order a split that ends at chunk `end`, with the next partials: of
  * the latest work tile. */
 static void add_splits(struct planner *p, uint32_t a, uint32_t b, uint32_t end, enum plan_level level)
 {
@@ -328,25 +329,25 @@ static void add_splits(struct planner *p, uint32_t a, uint32_t b, uint32_t end, 
     p->split_count += b - a;
     p->plan.partial_count += b - a;
     for (uint32_t i = a; i < b; i++, split++) {
-        uint32_t row = p->entries[i].row;
+        uint32_t query = p->entries[i].query;
         p->splits[split] = (struct split){partial++, end, NO_SPLIT, alone, level};
-        if (p->first_split[row] == NO_SPLIT)
-            p->first_split[row] = split;
+        if (p->first_split[query] == NO_SPLIT)
+            p->first_split[query] = split;
         else
-            p->splits[p->last_split[row]].next = split;
-        p->last_split[row] = split;
+            p->splits[p->last_split[query]].next = split;
+        p->last_split[query] = split;
     }
 }
 
-/* Add as many work tiles over chunks [first, end) as the packed rows of [a, b) need, and their splits; final
+/* Add as many work tiles over chunks [first, end) as the query heads of [a, b) need, and their splits; final
  * ones have none. */
 static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
                            enum plan_level level, bool final)
 {
-    uint32_t rows = rows_of_work_tile(p);
+    uint32_t queries = queries_of_work_tile(p);
     for (uint32_t next; a < b; a = next) {
-        next = smaller(a + rows, b);
-        if (p->work_tile_row_count + (next - a) > p->room ||
+        next = smaller(a + queries, b);
+        if (p->work_tile_query_count + (next - a) > p->room ||
             (!final && p->plan.partial_count + (next - a) > p->o.partials_max)) {
             p->overflow = true;
             continue;
@@ -357,37 +358,37 @@ static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t f
     }
 }
 
-/* The end of a split of this level from chunk `at` on, of rows that begin at `first`, in a stretch up to
+/* The end of a split of this level from chunk `at` on, of queries that begin at `first`, in a stretch up to
  * `end`; or `at`, if none can begin there. One of PLAN_CHUNK always can. */
 static inline uint32_t end_of_split(enum plan_level level, uint32_t split_chunks_max, uint32_t first,
-                                    uint32_t at, uint32_t end, bool to_row_end)
+                                    uint32_t at, uint32_t end, bool to_context_end)
 {
     uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level),
              node_end = (at / node + 1) * node;
-    bool begins = at % node == 0 || at == first, ends = node_end <= end || to_row_end;
+    bool begins = at % node == 0 || at == first, ends = node_end <= end || to_context_end;
     if (node > 1 && (!begins || !ends || node > split_chunks_max))
         return at;
     bool leads = at % parent == 0 || at == first;
     uint32_t stop = smaller(end, (at / parent + 1) * parent), split_end = smaller(node_end, end);
     while (leads && split_end < stop && split_end + node - at <= split_chunks_max &&
-           (split_end + node <= stop || to_row_end))
+           (split_end + node <= stop || to_context_end))
         split_end = smaller(split_end + node, stop);
     return split_end;
 }
 
-/* The level of the next split from chunk `at` on, and its end. The rows begin at chunk `first`; the
- * stretch ends at `end`, where all its rows end if `to_row_end`. Inline, with levels that the compiler knows:
- * else families of 8 take 19.5 us a step in bench_planner, not 18.6. */
+/* The level of the next split from chunk `at` on, and its end. The queries begin at chunk `first`; the
+ * stretch ends at `end`, where all its queries end if `to_context_end`. Inline, with levels that the compiler
+ * knows: else families of 8 take 19.5 us a step in bench_planner, not 18.6. */
 static inline enum plan_level next_split(uint32_t split_chunks_max, uint32_t first, uint32_t at, uint32_t end,
-                                         bool to_row_end, uint32_t *split_end)
+                                         bool to_context_end, uint32_t *split_end)
 {
-    *split_end = end_of_split(PLAN_SEGMENT, split_chunks_max, first, at, end, to_row_end);
+    *split_end = end_of_split(PLAN_SEGMENT, split_chunks_max, first, at, end, to_context_end);
     if (*split_end > at)
         return PLAN_SEGMENT;
-    *split_end = end_of_split(PLAN_RUN, split_chunks_max, first, at, end, to_row_end);
+    *split_end = end_of_split(PLAN_RUN, split_chunks_max, first, at, end, to_context_end);
     if (*split_end > at)
         return PLAN_RUN;
-    *split_end = end_of_split(PLAN_CHUNK, split_chunks_max, first, at, end, to_row_end);
+    *split_end = end_of_split(PLAN_CHUNK, split_chunks_max, first, at, end, to_context_end);
     return PLAN_CHUNK;
 }
 
@@ -401,7 +402,7 @@ static uint32_t chunks_of_tile(const struct planner *p, uint64_t columns)
     return widths[i].chunks ? widths[i].chunks : UINT32_MAX;
 }
 
-/* Chunks of a split of a row that reads [from, end) alone. If it is to be cut, then, where that is all it
+/* Chunks of a split of a query that reads [from, end) alone. If it is to be cut, then, where that is all it
  * reads, into a split group, which needs no merge; otherwise into segments. */
 static uint32_t lone_split(const struct planner *p, uint32_t from, uint32_t end, bool is_all)
 {
@@ -415,31 +416,32 @@ static uint32_t lone_split(const struct planner *p, uint32_t from, uint32_t end,
     return larger(p->lone_max, SEGMENT_CHUNKS);
 }
 
-/* Chunks [from, end) of the rows [a, b) of the order, which read the same blocks there. */
+/* Chunks [from, end) of the queries [a, b) of the order, which read the same blocks there. */
 static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t from, uint32_t end)
 {
     uint32_t first = chunks_of(p, p->entries[a].keys).first, split_chunks_max = p->split_chunks_max;
-    bool to_row_end = true;
+    bool to_context_end = true;
     if (p->within_nodes)
         split_chunks_max = smaller(split_chunks_max, chunks_of_tile(p, (uint64_t)(b - a) * p->o.group));
     for (uint32_t i = a; i < b; i++)
-        to_row_end &= chunks_of(p, p->entries[i].keys).end == end;
+        to_context_end &= chunks_of(p, p->entries[i].keys).end == end;
     if (b - a == 1)
-        split_chunks_max = smaller(split_chunks_max, lone_split(p, from, end, from == first && to_row_end));
-    if (from == first && to_row_end && end - from <= split_chunks_max && plan_within_span(from, end)) {
-        add_work_tiles(p, a, b, from, end, PLAN_ROW, true);
+        split_chunks_max =
+            smaller(split_chunks_max, lone_split(p, from, end, from == first && to_context_end));
+    if (from == first && to_context_end && end - from <= split_chunks_max && plan_within_span(from, end)) {
+        add_work_tiles(p, a, b, from, end, PLAN_CONTEXT, true);
         return;
     }
     for (uint32_t at = from, split_end; at < end; at = split_end) {
-        enum plan_level level = next_split(split_chunks_max, first, at, end, to_row_end, &split_end);
+        enum plan_level level = next_split(split_chunks_max, first, at, end, to_context_end, &split_end);
         add_work_tiles(p, a, b, at, split_end, level, false);
     }
 }
 
-/* Whether the rows [a, b) of the order, of which nothing has been emitted, are query tokens of one sequence that wait for
- * tensor cores and not for memory: those that end in the same chunk become work tiles of their own, which
- * finish them. Chunks that are read again cost nothing then, and partial states would: of 4 x 512 query
- * tokens behind 8 192 others they took 100 of 740 us (H200). */
+/* Whether the queries [a, b) of the order, of which nothing has been emitted, are query tokens of one
+ * sequence that wait for tensor cores and not for memory: those that end in the same chunk become work tiles
+ * of their own, which finish them. Chunks that are read again cost nothing then, and partial states would: of
+ * 4 x 512 query tokens behind 8 192 others they took 100 of 740 us (H200). */
 static bool are_whole(const struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 {
     const struct entry *first = &p->entries[a], *last = &p->entries[b - 1];
@@ -452,7 +454,7 @@ static bool are_whole(const struct planner *p, uint32_t a, uint32_t b, uint32_t 
         return false;
     /* a thread block has more columns than splits are made for */
     if ((end - from) / 2 > p->split_chunks_max || !plan_within_span(from, end) ||
-        (p->within_nodes && end - from > chunks_of_tile(p, PLAN_PACKED_ROWS_MAX)))
+        (p->within_nodes && end - from > chunks_of_tile(p, PLAN_QUERY_HEADS_MAX)))
         return false;
     for (uint32_t i = a; i + 1 < b; i++) {
         if (p->entries[i].table != last->table || common_chunks(p, i) < chunks_of(p, p->entries[i].keys).end)
@@ -467,12 +469,12 @@ static void emit_whole(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
         uint32_t end = chunks_of(p, p->entries[start].keys).end;
         if (i < b && chunks_of(p, p->entries[i].keys).end == end)
             continue;
-        add_work_tiles(p, start, i, from, end, PLAN_ROW, true);
+        add_work_tiles(p, start, i, from, end, PLAN_CONTEXT, true);
         start = i;
     }
 }
 
-/* The rows [a, b) of the order from chunk `from` on, before which all has been emitted. */
+/* The queries [a, b) of the order from chunk `from` on, before which all has been emitted. */
 static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 {
     if (are_whole(p, a, b, from)) {
@@ -501,24 +503,24 @@ static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
 static void begin_plan(struct planner *p, uint32_t n)
 {
     p->plan.work_tile_count = p->plan.merge_count = p->plan.partial_count = 0;
-    p->work_tile_row_count = p->split_count = 0;
+    p->work_tile_query_count = p->split_count = 0;
     p->overflow = false;
     memset(p->first_split, 0xff, n * sizeof *p->first_split);
 }
 
 /* ---- when partial states are few ----------------------------------------------------------------- */
 
-/* Add the rows [a, b) of the order and all below them to the tree. Returns their index. */
+/* Add the queries [a, b) of the order and all below them to the tree. Returns their index. */
 static uint32_t add_prefix(struct planner *p, uint32_t a, uint32_t b)
 {
     uint32_t index = p->prefix_count++, end = chunks_of(p, p->entries[a].keys).end, leaf_end = a;
     struct prefix *v = &p->prefixes[index];
     for (uint32_t i = a; i + 1 < b; i++)
         end = smaller(end, common_chunks(p, i));
-    uint32_t first = b - a == 1 ? chunks_of(p, p->entries[a].keys).first : 0; /* 0 where rows share */
+    uint32_t first = b - a == 1 ? chunks_of(p, p->entries[a].keys).first : 0; /* 0 where queries share */
     *v = (struct prefix){.a = a, .b = b, .first = first, .end = end, .child = NO_PREFIX, .next = NO_PREFIX};
     while (leaf_end < b && chunks_of(p, p->entries[leaf_end].keys).end == end)
-        leaf_end++; /* rows that end there come before longer ones */
+        leaf_end++; /* queries that end there come before longer ones */
     if (leaf_end == b) {
         v->stop[MORE] = end;
         return index;
@@ -534,26 +536,26 @@ static uint32_t add_prefix(struct planner *p, uint32_t a, uint32_t b)
     return index;
 }
 
-/* Partial states of a row that begins at chunk `first` for its chunks [from, end). */
-static uint32_t states_of(uint32_t first, uint32_t from, uint32_t end, bool to_row_end)
+/* Partial states of a query that begins at chunk `first` for its chunks [from, end). */
+static uint32_t states_of(uint32_t first, uint32_t from, uint32_t end, bool to_context_end)
 {
     uint32_t count = 0;
-    if (from == first && to_row_end && plan_within_span(from, end))
+    if (from == first && to_context_end && plan_within_span(from, end))
         return 0;
     for (; from < end; count++)
-        (void)next_split(UINT32_MAX, first, from, end, to_row_end, &from);
+        (void)next_split(UINT32_MAX, first, from, end, to_context_end, &from);
     return count;
 }
 
-/* What it costs that the rows of a prefix read chunks [from, stop) together. */
+/* What it costs that the queries of a prefix read chunks [from, stop) together. */
 static uint64_t cost_of(const struct planner *p, const struct prefix *v, uint32_t from, uint32_t stop)
 {
-    uint32_t rows = v->b - v->a;
+    uint32_t queries = v->b - v->a;
     from = larger(from, v->first);
     if (stop <= from)
         return 0;
-    return (uint64_t)ceiling(rows, rows_of_work_tile(p)) * (stop - from) * CHUNK_PRICE +
-           p->price * rows * states_of(v->first, from, stop, v->child == NO_PREFIX);
+    return (uint64_t)ceiling(queries, queries_of_work_tile(p)) * (stop - from) * CHUNK_PRICE +
+           p->price * queries * states_of(v->first, from, stop, v->child == NO_PREFIX);
 }
 
 /* The same for what they read next from chunk `from` on, by the choice MORE: together, or by parts. */
@@ -567,7 +569,7 @@ static uint64_t cost_from(const struct planner *p, const struct prefix *v, uint3
     return cost;
 }
 
-/* Choose how far the rows of a prefix, which read alone from chunk `from` on, read together: not at
+/* Choose how far the queries of a prefix, which read alone from chunk `from` on, read together: not at
  * all, as far as they can, or to where a run, a segment or a span ends, which may save states. First those
  * below it. */
 static void choose_stops(struct planner *p, struct prefix *v, uint32_t from)
@@ -590,7 +592,7 @@ static void choose_stops(struct planner *p, struct prefix *v, uint32_t from)
     }
 }
 
-/* Count the partial states of a prefix's rows by the choice MORE: `states` each for what is before
+/* Count the partial states of a prefix's queries by the choice MORE: `states` each for what is before
  * chunk `from`. Returns their sum. */
 static uint64_t count_states(struct planner *p, struct prefix *v, uint32_t from, uint32_t states)
 {
@@ -604,7 +606,7 @@ static uint64_t count_states(struct planner *p, struct prefix *v, uint32_t from,
     return v->child == NO_PREFIX ? (uint64_t)states * (v->b - v->a) : sum;
 }
 
-/* Emit those of a prefix's rows that lie in [a, b) of the order, from chunk `from` on. */
+/* Emit those of a prefix's queries that lie in [a, b) of the order, from chunk `from` on. */
 static void emit_prefix(struct planner *p, const struct prefix *v, int choice, uint32_t a, uint32_t b,
                         uint32_t from)
 {
@@ -620,47 +622,47 @@ static void emit_prefix(struct planner *p, const struct prefix *v, int choice, u
         emit_prefix(p, &p->prefixes[c], choice, a, b, stop);
 }
 
-/* How many rows, from the first of the order on, may share by the choice MORE while the others do by
+/* How many queries, from the first of the order on, may share by the choice MORE while the others do by
  * FITS, with `states` in all. */
-static uint32_t rows_that_share_more(const struct planner *p, uint64_t states)
+static uint32_t queries_that_share_more(const struct planner *p, uint64_t states)
 {
-    uint32_t rows = 0;
+    uint32_t queries = 0;
     for (uint32_t i = 0; i < p->prefix_count; i++) {
         const struct prefix *v = &p->prefixes[i];
-        for (uint32_t row = v->a; v->child == NO_PREFIX && row < v->b; row++, rows++) {
+        for (uint32_t query = v->a; v->child == NO_PREFIX && query < v->b; query++, queries++) {
             states += v->states[MORE];
             states -= v->states[FITS];
             if (states > p->o.partials_max)
-                return rows;
+                return queries;
         }
     }
-    return rows;
+    return queries;
 }
 
 /* Make the plan with no more partial states than there may be; splits are as large as can be by now.
  *
- * Rows that read a prefix together and then part have a state or more each for it, and others for what
- * they read alone, where a row that reads all of it alone has none. So states buy chunks that are not
- * read again, and go to where they buy most: a state has a price, what rows share is chosen so that
+ * Queries that read a prefix together and then part have a state or more each for it, and others for what
+ * they read alone, where a query that reads all of it alone has none. So states buy chunks that are not
+ * read again, and go to where they buy most: a state has a price, what queries share is chosen so that
  * chunks and states cost least, each prefix after those below it, and the price is halved until there
- * are too few states. What that leaves of them goes to the first rows of the order, which share by the
+ * are too few states. What that leaves of them goes to the first queries of the order, which share by the
  * last choice.
  *
- * Halving ranges of rows until the states suffice was tried. With 4 states a row, forks of a prefix of
+ * Halving ranges of queries until the states suffice was tried. With 4 states a query, forks of a prefix of
  * 30 chunks read 13.0 times what the best cut reads, three nested prefixes 33 times. This reads 1.6 and
- * 1.5 times that; whatever rows share, it is at least 1.5 and 1.4 (a bound from the prices: the states
+ * 1.5 times that; whatever queries share, it is at least 1.5 and 1.4 (a bound from the prices: the states
  * that there are, sold at a price, from the least cost at that price). */
 static void share_less(struct planner *p, uint32_t n)
 {
     uint64_t states, fitting;
     uint32_t longest = 0;
-    p->room = p->work_tile_rows_max;
+    p->room = p->work_tile_queries_max;
     p->prefix_count = 0;
     (void)add_prefix(p, 0, n);
     struct prefix *all = &p->prefixes[0];
     for (uint32_t i = 0; i < p->prefix_count; i++)
         longest = larger(longest, p->prefixes[i].end);
-    states = count_states(p, all, 0, 0); /* of rows that all read alone: the least */
+    states = count_states(p, all, 0, 0); /* of queries that all read alone: the least */
     assert(states <= p->o.partials_max);
     p->price = CHUNK_PRICE * longest; /* no state saves more */
     do {
@@ -673,7 +675,7 @@ static void share_less(struct planner *p, uint32_t n)
         choose_stops(p, all, 0);
         states = count_states(p, all, 0, 0);
     } while (p->price > 0 && states <= p->o.partials_max);
-    uint32_t more = rows_that_share_more(p, fitting);
+    uint32_t more = queries_that_share_more(p, fitting);
     begin_plan(p, n);
     emit_prefix(p, all, MORE, 0, more, 0);
     emit_prefix(p, all, FITS, more, n, 0);
@@ -682,7 +684,7 @@ static void share_less(struct planner *p, uint32_t n)
 
 /* ---- the plan ------------------------------------------------------------------------------------ */
 
-/* Larger work tiles first, by the power of two of their chunks times rows; split groups where their first
+/* Larger work tiles first, by the power of two of their chunks times queries; split groups where their first
  * work tile is. */
 static void sort_work_tiles(struct planner *p)
 {
@@ -690,7 +692,7 @@ static void sort_work_tiles(struct planner *p)
     int class = 0;
     for (uint32_t i = 0; i < p->plan.work_tile_count; i++) {
         const struct work_tile *work_tile = &p->work_tiles[i];
-        class = left ? class : __builtin_clz(work_tile->chunks * work_tile->rows | 1);
+        class = left ? class : __builtin_clz(work_tile->chunks * work_tile->queries | 1);
         left = left ? left - 1 : work_tile->splits ? work_tile->splits - 1U : 0;
         start[class + 1]++;
     }
@@ -698,13 +700,13 @@ static void sort_work_tiles(struct planner *p)
         start[class + 1] += start[class];
     for (uint32_t i = 0; i < p->plan.work_tile_count; i++) {
         const struct work_tile *work_tile = &p->work_tiles[i];
-        class = left ? class : __builtin_clz(work_tile->chunks * work_tile->rows | 1);
+        class = left ? class : __builtin_clz(work_tile->chunks * work_tile->queries | 1);
         left = left ? left - 1 : work_tile->splits ? work_tile->splits - 1U : 0;
         p->sorted[start[class]++] = *work_tile;
     }
 }
 
-/* Whether what rows need not read again takes as long as what grouping them costs, or some are to be
+/* Whether what queries need not read again takes as long as what grouping them costs, or some are to be
  * grouped whatever that costs. */
 static bool grouping_pays(const struct planner *p)
 {
@@ -720,7 +722,7 @@ static bool grouping_pays(const struct planner *p)
     return false;
 }
 
-/* What the rows cost, in chunks of NARROW_COLUMNS. */
+/* What the queries cost, in chunks of NARROW_COLUMNS. */
 static uint64_t work_of(const struct planner *p)
 {
     uint64_t work = 0;
@@ -758,18 +760,18 @@ static void find_together(struct planner *p)
     }
 }
 
-/* Make the work tiles that are the splits of a row a split group, if they can be one. */
-static bool make_group(struct planner *p, uint32_t row, uint32_t splits)
+/* Make the work tiles that are the splits of a query a split group, if they can be one. */
+static bool make_group(struct planner *p, uint32_t query, uint32_t splits)
 {
     const struct tile_caps *caps = &p->o.caps;
     if (splits < 2 || splits > caps->splits_max)
         return false;
-    const struct split *first = &p->splits[p->first_split[row]], *last = &p->splits[p->last_split[row]];
+    const struct split *first = &p->splits[p->first_split[query]], *last = &p->splits[p->last_split[query]];
     if (first->alone == NO_SPLIT || last->alone != first->alone + splits - 1)
         return false;
     struct work_tile *work_tiles = &p->work_tiles[first->alone];
     uint32_t members = splits <= 2 ? 2 : 4, parent = plan_parent_chunks(first->level);
-    for (uint32_t i = p->first_split[row]; i != NO_SPLIT; i = p->splits[i].next) {
+    for (uint32_t i = p->first_split[query]; i != NO_SPLIT; i = p->splits[i].next) {
         if (p->splits[i].level != first->level || p->splits[i].alone == NO_SPLIT)
             return false;
     }
@@ -785,23 +787,23 @@ static bool make_group(struct planner *p, uint32_t row, uint32_t splits)
     return true;
 }
 
-/* The partials of each row that no work tile finishes, in order of position. */
+/* The partials of each query that no work tile finishes, in order of position. */
 static void lay_out_merges(struct planner *p, uint32_t n)
 {
     uint32_t partials = 0;
     bool groups = p->o.caps.splits_max > 1 && p->o.caps.width_count > 0;
     if (groups)
         find_together(p);
-    for (uint32_t row = 0; row < n; row++) {
-        if (p->first_split[row] == NO_SPLIT && p->rows[row].keys > 0)
+    for (uint32_t query = 0; query < n; query++) {
+        if (p->first_split[query] == NO_SPLIT && p->queries[query].keys > 0)
             continue;
         struct plan_merge *merge = &p->merges[p->plan.merge_count++];
-        *merge = (struct plan_merge){.row = row, .first = partials};
-        for (uint32_t i = p->first_split[row]; i != NO_SPLIT; i = p->splits[i].next)
+        *merge = (struct plan_merge){.query = query, .first = partials};
+        for (uint32_t i = p->first_split[query]; i != NO_SPLIT; i = p->splits[i].next)
             p->merge_partials[partials++] =
                 (struct partial_ref){p->splits[i].partial, p->splits[i].end_chunk, p->splits[i].level};
         merge->count = partials - merge->first;
-        merge->is_split_group = groups && make_group(p, row, merge->count);
+        merge->is_split_group = groups && make_group(p, query, merge->count);
     }
 }
 
@@ -823,36 +825,36 @@ static bool make_fewer_splits(struct planner *p)
     return true;
 }
 
-/* Take the rows in, in their order. */
-static void begin(struct planner *p, const struct planner_row *rows, uint32_t n, const uint32_t *tables,
+/* Take the queries in, in their order. */
+static void begin(struct planner *p, const struct planner_query *queries, uint32_t n, const uint32_t *tables,
                   uint32_t stride)
 {
-    assert(n <= p->o.rows_max);
+    assert(n <= p->o.queries_max);
     p->tables = tables;
     p->stride = stride;
-    order_rows(p, rows, n);
+    order_queries(p, queries, n);
     for (uint32_t i = 0; i < n; i++)
-        p->rows[i] = (struct plan_row){rows[i].table, rows[i].keys};
+        p->queries[i] = (struct plan_query){queries[i].table, queries[i].keys};
     p->grouped_count = p->sharing_count;
 }
 
-/* The plan of n rows is made. */
+/* The plan of n queries is made. */
 static const struct plan *finish(struct planner *p, uint32_t n)
 {
-    p->plan.rows = p->rows;
-    p->plan.row_count = n;
+    p->plan.queries = p->queries;
+    p->plan.query_count = n;
     p->plan.work_tiles = p->sorted;
-    p->plan.work_tile_rows = p->work_tile_rows;
+    p->plan.work_tile_queries = p->work_tile_queries;
     p->plan.merges = p->merges;
     p->plan.merge_partials = p->merge_partials;
     p->plan.caps = &p->o.caps;
     return &p->plan;
 }
 
-const struct plan *planner_make(struct planner *p, const struct planner_row *rows, uint32_t n,
+const struct plan *planner_make(struct planner *p, const struct planner_query *queries, uint32_t n,
                                 const uint32_t *tables, uint32_t stride)
 {
-    begin(p, rows, n, tables, stride);
+    begin(p, queries, n, tables, stride);
     p->plan.slice = NULL;
     if (!grouping_pays(p))
         p->grouped_count = 0;
@@ -861,7 +863,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
     p->split_chunks_max = whole_nodes(each);
     p->lone_max = p->o.caps.splits_max && is_more_than_a_wave(p, tasks) ? each / LONE_SPLITS : UINT32_MAX;
     p->within_nodes = true;
-    p->room = smaller(p->work_tile_rows_max, p->o.rows_max * SPLITS_PER_ROW + 2 * p->o.tasks);
+    p->room = smaller(p->work_tile_queries_max, p->o.queries_max * SPLITS_PER_QUERY + 2 * p->o.tasks);
     do {
         begin_plan(p, n);
         if (n)
@@ -876,7 +878,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_row *row
 
 /* ---- slices -------------------------------------------------------------------------------------- */
 
-/* Chunks of a segment that the row at a place of the order sees. */
+/* Chunks of a segment that the query at a place of the order sees. */
 static struct plan_range range_in(const struct planner *p, uint32_t at, uint32_t segment)
 {
     struct plan_range seen = chunks_of(p, p->entries[at].keys);
@@ -884,15 +886,16 @@ static struct plan_range range_in(const struct planner *p, uint32_t at, uint32_t
                                smaller(seen.end, (segment + 1) * SEGMENT_CHUNKS)};
 }
 
-/* The end of the rows from `a` on in the order that read a segment together. Their states lie side by side. */
+/* The end of the queries from `a` on in the order that read a segment together. Their states lie side by
+ * side. */
 static uint32_t end_of_readers(const struct planner *p, uint32_t a, uint32_t segment)
 {
     struct plan_range range = range_in(p, a, segment);
-    uint32_t b = a + 1, most = smaller(p->entry_count, a + rows_of_work_tile(p));
+    uint32_t b = a + 1, most = smaller(p->entry_count, a + queries_of_work_tile(p));
     for (; b < most; b++) {
         struct plan_range next = range_in(p, b, segment);
         if (next.first != range.first || next.end != range.end || common_chunks(p, b - 1) < range.end ||
-            p->entries[b].row != p->entries[b - 1].row + 1)
+            p->entries[b].query != p->entries[b - 1].query + 1)
             break;
     }
     return b;
@@ -905,39 +908,39 @@ static void emit_segment(struct planner *p, uint32_t segment)
         b = range.first < range.end ? end_of_readers(p, a, segment) : a + 1;
         if (range.first >= range.end)
             continue;
-        assert(p->work_tile_row_count + (b - a) <= p->work_tile_rows_max);
+        assert(p->work_tile_query_count + (b - a) <= p->work_tile_queries_max);
         add_work_tile(p, a, b, range.first, range.end,
-                      plan_slice_state(&p->plan, p->entries[a].row, segment));
+                      plan_slice_state(&p->plan, p->entries[a].query, segment));
     }
 }
 
-/* Merges of all rows: the last slice. */
+/* Merges of all queries: the last slice. */
 static void merge_segments(struct planner *p, uint32_t n)
 {
     uint32_t partials = 0;
-    for (uint32_t row = 0; row < n; row++) {
-        struct plan_range seen = chunks_of(p, p->rows[row].keys);
+    for (uint32_t query = 0; query < n; query++) {
+        struct plan_range seen = chunks_of(p, p->queries[query].keys);
         struct plan_merge *merge = &p->merges[p->plan.merge_count++];
-        *merge = (struct plan_merge){.row = row, .first = partials};
+        *merge = (struct plan_merge){.query = query, .first = partials};
         for (uint32_t s = seen.first / SEGMENT_CHUNKS; s * SEGMENT_CHUNKS < seen.end; s++)
             p->merge_partials[partials++] =
-                (struct partial_ref){plan_slice_state(&p->plan, row, s),
+                (struct partial_ref){plan_slice_state(&p->plan, query, s),
                                      smaller(seen.end, (s + 1) * SEGMENT_CHUNKS), PLAN_SEGMENT};
         merge->count = partials - merge->first;
     }
 }
 
-const struct plan *planner_make_slice(struct planner *p, const struct planner_row *rows, uint32_t n,
+const struct plan *planner_make_slice(struct planner *p, const struct planner_query *queries, uint32_t n,
                                       const uint32_t *tables, uint32_t stride, const struct plan_slice *slice)
 {
     uint32_t longest = 0;
-    begin(p, rows, n, tables, stride);
+    begin(p, queries, n, tables, stride);
     begin_plan(p, n);
     p->slice = *slice;
     p->plan.slice = &p->slice;
-    p->plan.row_count = n;
+    p->plan.query_count = n;
     for (uint32_t i = 0; i < n; i++)
-        longest = larger(longest, chunks_of(p, rows[i].keys).end);
+        longest = larger(longest, chunks_of(p, queries[i].keys).end);
     uint32_t end = smaller(slice->end, ceiling(longest, SEGMENT_CHUNKS));
     assert(end <= slice->base ||
            slice->states - p->o.partials_max + (end - slice->base) * n <= p->o.slice_states);
@@ -949,14 +952,15 @@ const struct plan *planner_make_slice(struct planner *p, const struct planner_ro
     return finish(p, n);
 }
 
-void planner_order(struct planner *p, const struct planner_row *rows, uint32_t n, const uint32_t *tables,
+void planner_order(struct planner *p, const struct planner_query *queries, uint32_t n, const uint32_t *tables,
                    uint32_t stride, struct planner_place *places)
 {
-    begin(p, rows, n, tables, stride);
+    begin(p, queries, n, tables, stride);
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *e = &p->entries[i];
         struct plan_range seen = chunks_of(p, e->keys);
-        places[i] = (struct planner_place){e->row, seen.first, seen.end, i + 1 < n ? common_chunks(p, i) : 0};
+        places[i] =
+            (struct planner_place){e->query, seen.first, seen.end, i + 1 < n ? common_chunks(p, i) : 0};
     }
 }
 
@@ -965,27 +969,27 @@ int planner_create(const struct planner_options *options, struct planner **resul
     struct planner *p = calloc(1, sizeof *p);
     if (!p)
         return ATTND_NO_MEMORY;
-    uint32_t rows = options->rows_max;
+    uint32_t queries = options->queries_max;
     p->o = *options;
-    /* each has a partial state, or its row no other */
+    /* each has a partial state, or its query no other */
     uint32_t states = larger(options->partials_max, options->slice_states);
-    p->work_tile_rows_max = rows + states;
-    p->entries = calloc(rows + 1, sizeof *p->entries);
-    p->scratch = calloc(rows + 1, sizeof *p->scratch);
-    p->place = calloc(rows + 1, sizeof *p->place);
-    p->prefixes = calloc(2 * (uint64_t)rows + 1, sizeof *p->prefixes);
-    p->rows = calloc(rows + 1, sizeof *p->rows);
-    p->work_tiles = calloc(p->work_tile_rows_max, sizeof *p->work_tiles);
-    p->sorted = calloc(p->work_tile_rows_max, sizeof *p->sorted);
-    p->work_tile_rows = calloc(p->work_tile_rows_max, sizeof *p->work_tile_rows);
-    p->merges = calloc(rows + 1, sizeof *p->merges);
+    p->work_tile_queries_max = queries + states;
+    p->entries = calloc(queries + 1, sizeof *p->entries);
+    p->scratch = calloc(queries + 1, sizeof *p->scratch);
+    p->place = calloc(queries + 1, sizeof *p->place);
+    p->prefixes = calloc(2 * (uint64_t)queries + 1, sizeof *p->prefixes);
+    p->queries = calloc(queries + 1, sizeof *p->queries);
+    p->work_tiles = calloc(p->work_tile_queries_max, sizeof *p->work_tiles);
+    p->sorted = calloc(p->work_tile_queries_max, sizeof *p->sorted);
+    p->work_tile_queries = calloc(p->work_tile_queries_max, sizeof *p->work_tile_queries);
+    p->merges = calloc(queries + 1, sizeof *p->merges);
     p->merge_partials = calloc(states + UINT64_C(1), sizeof *p->merge_partials);
     p->splits = calloc(options->partials_max + UINT64_C(1), sizeof *p->splits);
-    p->first_split = calloc(rows + 1, sizeof *p->first_split);
-    p->last_split = calloc(rows + 1, sizeof *p->last_split);
-    if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->rows || !p->work_tiles || !p->sorted ||
-        !p->work_tile_rows || !p->merges || !p->merge_partials || !p->splits || !p->first_split ||
-        !p->last_split) {
+    p->first_split = calloc(queries + 1, sizeof *p->first_split);
+    p->last_split = calloc(queries + 1, sizeof *p->last_split);
+    if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->queries || !p->work_tiles ||
+        !p->sorted || !p->work_tile_queries || !p->merges || !p->merge_partials || !p->splits ||
+        !p->first_split || !p->last_split) {
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }
@@ -1001,10 +1005,10 @@ void planner_destroy(struct planner *p)
     free(p->scratch);
     free(p->place);
     free(p->prefixes);
-    free(p->rows);
+    free(p->queries);
     free(p->work_tiles);
     free(p->sorted);
-    free(p->work_tile_rows);
+    free(p->work_tile_queries);
     free(p->merges);
     free(p->merge_partials);
     free(p->splits);

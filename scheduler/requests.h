@@ -422,7 +422,7 @@ struct request_slices {
     struct kv_append *append_list; /* of a layer: */
     struct append_slicing appends; /* how far the next layer has come */
     uint32_t layers;               /* of which all is appended */
-    struct planner_row *rows;      /* [rows.count] of q */
+    struct planner_query *rows;    /* [rows.count] of q */
     struct planner_place *places;  /* [rows.count] */
     struct slicing queries;
 };

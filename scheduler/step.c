@@ -49,7 +49,7 @@ struct pass {
     enum step_producer producer;
     uint32_t first, last; /* parts */
     uint32_t rows, appends;
-    const struct planner_row *planned; /* [rows] once it is laid out */
+    const struct planner_query *planned; /* [rows] once it is laid out */
 };
 
 struct step {
@@ -100,7 +100,7 @@ struct steps {
     uint64_t number;            /* of the step being formed */
 
     /* of the step being formed */
-    struct planner_row *row_room, *rows;     /* [rows_max] given out; as laid out */
+    struct planner_query *row_room, *rows;   /* [rows_max] given out; as laid out */
     struct kv_append *append_room, *appends; /* [rows_max] likewise */
     uint32_t rows_given, appends_given;
     struct attention_row *tensors;    /* [rows_max] of the rows of clients, as laid out */
@@ -148,7 +148,7 @@ unsigned step_slot(const struct step *s)
     return s->slot;
 }
 
-struct planner_row *step_rows(struct step *s, uint32_t n)
+struct planner_query *step_rows(struct step *s, uint32_t n)
 {
     struct steps *x = s->of;
     if (n > x->rows_max - x->rows_given)
@@ -331,7 +331,7 @@ static void find_tensors(const struct steps *x, const struct step_part *part, st
 {
     size_t q_bytes = geometry_q_row_bytes(x->g), heads = x->g->query_heads;
     for (uint32_t i = 0; i < part->row_count; i++) {
-        size_t row = part->places ? part->places[i].row : i;
+        size_t row = part->places ? part->places[i].query : i;
         to[i] = (struct attention_row){.q = (const uint8_t *)part->q + row * q_bytes,
                                        .o = part->o ? (uint8_t *)part->o + row * q_bytes : NULL,
                                        .lse = part->lse ? part->lse + row * heads : NULL};
@@ -382,7 +382,7 @@ static const struct window_planners *planners_of(const struct steps *x, uint32_t
 
 /* A plan of these rows for the layers with the window of `layer`, of all their keys or of a slice. */
 static const struct plan *make_plan(struct steps *x, unsigned plan, uint32_t layer,
-                                    const struct planner_row *rows, uint32_t n,
+                                    const struct planner_query *rows, uint32_t n,
                                     const struct plan_slice *slice)
 {
     uint32_t stride;
@@ -391,7 +391,7 @@ static const struct plan *make_plan(struct steps *x, unsigned plan, uint32_t lay
     return slice ? planner_make_slice(p, rows, n, ids, stride, slice) : planner_make(p, rows, n, ids, stride);
 }
 
-void step_order(struct steps *x, uint32_t layer, const struct planner_row *rows, uint32_t n,
+void step_order(struct steps *x, uint32_t layer, const struct planner_query *rows, uint32_t n,
                 struct planner_place *places)
 {
     uint32_t stride;
@@ -401,7 +401,7 @@ void step_order(struct steps *x, uint32_t layer, const struct planner_row *rows,
 
 uint32_t step_rows_together(const struct steps *x)
 {
-    return planner_rows_of_work_tile(geometry_group(x->g));
+    return planner_queries_of_work_tile(geometry_group(x->g));
 }
 
 bool step_takes_segments(const struct steps *x)
@@ -467,7 +467,7 @@ static void make_plans(struct step *s, struct attention_pass *passes)
         const struct step_part *part = &s->parts[pass->first].is;
         if (pass->rows == 0)
             continue;
-        const struct planner_row *rows = pass->planned;
+        const struct planner_query *rows = pass->planned;
         if (pass->producer == STEP_OF_CLIENTS) {
             passes[i].plan = make_plan(x, clients++, pass->layer, rows, pass->rows, part->slice);
             continue;
@@ -517,12 +517,12 @@ static void lay_out(struct step *s, struct attention_pass *passes)
 /* What a pass does, by its plan. */
 static struct cost_work work_of(const struct steps *x, const struct attention_pass *pass)
 {
-    struct cost_work work = {.passes = 1, .queries = pass->plan ? pass->plan->row_count : 0};
+    struct cost_work work = {.passes = 1, .queries = pass->plan ? pass->plan->query_count : 0};
     for (uint32_t i = 0; pass->plan && i < pass->plan->work_tile_count; i++) {
         uint64_t tokens =
             plan_work_tile_tokens(pass->plan, &pass->plan->work_tiles[i], x->g->window[pass->layer]);
         work.tokens += tokens;
-        work.weighed += tokens * pass->plan->work_tiles[i].rows;
+        work.weighed += tokens * pass->plan->work_tiles[i].queries;
     }
     for (uint32_t i = 0; i < pass->append_count; i++)
         *(pass->appends[i].k ? &work.appended : &work.generated) += pass->appends[i].count;
@@ -574,8 +574,8 @@ static uint32_t find_uses(struct step *s, const struct attention_pass *passes)
         bool same_plan = p > 0 && pass->plan == passes[p - 1].plan;
         bool same_appends = p > 0 && pass->appends == passes[p - 1].appends &&
                             pass->append_count == passes[p - 1].append_count;
-        for (uint32_t i = 0; pass->plan && !same_plan && i < pass->plan->row_count; i++)
-            n = add_use(x, pass->plan->rows[i].table, n);
+        for (uint32_t i = 0; pass->plan && !same_plan && i < pass->plan->query_count; i++)
+            n = add_use(x, pass->plan->queries[i].table, n);
         for (uint32_t i = 0; !same_appends && i < pass->append_count; i++)
             n = add_use(x, pass->appends[i].table, n);
     }
@@ -862,7 +862,7 @@ static int make_planners(struct steps *x)
         if (i < x->window_count)
             continue;
         x->windows[x->window_count++].window = g->window[layer];
-        struct planner_options options = {.rows_max = x->config->step_rows_max,
+        struct planner_options options = {.queries_max = x->config->step_rows_max,
                                           .partials_max = x->partials_max,
                                           .slice_states = STEP_SLICE_STATES,
                                           .tasks = attention_info(x->attention)->tasks,
@@ -877,8 +877,8 @@ static int make_planners(struct steps *x)
             if (planner_create(&options, &x->windows[i].plans[plan]) != 0)
                 return ATTND_NO_MEMORY;
         }
-        if (options.rows_max < x->config->limits.rows_per_call)
-            options.rows_max = x->config->limits.rows_per_call;
+        if (options.queries_max < x->config->limits.rows_per_call)
+            options.queries_max = x->config->limits.rows_per_call;
         options.partials_max = options.slice_states = 0;
         if (planner_create(&options, &x->windows[i].order) != 0)
             return ATTND_NO_MEMORY;

@@ -75,14 +75,14 @@ struct step_part {
     enum attention_kernel kernel;
     const struct kv_append *appends; /* [append_count] */
     uint32_t append_count;
-    enum dtype kv_dtype;            /* of what they are given */
-    const struct planner_row *rows; /* [row_count] */
+    enum dtype kv_dtype;              /* of what they are given */
+    const struct planner_query *rows; /* [row_count] */
     uint32_t row_count;
     const void *q;                       /* [..][query_heads][head_dim]; NULL, of workloads: generated */
     const struct value_source *q_source; /* [row_count] */
     void *o;                             /* [..][query_heads][head_dim]; NULL: a slice that others follow */
     float *lse;                          /* [..][query_heads]; NULL: not wanted */
-    const struct planner_place *places;  /* [row_count] .row: which of q, o and lse; NULL: as they come */
+    const struct planner_place *places;  /* [row_count] .query: which of q, o and lse; NULL: as they come */
     const struct plan_slice *slice;      /* NULL: all of the rows' keys */
     double cost_us;                      /* estimated: cost_us() */
 };
@@ -106,7 +106,7 @@ uint64_t step_number(const struct steps *steps);
 unsigned step_slot(const struct step *step);
 
 /* Room that a part may use for its lists until the step is submitted; NULL when there is none. */
-struct planner_row *step_rows(struct step *step, uint32_t n);
+struct planner_query *step_rows(struct step *step, uint32_t n);
 struct kv_append *step_appends(struct step *step, uint32_t n);
 
 /* step_lists_left: how much room there is in the smaller of the two. */
@@ -130,7 +130,7 @@ double step_us(const struct step *step);
 double step_us_of(const struct steps *steps, const struct cost_work *work);
 
 /* step_order: the order in which slices of n <= limits.rows_per_call rows are cut; see planner_order(). */
-void step_order(struct steps *steps, uint32_t layer, const struct planner_row *rows, uint32_t n,
+void step_order(struct steps *steps, uint32_t layer, const struct planner_query *rows, uint32_t n,
                 struct planner_place *places);
 
 /* step_rows_together: queries that read K and V together at most. step_takes_segments: whether the backend

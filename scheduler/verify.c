@@ -65,7 +65,7 @@ static double compare(const struct workload *w, const struct geometry *g, const 
                query_head, g->head_dim, q);
     numeric_from_float(g->dtype, q, g->head_dim, rounded);
     numeric_to_float(g->dtype, rounded, g->head_dim, q);
-    reference_row(g, c, sample->layer, sample->position + 1, query_head, q, from_history, h, o, &lse);
+    reference_query(g, c, sample->layer, sample->position + 1, query_head, q, from_history, h, o, &lse);
     numeric_to_float(g->dtype, output, g->head_dim, have);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         double difference = fabs((double)have[d] - o[d]);

@@ -88,7 +88,8 @@ struct output_row {
 };
 
 /* The largest element of the lists of a round's rows. */
-#define ROW_LIST_BYTES (sizeof(struct output_row) + sizeof(struct planner_row) + sizeof(struct value_source))
+#define ROW_LIST_BYTES                                                                                       \
+    (sizeof(struct output_row) + sizeof(struct planner_query) + sizeof(struct value_source))
 
 /* What was begun and has not ended: of which not all layers are submitted, or not all retired. */
 struct round {
@@ -159,14 +160,14 @@ struct workload_run {
     struct reserve_request *requests; /* [sequences_max] */
     struct kv_append *appends;        /* [appends_max] */
     uint32_t appends_max;
-    struct planner_row *planner_rows; /* [rows_max] */
-    struct value_source *q_source;    /* [rows_max] */
-    struct planner_place *places;     /* [rows_max] of the layer being cut */
-    void *permuted;                   /* [rows_max] scratch for the three lists of rows */
-    uint32_t *tokens;                 /* [sequence_tokens] scratch for the prefix index */
-    size_t outputs_bytes;             /* of a step */
-    struct workload_hash *hashes;     /* [rows of outputs_bytes] */
-    struct thread_pool *helpers;      /* NULL: the backend needs the processors itself */
+    struct planner_query *planner_queries; /* [rows_max] */
+    struct value_source *q_source;         /* [rows_max] */
+    struct planner_place *places;          /* [rows_max] of the layer being cut */
+    void *permuted;                        /* [rows_max] scratch for the three lists of rows */
+    uint32_t *tokens;                      /* [sequence_tokens] scratch for the prefix index */
+    size_t outputs_bytes;                  /* of a step */
+    struct workload_hash *hashes;          /* [rows of outputs_bytes] */
+    struct thread_pool *helpers;           /* NULL: the backend needs the processors itself */
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
@@ -553,13 +554,13 @@ static bool preempt(struct workload_run *d)
 
 /* ---- what a round costs -------------------------------------------------------------------------- */
 
-/* Let list[i] be what list[places[i].row] was. */
+/* Let list[i] be what list[places[i].query] was. */
 static void permute(struct workload_run *d, void *list, size_t size, uint32_t n)
 {
     uint8_t *from = d->permuted, *to = list;
     memcpy(from, list, n * size);
     for (uint32_t i = 0; i < n; i++)
-        memcpy(to + i * size, from + d->places[i].row * size, size);
+        memcpy(to + i * size, from + d->places[i].query * size, size);
 }
 
 /* What a layer costs besides its queries. */
@@ -573,7 +574,7 @@ static double layer_us_at_most(const struct workload_run *d, const struct round 
 {
     struct cost_work work = work_beside_queries(d, f);
     for (uint32_t i = 0; i < f->row_count; i++)
-        work.tokens += d->planner_rows[i].keys;
+        work.tokens += d->planner_queries[i].keys;
     work.weighed = work.tokens;
     work.queries = f->row_count;
     return step_us_of(d->o.state->steps, &work);
@@ -583,7 +584,7 @@ static double layer_us_at_most(const struct workload_run *d, const struct round 
 static bool is_in_order(const struct workload_run *d, uint32_t n)
 {
     uint32_t i = 0;
-    while (i < n && d->places[i].row == i)
+    while (i < n && d->places[i].query == i)
         i++;
     return i == n;
 }
@@ -613,12 +614,12 @@ static void look_at_costs(struct workload_run *d, struct round *f)
         f->costs[0].us = most;
         return;
     }
-    step_order(d->o.state->steps, 0, d->planner_rows, f->row_count, d->places);
+    step_order(d->o.state->steps, 0, d->planner_queries, f->row_count, d->places);
     (void)note_layer(d, f, d->g->window[0]);
     if (is_in_order(d, f->row_count))
         return;
     permute(d, f->rows, sizeof *f->rows, f->row_count);
-    permute(d, d->planner_rows, sizeof *d->planner_rows, f->row_count);
+    permute(d, d->planner_queries, sizeof *d->planner_queries, f->row_count);
     permute(d, d->q_source, sizeof *d->q_source, f->row_count);
 }
 
@@ -632,7 +633,7 @@ static double layer_us(struct workload_run *d, struct round *f, uint32_t layer)
         i++;
     if (i < f->cost_count)
         return f->costs[i].us;
-    step_order(d->o.state->steps, layer, d->planner_rows, f->row_count, d->places);
+    step_order(d->o.state->steps, layer, d->planner_queries, f->row_count, d->places);
     return note_layer(d, f, window);
 }
 
@@ -859,7 +860,7 @@ static void enter_round(struct workload_run *d)
         r->done = r->in[d->now].done;
         f->table_rows[i] = r->row;
         for (; row < f->row_count && f->rows[row].w == r->w && f->rows[row].ordinal == r->ordinal; row++) {
-            d->planner_rows[row] = (struct planner_row){
+            d->planner_queries[row] = (struct planner_query){
                 r->row, f->rows[row].position + 1, block_tables_version(d->tables, r->row), report->sharing};
             d->q_source[row] = workload_query_source(r->w, r->ordinal);
             if (r->w->kept)
@@ -943,7 +944,7 @@ static void add_layers(struct workload_run *d, struct step *step, uint32_t layer
                                        .layer = slice->first_layer + i,
                                        .appends = d->appends,
                                        .append_count = d->append_count,
-                                       .rows = d->planner_rows,
+                                       .rows = d->planner_queries,
                                        .row_count = f->row_count,
                                        .q_source = d->q_source,
                                        .o = slice->outputs + i * layer_bytes,
@@ -959,7 +960,7 @@ static bool begin_cutting(struct workload_run *d, struct round *f)
 {
     if (!f->in_order)
         return false;
-    step_order(d->o.state->steps, f->next_layer, d->planner_rows, f->row_count, d->places);
+    step_order(d->o.state->steps, f->next_layer, d->planner_queries, f->row_count, d->places);
     if (!is_in_order(d, f->row_count))
         return false;
     slicing_begin(&f->queries, d->places, f->row_count);
@@ -999,7 +1000,7 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
         uint32_t first;
         if (!slicing_is_done(&f->queries) &&
             slicing_next(&f->queries, d->o.state->steps, &room, &part, &first, &last)) {
-            part.rows = d->planner_rows + first;
+            part.rows = d->planner_queries + first;
             part.q_source = d->q_source + first;
             slice->first_row = first;
             slice->rows = last ? part.row_count : 0;
@@ -1801,7 +1802,7 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->members = calloc(n, sizeof *d->members);
     d->requests = calloc(n, sizeof *d->requests);
     d->appends = calloc(d->appends_max, sizeof *d->appends);
-    d->planner_rows = calloc(d->rows_max, sizeof *d->planner_rows);
+    d->planner_queries = calloc(d->rows_max, sizeof *d->planner_queries);
     d->q_source = calloc(d->rows_max, sizeof *d->q_source);
     d->places = calloc(d->rows_max, sizeof *d->places);
     d->permuted = calloc(d->rows_max, ROW_LIST_BYTES);
@@ -1825,7 +1826,7 @@ int workload_run_create(const struct workload_run_options *options, struct workl
         made &= d->slices[slot].outputs != NULL;
     }
     if (!made || !d->running || !d->index_of || !d->claims || !d->members || !d->requests || !d->appends ||
-        !d->planner_rows || !d->q_source || !d->places || !d->permuted || !d->tokens) {
+        !d->planner_queries || !d->q_source || !d->places || !d->permuted || !d->tokens) {
         workload_run_destroy(d);
         return ATTND_NO_MEMORY;
     }
@@ -1839,8 +1840,8 @@ void workload_run_destroy(struct workload_run *d)
         return;
     for (int i = 0; i < WORKLOADS_MAX; i++)
         workload_destroy(d->workloads[i]);
-    void *const arrays[] = {d->running,      d->index_of, d->claims, d->members,  d->requests, d->appends,
-                            d->planner_rows, d->q_source, d->places, d->permuted, d->tokens};
+    void *const arrays[] = {d->running,         d->index_of, d->claims, d->members,  d->requests, d->appends,
+                            d->planner_queries, d->q_source, d->places, d->permuted, d->tokens};
     row_order_deinit(&d->by_turn);
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);

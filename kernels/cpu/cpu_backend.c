@@ -8,21 +8,21 @@
  *               merges                               a task per merge and KV head
  *
  * Phases are separated by a barrier; inside a phase a worker takes the next task when it has finished
- * one. A task of the work tile phase walks its chunks tile by tile and hands each tile, with all rows of the
- * work tile, to the kernel: K and V are read once for all rows that share them. Each chunk's state is folded
- * into the node above it as soon as it is done:
+ * one. A task of the work tile phase walks its chunks tile by tile and hands each tile, with all queries of
+ * the work tile, to the kernel: K and V are read once for all queries that share them. Each chunk's state is
+ * folded into the node above it as soon as it is done:
  *
  *   fold[0]  the chunks of the current run      closed into fold[1] where a run ends
  *   fold[1]  the runs of the current segment    closed into fold[2] where a segment ends
  *   fold[2]  the segments of the current span   closed into fold[3] where a span ends, by merges alone
- *   fold[3]  the spans of the row
+ *   fold[3]  the spans of the context
  *
  * and a merge folds partial states the same way, each into the level that it belongs to, so the tree is
  * the same however the plan cuts it. Merging with an empty state keeps the bits, so levels that a range
  * does not reach cost nothing.
  *
- * A packed row is one query head of one row: packed row r * group + g is row r of the work tile, query head
- * kv_head * group + g. A partial is stored as
+ * A packed row is one query head of one query: packed row r * group + g is query r of the work tile, query
+ * head kv_head * group + g. A partial is stored as
  *
  *   [kv_heads] times { m [group], l [group], o [group][head_dim] } */
 #include "kernels/backend.h"
@@ -47,7 +47,7 @@
 
 enum {
     WORK_TILE_LEVELS = PLAN_SPAN, /* that work tiles fold: run, segment, span */
-    FOLD_LEVELS = PLAN_ROW,       /* and merges: the row too */
+    FOLD_LEVELS = PLAN_CONTEXT,   /* and merges: the context too */
     TASKS_PER_THREAD = 8,         /* so that dynamic taking evens out */
     TASK_TOKENS = 64,
     MERGE_TASK_HEADS = 64,
@@ -62,7 +62,7 @@ struct scratch {
     float *slopes;                       /* [packed rows] */
     uint32_t *keys;                      /* [packed rows] */
     struct cpu_states chunk;             /* [packed rows] */
-    struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each; of the row [group] */
+    struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each; of the context [group] */
     float *tile;                         /* of the kernel */
     float *o;                            /* [head_dim] */
 };
@@ -140,7 +140,7 @@ static const struct cpu_states *fold_end(const struct cpu_backend *b, struct scr
     return &s->fold[2];
 }
 
-/* The partial state of one row and KV head, for its group of query heads. */
+/* The partial state of one query and KV head, for its group of query heads. */
 static struct cpu_states partial_at(const struct cpu_backend *b, uint32_t partial, uint32_t kv_head)
 {
     const struct geometry *g = b->options.geometry;
@@ -150,20 +150,20 @@ static struct cpu_states partial_at(const struct cpu_backend *b, uint32_t partia
     return (struct cpu_states){.m = at, .l = at + group, .o = at + 2 * (size_t)group};
 }
 
-/* Write the outputs of one row's group of query heads from packed rows `first` and on of `states`. */
+/* Write the outputs of one query's group of query heads from packed rows `first` and on of `states`. */
 static void write_outputs(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                          uint32_t row, uint32_t kv_head, const struct cpu_states *states, uint32_t first)
+                          uint32_t query, uint32_t kv_head, const struct cpu_states *states, uint32_t first)
 {
     const struct geometry *g = b->options.geometry;
     const struct model_constants *c = b->options.constants;
     uint32_t group = geometry_group(g);
     float v_scale = c->v_scale[(size_t)pass->layer * g->kv_heads + kv_head], lse;
-    const struct attention_row to = attention_row_of(pass, g, row);
+    const struct attention_row to = attention_row_of(pass, g, query);
     for (uint32_t i = 0; i < group; i++) {
         uint32_t head = kv_head * group + i;
         const float *sink = c->sinks ? &c->sinks[(size_t)pass->layer * g->query_heads + head] : NULL;
         b->kernels->finish(g->head_dim, states, first + i, sink, v_scale, s->o, &lse);
-        if (FAULTY(FAULT_NOT_A_NUMBER) && row == 0)
+        if (FAULTY(FAULT_NOT_A_NUMBER) && query == 0)
             s->o[0] = NAN;
         numeric_from_float(g->dtype, s->o, g->head_dim,
                            (uint8_t *)to.o + (size_t)head * g->head_dim * dtype_bytes(g->dtype));
@@ -180,14 +180,14 @@ static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s, const 
 {
     const struct geometry *g = b->options.geometry;
     uint32_t group = geometry_group(g), packed = 0;
-    for (uint32_t r = 0; r < work_tile->rows; r++) {
-        uint32_t row = pass->plan->work_tile_rows[work_tile->first_row + r],
-                 keys = pass->plan->rows[row].keys;
+    for (uint32_t r = 0; r < work_tile->queries; r++) {
+        uint32_t query = pass->plan->work_tile_queries[work_tile->first_query + r],
+                 keys = pass->plan->queries[query].keys;
         for (uint32_t i = 0; i < group; i++, packed++) {
             uint32_t head = kv_head * group + i;
             s->keys[packed] = keys;
             s->slopes[packed] = b->options.constants->alibi ? b->options.constants->alibi[head] : 0;
-            kv_pool_load_q(g, pass, row, head, s->q + (size_t)packed * g->head_dim);
+            kv_pool_load_q(g, pass, query, head, s->q + (size_t)packed * g->head_dim);
         }
     }
     return packed;
@@ -215,7 +215,7 @@ static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint
 struct walk {
     const uint32_t *ids;
     uint32_t layer, kv_head;
-    struct plan_range seen; /* of the work tile: positions that any row sees */
+    struct plan_range seen; /* of the work tile: positions that any query sees */
     struct cpu_span spans[2][TILE_TOKENS];
     uint32_t counts[2];
     unsigned now; /* which of the two is being computed */
@@ -263,7 +263,7 @@ static void run_work_tile(const struct cpu_backend *b, struct scratch *s, const 
     walk.ids = b->step->tables + (uint64_t)work_tile->table * b->step->stride;
     walk.layer = pass->layer;
     walk.kv_head = kv_head;
-    walk.seen = plan_work_tile_keys(pass->plan, work_tile, 0, work_tile->rows, g->window[pass->layer]);
+    walk.seen = plan_work_tile_keys(pass->plan, work_tile, 0, work_tile->queries, g->window[pass->layer]);
     walk.now = walk.counts[0] = walk.counts[1] = 0;
     struct cpu_tile tile = {
         .head_dim = g->head_dim,
@@ -291,10 +291,10 @@ static void run_work_tile(const struct cpu_backend *b, struct scratch *s, const 
         fold_push(b, s, packed, PLAN_CHUNK, chunk + 1, &s->chunk);
     }
     const struct cpu_states *result = fold_end(b, s, packed);
-    for (uint32_t r = 0; r < work_tile->rows; r++) {
+    for (uint32_t r = 0; r < work_tile->queries; r++) {
         if (work_tile->partial == PLAN_NO_PARTIAL) {
-            write_outputs(b, s, pass, pass->plan->work_tile_rows[work_tile->first_row + r], kv_head, result,
-                          r * group);
+            write_outputs(b, s, pass, pass->plan->work_tile_queries[work_tile->first_query + r], kv_head,
+                          result, r * group);
             continue;
         }
         struct cpu_states to = partial_at(b, work_tile->partial + r, kv_head);
@@ -319,7 +319,7 @@ static void run_merge(const struct cpu_backend *b, struct scratch *s, const stru
     }
     (void)fold_end(b, s, group);
     close_level(b, s, group, PLAN_SEGMENT);
-    write_outputs(b, s, pass, merge->row, kv_head, &s->fold[PLAN_SPAN], 0);
+    write_outputs(b, s, pass, merge->query, kv_head, &s->fold[PLAN_SPAN], 0);
 }
 
 /* Part `piece` of an append: TASK_TOKENS tokens of it. */
@@ -660,7 +660,7 @@ static struct cpu_states carve_states(float *arena, size_t *used, uint32_t rows,
 static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
 {
     size_t used = 0;
-    uint32_t group = geometry_group(g), rows = group > PLAN_PACKED_ROWS_MAX ? group : PLAN_PACKED_ROWS_MAX;
+    uint32_t group = geometry_group(g), rows = group > PLAN_QUERY_HEADS_MAX ? group : PLAN_QUERY_HEADS_MAX;
     s->q = carve(arena, &used, (size_t)rows * g->head_dim);
     s->slopes = carve(arena, &used, rows);
     s->keys = (uint32_t *)(void *)carve(arena, &used, rows);

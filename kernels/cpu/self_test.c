@@ -2,7 +2,7 @@
  *
  * For two sizes of a head, of which one is not a multiple of 16 (the kernels' remainders) and the other
  * one suits tile registers: two chunks of wide values, three rows (the last one sees only part of
- * them), softcap, slopes, a window: tile by tile, merged, finished, and compared with reference_row(). */
+ * them), softcap, slopes, a window: tile by tile, merged, finished, and compared with reference_query(). */
 #include "kernels/cpu/self_test.h"
 
 #include "kernels/numeric.h"
@@ -127,8 +127,8 @@ static bool agrees(const struct cpu_kernels *kernels, enum dtype kv_dtype, uint3
         float o[TEST_DIM_MAX], lse;
         double expected[TEST_DIM_MAX], expected_lse;
         kernels->finish(dim, &states[0], row, &w->p.sinks[row], w->p.v_scale, o, &lse);
-        reference_row(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + (size_t)row * dim, load_kv, &w->p,
-                      expected, &expected_lse);
+        reference_query(&w->p.g, &w->p.c, 0, w->p.keys[row], row, w->p.q + (size_t)row * dim, load_kv, &w->p,
+                        expected, &expected_lse);
         for (uint32_t d = 0; d < dim; d++) {
             if (!(fabs((double)o[d] - expected[d]) < TOLERANCE))
                 return false;

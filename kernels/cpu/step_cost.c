@@ -59,7 +59,7 @@ static double work_tile_ns(const struct step_rates *r, const struct geometry *g,
                            const struct attention_pass *pass, const struct work_tile *work_tile)
 {
     uint64_t keys = plan_work_tile_tokens(pass->plan, work_tile, g->window[pass->layer]);
-    uint64_t columns = (uint64_t)work_tile->rows * g->query_heads;
+    uint64_t columns = (uint64_t)work_tile->queries * g->query_heads;
     return (double)(keys * g->kv_heads) * r->key_ns + (double)(keys * columns) * r->column_ns +
            (double)columns * r->head_ns + (pass->rows ? 0 : generated_ns(r, g, columns));
 }
@@ -131,21 +131,21 @@ static double time_trial(const struct trial *t, double *read)
 {
     const struct geometry *g = t->g;
     uint32_t entries = (t->keys + g->block_size - 1) / g->block_size;
-    struct plan_row rows[TRIAL_COLUMNS];
+    struct plan_query rows[TRIAL_COLUMNS];
     struct attention_row tensors[TRIAL_COLUMNS];
-    uint32_t work_tile_rows[TRIAL_COLUMNS];
+    uint32_t work_tile_queries[TRIAL_COLUMNS];
     size_t bytes = geometry_q_row_bytes(g);
     for (uint32_t i = 0; i < t->rows; i++) {
-        rows[i] = (struct plan_row){0, t->keys};
+        rows[i] = (struct plan_query){0, t->keys};
         tensors[i] =
             (struct attention_row){.q = (const uint8_t *)t->q + i * bytes, .o = (uint8_t *)t->o + i * bytes};
-        work_tile_rows[i] = i;
+        work_tile_queries[i] = i;
     }
-    const struct work_tile work_tile = {.chunks = 1, .rows = t->rows, .partial = PLAN_NO_PARTIAL};
-    const struct plan plan = {.rows = rows,
+    const struct work_tile work_tile = {.chunks = 1, .queries = t->rows, .partial = PLAN_NO_PARTIAL};
+    const struct plan plan = {.queries = rows,
                               .work_tiles = &work_tile,
-                              .work_tile_rows = work_tile_rows,
-                              .row_count = t->rows,
+                              .work_tile_queries = work_tile_queries,
+                              .query_count = t->rows,
                               .work_tile_count = 1};
     const struct attention_pass pass = {.plan = &plan, .rows = tensors};
     const struct attention_step step = {

@@ -314,15 +314,15 @@ static int load_kernels(struct cuda_backend *b)
 }
 
 /* What the largest plan takes in the control buffer, whatever its cut (plan.h): work tiles
- * of every 8 packed columns, and as many of splits that have nothing to do, work tile rows,
- * partials, merges, rows, sources of q. */
+ * of every 8 packed columns, and as many of splits that have nothing to do, work tile queries,
+ * partials, merges, queries, sources of q. */
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {
     size_t rows = b->options.rows_max, group = geometry_group(b->options.geometry);
-    size_t work_tile_rows = rows + b->options.partials_max;
-    return work_tile_rows * (2 * ((group + 7) / 8) * sizeof(struct cuda_work_tile) +
-                             sizeof(struct cuda_work_tile_row) + sizeof(struct partial_ref)) +
-           rows * (sizeof(struct plan_merge) + sizeof(struct plan_row) + sizeof(struct cuda_host_row)) +
+    size_t work_tile_queries = rows + b->options.partials_max;
+    return work_tile_queries * (2 * ((group + 7) / 8) * sizeof(struct cuda_work_tile) +
+                                sizeof(struct cuda_work_tile_query) + sizeof(struct partial_ref)) +
+           rows * (sizeof(struct plan_merge) + sizeof(struct plan_query) + sizeof(struct cuda_host_row)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;
 }
 
@@ -381,7 +381,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     b->options = *options;
     uint32_t partitions = options->table_stride * options->geometry->block_size / PAGED_PARTITION + 1;
     uint32_t least = options->geometry->layout == LAYOUT_VLLM ? partitions : 0;
-    if (b->options.partials_max < least) /* the longest row has room */
+    if (b->options.partials_max < least) /* the longest query has room */
         b->options.partials_max = least;
     int rc = check_kernel(options, error);
     if (rc == 0)

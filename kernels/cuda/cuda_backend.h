@@ -24,7 +24,7 @@ struct cuda_width {
     struct tile_shape shape; /* of those without tiles: threads and blocks */
 };
 
-/* What the device knows of one row of the block tables. */
+/* What the device knows of one of the block tables. */
 struct cuda_known_row {
     uint64_t version;
     uint32_t entries;
@@ -33,7 +33,7 @@ struct cuda_known_row {
 /* A plan in the control buffer. */
 struct cuda_prepared_plan {
     const struct plan *plan;        /* whose; NULL: none */
-    struct cuda_attend_pass arrays; /* rows, work_tile_rows, merges, merge_partials */
+    struct cuda_attend_pass arrays; /* queries, work_tile_queries, merges, merge_partials */
     enum cuda_kernel merge;         /* for these merges */
     struct cuda_tile_list lists[CUDA_TILE_LISTS];
 };

@@ -1,14 +1,14 @@
 /* cuda_self_test.c - see cuda_self_test.h.
  *
- * The rows of the problem, all of one sequence:
+ * The queries of the problem, all of one sequence:
  *
  *   0 .. n-1   as many neighbours as fill the widest tiles; each sees five chunks, in two runs
  *   n          four chunks: a split group of four
  *   n+1        two spans
  *
  * They are computed in two variants, each in a layer of its own: without a window and with one, or by
- * paged_v1 and by paged_v2. The first trial of a variant computes every row by itself, in the narrowest
- * tiles; each of the others some rows in another way. A trial is a pass, and all of them together are one
+ * paged_v1 and by paged_v2. The first trial of a variant computes every query by itself, in the narrowest
+ * tiles; each of the others some queries in another way. A trial is a pass, and all of them together are one
  * step.
  *
  * What writes the step down is a second struct cuda_backend: kernels of the one that is tested, all else its
@@ -28,12 +28,12 @@
 #include <string.h>
 
 enum {
-    KEYS = RUN_CHUNKS * CHUNK_TOKENS + 200, /* of row 0; each of up to 128 neighbours has one less */
+    KEYS = RUN_CHUNKS * CHUNK_TOKENS + 200, /* of query 0; each of up to 128 neighbours has one less */
     SHORT_KEYS = RUN_CHUNKS * CHUNK_TOKENS - 24,
     LONG_KEYS = SPAN_CHUNKS * CHUNK_TOKENS + 200,
-    WINDOW = 1000,   /* begins in the first chunk of all neighbours, at tiles of their own */
-    PAGED_ROWS = 2,  /* of the vllm layout, which has neither tiles nor windows */
-    MERGED_ROWS = 2, /* neighbours whose chunks are merged */
+    WINDOW = 1000,      /* begins in the first chunk of all neighbours, at tiles of their own */
+    PAGED_QUERIES = 2,  /* of the vllm layout, which has neither tiles nor windows */
+    MERGED_QUERIES = 2, /* neighbours whose chunks are merged */
     VARIANTS = 2,
     TRIALS_MAX = 24,       /* of a variant */
     COMPARED_MAX = 4,      /* KV heads that are compared with double precision, and query heads of each */
@@ -47,21 +47,21 @@ static const double TOLERANCE = 0.02, LSE_TOLERANCE = 0.02;
 
 static const struct value_source test_values = {.seed = 7, .content = 1, .wide = 1};
 
-/* Rows [first, first + count) of the problem, computed in one way. */
+/* Queries [first, first + count) of the problem, computed in one way. */
 struct trial {
     const char *what;
     uint32_t variant, first, count;
     uint32_t work_tile_chunks; /* work tiles end at its multiples: chunks of a node, or of a span */
-    bool shared;               /* its rows share work tiles */
+    bool shared;               /* its queries share work tiles */
     uint32_t width;
     uint32_t together; /* of a split group; 0: merged */
-    uint32_t result;   /* where its rows begin in the results */
+    uint32_t result;   /* where its queries begin in the results */
     struct plan plan;  /* with the arrays behind it */
-    struct plan_row *rows;
+    struct plan_query *queries;
     struct work_tile *work_tiles;
     struct plan_merge *merges;
     struct partial_ref *merge_partials;
-    uint32_t *work_tile_rows;
+    uint32_t *work_tile_queries;
 };
 
 enum phase { IDLE, RUNS, COMPARES_BITS, COMPARES_HEADS };
@@ -71,15 +71,15 @@ struct cuda_self_test {
     struct geometry geometry;         /* of a layer for each variant */
     struct model_constants constants; /* in each the first layer's */
     float *sinks;                     /* of these, if there are any */
-    uint32_t *table;                  /* of its one sequence, row 0 */
-    struct plan_row *problem;         /* [neighbours + 2] */
+    uint32_t *table;                  /* of its one sequence, table 0 */
+    struct plan_query *problem;       /* [neighbours + 2] */
     uint32_t neighbours;
     struct trial trials[VARIANTS * TRIALS_MAX];
     uint32_t trial_count, base[VARIANTS]; /* the trial that the others of a variant are compared with */
-    uint32_t rows;                        /* of all trials */
+    uint32_t queries;                     /* of all trials */
     struct value_source *q_source;        /* [neighbours + 2] */
-    uint8_t *o;                           /* [rows][query_heads][head_dim], pinned */
-    float *lse;                           /* [rows][query_heads], pinned */
+    uint8_t *o;                           /* [queries][query_heads][head_dim], pinned */
+    float *lse;                           /* [queries][query_heads], pinned */
     uint64_t ticket;                      /* of the latest test */
     enum phase phase;
     double begun_s;
@@ -92,10 +92,10 @@ struct cuda_self_test {
 
 /* ---- the trials ---------------------------------------------------------------------------------- */
 
-/* Chunks that a row of the problem sees in a trial. */
-static struct plan_range chunks_of(const struct cuda_self_test *t, const struct trial *x, uint32_t row)
+/* Chunks that a query of the problem sees in a trial. */
+static struct plan_range chunks_of(const struct cuda_self_test *t, const struct trial *x, uint32_t query)
 {
-    return plan_visible_chunks(t->problem[x->first + row].keys, t->geometry.window[x->variant]);
+    return plan_visible_chunks(t->problem[x->first + query].keys, t->geometry.window[x->variant]);
 }
 
 static enum plan_level level_of(uint32_t work_tile_chunks)
@@ -105,29 +105,29 @@ static enum plan_level level_of(uint32_t work_tile_chunks)
                                                : PLAN_SEGMENT;
 }
 
-/* Work tiles that these chunks of a row are cut into. */
+/* Work tiles that these chunks of a query are cut into. */
 static uint32_t splits_of(const struct trial *x, struct plan_range chunks)
 {
     return (chunks.end - 1) / x->work_tile_chunks - chunks.first / x->work_tile_chunks + 1;
 }
 
-/* The work tiles of rows [row, row + n) of a trial, which see the same chunks, and their partials. */
-static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct plan_range chunks)
+/* The work tiles of queries [query, query + n) of a trial, which see the same chunks, and their partials. */
+static void add_work_tiles(struct trial *x, uint32_t query, uint32_t n, struct plan_range chunks)
 {
     struct plan *plan = &x->plan;
-    uint32_t work_tile_rows = cuda_work_tile_rows(plan), splits = splits_of(x, chunks);
+    uint32_t work_tile_queries = cuda_work_tile_queries(plan), splits = splits_of(x, chunks);
     struct work_tile *work_tiles = &x->work_tiles[plan->work_tile_count];
     for (uint32_t at = chunks.first, stop, i = 0; at < chunks.end; at = stop, i++) {
         stop = smaller(chunks.end, (at / x->work_tile_chunks + 1) * x->work_tile_chunks);
         work_tiles[i] =
             (struct work_tile){.first_chunk = at,
                                .chunks = stop - at,
-                               .first_row = work_tile_rows,
-                               .rows = n,
+                               .first_query = work_tile_queries,
+                               .queries = n,
                                .partial = splits > 1 ? plan->partial_count + i * n : PLAN_NO_PARTIAL,
                                .width = (uint8_t)x->width};
         for (uint32_t r = 0; r < n; r++) {
-            x->work_tile_rows[work_tile_rows++] = row + r;
+            x->work_tile_queries[work_tile_queries++] = query + r;
             x->merge_partials[plan->partial_count + r * splits + i] =
                 (struct partial_ref){plan->partial_count + i * n + r, stop, level_of(x->work_tile_chunks)};
         }
@@ -137,7 +137,7 @@ static void add_work_tiles(struct trial *x, uint32_t row, uint32_t n, struct pla
         return;
     for (uint32_t r = 0; r < n; r++)
         x->merges[plan->merge_count++] =
-            (struct plan_merge){row + r, plan->partial_count + r * splits, splits, x->together > 0};
+            (struct plan_merge){query + r, plan->partial_count + r * splits, splits, x->together > 0};
     if (x->together) {
         work_tiles->splits = (uint8_t)splits;
         work_tiles->splits_together = (uint8_t)x->together;
@@ -152,30 +152,30 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
     uint32_t splits = 0;
     assert(t->trial_count < VARIANTS * TRIALS_MAX);
     *x = trial;
-    for (uint32_t row = 0; row < x->count; row++)
-        splits += splits_of(x, chunks_of(t, x, row));
+    for (uint32_t query = 0; query < x->count; query++)
+        splits += splits_of(x, chunks_of(t, x, query));
     assert(splits > 0);
-    x->rows = calloc(x->count, sizeof *x->rows);
+    x->queries = calloc(x->count, sizeof *x->queries);
     x->merges = calloc(x->count, sizeof *x->merges);
     x->work_tiles = calloc(splits, sizeof *x->work_tiles);
     x->merge_partials = calloc(splits, sizeof *x->merge_partials);
-    x->work_tile_rows = calloc(splits, sizeof *x->work_tile_rows);
+    x->work_tile_queries = calloc(splits, sizeof *x->work_tile_queries);
     t->trial_count++; /* it is freed from now on */
-    if (!x->rows || !x->merges || !x->work_tiles || !x->merge_partials || !x->work_tile_rows)
+    if (!x->queries || !x->merges || !x->work_tiles || !x->merge_partials || !x->work_tile_queries)
         return false;
-    memcpy(x->rows, t->problem + x->first, x->count * sizeof *x->rows);
-    x->plan.rows = x->rows;
-    x->plan.row_count = x->count;
+    memcpy(x->queries, t->problem + x->first, x->count * sizeof *x->queries);
+    x->plan.queries = x->queries;
+    x->plan.query_count = x->count;
     x->plan.work_tiles = x->work_tiles;
-    x->plan.work_tile_rows = x->work_tile_rows;
+    x->plan.work_tile_queries = x->work_tile_queries;
     x->plan.merges = x->merges;
     x->plan.merge_partials = x->merge_partials;
     x->plan.caps = &t->own.base.info.tile_caps;
-    for (uint32_t row = 0; row < x->count; row += x->shared ? x->count : 1)
-        add_work_tiles(x, row, x->shared ? x->count : 1, chunks_of(t, x, row));
+    for (uint32_t query = 0; query < x->count; query += x->shared ? x->count : 1)
+        add_work_tiles(x, query, x->shared ? x->count : 1, chunks_of(t, x, query));
     assert(!plan_fault(&x->plan, t->geometry.window[x->variant]));
-    x->result = t->rows;
-    t->rows += x->count;
+    x->result = t->queries;
+    t->queries += x->count;
     return true;
 }
 
@@ -184,8 +184,8 @@ static const char *kernel_of(const struct cuda_self_test *t, uint32_t width)
     return cuda_kernel_names[t->own.widths[width].kernel];
 }
 
-/* A row cut into work tiles of so many chunks as split groups of every kind that there is room for. */
-static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row, uint32_t work_tile_chunks,
+/* A query cut into work tiles of so many chunks as split groups of every kind that there is room for. */
+static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t query, uint32_t work_tile_chunks,
                        uint32_t splits)
 {
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
@@ -198,7 +198,7 @@ static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t row,
             continue;
         ok = add_trial(t, (struct trial){.what = "a split group",
                                          .variant = variant,
-                                         .first = row,
+                                         .first = query,
                                          .count = 1,
                                          .work_tile_chunks = work_tile_chunks,
                                          .width = width,
@@ -240,7 +240,7 @@ static bool add_trials(struct cuda_self_test *t, uint32_t variant)
     return ok &&
            add_trial(t, (struct trial){.what = "merge",
                                        .variant = variant,
-                                       .count = smaller(n, MERGED_ROWS),
+                                       .count = smaller(n, MERGED_QUERIES),
                                        .work_tile_chunks = 1,
                                        .shared = true}) &&
            add_trial(t, (struct trial){.what = "merge_spans",
@@ -371,15 +371,15 @@ static bool head_agrees(struct cuda_self_test *t, uint32_t head)
 {
     const struct geometry *g = &t->geometry;
     const struct trial *base = &t->trials[t->base[t->variant]];
-    uint32_t row = t->variant ? t->neighbours - 1 : 0, keys = t->problem[row].keys;
-    size_t at = (size_t)(base->result + row) * g->query_heads + head;
+    uint32_t query = t->variant ? t->neighbours - 1 : 0, keys = t->problem[query].keys;
+    size_t at = (size_t)(base->result + query) * g->query_heads + head;
     float q[HEAD_DIM_MAX];
     double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
     uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
     values_row(test_values, keys - 1, t->variant, VALUES_Q, head, g->head_dim, q);
     numeric_from_float(g->dtype, q, g->head_dim, rounded);
     numeric_to_float(g->dtype, rounded, g->head_dim, q);
-    reference_row(g, &t->constants, t->variant, keys, head, q, load_kv, t, expected, &lse);
+    reference_query(g, &t->constants, t->variant, keys, head, q, load_kv, t, expected, &lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         double got = (double)numeric_load(g->dtype, t->o, at * g->head_dim + d);
         largest = fmax(largest, fabs(expected[d]));
@@ -461,11 +461,11 @@ void cuda_self_test_await(struct cuda_backend *b)
 
 /* ---- init and deinit ----------------------------------------------------------------------------- */
 
-/* The rows, and every trial with its plan. */
+/* The queries, and every trial with its plan. */
 static bool make_problem(struct cuda_self_test *t)
 {
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
-    uint32_t n = PAGED_ROWS;
+    uint32_t n = PAGED_QUERIES;
     if (t->geometry.layout != LAYOUT_VLLM)
         n = ceiling(caps->widths[plan_widest(caps)].columns, geometry_group(&t->geometry));
     t->neighbours = n;
@@ -491,7 +491,7 @@ static void choose_options(struct cuda_self_test *t)
     o->blocks = room < 1 ? 1 : room < blocks ? (uint32_t)room : blocks;
     o->host_blocks = 0;
     o->rows_max = t->neighbours + 2;
-    o->partials_max = PAGED_ROWS * partitions;
+    o->partials_max = PAGED_QUERIES * partitions;
     for (uint32_t i = 0; i < t->trial_count; i++)
         o->partials_max = larger(o->partials_max, t->trials[i].plan.partial_count);
     o->table_rows = 1;
@@ -536,8 +536,8 @@ bool cuda_self_test_init(struct cuda_backend *b)
         t->q_source[i] = test_values;
     if (!cuda_memory_take(own))
         return false;
-    t->o = cuda_host_memory(d, t->rows * geometry_q_row_bytes(g));
-    t->lse = cuda_host_memory(d, (size_t)t->rows * g->query_heads * sizeof *t->lse);
+    t->o = cuda_host_memory(d, t->queries * geometry_q_row_bytes(g));
+    t->lse = cuda_host_memory(d, (size_t)t->queries * g->query_heads * sizeof *t->lse);
     return t->o && t->lse;
 }
 
@@ -555,11 +555,11 @@ void cuda_self_test_deinit(struct cuda_backend *b)
     cuda_device_unshare(d);
     for (uint32_t i = 0; i < t->trial_count; i++) {
         struct trial *x = &t->trials[i];
-        free(x->rows);
+        free(x->queries);
         free(x->work_tiles);
         free(x->merges);
         free(x->merge_partials);
-        free(x->work_tile_rows);
+        free(x->work_tile_queries);
     }
     free(t->constants.k_scale);
     free(t->constants.v_scale);

@@ -8,7 +8,7 @@
  * addresses: so launches do not grow with requests. Outputs of workloads, which lie together, are copied
  * beside the next pass, or the next step.
  *
- * The GPU keeps a copy of the block tables. A row is uploaded again from its first entry when its
+ * The GPU keeps a copy of the block tables. A table is uploaded again from its first entry when its
  * version is another than the last time it was named, and otherwise from where it was known to
  * (attention.h, table_use): a decode step uploads an entry when a sequence begins a block.
  *
@@ -40,7 +40,7 @@ _Static_assert(sizeof(struct cuda_append_pass) <= CUDA_ARGUMENT_BYTES &&
 
 /* ---- tables and copies --------------------------------------------------------------------------- */
 
-/* From which entry on the device does not know a row. */
+/* From which entry on the device does not know a table. */
 static uint32_t first_unknown(const struct cuda_backend *b, const struct table_use *use)
 {
     const struct cuda_known_row *known = &b->known[use->row];
@@ -242,17 +242,17 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
     struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % ATTENTION_PLANS];
     struct cuda_attend_pass *arrays = &prepared->arrays;
     *prepared = (struct cuda_prepared_plan){.plan = plan};
-    arrays->rows = cuda_queue_put(q, plan->rows, plan->row_count, sizeof *plan->rows);
+    arrays->queries = cuda_queue_put(q, plan->queries, plan->query_count, sizeof *plan->queries);
     if (g->layout == LAYOUT_VLLM)
-        return prepared; /* its kernels take rows, not work tiles */
+        return prepared; /* its kernels take queries, not work tiles */
     prepare_merges(b, plan, prepared);
     cuda_count_tiles(&lowering, counts);
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         prepared->lists[i].tiles = cuda_queue_take(q, counts[i], sizeof *prepared->lists[i].tiles);
     cuda_lower_tiles(&lowering, prepared->lists);
-    struct cuda_work_tile_row *rows = cuda_queue_take(q, cuda_work_tile_rows(plan), sizeof *rows);
-    cuda_lower_rows(plan, rows);
-    arrays->work_tile_rows = cuda_queue_address(q, rows);
+    struct cuda_work_tile_query *queries = cuda_queue_take(q, cuda_work_tile_queries(plan), sizeof *queries);
+    cuda_lower_queries(plan, queries);
+    arrays->work_tile_queries = cuda_queue_address(q, queries);
     return prepared;
 }
 
@@ -386,8 +386,8 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     }
 }
 
-/* Whether a step of `rows` rows goes to paged_v1: as it is named, or by vLLM's rule; and where the
- * logits of the longest row fit into shared memory. */
+/* Whether a step of `rows` queries goes to paged_v1: as it is named, or by vLLM's rule; and where the
+ * logits of the longest query fit into shared memory. */
 static bool takes_paged_v1(const struct cuda_backend *b, enum attention_kernel named, uint32_t rows,
                            uint32_t longest)
 {
@@ -399,20 +399,20 @@ static bool takes_paged_v1(const struct cuda_backend *b, enum attention_kernel n
     return fits && (kernel == ATTENTION_PAGED_V1 || (kernel == ATTENTION_AUTO && by_rule));
 }
 
-/* The vllm layout's kernels, which take rows as they are, some at a time if their partial states have
+/* The vllm layout's kernels, which take queries as they are, some at a time if their partial states have
  * no room together. */
 static void launch_paged(struct cuda_backend *b, const struct plan *plan, const struct cuda_attend_pass *p,
                          enum attention_kernel kernel)
 {
     const struct geometry *g = b->options.geometry;
     uint32_t longest = 1;
-    for (uint32_t i = 0; i < plan->row_count; i++)
-        longest = plan->rows[i].keys > longest ? plan->rows[i].keys : longest;
-    bool v1 = takes_paged_v1(b, kernel, plan->row_count, longest);
+    for (uint32_t i = 0; i < plan->query_count; i++)
+        longest = plan->queries[i].keys > longest ? plan->queries[i].keys : longest;
+    bool v1 = takes_paged_v1(b, kernel, plan->query_count, longest);
     uint32_t partitions = v1 ? 1 : (longest + PAGED_PARTITION - 1) / PAGED_PARTITION;
     uint32_t room = b->options.partials_max / partitions, together = room ? room : 1;
-    for (uint32_t first = 0, n; first < plan->row_count; first += n) {
-        n = smaller(smaller(v1 ? GRID_MAX : together, GRID_MAX), plan->row_count - first);
+    for (uint32_t first = 0, n; first < plan->query_count; first += n) {
+        n = smaller(smaller(v1 ? GRID_MAX : together, GRID_MAX), plan->query_count - first);
         const struct cuda_paged_pass pass = {*p, partitions, first};
         struct cuda_grid grid = {g->query_heads,
                                  n,
@@ -433,7 +433,7 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
 /* Write down which rows of the host are loaded or stored. */
 static struct cuda_rows_pass put_rows(struct cuda_backend *b, const struct attention_pass *pass)
 {
-    uint32_t n = pass->plan->row_count;
+    uint32_t n = pass->plan->query_count;
     struct cuda_host_row *rows = cuda_queue_take(&b->queue, n, sizeof *rows);
     for (uint32_t i = 0; i < n; i++) {
         const struct attention_row *row = &pass->rows[i];
@@ -462,7 +462,7 @@ static void copy_outputs(struct cuda_backend *b, const struct attention_pass *pa
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_queue *q = &b->queue;
-    size_t rows = pass->plan->row_count;
+    size_t rows = pass->plan->query_count;
     cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
     cuda_queue_begin_copies(q, b->side);
     cuda_queue_copy_out(q, pass->o, p->o, rows * geometry_q_row_bytes(g));
@@ -480,7 +480,7 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     /* of the same list, if it attends too */
     uint32_t at = (uint32_t)(pass - step->passes), end = at < step->steady ? step->steady : step->pass_count;
     const struct attention_pass *next = at + 1 < end ? pass + 1 : NULL;
-    if (next && (!next->plan || next->plan->row_count == 0))
+    if (next && (!next->plan || next->plan->query_count == 0))
         next = NULL;
     struct cuda_queue *q = &b->queue;
     struct cuda_rows_pass rows = {0};
@@ -489,11 +489,11 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     struct cuda_attend_pass p = attend_pass(b, prepared, pass);
     if (pass->rows) {
         rows = put_rows(b, pass);
-        launch_rows(b, KERNEL_LOAD_Q, plan->row_count, rows, p.q, 0);
+        launch_rows(b, KERNEL_LOAD_Q, plan->query_count, rows, p.q, 0);
     } else {
         cuda_queue_await_side(q, b->side);
-        p.q_source = cuda_queue_put(q, pass->q_source, plan->row_count, sizeof *pass->q_source);
-        cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->row_count, CUDA_THREADS), &p, sizeof p);
+        p.q_source = cuda_queue_put(q, pass->q_source, plan->query_count, sizeof *pass->q_source);
+        cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->query_count, CUDA_THREADS), &p, sizeof p);
     }
     if (g->layout == LAYOUT_VLLM)
         launch_paged(b, plan, &p, pass->kernel);
@@ -502,7 +502,7 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
     if (!pass->rows)
         copy_outputs(b, pass, &p);
     else if (pass->rows[0].o)
-        launch_rows(b, KERNEL_STORE_ROWS, plan->row_count, rows, p.o, p.lse);
+        launch_rows(b, KERNEL_STORE_ROWS, plan->query_count, rows, p.o, p.lse);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
@@ -544,10 +544,10 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
         if (i == step->steady)
             cuda_queue_begin_passes(&b->queue);
         assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&
-                               pass->plan->row_count <= b->options.rows_max));
+                               pass->plan->query_count <= b->options.rows_max));
         if (pass->append_count)
             add_appends(b, pass);
-        if (pass->plan && pass->plan->row_count)
+        if (pass->plan && pass->plan->query_count)
             cuda_step_attention(b, step, pass);
     }
     cuda_queue_end(&b->queue, ticket);

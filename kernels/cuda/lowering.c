@@ -47,7 +47,7 @@ void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_
         counts[i] = 0;
     for (uint32_t i = 0; i < of->plan->work_tile_count;) {
         struct work w = work_at(of, i);
-        uint32_t columns = w.work_tiles->rows * of->group;
+        uint32_t columns = w.work_tiles->queries * of->group;
         for (uint32_t at = 0, n; at < columns; at += n)
             counts[list_at(of, &w, columns, at, &n)] += w.splits;
         i += w.count;
@@ -68,8 +68,8 @@ static uint32_t find_seen_by_all(const struct cuda_lowering *of, const struct wo
 {
     uint32_t end = (work_tile->first_chunk + work_tile->chunks) * CHUNK_TOKENS, first = 0;
     for (uint32_t r = tile->column / of->group; r <= (tile->column + tile->columns - 1) / of->group; r++) {
-        uint32_t row = of->plan->work_tile_rows[tile->first_row + r];
-        struct plan_range seen = plan_visible(of->plan->rows[row].keys, of->window);
+        uint32_t query = of->plan->work_tile_queries[tile->first_query + r];
+        struct plan_range seen = plan_visible(of->plan->queries[query].keys, of->window);
         first = larger(first, seen.first);
         end = smaller(end, seen.end);
     }
@@ -90,13 +90,13 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
 {
     for (uint32_t i = 0; i < of->plan->work_tile_count;) {
         struct work w = work_at(of, i);
-        uint32_t columns = w.work_tiles->rows * of->group;
+        uint32_t columns = w.work_tiles->queries * of->group;
         for (uint32_t at = 0, n; at < columns; at += n) {
             struct cuda_tile_list *list = &lists[list_at(of, &w, columns, at, &n)];
             for (uint32_t m = 0; m < w.splits; m++) {
                 const struct work_tile *work_tile = &w.work_tiles[m < w.count ? m : 0];
                 struct cuda_work_tile tile = {.table = work_tile->table,
-                                              .first_row = work_tile->first_row,
+                                              .first_query = work_tile->first_query,
                                               .column = at,
                                               .columns = n,
                                               .partial = work_tile->partial};
@@ -112,20 +112,20 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
     }
 }
 
-uint32_t cuda_work_tile_rows(const struct plan *plan)
+uint32_t cuda_work_tile_queries(const struct plan *plan)
 {
-    uint32_t rows = 0;
+    uint32_t queries = 0;
     for (uint32_t i = 0; i < plan->work_tile_count; i++)
-        rows += plan->work_tiles[i].rows;
-    return rows;
+        queries += plan->work_tiles[i].queries;
+    return queries;
 }
 
-void cuda_lower_rows(const struct plan *plan, struct cuda_work_tile_row *rows)
+void cuda_lower_queries(const struct plan *plan, struct cuda_work_tile_query *queries)
 {
-    uint32_t count = cuda_work_tile_rows(plan);
+    uint32_t count = cuda_work_tile_queries(plan);
     for (uint32_t i = 0; i < count; i++)
-        rows[i] =
-            (struct cuda_work_tile_row){plan->work_tile_rows[i], plan->rows[plan->work_tile_rows[i]].keys};
+        queries[i] = (struct cuda_work_tile_query){plan->work_tile_queries[i],
+                                                   plan->queries[plan->work_tile_queries[i]].keys};
 }
 
 struct cuda_merges cuda_lower_merges(const struct plan *plan, struct plan_merge *merges)

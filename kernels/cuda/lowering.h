@@ -1,7 +1,7 @@
 /* lowering.h - a plan as the GPU's launches take it: lists of tiles, by their width and split group, and the
  * merges that are left. A pure function of the plan, the block tables and the geometry; needs no GPU.
  *
- *   work tile of the plan, 5 rows x 4 query heads 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19
+ *   work tile of the plan, 5 queries x 4 query heads 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19
  *   its tiles, of widths 16 and 8              [---------------- 16 -------------------] [-- 8 --]
  *
  * A launch takes the tiles of one width and one kind of split group. The tiles of a group follow each
@@ -40,9 +40,9 @@ struct cuda_tile_list {
 void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_LISTS]);
 void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS]);
 
-/* cuda_lower_rows: the rows of all work tiles, [cuda_work_tile_rows(plan)]. */
-uint32_t cuda_work_tile_rows(const struct plan *plan);
-void cuda_lower_rows(const struct plan *plan, struct cuda_work_tile_row *rows);
+/* cuda_lower_queries: the queries of all work tiles, [cuda_work_tile_queries(plan)]. */
+uint32_t cuda_work_tile_queries(const struct plan *plan);
+void cuda_lower_queries(const struct plan *plan, struct cuda_work_tile_query *queries);
 
 /* What is left to merge. */
 struct cuda_merges {

@@ -1,4 +1,4 @@
-/* backend.c - the reference backend: every row of a step by reference_row(), one after the other.
+/* backend.c - the reference backend: every query of a step by reference_query(), one after the other.
  *
  * It checks the plan and then ignores how it cuts the work up. For tests, and for looking at a result
  * that one does not believe; thousands of times slower than the CPU backend. */
@@ -18,8 +18,8 @@ struct reference_backend {
     struct kv_pool pool, host; /* blocks that are swapped to */
 };
 
-/* Where reference_row() finds the keys of one row. */
-struct row_source {
+/* Where reference_query() finds the keys of one query. */
+struct query_source {
     const struct kv_pool *pool;
     const uint32_t *ids;
     uint32_t layer;
@@ -27,7 +27,7 @@ struct row_source {
 
 static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
 {
-    const struct row_source *s = cookie;
+    const struct query_source *s = cookie;
     const struct geometry *g = s->pool->geometry;
     uint32_t block = s->ids[position / g->block_size], slot = position % g->block_size;
     uint8_t row[HEAD_DIM_MAX * sizeof(float)];
@@ -37,19 +37,19 @@ static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k,
     numeric_to_float(g->kv_dtype, row, g->head_dim, v);
 }
 
-static void run_row(const struct reference_backend *b, const struct attention_step *step,
-                    const struct attention_pass *pass, uint32_t row)
+static void run_query(const struct reference_backend *b, const struct attention_step *step,
+                      const struct attention_pass *pass, uint32_t query)
 {
     const struct geometry *g = b->options.geometry;
-    const struct plan_row *r = &pass->plan->rows[row];
-    const struct attention_row to = attention_row_of(pass, g, row);
-    struct row_source source = {&b->pool, step->tables + (uint64_t)r->table * step->stride, pass->layer};
+    const struct plan_query *r = &pass->plan->queries[query];
+    const struct attention_row to = attention_row_of(pass, g, query);
+    struct query_source source = {&b->pool, step->tables + (uint64_t)r->table * step->stride, pass->layer};
     for (uint32_t head = 0; head < g->query_heads; head++) {
         float q[HEAD_DIM_MAX];
         double o[HEAD_DIM_MAX], lse;
-        if (r->keys) /* a generated q is that of the row's position, and a row without keys has none */
-            kv_pool_load_q(g, pass, row, head, q);
-        reference_row(g, b->options.constants, pass->layer, r->keys, head, q, load_kv, &source, o, &lse);
+        if (r->keys) /* a generated q is that of the query's position, and a query without keys has none */
+            kv_pool_load_q(g, pass, query, head, q);
+        reference_query(g, b->options.constants, pass->layer, r->keys, head, q, load_kv, &source, o, &lse);
         for (uint32_t d = 0; d < g->head_dim; d++)
             numeric_store(g->dtype, to.o, (size_t)head * g->head_dim + d, (float)o[d]);
         if (to.lse)
@@ -89,8 +89,8 @@ static void reference_submit(struct attention *attention, const struct attention
         if (!pass->plan)
             continue;
         assert(!plan_fault(pass->plan, b->options.geometry->window[pass->layer]));
-        for (uint32_t row = 0; plan_has_outputs(pass->plan) && row < pass->plan->row_count; row++)
-            run_row(b, step, pass, row);
+        for (uint32_t query = 0; plan_has_outputs(pass->plan) && query < pass->plan->query_count; query++)
+            run_query(b, step, pass, query);
     }
 }
 

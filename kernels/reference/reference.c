@@ -33,9 +33,9 @@ static double score(const struct geometry *g, const struct model_constants *c, u
     return isnan(s) ? -INFINITY : s;
 }
 
-void reference_row(const struct geometry *g, const struct model_constants *c, uint32_t layer, uint32_t keys,
-                   uint32_t query_head, const float *q, reference_kv_fn kv, void *cookie, double *o,
-                   double *lse)
+void reference_query(const struct geometry *g, const struct model_constants *c, uint32_t layer, uint32_t keys,
+                     uint32_t query_head, const float *q, reference_kv_fn kv, void *cookie, double *o,
+                     double *lse)
 {
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     uint32_t kv_head = query_head / geometry_group(g);

@@ -60,7 +60,7 @@ struct world {
     struct attention *attention;
     uint32_t *tables, *lengths, stride;
     struct planner *planner;
-    struct planner_row *rows;
+    struct planner_query *rows;
     struct value_source *sources;
     struct attention_pass *passes;
     struct attention_step step;
@@ -116,7 +116,7 @@ static void fill(struct world *w)
 static void plan(struct world *w, enum sharing sharing)
 {
     const struct setting *s = w->s;
-    const struct planner_options options = {.rows_max = s->sequences,
+    const struct planner_options options = {.queries_max = s->sequences,
                                             .partials_max = PARTIALS_MAX,
                                             .tasks = attention_info(w->attention)->tasks,
                                             .kv_heads = KV_HEADS,
@@ -128,7 +128,7 @@ static void plan(struct world *w, enum sharing sharing)
     if (planner_create(&options, &w->planner) != 0)
         abort();
     for (uint32_t i = 0; i < s->sequences; i++)
-        w->rows[i] = (struct planner_row){.table = i, .keys = w->lengths[i], .sharing = sharing};
+        w->rows[i] = (struct planner_query){.table = i, .keys = w->lengths[i], .sharing = sharing};
     const struct plan *made = planner_make(w->planner, w->rows, s->sequences, w->tables, w->stride);
     for (uint32_t layer = 0; layer < s->layers; layer++)
         w->passes[layer] =

@@ -298,7 +298,7 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
         printf("%s: %s\n", w->name, error);
         return false;
     }
-    const struct planner_options planning = {.rows_max = x->row_count,
+    const struct planner_options planning = {.queries_max = x->row_count,
                                              .partials_max = options.partials_max,
                                              .tasks = tasks ? tasks : attention_info(x->attention)->tasks,
                                              .kv_heads = w->kv_heads,
@@ -307,9 +307,9 @@ static bool open_world(struct world *x, const struct workload *w, uint32_t tasks
                                              .window = w->window,
                                              .first_loose_table = w->sequences,
                                              .caps = attention_info(x->attention)->tile_caps};
-    struct planner_row *rows = make_array(x->row_count, sizeof *rows);
+    struct planner_query *rows = make_array(x->row_count, sizeof *rows);
     for (uint32_t row = 0; row < x->row_count; row++)
-        rows[row] = (struct planner_row){row / x->q_len, keys_of(x, row), 1, SHARING_ON};
+        rows[row] = (struct planner_query){row / x->q_len, keys_of(x, row), 1, SHARING_ON};
     if (planner_create(&planning, &x->planner) != 0)
         abort();
     x->plan = planner_make(x->planner, rows, x->row_count, x->tables, x->stride);
@@ -382,7 +382,7 @@ static double l2_error(const struct world *x)
             values_row(x->sources[r], keys_of(x, r) - 1, g->layers - 1, VALUES_Q, head, g->head_dim, q);
             numeric_from_float(g->dtype, q, g->head_dim, rounded);
             numeric_to_float(g->dtype, rounded, g->head_dim, q);
-            reference_row(g, &x->c, g->layers - 1, keys_of(x, r), head, q, load_kv, &s, o, &lse);
+            reference_query(g, &x->c, g->layers - 1, keys_of(x, r), head, q, load_kv, &s, o, &lse);
             for (uint32_t d = 0; d < g->head_dim; d++) {
                 size_t at = ((size_t)r * g->query_heads + head) * g->head_dim + d;
                 double error = (double)numeric_load(g->dtype, x->o, at) - o[d];

@@ -25,8 +25,8 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
 {
     uint32_t stride = tokens / BLOCK_SIZE + 64, next = 0;
     uint32_t *tables = calloc((size_t)sequences * stride, sizeof *tables);
-    struct planner_row *rows = calloc(sequences, sizeof *rows);
-    const struct planner_options o = {.rows_max = sequences,
+    struct planner_query *rows = calloc(sequences, sizeof *rows);
+    const struct planner_options o = {.queries_max = sequences,
                                       .partials_max = 1 << 16,
                                       .tasks = 16,
                                       .kv_heads = 8,
@@ -43,7 +43,7 @@ static double run(uint32_t sequences, uint32_t tokens, uint32_t family, int roun
             bool shared = s % family && b < tokens / 2 / BLOCK_SIZE;
             tables[(size_t)s * stride + b] = shared ? tables[(size_t)(s - 1) * stride + b] : next++;
         }
-        rows[s] = (struct planner_row){s, tokens, 1, SHARING_AUTO};
+        rows[s] = (struct planner_query){s, tokens, 1, SHARING_AUTO};
     }
     double first = bench_now();
     const struct plan *plan = planner_make(p, rows, sequences, tables, stride);

@@ -2,7 +2,7 @@
  *
  * For each case:
  *
- *   error   o and lse against reference_row() on the stored values; at most twice the error of a plain
+ *   error   o and lse against reference_query() on the stored values; at most twice the error of a plain
  *           loop in f32 with the same rounding of the result (plus one unit in the last place of f32),
  *           as FlashAttention's tests have it. Where a GPU's tensor cores take p in 16 bits, so does
  *           the loop
@@ -107,7 +107,7 @@ struct world {
     uint32_t apart; /* every other block lies so many further behind, with unused ones between */
     float *k, *v;   /* [sequences][longest][kv_heads][head_dim] as stored at LAYER */
     uint32_t longest;
-    struct plan_row rows[ROWS_MAX];
+    struct plan_query rows[ROWS_MAX];
     struct value_source q_source[ROWS_MAX];
     uint32_t row_count;
     uint8_t *q; /* [rows][query_heads][head_dim] in dtype */
@@ -257,7 +257,7 @@ static void make_rows(struct world *w)
         uint32_t n = length < w->shape->rows ? length : w->shape->rows;
         for (uint32_t i = 0; i < (n ? n : 1); i++) {
             w->q_source[w->row_count] = source_of(w, 5000 + s);
-            w->rows[w->row_count++] = (struct plan_row){s, n ? length - n + 1 + i : 0};
+            w->rows[w->row_count++] = (struct plan_query){s, n ? length - n + 1 + i : 0};
         }
     }
     w->q = make_array((size_t)w->row_count * w->g.query_heads * w->g.head_dim, dtype_bytes(w->g.dtype));
@@ -678,7 +678,7 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
     const char *wrong = plan_fault(plan, w->g.window[LAYER]);
     size_t row_bytes = (size_t)w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
     struct attention_row rows[ROWS_MAX];
-    for (uint32_t i = 0; i < plan->row_count; i++)
+    for (uint32_t i = 0; i < plan->query_count; i++)
         rows[i] = (struct attention_row){x->q + (first + i) * row_bytes, x->o + (first + i) * row_bytes,
                                          x->lse + (size_t)(first + i) * w->g.query_heads};
     const struct attention_pass pass = {
@@ -724,12 +724,12 @@ static bool run_plan(struct instance *x, uint32_t first, uint32_t n, enum cut cu
 /* Make the planner of the scheduler with so many partial states, and so many states of slices, for a backend of so
  * many processors and tasks. Write the rows of the world to rows[row_count], as it takes them. */
 static struct planner *make_planner(const struct instance *x, uint32_t partials, uint32_t slice_states,
-                                    uint32_t processors, struct planner_row *rows)
+                                    uint32_t processors, struct planner_query *rows)
 {
     const struct world *w = x->w;
     struct tile_caps caps = *caps_of(x);
     caps.processors = processors;
-    const struct planner_options options = {.rows_max = ROWS_MAX,
+    const struct planner_options options = {.queries_max = ROWS_MAX,
                                             .partials_max = partials,
                                             .slice_states = slice_states,
                                             .tasks = processors,
@@ -743,7 +743,7 @@ static struct planner *make_planner(const struct instance *x, uint32_t partials,
     if (planner_create(&options, &planner) != 0)
         abort();
     for (uint32_t i = 0; i < w->row_count; i++)
-        rows[i] = (struct planner_row){w->rows[i].table, w->rows[i].keys, 1, SHARING_ON};
+        rows[i] = (struct planner_query){w->rows[i].table, w->rows[i].keys, 1, SHARING_ON};
     return planner;
 }
 
@@ -751,7 +751,7 @@ static struct planner *make_planner(const struct instance *x, uint32_t partials,
 static bool run_planner(struct instance *x, uint32_t partials, uint32_t processors)
 {
     const struct world *w = x->w;
-    struct planner_row rows[ROWS_MAX];
+    struct planner_query rows[ROWS_MAX];
     struct planner *planner = make_planner(x, partials, 0, processors, rows);
     bool ok = submit_plan(x, 0, planner_make(planner, rows, w->row_count, x->tables, w->stride));
     planner_destroy(planner);
@@ -763,7 +763,7 @@ static bool run_slices(struct instance *x, uint32_t together, uint32_t segments)
 {
     const struct world *w = x->w;
     const uint32_t partials = PARTIALS_MAX - SLICE_STATES;
-    struct planner_row rows[ROWS_MAX];
+    struct planner_query rows[ROWS_MAX];
     struct planner *planner = make_planner(x, partials, SLICE_STATES, TASKS, rows);
     bool ok = true;
     for (uint32_t first = 0, n; ok && first < w->row_count; first += n) {
@@ -963,7 +963,7 @@ static void add_errors(const struct instance *x, uint32_t row, uint32_t head, st
     plain_row(w, attention_info(x->attention)->p_rounded, row, head, q, &plain);
     if (!plain.is_decisive)
         return;
-    reference_row(g, &w->c, LAYER, w->rows[row].keys, head, q, load_kv, &values, expected, &lse);
+    reference_query(g, &w->c, LAYER, w->rows[row].keys, head, q, load_kv, &values, expected, &lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         e->o = worse(e->o, (double)numeric_load(g->dtype, x->o, at * g->head_dim + d), expected[d]);
         e->plain_o = worse(e->plain_o, (double)plain.o[d], expected[d]);
@@ -1210,7 +1210,7 @@ static bool check_backend(const struct world *w, const char *isa, double *ratio)
     if (ok)
         clear_outputs(&alone);
     for (uint32_t row = 0; ok && row < w->row_count; row++)
-        ok = run_plan(&alone, row, 1, CUT_ROW, false);
+        ok = run_plan(&alone, row, 1, CUT_CONTEXT, false);
     if (ok)
         note_outputs(&alone);
     ok = ok && guards_hold(&alone) && outputs_hold(&alone, ratio) && states_merge(&alone) &&
@@ -1252,7 +1252,7 @@ static bool check_large(const struct world *w, const char *isa, double *ratio)
         clear_outputs(&alone);
     }
     for (uint32_t row = 0; ok && row < w->row_count; row++)
-        ok = run_plan(&alone, row, 1, CUT_ROW, false);
+        ok = run_plan(&alone, row, 1, CUT_CONTEXT, false);
     ok = ok && run_plan(&x, 0, w->row_count, CUT_RUN, true) && guards_hold(&x) && outputs_hold(&x, ratio) &&
          same_bits(&x, &alone, "in a large pool", CUT_RUN, true);
     if (ok)
@@ -1272,12 +1272,13 @@ static bool check_paged(const struct world *w, double *ratio)
         clear_outputs(&x);
         clear_outputs(&alone);
     }
-    ok = ok && run_plan(&x, 0, w->row_count, CUT_ROW, false) && guards_hold(&x) && outputs_hold(&x, ratio);
+    ok =
+        ok && run_plan(&x, 0, w->row_count, CUT_CONTEXT, false) && guards_hold(&x) && outputs_hold(&x, ratio);
     if (ok)
         note_outputs(&x);
     for (uint32_t row = 0; ok && w->kernel != ATTENTION_AUTO && row < w->row_count; row++)
-        ok = run_plan(&alone, row, 1, CUT_ROW, false);
-    ok = ok && (w->kernel == ATTENTION_AUTO || same_bits(&x, &alone, "together", CUT_ROW, false)) &&
+        ok = run_plan(&alone, row, 1, CUT_CONTEXT, false);
+    ok = ok && (w->kernel == ATTENTION_AUTO || same_bits(&x, &alone, "together", CUT_CONTEXT, false)) &&
          operations_hold(&x);
     close_instance(&x);
     close_instance(&alone);

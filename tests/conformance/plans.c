@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A range of one row's chunks, to be computed by some work tile. */
+/* A range of one query's chunks, to be computed by some work tile. */
 struct split {
-    uint32_t row, first, end;
+    uint32_t query, first, end;
     enum plan_level level;
     uint32_t work_tile; /* once it has one */
     uint32_t partial;
@@ -23,9 +23,9 @@ struct maker {
 /* The plan with its arrays behind it. */
 struct owned_plan {
     struct plan plan;
-    struct plan_row *rows;
+    struct plan_query *queries;
     struct work_tile *work_tiles;
-    uint32_t *work_tile_rows;
+    uint32_t *work_tile_queries;
     struct plan_merge *merges;
     struct partial_ref *merge_partials;
 };
@@ -55,20 +55,21 @@ static uint32_t random_below(struct maker *m, uint32_t n)
     return (uint32_t)((uint64_t)m->random * n >> 32);
 }
 
-static void add_split(struct maker *m, uint32_t row, uint32_t first, uint32_t end, enum plan_level level)
+static void add_split(struct maker *m, uint32_t query, uint32_t first, uint32_t end, enum plan_level level)
 {
     m->splits = grow(m->splits, m->count, &m->room, sizeof *m->splits);
-    m->splits[m->count++] = (struct split){row, first, end, level, UINT32_MAX, 0};
+    m->splits[m->count++] = (struct split){query, first, end, level, UINT32_MAX, 0};
 }
 
-/* The end of the node of `level` that chunk `at` lies in, for a row of `end` chunks; of a row: of its span. */
+/* The end of the node of `level` that chunk `at` lies in, for a query of `end` chunks; of a query: of its
+ * span. */
 static uint32_t node_end(enum plan_level level, uint32_t at, uint32_t end)
 {
     uint32_t node = plan_node_chunks(level);
     return smaller((at / node + 1) * node, end);
 }
 
-/* A level at which a split may begin at chunk `at` of a row that begins at `first`: no node of it may
+/* A level at which a split may begin at chunk `at` of a query that begins at `first`: no node of it may
  * have begun before. */
 static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first)
 {
@@ -82,35 +83,35 @@ static enum plan_level random_level(struct maker *m, uint32_t at, uint32_t first
 /* Sometimes let a split that begins its parent node go on over more nodes of its level: a left fold
  * that is continued later. */
 static uint32_t extend(struct maker *m, enum plan_level level, uint32_t at, uint32_t first, uint32_t end,
-                       uint32_t row_end)
+                       uint32_t query_end)
 {
     uint32_t parent = plan_parent_chunks(level);
     bool leads = at == first || at % parent == 0;
-    while (leads && end < row_end && end / parent == at / parent && random_below(m, 2))
-        end = node_end(level, end, row_end);
+    while (leads && end < query_end && end / parent == at / parent && random_below(m, 2))
+        end = node_end(level, end, query_end);
     return end;
 }
 
-static void cut_row(struct maker *m, uint32_t row)
+static void cut_query(struct maker *m, uint32_t query)
 {
-    static const enum plan_level levels[] = {PLAN_ROW, PLAN_SEGMENT, PLAN_RUN, PLAN_CHUNK};
-    struct plan_range seen = plan_visible_chunks(m->q->rows[row].keys, m->q->window);
-    uint32_t first = seen.first, row_end = seen.end, end;
-    for (uint32_t at = first; at < row_end; at = end) {
+    static const enum plan_level levels[] = {PLAN_CONTEXT, PLAN_SEGMENT, PLAN_RUN, PLAN_CHUNK};
+    struct plan_range seen = plan_visible_chunks(m->q->queries[query].keys, m->q->window);
+    uint32_t first = seen.first, query_end = seen.end, end;
+    for (uint32_t at = first; at < query_end; at = end) {
         enum plan_level level = m->q->cut == CUT_RANDOM ? random_level(m, at, first) : levels[m->q->cut];
-        end = node_end(level, at, row_end);
+        end = node_end(level, at, query_end);
         if (m->q->cut == CUT_RANDOM)
-            end = extend(m, level, at, first, end, row_end);
-        if (level == PLAN_ROW && !plan_within_span(first, row_end))
+            end = extend(m, level, at, first, end, query_end);
+        if (level == PLAN_CONTEXT && !plan_within_span(first, query_end))
             level = PLAN_SEGMENT; /* the segments of a span */
-        add_split(m, row, at, end, level);
+        add_split(m, query, at, end, level);
     }
 }
 
 /* Whether two splits of the same range read the same blocks, as far as both see keys. */
 static bool same_blocks(const struct plan_request *q, const struct split *a, const struct split *b)
 {
-    const struct plan_row *x = &q->rows[a->row], *y = &q->rows[b->row];
+    const struct plan_query *x = &q->queries[a->query], *y = &q->queries[b->query];
     uint32_t end = smaller(smaller(x->keys, y->keys), a->end * CHUNK_TOKENS);
     for (uint32_t block = a->first * CHUNK_TOKENS / q->block_size; block * q->block_size < end; block++) {
         if (q->tables[(size_t)x->table * q->stride + block] !=
@@ -120,45 +121,45 @@ static bool same_blocks(const struct plan_request *q, const struct split *a, con
     return true;
 }
 
-/* Put `leader` and every later split that may share with it into work tile `work_tile`; returns how many rows
- * it has. */
+/* Put `leader` and every later split that may share with it into work tile `work_tile`; returns how many
+ * queries it has. */
 static uint32_t fill_work_tile(struct maker *m, struct owned_plan *p, uint32_t leader, uint32_t work_tile,
-                               uint32_t next_row)
+                               uint32_t next_query)
 {
     struct work_tile *to = &p->work_tiles[work_tile];
-    uint32_t rows_max = m->q->group > PLAN_PACKED_ROWS_MAX ? 1 : PLAN_PACKED_ROWS_MAX / m->q->group;
+    uint32_t rows_max = m->q->group > PLAN_QUERY_HEADS_MAX ? 1 : PLAN_QUERY_HEADS_MAX / m->q->group;
     const struct split *first = &m->splits[leader];
-    bool final = first->level == PLAN_ROW;
+    bool final = first->level == PLAN_CONTEXT;
     *to = (struct work_tile){.first_chunk = first->first,
                              .chunks = first->end - first->first,
-                             .first_row = next_row,
+                             .first_query = next_query,
                              .partial = final ? PLAN_NO_PARTIAL : p->plan.partial_count};
-    for (uint32_t i = leader; i < m->count && to->rows < rows_max; i++) {
+    for (uint32_t i = leader; i < m->count && to->queries < rows_max; i++) {
         struct split *split = &m->splits[i];
         bool joins = i == leader || (m->q->share && split->work_tile == UINT32_MAX &&
                                      split->first == first->first && split->end == first->end &&
                                      split->level == first->level && same_blocks(m->q, first, split));
         /* all must agree with the longest one, whose table is read */
-        for (uint32_t k = 0; joins && k < to->rows; k++) {
+        for (uint32_t k = 0; joins && k < to->queries; k++) {
             const struct split other = {
-                .row = p->work_tile_rows[next_row + k], .first = first->first, .end = first->end};
+                .query = p->work_tile_queries[next_query + k], .first = first->first, .end = first->end};
             joins = same_blocks(m->q, &other, split);
         }
         if (!joins)
             continue;
         split->work_tile = work_tile;
         split->partial = final ? 0 : p->plan.partial_count++;
-        p->work_tile_rows[next_row + to->rows++] = split->row;
+        p->work_tile_queries[next_query + to->queries++] = split->query;
     }
-    uint32_t longest = 0; /* its table names every block that any of the rows reads */
-    for (uint32_t k = 0; k < to->rows; k++) {
-        const struct plan_row *row = &m->q->rows[p->work_tile_rows[next_row + k]];
-        if (row->keys >= longest) {
-            longest = row->keys;
-            to->table = row->table;
+    uint32_t longest = 0; /* its table names every block that any of the queries reads */
+    for (uint32_t k = 0; k < to->queries; k++) {
+        const struct plan_query *query = &m->q->queries[p->work_tile_queries[next_query + k]];
+        if (query->keys >= longest) {
+            longest = query->keys;
+            to->table = query->table;
         }
     }
-    return to->rows;
+    return to->queries;
 }
 
 /* Of up to `widest`, a width that takes all of `count` work tiles: at random, or as the columns need it. */
@@ -171,7 +172,7 @@ static uint32_t choose_width(struct maker *m, uint32_t widest, const struct work
                           m->q->cut == CUT_RANDOM ? UINT32_MAX : columns);
 }
 
-/* Let the splits of a row be a split group, where they can. */
+/* Let the splits of a query be a split group, where they can. */
 static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_merge *merge)
 {
     const struct tile_caps *caps = m->q->caps;
@@ -182,13 +183,13 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
         return false;
     while (first < p->plan.work_tile_count && p->work_tiles[first].partial != partials[0].partial)
         first++;
-    if (first == p->plan.work_tile_count) /* it is of several rows */
+    if (first == p->plan.work_tile_count) /* it is of several queries */
         return false;
     struct work_tile *work_tiles = &p->work_tiles[first];
     parent = plan_parent_chunks(partials[0].level);
     for (uint32_t i = 0; i < merge->count; i++) {
         if (first + i >= p->plan.work_tile_count || work_tiles[i].partial != partials[i].partial ||
-            work_tiles[i].rows != 1 || partials[i].level != partials[0].level ||
+            work_tiles[i].queries != 1 || partials[i].level != partials[0].level ||
             work_tiles[i].first_chunk / parent != work_tiles->first_chunk / parent ||
             (partials[i].end_chunk - 1) / parent != work_tiles->first_chunk / parent)
             return false;
@@ -211,42 +212,42 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
 struct plan *plans_make(const struct plan_request *q)
 {
     struct maker m = {.q = q, .random = q->seed};
-    uint32_t next_row = 0, partials = 0;
+    uint32_t next_query = 0, partials = 0;
     struct owned_plan *p = make_array(1, sizeof *p);
-    for (uint32_t row = 0; row < q->row_count; row++)
-        cut_row(&m, row);
-    p->rows = make_array(q->row_count, sizeof *p->rows);
-    memcpy(p->rows, q->rows, q->row_count * sizeof *p->rows);
+    for (uint32_t query = 0; query < q->query_count; query++)
+        cut_query(&m, query);
+    p->queries = make_array(q->query_count, sizeof *p->queries);
+    memcpy(p->queries, q->queries, q->query_count * sizeof *p->queries);
     p->work_tiles = make_array(m.count, sizeof *p->work_tiles);
-    p->work_tile_rows = make_array(m.count, sizeof *p->work_tile_rows);
-    p->merges = make_array(q->row_count, sizeof *p->merges);
+    p->work_tile_queries = make_array(m.count, sizeof *p->work_tile_queries);
+    p->merges = make_array(q->query_count, sizeof *p->merges);
     p->merge_partials = make_array(m.count, sizeof *p->merge_partials);
 
     for (uint32_t i = 0; i < m.count; i++) {
         if (m.splits[i].work_tile != UINT32_MAX)
             continue;
         struct work_tile *work_tile = &p->work_tiles[p->plan.work_tile_count];
-        next_row += fill_work_tile(&m, p, i, p->plan.work_tile_count++, next_row);
+        next_query += fill_work_tile(&m, p, i, p->plan.work_tile_count++, next_query);
         work_tile->width =
-            (uint8_t)choose_width(&m, plan_widest(q->caps), work_tile, 1, work_tile->rows * q->group);
+            (uint8_t)choose_width(&m, plan_widest(q->caps), work_tile, 1, work_tile->queries * q->group);
     }
-    for (uint32_t row = 0, i = 0; row < q->row_count; row++) {
-        struct plan_merge merge = {.row = row, .first = partials};
-        for (; i < m.count && m.splits[i].row == row; i++) {
-            if (m.splits[i].level != PLAN_ROW)
+    for (uint32_t query = 0, i = 0; query < q->query_count; query++) {
+        struct plan_merge merge = {.query = query, .first = partials};
+        for (; i < m.count && m.splits[i].query == query; i++) {
+            if (m.splits[i].level != PLAN_CONTEXT)
                 p->merge_partials[partials++] =
                     (struct partial_ref){m.splits[i].partial, m.splits[i].end, m.splits[i].level};
         }
         merge.count = partials - merge.first;
         merge.is_split_group = make_group(&m, p, &merge);
-        if (merge.count || q->rows[row].keys == 0)
+        if (merge.count || q->queries[query].keys == 0)
             p->merges[p->plan.merge_count++] = merge;
     }
     free(m.splits);
-    p->plan.rows = p->rows;
-    p->plan.row_count = q->row_count;
+    p->plan.queries = p->queries;
+    p->plan.query_count = q->query_count;
     p->plan.work_tiles = p->work_tiles;
-    p->plan.work_tile_rows = p->work_tile_rows;
+    p->plan.work_tile_queries = p->work_tile_queries;
     p->plan.merges = p->merges;
     p->plan.merge_partials = p->merge_partials;
     p->plan.caps = q->caps;
@@ -256,9 +257,9 @@ struct plan *plans_make(const struct plan_request *q)
 void plans_free(struct plan *plan)
 {
     struct owned_plan *p = (struct owned_plan *)plan;
-    free(p->rows);
+    free(p->queries);
     free(p->work_tiles);
-    free(p->work_tile_rows);
+    free(p->work_tile_queries);
     free(p->merges);
     free(p->merge_partials);
     free(p);

@@ -1,4 +1,4 @@
-/* plans.h - plans for tests: the same rows cut up in every way that the contract allows. */
+/* plans.h - plans for tests: the same queries cut up in every way that the contract allows. */
 #ifndef TESTS_CONFORMANCE_PLANS_H
 #define TESTS_CONFORMANCE_PLANS_H
 
@@ -7,16 +7,16 @@
 
 #include <stdbool.h>
 
-/* How rows are cut into work tiles: whole, at every node of a level, or at random. */
-enum cut { CUT_ROW, CUT_SEGMENT, CUT_RUN, CUT_CHUNK, CUT_RANDOM, CUT_COUNT };
+/* How queries are cut into work tiles: whole, at every node of a level, or at random. */
+enum cut { CUT_CONTEXT, CUT_SEGMENT, CUT_RUN, CUT_CHUNK, CUT_RANDOM, CUT_COUNT };
 
 struct plan_request {
-    const struct plan_row *rows;
-    uint32_t row_count;
+    const struct plan_query *queries;
+    uint32_t query_count;
     const uint32_t *tables;
     uint32_t stride, block_size, window, group;
     enum cut cut;
-    bool share;    /* rows that read the same blocks go into one work tile */
+    bool share;    /* queries that read the same blocks go into one work tile */
     uint32_t seed; /* of CUT_RANDOM; which draws widths and split groups too */
     const struct tile_caps *caps;
 };

@@ -57,11 +57,11 @@ static uint64_t submit(struct attention *a, uint32_t pass_count, uint8_t *memory
 {
     static uint32_t table[STRIDE];
     static struct attention_pass passes[PASSES_MANY];
-    static const uint32_t work_tile_rows[] = {0};
-    static const struct plan_row row = {0, KEYS};
+    static const uint32_t work_tile_queries[] = {0};
+    static const struct plan_query row = {0, KEYS};
     static const struct work_tile work_tile = {0, 0, 1, 0, 1, PLAN_NO_PARTIAL};
     static const struct value_source source = {.seed = 1};
-    static const struct plan plan = {&row, &work_tile, work_tile_rows, NULL, NULL, 1, 1, 0, 0, NULL};
+    static const struct plan plan = {&row, &work_tile, work_tile_queries, NULL, NULL, 1, 1, 0, 0, NULL};
     static const struct table_use use = {0, STRIDE, 1};
     for (uint32_t i = 0; i < pass_count; i++)
         passes[i] = (struct attention_pass){.plan = &plan, .q_source = &source, .o = memory};

@@ -1,5 +1,5 @@
-/* merge.cc - merge, and rows that splits of a thread block write together, on the CPU, for one geometry
- * that the compiler is told (-DHEAD_DIM= and so on): partial states of rows cut in every way that
+/* merge.cc - merge, and queries that splits of a thread block write together, on the CPU, for one geometry
+ * that the compiler is told (-DHEAD_DIM= and so on): partial states of queries cut in every way that
  * kernels/plan.h allows, some of them empty, against a fold of one state after the other. Outputs have to
  * have the same bits. */
 #include "tests/emulation/cuda_on_host.h"
@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <random>
 
-enum { ROWS = 24, CHUNKS_MAX = 90, SPANS_MAX = 4 };
+enum { QUERIES = 24, CHUNKS_MAX = 90, SPANS_MAX = 4 };
 
 static const uint32_t HEADS = KV_HEADS * GROUP;
 static std::mt19937 generator(7);
@@ -21,16 +21,16 @@ static uint32_t below(uint32_t n)
     return generator() % n;
 }
 
-/* Partials of a row of `chunks`: splits of any level where they may begin, of several nodes where they
+/* Partials of a query of `chunks`: splits of any level where they may begin, of several nodes where they
  * may be. */
-static void cut_row(uint32_t chunks, std::vector<partial_ref> &refs)
+static void cut_query(uint32_t chunks, std::vector<partial_ref> &refs)
 {
     uint32_t nodes[3], parents[3];
     for (uint32_t level = 0; level < 3; level++) {
         nodes[level] = plan_node_chunks((plan_level)level);
         parents[level] = plan_parent_chunks((plan_level)level);
     }
-    uint32_t partial = 0, finest = below(3); /* some rows have few partials */
+    uint32_t partial = 0, finest = below(3); /* some queries have few partials */
     for (uint32_t at = 0; at < chunks;) {
         uint32_t level = below(3);
         if (level < finest || at % nodes[level] != 0) {
@@ -48,7 +48,7 @@ static void cut_row(uint32_t chunks, std::vector<partial_ref> &refs)
     }
 }
 
-/* One head of one row: m, l, o. */
+/* One head of one query: m, l, o. */
 struct state {
     float m = -INFINITE, l = 0, o[HEAD_DIM] = {};
 
@@ -99,22 +99,23 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
 {
     std::vector<plan_merge> merges;
     std::vector<partial_ref> refs;
-    std::vector<std::vector<partial_ref>> rows(ROWS);
+    std::vector<std::vector<partial_ref>> queries(QUERIES);
     uint32_t partials = 0;
-    for (uint32_t row = 0; row < ROWS; row++) {
-        if (row > 0) /* the first has none */
-            cut_row(row % 8 == 7 && has_spans ? SPAN_CHUNKS * (1 + below(SPANS_MAX)) + below(2) * below(20)
-                                              : 1 + below(row % 4 ? 20 : CHUNKS_MAX),
-                    rows[row]);
-        for (partial_ref &ref : rows[row])
+    for (uint32_t query = 0; query < QUERIES; query++) {
+        if (query > 0) /* the first has none */
+            cut_query(query % 8 == 7 && has_spans
+                          ? SPAN_CHUNKS * (1 + below(SPANS_MAX)) + below(2) * below(20)
+                          : 1 + below(query % 4 ? 20 : CHUNKS_MAX),
+                      queries[query]);
+        for (partial_ref &ref : queries[query])
             ref.partial += partials;
-        partials += (uint32_t)rows[row].size();
-        merges.push_back({row, (uint32_t)refs.size(), (uint32_t)rows[row].size()});
-        refs.insert(refs.end(), rows[row].begin(), rows[row].end());
+        partials += (uint32_t)queries[query].size();
+        merges.push_back({query, (uint32_t)refs.size(), (uint32_t)queries[query].size()});
+        refs.insert(refs.end(), queries[query].begin(), queries[query].end());
     }
     std::vector<float> ml((size_t)partials * HEADS * 2), o((size_t)partials * HEADS * HEAD_DIM),
-        lse(ROWS * HEADS, NAN), sinks(HEADS), v_scale(KV_HEADS);
-    std::vector<float> out((size_t)ROWS * HEADS * HEAD_DIM, NAN);
+        lse(QUERIES * HEADS, NAN), sinks(HEADS), v_scale(KV_HEADS);
+    std::vector<float> out((size_t)QUERIES * HEADS * HEAD_DIM, NAN);
     for (size_t i = 0; i < ml.size(); i += 2) {
         bool empty = below(8) == 0;
         ml[i] = empty ? -INFINITE : random_maximum();
@@ -135,15 +136,15 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
     pass.lse = lse.data();
     pass.sinks = together % 3 ? sinks.data() : nullptr;
     pass.v_scale = v_scale.data();
-    pass.merge_count = ROWS;
+    pass.merge_count = QUERIES;
     pass.merge_together = together;
     uint32_t blocks = (HEADS * HEAD_DIM / 4 + threads - 1) / threads;
     emulate(
-        {ROWS * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float),
+        {QUERIES * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float),
         [&] { has_spans ? merge_spans(pass) : merge(pass); }, beside);
-    for (uint32_t row = 0; row < ROWS; row++) {
+    for (uint32_t query = 0; query < QUERIES; query++) {
         for (uint32_t head = 0; head < HEADS; head++) {
-            const state s = fold(rows[row], [&](uint32_t partial) {
+            const state s = fold(queries[query], [&](uint32_t partial) {
                 state x;
                 size_t at = (size_t)partial * HEADS + head;
                 x.m = ml[2 * at];
@@ -152,17 +153,17 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
                 return x;
             });
             const epilogue f(s.m, s.l, pass.sinks ? &sinks[head] : nullptr, v_scale[head / GROUP]);
-            size_t at = (size_t)row * HEADS + head;
+            size_t at = (size_t)query * HEADS + head;
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = f(s.o[d]);
                 if (memcmp(&expected, &out[at * HEAD_DIM + d], sizeof expected) == 0 &&
                     memcmp(&f.lse, &lse[at], sizeof f.lse) == 0)
                     continue;
                 printf(
-                    "%u at a time, %u x %u threads, row %u of %zu partials, head %u, element %u: %g, wants "
+                    "%u at a time, %u x %u threads, query %u of %zu partials, head %u, element %u: %g, wants "
                     "%g; lse %g, wants %g\n",
-                    together, threads, beside, row, rows[row].size(), head, d, (double)out[at * HEAD_DIM + d],
-                    (double)expected, (double)lse[at], (double)f.lse);
+                    together, threads, beside, query, queries[query].size(), head, d,
+                    (double)out[at * HEAD_DIM + d], (double)expected, (double)lse[at], (double)f.lse);
                 return false;
             }
         }
@@ -183,7 +184,7 @@ static state random_state()
     return s;
 }
 
-/* Two rows, each of 2^bits splits, 2^cta_bits to a thread block: some of their columns, as parts of
+/* Two queries, each of 2^bits splits, 2^cta_bits to a thread block: some of their columns, as parts of
  * work tiles are. */
 static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint32_t columns)
 {
@@ -191,7 +192,7 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
                    apart = (columns * tile_state_floats(HEAD_DIM) * 4 + sizeof(work_tile_memory) + 1023) /
                            1024 * 1024;
     cuda_work_tile work_tiles[2 * PLAN_SPLITS_MAX] = {};
-    cuda_work_tile_row work_tile_rows[2 * PLAN_SPLITS_MAX] = {};
+    cuda_work_tile_query work_tile_queries[2 * PLAN_SPLITS_MAX] = {};
     std::vector<state> states((size_t)2 * splits * HEADS); /* [work_tile][head] */
     std::vector<float> out((size_t)2 * HEADS * HEAD_DIM, NAN), lse(2 * HEADS, NAN), v_scale(KV_HEADS);
     for (state &s : states)
@@ -199,14 +200,14 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
     for (float &x : v_scale)
         x = random_float(0.1F, 2);
     for (uint32_t i = 0; i < 2 * splits; i++) {
-        work_tiles[i].first_row = i;
+        work_tiles[i].first_query = i;
         work_tiles[i].column = column;
         work_tiles[i].columns = columns;
-        work_tile_rows[i].row = 1 - i / splits;
+        work_tile_queries[i].query = 1 - i / splits;
     }
     cuda_attend_pass pass = {};
     pass.work_tiles = work_tiles;
-    pass.work_tile_rows = work_tile_rows;
+    pass.work_tile_queries = work_tile_queries;
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
     pass.k_scale = pass.v_scale = v_scale.data();
@@ -222,7 +223,7 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
                 coord.bring(pass, brought);
             __syncthreads();
             const combined_epilogue c(pass, brought, coord.kv_head);
-            c.keep_rows(threadIdx.x / 32 * 8, 8);
+            c.keep_queries(threadIdx.x / 32 * 8, 8);
             for (uint32_t i = threadIdx.x; i < columns; i += threads) {
                 const state &s = states[coord.work_tile * HEADS + c.head_of(i)];
                 c.write(i, s.m, s.l, true, memory, [&](auto write) {
@@ -233,13 +234,13 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
             c.combine_splits(memory, apart, threads);
         },
         1u << cta_bits, 1u << (bits - cta_bits));
-    for (uint32_t row = 0; row < 2; row++) {
+    for (uint32_t query = 0; query < 2; query++) {
         for (uint32_t head = 0; head < HEADS; head++) {
-            size_t at = (size_t)(1 - row) * HEADS + head;
+            size_t at = (size_t)(1 - query) * HEADS + head;
             bool taken = head % GROUP >= column && head % GROUP < column + columns;
-            state all = states[row * splits * HEADS + head];
+            state all = states[query * splits * HEADS + head];
             for (uint32_t i = 1; i < splits; i++)
-                all.add(states[(row * splits + i) * HEADS + head]);
+                all.add(states[(query * splits + i) * HEADS + head]);
             const epilogue f(all.m, all.l, nullptr, v_scale[head / GROUP]);
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d],
@@ -248,9 +249,9 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
                             memcmp(&expected_lse, &lse[at], sizeof lse[at]) == 0;
                 if (same || (!taken && std::isnan(found) && std::isnan(lse[at])))
                     continue;
-                printf("%u splits, %u a thread block, columns %u to %u, row %u, head %u, element %u: %g, "
+                printf("%u splits, %u a thread block, columns %u to %u, query %u, head %u, element %u: %g, "
                        "wants %g; lse %g, wants %g\n",
-                       splits, 1u << cta_bits, column, column + columns, row, head, d, (double)found,
+                       splits, 1u << cta_bits, column, column + columns, query, head, d, (double)found,
                        (double)expected, (double)lse[at], (double)expected_lse);
                 return false;
             }

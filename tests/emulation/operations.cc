@@ -156,17 +156,17 @@ static void feed(world &w)
 static void attend_ahead_of_nothing(world &w)
 {
     enum { ROWS = 8 };
-    const plan_row seeing[ROWS] = {{1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}},
-                   blind[1] = {{2, 0}};
+    const plan_query seeing[ROWS] = {{1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}, {1, 41}},
+                     blind[1] = {{2, 0}};
     work_tile work_tiles[ROWS];
-    uint32_t work_tile_rows[ROWS];
+    uint32_t work_tile_queries[ROWS];
     for (uint32_t i = 0; i < ROWS; i++) {
         work_tiles[i] = {1, 0, 1, i, 1, PLAN_NO_PARTIAL};
-        work_tile_rows[i] = i;
+        work_tile_queries[i] = i;
     }
     const plan_merge nothing = {0, 0, 0};
     const partial_ref none[1] = {};
-    const plan full = {seeing, work_tiles, work_tile_rows, nullptr, nullptr, ROWS, ROWS, 0, 0, nullptr},
+    const plan full = {seeing, work_tiles, work_tile_queries, nullptr, nullptr, ROWS, ROWS, 0, 0, nullptr},
                empty = {blind, nullptr, nullptr, &nothing, none, 1, 0, 1, 0, nullptr};
     const value_source sources[ROWS] = {};
     const size_t bytes = ROWS * KV_HEADS * GROUP * HEAD_DIM * dtype_bytes(Q_DTYPE);

@@ -2,7 +2,7 @@
  * is told (-DHEAD_DIM= and so on, as kernels/cuda/compiler.c tells NVRTC, and -DALIBI=).
  *
  * The pool is full of NaN and the tables' tails are -1, so nothing but a sequence's own slots may be
- * looked at. What append stores is compared with kv_pool.h, outputs and lse with reference_row(): of values
+ * looked at. What append stores is compared with kv_pool.h, outputs and lse with reference_query(): of values
  * that append generates, and of given ones whose sums depend on their order. Of scores that are infinite
  * outputs have to lie within the values (kernels/values.h has all three). */
 #include "tests/emulation/cuda_on_host.h"
@@ -198,14 +198,14 @@ static bool attention_agrees(world &w, bool v2)
     std::vector<uint8_t> o(w.q.size(), 0xff);
     std::vector<float> lse(SEQUENCES * HEADS, NAN), ml(2 * PARTITIONS * lse.size(), NAN),
         partial_o(PARTITIONS * w.q_values.size(), NAN);
-    plan_row rows[SEQUENCES];
+    plan_query queries[SEQUENCES];
     cuda_paged_pass pass = {};
     cuda_attend_pass &a = pass.attend;
     double worst = 0, largest = 0, worst_lse = 0;
     for (uint32_t s = 0; s < SEQUENCES; s++)
-        rows[s] = {s, lengths[s]};
+        queries[s] = {s, lengths[s]};
     a.pool = device_pool(w);
-    a.rows = rows;
+    a.queries = queries;
     a.q = w.q.data();
     a.o = o.data();
     a.lse = lse.data();
@@ -226,8 +226,8 @@ static bool attention_agrees(world &w, bool v2)
     for (uint32_t i = 0; i < SEQUENCES * HEADS; i++) {
         double expected[HEAD_DIM_MAX], expected_lse;
         sequence_of s = {&w, i / HEADS};
-        reference_row(&w.g, &w.c, 0, lengths[s.sequence], i % HEADS, &w.q_values[(size_t)i * HEAD_DIM],
-                      load_kv, &s, expected, &expected_lse);
+        reference_query(&w.g, &w.c, 0, lengths[s.sequence], i % HEADS, &w.q_values[(size_t)i * HEAD_DIM],
+                        load_kv, &s, expected, &expected_lse);
         for (uint32_t d = 0; d < HEAD_DIM; d++) {
             double error =
                 fabs((double)numeric_load(Q_DTYPE, o.data(), (size_t)i * HEAD_DIM + d) - expected[d]);

@@ -257,14 +257,14 @@ static void run_append(struct symbolic_backend *b, const struct pending *p, cons
 
 /* The sum over the keys of one row that lie in a work tile. */
 static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32_t layer,
-                     const struct work_tile *work_tile, const struct plan_row *row, uint32_t *keys)
+                     const struct work_tile *work_tile, const struct plan_query *query, uint32_t *keys)
 {
     uint32_t at = work_tile->first_chunk * CHUNK_TOKENS, end = at + work_tile->chunks * CHUNK_TOKENS;
-    uint32_t first = plan_visible(row->keys, b->o.geometry->window[layer]).first;
+    uint32_t first = plan_visible(query->keys, b->o.geometry->window[layer]).first;
     uint32_t entries, size = b->o.geometry->block_size;
     uint64_t sum = 0;
     at = first > at ? first : at;
-    end = row->keys < end ? row->keys : end;
+    end = query->keys < end ? query->keys : end;
     const uint32_t *table = table_of(b, p, work_tile->table, &entries);
     if (at < end && (end - 1) / size >= entries)
         sim_fail("step %llu reads %u tokens of row %u, which has %u blocks", (unsigned long long)p->ticket,
@@ -281,11 +281,11 @@ static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32
     return sum;
 }
 
-static void finish_row(const struct symbolic_backend *b, const struct pending *p,
-                       const struct attention_pass *pass, uint32_t row, uint64_t sum, uint32_t keys)
+static void finish_query(const struct symbolic_backend *b, const struct pending *p,
+                         const struct attention_pass *pass, uint32_t row, uint64_t sum, uint32_t keys)
 {
     uint32_t heads = b->o.geometry->query_heads;
-    uint32_t position = pass->plan->rows[row].keys - 1;
+    uint32_t position = pass->plan->queries[row].keys - 1;
     uint64_t tag = pass->rows ? given(p, pass->rows[row].q, 0, heads)->word[0]
                               : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
     if (pass->rows) {
@@ -303,11 +303,11 @@ static double us_of(const struct symbolic_backend *b, const struct attention_pas
 {
     const struct plan *plan = pass->plan;
     double tokens = (double)plan_work_tile_tokens(plan, work_tile, 0),
-           keys = (double)plan->rows[plan->work_tile_rows[work_tile->first_row]].keys;
+           keys = (double)plan->queries[plan->work_tile_queries[work_tile->first_query]].keys;
     double part = keys > 0 ? tokens / keys : 1; /* of the row */
-    return b->conduct.key_us * (tokens * (READ_KEYS + work_tile->rows) / work_tile->rows +
+    return b->conduct.key_us * (tokens * (READ_KEYS + work_tile->queries) / work_tile->queries +
                                 (pass->rows ? 0 : GENERATE_KEYS) * part) +
-           PASS_US * part / plan->row_count;
+           PASS_US * part / plan->query_count;
 }
 
 /* Note what a row has taken. */
@@ -339,17 +339,17 @@ static void check_sharing(const struct pending *p, const struct attention_pass *
 {
     const struct plan *plan = pass->plan;
     uint32_t alone = 0;
-    for (uint32_t row = 0; row < plan->row_count; row++)
+    for (uint32_t row = 0; row < plan->query_count; row++)
         alone += reads_alone(pass, row);
-    sim.seen.mixed += alone > 0 && alone < plan->row_count;
+    sim.seen.mixed += alone > 0 && alone < plan->query_count;
     for (uint32_t i = 0; i < plan->work_tile_count; i++) {
         const struct work_tile *work_tile = &plan->work_tiles[i];
-        const uint32_t *rows = plan->work_tile_rows + work_tile->first_row;
-        sim.seen.together += work_tile->rows > 1;
-        for (uint32_t r = 0; work_tile->rows > 1 && r < work_tile->rows; r++) {
+        const uint32_t *rows = plan->work_tile_queries + work_tile->first_query;
+        sim.seen.together += work_tile->queries > 1;
+        for (uint32_t r = 0; work_tile->queries > 1 && r < work_tile->queries; r++) {
             if (reads_alone(pass, rows[r]))
                 sim_fail("step %llu: query %u reads alone, and a work tile has it and %u others",
-                         (unsigned long long)p->ticket, rows[r], work_tile->rows - 1);
+                         (unsigned long long)p->ticket, rows[r], work_tile->queries - 1);
         }
     }
 }
@@ -360,12 +360,12 @@ static void run_work_tiles(struct symbolic_backend *b, const struct pending *p,
     const struct plan *plan = pass->plan;
     for (uint32_t i = 0; i < plan->work_tile_count; i++) {
         const struct work_tile *work_tile = &plan->work_tiles[i];
-        for (uint32_t r = 0; r < work_tile->rows; r++) {
-            uint32_t row = plan->work_tile_rows[work_tile->first_row + r], keys;
-            uint64_t sum = fold(b, p, pass->layer, work_tile, &plan->rows[row], &keys);
+        for (uint32_t r = 0; r < work_tile->queries; r++) {
+            uint32_t row = plan->work_tile_queries[work_tile->first_query + r], keys;
+            uint64_t sum = fold(b, p, pass->layer, work_tile, &plan->queries[row], &keys);
             meter(b, p, pass, row, us_of(b, pass, work_tile));
             if (work_tile->partial == PLAN_NO_PARTIAL) {
-                finish_row(b, p, pass, row, sum, keys);
+                finish_query(b, p, pass, row, sum, keys);
                 continue;
             }
             b->partials[work_tile->partial + r] = sum;
@@ -385,7 +385,7 @@ static void run_merges(struct symbolic_backend *b, const struct pending *p, cons
             sum += b->partials[plan->merge_partials[k].partial];
             keys += b->partial_keys[plan->merge_partials[k].partial];
         }
-        finish_row(b, p, pass, merge->row, sum, keys);
+        finish_query(b, p, pass, merge->query, sum, keys);
     }
 }
 
@@ -395,9 +395,9 @@ static void run_pass(struct symbolic_backend *b, const struct pending *p, const 
         run_append(b, p, pass, &pass->appends[i]);
     if (!pass->plan)
         return;
-    if (pass->plan->row_count && !pass->rows && pass->o)
+    if (pass->plan->query_count && !pass->rows && pass->o)
         memset(pass->o, 0xee,
-               (size_t)pass->plan->row_count * b->o.geometry->query_heads * sizeof(struct symbolic_row));
+               (size_t)pass->plan->query_count * b->o.geometry->query_heads * sizeof(struct symbolic_row));
     if (sim_chance(&b->random, PLANS_CHECKED)) {
         const char *fault = plan_fault(pass->plan, b->o.geometry->window[pass->layer]);
         if (fault)
@@ -473,19 +473,20 @@ static void *keep(struct pending *p, const void *bytes, size_t n, size_t size)
 
 static const struct plan *keep_plan(struct pending *p, const struct plan *plan)
 {
-    uint32_t work_tile_rows = 0, partials = 0;
+    uint32_t work_tile_queries = 0, partials = 0;
     for (uint32_t i = 0; i < plan->work_tile_count; i++) {
-        uint32_t end = plan->work_tiles[i].first_row + plan->work_tiles[i].rows;
-        work_tile_rows = end > work_tile_rows ? end : work_tile_rows;
+        uint32_t end = plan->work_tiles[i].first_query + plan->work_tiles[i].queries;
+        work_tile_queries = end > work_tile_queries ? end : work_tile_queries;
     }
     for (uint32_t i = 0; i < plan->merge_count; i++) {
         uint32_t end = plan->merges[i].first + plan->merges[i].count;
         partials = end > partials ? end : partials;
     }
     struct plan *kept = keep(p, plan, 1, sizeof *plan);
-    kept->rows = keep(p, plan->rows, plan->row_count, sizeof *plan->rows);
+    kept->queries = keep(p, plan->queries, plan->query_count, sizeof *plan->queries);
     kept->work_tiles = keep(p, plan->work_tiles, plan->work_tile_count, sizeof *plan->work_tiles);
-    kept->work_tile_rows = keep(p, plan->work_tile_rows, work_tile_rows, sizeof *plan->work_tile_rows);
+    kept->work_tile_queries =
+        keep(p, plan->work_tile_queries, work_tile_queries, sizeof *plan->work_tile_queries);
     kept->merges = keep(p, plan->merges, plan->merge_count, sizeof *plan->merges);
     kept->slice = plan->slice ? keep(p, plan->slice, 1, sizeof *plan->slice) : NULL;
     kept->merge_partials = keep(p, plan->merge_partials, partials, sizeof *plan->merge_partials);
@@ -514,7 +515,7 @@ static void check_places(const struct symbolic_backend *b, const struct pending 
         check_place(b, p, pass->appends[i].k, pass->appends[i].count, g->kv_heads);
         check_place(b, p, pass->appends[i].v, pass->appends[i].count, g->kv_heads);
     }
-    for (uint32_t i = 0; pass->plan && pass->rows && i < pass->plan->row_count; i++) {
+    for (uint32_t i = 0; pass->plan && pass->rows && i < pass->plan->query_count; i++) {
         check_place(b, p, pass->rows[i].q, 1, g->query_heads);
         check_place(b, p, pass->rows[i].o, 1, g->query_heads);
     }
@@ -551,13 +552,14 @@ static void keep_passes(struct symbolic_backend *b, struct pending *p, const str
         check_writes(b, p, pass);
         if (!pass->plan)
             continue;
-        if (pass->plan->partial_count > b->o.partials_max || pass->plan->row_count > b->o.rows_max)
-            sim_fail("a plan has %u rows and %u partials", pass->plan->row_count, pass->plan->partial_count);
+        if (pass->plan->partial_count > b->o.partials_max || pass->plan->query_count > b->o.rows_max)
+            sim_fail("a plan has %u rows and %u partials", pass->plan->query_count,
+                     pass->plan->partial_count);
         pass->plan = keep_plan(p, pass->plan);
         if (pass->rows)
-            pass->rows = keep(p, pass->rows, pass->plan->row_count, sizeof *pass->rows);
+            pass->rows = keep(p, pass->rows, pass->plan->query_count, sizeof *pass->rows);
         else
-            pass->q_source = keep(p, pass->q_source, pass->plan->row_count, sizeof *pass->q_source);
+            pass->q_source = keep(p, pass->q_source, pass->plan->query_count, sizeof *pass->q_source);
     }
 }
 
@@ -636,7 +638,7 @@ static void note_pending(const struct pending *p)
     uint32_t appends = 0, rows = 0;
     for (uint32_t i = 0; i < p->pass_count; i++) {
         appends += p->passes[i].append_count;
-        rows += p->passes[i].plan ? p->passes[i].plan->row_count : 0;
+        rows += p->passes[i].plan ? p->passes[i].plan->query_count : 0;
     }
     sim_note("  step %llu: %u copies, %u compares, %u reads, %u merges, %u passes, %u appends, %u rows",
              (unsigned long long)p->ticket, p->copy_count, p->compare_count, p->read_count, p->merge_count,
@@ -665,7 +667,7 @@ static double busy_us(const struct symbolic_backend *b, const struct pending *p)
     for (uint32_t i = 0; i < p->pass_count; i++) {
         const struct plan *plan = p->passes[i].plan;
         for (uint32_t k = 0; plan && k < plan->work_tile_count; k++)
-            us += us_of(b, &p->passes[i], &plan->work_tiles[k]) * plan->work_tiles[k].rows;
+            us += us_of(b, &p->passes[i], &plan->work_tiles[k]) * plan->work_tiles[k].queries;
     }
     return us;
 }

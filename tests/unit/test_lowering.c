@@ -1,5 +1,5 @@
 /* test_lowering.c - what the GPU's launches take computes each column of each work tile once, in tiles that
- * take it, with the keys that its rows see; and the merges that are left are those of no split group.
+ * take it, with the keys that its queries see; and the merges that are left are those of no split group.
  *
  * Plans are the planner's, of random lengths, for random tiles. */
 #include "kernels/cuda/lowering.h"
@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 12, STRIDE = 700, BLOCK_SIZE = 16, PARTIALS = 4096, ROUNDS = 400 };
+enum { QUERIES = 12, STRIDE = 700, BLOCK_SIZE = 16, PARTIALS = 4096, ROUNDS = 400 };
 
 struct trial {
     uint32_t seed, random;
-    uint32_t tables[ROWS][STRIDE];
+    uint32_t tables[QUERIES][STRIDE];
     struct planner_options options;
     struct planner *planner;
     const struct plan *plan;
@@ -29,23 +29,23 @@ static uint32_t random_below(struct trial *t, uint32_t n)
 static void make_trial(struct trial *t, uint32_t seed)
 {
     static const uint32_t groups[] = {1, 4, 5, 16, 48, 100, 160}, chunks[] = {0, RUN_CHUNKS, SEGMENT_CHUNKS};
-    struct planner_row rows[ROWS];
+    struct planner_query queries[QUERIES];
     *t = (struct trial){.seed = seed, .random = seed};
-    uint32_t prefix = random_below(t, 3000) / BLOCK_SIZE, family = 1 + random_below(t, ROWS),
+    uint32_t prefix = random_below(t, 3000) / BLOCK_SIZE, family = 1 + random_below(t, QUERIES),
              longest = random_below(t, 2) ? 1200 : 7000;
-    for (uint32_t row = 0; row < ROWS; row++) {
+    for (uint32_t query = 0; query < QUERIES; query++) {
         for (uint32_t i = 0; i < STRIDE; i++)
-            t->tables[row][i] = row % family && i < prefix ? i : row * STRIDE + i;
-        rows[row] = (struct planner_row){row, random_below(t, longest), 1, SHARING_ON};
+            t->tables[query][i] = query % family && i < prefix ? i : query * STRIDE + i;
+        queries[query] = (struct planner_query){query, random_below(t, longest), 1, SHARING_ON};
     }
-    t->options = (struct planner_options){.rows_max = ROWS,
+    t->options = (struct planner_options){.queries_max = QUERIES,
                                           .partials_max = PARTIALS,
                                           .tasks = 1 + random_below(t, 200),
                                           .kv_heads = 1 + random_below(t, 8),
                                           .group = groups[random_below(t, 7)],
                                           .block_size = BLOCK_SIZE,
                                           .window = random_below(t, 2) * (1 + random_below(t, 2000)),
-                                          .first_loose_table = ROWS};
+                                          .first_loose_table = QUERIES};
     struct tile_caps *caps = &t->options.caps;
     *caps = (struct tile_caps){.width_count = 1 + random_below(t, PLAN_WIDTHS_MAX),
                                .splits_max = random_below(t, 4) ? PLAN_SPLITS_MAX : 0,
@@ -55,7 +55,7 @@ static void make_trial(struct trial *t, uint32_t seed)
         caps->widths[i] =
             (struct tile_width){8U << i, i ? chunks[random_below(t, 3)] : 0, 1U << random_below(t, 3)};
     ck_assert_int_eq(planner_create(&t->options, &t->planner), 0);
-    t->plan = planner_make(t->planner, rows, ROWS, t->tables[0], STRIDE);
+    t->plan = planner_make(t->planner, queries, QUERIES, t->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(t->plan, t->options.window));
     t->lowering = (struct cuda_lowering){.plan = t->plan,
                                          .caps = caps,
@@ -70,7 +70,7 @@ static void make_trial(struct trial *t, uint32_t seed)
 static uint32_t work_tile_of(const struct plan *plan, const struct cuda_work_tile *tile)
 {
     uint32_t i = 0;
-    while (i < plan->work_tile_count && plan->work_tiles[i].first_row != tile->first_row)
+    while (i < plan->work_tile_count && plan->work_tiles[i].first_query != tile->first_query)
         i++;
     ck_assert_uint_lt(i, plan->work_tile_count);
     return i;
@@ -83,7 +83,7 @@ static bool all_see(const struct trial *t, const struct work_tile *work_tile,
     bool all = true;
     for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
         uint32_t keys =
-            t->plan->rows[t->plan->work_tile_rows[work_tile->first_row + c / t->lowering.group]].keys;
+            t->plan->queries[t->plan->work_tile_queries[work_tile->first_query + c / t->lowering.group]].keys;
         all &= plan_sees(plan_visible(keys, t->lowering.window), key) != 0;
     }
     return all;
@@ -107,7 +107,7 @@ static void check_keys(const struct trial *t, const struct work_tile *work_tile,
              first_seen = end, end_seen = begin;
     for (uint32_t c = tile->column; c < tile->column + tile->columns; c++) {
         uint32_t keys =
-            t->plan->rows[t->plan->work_tile_rows[work_tile->first_row + c / t->lowering.group]].keys;
+            t->plan->queries[t->plan->work_tile_queries[work_tile->first_query + c / t->lowering.group]].keys;
         struct plan_range seen = plan_visible(keys, t->lowering.window);
         for (uint32_t key = seen.first; key < seen.end; key++) {
             if (key < begin || key >= end)
@@ -163,7 +163,7 @@ START_TEST(tiles_compute_every_column_once)
     static struct trial t;
     uint32_t groups = 0, narrower = 0;
     for (uint32_t seed = 0; seed < ROUNDS; seed++) {
-        uint32_t counts[CUDA_TILE_LISTS], done[PARTIALS + ROWS] = {0};
+        uint32_t counts[CUDA_TILE_LISTS], done[PARTIALS + QUERIES] = {0};
         struct cuda_tile_list lists[CUDA_TILE_LISTS] = {{0}};
         make_trial(&t, seed);
         cuda_count_tiles(&t.lowering, counts);
@@ -177,7 +177,7 @@ START_TEST(tiles_compute_every_column_once)
             free(lists[i].tiles);
         }
         for (uint32_t i = 0; i < t.plan->work_tile_count; i++) {
-            uint32_t columns = t.plan->work_tiles[i].rows * t.options.group;
+            uint32_t columns = t.plan->work_tiles[i].queries * t.options.group;
             ck_assert_uint_eq(done[i], columns);
             narrower += t.plan->work_tiles[i].width + 1U < t.options.caps.width_count;
         }
@@ -193,8 +193,8 @@ START_TEST(merges_are_left_for_all_but_split_groups)
     static struct trial t;
     uint32_t grouped = 0;
     for (uint32_t seed = 0; seed < ROUNDS; seed++) {
-        struct plan_merge merges[ROWS];
-        struct cuda_work_tile_row rows[(PARTIALS + ROWS)];
+        struct plan_merge merges[QUERIES];
+        struct cuda_work_tile_query queries[(PARTIALS + QUERIES)];
         uint32_t left = 0, longest = 0;
         make_trial(&t, seed);
         struct cuda_merges got = cuda_lower_merges(t.plan, merges);
@@ -207,10 +207,10 @@ START_TEST(merges_are_left_for_all_but_split_groups)
             longest = merge->count > longest ? merge->count : longest;
         }
         ck_assert(got.count == left && got.longest == longest && !got.spans);
-        cuda_lower_rows(t.plan, rows);
-        for (uint32_t i = 0; i < cuda_work_tile_rows(t.plan); i++)
-            ck_assert(rows[i].row == t.plan->work_tile_rows[i] &&
-                      rows[i].keys == t.plan->rows[rows[i].row].keys);
+        cuda_lower_queries(t.plan, queries);
+        for (uint32_t i = 0; i < cuda_work_tile_queries(t.plan); i++)
+            ck_assert(queries[i].query == t.plan->work_tile_queries[i] &&
+                      queries[i].keys == t.plan->queries[queries[i].query].keys);
         planner_destroy(t.planner);
     }
     ck_assert_uint_gt(grouped, 100);

@@ -1,32 +1,34 @@
-/* test_plan.c - what a query sees, and plan_fault() sees each way in which a plan can compute a row wrongly. */
+/* test_plan.c - what a query sees, and plan_fault() sees each way in which a plan can compute a query
+ * wrongly. */
 #include "kernels/plan.h"
 #include "tests/unit/suites.h"
 
 #include <string.h>
 
-#define WORK_TILE(of, chunk, count, row, n, to)                                                              \
+#define WORK_TILE(of, chunk, count, query, n, to)                                                            \
     {                                                                                                        \
-        .table = of, .first_chunk = chunk, .chunks = count, .first_row = row, .rows = n, .partial = to       \
+        .table = of, .first_chunk = chunk, .chunks = count, .first_query = query, .queries = n,              \
+        .partial = to                                                                                        \
     }
 
-/* One row of 5 000 keys, 20 chunks: a segment, a run, and the last run as its three leading chunks and
+/* One query of 5 000 keys, 20 chunks: a segment, a run, and the last run as its three leading chunks and
  * one chunk by itself. */
-static const struct plan_row row = {0, 5000};
+static const struct plan_query query = {0, 5000};
 static const struct work_tile work_tiles[4] = {WORK_TILE(0, 0, 16, 0, 1, 0), WORK_TILE(0, 16, 2, 0, 1, 1),
                                                WORK_TILE(0, 18, 1, 0, 1, 2), WORK_TILE(0, 19, 1, 0, 1, 3)};
-static const uint32_t work_tile_rows[1] = {0};
+static const uint32_t work_tile_queries[1] = {0};
 static const struct partial_ref partials[4] = {
     {0, 16, PLAN_SEGMENT}, {1, 18, PLAN_CHUNK}, {2, 19, PLAN_CHUNK}, {3, 20, PLAN_CHUNK}};
 
 static const char *fault_of(const struct work_tile *its, const struct partial_ref *pts, uint32_t count)
 {
     const struct plan_merge merge = {0, 0, count, 0};
-    const struct plan plan = {&row, its, work_tile_rows, &merge, pts, 1, 4, 1, 4, NULL, NULL};
+    const struct plan plan = {&query, its, work_tile_queries, &merge, pts, 1, 4, 1, 4, NULL, NULL};
     return plan_fault(&plan, 0);
 }
 
-/* Two rows: 1 000 keys as a split group of four chunks, and 300 keys in one work tile. */
-static const struct plan_row group_rows[2] = {{0, 1000}, {1, 300}};
+/* Two queries: 1 000 keys as a split group of four chunks, and 300 keys in one work tile. */
+static const struct plan_query group_queries[2] = {{0, 1000}, {1, 300}};
 static const struct work_tile group_work_tiles[5] = {
     WORK_TILE(1, 0, 2, 4, 1, PLAN_NO_PARTIAL), WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 1, 1, 1, 1),
     WORK_TILE(0, 2, 1, 2, 1, 2), WORK_TILE(0, 3, 1, 3, 1, 3)};
@@ -40,9 +42,9 @@ static const struct tile_caps group_caps = {.widths = {{8, 0, 4}, {16, 0, 2}, {6
 static const char *group_fault_of(const struct work_tile *its, const struct partial_ref *pts,
                                   const struct tile_caps *caps, uint32_t is_split_group)
 {
-    static const uint32_t rows_of_work_tiles[5] = {0, 0, 0, 0, 1};
+    static const uint32_t queries_of_work_tiles[5] = {0, 0, 0, 0, 1};
     const struct plan_merge merge = {0, 0, 4, is_split_group};
-    const struct plan plan = {group_rows, its, rows_of_work_tiles, &merge, pts, 2, 5, 1, 4, NULL, caps};
+    const struct plan plan = {group_queries, its, queries_of_work_tiles, &merge, pts, 2, 5, 1, 4, NULL, caps};
     return plan_fault(&plan, 0);
 }
 
@@ -78,7 +80,7 @@ START_TEST(widths_and_split_groups_fit_the_caps)
     its[1].splits = 4;
     its[1].splits_together = 4;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 0), "a split group is not all splits of a row");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 0), "a split group is not all splits of a query");
     ck_assert_str_eq(group_fault_of(its, pts, NULL, 1), "a split group without caps");
     its[1].splits_together = 2;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
@@ -92,13 +94,13 @@ START_TEST(widths_and_split_groups_fit_the_caps)
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
     its[3].width = 0;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
-                     "a split group is not the splits of a row in their order");
+                     "a split group is not the splits of a query in their order");
     its[3].width = 1;
     its[0].width = 3;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a work tile has a width that there is not");
     its[0].width = 0;
     its[1].splits = 3;
-    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group is not all splits of a row");
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group is not all splits of a query");
     its[1].splits = 5;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group of so many work tiles cannot be");
     its[1].splits = 4;
@@ -125,28 +127,29 @@ START_TEST(bad_plans_have_one)
     struct partial_ref pts[4];
     memcpy(its, work_tiles, sizeof its);
     memcpy(pts, partials, sizeof pts);
-    ck_assert_str_eq(fault_of(work_tiles, partials, 3), "a row's partials do not reach its end");
+    ck_assert_str_eq(fault_of(work_tiles, partials, 3), "a query's partials do not reach its end");
     pts[2].level = PLAN_RUN; /* one chunk is no run */
     ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a partial's level does not fit its range");
     memcpy(pts, partials, sizeof pts);
     pts[1].partial = 2;
-    ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a row's partials do not follow each other");
+    ck_assert_str_eq(fault_of(work_tiles, pts, 4), "a query's partials do not follow each other");
     its[3].chunks = 2;
-    ck_assert_str_eq(fault_of(its, partials, 4), "a work tile reads chunks that a row does not see");
+    ck_assert_str_eq(fault_of(its, partials, 4), "a work tile reads chunks that a query does not see");
     memcpy(its, work_tiles, sizeof its);
     its[1].first_chunk = 17; /* two chunks in the middle of a run: not the beginning of its fold */
     its[1].chunks = 2;
     ck_assert_ptr_nonnull(fault_of(its, partials, 4));
     memcpy(its, work_tiles, sizeof its);
     its[0].partial = PLAN_NO_PARTIAL;
-    ck_assert_str_eq(fault_of(its, partials, 4), "a work tile finishes a row of which it reads only a part");
+    ck_assert_str_eq(fault_of(its, partials, 4),
+                     "a work tile finishes a query of which it reads only a part");
 }
 END_TEST
 
-/* A row of 65 537 keys: its first span, and a chunk of the next one. */
+/* A query of 65 537 keys: its first span, and a chunk of the next one. */
 START_TEST(work_tiles_do_not_cross_spans)
 {
-    static const struct plan_row long_row = {0, SPAN_CHUNKS * CHUNK_TOKENS + 1};
+    static const struct plan_query long_query = {0, SPAN_CHUNKS * CHUNK_TOKENS + 1};
     static const struct work_tile whole = WORK_TILE(0, 0, SPAN_CHUNKS + 1, 0, 1, PLAN_NO_PARTIAL),
                                   its[2] = {WORK_TILE(0, 0, SPAN_CHUNKS, 0, 1, 0),
                                             WORK_TILE(0, SPAN_CHUNKS, 1, 0, 1, 1)},
@@ -155,9 +158,9 @@ START_TEST(work_tiles_do_not_cross_spans)
     static const struct partial_ref pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
                                               {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
     const struct plan_merge merge = {0, 0, 2, 0};
-    struct plan plan = {&long_row, &whole, work_tile_rows, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
+    struct plan plan = {&long_query, &whole, work_tile_queries, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
-    plan = (struct plan){&long_row, its, work_tile_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
+    plan = (struct plan){&long_query, its, work_tile_queries, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_ptr_null(plan_fault(&plan, 0));
     plan.work_tiles = across;
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
@@ -168,11 +171,11 @@ END_TEST
 
 START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
 {
-    static const struct plan_row short_row = {0, 1024};
+    static const struct plan_query short_query = {0, 1024};
     static const struct work_tile its[2] = {WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 3, 0, 1, 1)};
     static const struct partial_ref pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
     const struct plan_merge merge = {0, 0, 2, 0};
-    const struct plan plan = {&short_row, its, work_tile_rows, &merge, pts, 1, 2, 1, 2, NULL, NULL};
+    const struct plan plan = {&short_query, its, work_tile_queries, &merge, pts, 1, 2, 1, 2, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
 }
 END_TEST
@@ -185,7 +188,7 @@ START_TEST(a_partial_is_written_once_and_merged_once)
     memcpy(pts, partials, sizeof partials);
     its[4] = work_tiles[3];
     const struct plan_merge merges[2] = {{0, 0, 4, 0}, {0, 4, 1, 0}};
-    struct plan plan = {&row, its, work_tile_rows, merges, pts, 1, 5, 1, 5, NULL, NULL};
+    struct plan plan = {&query, its, work_tile_queries, merges, pts, 1, 5, 1, 5, NULL, NULL};
     ck_assert_str_eq(plan_fault(&plan, 0), "two work tiles write one partial");
     its[4].partial = 4;
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial that no merge reads");

@@ -1,4 +1,4 @@
-/* test_planner.c - the planner's plans compute every row once, read shared chunks once, and stay within
+/* test_planner.c - the planner's plans compute every query once, read shared chunks once, and stay within
  * their arrays.
  *
  * Random families of tables: each sequence forks from an earlier one at a random block, or starts
@@ -73,7 +73,7 @@ static struct family *make_mixed_family(uint32_t seed, uint32_t longest)
     return f;
 }
 
-/* Draw what each row says, or let all say the same. */
+/* Draw what each query says, or let all say the same. */
 static void draw_sharing(struct family *f)
 {
     uint32_t same = random_below(f, 6);
@@ -101,7 +101,7 @@ static struct tile_caps caps_of(uint32_t processors)
 
 static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_t window, uint32_t partials)
 {
-    const struct planner_options o = {.rows_max = 2 * TABLES,
+    const struct planner_options o = {.queries_max = 2 * TABLES,
                                       .partials_max = partials,
                                       .tasks = 8 * threads,
                                       .kv_heads = kv_heads,
@@ -113,29 +113,30 @@ static struct planner *make_planner(uint32_t threads, uint32_t kv_heads, uint32_
     return create(&o);
 }
 
-static uint32_t rows_of(const struct family *f, struct planner_row *rows)
+static uint32_t queries_of(const struct family *f, struct planner_query *queries)
 {
     for (uint32_t t = 0; t < TABLES; t++)
-        rows[t] = (struct planner_row){t, f->length[t], 1, f->sharing[t]};
+        queries[t] = (struct planner_query){t, f->length[t], 1, f->sharing[t]};
     return TABLES;
 }
 
-/* Every work tile's rows read the same blocks as far as they see, from the work tile's table; those that read
- * alone are in work tiles of one row. */
+/* Every work tile's queries read the same blocks as far as they see, from the work tile's table; those that
+ * read alone are in work tiles of one query. */
 static void check_blocks(const struct family *f, const struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->work_tile_count; i++) {
         const struct work_tile *work_tile = &plan->work_tiles[i];
-        for (uint32_t r = 0; r < work_tile->rows; r++) {
-            const struct plan_row *row = &plan->rows[plan->work_tile_rows[work_tile->first_row + r]];
-            ck_assert_msg(work_tile->rows == 1 || f->sharing[row->table] != SHARING_OFF,
-                          "seed %u: table %u reads together with others", f->seed, row->table);
+        for (uint32_t r = 0; r < work_tile->queries; r++) {
+            const struct plan_query *query =
+                &plan->queries[plan->work_tile_queries[work_tile->first_query + r]];
+            ck_assert_msg(work_tile->queries == 1 || f->sharing[query->table] != SHARING_OFF,
+                          "seed %u: table %u reads together with others", f->seed, query->table);
             uint32_t end = (work_tile->first_chunk + work_tile->chunks) * CHUNK_TOKENS;
-            end = end < row->keys ? end : row->keys;
+            end = end < query->keys ? end : query->keys;
             for (uint32_t b = work_tile->first_chunk * CHUNK_TOKENS / BLOCK_SIZE; b * BLOCK_SIZE < end; b++)
-                ck_assert_msg(f->tables[work_tile->table][b] == f->tables[row->table][b],
+                ck_assert_msg(f->tables[work_tile->table][b] == f->tables[query->table][b],
                               "seed %u: entry %u is block %u in table %u, and %u in table %u, read for it",
-                              f->seed, b, f->tables[row->table][b], row->table,
+                              f->seed, b, f->tables[query->table][b], query->table,
                               f->tables[work_tile->table][b], work_tile->table);
         }
     }
@@ -191,25 +192,25 @@ START_TEST(plans_are_sound_and_share_all_that_is_shared)
 {
     static const uint32_t longest[] = {40, 700, 6000};
     for (uint32_t seed = 1; seed <= 60; seed++) {
-        struct planner_row rows[TABLES];
+        struct planner_query queries[TABLES];
         struct family *f = make_family(seed, longest[seed % 3]);
         struct planner *p = make_planner(1 + seed % 5, 1 + seed % 4, 0, 1 << 16);
         struct planner *windowed = make_planner(2, 2, 100 + 50 * seed, 1 << 16);
-        uint32_t n = rows_of(f, rows);
+        uint32_t n = queries_of(f, queries);
         for (int step = 0; step < 20; step++) {
-            const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+            const struct plan *plan = planner_make(p, queries, n, f->tables[0], STRIDE);
             const char *fault = plan_fault(plan, 0);
             ck_assert_msg(!fault, "seed %u, step %d: %s", seed, step, fault);
             check_blocks(f, plan);
             ck_assert_uint_eq(chunks_read(plan), distinct_chunks(f));
-            plan = planner_make(windowed, rows, n, f->tables[0], STRIDE);
+            plan = planner_make(windowed, queries, n, f->tables[0], STRIDE);
             fault = plan_fault(plan, 100 + 50 * seed);
             ck_assert_msg(!fault, "seed %u, windowed: %s", seed, fault);
             check_blocks(f, plan);
             for (uint32_t t = 0; t < TABLES; t++) { /* growth at the end, all alike or some: versions stay */
                 if (step % 2 || random_below(f, 2))
                     lengthen(f, t, f->length[t] + (step % 2 ? 1 : random_below(f, 40)));
-                rows[t].keys = f->length[t];
+                queries[t].keys = f->length[t];
             }
         }
         planner_destroy(p);
@@ -219,7 +220,7 @@ START_TEST(plans_are_sound_and_share_all_that_is_shared)
 }
 END_TEST
 
-/* Whether a row of SHARING_ON and another one that does not read alone can share a chunk, which both see
+/* Whether a query of SHARING_ON and another one that does not read alone can share a chunk, which both see
  * whole or one of them in part. A part may as well be shared by two others. */
 static bool one_shares_at_any_cost(const struct family *f, bool whole)
 {
@@ -235,15 +236,15 @@ static bool one_shares_at_any_cost(const struct family *f, bool whole)
     return false;
 }
 
-/* A planner for rows that say different things, with a window and costs of grouping. */
+/* A planner for queries that say different things, with a window and costs of grouping. */
 static struct planner *make_mixed_planner(const struct family *f, uint32_t window, uint32_t partials,
                                           struct planner_costs costs)
 {
-    const struct planner_options o = {.rows_max = TABLES,
+    const struct planner_options o = {.queries_max = TABLES,
                                       .partials_max = partials,
                                       .tasks = 8 + 8 * (f->seed % 5),
                                       .kv_heads = 2,
-                                      .group = 1 + f->seed % 10, /* a work tile has room for all rows */
+                                      .group = 1 + f->seed % 10, /* a work tile has room for all queries */
                                       .block_size = BLOCK_SIZE,
                                       .window = window,
                                       .first_loose_table = FIRST_LOOSE,
@@ -253,16 +254,17 @@ static struct planner *make_mixed_planner(const struct family *f, uint32_t windo
 
 static const struct plan *make_sound_plan(const struct family *f, struct planner *p, uint32_t window)
 {
-    struct planner_row rows[TABLES];
-    const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
+    struct planner_query queries[TABLES];
+    const struct plan *plan = planner_make(p, queries, queries_of(f, queries), f->tables[0], STRIDE);
     const char *fault = plan_fault(plan, window);
     ck_assert_msg(!fault, "seed %u, window %u: %s", f->seed, window, fault);
     check_blocks(f, plan);
     return plan;
 }
 
-/* Rows of several workloads in one plan. What each says changes from step to step, under the same versions. */
-START_TEST(rows_share_as_they_say)
+/* Queries of several workloads in one plan. What each says changes from step to step, under the same
+ * versions. */
+START_TEST(queries_share_as_they_say)
 {
     uint32_t plans[2] = {0}; /* that could save something, and where grouping is dear do not, and do */
     for (uint32_t seed = 1; seed <= 80; seed++) {
@@ -300,18 +302,18 @@ START_TEST(rows_share_as_they_say)
 }
 END_TEST
 
-/* Rows in the order of the planner, some at a time, in slices of some segments: each slice is sound, and all
- * together read what one plan reads, but for what is cut. */
+/* Queries in the order of the planner, some at a time, in slices of some segments: each slice is sound, and
+ * all together read what one plan reads, but for what is cut. */
 START_TEST(slices_compute_every_segment_once)
 {
     for (uint32_t seed = 1; seed <= 60; seed++) {
-        struct planner_row rows[TABLES], ordered[TABLES];
+        struct planner_query queries[TABLES], ordered[TABLES];
         struct planner_place places[TABLES];
         struct family *f = make_mixed_family(seed, 6000);
         draw_sharing(f);
         uint32_t window = seed % 4 ? 0 : 5000, together = 1 + random_below(f, TABLES),
-                 segments = 1 + random_below(f, 3), n = rows_of(f, rows);
-        const struct planner_options o = {.rows_max = TABLES,
+                 segments = 1 + random_below(f, 3), n = queries_of(f, queries);
+        const struct planner_options o = {.queries_max = TABLES,
                                           .partials_max = 100,
                                           .slice_states = 3 * TABLES,
                                           .tasks = 8,
@@ -321,10 +323,10 @@ START_TEST(slices_compute_every_segment_once)
                                           .window = window,
                                           .first_loose_table = FIRST_LOOSE};
         struct planner *p = create(&o);
-        planner_order(p, rows, n, f->tables[0], STRIDE, places);
-        uint32_t least = chunks_read(planner_make(p, rows, n, f->tables[0], STRIDE)), read = 0;
+        planner_order(p, queries, n, f->tables[0], STRIDE, places);
+        uint32_t least = chunks_read(planner_make(p, queries, n, f->tables[0], STRIDE)), read = 0;
         for (uint32_t i = 0; i < n; i++)
-            ordered[i] = rows[places[i].row];
+            ordered[i] = queries[places[i].query];
         for (uint32_t first = 0, count; first < n; first += count) {
             count = n - first < together ? n - first : together;
             for (uint32_t s = 0; s < 3; s += segments) {
@@ -332,12 +334,12 @@ START_TEST(slices_compute_every_segment_once)
                 const struct plan *plan =
                     planner_make_slice(p, ordered + first, count, f->tables[0], STRIDE, &slice);
                 const char *fault = plan_fault(plan, window);
-                ck_assert_msg(!fault, "seed %u, rows from %u, segment %u: %s", seed, first, s, fault);
+                ck_assert_msg(!fault, "seed %u, queries from %u, segment %u: %s", seed, first, s, fault);
                 check_blocks(f, plan);
                 read += chunks_read(plan);
             }
         }
-        if (together == TABLES && window == 0) /* rows that part within a segment read it apart */
+        if (together == TABLES && window == 0) /* queries that part within a segment read it apart */
             ck_assert_uint_le(read, least + TABLES * SEGMENT_CHUNKS);
         planner_destroy(p);
         free(f);
@@ -349,13 +351,13 @@ END_TEST
 START_TEST(the_order_says_what_is_read)
 {
     for (uint32_t seed = 1; seed <= 30; seed++) {
-        struct planner_row rows[TABLES];
+        struct planner_query queries[TABLES];
         struct planner_place places[TABLES];
         struct family *f = make_family(seed, 6000);
         struct planner *p = make_planner(2, 2, 0, 1 << 16);
         draw_sharing(f);
-        uint32_t n = rows_of(f, rows), chunks = 0;
-        planner_order(p, rows, n, f->tables[0], STRIDE, places);
+        uint32_t n = queries_of(f, queries), chunks = 0;
+        planner_order(p, queries, n, f->tables[0], STRIDE, places);
         for (uint32_t i = 0; i < n; i++)
             chunks += places[i].end - places[i].first - places[i].common;
         ck_assert_uint_eq(chunks, distinct_chunks(f));
@@ -371,10 +373,10 @@ START_TEST(bug_tables_that_agree_again_read_another_table)
 {
     static const uint32_t longest[] = {400, 2000, 6000};
     for (uint32_t seed = 1; seed <= 120; seed++) {
-        struct planner_row rows[TABLES];
+        struct planner_query queries[TABLES];
         struct family *f = make_mixed_family(seed, longest[seed % 3]);
         for (uint32_t window = 0; window <= 3000; window += 300) {
-            const struct planner_options o = {.rows_max = TABLES,
+            const struct planner_options o = {.queries_max = TABLES,
                                               .partials_max = window ? window / 30 : 1 << 16,
                                               .tasks = 8 + 8 * (seed % 5),
                                               .kv_heads = 1 + seed % 4,
@@ -383,7 +385,7 @@ START_TEST(bug_tables_that_agree_again_read_another_table)
                                               .window = window,
                                               .first_loose_table = FIRST_LOOSE};
             struct planner *p = create(&o);
-            const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
+            const struct plan *plan = planner_make(p, queries, queries_of(f, queries), f->tables[0], STRIDE);
             const char *fault = plan_fault(plan, window);
             ck_assert_msg(!fault, "seed %u, window %u: %s", seed, window, fault);
             check_blocks(f, plan);
@@ -403,20 +405,20 @@ START_TEST(bug_unequal_growth_read_another_table)
 {
     struct family *f = calloc(1, sizeof *f);
     struct planner *p = make_planner(2, 2, 0, 1 << 16);
-    struct planner_row rows[3];
+    struct planner_query queries[3];
     ck_assert_ptr_nonnull(f);
     lengthen(f, 0, 304);
     for (uint32_t t = 0; t < 3; t++) {
         memcpy(f->tables[t], f->tables[0], sizeof f->tables[t]);
         f->length[t] = 304;
-        rows[t] = (struct planner_row){t, 304, 1, SHARING_ON};
+        queries[t] = (struct planner_query){t, 304, 1, SHARING_ON};
     }
-    planner_make(p, rows, 3, f->tables[0], STRIDE);
+    planner_make(p, queries, 3, f->tables[0], STRIDE);
     for (uint32_t t = 0; t < 3; t += 2) {
         lengthen(f, t, 305);
-        rows[t].keys = 305;
+        queries[t].keys = 305;
     }
-    const struct plan *plan = planner_make(p, rows, 3, f->tables[0], STRIDE);
+    const struct plan *plan = planner_make(p, queries, 3, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     check_blocks(f, plan);
     planner_destroy(p);
@@ -427,17 +429,17 @@ END_TEST
 /* After a table changed under the same name (a new version), nothing of the old order may be used. */
 START_TEST(a_new_version_is_looked_at_again)
 {
-    struct planner_row rows[TABLES];
+    struct planner_query queries[TABLES];
     struct family *f = make_family(5, 3000);
     struct planner *p = make_planner(2, 2, 0, 1 << 16);
-    uint32_t n = rows_of(f, rows);
-    planner_make(p, rows, n, f->tables[0], STRIDE);
+    uint32_t n = queries_of(f, queries);
+    planner_make(p, queries, n, f->tables[0], STRIDE);
     for (uint32_t t = 0; t < TABLES; t += 2) {
         for (uint32_t b = 0; b * BLOCK_SIZE < f->length[t]; b++)
             f->tables[t][b] = f->next_id++;
-        rows[t].version++;
+        queries[t].version++;
     }
-    const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+    const struct plan *plan = planner_make(p, queries, n, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     check_blocks(f, plan);
     ck_assert_uint_eq(chunks_read(plan), distinct_chunks(f));
@@ -446,18 +448,18 @@ START_TEST(a_new_version_is_looked_at_again)
 }
 END_TEST
 
-/* Rows of one append: several positions of one table, some of them ending in the same chunk. */
-START_TEST(rows_of_one_sequence_share_its_chunks)
+/* Queries of one append: several positions of one table, some of them ending in the same chunk. */
+START_TEST(queries_of_one_sequence_share_its_chunks)
 {
     struct family *f = make_family(9, 3000);
     struct planner *p = make_planner(2, 2, 0, 1 << 16);
-    struct planner_row rows[8];
+    struct planner_query queries[8];
     lengthen(f, 0, 2000);
     static const uint32_t read[] = {4 * 7 + 4 * 8, 7 + 4 * 8, 8}; /* if so many times four of them share */
     for (uint32_t on = 0; on < 3; on++) {
         for (uint32_t i = 0; i < 8; i++) /* the seventh chunk ends at 1 792 */
-            rows[i] = (struct planner_row){0, 1789 + i, 1, i < 4 * on ? SHARING_ON : SHARING_OFF};
-        const struct plan *plan = planner_make(p, rows, 8, f->tables[0], STRIDE);
+            queries[i] = (struct planner_query){0, 1789 + i, 1, i < 4 * on ? SHARING_ON : SHARING_OFF};
+        const struct plan *plan = planner_make(p, queries, 8, f->tables[0], STRIDE);
         ck_assert_ptr_null(plan_fault(plan, 0));
         ck_assert_uint_eq(chunks_read(plan), read[on]);
     }
@@ -469,16 +471,16 @@ END_TEST
 /* Plan a family with room for three partial states, and give the planner back. */
 static void plan_without_room(struct planner *p)
 {
-    struct planner_row rows[TABLES];
+    struct planner_query queries[TABLES];
     struct family *f = make_family(3, 6000);
-    const struct plan *plan = planner_make(p, rows, rows_of(f, rows), f->tables[0], STRIDE);
+    const struct plan *plan = planner_make(p, queries, queries_of(f, queries), f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_le(plan->partial_count, 3);
     planner_destroy(p);
     free(f);
 }
 
-START_TEST(without_room_for_partials_rows_are_whole)
+START_TEST(without_room_for_partials_queries_are_whole)
 {
     plan_without_room(make_planner(4, 1, 0, 3));
 }
@@ -488,8 +490,8 @@ START_TEST(a_sequence_without_tokens_gets_an_empty_merge)
 {
     struct family *f = make_family(3, 100);
     struct planner *p = make_planner(1, 1, 0, 16);
-    const struct planner_row rows[2] = {{0, 0, 1, SHARING_ON}, {1, 0, 1, SHARING_ON}};
-    const struct plan *plan = planner_make(p, rows, 2, f->tables[0], STRIDE);
+    const struct planner_query queries[2] = {{0, 0, 1, SHARING_ON}, {1, 0, 1, SHARING_ON}};
+    const struct plan *plan = planner_make(p, queries, 2, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_eq(plan->merge_count, 2);
     ck_assert_uint_eq(plan->work_tile_count, 0);
@@ -504,9 +506,9 @@ START_TEST(bug_splits_were_parts_of_nodes)
 {
     struct family *f = make_family(3, 100);
     struct planner *p = make_planner(2, 1, 0, 64);
-    const struct planner_row row = {0, 32 * CHUNK_TOKENS, 1, SHARING_ON};
-    lengthen(f, 0, row.keys);
-    const struct plan *plan = planner_make(p, &row, 1, f->tables[0], STRIDE);
+    const struct planner_query query = {0, 32 * CHUNK_TOKENS, 1, SHARING_ON};
+    lengthen(f, 0, query.keys);
+    const struct plan *plan = planner_make(p, &query, 1, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_eq(plan->work_tile_count, 32 / RUN_CHUNKS);
     for (uint32_t i = 0; i < plan->work_tile_count; i++)
@@ -516,8 +518,8 @@ START_TEST(bug_splits_were_parts_of_nodes)
 }
 END_TEST
 
-/* Tables 0 .. n - 1 share `chunks` chunks and have one of their own each, in `rows`. */
-static struct family *make_prefix(uint32_t n, uint32_t chunks, struct planner_row *rows)
+/* Tables 0 .. n - 1 share `chunks` chunks and have one of their own each, in `queries`. */
+static struct family *make_prefix(uint32_t n, uint32_t chunks, struct planner_query *queries)
 {
     struct family *f = make_family(3, 100);
     for (uint32_t t = 0; t < n; t++) {
@@ -525,27 +527,27 @@ static struct family *make_prefix(uint32_t n, uint32_t chunks, struct planner_ro
             memcpy(f->tables[t], f->tables[0], chunks * CHUNK_TOKENS / BLOCK_SIZE * sizeof(uint32_t));
         f->length[t] = t ? chunks * CHUNK_TOKENS : 0;
         lengthen(f, t, (chunks + 1) * CHUNK_TOKENS);
-        rows[t] = (struct planner_row){t, f->length[t], 1, SHARING_AUTO};
+        queries[t] = (struct planner_query){t, f->length[t], 1, SHARING_AUTO};
     }
     return f;
 }
 
-/* A prefix of `chunks` chunks of n rows. Returns how many work tiles it
+/* A prefix of `chunks` chunks of n queries. Returns how many work tiles it
  * became, all of one size. */
 static uint32_t splits_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, uint32_t partials,
                                  uint32_t *size)
 {
-    struct planner_row rows[TABLES];
-    struct family *f = make_prefix(n, chunks, rows);
+    struct planner_query queries[TABLES];
+    struct family *f = make_prefix(n, chunks, queries);
     struct planner *p = make_planner(threads, 2, 0, partials);
     uint32_t work_tiles = 0;
-    const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+    const struct plan *plan = planner_make(p, queries, n, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     ck_assert_uint_eq(chunks_read(plan), chunks + n);
     *size = 0;
     for (uint32_t i = 0; i < plan->work_tile_count; i++) {
         const struct work_tile *work_tile = &plan->work_tiles[i];
-        if (work_tile->rows == 1)
+        if (work_tile->queries == 1)
             continue;
         ck_assert(*size == 0 || *size == work_tile->chunks);
         *size = work_tile->chunks;
@@ -556,8 +558,8 @@ static uint32_t splits_of_prefix(uint32_t n, uint32_t chunks, uint32_t threads, 
     return work_tiles;
 }
 
-/* A prefix that 24 rows share was counted 24 times, and cut into splits for 24 times the work. */
-START_TEST(bug_shared_chunks_were_counted_once_a_row)
+/* A prefix that 24 queries share was counted 24 times, and cut into splits for 24 times the work. */
+START_TEST(bug_shared_chunks_were_counted_once_a_query)
 {
     uint32_t size;
     ck_assert_uint_eq(splits_of_prefix(24, 32, 16, 1 << 12, &size), 32 / RUN_CHUNKS);
@@ -576,10 +578,10 @@ START_TEST(bug_sharing_was_given_up_for_small_splits)
 }
 END_TEST
 
-/* Whole rows are what always fits, also where one row is a work tile of many columns. */
-START_TEST(bug_whole_rows_of_large_groups_were_cut)
+/* Whole queries are what always fits, also where one query is a work tile of many columns. */
+START_TEST(bug_whole_queries_of_large_groups_were_cut)
 {
-    const struct planner_options o = {.rows_max = TABLES,
+    const struct planner_options o = {.queries_max = TABLES,
                                       .partials_max = 3,
                                       .tasks = 8,
                                       .kv_heads = 1,
@@ -590,22 +592,22 @@ START_TEST(bug_whole_rows_of_large_groups_were_cut)
 }
 END_TEST
 
-/* Rows of up to five spans, alone and on prefixes of any length: with the least partial states that there may be
- * and with more, under every window. */
-START_TEST(rows_of_many_spans_always_have_a_plan)
+/* Queries of up to five spans, alone and on prefixes of any length: with the least partial states that there
+ * may be and with more, under every window. */
+START_TEST(queries_of_many_spans_always_have_a_plan)
 {
     enum {
-        ROWS = 12,
+        QUERIES = 12,
         SPAN = SPAN_CHUNKS * CHUNK_TOKENS,
         LONGEST = 5 * SPAN,
         BLOCKS = LONGEST / CHUNK_TOKENS
     };
-    static uint32_t tables[ROWS][BLOCKS];
+    static uint32_t tables[QUERIES][BLOCKS];
     static const uint32_t windows[] = {0, 300, SPAN - 1, SPAN, SPAN + 1, 3 * SPAN + 77};
     uint32_t random = 3;
     for (int round = 0; round < 600; round++) {
-        struct planner_row rows[ROWS];
-        for (uint32_t i = 0; i < ROWS; i++) {
+        struct planner_query queries[QUERIES];
+        for (uint32_t i = 0; i < QUERIES; i++) {
             random = random * 1664525 + 1013904223;
             uint32_t shared = i ? (random >> 8) % BLOCKS : 0, length = 1 + (random >> 5) % LONGEST,
                      near = (random >> 28) % 3;
@@ -613,19 +615,19 @@ START_TEST(rows_of_many_spans_always_have_a_plan)
                 length = (1 + length / SPAN % 5) * SPAN - 1 + (near < 2 || length > 4 * SPAN ? 0 : near);
             for (uint32_t at = 0; at < BLOCKS; at++)
                 tables[i][at] = at < shared ? tables[i / 2][at] : i * BLOCKS + at;
-            rows[i] = (struct planner_row){i, length, (uint64_t)round, i % 4 ? SHARING_ON : SHARING_OFF};
+            queries[i] = (struct planner_query){i, length, (uint64_t)round, i % 4 ? SHARING_ON : SHARING_OFF};
         }
-        const struct planner_options o = {.rows_max = ROWS,
+        const struct planner_options o = {.queries_max = QUERIES,
                                           .partials_max =
-                                              planner_partials_least(ROWS, LONGEST) * (1 + round % 3),
+                                              planner_partials_least(QUERIES, LONGEST) * (1 + round % 3),
                                           .tasks = 8,
                                           .kv_heads = 2,
                                           .group = round % 2 ? 4 : 64,
                                           .block_size = CHUNK_TOKENS,
                                           .window = windows[round % 6],
-                                          .first_loose_table = ROWS};
+                                          .first_loose_table = QUERIES};
         struct planner *p = create(&o);
-        const char *fault = plan_fault(planner_make(p, rows, ROWS, tables[0], BLOCKS), o.window);
+        const char *fault = plan_fault(planner_make(p, queries, QUERIES, tables[0], BLOCKS), o.window);
         ck_assert_msg(!fault, "round %d: %s", round, fault);
         planner_destroy(p);
     }
@@ -643,13 +645,13 @@ START_TEST(work_tiles_of_many_columns_lie_within_a_node)
 }
 END_TEST
 
-/* As many chunks as n rows read, one of them together, if reading a chunk takes 2 us and grouping
+/* As many chunks as n queries read, one of them together, if reading a chunk takes 2 us and grouping
  * `cost`. */
 static uint64_t read_at_cost(uint32_t n, double cost)
 {
-    struct planner_row rows[TABLES];
-    struct family *f = make_prefix(n, 1, rows);
-    const struct planner_options o = {.rows_max = TABLES,
+    struct planner_query queries[TABLES];
+    struct family *f = make_prefix(n, 1, queries);
+    const struct planner_options o = {.queries_max = TABLES,
                                       .partials_max = 1 << 12,
                                       .tasks = 8,
                                       .kv_heads = 2,
@@ -658,7 +660,7 @@ static uint64_t read_at_cost(uint32_t n, double cost)
                                       .first_loose_table = TABLES,
                                       .costs = {2, cost}};
     struct planner *p = create(&o);
-    const struct plan *plan = planner_make(p, rows, n, f->tables[0], STRIDE);
+    const struct plan *plan = planner_make(p, queries, n, f->tables[0], STRIDE);
     ck_assert_ptr_null(plan_fault(plan, 0));
     uint64_t chunks = chunks_read(plan);
     planner_destroy(p);
@@ -666,7 +668,7 @@ static uint64_t read_at_cost(uint32_t n, double cost)
     return chunks;
 }
 
-START_TEST(rows_are_grouped_where_that_saves_time)
+START_TEST(queries_are_grouped_where_that_saves_time)
 {
     ck_assert_uint_eq(read_at_cost(4, 0), 1 + 4);
     ck_assert_uint_eq(read_at_cost(4, 6), 1 + 4); /* three chunks less, 6 us */
@@ -675,28 +677,28 @@ START_TEST(rows_are_grouped_where_that_saves_time)
 }
 END_TEST
 
-/* Of n rows of so many keys that share nothing, on a GPU with room for 528 thread blocks at once, of 8 KV
- * heads: work tiles a row, all of which are split groups if there are several. */
+/* Of n queries of so many keys that share nothing, on a GPU with room for 528 thread blocks at once, of 8 KV
+ * heads: work tiles a query, all of which are split groups if there are several. */
 static uint32_t work_tiles_of_each(uint32_t n, uint32_t keys)
 {
-    enum { ROWS_MAX = 600, BLOCKS = 64 };
-    static uint32_t tables[ROWS_MAX][BLOCKS];
-    struct planner_row rows[ROWS_MAX];
-    const struct planner_options o = {.rows_max = ROWS_MAX,
+    enum { QUERIES_MAX = 600, BLOCKS = 64 };
+    static uint32_t tables[QUERIES_MAX][BLOCKS];
+    struct planner_query queries[QUERIES_MAX];
+    const struct planner_options o = {.queries_max = QUERIES_MAX,
                                       .partials_max = 1 << 14,
                                       .tasks = 528,
                                       .kv_heads = 8,
                                       .group = 4,
                                       .block_size = CHUNK_TOKENS,
-                                      .first_loose_table = ROWS_MAX,
+                                      .first_loose_table = QUERIES_MAX,
                                       .caps = caps_of(132)};
     for (uint32_t i = 0; i < n; i++) {
-        rows[i] = (struct planner_row){i, keys, 1, SHARING_OFF};
+        queries[i] = (struct planner_query){i, keys, 1, SHARING_OFF};
         for (uint32_t at = 0; at < BLOCKS; at++)
             tables[i][at] = i * BLOCKS + at;
     }
     struct planner *p = create(&o);
-    const struct plan *plan = planner_make(p, rows, n, tables[0], BLOCKS);
+    const struct plan *plan = planner_make(p, queries, n, tables[0], BLOCKS);
     ck_assert_ptr_null(plan_fault(plan, 0));
     uint32_t each = plan->work_tile_count / n;
     ck_assert_uint_eq(plan->work_tile_count % n, 0);
@@ -707,14 +709,14 @@ static uint32_t work_tiles_of_each(uint32_t n, uint32_t keys)
     return each;
 }
 
-START_TEST(rows_beyond_a_wave_are_split_groups)
+START_TEST(queries_beyond_a_wave_are_split_groups)
 {
     ck_assert_uint_eq(work_tiles_of_each(64, 4096), 1); /* 512 thread blocks */
     ck_assert_uint_eq(work_tiles_of_each(66, 4096), 1); /* 528 */
     ck_assert_uint_eq(work_tiles_of_each(67, 4096), 4);
     ck_assert_uint_eq(work_tiles_of_each(72, 8192), 2); /* segments */
     ck_assert_uint_eq(work_tiles_of_each(67, 1024), 4);
-    ck_assert_uint_eq(work_tiles_of_each(600, 1024), 1); /* many short rows end together as they are */
+    ck_assert_uint_eq(work_tiles_of_each(600, 1024), 1); /* many short queries end together as they are */
     ck_assert_uint_eq(work_tiles_of_each(200, 333), 1);
 }
 END_TEST
@@ -723,10 +725,10 @@ END_TEST
  * states. */
 static uint32_t work_tiles_of_prefill(uint32_t tokens, uint32_t keys, uint32_t window, uint32_t *partials)
 {
-    enum { ROWS_MAX = 600, BLOCKS = 64 };
+    enum { QUERIES_MAX = 600, BLOCKS = 64 };
     static uint32_t table[BLOCKS];
-    struct planner_row rows[ROWS_MAX];
-    struct planner_options o = {.rows_max = ROWS_MAX,
+    struct planner_query queries[QUERIES_MAX];
+    struct planner_options o = {.queries_max = QUERIES_MAX,
                                 .partials_max = 1 << 14,
                                 .tasks = 528,
                                 .kv_heads = 8,
@@ -737,11 +739,11 @@ static uint32_t work_tiles_of_prefill(uint32_t tokens, uint32_t keys, uint32_t w
                                 .caps = caps_of(132)};
     o.caps.widths[3].chunks = SPAN_CHUNKS;
     for (uint32_t i = 0; i < tokens; i++)
-        rows[i] = (struct planner_row){0, keys - tokens + 1 + i, 1, SHARING_ON};
+        queries[i] = (struct planner_query){0, keys - tokens + 1 + i, 1, SHARING_ON};
     for (uint32_t at = 0; at < BLOCKS; at++)
         table[at] = at;
     struct planner *p = create(&o);
-    const struct plan *plan = planner_make(p, rows, tokens, table, BLOCKS);
+    const struct plan *plan = planner_make(p, queries, tokens, table, BLOCKS);
     ck_assert_ptr_null(plan_fault(plan, window));
     uint32_t work_tiles = plan->work_tile_count;
     *partials = plan->partial_count;
@@ -769,23 +771,23 @@ TCase *planner_case(void)
     TCase *tc = tcase_create("planner");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, plans_are_sound_and_share_all_that_is_shared);
-    tcase_add_test(tc, rows_share_as_they_say);
+    tcase_add_test(tc, queries_share_as_they_say);
     tcase_add_test(tc, slices_compute_every_segment_once);
     tcase_add_test(tc, the_order_says_what_is_read);
     tcase_add_test(tc, bug_tables_that_agree_again_read_another_table);
     tcase_add_test(tc, bug_unequal_growth_read_another_table);
     tcase_add_test(tc, a_new_version_is_looked_at_again);
-    tcase_add_test(tc, rows_of_one_sequence_share_its_chunks);
-    tcase_add_test(tc, without_room_for_partials_rows_are_whole);
+    tcase_add_test(tc, queries_of_one_sequence_share_its_chunks);
+    tcase_add_test(tc, without_room_for_partials_queries_are_whole);
     tcase_add_test(tc, a_sequence_without_tokens_gets_an_empty_merge);
     tcase_add_test(tc, bug_splits_were_parts_of_nodes);
-    tcase_add_test(tc, rows_of_many_spans_always_have_a_plan);
-    tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_row);
+    tcase_add_test(tc, queries_of_many_spans_always_have_a_plan);
+    tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_query);
     tcase_add_test(tc, work_tiles_of_many_columns_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_splits);
-    tcase_add_test(tc, bug_whole_rows_of_large_groups_were_cut);
-    tcase_add_test(tc, rows_beyond_a_wave_are_split_groups);
+    tcase_add_test(tc, bug_whole_queries_of_large_groups_were_cut);
+    tcase_add_test(tc, queries_beyond_a_wave_are_split_groups);
     tcase_add_test(tc, tokens_of_a_prefill_are_whole);
-    tcase_add_test(tc, rows_are_grouped_where_that_saves_time);
+    tcase_add_test(tc, queries_are_grouped_where_that_saves_time);
     return tc;
 }

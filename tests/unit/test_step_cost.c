@@ -19,8 +19,8 @@ static const struct geometry geometry = {.layers = 1,
  * table. */
 struct small {
     uint32_t table[KEYS / BLOCK_SIZE];
-    struct plan_row rows[ROWS];
-    uint32_t work_tile_rows[ROWS];
+    struct plan_query rows[ROWS];
+    uint32_t work_tile_queries[ROWS];
     struct value_source sources[ROWS];
     struct work_tile work_tile;
     struct plan plan;
@@ -31,17 +31,17 @@ struct small {
 
 static void make_step(struct small *s, uint32_t count, uint32_t keys)
 {
-    *s = (struct small){.work_tile = {.chunks = 1, .rows = count, .partial = PLAN_NO_PARTIAL}};
+    *s = (struct small){.work_tile = {.chunks = 1, .queries = count, .partial = PLAN_NO_PARTIAL}};
     for (uint32_t i = 0; i < count; i++) {
-        s->rows[i] = (struct plan_row){0, keys};
-        s->work_tile_rows[i] = i;
+        s->rows[i] = (struct plan_query){0, keys};
+        s->work_tile_queries[i] = i;
     }
     for (uint32_t i = 0; i < KEYS / BLOCK_SIZE; i++)
         s->table[i] = i;
-    s->plan = (struct plan){.rows = s->rows,
+    s->plan = (struct plan){.queries = s->rows,
                             .work_tiles = &s->work_tile,
-                            .work_tile_rows = s->work_tile_rows,
-                            .row_count = count,
+                            .work_tile_queries = s->work_tile_queries,
+                            .query_count = count,
                             .work_tile_count = 1};
     s->pass = (struct attention_pass){.plan = &s->plan, .q_source = s->sources, .o = s->o};
     s->step = (struct attention_step){

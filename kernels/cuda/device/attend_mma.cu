@@ -365,7 +365,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
         probabilities p;
         state x;
 
-        keep_rows(first_column, 8);
+        keep_queries(first_column, 8);
         const seen_keys seen(*this, {column_of(0), column_of(1)});
         const common_keys common(seen);
         begin_pass(pass);

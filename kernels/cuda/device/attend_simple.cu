@@ -68,8 +68,8 @@ struct simple_attend : tile_epilogue {
     void load_columns()
     {
         if (threadIdx.x < 32)
-            keep_rows(0, SIMPLE_COLUMNS);
-        __syncthreads(); /* the rows are there */
+            keep_queries(0, SIMPLE_COLUMNS);
+        __syncthreads(); /* the queries are there */
         for (uint32_t at = threadIdx.x; at < SIMPLE_COLUMNS * HEAD_DIM; at += CUDA_THREADS) {
             uint32_t column = at / HEAD_DIM, dim = at % HEAD_DIM;
             size_t row = column < work_tile.columns ? query_of(column) : 0;
@@ -77,7 +77,7 @@ struct simple_attend : tile_epilogue {
                 column < work_tile.columns ? load_element<Q_DTYPE>(pass.q, row * HEAD_DIM + dim) : 0;
         }
         if (threadIdx.x < SIMPLE_COLUMNS)
-            shared.keys[threadIdx.x] = threadIdx.x < work_tile.columns ? row_at(threadIdx.x).keys : 0;
+            shared.keys[threadIdx.x] = threadIdx.x < work_tile.columns ? query_at(threadIdx.x).keys : 0;
         __syncthreads(); /* the keys are there */
         seen = work_tile.seen;
     }

@@ -493,7 +493,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         query_fragments q;
         state x;
 
-        keep_rows(threadIdx.x / 32 * 16, 16);
+        keep_queries(threadIdx.x / 32 * 16, 16);
         const common_keys common(seen());
         begin_pass(pass);
         load_q(q);

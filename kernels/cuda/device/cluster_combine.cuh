@@ -1,4 +1,4 @@
-/* cluster_combine.cuh - outputs of splits: work tiles that have a row's chunks among them, as parts of a
+/* cluster_combine.cuh - outputs of splits: work tiles that have a query's chunks among them, as parts of a
  * thread block or as thread blocks of a cluster (which run at the same time and read each other's shared
  * memory; sm_90 and later). */
 #pragma once
@@ -134,7 +134,7 @@ struct combined_epilogue : tile_epilogue {
 
     /* By `threads` threads of each split, when its states are written: fold those of some columns, in
      * order of the splits, and write them. `mine` are this split's, `apart` is how far those of a thread
-     * block lie from each other. The work tile is of one row. */
+     * block lie from each other. The work tile is of one query. */
     void combine_splits(const uint8_t *mine, uint32_t apart, uint32_t threads) const
     {
         const uint32_t split = tile_coord::split(pass), each = (work_tile.columns - 1 >> pass.split_bits) + 1,

@@ -1,5 +1,6 @@
 /* epilogue.cuh - what becomes of the state of a work tile's column: its output, a partial state for merge.cu,
- * or, where several splits have a row's chunks among them, a state in shared memory (cluster_combine.cuh). */
+ * or, where several splits have a query's chunks among them, a state in shared memory
+ * (cluster_combine.cuh). */
 #pragma once
 
 #include "kernels/cuda/device/work_tile.cuh"
@@ -40,8 +41,8 @@ struct partial_writer {
 struct tile_epilogue : work_tile_columns {
     using work_tile_columns::work_tile_columns;
 
-    /* What becomes of a column's state, which is the row's if the work tile is_whole(); otherwise `states` is
-     * where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of
+    /* What becomes of a column's state, which is the query's if the work tile is_whole(); otherwise `states`
+     * is where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of
      * the threads that have the column, this one writes m and l, or lse. */
     template <typename F>
     void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const

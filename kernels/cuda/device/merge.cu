@@ -1,4 +1,5 @@
-/* merge.cu - rows whose work tiles left partial states: fold them, in order of position, and write the row.
+/* merge.cu - queries whose work tiles left partial states: fold them, in order of position, and write its
+ * output.
  *
  * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that
  * a merge needs. Where these are few, they are of a warp, with others beside it (threadIdx.y) that send
@@ -11,7 +12,7 @@
  * cut. A maximum is the same in any order. Ahead of a partial of a level lie whole nodes of it, so the levels
  * below it are empty.
  *
- * Partials that are taken together are of one span. What a row with several spans has come to waits in the
+ * Partials that are taken together are of one span. What a query with several spans has come to waits in the
  * room of one partial. */
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
@@ -20,8 +21,8 @@
 static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
 /* The partials that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are
- * the first): `most` of `left` ones, or, where a row may have several spans, those of them that lie in the first
- * one's. Masks have a bit a partial; a partial may end its run, if that is open, and its segment. */
+ * the first): `most` of `left` ones, or, where a query may have several spans, those of them that lie in the
+ * first one's. Masks have a bit a partial; a partial may end its run, if that is open, and its segment. */
 struct merge_batch {
     partial_ref ref; /* the lane's, or one that changes nothing */
     uint32_t count;
@@ -196,22 +197,22 @@ struct merge_fold {
                 close(1, node.z, node.w);
         }
     }
-    /* Fold the span that is complete into the row that waits at `place` of memory; the result is here, and its
-     * maximum is returned. */
+    /* Fold the span that is complete into the query that waits at `place` of memory; the result is here, and
+     * its maximum is returned. */
     float add_span(const merge_memory &memory, uint32_t place, uint32_t head)
     {
-        const float4 row_o = memory.o[place * blockDim.x + threadIdx.x],
-                     row = memory.partials[place * memory.heads + head];
-        const merge_weights w(row.x, memory.maxima[head * FOLD_LEVELS + 2]);
-        l[2] = w(row.y, l[2]);
-        o[2][0] = w(row_o.x, o[2][0]);
-        o[2][1] = w(row_o.y, o[2][1]);
-        o[2][2] = w(row_o.z, o[2][2]);
-        o[2][3] = w(row_o.w, o[2][3]);
+        const float4 query_o = memory.o[place * blockDim.x + threadIdx.x],
+                     query = memory.partials[place * memory.heads + head];
+        const merge_weights w(query.x, memory.maxima[head * FOLD_LEVELS + 2]);
+        l[2] = w(query.y, l[2]);
+        o[2][0] = w(query_o.x, o[2][0]);
+        o[2][1] = w(query_o.y, o[2][1]);
+        o[2][2] = w(query_o.z, o[2][2]);
+        o[2][3] = w(query_o.w, o[2][3]);
         return w.m;
     }
     /* Let it wait there, and begin the next span. `one` thread of each head writes m and l. */
-    void put_row(const merge_memory &memory, uint32_t place, uint32_t head, float m, bool one)
+    void put_query(const merge_memory &memory, uint32_t place, uint32_t head, float m, bool one)
     {
         memory.o[place * blockDim.x + threadIdx.x] = {o[2][0], o[2][1], o[2][2], o[2][3]};
         if (one) {
@@ -222,8 +223,8 @@ struct merge_fold {
     }
 };
 
-/* HAS_SPANS: rows may have several. Those that have not are spared what that takes in registers. */
-template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
+/* HAS_SPANS: queries may have several. Those that have not are spared what that takes in registers. */
+template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
     DYNAMIC_SHARED(uint8_t, merge_shared);
@@ -237,7 +238,7 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
     const float v_scale = pass.v_scale[head / GROUP]; /* long before it is needed */
     merge_fold fold;
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-    /* the last place is the row's, where that may have several spans */
+    /* the last place is the query's, where that may have several spans */
     const uint32_t together = pass.merge_together - HAS_SPANS;
     const auto is_first_of_head = [&] { return is_used && (vector == 0 || threadIdx.x == 0); };
     uint32_t behind = 0, done = 0;
@@ -247,9 +248,9 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
     for (uint32_t i = thread; i < memory.heads * FOLD_LEVELS; i += threads)
         memory.maxima[i] = -INFINITE;
     if (HAS_SPANS)
-        __syncthreads(); /* put_row() writes them too */
+        __syncthreads(); /* put_query() writes them too */
     if (HAS_SPANS && threadIdx.y == 0)
-        fold.put_row(memory, together, head - first_head, -INFINITE, is_first_of_head());
+        fold.put_query(memory, together, head - first_head, -INFINITE, is_first_of_head());
     __syncthreads(); /* they are there */
     do {
         const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, together),
@@ -288,34 +289,35 @@ template <bool HAS_SPANS> void merge_rows(const cuda_attend_pass &pass)
         done += n;
         __syncthreads(); /* all is read */
         if (HAS_SPANS && done < m.count && behind % SPAN_CHUNKS == 0) {
-            const float of_row = fold.add_span(memory, together, head - first_head);
-            __syncthreads(); /* the row, and the span's maximum, are read */
+            const float of_query = fold.add_span(memory, together, head - first_head);
+            __syncthreads(); /* the query, and the span's maximum, are read */
             if (threadIdx.y == 0)
-                fold.put_row(memory, together, head - first_head, of_row, is_first_of_head());
+                fold.put_query(memory, together, head - first_head, of_query, is_first_of_head());
             __syncthreads(); /* they wait there */
         }
     } while (done < m.count);
     if (!is_used || threadIdx.y > 0)
         return;
-    const float of_row = HAS_SPANS ? fold.add_span(memory, together, head - first_head)
-                                   : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
-    const epilogue f(of_row, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
-    size_t row = (size_t)m.row * heads + head;
+    const float of_query = HAS_SPANS ? fold.add_span(memory, together, head - first_head)
+                                     : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
+    const epilogue f(of_query, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+    size_t query = (size_t)m.query * heads + head;
 #pragma unroll
     for (uint32_t d = 0; d < 4; d += 2)
-        store_results<Q_DTYPE>(pass.o, row * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]), f(fold.o[2][d + 1]));
+        store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]),
+                               f(fold.o[2][d + 1]));
     if (vector == 0)
-        pass.lse[row] = f.lse;
+        pass.lse[query] = f.lse;
 }
 
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 3)
     merge(const __grid_constant__ cuda_attend_pass pass)
 {
-    merge_rows<false>(pass);
+    merge_queries<false>(pass);
 }
 
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 3)
     merge_spans(const __grid_constant__ cuda_attend_pass pass)
 {
-    merge_rows<true>(pass);
+    merge_queries<true>(pass);
 }

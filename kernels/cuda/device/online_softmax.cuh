@@ -13,7 +13,7 @@ struct seen_keys {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             bool there = column[i] < columns.work_tile.columns;
-            of[i].end = there ? columns.row_at(column[i]).keys : UINT32_MAX;
+            of[i].end = there ? columns.query_at(column[i]).keys : UINT32_MAX;
             of[i].first = there ? plan_visible(of[i].end, columns.pass.window).first : 0;
         }
     }

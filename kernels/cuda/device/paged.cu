@@ -3,8 +3,8 @@
  *   K [blocks, kv_heads, head_dim / x, block_size, x]    x elements are 16 bytes
  *   V [blocks, kv_heads, head_dim, block_size]
  *
- * One thread block of 4 warps takes one query head of one row: all of its keys (v1, grid (heads, rows)),
- * or a partition of 512 (v2, grid (heads, rows, partitions), and paged_reduce).
+ * One thread block of 4 warps takes one query head of one query: all of its keys (v1, grid (heads, queries)),
+ * or a partition of 512 (v2, grid (heads, queries, partitions), and paged_reduce).
  *
  *   q        to shared memory, split over a thread group of max(32 / block_size, 1) threads
  *   scores   a warp takes a block of keys at a time, a thread group a key: vectors that are 16 bytes a
@@ -110,7 +110,7 @@ static inline bool sees_block(uint32_t head, uint32_t keys, uint32_t token)
 
 template <bool PARTITIONED> struct paged {
     const cuda_paged_pass &pass;
-    uint32_t head, row, partition, keys, first_block, end_block;
+    uint32_t head, query, partition, keys, first_block, end_block;
     const uint32_t *table;
     const uint8_t *pool; /* of the layer */
     float *logits;       /* shared, from token first_block * BLOCK_SIZE on */
@@ -228,10 +228,10 @@ template <bool PARTITIONED> struct paged {
         constexpr uint32_t heads = KV_HEADS * GROUP, blocks = PAGED_PARTITION / BLOCK_SIZE;
         const cuda_attend_pass &a = pass.attend;
         head = blockIdx.x;
-        row = pass.first_row + blockIdx.y;
+        query = pass.first_query + blockIdx.y;
         partition = PARTITIONED ? blockIdx.z : 0;
-        keys = a.rows[row].keys;
-        table = a.pool.tables + a.rows[row].table * a.pool.stride;
+        keys = a.queries[query].keys;
+        table = a.pool.tables + a.queries[query].table * a.pool.stride;
         pool = a.pool.bytes + a.layer * a.pool.layer_bytes;
         logits = shared;
         uint32_t all = (keys + BLOCK_SIZE - 1) / BLOCK_SIZE;
@@ -239,7 +239,7 @@ template <bool PARTITIONED> struct paged {
         end_block = PARTITIONED ? min(first_block + blocks, all) : all;
         if (PARTITIONED && first_block >= all)
             return;
-        size_t at = (size_t)row * heads + head;
+        size_t at = (size_t)query * heads + head;
         for (uint32_t i = threadIdx.x; i < HEAD_DIM; i += CUDA_THREADS) {
             uint32_t vector = i / VECTOR;
             q[vector % GROUP_THREADS][vector / GROUP_THREADS * VECTOR + i % VECTOR] =
@@ -289,18 +289,18 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, RESIDENT)
     paged<true>{pass}.run(shared_logits);
 }
 
-/* The partitions of one head of one row: each output is worth its sum of exponentials under the common
- * maximum. grid (heads, rows). */
+/* The partitions of one head of one query: each output is worth its sum of exponentials under the common
+ * maximum. grid (heads, queries). */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
     paged_reduce(const __grid_constant__ cuda_paged_pass pass)
 {
     __shared__ float scratch[2][WARPS];
     constexpr uint32_t heads = KV_HEADS * GROUP;
     const cuda_attend_pass &a = pass.attend;
-    uint32_t row = pass.first_row + blockIdx.y;
-    size_t at = (size_t)row * heads + blockIdx.x;
+    uint32_t query = pass.first_query + blockIdx.y;
+    size_t at = (size_t)query * heads + blockIdx.x;
     size_t first = ((size_t)blockIdx.y * heads + blockIdx.x) * pass.partitions;
-    uint32_t n = (a.rows[row].keys + PAGED_PARTITION - 1) / PAGED_PARTITION;
+    uint32_t n = (a.queries[query].keys + PAGED_PARTITION - 1) / PAGED_PARTITION;
     float m = -INFINITE, l = 0;
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         m = fmaxf(m, a.partial_ml[2 * (first + i)]);

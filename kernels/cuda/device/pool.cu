@@ -4,7 +4,7 @@
  *   copy_slots      copy-on-write: the filled slots of a block; vLLM's copy_blocks   (copy, layer, K or V)
  *   append          k and v of a pass's tokens, converted or generated, to their slots; vLLM's
  *                   reshape_and_cache                                  a thread block a token
- *   generate_q      q of a pass's rows                                a thread block a row
+ *   generate_q      q of a pass's queries                             a thread block a query
  *   compare_kv      k and v with what stands, as append would convert them: a retry of an append
  *   read_kv         what stands, token by token                       a thread block a token
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
@@ -76,9 +76,9 @@ static inline float4 generated(value_source source, uint32_t position, uint32_t 
 extern "C" __global__ void change_tables(cuda_list_pass pass)
 {
     cuda_table_change change = ((const cuda_table_change *)pass.list)[blockIdx.x];
-    uint32_t *row = pass.pool.tables + change.row * pass.pool.stride + change.first;
+    uint32_t *table = pass.pool.tables + change.table * pass.pool.stride + change.first;
     for (uint32_t i = threadIdx.x; i < change.count; i += blockDim.x)
-        row[i] = pass.ids[change.source + i];
+        table[i] = pass.ids[change.source + i];
 }
 
 /* Bytes from the beginning of K (or V) of a block to elements dim .. dim + 3 of one head of one token;
@@ -381,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_atten
 {
     constexpr uint32_t quads = HEAD_DIM / 4, heads = KV_HEADS * GROUP;
     let_next_begin();
-    uint32_t position = pass.rows[blockIdx.x].keys - 1;
+    uint32_t position = pass.queries[blockIdx.x].keys - 1;
     for (uint32_t at = threadIdx.x; at < heads * quads; at += blockDim.x) {
         float4 x =
             generated(pass.q_source[blockIdx.x], position, pass.layer, VALUES_Q, at / quads, at % quads);

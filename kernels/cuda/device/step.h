@@ -2,11 +2,11 @@
  *
  * Everything is prepared in one pinned buffer of the host and uploaded at once; pointers are device
  * addresses. Plans cross as they are (kernels/plan.h), but for work tiles: one of the plan becomes as many
- * as its packed rows need thread blocks.
+ * as its query heads need thread blocks.
  *
- * A packed column is one query head of one row: column c of a work tile is row work_tile_rows[first_row + c /
- * group], query head kv_head * group + c % group. A partial state is kept as { m, l } [query_heads] and
- * o [query_heads][head_dim], m in units of ln 2. */
+ * A packed column is one query head of one query: column c of a work tile is query
+ * work_tile_queries[first_query + c / group], query head kv_head * group + c % group. A partial state is kept
+ * as { m, l } [query_heads] and o [query_heads][head_dim], m in units of ln 2. */
 #ifndef KERNELS_CUDA_DEVICE_STEP_H
 #define KERNELS_CUDA_DEVICE_STEP_H
 
@@ -38,24 +38,24 @@ enum {
 
 struct cuda_work_tile {
     uint32_t table;
-    uint32_t first_row;       /* in work_tile_rows */
+    uint32_t first_query;     /* in work_tile_queries */
     uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's work tile */
-    uint32_t partial;         /* of the work tile's first row, or PLAN_NO_PARTIAL */
+    uint32_t partial;         /* of the work tile's first query, or PLAN_NO_PARTIAL */
     struct plan_range seen;   /* positions that any of its columns sees in the range */
     uint32_t seen_by_all;     /* all see those from the tile of seen.first on to before this one; 0: none */
     uint32_t entries[CUDA_WORK_TILE_ENTRIES]; /* of its table, from the tile of seen.first on, where they
                                                  are */
 };
 
-/* A row of a work tile. */
-struct cuda_work_tile_row {
-    uint32_t row, keys;
+/* A query of a work tile. */
+struct cuda_work_tile_query {
+    uint32_t query, keys;
 };
 
-/* New entries of one row of the device's block tables: `count` ids at `source` of the uploaded ids go
+/* New entries of one of the device's block tables: `count` ids at `source` of the uploaded ids go
  * to entries `first` and on. */
 struct cuda_table_change {
-    uint32_t row, first, count, source;
+    uint32_t table, first, count, source;
 };
 
 /* Tokens of one sequence to be stored: token i of them is token first + i of the pass. */
@@ -68,7 +68,7 @@ struct cuda_append {
     struct value_source generated;
 };
 
-/* Where q, o and lse of a row lie in the host's memory. */
+/* Where q, o and lse of a query lie in the host's memory. */
 struct cuda_host_row {
     DEVICE(const uint8_t) q;
     DEVICE(uint8_t) o;
@@ -78,8 +78,8 @@ struct cuda_host_row {
 /* Rows of a pass that are loaded from there, or stored there. */
 struct cuda_rows_pass {
     DEVICE(const struct cuda_host_row) rows;
-    DEVICE(uint8_t) tensor; /* q, or o: [rows][query_heads][head_dim] */
-    DEVICE(float) lse;      /* [rows][query_heads] */
+    DEVICE(uint8_t) tensor; /* q, or o: [queries][query_heads][head_dim] */
+    DEVICE(float) lse;      /* [queries][query_heads] */
 };
 
 /* Where things lie in the pool; [layer][block][K, V][head and slot in the order of the layout][dim]. */
@@ -124,15 +124,15 @@ struct cuda_l2_prefetch {
 struct cuda_attend_pass {
     struct cuda_pool pool;
     DEVICE(const uint8_t) maps; /* tensor maps of the pool, for TMA */
-    DEVICE(const struct plan_row) rows;
+    DEVICE(const struct plan_query) queries;
     DEVICE(const struct cuda_work_tile) work_tiles; /* of this launch */
-    DEVICE(const struct cuda_work_tile_row) work_tile_rows;
+    DEVICE(const struct cuda_work_tile_query) work_tile_queries;
     DEVICE(const struct plan_merge) merges;
     DEVICE(const struct partial_ref) merge_partials;
-    DEVICE(const struct value_source) q_source; /* [rows], for generated q */
-    DEVICE(uint8_t) q;                          /* [rows][query_heads][head_dim] */
+    DEVICE(const struct value_source) q_source; /* [queries], for generated q */
+    DEVICE(uint8_t) q;                          /* [queries][query_heads][head_dim] */
     DEVICE(uint8_t) o;                          /* likewise */
-    DEVICE(float) lse;                          /* [rows][query_heads] */
+    DEVICE(float) lse;                          /* [queries][query_heads] */
     DEVICE(float) partial_ml;                   /* [partials][query_heads][2] */
     DEVICE(float) partial_o;                    /* [partials][query_heads][head_dim] */
     DEVICE(const float) k_scale;                /* [kv_heads] of the layer */
@@ -167,11 +167,11 @@ HOST_AND_DEVICE uint32_t merge_bytes(uint32_t head_dim, uint32_t threads, uint32
     return together * (threads * 16 + heads * 32) + heads * PLAN_SPAN * 4;
 }
 
-/* Of the vllm layout's kernels, for the rows from `first_row` on. Partial states are [rows of the
+/* Of the vllm layout's kernels, for the queries from `first_query` on. Partial states are [queries of the
  * launch][query_heads][partitions]. */
 struct cuda_paged_pass {
     struct cuda_attend_pass attend;
-    uint32_t partitions, first_row;
+    uint32_t partitions, first_query;
 };
 
 /* The operations of a step beside passes (attention.h), those of a kind in one launch: a list in order of
@@ -194,7 +194,7 @@ struct cuda_read {
     DEVICE(uint8_t) v;
 };
 
-/* States that are merged: a thread block a head of a row, a thread an element. */
+/* States that are merged: a thread block a head of a query, a thread an element. */
 struct cuda_merge_states {
     uint32_t first;
     uint32_t states, apart; /* apart: heads from one state to the next */

@@ -35,9 +35,9 @@ static inline void free_slot(const cuda_attend_pass &pass, uint32_t slot)
  * takes 0.3 us (H200), and when a work tile ends nothing hides that. */
 struct work_tile_memory {
     cuda_work_tile work_tile;
-    float k_scale, v_scale;          /* of the KV head */
-    uint32_t slot;                   /* of the workspace, or NO_SLOT; of kernels that use it */
-    uint32_t rows[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
+    float k_scale, v_scale;             /* of the KV head */
+    uint32_t slot;                      /* of the workspace, or NO_SLOT; of kernels that use it */
+    uint32_t queries[CUDA_COLUMNS_MAX]; /* of its columns; there is room for as many as the kernel takes */
 };
 static_assert(sizeof(work_tile_memory) <= WORK_TILE_BYTES + 4 * CUDA_COLUMNS_MAX,
               "the room that tile.h leaves");
@@ -90,26 +90,26 @@ struct work_tile_columns {
     {
     }
 
-    const cuda_work_tile_row &row_at(uint32_t column) const
+    const cuda_work_tile_query &query_at(uint32_t column) const
     {
-        return pass.work_tile_rows[work_tile.first_row + (work_tile.column + column) / GROUP];
+        return pass.work_tile_queries[work_tile.first_query + (work_tile.column + column) / GROUP];
     }
     uint32_t head_of(uint32_t column) const
     {
         return kv_head * GROUP + (work_tile.column + column) % GROUP;
     }
-    /* By a warp: keep the rows of `n` columns from `first` on, up to 32. */
-    void keep_rows(uint32_t first, uint32_t n) const
+    /* By a warp: keep the queries of `n` columns from `first` on, up to 32. */
+    void keep_queries(uint32_t first, uint32_t n) const
     {
         uint32_t column = first + threadIdx.x % 32;
         if (column < min(first + n, work_tile.columns))
-            memory.rows[column] = row_at(column).row;
+            memory.queries[column] = query_at(column).query;
         __syncwarp();
     }
-    /* its place in [rows][query_heads], of q, o and lse; its row is kept */
+    /* its place in [queries][query_heads], of q, o and lse; its query is kept */
     size_t query_of(uint32_t column) const
     {
-        return (size_t)memory.rows[column] * (KV_HEADS * GROUP) + head_of(column);
+        return (size_t)memory.queries[column] * (KV_HEADS * GROUP) + head_of(column);
     }
     /* its q in 16 bits, NULL if it is not there */
     const uint8_t *query(uint32_t column) const
