@@ -204,10 +204,10 @@ static const char *group_size_fault(const struct tile_caps *caps, const struct w
         members *= 2;
     if (first->splits < 2 || first->splits > caps->splits_max || first->splits > PLAN_SPLITS_MAX)
         return "a split group of so many work tiles cannot be";
-    if (!is_power_of_two(first->splits_together) || first->splits_together > members ||
-        members / first->splits_together > caps->cluster_max)
+    if (!is_power_of_two(first->cta_splits) || first->cta_splits > members ||
+        members / first->cta_splits > caps->cluster_max)
         return "a split group has no room in a cluster";
-    if (caps->width_count && first->splits_together > plan_together_max(caps, first->width))
+    if (caps->width_count && first->cta_splits > plan_cta_splits_max(caps, first->width))
         return "a split group has no room in a thread block";
     return NULL;
 }

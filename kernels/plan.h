@@ -76,9 +76,9 @@ static inline uint32_t plan_parent_chunks(enum plan_level level)
 }
 
 struct tile_width {
-    uint32_t columns;  /* of a tile, at most */
-    uint32_t chunks;   /* it takes work tiles within a node of so many; 0: all work tiles */
-    uint32_t together; /* splits of a group that one thread block computes, at most: a power of two */
+    uint32_t columns;        /* of a tile, at most */
+    uint32_t chunks;         /* it takes work tiles within a node of so many; 0: all work tiles */
+    uint32_t cta_splits_max; /* splits of a group that one thread block computes, at most: a power of two */
 };
 
 /* What tiles a backend has. All 0: one size for whatever it is given, and no split groups. */
@@ -86,7 +86,7 @@ struct tile_caps {
     struct tile_width widths[PLAN_WIDTHS_MAX]; /* narrowest first, which takes all work tiles */
     uint32_t width_count;
     uint32_t splits_max;  /* of a group; 0: there are none */
-    uint32_t cluster_max; /* thread blocks that fold a group together */
+    uint32_t cluster_max; /* thread blocks that fold a group: a cluster */
     uint32_t processors;  /* that thread blocks are spread over */
 };
 
@@ -108,7 +108,7 @@ struct work_tile {
     uint8_t width;    /* of its tiles: index into tile_caps.widths, 0 where there are none */
     uint8_t splits;   /* this work tile and those behind it, so many, are a split group, in order of position;
                          0: it begins none */
-    uint8_t splits_together; /* of such a group: so many are one thread block, a power of two */
+    uint8_t cta_splits; /* of such a group: so many are one thread block, a power of two */
     uint8_t zero;
 };
 
@@ -175,11 +175,11 @@ static inline uint32_t plan_widest(const struct tile_caps *caps)
 }
 
 /* Splits of a group that one thread block may compute: its last columns may go to any width up to its own. */
-static inline uint32_t plan_together_max(const struct tile_caps *caps, uint32_t width)
+static inline uint32_t plan_cta_splits_max(const struct tile_caps *caps, uint32_t width)
 {
-    uint32_t most = caps->widths[0].together;
+    uint32_t most = caps->widths[0].cta_splits_max;
     for (uint32_t i = 1; i <= width; i++)
-        most = caps->widths[i].together < most ? caps->widths[i].together : most;
+        most = caps->widths[i].cta_splits_max < most ? caps->widths[i].cta_splits_max : most;
     return most;
 }
 

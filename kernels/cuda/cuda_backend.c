@@ -237,7 +237,7 @@ static void find_widths(struct cuda_backend *b)
         width->shape = tile->chunks ? tile_wide_shape_of(g->head_dim, tile->columns, d->target.sm_bytes, tma)
                                     : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
                                                     tile->columns, d->target.sm_bytes, tma);
-        tile->together = tile_together_max(&width->shape);
+        tile->cta_splits_max = tile_cta_splits_max(&width->shape);
         allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
         /* a group's states lie where its keys and values were */
         splits &= tile->columns * state_bytes <= width->shape.stages * width->shape.stage_bytes;
@@ -296,11 +296,11 @@ static int load_kernels(struct cuda_backend *b)
     }
     find_widths(b);
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
-        b->merge_together_max = MERGE_TOGETHER_MAX;
-        while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max) >
+        b->merge_batch_max = MERGE_BATCH_MAX;
+        while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max) >
                d->target.sm_bytes - TILE_BLOCK_BYTES)
-            b->merge_together_max /= 2;
-        uint32_t bytes = merge_bytes(g->head_dim, CUDA_THREADS, b->merge_together_max);
+            b->merge_batch_max /= 2;
+        uint32_t bytes = merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max);
         allow_shared_memory(b, KERNEL_MERGE, bytes);
         allow_shared_memory(b, KERNEL_MERGE_SPANS, bytes);
     }

@@ -69,7 +69,7 @@ struct cuda_backend {
     CUmodule modules[CUDA_PIECES_MAX]; /* of the program */
     uint32_t module_count;
     struct cuda_width widths[PLAN_WIDTHS_MAX]; /* of base.info.tile_caps */
-    uint32_t merge_together_max;               /* partial states at a time */
+    uint32_t merge_batch_max;                  /* partial states at a time */
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;

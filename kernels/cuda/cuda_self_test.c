@@ -54,9 +54,9 @@ struct trial {
     uint32_t work_tile_chunks; /* work tiles end at its multiples: chunks of a node, or of a span */
     bool shared;               /* its queries share work tiles */
     uint32_t width;
-    uint32_t together; /* of a split group; 0: merged */
-    uint32_t result;   /* where its queries begin in the results */
-    struct plan plan;  /* with the arrays behind it */
+    uint32_t cta_splits; /* of a split group; 0: merged */
+    uint32_t result;     /* where its queries begin in the results */
+    struct plan plan;    /* with the arrays behind it */
     struct plan_query *queries;
     struct work_tile *work_tiles;
     struct plan_merge *merges;
@@ -137,10 +137,10 @@ static void add_work_tiles(struct trial *x, uint32_t query, uint32_t n, struct p
         return;
     for (uint32_t r = 0; r < n; r++)
         x->merges[plan->merge_count++] =
-            (struct plan_merge){query + r, plan->partial_count + r * splits, splits, x->together > 0};
-    if (x->together) {
+            (struct plan_merge){query + r, plan->partial_count + r * splits, splits, x->cta_splits > 0};
+    if (x->cta_splits) {
         work_tiles->splits = (uint8_t)splits;
-        work_tiles->splits_together = (uint8_t)x->together;
+        work_tiles->cta_splits = (uint8_t)x->cta_splits;
     }
     plan->partial_count += splits * n;
 }
@@ -191,10 +191,10 @@ static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t quer
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
     const struct work_tile one = {.chunks = work_tile_chunks};
     uint32_t width = plan_width_for(caps, plan_widest(caps), &one, 1, geometry_group(&t->geometry)),
-             most = smaller(splits, plan_together_max(caps, width));
+             most = smaller(splits, plan_cta_splits_max(caps, width));
     bool ok = true;
-    for (uint32_t together = 1; ok && together <= most && splits <= caps->splits_max; together *= 2) {
-        if (splits / together > caps->cluster_max)
+    for (uint32_t cta_splits = 1; ok && cta_splits <= most && splits <= caps->splits_max; cta_splits *= 2) {
+        if (splits / cta_splits > caps->cluster_max)
             continue;
         ok = add_trial(t, (struct trial){.what = "a split group",
                                          .variant = variant,
@@ -202,7 +202,7 @@ static bool add_groups(struct cuda_self_test *t, uint32_t variant, uint32_t quer
                                          .count = 1,
                                          .work_tile_chunks = work_tile_chunks,
                                          .width = width,
-                                         .together = together});
+                                         .cta_splits = cta_splits});
     }
     return ok;
 }
@@ -513,7 +513,7 @@ bool cuda_self_test_init(struct cuda_backend *b)
     own->base.info = b->base.info;
     own->options = b->options;
     memcpy(own->widths, b->widths, sizeof own->widths);
-    own->merge_together_max = b->merge_together_max;
+    own->merge_batch_max = b->merge_batch_max;
     if (!cuda_device_share(d, &b->device) || !cuda_queue_init(&own->queue, d, CONTROL_BYTES) ||
         !make_problem(t))
         return false;

@@ -26,8 +26,8 @@ enum {
     PAGED_V1_TOKENS = 8192, /* longest context that vLLM's rule gives to paged_v1, and */
     PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
     GRID_MAX = 65535,       /* of a grid's second dimension */
-    MERGE_FEW = 128,        /* threads a multiprocessor: then a merge's are spread over more of them, */
-    MERGE_BESIDE = 4,       /* with so many warps each */
+    MERGE_FEW = 128,        /* threads a multiprocessor: then a merge has several warps, */
+    MERGE_WARPS = 4,        /* so many */
     PREFETCH_PART = 8       /* of the L2 cache, for what the next launch reads first: more displaces itself */
 };
 
@@ -200,7 +200,7 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
     return NULL;
 }
 
-/* The merges that are left, and how many partial states they take together: powers of two, so that plans
+/* The merges that are left, and how many partial states they take at a time: powers of two, so that plans
  * that grow stay the same graph for a while. */
 static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
                            struct cuda_prepared_plan *prepared)
@@ -215,9 +215,9 @@ static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
     arrays->merge_count = left.count;
     arrays->merges = cuda_queue_address(q, merges);
     arrays->merge_partials = cuda_queue_put(q, plan->merge_partials, partials, sizeof *plan->merge_partials);
-    arrays->merge_together = 1;
-    while (arrays->merge_together < left.longest && arrays->merge_together < b->merge_together_max)
-        arrays->merge_together *= 2;
+    arrays->merge_batch_size = 1;
+    while (arrays->merge_batch_size < left.longest && arrays->merge_batch_size < b->merge_batch_max)
+        arrays->merge_batch_size *= 2;
     prepared->merge = left.spans ? KERNEL_MERGE_SPANS : KERNEL_MERGE;
 }
 
@@ -379,8 +379,8 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
                  few = (uint64_t)MERGE_FEW * b->device.multiprocessors;
         uint32_t threads = all <= few ? 32 : CUDA_THREADS;
         struct cuda_grid grid = cuda_grid_of(p->merge_count * ((of_row + threads - 1) / threads), threads);
-        grid.threads_y = all <= few ? MERGE_BESIDE : 1;
-        grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_together);
+        grid.threads_y = all <= few ? MERGE_WARPS : 1;
+        grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_batch_size);
         grid.overlaps = 1;
         cuda_queue_launch(&b->queue, prepared->merge, grid, p, sizeof *p);
     }
@@ -410,9 +410,9 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
         longest = plan->queries[i].keys > longest ? plan->queries[i].keys : longest;
     bool v1 = takes_paged_v1(b, kernel, plan->query_count, longest);
     uint32_t partitions = v1 ? 1 : (longest + PAGED_PARTITION - 1) / PAGED_PARTITION;
-    uint32_t room = b->options.partials_max / partitions, together = room ? room : 1;
+    uint32_t room = b->options.partials_max / partitions, at_once = room ? room : 1;
     for (uint32_t first = 0, n; first < plan->query_count; first += n) {
-        n = smaller(smaller(v1 ? GRID_MAX : together, GRID_MAX), plan->query_count - first);
+        n = smaller(smaller(v1 ? GRID_MAX : at_once, GRID_MAX), plan->query_count - first);
         const struct cuda_paged_pass pass = {*p, partitions, first};
         struct cuda_grid grid = {g->query_heads,
                                  n,

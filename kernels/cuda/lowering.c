@@ -29,7 +29,7 @@ static struct work work_at(const struct cuda_lowering *of, uint32_t i)
         return (struct work){work_tile, 1, 1, 0};
     uint32_t bits = bits_of(work_tile->splits);
     return (struct work){work_tile, work_tile->splits, 1U << bits,
-                         bits * (bits + 1) / 2 + bits_of(work_tile->splits_together)};
+                         bits * (bits + 1) / 2 + bits_of(work_tile->cta_splits)};
 }
 
 /* The list and the columns of the tile that begins at packed column `at` of so many. */

@@ -177,7 +177,7 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
 {
     const struct tile_caps *caps = m->q->caps;
     const struct partial_ref *partials = p->merge_partials + merge->first;
-    uint32_t first = 0, parent, members = 1, together = 1;
+    uint32_t first = 0, parent, members = 1, cta_splits = 1;
     if (merge->count < 2 || merge->count > caps->splits_max ||
         (m->q->cut == CUT_RANDOM && random_below(m, 4) == 0))
         return false;
@@ -197,13 +197,13 @@ static bool make_group(struct maker *m, struct owned_plan *p, const struct plan_
     while (members < merge->count)
         members *= 2;
     uint32_t width = choose_width(m, plan_widest(caps), work_tiles, merge->count, m->q->group),
-             most = smaller(members, plan_together_max(caps, width));
-    while (members / together > caps->cluster_max || (2 * together <= most && random_below(m, 2)))
-        together *= 2;
-    if (together > most)
+             most = smaller(members, plan_cta_splits_max(caps, width));
+    while (members / cta_splits > caps->cluster_max || (2 * cta_splits <= most && random_below(m, 2)))
+        cta_splits *= 2;
+    if (cta_splits > most)
         return false;
     work_tiles->splits = (uint8_t)merge->count;
-    work_tiles->splits_together = (uint8_t)together;
+    work_tiles->cta_splits = (uint8_t)cta_splits;
     for (uint32_t i = 0; i < merge->count; i++)
         work_tiles[i].width = (uint8_t)width;
     return true;

@@ -95,7 +95,7 @@ static float random_maximum()
     return below(12) == 0 ? extremes[below(4)] : random_float(-30, 30);
 }
 
-static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, bool has_spans)
+static bool merges_agree(uint32_t batch_size, uint32_t threads, uint32_t threads_y, bool has_spans)
 {
     std::vector<plan_merge> merges;
     std::vector<partial_ref> refs;
@@ -134,14 +134,14 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
     pass.partial_o = o.data();
     pass.o = (uint8_t *)out.data();
     pass.lse = lse.data();
-    pass.sinks = together % 3 ? sinks.data() : nullptr;
+    pass.sinks = batch_size % 3 ? sinks.data() : nullptr;
     pass.v_scale = v_scale.data();
     pass.merge_count = QUERIES;
-    pass.merge_together = together;
+    pass.merge_batch_size = batch_size;
     uint32_t blocks = (HEADS * HEAD_DIM / 4 + threads - 1) / threads;
     emulate(
-        {QUERIES * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, together) / sizeof(float),
-        [&] { has_spans ? merge_spans(pass) : merge(pass); }, beside);
+        {QUERIES * blocks, 1, 1}, threads, merge_bytes(HEAD_DIM, threads, batch_size) / sizeof(float),
+        [&] { has_spans ? merge_spans(pass) : merge(pass); }, threads_y);
     for (uint32_t query = 0; query < QUERIES; query++) {
         for (uint32_t head = 0; head < HEADS; head++) {
             const state s = fold(queries[query], [&](uint32_t partial) {
@@ -162,7 +162,7 @@ static bool merges_agree(uint32_t together, uint32_t threads, uint32_t beside, b
                 printf(
                     "%u at a time, %u x %u threads, query %u of %zu partials, head %u, element %u: %g, wants "
                     "%g; lse %g, wants %g\n",
-                    together, threads, beside, query, queries[query].size(), head, d,
+                    batch_size, threads, threads_y, query, queries[query].size(), head, d,
                     (double)out[at * HEAD_DIM + d], (double)expected, (double)lse[at], (double)f.lse);
                 return false;
             }
@@ -263,9 +263,9 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
 int main()
 {
     bool ok = true;
-    for (uint32_t together = 1; together <= MERGE_TOGETHER_MAX; together *= 2)
-        ok = merges_agree(together, CUDA_THREADS, 1, together > 1 && together != 4) &&
-             merges_agree(together, 32, together < 4 ? 1 + together : 4, together == 4) && ok;
+    for (uint32_t batch_size = 1; batch_size <= MERGE_BATCH_MAX; batch_size *= 2)
+        ok = merges_agree(batch_size, CUDA_THREADS, 1, batch_size > 1 && batch_size != 4) &&
+             merges_agree(batch_size, 32, batch_size < 4 ? 1 + batch_size : 4, batch_size == 4) && ok;
     for (uint32_t bits = 1; 1u << bits <= PLAN_SPLITS_MAX; bits++) {
         for (uint32_t cta_bits = bits - 1; cta_bits <= bits; cta_bits++) {
             ok = splits_agree(bits, cta_bits, 0, GROUP) && ok;

@@ -345,7 +345,7 @@ template <class TILE, bool BY_WGMMA> static void take(uint64_t seed, const char 
 {
     constexpr tile_shape SHAPE = TILE::SHAPE;
     uint32_t together = 0, columns = 1 + emulated_random(SHAPE.columns);
-    while (2u << together <= tile_together_max(&SHAPE))
+    while (2u << together <= tile_cta_splits_max(&SHAPE))
         together++;
     run.pass = cuda_attend_pass();
     cuda_attend_pass &p = run.pass;

@@ -142,7 +142,7 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
         uint32_t splits = group->splits ? group->splits : 1;
         ck_assert_uint_le(tile->columns, width->columns);
         ck_assert(group_size == 1 ? splits == 1 : splits > group_size / 2 && splits <= group_size);
-        ck_assert(splits == 1 || group->splits_together == 1U << kind.cta_bits);
+        ck_assert(splits == 1 || group->cta_splits == 1U << kind.cta_bits);
         ck_assert(tile->column == first->column && tile->columns == first->columns);
         if (at % group_size >= splits) { /* it makes up the number */
             ck_assert_uint_eq(tile->seen.end, 0);

@@ -78,19 +78,19 @@ START_TEST(widths_and_split_groups_fit_the_caps)
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
                      "a merge is left out, and no split group computes it");
     its[1].splits = 4;
-    its[1].splits_together = 4;
+    its[1].cta_splits = 4;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 0), "a split group is not all splits of a query");
     ck_assert_str_eq(group_fault_of(its, pts, NULL, 1), "a split group without caps");
-    its[1].splits_together = 2;
+    its[1].cta_splits = 2;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
-    its[1].splits_together = 1; /* four thread blocks */
+    its[1].cta_splits = 1; /* four thread blocks */
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group has no room in a cluster");
-    its[1].splits_together = 4;
+    its[1].cta_splits = 4;
     for (int i = 1; i < 5; i++)
         its[i].width = 1;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group has no room in a thread block");
-    its[1].splits_together = 2;
+    its[1].cta_splits = 2;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
     its[3].width = 0;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),

@@ -80,9 +80,9 @@ template <int COLUMNS> struct attend : combined_epilogue {
     static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = tiles::FILLS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, STAGE_STEPS = STAGE_TOKENS / 16; /* of tokens */
     /* of the largest thread block, of as many splits as may be one */
-    static constexpr uint32_t SPLITS_TOGETHER = tile_together_max(&SHAPE),
-                              THREADS = SHAPE.threads * SPLITS_TOGETHER,
-                              BLOCKS = SHAPE.blocks / SPLITS_TOGETHER;
+    static constexpr uint32_t CTA_SPLITS_MAX = tile_cta_splits_max(&SHAPE),
+                              THREADS = SHAPE.threads * CTA_SPLITS_MAX,
+                              BLOCKS = SHAPE.blocks / CTA_SPLITS_MAX;
     static_assert(SHAPE.blocks > 0, "the host asks only for what fits");
 
     using state = mma_state<STEPS>;

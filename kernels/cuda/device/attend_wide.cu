@@ -137,9 +137,9 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
                          REGISTERS = GROUPS > 1 ? 232 : 224,
                          PRODUCER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
     /* of the largest thread block, of as many splits as may be one */
-    static constexpr uint32_t SPLITS_TOGETHER = tile_together_max(&SHAPE),
-                              THREADS = SHAPE.threads * SPLITS_TOGETHER,
-                              BLOCKS = SHAPE.blocks / SPLITS_TOGETHER;
+    static constexpr uint32_t CTA_SPLITS_MAX = tile_cta_splits_max(&SHAPE),
+                              THREADS = SHAPE.threads * CTA_SPLITS_MAX,
+                              BLOCKS = SHAPE.blocks / CTA_SPLITS_MAX;
     static_assert(SHAPE.stages >= TILE_STAGES_MIN, "there is room on sm_90");
     /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise
      * the products of both. */

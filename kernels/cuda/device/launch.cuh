@@ -3,11 +3,9 @@
  * hidden. Two rules:
  *
  * - A kernel is complete only after the one before it. One that begins early therefore awaits its own: at
- *   its start, or, if it takes other work tiles of the same pass and needs nothing of the kernel beside it,
- *   at its end.
+ *   its start, or, if it is independent of the previous launch of its pass (concurrent), at its end.
  * - What does not await never begins early (cuda_grid.overlaps). So the first kernel of a pass has
- *   everything ahead of it complete when it lets the next ones begin, and those beside it find q as it
- *   does.
+ *   everything ahead of it complete when it lets the next ones begin, and concurrent ones find q as it does.
  *
  * K and V, block tables and work tiles need not be awaited: what is directly ahead of a pass's first kernel,
  * if that begins early, writes none of them. It is generate_q, which began when the appends were complete;

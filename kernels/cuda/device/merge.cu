@@ -2,8 +2,8 @@
  * output.
  *
  * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that
- * a merge needs. Where these are few, they are of a warp, with others beside it (threadIdx.y) that send
- * for some of the partials or find weights. Partials are taken pass.merge_together at a time (a power of
+ * a merge needs. Where these are few, they are of a warp, with others (threadIdx.y) that send
+ * for some of the partials or find weights. Partials are taken pass.merge_batch_size at a time (a power of
  * two, up to a warp). While their o is on its way, a warp finds the weights of all of them for a head, a
  * lane each; then what goes on one after the other is a multiplication and an addition an element. What
  * does not depend on the states is found before the work tiles are awaited.
@@ -89,7 +89,7 @@ struct level_maxima {
     }
 };
 
-/* Shared memory of partials: o [together][thread]; by partial and head the weights with which the partial
+/* Shared memory of partials: o [batch_size][thread]; by partial and head the weights with which the partial
  * goes into its level, and l; those of the run that goes into its segment, and of the segment into the span.
  * And by head the maxima of the levels so far. */
 struct merge_memory {
@@ -97,9 +97,9 @@ struct merge_memory {
     float4 *o, *partials, *nodes;
     float *maxima;
 
-    merge_memory(uint8_t *at, uint32_t together)
-        : heads(merge_heads(HEAD_DIM, blockDim.x)), o((float4 *)at), partials(o + together * blockDim.x),
-          nodes(partials + together * heads), maxima((float *)(nodes + together * heads))
+    merge_memory(uint8_t *at, uint32_t batch_size)
+        : heads(merge_heads(HEAD_DIM, blockDim.x)), o((float4 *)at), partials(o + batch_size * blockDim.x),
+          nodes(partials + batch_size * heads), maxima((float *)(nodes + batch_size * heads))
     {
     }
 
@@ -228,7 +228,7 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
     DYNAMIC_SHARED(uint8_t, merge_shared);
-    const merge_memory memory(merge_shared, pass.merge_together);
+    const merge_memory memory(merge_shared, pass.merge_batch_size);
     const uint32_t blocks = gridDim.x / pass.merge_count, block_at = blockIdx.x % blocks * blockDim.x,
                    at = block_at + threadIdx.x, vector = at % MERGE_VECTORS,
                    first_head = block_at / MERGE_VECTORS;
@@ -239,7 +239,7 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     merge_fold fold;
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
     /* the last place is the query's, where that may have several spans */
-    const uint32_t together = pass.merge_together - HAS_SPANS;
+    const uint32_t batch_size = pass.merge_batch_size - HAS_SPANS;
     const auto is_first_of_head = [&] { return is_used && (vector == 0 || threadIdx.x == 0); };
     uint32_t behind = 0, done = 0;
 #pragma unroll
@@ -250,10 +250,10 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     if (HAS_SPANS)
         __syncthreads(); /* put_query() writes them too */
     if (HAS_SPANS && threadIdx.y == 0)
-        fold.put_query(memory, together, head - first_head, -INFINITE, is_first_of_head());
+        fold.put_query(memory, batch_size, head - first_head, -INFINITE, is_first_of_head());
     __syncthreads(); /* they are there */
     do {
-        const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, together),
+        const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, batch_size),
                             m.count - done, behind, HAS_SPANS);
         const uint32_t n = p.count;
         if (done == 0) {
@@ -289,16 +289,16 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
         done += n;
         __syncthreads(); /* all is read */
         if (HAS_SPANS && done < m.count && behind % SPAN_CHUNKS == 0) {
-            const float of_query = fold.add_span(memory, together, head - first_head);
+            const float of_query = fold.add_span(memory, batch_size, head - first_head);
             __syncthreads(); /* the query, and the span's maximum, are read */
             if (threadIdx.y == 0)
-                fold.put_query(memory, together, head - first_head, of_query, is_first_of_head());
+                fold.put_query(memory, batch_size, head - first_head, of_query, is_first_of_head());
             __syncthreads(); /* they wait there */
         }
     } while (done < m.count);
     if (!is_used || threadIdx.y > 0)
         return;
-    const float of_query = HAS_SPANS ? fold.add_span(memory, together, head - first_head)
+    const float of_query = HAS_SPANS ? fold.add_span(memory, batch_size, head - first_head)
                                      : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
     const epilogue f(of_query, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t query = (size_t)m.query * heads + head;

@@ -33,7 +33,7 @@ enum {
     CUDA_COMPARE_TOKENS = 8,     /* of a thread block of compare_kv */
     CUDA_VECTOR_BYTES = 8,       /* to which tensors in the host's memory are aligned */
     CUDA_ROW_VECTORS = 1024,     /* of a row, that a thread block of load_q or store_rows takes */
-    MERGE_TOGETHER_MAX = 32      /* partial states that a merge takes at a time: a lane each */
+    MERGE_BATCH_MAX = 32         /* partial states that a merge takes at a time: a lane each */
 };
 
 struct cuda_work_tile {
@@ -144,12 +144,12 @@ struct cuda_attend_pass {
     float scale, softcap, inverse_softcap; /* softcap 0: none */
     uint32_t layer, window;
     uint32_t map_first;  /* of the layer's halves of blocks in the map */
-    uint32_t concurrent; /* 1: of other work tiles than the launch before it; may run beside that (PDL) */
+    uint32_t concurrent; /* 1: independent of the previous launch of this pass, may run concurrently (PDL) */
     uint32_t merge_count;
-    uint32_t merge_together; /* partial states: a power of two */
-    uint32_t split_bits;     /* 2^split_bits splits share a work tile, */
-    uint32_t cta_bits;       /* 2^cta_bits of them in a thread block */
-    uint32_t slots;          /* as many as thread blocks that use the workspace run at a time */
+    uint32_t merge_batch_size; /* partial states: a power of two */
+    uint32_t split_bits;       /* 2^split_bits splits share a work tile, */
+    uint32_t cta_bits;         /* 2^cta_bits of them in a thread block */
+    uint32_t slots;            /* as many as thread blocks that use the workspace run at a time */
     struct cuda_l2_prefetch prefetch;
 };
 
@@ -160,11 +160,11 @@ HOST_AND_DEVICE uint32_t merge_heads(uint32_t head_dim, uint32_t threads)
     return threads % of_head == 0 ? threads / of_head : (threads - 1) / of_head + 2;
 }
 
-/* Its shared memory for `together` partial states at a time. */
-HOST_AND_DEVICE uint32_t merge_bytes(uint32_t head_dim, uint32_t threads, uint32_t together)
+/* Its shared memory for `batch_size` partial states at a time. */
+HOST_AND_DEVICE uint32_t merge_bytes(uint32_t head_dim, uint32_t threads, uint32_t batch_size)
 {
     uint32_t heads = merge_heads(head_dim, threads);
-    return together * (threads * 16 + heads * 32) + heads * PLAN_SPAN * 4;
+    return batch_size * (threads * 16 + heads * 32) + heads * PLAN_SPAN * 4;
 }
 
 /* Of the vllm layout's kernels, for the queries from `first_query` on. Partial states are [queries of the

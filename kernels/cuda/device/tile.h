@@ -79,7 +79,7 @@ HOST_AND_DEVICE void tile_lay_out(struct tile_shape *t, uint32_t folds, bool tma
 
 /* How many splits may be one thread block: those of `blocks` that lie on a multiprocessor, a power of
  * two. */
-HOST_AND_DEVICE uint32_t tile_together_max(const struct tile_shape *t)
+HOST_AND_DEVICE uint32_t tile_cta_splits_max(const struct tile_shape *t)
 {
     return t->blocks >= 4 ? 4 : t->blocks >= 2 ? 2 : 1;
 }
