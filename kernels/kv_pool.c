@@ -15,8 +15,8 @@ void kv_pool_lay_out(struct kv_pool *pool, const struct geometry *g, uint32_t bl
 {
     uint64_t row_bytes = g->head_dim * dtype_bytes(g->kv_dtype);
     *pool = (struct kv_pool){.geometry = g, .blocks = blocks, .element_bytes = dtype_bytes(g->kv_dtype)};
-    pool->half_bytes = row_bytes * g->kv_heads * g->block_size;
-    pool->block_bytes = 2 * pool->half_bytes;
+    pool->plane_bytes = row_bytes * g->kv_heads * g->block_size;
+    pool->block_bytes = 2 * pool->plane_bytes;
     pool->layer_bytes = pool->block_bytes * blocks;
     pool->total_bytes = pool->layer_bytes * g->layers;
     pool->head_bytes = g->layout == LAYOUT_HND ? row_bytes * g->block_size : row_bytes;
@@ -76,28 +76,28 @@ static uint64_t packed_offset(const struct kv_pool *pool, uint32_t slot, uint32_
 }
 
 /* Move one row between its place in the pool and contiguous memory. */
-static void move_packed(const struct kv_pool *pool, uint8_t *half, uint32_t slot, uint32_t kv_head, bool v,
+static void move_packed(const struct kv_pool *pool, uint8_t *plane, uint32_t slot, uint32_t kv_head, bool v,
                         uint8_t *row, bool store)
 {
     size_t bytes = pool->element_bytes;
     for (uint32_t d = 0; d < pool->geometry->head_dim; d++) {
-        uint8_t *at = half + packed_offset(pool, slot, kv_head, d, v);
+        uint8_t *at = plane + packed_offset(pool, slot, kv_head, d, v);
         memcpy(store ? at : row + d * bytes, store ? row + d * bytes : at, bytes);
     }
 }
 
-static uint8_t *half_of(const struct kv_pool *pool, uint32_t layer, uint32_t block, bool v)
+static uint8_t *plane_of(const struct kv_pool *pool, uint32_t layer, uint32_t block, bool v)
 {
-    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + v * pool->half_bytes;
+    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + v * pool->plane_bytes;
 }
 
 void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
                   bool v, void *row)
 {
     if (pool->geometry->layout == LAYOUT_VLLM)
-        move_packed(pool, half_of(pool, layer, block, v), slot, kv_head, v, row, false);
+        move_packed(pool, plane_of(pool, layer, block, v), slot, kv_head, v, row, false);
     else
-        memcpy(row, kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->half_bytes,
+        memcpy(row, kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->plane_bytes,
                pool->geometry->head_dim * pool->element_bytes);
 }
 
@@ -105,9 +105,9 @@ static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
                   bool v, uint8_t *row)
 {
     if (pool->geometry->layout == LAYOUT_VLLM)
-        move_packed(pool, half_of(pool, layer, block, v), slot, kv_head, v, row, true);
+        move_packed(pool, plane_of(pool, layer, block, v), slot, kv_head, v, row, true);
     else
-        memcpy(kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->half_bytes, row,
+        memcpy(kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->plane_bytes, row,
                pool->geometry->head_dim * pool->element_bytes);
 }
 
@@ -129,7 +129,7 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
     const struct kv_pool *from_pool = copy->kind == COPY_SWAP_IN ? host : pool,
                          *to_pool = copy->kind == COPY_SWAP_OUT ? host : pool;
     if (copy->kind == COPY_CLEAR) {
-        memset(half_of(pool, layer, copy->to, false), 0, pool->block_bytes);
+        memset(plane_of(pool, layer, copy->to, false), 0, pool->block_bytes);
         return;
     }
     if (g->layout == LAYOUT_VLLM) {
@@ -143,7 +143,7 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
         const uint8_t *from = kv_pool_key(from_pool, layer, copy->from, 0, head);
         uint8_t *to = kv_pool_key(to_pool, layer, copy->to, 0, head);
         memcpy(to, from, bytes);
-        memcpy(to + pool->half_bytes, from + pool->half_bytes, bytes);
+        memcpy(to + pool->plane_bytes, from + pool->plane_bytes, bytes);
     }
 }
 
@@ -204,7 +204,7 @@ void kv_pool_append(const struct kv_pool *pool, const struct model_constants *co
             store_row(pool, pass, append, i, head, VALUES_K, k_scale[head], to);
             if (!in_place)
                 store(pool, pass->layer, block, slot, head, false, packed);
-            to += in_place ? pool->half_bytes : 0;
+            to += in_place ? pool->plane_bytes : 0;
             store_row(pool, pass, append, i, head, VALUES_V, v_scale[head], to);
             if (!in_place)
                 store(pool, pass->layer, block, slot, head, true, packed);
@@ -230,9 +230,9 @@ uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constant
     for (uint32_t i = first; i < first + n; i++) {
         uint32_t position = c->position + i;
         uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
-        for (uint32_t half = 0; half < 2 * g->kv_heads; half++) {
-            uint32_t head = half / 2;
-            bool v = half % 2;
+        for (uint32_t plane = 0; plane < 2 * g->kv_heads; plane++) {
+            uint32_t head = plane / 2;
+            bool v = plane % 2;
             const uint8_t *from = v ? c->v : c->k;
             float scale = (v ? constants->v_scale : constants->k_scale)[scales + head];
             kv_pool_load(pool, c->layer, block, slot, head, v, stands);

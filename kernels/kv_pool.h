@@ -17,7 +17,7 @@ struct kv_pool {
     uint8_t *bytes;
     uint64_t total_bytes;
     uint64_t layer_bytes, block_bytes; /* one layer of all blocks; K and V of one block in one layer */
-    uint64_t half_bytes;               /* K, or V, of one block in one layer */
+    uint64_t plane_bytes;              /* K, or V, of one block in one layer */
     uint64_t head_bytes, slot_bytes;   /* strides of a KV head and of a token slot */
     size_t element_bytes;
 };
@@ -34,7 +34,7 @@ void kv_pool_deinit(struct kv_pool *pool);
 /* Where blocks that are swapped are, in a pool of their own. */
 struct attention_host kv_pool_host(const struct kv_pool *host);
 
-/* hnd and nhd: the K row of one token and head; its V row lies half_bytes behind. */
+/* hnd and nhd: the K row of one token and head; its V row lies plane_bytes behind. */
 static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
                                    uint32_t kv_head)
 {

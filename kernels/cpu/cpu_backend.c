@@ -205,7 +205,7 @@ static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint
         if (FAULTY(FAULT_SWAPPED_ENTRIES) && (index | 1) * block_size < end)
             index ^= 1;
         const uint8_t *k = kv_pool_key(pool, layer, ids[index], slot, kv_head);
-        spans[n++] = (struct cpu_span){k, k + pool->half_bytes, tokens};
+        spans[n++] = (struct cpu_span){k, k + pool->plane_bytes, tokens};
         position += tokens;
     }
     return n;

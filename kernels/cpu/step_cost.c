@@ -26,7 +26,7 @@ enum {
     VALUE_ROWS = 16
 };
 
-static const double LEAST_SHARE = 1.0 / 16; /* of reading, and of weighing, in what a key takes */
+static const double LEAST_SHARE = 1.0 / 16; /* of reading, and of computing, in what a key takes */
 static const double LONG_S = 0.05;          /* a trial that has taken so long is not repeated */
 
 /* Where there is no memory to measure with: a core of a server with AVX2, group 4 of 128 in bf16. */
@@ -198,7 +198,7 @@ static struct step_rates solve(struct trial *t, uint32_t many)
     double key = long_ns / read_long; /* for all heads of one row */
     key = between(key / 2, (long_ns - short_ns) / (read_long - read_short), key);
     struct step_rates r = {.head_ns = fmax(long_ns - key * read_long, 1) / heads};
-    double column = INFINITY; /* large groups: all is weighing */
+    double column = INFINITY; /* large groups: all is computing */
     if (many > 1)
         column = (many_ns - key * read_many - r.head_ns * heads * many) / (read_many * (many - 1.0));
     r.column_ns = between(LEAST_SHARE * key, column, (1 - LEAST_SHARE) * key) / heads;

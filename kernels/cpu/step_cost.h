@@ -18,7 +18,7 @@
 /* Nanoseconds of one thread; all above 0. */
 struct step_rates {
     double key_ns;    /* to read one key and its value, of one KV head */
-    double column_ns; /* to weigh one key for one query head of one row */
+    double column_ns; /* to compute with one key for one query head of one query */
     double head_ns;   /* to load, fold and write one query head of one row */
     double value_ns;  /* to generate or convert one element */
 };

@@ -25,7 +25,7 @@ static bool take_pool(struct cuda_backend *b)
     b->pool = (struct cuda_pool){
         .layer_bytes = b->layout.layer_bytes,
         .block_bytes = b->layout.block_bytes,
-        .half_bytes = b->layout.half_bytes,
+        .plane_bytes = b->layout.plane_bytes,
         .head_bytes = b->layout.head_bytes,
         .slot_bytes = b->layout.slot_bytes,
         .stride = o->table_stride,
@@ -51,16 +51,16 @@ static bool make_maps(struct cuda_backend *b)
     uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
     uint32_t stage_tokens = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).stage_tokens,
              part = SWIZZLE_BYTES / element, atoms = g->head_dim % part ? 1 : g->head_dim / part;
-    const cuuint64_t halves = UINT64_C(2) * g->layers * b->layout.blocks,
-                     sizes[] = {g->head_dim / atoms, g->block_size, atoms, g->kv_heads, halves},
-                     strides[] = {b->pool.slot_bytes, SWIZZLE_BYTES, b->pool.head_bytes, b->pool.half_bytes};
+    const cuuint64_t planes = UINT64_C(2) * g->layers * b->layout.blocks,
+                     sizes[] = {g->head_dim / atoms, g->block_size, atoms, g->kv_heads, planes},
+                     strides[] = {b->pool.slot_bytes, SWIZZLE_BYTES, b->pool.head_bytes, b->pool.plane_bytes};
     const cuuint32_t rows = tile_box_rows(g->block_size, stage_tokens),
                      boxes[][5] = {{part, rows, atoms, 1, 1}, {part, rows, 1, 1, 1}},
                      steps[] = {1, 1, 1, 1, 1};
     _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
     if (g->layout == LAYOUT_VLLM || !cuda_uses_tma(g, &d->target) || cuda_failed(d))
         return true;
-    if (!d->cu.cuTensorMapEncodeTiled || halves > INT32_MAX) {
+    if (!d->cu.cuTensorMapEncodeTiled || planes > INT32_MAX) {
         snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %s",
                  d->cu.cuTensorMapEncodeTiled
                      ? "the pool has too many blocks for TMA"

@@ -104,7 +104,7 @@ static bool make_world(world &w)
 
 static cuda_pool device_pool(world &w)
 {
-    return {w.pool.bytes,      w.pool.layer_bytes, w.pool.block_bytes, w.pool.half_bytes,
+    return {w.pool.bytes,      w.pool.layer_bytes, w.pool.block_bytes, w.pool.plane_bytes,
             w.pool.head_bytes, w.pool.slot_bytes,  w.tables.data(),    STRIDE};
 }
 

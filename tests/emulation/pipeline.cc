@@ -58,7 +58,7 @@ static const uint8_t *row_of(uint32_t token, uint32_t head, bool of_values)
 {
     return kv_pool_key(&world.pool, run.pass.layer, world.table[token / BLOCK_SIZE], token % BLOCK_SIZE,
                        head) +
-           of_values * world.pool.half_bytes;
+           of_values * world.pool.plane_bytes;
 }
 
 /* As make_maps() of cuda_memory.c describes the pool: all atoms of some slots a box, or one atom. */
@@ -75,7 +75,7 @@ static void make_maps()
             element,
             {HEAD_DIM / atoms, BLOCK_SIZE, atoms, KV_HEADS, 2 * LAYERS * BLOCKS},
             {part, rows, i == 0 ? atoms : 1, 1, 1},
-            {element, p.slot_bytes, SWIZZLE_BYTES, p.head_bytes, p.half_bytes},
+            {element, p.slot_bytes, SWIZZLE_BYTES, p.head_bytes, p.plane_bytes},
         };
         static_assert(sizeof map <= CUDA_MAP_BYTES, "it stands for one");
         memcpy(world.all_maps + i * CUDA_MAP_BYTES, &map, sizeof map);
@@ -350,7 +350,7 @@ template <class TILE, bool BY_WGMMA> static void take(uint64_t seed, const char 
     run.pass = cuda_attend_pass();
     cuda_attend_pass &p = run.pass;
     p.layer = emulated_random(LAYERS);
-    p.pool = {world.pool.bytes,      world.pool.layer_bytes, world.pool.block_bytes, world.pool.half_bytes,
+    p.pool = {world.pool.bytes,      world.pool.layer_bytes, world.pool.block_bytes, world.pool.plane_bytes,
               world.pool.head_bytes, world.pool.slot_bytes,  world.table.data(),     0};
     p.maps = world.all_maps;
     p.map_first = 2 * p.layer * BLOCKS;

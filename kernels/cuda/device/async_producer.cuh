@@ -80,7 +80,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void load(uint32_t fill)
     {
         const uint32_t position = position_of(fill), stage = address(fill), first = producer() * ROWS;
-        const uint64_t plane = is_of_values(fill) ? range.pass.pool.half_bytes : 0;
+        const uint64_t plane = is_of_values(fill) ? range.pass.pool.plane_bytes : 0;
         if (fill % (2 * FILLS) == 0)
             find_addresses(position);
 #pragma unroll TILE::COPIES_AT_ONCE

@@ -92,7 +92,7 @@ struct simple_attend : tile_epilogue {
             if (token >= seen.first && token < seen.end)
                 x = load_element<KV_DTYPE>(pool + table[token / BLOCK_SIZE] * pass.pool.block_bytes +
                                                token % BLOCK_SIZE * pass.pool.slot_bytes +
-                                               values * pass.pool.half_bytes,
+                                               values * pass.pool.plane_bytes,
                                            dim);
             shared.kv[row][dim] = x;
         }

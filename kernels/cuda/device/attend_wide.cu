@@ -13,7 +13,7 @@
  * products (tests/conformance compares every work tile with its rows computed one by one).
  *
  * The dot products of a tile are made together with the sum of values of the tile before, and while the
- * tile is weighed that sum is still going on.
+ * softmax of the tile is computed that sum is still going on.
  *
  * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp loads
  * them and which leaves its registers to the others. (That two warpgroups take turns with the tensor cores,
@@ -62,7 +62,7 @@ template <int ATOMS> struct wide_state {
     }
 };
 
-/* m of a chunk as far as it is weighed, and the sums of the thread's even and odd tokens. */
+/* m of a chunk as far as its softmax is computed, and the sums of the thread's even and odd tokens. */
 struct wide_sums {
     float m[2], sums[2][2];
 

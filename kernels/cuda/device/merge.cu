@@ -151,11 +151,11 @@ struct merge_fold {
     }
     void add(int level, const float4 &from_o, float from_l, float into, float from)
     {
-        l[level] = merge_weights::weighed(l[level], into, from_l, from);
-        o[level][0] = merge_weights::weighed(o[level][0], into, from_o.x, from);
-        o[level][1] = merge_weights::weighed(o[level][1], into, from_o.y, from);
-        o[level][2] = merge_weights::weighed(o[level][2], into, from_o.z, from);
-        o[level][3] = merge_weights::weighed(o[level][3], into, from_o.w, from);
+        l[level] = merge_weights::weighted_sum(l[level], into, from_l, from);
+        o[level][0] = merge_weights::weighted_sum(o[level][0], into, from_o.x, from);
+        o[level][1] = merge_weights::weighted_sum(o[level][1], into, from_o.y, from);
+        o[level][2] = merge_weights::weighted_sum(o[level][2], into, from_o.z, from);
+        o[level][3] = merge_weights::weighted_sum(o[level][3], into, from_o.w, from);
     }
     void close(int level, float into, float from)
     {

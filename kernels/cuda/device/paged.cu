@@ -116,10 +116,10 @@ template <bool PARTITIONED> struct paged {
     float *logits;       /* shared, from token first_block * BLOCK_SIZE on */
 
     /* Of K or V of one block and head. */
-    const uint8_t *half_of(uint32_t block, bool v) const
+    const uint8_t *plane_of(uint32_t block, bool v) const
     {
         const cuda_pool &p = pass.attend.pool;
-        return pool + table[block] * p.block_bytes + v * p.half_bytes +
+        return pool + table[block] * p.block_bytes + v * p.plane_bytes +
                (uint64_t)(head / GROUP) * HEAD_DIM * BLOCK_SIZE * bytes_of(KV_DTYPE);
     }
 
@@ -135,7 +135,7 @@ template <bool PARTITIONED> struct paged {
             bool seen = token < keys && sees_block(head, keys, block * BLOCK_SIZE);
             float dot = 0;
             if (seen) {
-                const uint8_t *k = half_of(block, false);
+                const uint8_t *k = plane_of(block, false);
 #pragma unroll UNROLLED /* not all of them: q would be kept in registers over the blocks */
                 for (int j = 0; j < VECTORS; j++) {
                     uint32_t dim = (member + j * GROUP_THREADS) * VECTOR;
@@ -175,7 +175,7 @@ template <bool PARTITIONED> struct paged {
         uint32_t lane = threadIdx.x % 32, slot = lane % V_VECTORS_PER_ROW * V_VECTOR;
         for (uint32_t block = first_block + threadIdx.x / 32; block < end_block; block += WARPS) {
             const float *p = logits + (block - first_block) * BLOCK_SIZE + slot;
-            const uint8_t *v = half_of(block, true);
+            const uint8_t *v = plane_of(block, true);
             uint32_t left = keys - block * BLOCK_SIZE; /* what lies behind is never looked at */
             if (!sees_block(head, keys, block * BLOCK_SIZE))
                 continue;

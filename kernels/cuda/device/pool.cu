@@ -108,8 +108,8 @@ struct quad_place {
     uint8_t *at;
     uint32_t apart; /* bytes */
 
-    quad_place(uint8_t *half, const cuda_pool &pool, uint32_t head, uint32_t slot, uint32_t dim, bool v)
-        : at(half + quad_offset(pool, head, slot, dim, v)),
+    quad_place(uint8_t *plane, const cuda_pool &pool, uint32_t head, uint32_t slot, uint32_t dim, bool v)
+        : at(plane + quad_offset(pool, head, slot, dim, v)),
           apart(bytes_of(KV_DTYPE) * (LAYOUT == LAYOUT_VLLM && v ? BLOCK_SIZE : 1))
     {
     }
@@ -148,7 +148,7 @@ extern "C" __global__ void copy_slots(cuda_list_pass pass)
     constexpr uint32_t pieces = LAYOUT == LAYOUT_HND ? KV_HEADS : 1;
     const cuda_pool &pool = pass.pool;
     block_copy copy = ((const block_copy *)pass.list)[blockIdx.x];
-    uint8_t *layer = pool.bytes + blockIdx.y * pool.layer_bytes + blockIdx.z * pool.half_bytes;
+    uint8_t *layer = pool.bytes + blockIdx.y * pool.layer_bytes + blockIdx.z * pool.plane_bytes;
     uint8_t *from = layer + copy.from * pool.block_bytes;
     uint8_t *to = layer + copy.to * pool.block_bytes;
     if constexpr (LAYOUT == LAYOUT_VLLM) {
@@ -255,7 +255,7 @@ struct token_quad {
     }
     quad_place place(const cuda_pool &pool, uint8_t *block, uint32_t position) const
     {
-        return {block + v * pool.half_bytes, pool, head, position % BLOCK_SIZE, quad * 4, v != 0};
+        return {block + v * pool.plane_bytes, pool, head, position % BLOCK_SIZE, quad * 4, v != 0};
     }
     size_t element(uint32_t token) const
     {

@@ -94,9 +94,9 @@ struct merge_weights {
     }
     float operator()(float x_into, float x_from) const
     {
-        return weighed(x_into, into, x_from, from);
+        return weighted_sum(x_into, into, x_from, from);
     }
-    static float weighed(float x_into, float into, float x_from, float from)
+    static float weighted_sum(float x_into, float into, float x_from, float from)
     {
         return fmaf(x_into, into, x_from * from);
     }

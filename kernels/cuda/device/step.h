@@ -85,7 +85,7 @@ struct cuda_rows_pass {
 /* Where things lie in the pool; [layer][block][K, V][head and slot in the order of the layout][dim]. */
 struct cuda_pool {
     DEVICE(uint8_t) bytes;
-    uint64_t layer_bytes, block_bytes, half_bytes, head_bytes, slot_bytes;
+    uint64_t layer_bytes, block_bytes, plane_bytes, head_bytes, slot_bytes;
     DEVICE(uint32_t) tables; /* [..][stride] */
     uint64_t stride;
 };
@@ -143,7 +143,7 @@ struct cuda_attend_pass {
     DEVICE(const float) alibi;             /* [query_heads], or 0 */
     float scale, softcap, inverse_softcap; /* softcap 0: none */
     uint32_t layer, window;
-    uint32_t map_first;  /* of the layer's halves of blocks in the map */
+    uint32_t map_first;  /* of the layer's planes in the map */
     uint32_t concurrent; /* 1: independent of the previous launch of this pass, may run concurrently (PDL) */
     uint32_t merge_count;
     uint32_t merge_batch_size; /* partial states: a power of two */
