@@ -29,9 +29,10 @@
  *
  * A plan also says how a backend with tiles of several sizes is to compute its work tiles; another one
  * ignores that. Query head h of query r of a work tile, h counted within the group of its KV head, is its
- * packed column r * group + h. Tiles are cut from them one after the other, each as wide as what is left of
- * them needs (plan_width_for()). A query whose splits are two to four work tiles of its own may have these as
- * a split group: they are computed side by side and folded where they are, without a merge.
+ * number r * group + h: they are packed (PackGQA). Tiles are cut from them one after the other, each as wide
+ * as what is left of them needs (plan_width_for()). A query whose splits are two to four work tiles of its
+ * own may have these as a split group: they are computed side by side and folded where they are, without a
+ * merge.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
@@ -76,7 +77,7 @@ static inline uint32_t plan_parent_chunks(enum plan_level level)
 }
 
 struct tile_width {
-    uint32_t columns;        /* of a tile, at most */
+    uint32_t query_heads;    /* of a tile, at most */
     uint32_t chunks;         /* it takes work tiles within a node of so many; 0: all work tiles */
     uint32_t cta_splits_max; /* splits of a group that one thread block computes, at most: a power of two */
 };
@@ -174,7 +175,8 @@ static inline uint32_t plan_widest(const struct tile_caps *caps)
     return caps->width_count ? caps->width_count - 1 : 0;
 }
 
-/* Splits of a group that one thread block may compute: its last columns may go to any width up to its own. */
+/* Splits of a group that one thread block may compute: its last query heads may go to any width up to its
+ * own. */
 static inline uint32_t plan_cta_splits_max(const struct tile_caps *caps, uint32_t width)
 {
     uint32_t most = caps->widths[0].cta_splits_max;
@@ -190,13 +192,14 @@ static inline int plan_width_takes(const struct tile_width *width, const struct 
                                      (work_tile->first_chunk + work_tile->chunks - 1) / width->chunks;
 }
 
-/* The narrowest width of up to `widest` with room for so many columns, or the widest, of those that take each of `count`
- * work tiles. */
+/* The narrowest width of up to `widest` with room for so many query heads, or the widest, of those that take
+ * each of `count` work tiles. */
 static inline uint32_t plan_width_for(const struct tile_caps *caps, uint32_t widest,
-                                      const struct work_tile *work_tiles, uint32_t count, uint32_t columns)
+                                      const struct work_tile *work_tiles, uint32_t count,
+                                      uint32_t query_heads)
 {
     uint32_t best = 0;
-    for (uint32_t i = 1; i <= widest && caps->widths[best].columns < columns; i++) {
+    for (uint32_t i = 1; i <= widest && caps->widths[best].query_heads < query_heads; i++) {
         int takes = 1;
         for (uint32_t k = 0; k < count; k++)
             takes &= plan_width_takes(&caps->widths[i], &work_tiles[k]);

@@ -14,9 +14,9 @@
  *
  * A stretch of chunks is cut into splits at the boundaries of the tree in plan.h. A split may cover
  * several nodes of its level only where it begins the node above (plan.h says why); split_chunks_max, from
- * the amount of work, says how large one may be, and the backend's tiles for many columns may take no more
- * than a node. Work is counted in chunks of up to NARROW_COLUMNS packed columns, which cost what reading
- * them costs; what more queries do with them is computation, and counts by columns.
+ * the amount of work, says how large one may be, and the backend's tiles for many query heads may take no
+ * more than a node. Work is counted in chunks of up to NARROW_QUERY_HEADS query heads, which cost what
+ * reading them costs; what more queries do with them is computation, and counts by query heads.
  *
  * Where there are more splits than tasks, queries that read alone are cut further (lone_split()): otherwise
  * the last of them would run by themselves.
@@ -37,11 +37,11 @@
 #include <string.h>
 
 enum {
-    SPLITS_PER_QUERY = 8, /* beyond it splits become larger for a step */
-    COMPARED_IDS = 64,    /* entries of loose tables compared at a time */
-    SIZE_CLASSES = 32,    /* work tiles are handed out largest class first */
-    LONE_SPLITS = 4,      /* of a task's share: so that the last ones end together */
-    NARROW_COLUMNS = 32,  /* what up to so many packed columns cost is reading */
+    SPLITS_PER_QUERY = 8,    /* beyond it splits become larger for a step */
+    COMPARED_IDS = 64,       /* entries of loose tables compared at a time */
+    SIZE_CLASSES = 32,       /* work tiles are handed out largest class first */
+    LONE_SPLITS = 4,         /* of a task's share: so that the last ones end together */
+    NARROW_QUERY_HEADS = 32, /* what up to so many query heads cost is reading */
     WHOLE_COLUMNS =
         2 * PLAN_QUERY_HEADS_MAX /* from so many on, query tokens of a sequence may be computed whole */
 };
@@ -87,7 +87,7 @@ struct planner {
     uint32_t stride;
     uint32_t split_chunks_max; /* chunks of a split, roughly at most */
     uint32_t lone_max;         /* queries of more chunks that read alone are cut further (lone_split()) */
-    bool within_nodes;         /* work tiles lie within the nodes that the tiles for their columns take */
+    bool within_nodes;         /* work tiles lie within the nodes that the tiles for their query heads take */
     bool overflow;
 
     struct entry *entries, *scratch; /* [queries_max] in order */
@@ -392,12 +392,12 @@ static inline enum plan_level next_split(uint32_t split_chunks_max, uint32_t fir
     return PLAN_CHUNK;
 }
 
-/* Chunks that the tiles for so many packed columns take. */
-static uint32_t chunks_of_tile(const struct planner *p, uint64_t columns)
+/* Chunks that the tiles for so many query heads take. */
+static uint32_t chunks_of_tile(const struct planner *p, uint64_t query_heads)
 {
     const struct tile_width *widths = p->o.caps.widths;
     uint32_t i = 0;
-    while (i < plan_widest(&p->o.caps) && widths[i].columns < columns)
+    while (i < plan_widest(&p->o.caps) && widths[i].query_heads < query_heads)
         i++;
     return widths[i].chunks ? widths[i].chunks : UINT32_MAX;
 }
@@ -722,7 +722,7 @@ static bool grouping_pays(const struct planner *p)
     return false;
 }
 
-/* What the queries cost, in chunks of NARROW_COLUMNS. */
+/* What the queries cost, in chunks of NARROW_QUERY_HEADS. */
 static uint64_t work_of(const struct planner *p)
 {
     uint64_t work = 0;
@@ -730,9 +730,9 @@ static uint64_t work_of(const struct planner *p)
         struct plan_range seen = chunks_of(p, p->entries[i].keys);
         uint32_t shared = i + 1 < p->entry_count ? common_chunks(p, i) : 0,
                  alone = seen.end - seen.first - shared;
-        work += (uint64_t)alone * larger(p->o.group, NARROW_COLUMNS) + (uint64_t)shared * p->o.group;
+        work += (uint64_t)alone * larger(p->o.group, NARROW_QUERY_HEADS) + (uint64_t)shared * p->o.group;
     }
-    return work / NARROW_COLUMNS;
+    return work / NARROW_QUERY_HEADS;
 }
 
 /* Whether there will be more splits than tasks of a KV head, if they are of split_chunks_max chunks. */
@@ -747,8 +747,8 @@ static bool is_more_than_a_wave(const struct planner *p, uint32_t tasks)
 }
 
 /* How many splits of a group each width's thread blocks may compute: as many thread blocks as come to
- * lie on a processor anyway, by the number of work tiles; of a width and all below it, since the last columns
- * may go to those. */
+ * lie on a processor anyway, by the number of work tiles; of a width and all below it, since the last query
+ * heads may go to those. */
 static void find_cta_splits(struct planner *p)
 {
     const struct tile_caps *caps = &p->o.caps;
@@ -807,7 +807,7 @@ static void lay_out_merges(struct planner *p, uint32_t n)
     }
 }
 
-/* Make room for a plan that had none: larger splits, then of many columns too. Returns whether there is
+/* Make room for a plan that had none: larger splits, then of many query heads too. Returns whether there is
  * something left to try. */
 static bool make_fewer_splits(struct planner *p)
 {

@@ -35,7 +35,7 @@ struct planner_options {
     uint32_t first_loose_table; /* tables below it are sequences', which agree at an index only if they
                                    agree before it; those from it on may hold anything */
     struct planner_costs costs;
-    struct tile_caps caps; /* of the backend; of work tiles of many columns, too, which then lie within
+    struct tile_caps caps; /* of the backend; of work tiles of many query heads, too, which then lie within
                               nodes */
 };
 

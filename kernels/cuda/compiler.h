@@ -27,7 +27,7 @@ bool cuda_target_known(const char *arch, struct cuda_target *target);
 /* cuda_target_of(major, minor, sm_bytes): the GPU at hand. */
 struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes);
 
-/* The widest of the kernels of attend_mma.cu for this geometry: 64 to 8 packed columns; 0: its work tiles
+/* The widest of the kernels of attend_mma.cu for this geometry: 64 to 8 query heads; 0: its work tiles
  * are computed in plain f32 there, for want of the formats, the instructions or shared memory. */
 uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target);
 

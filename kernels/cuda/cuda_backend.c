@@ -234,13 +234,14 @@ static void find_widths(struct cuda_backend *b)
             width->shape = (struct tile_shape){.threads = CUDA_THREADS, .blocks = SIMPLE_BLOCKS};
             continue;
         }
-        width->shape = tile->chunks ? tile_wide_shape_of(g->head_dim, tile->columns, d->target.sm_bytes, tma)
-                                    : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype),
-                                                    tile->columns, d->target.sm_bytes, tma);
+        width->shape = tile->chunks
+                           ? tile_wide_shape_of(g->head_dim, tile->query_heads, d->target.sm_bytes, tma)
+                           : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), tile->query_heads,
+                                           d->target.sm_bytes, tma);
         tile->cta_splits_max = tile_cta_splits_max(&width->shape);
         allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
         /* a group's states lie where its keys and values were */
-        splits &= tile->columns * state_bytes <= width->shape.stages * width->shape.stage_bytes;
+        splits &= tile->query_heads * state_bytes <= width->shape.stages * width->shape.stage_bytes;
     }
     caps->splits_max = splits ? PLAN_SPLITS_MAX : 0;
     caps->cluster_max = d->cu.cuLaunchKernelEx && cuda_has_clusters(&d->target) ? CLUSTER_MAX : 1;
@@ -314,7 +315,7 @@ static int load_kernels(struct cuda_backend *b)
 }
 
 /* What the largest plan takes in the control buffer, whatever its cut (plan.h): work tiles
- * of every 8 packed columns, and as many of splits that have nothing to do, work tile queries,
+ * of every 8 query heads, and as many of splits that have nothing to do, work tile queries,
  * partials, merges, queries, sources of q. */
 static size_t plan_bytes_max(const struct cuda_backend *b)
 {

@@ -232,7 +232,7 @@ static bool add_trials(struct cuda_self_test *t, uint32_t variant)
         uint32_t chunks = caps->widths[i].chunks;
         ok = add_trial(t, (struct trial){.what = kernel_of(t, i),
                                          .variant = variant,
-                                         .count = smaller(n, ceiling(caps->widths[i].columns, group)),
+                                         .count = smaller(n, ceiling(caps->widths[i].query_heads, group)),
                                          .work_tile_chunks = chunks ? chunks : SPAN_CHUNKS,
                                          .shared = true,
                                          .width = i});
@@ -467,7 +467,7 @@ static bool make_problem(struct cuda_self_test *t)
     const struct tile_caps *caps = &t->own.base.info.tile_caps;
     uint32_t n = PAGED_QUERIES;
     if (t->geometry.layout != LAYOUT_VLLM)
-        n = ceiling(caps->widths[plan_widest(caps)].columns, geometry_group(&t->geometry));
+        n = ceiling(caps->widths[plan_widest(caps)].query_heads, geometry_group(&t->geometry));
     t->neighbours = n;
     t->problem = calloc(n + 2, sizeof *t->problem);
     for (uint32_t i = 0; t->problem && i < n; i++)

@@ -32,12 +32,12 @@ static struct work work_at(const struct cuda_lowering *of, uint32_t i)
                          bits * (bits + 1) / 2 + bits_of(work_tile->cta_splits)};
 }
 
-/* The list and the columns of the tile that begins at packed column `at` of so many. */
+/* The list and the columns of the tile that begins at query head `at` of so many. */
 static uint32_t list_at(const struct cuda_lowering *of, const struct work *w, uint32_t columns, uint32_t at,
                         uint32_t *n)
 {
     uint32_t width = plan_width_for(of->caps, w->work_tiles->width, w->work_tiles, w->count, columns - at);
-    *n = smaller(columns - at, of->caps->widths[width].columns);
+    *n = smaller(columns - at, of->caps->widths[width].query_heads);
     return width * CUDA_SPLIT_KINDS + w->kind;
 }
 

@@ -15,7 +15,7 @@
  *           the outputs
  *
  * The kernels of the vllm layout have a grid of their own, and only the first and the last of these. A
- * third grid is that of FlashInfer's tests, for the native kernels, a fourth one is of many packed columns;
+ * third grid is that of FlashInfer's tests, for the native kernels, a fourth one is of many query heads;
  * with wide values only a fifth one is of rows beyond 65 536 tokens, a sixth one of block sizes and groups that are
  * no powers of two or very large, and a seventh one of a pool beyond 4 GiB.
  *

@@ -175,7 +175,7 @@ static const struct shape flashinfer_shapes[] = {
     {"appended behind a shared prefix of 128", 17, 3, {{-1, 0, 145}, {0, 128, 145}, {0, 128, 145}}},
 };
 
-/* Work tiles of many packed columns: large groups over several runs and segments, and many rows that share
+/* Work tiles of many query heads: large groups over several runs and segments, and many rows that share
  * them. */
 enum columns_axis {
     COLUMNS_DTYPE,

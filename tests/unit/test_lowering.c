@@ -140,7 +140,7 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
         uint32_t begins = work_tile_of(t->plan, first);
         const struct work_tile *group = &t->plan->work_tiles[begins];
         uint32_t splits = group->splits ? group->splits : 1;
-        ck_assert_uint_le(tile->columns, width->columns);
+        ck_assert_uint_le(tile->columns, width->query_heads);
         ck_assert(group_size == 1 ? splits == 1 : splits > group_size / 2 && splits <= group_size);
         ck_assert(splits == 1 || group->cta_splits == 1U << kind.cta_bits);
         ck_assert(tile->column == first->column && tile->columns == first->columns);

@@ -635,7 +635,7 @@ START_TEST(queries_of_many_spans_always_have_a_plan)
 END_TEST
 
 /* Whatever the amount of work: attend_wide.cu folds no further. */
-START_TEST(work_tiles_of_many_columns_lie_within_a_node)
+START_TEST(work_tiles_of_many_query_heads_lie_within_a_node)
 {
     uint32_t size;
     ck_assert_uint_eq(splits_of_prefix(24, 32, 1, 1 << 12, &size), 32 / SEGMENT_CHUNKS); /* 96 columns */
@@ -783,7 +783,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, bug_splits_were_parts_of_nodes);
     tcase_add_test(tc, queries_of_many_spans_always_have_a_plan);
     tcase_add_test(tc, bug_shared_chunks_were_counted_once_a_query);
-    tcase_add_test(tc, work_tiles_of_many_columns_lie_within_a_node);
+    tcase_add_test(tc, work_tiles_of_many_query_heads_lie_within_a_node);
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_splits);
     tcase_add_test(tc, bug_whole_queries_of_large_groups_were_cut);
     tcase_add_test(tc, queries_beyond_a_wave_are_split_groups);

@@ -4,7 +4,7 @@
  * addresses. Plans cross as they are (kernels/plan.h), but for work tiles: one of the plan becomes as many
  * as its query heads need thread blocks.
  *
- * A packed column is one query head of one query: column c of a work tile is query
+ * A column is one query head of one query, packed (PackGQA): column c of a work tile is query
  * work_tile_queries[first_query + c / group], query head kv_head * group + c % group. A partial state is kept
  * as { m, l } [query_heads] and o [query_heads][head_dim], m in units of ln 2. */
 #ifndef KERNELS_CUDA_DEVICE_STEP_H
@@ -39,7 +39,7 @@ enum {
 struct cuda_work_tile {
     uint32_t table;
     uint32_t first_query;     /* in work_tile_queries */
-    uint32_t column, columns; /* the packed columns [column, column + columns) of the plan's work tile */
+    uint32_t column, columns; /* the columns [column, column + columns) of the plan's work tile */
     uint32_t partial;         /* of the work tile's first query, or PLAN_NO_PARTIAL */
     struct plan_range seen;   /* positions that any of its columns sees in the range */
     uint32_t seen_by_all;     /* all see those from the tile of seen.first on to before this one; 0: none */

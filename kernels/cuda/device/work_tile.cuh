@@ -1,5 +1,6 @@
-/* work_tile.cuh - what a thread block takes: which work tile of which KV head, and the packed columns of it:
- * which query token and head each of them is. */
+/* work_tile.cuh - what a thread block takes: which work tile of which KV head, and its columns: which query
+ * token and head each of them is. A column is a query head, packed with those of its group (PackGQA): the N
+ * of the products. */
 #pragma once
 
 #include "kernels/cuda/device/launch.cuh"
