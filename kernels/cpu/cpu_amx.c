@@ -1,6 +1,6 @@
 /* cpu_amx.c - both products on tile registers (Intel AMX, Sapphire Rapids and later), for q in bf16 and
  * K and V that are bf16 or convert to it exactly (e4m3, e5m2), head_dim a multiple of 32; everything
- * else as in cpu_avx512.c.
+ * else as in cpu_avx512.c, with e4m3 by load_e4m3(): also a table of its own, cpu_kernels_avx512_vbmi.
  *
  *   S^T = K q^T    16 tokens x 32 dims of K as they lie   | 32 dims (in pairs) x rows of q
  *   o  += p V      8 rows of p, as hi and lo, x 32 tokens | 32 tokens (in pairs) x 16 dims of V
@@ -443,11 +443,20 @@ INLINE void run_amx(const enum dtype dtype, struct amx_work *a)
     }
 }
 
+/* What tile registers do not take: as in cpu_avx512.c, but for e4m3 and few rows. */
+static void vbmi_tile(const struct cpu_tile *t)
+{
+    if (t->kv_dtype == DTYPE_E4M3 && t->rows < ROWS_AT_ONCE)
+        simd_tile_as(DTYPE_E4M3, t);
+    else
+        cpu_kernels_avx512.tile(t);
+}
+
 static void amx_tile(const struct cpu_tile *t)
 {
     struct amx_work a;
     if (!is_ours(t)) {
-        simd_tile(t);
+        vbmi_tile(t);
         return;
     }
     if (!open_work(&a.w, t))
@@ -466,18 +475,27 @@ static void amx_tile(const struct cpu_tile *t)
         run_amx(DTYPE_E5M2, &a);
 }
 
+/* All that this file is compiled for but tile registers: Zen 4 and Sapphire Rapids have it. */
+static bool vbmi_supported(void)
+{
+    return vec512_supported() && __builtin_cpu_supports("avx512bf16") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
+}
+
 /* The processor has it, and the kernel lets this process use it (Linux 5.16 and later; asked once, for
  * all threads). */
 static bool amx_supported(void)
 {
-    return vec512_supported() && __builtin_cpu_supports("avx512bf16") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni") &&
-           __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-tile") &&
+    return vbmi_supported() && __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-tile") &&
            syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
 const struct cpu_kernels cpu_kernels_amx = {
     "amx", amx_supported, amx_begin, amx_tile, simd_merge, simd_finish,
+};
+
+const struct cpu_kernels cpu_kernels_avx512_vbmi = {
+    "avx512", vbmi_supported, NULL, vbmi_tile, simd_merge, simd_finish,
 };
 
 #else
@@ -488,5 +506,6 @@ static bool not_built(void)
 }
 
 const struct cpu_kernels cpu_kernels_amx = {"amx", not_built, NULL, NULL, NULL, NULL};
+const struct cpu_kernels cpu_kernels_avx512_vbmi = {"avx512", not_built, NULL, NULL, NULL, NULL};
 
 #endif

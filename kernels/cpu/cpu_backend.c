@@ -95,8 +95,9 @@ struct cpu_backend {
 const char *const attention_isa_names[] = {"auto", "portable", "avx2", "avx512", "amx", NULL};
 
 /* Fastest first. */
-static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_amx, &cpu_kernels_avx512,
-                                                        &cpu_kernels_avx2, &cpu_kernels_portable};
+static const struct cpu_kernels *const all_kernels[] = {&cpu_kernels_amx, &cpu_kernels_avx512_vbmi,
+                                                        &cpu_kernels_avx512, &cpu_kernels_avx2,
+                                                        &cpu_kernels_portable};
 
 /* ---- states and folds ---------------------------------------------------------------------------- */
 
@@ -753,8 +754,8 @@ static const struct attention_ops ops = {
 bool attention_isa_supported(const char *name)
 {
     for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
-        if (strcmp(all_kernels[i]->isa, name) == 0)
-            return all_kernels[i]->supported();
+        if (strcmp(all_kernels[i]->isa, name) == 0 && all_kernels[i]->supported())
+            return true;
     }
     return false;
 }

@@ -88,6 +88,8 @@ struct cpu_kernels {
                    float v_scale, float *o, float *lse);
 };
 
-extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_amx;
+/* Tables of one isa give the same bits: avx512_vbmi is avx512 for processors that convert e4m3 faster. */
+extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,
+    cpu_kernels_avx512_vbmi, cpu_kernels_amx;
 
 #endif

@@ -140,6 +140,43 @@ INLINE vec from_bf16(__m256i x)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
+#ifdef __AVX512VBMI__
+#define HAVE_LOAD_E4M3
+enum { E4M3_VECS = 4 };
+
+/* 64 elements of e4m3: 10 instructions, where from_e4m3() takes 24. Both bytes of a bf16 come from tables
+ * of the 128 codes without their sign, denormals too. In `order` and unpacked they make dwords of two bf16,
+ * one for each of two vectors. */
+INLINE void load_e4m3(const uint8_t *from, vec *x)
+{
+    const __m512i order = _mm512_setr_epi32(
+        0x11011000, 0x13031202, 0x31213020, 0x33233222, 0x15051404, 0x17071606, 0x35253424, 0x37273626,
+        0x19091808, 0x1b0b1a0a, 0x39293828, 0x3b2b3a2a, 0x1d0d1c0c, 0x1f0f1e0e, 0x3d2d3c2c, 0x3f2f3e2e);
+    const long long low8 = 0x7060504030201000, next8 = (long long)0xf0e0d0c0b0a09080;
+    const __m512i low[2] = {
+        _mm512_setr_epi64(0x60402000c0800000, next8, low8, next8, low8, next8, low8, next8),
+        _mm512_setr_epi64(low8, next8, low8, next8, low8, next8, low8, next8),
+    };
+    const __m512i high[2] = {
+        _mm512_setr_epi64(0x3c3c3c3c3b3b3b00, 0x3c3c3c3c3c3c3c3c, 0x3d3d3d3d3d3d3d3d, 0x3d3d3d3d3d3d3d3d,
+                          0x3e3e3e3e3e3e3e3e, 0x3e3e3e3e3e3e3e3e, 0x3f3f3f3f3f3f3f3f, 0x3f3f3f3f3f3f3f3f),
+        _mm512_setr_epi64(0x4040404040404040, 0x4040404040404040, 0x4141414141414141, 0x4141414141414141,
+                          0x4242424242424242, 0x4242424242424242, 0x4343434343434343, 0x4343434343434343),
+    };
+    __m512i codes = _mm512_permutexvar_epi8(order, _mm512_loadu_si512(from));
+    __m512i l = _mm512_permutex2var_epi8(low[0], codes, low[1]),
+            h = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    /* the sign of the code, the rest as it is */
+    h = _mm512_ternarylogic_epi32(_mm512_set1_epi8((char)0x80), codes, h, 0xca);
+    const __m512i pairs[2] = {_mm512_unpacklo_epi8(l, h), _mm512_unpackhi_epi8(l, h)};
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        x[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs[i], 16));
+        x[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(pairs[i], _mm512_set1_epi32((int)0xffff0000)));
+    }
+}
+#endif
+
 /* LANES elements as f32. */
 INLINE vec vec_load_as(const enum dtype dtype, const uint8_t *from)
 {

@@ -22,6 +22,7 @@
     XX(block_table)                                                                                          \
     XX(numeric)                                                                                              \
     XX(values)                                                                                               \
+    XX(cpu_kernels)                                                                                          \
     XX(thread_pool)                                                                                          \
     XX(cost)                                                                                                 \
     XX(roof)                                                                                                 \
