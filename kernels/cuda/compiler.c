@@ -21,6 +21,7 @@
 #include <nvrtc.h>
 #include <xxhash.h>
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -31,6 +32,7 @@
 enum {
     OPTIONS_MAX = 32,
     OPTION_BYTES = 64,
+    PIECE_NAME_BYTES = 32,
     FOLDER_BYTES = 1024,
     NAME_BYTES = 256,
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
@@ -66,28 +68,18 @@ struct nvrtc {
 #undef XX
 };
 
-/* What is compiled as one: a file, and of those of attention the kernel of one width. */
-struct piece {
-    enum { OF_ALL, OF_PAGED, OF_TILES, OF_SIMPLE, OF_MMA, OF_WIDE } of; /* geometries */
-    const char *name, *path;
-    uint32_t columns; /* packed; 0: the file has all of its kernels */
+const struct cuda_kernel_info cuda_kernels[KERNEL_COUNT] = {
+#define XX(constant, name, file, of, query_heads, chunks) {name, file, of, query_heads, chunks},
+    CUDA_KERNEL_MAP(XX)
+#undef XX
 };
 
-#define DEVICE_FOLDER "kernels/cuda/device/"
-/* The longest first, so that no processor begins one when the others are done. */
-static const struct piece all_pieces[] = {
-    {OF_WIDE, "attend_wide_128", DEVICE_FOLDER "attend_wide.cu", 128},
-    {OF_WIDE, "attend_wide_64", DEVICE_FOLDER "attend_wide.cu", 64},
-    {OF_MMA, "attend_64", DEVICE_FOLDER "attend_mma.cu", 64},
-    {OF_MMA, "attend_32", DEVICE_FOLDER "attend_mma.cu", 32},
-    {OF_MMA, "attend_8", DEVICE_FOLDER "attend_mma.cu", 8},
-    {OF_PAGED, "paged", DEVICE_FOLDER "paged.cu", 0},
-    {OF_SIMPLE, "attend_simple", DEVICE_FOLDER "attend_simple.cu", 0},
-    {OF_ALL, "pool", DEVICE_FOLDER "pool.cu", 0},
-    {OF_TILES, "merge", DEVICE_FOLDER "merge.cu", 0},
-    {OF_ALL, "measure", DEVICE_FOLDER "measure.cu", 0},
+/* What is compiled as one: a file, with all of its kernels or, where they take long, with one. */
+struct piece {
+    char name[PIECE_NAME_BYTES]; /* of the kernel, or the file's without its ending */
+    char path[OPTION_BYTES];
+    uint32_t query_heads; /* of that kernel's tiles; 0: all kernels */
 };
-#undef DEVICE_FOLDER
 
 /* What is compiled, and with what. */
 struct request {
@@ -95,7 +87,7 @@ struct request {
     const struct cuda_target *target;
     char options[OPTIONS_MAX][OPTION_BYTES];
     int option_count;
-    const struct piece *pieces[CUDA_PIECES_MAX];
+    struct piece pieces[CUDA_PIECES_MAX];
     uint32_t piece_count;
     XXH128_hash_t hash; /* of sources, options and pieces */
 };
@@ -163,6 +155,27 @@ bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target)
            g->head_dim * dtype_bytes(g->kv_dtype) % TMA_ALIGNMENT == 0;
 }
 
+bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel)
+{
+    const struct cuda_kernel_info *info = &cuda_kernels[kernel];
+    bool paged = g->layout == LAYOUT_VLLM;
+    switch (info->of) {
+    case OF_ALL:
+        return true;
+    case OF_PAGED:
+        return paged;
+    case OF_TILES:
+        return !paged;
+    case OF_SIMPLE:
+        return !paged && cuda_columns_max(g, target) == 0;
+    case OF_MMA:
+        return info->query_heads <= cuda_columns_max(g, target);
+    case OF_WIDE:
+        return cuda_uses_warpgroups(g, target);
+    }
+    return false;
+}
+
 /* ---- the compiler -------------------------------------------------------------------------------- */
 
 static const char *look_up(struct nvrtc *n)
@@ -210,25 +223,23 @@ static void __attribute__((format(printf, 2, 3))) add_option(struct request *r, 
     va_end(args);
 }
 
-/* Whether the program of this geometry has a piece. */
-static bool has_piece(const struct request *r, const struct piece *piece)
+/* Add what a kernel is compiled with, unless its file is there already. */
+static void add_piece(struct request *r, const struct cuda_kernel_info *kernel)
 {
-    bool paged = r->g->layout == LAYOUT_VLLM;
-    uint32_t columns_max = cuda_columns_max(r->g, r->target);
-    switch (piece->of) {
-    case OF_PAGED:
-        return paged;
-    case OF_TILES:
-        return !paged;
-    case OF_SIMPLE:
-        return !paged && columns_max == 0;
-    case OF_MMA:
-        return piece->columns <= columns_max;
-    case OF_WIDE:
-        return cuda_uses_warpgroups(r->g, r->target);
-    default:
-        return true;
+    bool alone = kernel->of == OF_MMA || kernel->of == OF_WIDE;
+    struct piece *piece = &r->pieces[r->piece_count];
+    if (alone)
+        snprintf(piece->name, sizeof piece->name, "%s", kernel->name);
+    else
+        snprintf(piece->name, sizeof piece->name, "%.*s", (int)strcspn(kernel->file, "."), kernel->file);
+    for (uint32_t i = 0; i < r->piece_count; i++) {
+        if (strcmp(r->pieces[i].name, piece->name) == 0)
+            return;
     }
+    assert(r->piece_count < CUDA_PIECES_MAX);
+    snprintf(piece->path, sizeof piece->path, "kernels/cuda/device/%s", kernel->file);
+    piece->query_heads = alone ? kernel->query_heads : 0;
+    r->piece_count++;
 }
 
 static void hash_request(struct request *r)
@@ -242,7 +253,7 @@ static void hash_request(struct request *r)
     for (int i = 0; i < r->option_count; i++)
         XXH3_128bits_update(state, r->options[i], strlen(r->options[i]) + 1);
     for (uint32_t i = 0; i < r->piece_count; i++)
-        XXH3_128bits_update(state, r->pieces[i]->name, strlen(r->pieces[i]->name) + 1);
+        XXH3_128bits_update(state, r->pieces[i].name, strlen(r->pieces[i].name) + 1);
     r->hash = XXH3_128bits_digest(state);
     XXH3_freeState(state);
 }
@@ -280,9 +291,10 @@ static void make_request(struct request *r, const struct geometry *g, const stru
         add_option(r, "-DSPARSE_HEAD_STEP=%d", (int)g->sparse.head_sliding_step);
         add_option(r, "-DSPARSE_TP_RANK=%u", g->sparse.tp_rank);
     }
-    for (size_t i = 0; i < sizeof all_pieces / sizeof all_pieces[0]; i++) {
-        if (has_piece(r, &all_pieces[i]))
-            r->pieces[r->piece_count++] = &all_pieces[i];
+    /* the widest tiles first, which take longest, so that no processor begins one when the others are done */
+    for (enum cuda_kernel i = KERNEL_COUNT; i-- > 0;) {
+        if (cuda_has_kernel(g, target, i))
+            add_piece(r, &cuda_kernels[i]);
     }
     hash_request(r);
 }
@@ -340,9 +352,9 @@ static nvrtcResult compile_program(const struct nvrtc *n, const struct request *
         options[count] = r->options[count];
         count++;
     }
-    if (piece->columns) {
+    if (piece->query_heads) {
         snprintf(name, sizeof name, "-DKERNEL=%s", piece->name);
-        snprintf(columns, sizeof columns, "-DKERNEL_COLUMNS=%u", piece->columns);
+        snprintf(columns, sizeof columns, "-DKERNEL_COLUMNS=%u", piece->query_heads);
         options[count++] = name;
         options[count++] = columns;
     }
@@ -371,7 +383,7 @@ static bool take_code(const struct nvrtc *n, const struct piece *piece, nvrtcPro
 static void compile_piece(struct compilation *c, uint32_t index)
 {
     const struct nvrtc *n = c->n;
-    const struct piece *piece = c->r->pieces[index];
+    const struct piece *piece = &c->r->pieces[index];
     struct outcome *x = &c->outcomes[index];
     nvrtcProgram program;
     double began = clock_s();
@@ -463,7 +475,7 @@ static int collect(struct compilation *c, uint32_t threads, FILE *report, struct
     }
     if (report)
         fprintf(report, "  %u pieces by %u threads in %.1f s, the longest in %.1f: %s\n", r->piece_count,
-                threads, program->compile_s, c->outcomes[longest].seconds, r->pieces[longest]->name);
+                threads, program->compile_s, c->outcomes[longest].seconds, r->pieces[longest].name);
     return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include "config/geometry.h"
 #include "kernels/cuda/cubin_cache.h"
+#include "kernels/cuda/kernels.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,6 +42,9 @@ bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
 /* Whether those of more than 32 columns are computed by warpgroups (attend_wide.cu): on sm_90, where
  * K and V have q's format and head_dim is 128 or less. */
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target);
+
+/* Whether the program of this geometry has a kernel. */
+bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
 
 /* cuda_compile(g, target, cache, report, program, error): `cache` is a folder, made if need be; "": attnd under
  * $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. Pieces are compiled side by side, by as many threads as

@@ -16,8 +16,7 @@
 
 enum {
     CONTROL_BYTES = 32 << 20, /* of a step's control data, at least */
-    SIMPLE_COLUMNS = 8,       /* attend_simple.cu */
-    SIMPLE_BLOCKS = 3,        /* of it on a multiprocessor */
+    SIMPLE_BLOCKS = 3,        /* of attend_simple.cu on a multiprocessor */
     /* as many thread blocks of 8 columns have a place at once; 3 and 4 measured on an H200: W5 (ragged)
        at 0.89 and 0.93 of the roof, W2, W4 and W10 alike */
     TASKS_PER_MULTIPROCESSOR = 4,
@@ -160,30 +159,9 @@ static const struct attention_ops ops = {
     .time_passes = cuda_time_passes,
 };
 
-/* Whether the program of this geometry has a kernel. */
 static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
 {
-    const struct geometry *g = b->options.geometry;
-    uint32_t columns = cuda_columns_max(g, &b->device.target);
-    if (kernel < KERNEL_PAGED_V1)
-        return true;
-    if (g->layout == LAYOUT_VLLM || kernel <= KERNEL_PAGED_REDUCE)
-        return g->layout == LAYOUT_VLLM && kernel <= KERNEL_PAGED_REDUCE;
-    switch (kernel) {
-    case KERNEL_ATTEND_SIMPLE:
-        return columns == 0;
-    case KERNEL_ATTEND_8:
-        return columns >= 8;
-    case KERNEL_ATTEND_32:
-        return columns >= 32;
-    case KERNEL_ATTEND_64:
-        return columns >= 64;
-    case KERNEL_ATTEND_WIDE_64:
-    case KERNEL_ATTEND_WIDE_128:
-        return cuda_uses_warpgroups(g, &b->device.target);
-    default:
-        return true;
-    }
+    return cuda_has_kernel(b->options.geometry, &b->device.target, kernel);
 }
 
 /* Allow a kernel the shared memory that it takes. */
@@ -209,32 +187,24 @@ static uint32_t paged_shared_max(const struct cuda_backend *b)
 /* The tiles that the kernels of this program compute. */
 static void find_widths(struct cuda_backend *b)
 {
-    static const struct {
-        enum cuda_kernel kernel;
-        uint32_t columns, chunks;
-    } all[] = {{KERNEL_ATTEND_SIMPLE, SIMPLE_COLUMNS, 0},
-               {KERNEL_ATTEND_8, 8, 0},
-               {KERNEL_ATTEND_32, 32, 0},
-               {KERNEL_ATTEND_64, 64, 0},
-               {KERNEL_ATTEND_WIDE_64, 64, RUN_CHUNKS}, /* attend_wide.cu folds no further */
-               {KERNEL_ATTEND_WIDE_128, 128, SPAN_CHUNKS}};
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     struct tile_caps *caps = &b->base.info.tile_caps;
     bool tma = cuda_uses_tma(g, &d->target), splits = cuda_columns_max(g, &d->target) > 0;
     uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
-    for (size_t i = 0; i < sizeof all / sizeof all[0] && !cuda_failed(d); i++) {
-        if (!has_kernel(b, all[i].kernel))
+    for (enum cuda_kernel i = 0; i < KERNEL_COUNT && !cuda_failed(d); i++) {
+        const struct cuda_kernel_info *kernel = &cuda_kernels[i];
+        if (kernel->query_heads == 0 || !has_kernel(b, i))
             continue;
         struct cuda_width *width = &b->widths[caps->width_count];
         struct tile_width *tile = &caps->widths[caps->width_count++];
-        width->kernel = all[i].kernel;
-        *tile = (struct tile_width){all[i].columns, all[i].chunks, 1};
-        if (width->kernel == KERNEL_ATTEND_SIMPLE) {
+        width->kernel = i;
+        *tile = (struct tile_width){kernel->query_heads, kernel->chunks, 1};
+        if (kernel->of == OF_SIMPLE) {
             width->shape = (struct tile_shape){.threads = CUDA_THREADS, .blocks = SIMPLE_BLOCKS};
             continue;
         }
-        width->shape = tile->chunks
+        width->shape = kernel->of == OF_WIDE
                            ? tile_wide_shape_of(g->head_dim, tile->query_heads, d->target.sm_bytes, tma)
                            : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), tile->query_heads,
                                            d->target.sm_bytes, tma);
@@ -255,8 +225,8 @@ static void find_kernel(struct cuda_backend *b, enum cuda_kernel kernel)
     CUresult result = CUDA_ERROR_NOT_FOUND;
     for (uint32_t i = 0; i < b->module_count && result == CUDA_ERROR_NOT_FOUND; i++)
         result =
-            d->cu.cuModuleGetFunction(&b->queue.kernels[kernel], b->modules[i], cuda_kernel_names[kernel]);
-    cuda_holds(d, result, "looking for the kernel %s", cuda_kernel_names[kernel]);
+            d->cu.cuModuleGetFunction(&b->queue.kernels[kernel], b->modules[i], cuda_kernels[kernel].name);
+    cuda_holds(d, result, "looking for the kernel %s", cuda_kernels[kernel].name);
 }
 
 /* Say how long it took to compile, which is most of a cold start. */

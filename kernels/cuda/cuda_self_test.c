@@ -181,7 +181,7 @@ static bool add_trial(struct cuda_self_test *t, struct trial trial)
 
 static const char *kernel_of(const struct cuda_self_test *t, uint32_t width)
 {
-    return cuda_kernel_names[t->own.widths[width].kernel];
+    return cuda_kernels[t->own.widths[width].kernel].name;
 }
 
 /* A query cut into work tiles of so many chunks as split groups of every kind that there is room for. */

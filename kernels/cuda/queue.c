@@ -18,12 +18,6 @@ enum {
     WARM_UP = 3            /* replays of a graph before it is timed */
 };
 
-const char *const cuda_kernel_names[KERNEL_COUNT] = {
-#define XX(constant, name) name,
-    CUDA_KERNEL_MAP(XX)
-#undef XX
-};
-
 enum kind {
     LAUNCH,
     COPY_IN,
@@ -78,7 +72,7 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
                count ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
                      : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY, 1,
                                             g->shared_bytes, q->on, parameters, NULL),
-               "launching %s", cuda_kernel_names[x->kernel]);
+               "launching %s", cuda_kernels[x->kernel].name);
 }
 
 static void issue(struct cuda_queue *q, struct cuda_operation *x)

@@ -23,48 +23,12 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/kernels.h"
 
 enum {
     CUDA_SIDES = 6, /* sets of outputs that are copied to the host: half of them a step's, used in turn */
     CUDA_ARGUMENT_BYTES = 320
 };
-
-/* XX(constant, name of the kernel) */
-#define CUDA_KERNEL_MAP(XX)                                                                                  \
-    XX(KERNEL_CHANGE_TABLES, "change_tables")                                                                \
-    XX(KERNEL_COPY_SLOTS, "copy_slots")                                                                      \
-    XX(KERNEL_APPEND, "append")                                                                              \
-    XX(KERNEL_GENERATE_Q, "generate_q")                                                                      \
-    XX(KERNEL_LOAD_Q, "load_q")                                                                              \
-    XX(KERNEL_STORE_ROWS, "store_rows")                                                                      \
-    XX(KERNEL_COMPARE_KV, "compare_kv")                                                                      \
-    XX(KERNEL_READ_KV, "read_kv")                                                                            \
-    XX(KERNEL_MERGE_STATES, "merge_states")                                                                  \
-    XX(KERNEL_STAMP, "stamp")                                                                                \
-    XX(KERNEL_READ_ALL, "read_all")                                                                          \
-    XX(KERNEL_PAGED_V1, "paged_v1")                                                                          \
-    XX(KERNEL_PAGED_V2, "paged_v2")                                                                          \
-    XX(KERNEL_PAGED_REDUCE, "paged_reduce")                                                                  \
-    XX(KERNEL_MERGE, "merge")                                                                                \
-    XX(KERNEL_MERGE_SPANS, "merge_spans")                                                                    \
-    XX(KERNEL_ATTEND_SIMPLE, "attend_simple")                                                                \
-    XX(KERNEL_ATTEND_8, "attend_8")                                                                          \
-    XX(KERNEL_ATTEND_32, "attend_32")                                                                        \
-    XX(KERNEL_ATTEND_64, "attend_64")                                                                        \
-    XX(KERNEL_ATTEND_WIDE_64, "attend_wide_64")                                                              \
-    XX(KERNEL_ATTEND_WIDE_128, "attend_wide_128")
-
-enum cuda_kernel {
-#define XX(constant, name) constant,
-    CUDA_KERNEL_MAP(XX)
-#undef XX
-        KERNEL_COUNT
-};
-
-extern const char *const cuda_kernel_names[KERNEL_COUNT];
-
-/* From here on kernels are what cuda_queue_time() measures: attention, and the read roof. */
-#define KERNEL_FIRST_TIMED KERNEL_READ_ALL
 
 struct cuda_operation;
 struct cuda_operations {

@@ -11,7 +11,7 @@
 #include "kernels/cuda/device/epilogue.cuh"
 #include "kernels/cuda/device/launch.cuh"
 
-static constexpr int SIMPLE_COLUMNS = 8;
+static constexpr int SIMPLE_COLUMNS = TILE_SIMPLE_COLUMNS;
 static constexpr int HALF_TOKENS = TILE_TOKENS / 2;
 static constexpr int DIMS = (HEAD_DIM + CUDA_THREADS - 1) / CUDA_THREADS; /* of a thread */
 

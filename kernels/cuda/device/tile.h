@@ -20,6 +20,7 @@
 enum {
     SWIZZLE_BYTES = 128,   /* bytes of a row: the span of TMA's swizzle */
     TILE_ALIGNMENT = 1024, /* of the ring: eight rows of an atom, after which the swizzle repeats */
+    TILE_SIMPLE_COLUMNS = 8, /* of attend_simple.cu */
     TILE_COLUMNS_MAX = 64,
     TILE_GROUP_COLUMNS = 64, /* of a warpgroup */
     TILE_GROUP_WARPS = 4,
