@@ -217,7 +217,7 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
         {2 * KV_HEADS << (bits - cta_bits), 1, 1}, threads, ((size_t)apart << cta_bits) / sizeof(float),
         [&] {
             const tile_coord coord(pass);
-            uint8_t *memory = (uint8_t *)emulated->dynamic + tile_coord::of_block() * apart;
+            uint8_t *memory = (uint8_t *)emulated->dynamic + tile_coord::cta_split() * apart;
             work_tile_memory &brought = *(work_tile_memory *)(memory + apart - sizeof(work_tile_memory));
             if (threadIdx.x < 32)
                 coord.bring(pass, brought);

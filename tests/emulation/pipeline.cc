@@ -213,12 +213,12 @@ template <class TILE, bool BY_WGMMA> struct consumer {
     {
         for (uint32_t fill = 0; fill < ring.fills; fill += 2 * FILLS) {
             for (uint32_t u = 0; u < FILLS; u++) {
-                ring.acquire_keys(fill + u);
+                ring.wait_full(fill + u);
                 read(fill + u, ring.position_of(fill + u), false);
                 ring.release(fill + u);
             }
             for (uint32_t u = 0; u < FILLS; u++) {
-                ring.acquire_values(fill + FILLS + u);
+                ring.wait_values(fill + FILLS + u);
                 read(fill + FILLS + u, ring.position_of(fill + FILLS + u), true);
                 ring.release(fill + FILLS + u);
             }
@@ -231,7 +231,7 @@ template <class TILE, bool BY_WGMMA> struct consumer {
         state keys(0), values(1);
         uint32_t position = ring.position_of(0);
         const uint32_t end = position + ring.fills / 2 * TILE_TOKENS;
-        ring.acquire_keys(keys);
+        ring.wait_full(keys);
         ring.fence_for_wgmma();
         read(keys, position, false);
         ring.release(keys);
@@ -239,8 +239,8 @@ template <class TILE, bool BY_WGMMA> struct consumer {
         bool are_there = false;
         while (position + TILE_TOKENS < end) {
             if (!are_there) {
-                ring.acquire_keys(keys);
-                ring.acquire_keys(values);
+                ring.wait_full(keys);
+                ring.wait_full(values);
             }
             if (!plain)
                 ring.clear_unseen_values(values, position);
@@ -251,14 +251,14 @@ template <class TILE, bool BY_WGMMA> struct consumer {
             state next_keys = keys, next_values = values;
             next_keys.advance(2);
             next_values.advance(2);
-            are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
+            are_there = __all_sync(ALL_LANES, ring.has_arrived(next_keys) & ring.has_arrived(next_values));
             read(values, position, true);
             ring.release(values);
             position += TILE_TOKENS;
             keys = next_keys;
             values = next_values;
         }
-        ring.acquire_keys(values);
+        ring.wait_full(values);
         if (!plain)
             ring.clear_unseen_values(values, position);
         ring.fence_for_wgmma();
@@ -275,7 +275,7 @@ template <class TILE, bool BY_WGMMA> struct consumer {
         store_shared(here + threadIdx.y * SHAPE.bytes, mark + (threadIdx.y << 16));
         if (run.pass.split_bits > run.pass.cta_bits)
             return; /* the cluster's barrier */
-        named_barrier_sync(BARRIER_OF_GROUP, ring.consumers * 32 << run.pass.split_bits);
+        named_barrier_sync(BARRIER_OF_SPLIT_GROUP, ring.consumers * 32 << run.pass.split_bits);
         for (uint32_t split = 0; split < splits; split++) {
             const uint32_t got = load_shared(here + split * SHAPE.bytes);
             if (got != mark + (split << 16))
@@ -287,12 +287,12 @@ template <class TILE, bool BY_WGMMA> struct consumer {
     static void kernel()
     {
         const tile_coord coord(run.pass);
-        uint8_t *shared = emulated_at(tile_coord::of_block() * SHAPE.bytes);
+        uint8_t *shared = emulated_at(tile_coord::cta_split() * SHAPE.bytes);
         work_tile_memory &memory = *(work_tile_memory *)(shared + SHAPE.work_tile);
         if (tiles::is_producer()) {
             produce<TILE>(run.pass, coord, memory, shared);
         } else if (threadIdx.x / 32 < SHAPE.warps) {
-            tiles::await_work_tile();
+            tiles::wait_work_tile();
             const consumer self(memory.work_tile, coord.kv_head, shared);
             const tile_range &range = self.ring.range;
             if (threadIdx.x / 32 >= self.ring.consumers)

@@ -9,10 +9,10 @@
  *   p_j = 2^(s_j - m'), l' = l 2^(m - m') + sum_j p_j
  *   O^T [head_dim x 8] = O^T 2^(m - m') + V^T P^T
  *
- * Keys are the M operand and query rows the N operand, so a group of 4 or 8 wastes nothing. p stays in
- * registers: what comes out as an accumulator goes in as an operand after a transposition of 8 x 8. Work
- * tiles of more columns have more warps, which read the same K and V. Those arrive through a ring of
- * shared-memory stages (kv_pipeline.cuh).
+ * Keys are the M operand and query rows the N operand, since N may be as small as 8: a decode step has a
+ * group of 4 or 8 query heads, not 64. p stays in registers: what comes out as an accumulator goes in as an
+ * operand after a transposition of 8 x 8. Work tiles of more columns have more warps, which read the same K
+ * and V. Those arrive through a ring of shared-memory stages (kv_pipeline.cuh).
  *
  * The arithmetic of a column does not depend on the other columns, on their number or on which warp
  * computes it: dot products run over head_dim in steps of 16; p is rounded to the operands' format after
@@ -74,10 +74,10 @@ template <int COLUMNS> struct mma_tile {
 
 template <int COLUMNS> struct attend : combined_epilogue {
     using tile = mma_tile<COLUMNS>;
-    using tiles = kv_pipeline<tile>;
-    static constexpr tile_shape SHAPE = tiles::SHAPE;
+    using pipeline = kv_pipeline<tile>;
+    static constexpr tile_shape SHAPE = pipeline::SHAPE;
     static constexpr int STEPS = SHAPE.padded_dim / 16; /* of a dot product; and tiles of 16 rows of O^T */
-    static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = tiles::FILLS;
+    static constexpr uint32_t STAGE_TOKENS = SHAPE.stage_tokens, FILLS = pipeline::FILLS;
     static constexpr int TILE_STEPS = TILE_TOKENS / 16, STAGE_STEPS = STAGE_TOKENS / 16; /* of tokens */
     /* of the largest thread block, of as many splits as may be one */
     static constexpr uint32_t CTA_SPLITS_MAX = tile_cta_splits_max(&SHAPE),
@@ -93,7 +93,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     using probabilities = fragment_b[TILE_STEPS];
 
     uint32_t first_column; /* of this warp */
-    tiles ring;
+    pipeline ring;
     uint8_t *fold_memory;
     float scales[2]; /* of dot products */
     const score_rule rule;
@@ -167,11 +167,11 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* ---- a tile */
 
     /* Dot products of a tile; its first fill of K is `fill`. */
-    void multiply_keys(uint32_t fill, scores &s, const query_fragments &q)
+    void multiply_qk(uint32_t fill, scores &s, const query_fragments &q)
     {
 #pragma unroll
         for (int u = 0; u < (int)FILLS; u++) {
-            ring.acquire_keys(fill + u);
+            ring.wait_full(fill + u);
             uint32_t at = ring.address(fill + u);
 #pragma unroll
             for (int t = u * STAGE_STEPS; t < (u + 1) * STAGE_STEPS; t++)
@@ -191,7 +191,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
         }
     }
 
-    /* p of the dot products of the tile at `position`; o and l are scaled to the new maximum. */
+    /* p of the dot products of the tile at `position`; o and l are rescale to the new maximum. */
     void online_softmax(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common,
                         state &x, probabilities &p) const
     {
@@ -206,8 +206,8 @@ template <int COLUMNS> struct attend : combined_epilogue {
         };
         score_tile<false>(
             *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen; }, each);
-        float scaled[2];
-        bool scales_o = false;
+        float rescale[2];
+        bool rescales_o = false;
         float best[TILE_STEPS][2];
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
@@ -232,14 +232,14 @@ template <int COLUMNS> struct attend : combined_epilogue {
             }
             static_assert(TILE_STEPS == 4, "as many pairs");
             x.m[i] = update.m;
-            x.l[i] = x.l[i] * update.scaled + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
-            scaled[i] = update.scaled;
-            scales_o |= update.scales;
+            x.l[i] = x.l[i] * update.rescale + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+            rescale[i] = update.rescale;
+            rescales_o |= update.rescales;
         }
-        if (__any_sync(ALL_LANES, scales_o)) {
+        if (__any_sync(ALL_LANES, rescales_o)) {
 #pragma unroll
             for (int v = 0; v < state::VALUES; v++)
-                x.value(v) *= scaled[state::column_of(v)];
+                x.value(v) *= rescale[state::column_of(v)];
         }
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
@@ -250,11 +250,11 @@ template <int COLUMNS> struct attend : combined_epilogue {
     }
 
     /* The tile's first fill of V is `fill`. */
-    void add_values(uint32_t fill, state &x, const probabilities &p)
+    void multiply_pv(uint32_t fill, state &x, const probabilities &p)
     {
 #pragma unroll
         for (int u = 0; u < (int)FILLS; u++) {
-            ring.acquire_values(fill + u);
+            ring.wait_values(fill + u);
             uint32_t at = ring.address(fill + u);
 #pragma unroll
             for (int step = 0; step < STAGE_STEPS; step += LOAD_STEPS) {
@@ -272,7 +272,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     }
 
     /* l of a chunk, of all tokens. */
-    static void sum_up(state &x)
+    static void reduce_l(state &x)
     {
 #pragma unroll
         for (int apart = 16; apart >= 4; apart /= 2) {
@@ -321,20 +321,20 @@ template <int COLUMNS> struct attend : combined_epilogue {
 
     void write_states(const state &x) const
     {
-        if (is_whole()) {
+        if (is_final()) {
             write_outputs(x);
             return;
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write_state(column_of(i), x.m[i], x.l[i], lane() < 4, ring.stages, [&](auto write) {
+            write_state(column_of(i), x.m[i], x.l[i], lane() < 4, ring.stages, [&](auto store) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         uint32_t dim = dim_of(t, half);
                         if (dim < HEAD_DIM)
-                            write(dim, x.o[t].r[2 * half + i]);
+                            store(dim, x.o[t].r[2 * half + i]);
                     }
                 }
             });
@@ -344,12 +344,12 @@ template <int COLUMNS> struct attend : combined_epilogue {
     {
         const tile_coord coord(pass);
         shared += threadIdx.y *
-                  SHAPE.bytes; /* not tile_coord::of_block(): one register less, which head_dim 256 needs */
+                  SHAPE.bytes; /* not tile_coord::cta_split(): one register less, which head_dim 256 needs */
         work_tile_memory &memory = *(work_tile_memory *)(shared + SHAPE.work_tile);
-        if (tiles::is_producer()) {
+        if (pipeline::is_producer()) {
             produce<tile>(pass, coord, memory, shared);
         } else {
-            tiles::await_work_tile();
+            pipeline::wait_work_tile();
             attend self(pass, memory, coord.kv_head, shared);
             if (self.first_column < self.work_tile.columns)
                 self.compute();
@@ -365,23 +365,25 @@ template <int COLUMNS> struct attend : combined_epilogue {
         probabilities p;
         state x;
 
+        /* masks; then, behind the grid ahead of this one, q */
         keep_queries(first_column, 8);
         const seen_keys seen(*this, {column_of(0), column_of(1)});
         const common_keys common(seen);
         begin_pass(pass);
         load_q(q);
         scale_q(q);
+
+        /* all tiles */
         x.init();
         folds fold(fold_memory);
-
         for (uint32_t fill = 0; fill < ring.fills; fill += 2 * FILLS) {
             uint32_t position = ring.position_of(fill);
-            multiply_keys(fill, s, q);
+            multiply_qk(fill, s, q);
             online_softmax(s, position, seen, common, x, p);
-            add_values(fill + FILLS, x, p);
+            multiply_pv(fill + FILLS, x, p);
             const bool is_last = fill + 2 * FILLS >= ring.fills;
             if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || is_last)
-                sum_up(x);
+                reduce_l(x);
             if (is_last) {
                 fold.finish(x);
             } else if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0) {
@@ -389,15 +391,18 @@ template <int COLUMNS> struct attend : combined_epilogue {
                 x.init();
             }
         }
-        if (is_shared())
-            ring.sync(); /* its stages are read */
+
+        /* epilogue; the state of a split goes into the ring's stages, so wait until all consumers have read
+         * them */
+        if (is_split())
+            ring.sync();
         write_states(x);
-        if (is_shared())
+        if (is_split())
             combine_splits(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };
 
-/* attend_8, attend_32 or attend_64: a piece of the program each (compiler.c). */
+/* One compilation a kernel: KERNEL is attend_8 and KERNEL_COLUMNS 8, and so on. */
 #ifdef KERNEL /* tests/emulation has its own */
 extern "C" __global__ void __launch_bounds__(attend<KERNEL_COLUMNS>::THREADS, attend<KERNEL_COLUMNS>::BLOCKS)
     KERNEL(const __grid_constant__ cuda_attend_pass pass)

@@ -7,21 +7,22 @@
  *   S [64 x 64 tokens] = Q K^T
  *   O [64 x head_dim] = O 2^(m - m') + P V
  *
- * Columns are the rows of the products here, a thread has two of them and the four threads of a quad their
+ * The columns are M here. A thread has two of them and the four threads of a quad their
  * tokens: maxima need two exchanges, and p goes from accumulators into operands as it lies in registers; q
  * is kept there too. Which role an operand has, and in which instruction, does not change a bit of the
  * products (tests/conformance compares every work tile with its rows computed one by one).
  *
- * The dot products of a tile are made together with the sum of values of the tile before, and while the
- * softmax of the tile is computed that sum is still going on.
+ * The products overlap within a warpgroup, as in FlashAttention-3: Q K^T of the next tile and P V of this one
+ * are issued together, and the softmax of the next tile runs while P V of this one goes on.
  *
- * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more, of which a warp loads
- * them and which leaves its registers to the others. (That two warpgroups take turns with the tensor cores,
- * FlashAttention-3's ping-pong, was tried: no difference, docs/decisions/0032.)
+ * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more: one of its
+ * warps loads them by TMA, or all four by cp.async, and its
+ * registers go to the others. FlashAttention-3's ping-pong of two warpgroups was tried: no difference
+ * (docs/decisions/0032).
  *
  * A work tile of 64 columns lies within a run: one level of the fold is enough. One of 128 may be a whole row
  * of up to a span: chunks and runs are folded in shared memory, segments in global memory, which is read and
- * written once in 64 tiles (work_tile.cuh, fold_workspace). */
+ * written once in 64 tiles (take_slot() in work_tile.cuh). */
 #include "kernels/cuda/device/cluster_combine.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/producer.cuh"
@@ -79,7 +80,7 @@ struct wide_sums {
 /* o of the lower levels in shared memory, their m and l in registers; the level above them, if there is one, is in the
  * workspace, which `owner` has. */
 template <int SHARED_LEVELS, int VALUES, int THREADS, class OWNER> struct wide_fold_storage {
-    static constexpr bool IS_SHARED = true;
+    static constexpr bool O_IN_MEMORY = true;
     float4 ml[SHARED_LEVELS];
     float4 *shared; /* [level][vector][thread] */
     const OWNER &owner;
@@ -125,24 +126,25 @@ template <int COLUMNS> struct wide_tile {
 
 template <int COLUMNS> struct attend_wide : combined_epilogue {
     using tile = wide_tile<COLUMNS>;
-    using tiles = kv_pipeline<tile>;
-    static constexpr tile_shape SHAPE = tiles::SHAPE;
+    using pipeline = kv_pipeline<tile>;
+    static constexpr tile_shape SHAPE = pipeline::SHAPE;
     static constexpr int STEPS = SHAPE.padded_dim / 16, ATOMS = SHAPE.kv_row / SWIZZLE_BYTES,
                          TILE_STEPS = TILE_TOKENS / 16, ATOM_STEPS = 4 /* of 16 elements */,
                          TOKEN_GROUPS = TILE_TOKENS / 8;
-    /* of a thread; all have as many at first (whole eights of 512 a lane of those that share a file), and
-     * hand them over */
-    static constexpr int GROUPS = COLUMNS / TILE_GROUP_COLUMNS,
-                         FIRST_REGISTERS = 512 / SHAPE.blocks / (GROUPS + 1) / 8 * 8,
-                         REGISTERS = GROUPS > 1 ? 232 : 224,
-                         PRODUCER_REGISTERS = FIRST_REGISTERS * (GROUPS + 1) - GROUPS * REGISTERS;
+    /* Registers of a thread. A register file has 512 for each lane of its warps. All warpgroups start with an
+     * equal share, a multiple of 8; setmaxnreg moves what the producer's does not need to the consumers. */
+    static constexpr int CONSUMER_WARPGROUPS = COLUMNS / TILE_GROUP_COLUMNS,
+                         FIRST_REGISTERS = 512 / SHAPE.blocks / (CONSUMER_WARPGROUPS + 1) / 8 * 8,
+                         REGISTERS = CONSUMER_WARPGROUPS > 1 ? 232 : 224,
+                         PRODUCER_REGISTERS =
+                             FIRST_REGISTERS * (CONSUMER_WARPGROUPS + 1) - CONSUMER_WARPGROUPS * REGISTERS;
     /* of the largest thread block, of as many splits as may be one */
     static constexpr uint32_t CTA_SPLITS_MAX = tile_cta_splits_max(&SHAPE),
                               THREADS = SHAPE.threads * CTA_SPLITS_MAX,
                               BLOCKS = SHAPE.blocks / CTA_SPLITS_MAX;
     static_assert(SHAPE.stages >= TILE_STAGES_MIN, "there is room on sm_90");
-    /* Whether a loop for tiles that all see is made too: of other head_dims ptxas (13.0) would serialise
-     * the products of both. */
+    /* Compile a loop without masks too. For other head_dims ptxas (13.0) would serialise the products of
+     * both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
     using state = wide_state<ATOMS>;
@@ -152,11 +154,11 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
                    SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
     using scores = float[WGMMA_VALUES];
-    using pipeline_at = typename tiles::state;
+    using pipeline_at = typename pipeline::state;
     using probabilities = uint32_t[TILE_STEPS][4];
 
     uint8_t *fold_memory;
-    tiles ring;
+    pipeline ring;
     const score_rule rule;
 
     /* Shared memory, in this order: the ring's stages, barriers and table entries, the work tile, which is
@@ -198,7 +200,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         }
     }
 
-    /* ---- the products of a tile */
+    /* ---- Q K^T and P V of a tile */
 
     static void hold(state &x)
     {
@@ -207,7 +209,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
             wgmma_hold(x.o[atom]);
     }
 
-    void begin_keys(const pipeline_at &at, scores &s, const query_fragments &q)
+    void issue_qk(const pipeline_at &at, scores &s, const query_fragments &q)
     {
         uint64_t k = wgmma_operand(ring.address(at));
         wgmma_hold(s);
@@ -223,7 +225,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     }
 
     /* Sums of values that were begun later may go on: `later` of them, 0 or 1. */
-    template <int later> void end_keys(const pipeline_at &at, scores &s)
+    template <int later> void wait_qk(const pipeline_at &at, scores &s)
     {
         wgmma_wait<later>();
         wgmma_hold(s);
@@ -231,7 +233,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     }
 
     /* adds: to what o is, which otherwise is nothing yet. */
-    void begin_values(const pipeline_at &at, state &x, const probabilities &p, bool adds)
+    void issue_pv(const pipeline_at &at, state &x, const probabilities &p, bool continues_chunk)
     {
         uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
@@ -242,23 +244,25 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 #pragma unroll
             for (int atom = 0; atom < ATOMS; atom++)
                 wgmma_rows(x.o[atom], p[t], v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS,
-                           adds || t > 0);
+                           continues_chunk || t > 0);
         }
         wgmma_commit();
     }
 
-    void end_values(const pipeline_at &at, state &x)
+    void wait_pv(const pipeline_at &at, state &x)
     {
         wgmma_wait<0>();
         hold(x);
         ring.release(at);
     }
 
+    /* ---- softmax */
+
     /* p in place of the dot products of the tile at `position`, and l. Returns whether o is to be
-     * multiplied by `scaled`. */
+     * multiplied by `rescale`. */
     template <bool PLAIN>
     bool online_softmax(scores &s, uint32_t position, const common_keys &common, wide_sums &x,
-                        float (&scaled)[2]) const
+                        float (&rescale)[2]) const
     {
         float scale[2] = {fmaxf(rule.scale, SMALLEST_SCALE), fmaxf(rule.scale, SMALLEST_SCALE)};
         auto each = [&](auto change) {
@@ -271,7 +275,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         };
         score_tile<PLAIN>(
             *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen(); }, each);
-        bool scales_o = false;
+        bool rescales_o = false;
         float best[TOKEN_GROUPS][2];
 #pragma unroll
         for (int j = 0; j < TOKEN_GROUPS; j++) {
@@ -297,13 +301,14 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
                     pairs[t] = low + high;
                 }
                 static_assert(TOKEN_GROUPS == 8, "as many pairs");
-                x.sums[i][e] = x.sums[i][e] * update.scaled + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+                x.sums[i][e] =
+                    x.sums[i][e] * update.rescale + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
             }
             x.m[i] = update.m;
-            scaled[i] = update.scaled;
-            scales_o |= update.scales;
+            rescale[i] = update.rescale;
+            rescales_o |= update.rescales;
         }
-        return __any_sync(ALL_LANES, scales_o);
+        return __any_sync(ALL_LANES, rescales_o);
     }
 
     static void round(const scores &s, probabilities &p)
@@ -318,7 +323,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     /* m and l of a chunk, of all tokens, in the order of attend_mma.cu: its g is 2 c + e here. `from`
      * becomes empty. */
-    static void end_sums(wide_sums &from, state &to)
+    static void reduce_l(wide_sums &from, state &to)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -333,42 +338,46 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         from.init();
     }
 
+    /* ---- epilogue */
+
     void write_states(const state &x) const
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto write) {
+            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto store) {
 #pragma unroll
                 for (int atom = 0; atom < ATOMS; atom++) {
 #pragma unroll
                     for (int v = 0; v < WGMMA_VALUES; v++) {
                         uint32_t dim = atom * 64 + v / 4 * 8 + lane() % 4 * 2;
                         if (v % 4 == 2 * i && dim < HEAD_DIM)
-                            write(dim, x.o[atom][v], x.o[atom][v + 1]);
+                            store(dim, x.o[atom][v], x.o[atom][v + 1]);
                     }
                 }
             });
     }
 
+    /* ---- entry: producer or consumer */
+
     static void run(const cuda_attend_pass &pass, uint8_t *shared)
     {
         const tile_coord coord(pass);
-        shared += tile_coord::of_block() * SHAPE.bytes;
+        shared += tile_coord::cta_split() * SHAPE.bytes;
         work_tile_memory &memory = *(work_tile_memory *)(shared + SHAPE.work_tile);
         if (threadIdx.x < 32 * SHAPE.warps) {
-            tiles::await_work_tile();
+            pipeline::wait_work_tile();
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
             attend_wide(pass, memory, coord.kv_head, shared).compute();
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-            if (tiles::is_producer())
+            if (pipeline::is_producer())
                 produce<tile>(pass, coord, memory, shared);
         }
         if (pass.concurrent && blockIdx.x == 0)
             await_previous(); /* to be complete after it (launch.cuh) */
     }
 
-    /* ---- the tiles of a work tile */
+    /* ---- the loop over a work tile's tiles */
 
     /* What is carried from tile to tile: of the tile at `position` p is there, and its V is at `values`; `keys` is
      * where K of the next one is. */
@@ -378,67 +387,70 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         wide_sums sums;
         pipeline_at keys, values;
         uint32_t position;
-        bool are_there; /* K of the next tile, and V of this one */
+        bool have_arrived; /* K of the next tile, and V of this one */
 
-        progress(uint32_t first) : keys(0), values(1), position(first), are_there(false)
+        progress(uint32_t first) : keys(0), values(1), position(first), have_arrived(false)
         {
             sums.init();
         }
     };
 
-    /* The first tile's probabilities. */
-    void begin_tiles(progress &t, const query_fragments &q, const common_keys &common)
+    /* Q K^T and softmax of the first tile. */
+    void prologue(progress &t, const query_fragments &q, const common_keys &common)
     {
-        float scaled[2];
-        ring.acquire_keys(t.keys);
-        begin_keys(t.keys, t.s, q);
-        end_keys<0>(t.keys, t.s);
-        online_softmax<false>(t.s, t.position, common, t.sums, scaled);
+        float rescale[2];
+        ring.wait_full(t.keys);
+        issue_qk(t.keys, t.s, q);
+        wait_qk<0>(t.keys, t.s);
+        online_softmax<false>(t.s, t.position, common, t.sums, rescale);
         round(t.s, t.p);
         t.keys.advance(2);
     }
 
-    /* The products of the tiles up to that at `end`, whose probabilities are made last. PLAIN: all columns see all of
-     * them, and there is no alibi; what the others need is so much code that it makes the loop slower where it is
-     * not needed. */
+    /* Go on until p of the tile at `end` is there. An iteration: issue Q K^T of the next tile, issue P V of
+     * this one, wait for Q K^T, softmax of the next tile, wait for P V, rescale O or end the chunk, round p.
+     * PLAIN: all columns see every tile, and there is no alibi: without the code for masks the loop is
+     * faster. */
     template <bool PLAIN>
-    void take_tiles(progress &t, state &x, folds &fold, const query_fragments &q, const common_keys &common,
-                    uint32_t end)
+    void mainloop(progress &t, state &x, folds &fold, const query_fragments &q, const common_keys &common,
+                  uint32_t end)
     {
         while (t.position < end) {
-            float scaled[2];
-            if (!t.are_there) {
-                ring.acquire_keys(t.keys);
-                ring.acquire_keys(t.values);
+            float rescale[2];
+            if (!t.have_arrived) {
+                ring.wait_full(t.keys);
+                ring.wait_full(t.values);
             }
             if (!PLAIN)
                 ring.clear_unseen_values(t.values, t.position);
-            const bool adds = t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0);
+            /* the first tile of a chunk overwrites O */
+            const bool continues_chunk = t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0);
             t.position += TILE_TOKENS;
             const bool ends_chunk = t.position % CHUNK_TOKENS == 0;
-            begin_keys(t.keys, t.s, q);
-            begin_values(t.values, x, t.p, adds);
-            end_keys<1>(t.keys, t.s);
+            issue_qk(t.keys, t.s, q);
+            issue_pv(t.values, x, t.p, continues_chunk);
+            wait_qk<1>(t.keys, t.s);
             if (ends_chunk)
-                end_sums(t.sums, x);
-            bool scales_o = online_softmax<PLAIN>(t.s, t.position, common, t.sums, scaled);
+                reduce_l(t.sums, x);
+            bool rescales_o = online_softmax<PLAIN>(t.s, t.position, common, t.sums, rescale);
             wgmma_hold(t.s);
             pipeline_at next_keys = t.keys, next_values = t.values;
             next_keys.advance(2);
             next_values.advance(2);
             /* asked early, since it takes a while to know */
-            t.are_there = __all_sync(ALL_LANES, ring.is_there(next_keys) & ring.is_there(next_values));
+            t.have_arrived =
+                __all_sync(ALL_LANES, ring.has_arrived(next_keys) & ring.has_arrived(next_values));
             /* on both paths: the assembler would move a common wait ahead of the softmax, which goes on
              * beside */
             if (ends_chunk) {
-                end_values(t.values, x);
+                wait_pv(t.values, x);
                 fold.add_chunk(x, t.position / CHUNK_TOKENS);
             } else {
-                end_values(t.values, x);
-                if (scales_o) {
+                wait_pv(t.values, x);
+                if (rescales_o) {
 #pragma unroll
                     for (int v = 0; v < state::VALUES; v++)
-                        x.value(v) *= scaled[state::column_of(v)];
+                        x.value(v) *= rescale[state::column_of(v)];
                 }
             }
             t.keys = next_keys;
@@ -447,29 +459,30 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         }
     }
 
-    /* The last tile's values. */
-    void end_tiles(progress &t, state &x, folds &fold)
+    /* P V of the last tile, and the end of the fold. */
+    void tail(progress &t, state &x, folds &fold)
     {
-        ring.acquire_keys(t.values);
+        ring.wait_full(t.values);
         ring.clear_unseen_values(t.values, t.position);
-        begin_values(t.values, x, t.p, t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0));
-        end_values(t.values, x);
-        end_sums(t.sums, x);
+        issue_pv(t.values, x, t.p, t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0));
+        wait_pv(t.values, x);
+        reduce_l(t.sums, x);
         fold.finish(x);
     }
 
-    void take_all_tiles(state &x, const query_fragments &q, const common_keys &common)
+    void take_tiles(state &x, const query_fragments &q, const common_keys &common)
     {
         const uint32_t plain = pass.alibi == nullptr ? work_tile.seen_by_all : 0;
         progress t(ring.position_of(0));
         const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
+        /* its Q K^T is of the next tile, so the plain loop ends one tile before what all see ends */
         const uint32_t last_plain = max(plain / TILE_TOKENS, 1u) * TILE_TOKENS - TILE_TOKENS;
         folds fold(fold_memory, *this);
-        begin_tiles(t, q, common);
+        prologue(t, q, common);
         if (HAS_PLAIN)
-            take_tiles<true>(t, x, fold, q, common, min(last, last_plain));
-        take_tiles<false>(t, x, fold, q, common, last);
-        end_tiles(t, x, fold);
+            mainloop<true>(t, x, fold, q, common, min(last, last_plain));
+        mainloop<false>(t, x, fold, q, common, last);
+        tail(t, x, fold);
     }
 
     /* This thread's part of the slot that the work tile has, if it has one. */
@@ -493,23 +506,29 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         query_fragments q;
         state x;
 
+        /* masks; then, behind the grid ahead of this one, q */
         keep_queries(threadIdx.x / 32 * 16, 16);
         const common_keys common(seen());
         begin_pass(pass);
         load_q(q);
+
+        /* all tiles */
         x.init();
         if (ring.fills > 0)
-            take_all_tiles(x, q, common);
+            take_tiles(x, q, common);
         release_workspace();
-        if (is_shared())
-            ring.sync(); /* its stages are read */
+
+        /* epilogue; the state of a split goes into the ring's stages, so wait until all consumers have read
+         * them */
+        if (is_split())
+            ring.sync();
         write_states(x);
-        if (is_shared())
+        if (is_split())
             combine_splits(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };
 
-/* attend_wide_64 or attend_wide_128: a piece of the program each (compiler.c). */
+/* One compilation a kernel: KERNEL is attend_wide_64 and KERNEL_COLUMNS 64, or the same with 128. */
 #ifdef KERNEL /* tests/emulation has its own */
 extern "C" __global__ void __launch_bounds__(attend_wide<KERNEL_COLUMNS>::THREADS,
                                              attend_wide<KERNEL_COLUMNS>::BLOCKS)

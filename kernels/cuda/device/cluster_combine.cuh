@@ -1,6 +1,5 @@
-/* cluster_combine.cuh - outputs of splits: work tiles that have a query's chunks among them, as parts of a
- * thread block or as thread blocks of a cluster (which run at the same time and read each other's shared
- * memory; sm_90 and later). */
+/* cluster_combine.cuh - combine the states of a split group: in one thread block, or in a cluster, whose
+ * thread blocks run at the same time and read each other's shared memory (sm_90 and later). */
 #pragma once
 
 #include "kernels/cuda/device/async_copy.cuh"
@@ -20,7 +19,7 @@ static inline void cluster_sync()
 
 /* Likewise, before they end: what they read of each other's has been read. What they wrote need not be
  * seen by the others, which would take 0.4 us (H200). */
-static inline void cluster_part()
+static inline void cluster_sync_before_exit()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
@@ -85,8 +84,8 @@ struct combined_epilogue : tile_epilogue {
         return w;
     }
 
-    /* Those of vectors [0, count) of columns from `first` on that this warp has, `rounds` a lane. The
-     * lanes find the weights of the columns, once, while the first vectors are on their way. */
+    /* Fold this warp's share of the vectors of the columns from `first` on: [0, count) in all, `rounds` a
+     * lane. Each lane computes the weights of one column while its first vectors load. */
     void fold_splits(const split_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
@@ -132,16 +131,18 @@ struct combined_epilogue : tile_epilogue {
         }
     }
 
-    /* By `threads` threads of each split, when its states are written: fold those of some columns, in
-     * order of the splits, and write them. `mine` are this split's, `apart` is how far those of a thread
-     * block lie from each other. The work tile is of one query. */
+    /* By `threads` threads of each split, after its states are written: fold the states of some columns, in
+     * order of the splits, and write outputs. One left fold is what the tree asks for, since a split group
+     * lies in one node of the tree, cut at the nodes below it (plan_fault() sees to that). `mine` are this
+     * split's, `apart` is how far those of a thread block lie from each other. The work tile is of one
+     * query. */
     void combine_splits(const uint8_t *mine, uint32_t apart, uint32_t threads) const
     {
         const uint32_t split = tile_coord::split(pass), each = (work_tile.columns - 1 >> pass.split_bits) + 1,
                        first = min(split * each, work_tile.columns),
                        count = min(each, work_tile.columns - first) * (HEAD_DIM / 4),
                        rounds = (count + threads - 1) / threads;
-        const uint8_t *all = mine - tile_coord::of_block() * apart; /* of the thread block */
+        const uint8_t *all = mine - tile_coord::cta_split() * apart; /* of the thread block */
         const bool is_cluster = pass.split_bits > pass.cta_bits;
         split_states states;
         states.count = 1u << pass.split_bits;
@@ -154,9 +155,9 @@ struct combined_epilogue : tile_epilogue {
                 states.of[i] = cluster_pointer(states.of[i], i < states.count ? i >> pass.cta_bits : 0);
             cluster_sync(); /* all have written theirs */
             fold_splits(states, first, count, rounds);
-            cluster_part(); /* no thread block ends before the others have read */
+            cluster_sync_before_exit(); /* no thread block ends before the others have read */
         } else {
-            named_barrier_sync(BARRIER_OF_GROUP, threads << pass.split_bits);
+            named_barrier_sync(BARRIER_OF_SPLIT_GROUP, threads << pass.split_bits);
             fold_splits(states, first, count, rounds);
         }
     }

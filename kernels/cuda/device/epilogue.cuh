@@ -41,13 +41,13 @@ struct partial_writer {
 struct tile_epilogue : work_tile_columns {
     using work_tile_columns::work_tile_columns;
 
-    /* What becomes of a column's state, which is the query's if the work tile is_whole(); otherwise `states`
+    /* What becomes of a column's state, which is the query's if the work tile is_final(); otherwise `states`
      * is where it goes if it is shared. each(write) calls write for this thread's elements of o; `one`: of
      * the threads that have the column, this one writes m and l, or lse. */
     template <typename F>
     void write(uint32_t column, float m, float l, bool one, uint8_t *states, F each) const
     {
-        if (!is_whole())
+        if (!is_final())
             write_state(column, m, l, one, states, each);
         else if (column < work_tile.columns)
             each(output_writer{pass.o, query_of(column) * HEAD_DIM, finish(column, m, l, one).factor});
@@ -67,7 +67,7 @@ struct tile_epilogue : work_tile_columns {
     {
         if (column >= work_tile.columns)
             return;
-        if (is_shared()) {
+        if (is_split()) {
             float *state = (float *)states + column * STATE_FLOATS;
             if (one) {
                 state[HEAD_DIM] = m;

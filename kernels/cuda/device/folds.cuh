@@ -1,17 +1,17 @@
 /* folds.cuh - the fold of kernels/plan.h over the chunks of a work tile, for kernels whose threads have parts
  * of the states of two columns each.
  *
- * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps levels 0 (the
- * chunks of the run), 1 (the runs of the segment) and 2 (the segments of the span) as vectors: get(level,
- * 0) is m and l of the columns, get(level, 1 + i) is the values 4 i and on; put() likewise. IS_SHARED: o
- * of all levels is in shared memory. */
+ * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps level 0 (a run
+ * so far, of chunks), 1 (a segment, of runs) and 2 (a span, of segments) as vectors: get(level,
+ * 0) is m and l of the columns, get(level, 1 + i) is the values 4 i and on; put() likewise. O_IN_MEMORY: o
+ * lies in memory, not in registers: an empty level is filled by a store. */
 #pragma once
 
 #include "kernels/cuda/device/states.cuh"
 
 /* The lower levels in registers, the others in shared memory. */
 template <int LEVELS, int VALUES, int THREADS> struct fold_storage {
-    static constexpr bool IS_SHARED = false;
+    static constexpr bool O_IN_MEMORY = false;
     static constexpr int VECTORS = 1 + VALUES / 4;
     float4 values[LEVELS ? LEVELS : 1][VECTORS];
     float4 *shared; /* [level][vector][thread] */
@@ -51,7 +51,7 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
     {
         if (!is_filled[level]) {
             is_filled[level] = true;
-            if (STORAGE::IS_SHARED) {
+            if (STORAGE::O_IN_MEMORY) {
                 put(level, 0, {x.m[0], x.m[1], x.l[0], x.l[1]});
 #pragma unroll
                 for (int i = 0; i < STATE::VALUES; i += 4)

@@ -1,10 +1,11 @@
 /* kv_pipeline.cuh - how K and V come into shared memory: fills of 16 to 64 keys, or of the values that belong to
  * them, one after the other, through a ring of stages. While one is used the others are on their way.
  *
- *   fill     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...   in stage fill % stages
+ *   fill     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...      n = FILLS
+ *   stage    fill % STAGES
  *
  * A warp of its own, the producer, loads them (producer.cuh); the others, the consumers, wait for a fill
- * (acquire_keys, acquire_values) and say when they have read it (release). A stage has two barriers:
+ * (wait_full, wait_values) and say when they have read it (release). A stage has two barriers:
  *
  *   full    the producer's copies have arrived       consumers wait for it
  *   empty   every consumer has read the stage        the producer waits for it before it fills it again
@@ -77,11 +78,11 @@ template <class TILE> struct kv_pipeline {
     tile_range range;
     uint8_t *stages;
     uint32_t fills;                 /* of the work tile */
-    uint32_t consumers;             /* warps that compute; the producer's are behind all that might */
+    uint32_t consumers;             /* warps that have columns; producer warps begin at warp WARPS */
     uint32_t full, empty;           /* barriers of the stages */
     uint32_t whole_from, whole_end; /* fills between are seen entirely */
 
-    /* of a work tile that is there, as the stages' barriers are */
+    /* The work tile is in shared memory. The producer initialises the barriers after this. */
     kv_pipeline(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
                 uint8_t *shared)
         : range(pass, work_tile, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
@@ -130,19 +131,29 @@ template <class TILE> struct kv_pipeline {
         return producer() < PRODUCERS;
     }
 
-    /* ---- by consumers */
-
-    /* By all that compute, first. */
-    static void await_work_tile()
+    /* Wait until the first producer warp has loaded the work tile and initialised the barriers. By consumers,
+     * and by the other producer warps. */
+    static void wait_work_tile()
     {
         named_barrier_sync(BARRIER_OF_SPLIT + threadIdx.y, THREADS);
     }
 
-    bool is_there(const state &at) const
+    /* ---- by the producer */
+
+    /* Wait until the consumers have released what was in the stage. Its first fill need not wait. */
+    void wait_empty(uint32_t fill) const
+    {
+        if (fill >= STAGES)
+            mbarrier_wait(empty + fill % STAGES * 8, (fill / STAGES - 1) % 2);
+    }
+
+    /* ---- by consumers */
+
+    bool has_arrived(const state &at) const
     {
         return mbarrier_test(full + at.stage * 8, at.phase);
     }
-    void acquire_keys(const state &at) const
+    void wait_full(const state &at) const
     {
         mbarrier_wait(full + at.stage * 8, at.phase);
     }
@@ -159,9 +170,9 @@ template <class TILE> struct kv_pipeline {
             fence_async_proxy();
     }
 
-    void acquire_values(uint32_t fill) const
+    void wait_values(uint32_t fill) const
     {
-        acquire_keys(fill);
+        wait_full(fill);
         clear_unseen_values(fill);
     }
 
@@ -169,7 +180,7 @@ template <class TILE> struct kv_pipeline {
     void clear_unseen(uint32_t at_stage, uint32_t position) const
     {
         uint8_t *stage = stages + at_stage * SHAPE.stage_bytes;
-        sync(); /* all have read what was there; barriers of the stage say so too, but by way of TMA */
+        sync(); /* the stage's last fill is read; its barriers order that only by way of TMA */
         for (uint32_t at = threadIdx.x; at < SHAPE.stage_bytes / 16; at += consumers * 32) {
             uint32_t row = at / (ATOM_ROWS * KV_ROW / 16) * ATOM_ROWS + at / (SWIZZLE_BYTES / 16) % ATOM_ROWS;
             if (!range.is_seen(position + row))

@@ -21,10 +21,12 @@
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
 #endif
 
+static constexpr uint32_t ALL_LANES = 0xffffffffu; /* of a warp, for shuffles and votes */
+
 /* The named barriers of a thread block (FlashAttention-3's FwdNamedBarriers); 0 is __syncthreads(). */
 enum named_barrier {
     BARRIER_OF_SPLIT = 1, /* and on, one a split: its producer and consumers */
-    BARRIER_OF_GROUP = BARRIER_OF_SPLIT + PLAN_SPLITS_MAX /* the consumers of all splits */
+    BARRIER_OF_SPLIT_GROUP = BARRIER_OF_SPLIT + PLAN_SPLITS_MAX /* the consumers of all splits */
 };
 
 /* bar.sync: wait for `threads` threads of the block, whole warps. */
@@ -35,24 +37,6 @@ static inline void named_barrier_sync(uint32_t barrier, uint32_t threads)
 #else /* tests/emulation */
     emulated_await(barrier, threads);
 #endif
-}
-
-/* Likewise; whether `x` is true for all of them. */
-static inline bool named_barrier_all(uint32_t barrier, uint32_t threads, bool x)
-{
-    uint32_t all = x;
-#ifdef __CUDA_ARCH__
-    asm volatile("{\n"
-                 ".reg .pred x, all;\n"
-                 "setp.ne.u32 x, %1, 0;\n"
-                 "barrier.cta.red.and.pred all, %2, %3, x;\n"
-                 "selp.u32 %0, 1, 0, all;\n"
-                 "}"
-                 : "=r"(all)
-                 : "r"((uint32_t)x), "r"(barrier), "r"(threads)
-                 : "memory");
-#endif
-    return all;
 }
 
 /* bar.arrive: signal without waiting. */

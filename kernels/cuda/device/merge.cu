@@ -1,28 +1,28 @@
 /* merge.cu - queries whose work tiles left partial states: fold them, in order of position, and write its
  * output.
  *
- * A thread is four elements of head_dim of one query head of one merge; grid: merges x thread blocks that
- * a merge needs. Where these are few, they are of a warp, with others (threadIdx.y) that send
- * for some of the partials or find weights. Partials are taken pass.merge_batch_size at a time (a power of
- * two, up to a warp). While their o is on its way, a warp finds the weights of all of them for a head, a
- * lane each; then what goes on one after the other is a multiplication and an addition an element. What
- * does not depend on the states is found before the work tiles are awaited.
+ * Thread: four elements of one query head of one merge. Grid: merges x thread blocks that a merge needs.
+ * Where merges are few, a thread block is one warp wide, and the warps with threadIdx.y > 0 only copy
+ * partials and find weights. Partials are taken pass.merge_batch_size at a time (a power of two, up to a
+ * warp). While their o is on its way, a warp finds the weights of all of them for a head, a lane each; then
+ * what goes on one after the other is a multiplication and an addition an element. What does not depend on
+ * the states is found before the work tiles are awaited.
  *
  * The operations on an element are those of the work tiles' kernels, so it does not matter where a fold is
  * cut. A maximum is the same in any order. Ahead of a partial of a level lie whole nodes of it, so the levels
  * below it are empty.
  *
- * Partials that are taken together are of one span. What a query with several spans has come to waits in the
- * room of one partial. */
+ * Partials that are taken together are of one span. merge_spans keeps the state of the spans before in the
+ * last place of the batch. */
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
 static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
-/* The partials that are taken together, a lane each, behind one that ended with chunk `behind` (0: they are
- * the first): `most` of `left` ones, or, where a query may have several spans, those of them that lie in the
- * first one's. Masks have a bit a partial; a partial may end its run, if that is open, and its segment. */
+/* A batch of partials, one a lane: at most `most` of the `left` that the query still has. With several spans
+ * it stops at the end of the first. `behind`: the chunk at which the batch before it ended, 0 for the first.
+ * Masks have a bit a partial. A partial may end its run, if that is open, and its segment. */
 struct merge_batch {
     partial_ref ref; /* the lane's, or one that changes nothing */
     uint32_t count;
@@ -242,6 +242,8 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     const uint32_t batch_size = pass.merge_batch_size - HAS_SPANS;
     const auto is_first_of_head = [&] { return is_used && (vector == 0 || threadIdx.x == 0); };
     uint32_t behind = 0, done = 0;
+
+    /* clear the fold */
 #pragma unroll
     for (int level = 0; level < FOLD_LEVELS; level++)
         fold.clear(level);
@@ -252,6 +254,8 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     if (HAS_SPANS && threadIdx.y == 0)
         fold.put_query(memory, batch_size, head - first_head, -INFINITE, is_first_of_head());
     __syncthreads(); /* they are there */
+
+    /* batch by batch: */
     do {
         const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, batch_size),
                             m.count - done, behind, HAS_SPANS);
@@ -260,6 +264,7 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
             await_previous();
             let_next_begin();
         }
+        /* send for o of the partials */
         for (uint32_t first = threadIdx.y * MERGE_COPIES; first < n; first += blockDim.y * MERGE_COPIES) {
             const float4 *from[MERGE_COPIES];
 #pragma unroll
@@ -276,13 +281,14 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
             }
         }
         copy_async_commit();
-        /* the last warps have the fewest copies to make */
+        /* find their weights meanwhile, a head a warp; the last warps have the fewest copies to make */
         for (uint32_t of = threads / 32 - 1 - thread / 32; of < memory.heads && n > 0; of += threads / 32) {
             size_t of_ml = (size_t)p.ref.partial * heads + min(first_head + of, heads - 1);
             memory.find_weights(of, ((const float2 *)pass.partial_ml)[of_ml], p, n);
         }
         copy_async_wait<0>();
         __syncthreads(); /* the weights are there */
+        /* fold them; n is 0 only for a query without keys */
         if (n > 0 && threadIdx.y == 0)
             fold.add_all(memory, p, n, head - first_head);
         behind = __shfl_sync(ALL_LANES, p.ref.end_chunk, n - 1);
@@ -296,6 +302,8 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
             __syncthreads(); /* they wait there */
         }
     } while (done < m.count);
+
+    /* epilogue */
     if (!is_used || threadIdx.y > 0)
         return;
     const float of_query = HAS_SPANS ? fold.add_span(memory, batch_size, head - first_head)

@@ -4,17 +4,18 @@
 
 #include "kernels/cuda/device/work_tile.cuh"
 
-/* What two columns see. One that is not there sees everything: of zeros, and nobody reads what comes out. */
+/* What two columns see. A column that does not exist counts as seeing every key: its q is 0, and nobody reads
+ * its result. */
 struct seen_keys {
-    plan_range of[2];
+    plan_range ranges[2];
 
     seen_keys(const work_tile_columns &columns, const uint32_t (&column)[2])
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             bool there = column[i] < columns.work_tile.columns;
-            of[i].end = there ? columns.query_at(column[i]).keys : UINT32_MAX;
-            of[i].first = there ? plan_visible(of[i].end, columns.pass.window).first : 0;
+            ranges[i].end = there ? columns.query_at(column[i]).keys : UINT32_MAX;
+            ranges[i].first = there ? plan_visible(ranges[i].end, columns.pass.window).first : 0;
         }
     }
 };
@@ -24,8 +25,8 @@ struct common_keys {
     uint32_t first, end;
 
     common_keys(const seen_keys &seen)
-        : first(__reduce_max_sync(ALL_LANES, max(seen.of[0].first, seen.of[1].first))),
-          end(__reduce_min_sync(ALL_LANES, min(seen.of[0].end, seen.of[1].end)))
+        : first(__reduce_max_sync(ALL_LANES, max(seen.ranges[0].first, seen.ranges[1].first))),
+          end(__reduce_min_sync(ALL_LANES, min(seen.ranges[0].end, seen.ranges[1].end)))
     {
     }
     bool has(uint32_t position, uint32_t tokens) const
@@ -58,13 +59,13 @@ void score_tile(const work_tile_columns &columns, const uint32_t (&column)[2], c
                                  alibi[columns.head_of(column[1])] * LOG2_E};
         const seen_keys by = seen();
         each([&](float &x, int i, uint32_t j) {
-            x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.of[i].end));
+            x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.ranges[i].end));
         });
     }
     if (!PLAIN && __builtin_expect(!common.has_tile(position), false)) {
         const seen_keys by = seen();
         each([&](float &x, int i, uint32_t j) {
-            x = j >= by.of[i].first && j < by.of[i].end ? x : -INFINITE;
+            x = j >= by.ranges[i].first && j < by.ranges[i].end ? x : -INFINITE;
         });
     }
 }
@@ -101,34 +102,35 @@ template <int FIRST, int END, int N> void row_max(float (&best)[N][2])
 /* Beyond, a maximum and the score that it is rounded from may differ by one and more. */
 static constexpr float ORDINARY_MAXIMUM = 16777216.0f;
 
-/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - of), o and l so far times `scaled`. (A
+/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - m_safe), and o and l so far times
+ * `rescale`. (A
  * maximum that stays up to 2^8 behind the true one would save most of the scaling, but then the largest p,
  * 1, would be rounded like the others: twice the error where one key outweighs the rest.) */
 struct maximum_update {
-    float m, of, scaled;
-    bool scales; /* something is there, and not to be multiplied by 1 */
+    float m, m_safe, rescale;
+    bool rescales; /* o is not empty, and rescale is not 1 */
 
     /* m_before: -inf if there is nothing yet; best: the largest of the tile's scores but for `scale`, or
      * NaN */
     maximum_update(float m_before, float best, float scale)
     {
         move(m_before, larger_or_nan(m_before, best * scale));
-        scaled = exp2_fast(m_before - of);
+        rescale = exp2_fast(m_before - m_safe);
     }
     void move(float m_before, float to)
     {
         m = to;
-        of = m == -INFINITE ? 0.0f : m; /* 2^(-inf - 0) = 0 */
-        scales = m != m_before && m_before != -INFINITE;
+        m_safe = m == -INFINITE ? 0.0f : m; /* 2^(-inf - 0) = 0 */
+        rescales = m != m_before && m_before != -INFINITE;
     }
     /* No score is NaN, and no maximum infinite or so large that p needs its scores rounded. */
     bool is_ordinary() const
     {
-        return fabsf(of) < ORDINARY_MAXIMUM;
+        return fabsf(m_safe) < ORDINARY_MAXIMUM;
     }
     float p(float s, float scale) const
     {
-        return exp2_fast(fmaf(s, scale, -of));
+        return exp2_fast(fmaf(s, scale, -m_safe));
     }
 };
 
@@ -154,14 +156,14 @@ void softmax_extremes(const float (&m_before)[2], maximum_update (&updates)[2], 
         if (update.is_ordinary())
             continue;
         update.move(m_before[column], fmaxf(m_before[column], best[column]));
-        update.scaled = weight(m_before[column], update.m);
+        update.rescale = weight(m_before[column], update.m);
         each([&](float &x, int i, uint32_t) {
             if (i == column) {
-                const float s = x * scales[i], below = s < update.of ? s - update.of : -INFINITE;
-                x = s == update.of ? 0.0f : below; /* of NaN: -inf */
+                const float s = x * scales[i], below = s < update.m_safe ? s - update.m_safe : -INFINITE;
+                x = s == update.m_safe ? 0.0f : below; /* of NaN: -inf */
             }
         });
-        update.of = 0.0f;
+        update.m_safe = 0.0f;
         scales[column] = 1.0f;
     }
 }

@@ -24,7 +24,6 @@
 
 static constexpr int WARPS = CUDA_THREADS / 32;
 static constexpr int GROUP_THREADS = BLOCK_SIZE < 32 ? 32 / BLOCK_SIZE : 1;
-static constexpr int GROUPS_OF_BLOCK = CUDA_THREADS / GROUP_THREADS;
 static constexpr int PACK = 16 / bytes_of(KV_DTYPE);                    /* x */
 static constexpr int VECTOR = 16 / (GROUP_THREADS * bytes_of(Q_DTYPE)); /* elements of q or k */
 static constexpr int VECTORS = HEAD_DIM / GROUP_THREADS / VECTOR;       /* of a thread */
@@ -35,7 +34,6 @@ static constexpr int ROWS_PER_ROUND = 32 / V_VECTORS_PER_ROW;
 static constexpr int ROWS_PER_THREAD = (HEAD_DIM + ROWS_PER_ROUND - 1) / ROWS_PER_ROUND;
 static constexpr int RESIDENT =
     HEAD_DIM * bytes_of(Q_DTYPE) > 256 ? 2 : 4; /* thread blocks an SM, for registers */
-static constexpr uint32_t EVERY_LANE = 0xffffffffu;
 
 /* N elements of the stored format as f32, loaded as whole words where they are any. */
 template <int N> void load_vector(const uint8_t *from, float to[N])
@@ -65,26 +63,26 @@ template <int N> void load_vector(const uint8_t *from, float to[N])
 static inline float block_maximum(float x, float *scratch)
 {
     for (int apart = 16; apart > 0; apart /= 2)
-        x = fmaxf(x, __shfl_xor_sync(EVERY_LANE, x, apart));
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, apart));
     if (threadIdx.x % 32 == 0)
         scratch[threadIdx.x / 32] = x;
     __syncthreads(); /* every warp's is there */
     x = scratch[threadIdx.x % WARPS];
     for (int apart = WARPS / 2; apart > 0; apart /= 2)
-        x = fmaxf(x, __shfl_xor_sync(EVERY_LANE, x, apart));
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, apart));
     return x;
 }
 
 static inline float block_sum(float x, float *scratch)
 {
     for (int apart = 16; apart > 0; apart /= 2)
-        x += __shfl_xor_sync(EVERY_LANE, x, apart);
+        x += __shfl_xor_sync(ALL_LANES, x, apart);
     if (threadIdx.x % 32 == 0)
         scratch[threadIdx.x / 32] = x;
     __syncthreads(); /* every warp's is there */
     x = scratch[threadIdx.x % WARPS];
     for (int apart = WARPS / 2; apart > 0; apart /= 2)
-        x += __shfl_xor_sync(EVERY_LANE, x, apart);
+        x += __shfl_xor_sync(ALL_LANES, x, apart);
     return x;
 }
 
@@ -148,7 +146,7 @@ template <bool PARTITIONED> struct paged {
                 }
             }
             for (int apart = GROUP_THREADS / 2; apart > 0; apart /= 2)
-                dot += __shfl_xor_sync(EVERY_LANE, dot, apart);
+                dot += __shfl_xor_sync(ALL_LANES, dot, apart);
             float logit = seen ? fmaf(slope, (float)((int)token - (int)(keys - 1)), dot * scale) : -INFINITE;
             if (member == 0 && slot < BLOCK_SIZE)
                 logits[token - first_block * BLOCK_SIZE] = logit;
@@ -158,7 +156,7 @@ template <bool PARTITIONED> struct paged {
     }
 
     /* Weights in place of logits; their sum over this thread's. */
-    float online_softmax(float m) const
+    float exponentiate(float m) const
     {
         float sum = 0;
         for (uint32_t i = threadIdx.x; i < (end_block - first_block) * BLOCK_SIZE; i += CUDA_THREADS) {
@@ -194,7 +192,7 @@ template <bool PARTITIONED> struct paged {
 #pragma unroll
         for (int i = 0; i < ROWS_PER_THREAD; i++) {
             for (int apart = V_VECTORS_PER_ROW / 2; apart > 0; apart /= 2)
-                sums[i] += __shfl_xor_sync(EVERY_LANE, sums[i], apart);
+                sums[i] += __shfl_xor_sync(ALL_LANES, sums[i], apart);
         }
     }
 
@@ -248,7 +246,7 @@ template <bool PARTITIONED> struct paged {
         __syncthreads(); /* q is there */
         float m = block_maximum(score(q), scratch[0]);
         __syncthreads(); /* all logits are there */
-        float l = block_sum(online_softmax(m), scratch[1]);
+        float l = block_sum(exponentiate(m), scratch[1]);
         float sums[ROWS_PER_THREAD] = {0};
         add_values(sums);
         join_warps(sums, shared);

@@ -1,4 +1,4 @@
-/* pool.cu - everything that moves bytes of the KV pool but does not compute attention.
+/* pool.cu - what moves bytes around attention: of the KV pool, of q and o, of block tables.
  *
  *   change_tables   new entries of the device's block tables          a thread block a change
  *   copy_slots      copy-on-write: the filled slots of a block; vLLM's copy_blocks   (copy, layer, K or V)
@@ -7,10 +7,12 @@
  *   generate_q      q of a pass's queries                             a thread block a query
  *   compare_kv      k and v with what stands, as append would convert them: a retry of an append
  *   read_kv         what stands, token by token                       a thread block a token
+ *   load_q          q of clients from the host's memory               thread blocks a query
+ *   store_rows      o and lse to the host's memory                    thread blocks a query
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
  *
- * The last three take all operations of their kind in a step, in tensors that may lie in the host's pinned
- * memory: elements are read and written once, by fours, side by side.
+ * compare_kv, read_kv and merge_states take all operations of their kind in a step, in tensors that may lie
+ * in the host's pinned memory: elements are read and written once, by fours, side by side.
  *
  * Generated values are those of kernels/values.c, bit for bit. */
 #include "kernels/cuda/device/launch.cuh"

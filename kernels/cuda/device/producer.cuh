@@ -35,7 +35,7 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
         if (TILE::HAS_WORKSPACE && elect_one())
             memory.slot = TILE::takes_workspace(memory.work_tile) ? take_slot(pass) : NO_SLOT;
     } else {
-        producer::await_work_tile();
+        producer::wait_work_tile();
     }
     producer p(pass, memory.work_tile, coord.kv_head, shared);
     if (is_first) {
@@ -44,8 +44,7 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
     }
     p.begin();
     for (uint32_t fill = 0; fill < p.fills; fill++) {
-        if (fill >= producer::STAGES)
-            mbarrier_wait(p.empty + fill % producer::STAGES * 8, (fill / producer::STAGES - 1) % 2);
+        p.wait_empty(fill);
         p.load(fill);
     }
     producer::prefetch_next(pass);

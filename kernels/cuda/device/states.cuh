@@ -1,17 +1,18 @@
-/* states.cuh - the arithmetic that every attention kernel of this backend shares, so that their bits
- * agree: scores, exponentials, merge, the fold over the tree of kernels/plan.h, and the output.
+/* states.cuh - the arithmetic that attend_* and merge share, so that their bits agree: scores, exponentials,
+ * the weights of a merge, and the output. The fold is in folds.cuh; paged.cu has arithmetic of its own.
  *
  * Scores and maxima are in units of ln 2, since the hardware's exponential is 2^x. A state is (m, l,
  * o); the empty one is (-inf, 0, 0). Nothing is contracted (-fmad=false): fma only where it is written.
  */
 #pragma once
 
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/step.h"
 
 static constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147182f;
-static constexpr int FOLD_LEVELS = PLAN_SPAN; /* of a work tile: run, segment, span */
-static constexpr uint32_t ALL_LANES = 0xffffffffu;
+static constexpr int FOLD_LEVELS = PLAN_SPAN; /* level 0 adds up a run, of chunks; 1 a segment, of runs; 2 a
+                                                 span, of segments */
 static constexpr float SMALLEST_SCALE = 1.17549435e-38f; /* of dot products, so that -inf times it is -inf */
 
 /* 2^x by the special-function unit: relative error 2^-22, 2^0 = 1, 2^-inf = 0; what is below 2^-126 is 0. */
@@ -30,9 +31,11 @@ static inline float exp2_fast(float x)
  * would be a call, for which the compiler spills what is in registers. */
 static inline float reciprocal(float x)
 {
-    float y = 1.0f / x;
 #ifdef __CUDA_ARCH__
+    float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+#else /* tests/emulation */
+    float y = 1.0f / x;
 #endif
     return fmaf(fmaf(-x, y, 1.0f), y, y);
 }

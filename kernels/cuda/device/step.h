@@ -1,5 +1,10 @@
 /* step.h - what the host hands to the device kernels: plain structures, read by C11 and by CUDA C.
  *
+ * NVRTC compiles the kernels for one geometry and one GPU (compiler.c). It is given HEAD_DIM, BLOCK_SIZE,
+ * KV_HEADS, GROUP, Q_DTYPE, KV_DTYPE, LAYOUT, SOFTCAP, SM_BYTES, TENSOR_CORES, TMA and WGMMA as macros, and
+ * KERNEL and KERNEL_COLUMNS where a file has one kernel a width. Functions are device functions unless they
+ * say otherwise.
+ *
  * Everything is prepared in one pinned buffer of the host and uploaded at once; pointers are device
  * addresses. Plans cross as they are (kernels/plan.h), but for work tiles: one of the plan becomes as many
  * as its query heads need thread blocks.
@@ -42,7 +47,8 @@ struct cuda_work_tile {
     uint32_t column, columns; /* the columns [column, column + columns) of the plan's work tile */
     uint32_t partial;         /* of the work tile's first query, or PLAN_NO_PARTIAL */
     struct plan_range seen;   /* positions that any of its columns sees in the range */
-    uint32_t seen_by_all;     /* all see those from the tile of seen.first on to before this one; 0: none */
+    uint32_t seen_by_all;     /* all columns see every position from the tile of seen.first up to this one; 0:
+                                 none */
     uint32_t entries[CUDA_WORK_TILE_ENTRIES]; /* of its table, from the tile of seen.first on, where they
                                                  are */
 };
@@ -147,7 +153,7 @@ struct cuda_attend_pass {
     uint32_t concurrent; /* 1: independent of the previous launch of this pass, may run concurrently (PDL) */
     uint32_t merge_count;
     uint32_t merge_batch_size; /* partial states: a power of two */
-    uint32_t split_bits;       /* 2^split_bits splits share a work tile, */
+    uint32_t split_bits;       /* a split group is 2^split_bits work tiles, */
     uint32_t cta_bits;         /* 2^cta_bits of them in a thread block */
     uint32_t slots;            /* as many as thread blocks that use the workspace run at a time */
     struct cuda_l2_prefetch prefetch;

@@ -18,8 +18,8 @@
 #include <stdbool.h>
 
 enum {
-    SWIZZLE_BYTES = 128,   /* bytes of a row: the span of TMA's swizzle */
-    TILE_ALIGNMENT = 1024, /* of the ring: eight rows of an atom, after which the swizzle repeats */
+    SWIZZLE_BYTES = 128,     /* bytes of a row: the span of TMA's swizzle */
+    TILE_ALIGNMENT = 1024,   /* of the ring: eight rows of an atom, after which the swizzle repeats */
     TILE_SIMPLE_COLUMNS = 8, /* of attend_simple.cu */
     TILE_COLUMNS_MAX = 64,
     TILE_GROUP_COLUMNS = 64, /* of a warpgroup */
@@ -146,7 +146,9 @@ HOST_AND_DEVICE struct tile_shape tile_wide_shape_of(uint32_t head_dim, uint32_t
     t.blocks = 2 * TILE_GROUP_COLUMNS / columns;
     uint32_t folds = t.shared_levels * t.fold_floats * t.warps * 32 * 4,
              fixed = tile_fixed_bytes(columns, tma) + folds;
-    t.stages = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.stage_bytes; /* five or more */
+    t.stages = (sm_bytes / t.blocks - TILE_BLOCK_BYTES - fixed) / t.stage_bytes; /* TILE_STAGES_MIN or more:
+                                                                                    attend_wide.cu asserts
+                                                                                    it */
     tile_lay_out(&t, folds, tma);
     return t;
 }

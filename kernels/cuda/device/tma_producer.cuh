@@ -24,9 +24,9 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
                               ATOM_DIM = WHOLE ? 0 : SWIZZLE_BYTES / bytes_of(KV_DTYPE), ATOM_STEP = WHOLE;
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
-    uint32_t entries;     /* of the block table, entry e at e % TILE_ENTRIES: those of the last fill */
-    uint32_t entries_end; /* and 32 more, on their way; */
-    uint32_t given_end;   /* those before came with the work tile */
+    uint32_t entries;     /* address of a ring of block table entries: entry e at e % TILE_ENTRIES */
+    uint32_t fetched_end; /* the first of the 32 entries that are being fetched */
+    uint32_t given_end;   /* the end of the entries that came with the work tile */
     uint64_t policy;      /* what is read once need not stay in the cache */
     const void *map;
 
@@ -70,18 +70,18 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
             store_shared(entry_address(first + lane()), range.first_entries[lane()]);
         __syncwarp(); /* they are there */
         given_end = first + CUDA_WORK_TILE_ENTRIES;
-        entries_end = first / HALF_ENTRIES * HALF_ENTRIES;
-        fetch_entries(entries_end);
+        fetched_end = first / HALF_ENTRIES * HALF_ENTRIES;
+        fetch_entries(fetched_end);
     }
 
     /* Those from the first to the last one of a fill are there. Fills come in order. */
-    void find_entries(uint32_t first, uint32_t last)
+    void wait_entries(uint32_t first, uint32_t last)
     {
-        while (last >= given_end && first >= entries_end) {
+        while (last >= given_end && first >= fetched_end) {
             copy_async_wait<0>();
             __syncwarp(); /* the entries are there, and the 32 before them read */
-            entries_end += HALF_ENTRIES;
-            fetch_entries(entries_end);
+            fetched_end += HALF_ENTRIES;
+            fetch_entries(fetched_end);
         }
     }
 
@@ -93,7 +93,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
                  below = range.seen.end > token
                              ? min(BOXES, (range.seen.end - token + BOX_ROWS - 1) / BOX_ROWS)
                              : 0;
-        find_entries(token / BLOCK_SIZE, (token + STAGE_TOKENS - 1) / BLOCK_SIZE);
+        wait_entries(token / BLOCK_SIZE, (token + STAGE_TOKENS - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
         mbarrier_expect(barrier, first < below ? (below - first) * BOX_BYTES : 0);

@@ -1,18 +1,20 @@
-/* work_tile.cuh - what a thread block takes: which work tile of which KV head, and its columns: which query
- * token and head each of them is. A column is a query head, packed with those of its group (PackGQA): the N
- * of the products. */
+/* work_tile.cuh - what a thread block takes: a work tile of one KV head, and its columns. A column is one
+ * query head of one query token, packed with those of its group (PackGQA). It is N of the products in
+ * attend_mma.cu, and M in attend_wide.cu. */
 #pragma once
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
-/* ---- the workspace: where thread blocks keep a level of their fold that has no room in shared memory. As many slots as
- * thread blocks of such a kernel run at a time, one on a multiprocessor; each takes a free one. */
+/* ---- the workspace: global memory for a level of the fold that has no room in shared memory. It has a slot
+ * for each multiprocessor, since one thread block of such a kernel runs on each. A thread block takes a free
+ * slot and frees it. */
 
 static constexpr uint32_t NO_SLOT = UINT32_MAX;
 
-/* By one thread: take a slot, from that of this multiprocessor on, which is free but where thread blocks have moved. */
+/* By one thread: take a free slot. Try that of this multiprocessor first: it is free, unless a thread block
+ * was moved here (the PTX manual says that %smid may change). */
 static inline uint32_t take_slot(const cuda_attend_pass &pass)
 {
     uint32_t multiprocessor = 0;
@@ -26,7 +28,7 @@ static inline uint32_t take_slot(const cuda_attend_pass &pass)
     return slot;
 }
 
-/* By one thread, when all that was written there is seen by everybody. */
+/* By one thread, after all threads have read the slot and fenced what they wrote. */
 static inline void free_slot(const cuda_attend_pass &pass, uint32_t slot)
 {
     atomicExch(&pass.slots_taken[slot], 0);
@@ -43,9 +45,9 @@ struct work_tile_memory {
 static_assert(sizeof(work_tile_memory) <= WORK_TILE_BYTES + 4 * CUDA_COLUMNS_MAX,
               "the room that tile.h leaves");
 
-/* Which work tile of which KV head is taken here. Its 2^split_bits splits have the same columns and each some
- * of the chunks, in order; 2^cta_bits of them are a thread block (threadIdx.y), and as many thread
- * blocks as that takes a cluster. */
+/* Which work tile of which KV head is taken here. A split group is 2^split_bits consecutive work tiles: the
+ * same columns, consecutive ranges of chunks. 2^cta_bits of them share a thread block (threadIdx.y); the
+ * thread blocks of a group are a cluster. */
 struct tile_coord {
     uint32_t work_tile, kv_head;
 
@@ -57,11 +59,11 @@ struct tile_coord {
     }
     static uint32_t split(const cuda_attend_pass &pass)
     {
-        return ((blockIdx.x << pass.cta_bits) + of_block()) & (1u << pass.split_bits) - 1;
+        return ((blockIdx.x << pass.cta_bits) + cta_split()) & (1u << pass.split_bits) - 1;
     }
     /* Which of the thread block's splits; said so that the compiler sees that it is the same for a whole
      * warp. */
-    static uint32_t of_block()
+    static uint32_t cta_split()
     {
         return __shfl_sync(ALL_LANES, threadIdx.y, 0);
     }
@@ -121,12 +123,12 @@ struct work_tile_columns {
     /* of a column's state in shared memory: o, then m and l */
     static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
 
-    bool is_shared() const
+    bool is_split() const
     {
         return TENSOR_CORES && pass.split_bits > 0;
     }
-    bool is_whole() const
+    bool is_final() const
     {
-        return !is_shared() && work_tile.partial == PLAN_NO_PARTIAL;
+        return !is_split() && work_tile.partial == PLAN_NO_PARTIAL;
     }
 };
