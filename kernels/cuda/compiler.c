@@ -223,23 +223,55 @@ static void __attribute__((format(printf, 2, 3))) add_option(struct request *r, 
     va_end(args);
 }
 
+/* Whether a kernel takes so long to compile that it is a piece of its own. */
+static bool is_alone(const struct cuda_kernel_info *kernel)
+{
+    return kernel->of == OF_MMA || kernel->of == OF_WIDE;
+}
+
+static void name_piece(const struct cuda_kernel_info *kernel, char name[PIECE_NAME_BYTES])
+{
+    if (is_alone(kernel))
+        snprintf(name, PIECE_NAME_BYTES, "%s", kernel->name);
+    else
+        snprintf(name, PIECE_NAME_BYTES, "%.*s", (int)strcspn(kernel->file, "."), kernel->file);
+}
+
 /* Add what a kernel is compiled with, unless its file is there already. */
 static void add_piece(struct request *r, const struct cuda_kernel_info *kernel)
 {
-    bool alone = kernel->of == OF_MMA || kernel->of == OF_WIDE;
     struct piece *piece = &r->pieces[r->piece_count];
-    if (alone)
-        snprintf(piece->name, sizeof piece->name, "%s", kernel->name);
-    else
-        snprintf(piece->name, sizeof piece->name, "%.*s", (int)strcspn(kernel->file, "."), kernel->file);
+    name_piece(kernel, piece->name);
     for (uint32_t i = 0; i < r->piece_count; i++) {
         if (strcmp(r->pieces[i].name, piece->name) == 0)
             return;
     }
     assert(r->piece_count < CUDA_PIECES_MAX);
     snprintf(piece->path, sizeof piece->path, "kernels/cuda/device/%s", kernel->file);
-    piece->query_heads = alone ? kernel->query_heads : 0;
+    piece->query_heads = is_alone(kernel) ? kernel->query_heads : 0;
     r->piece_count++;
+}
+
+/* Add all of them, the widest tiles first, which take longest, so that no processor begins one when the others are done. */
+static void add_pieces(struct request *r)
+{
+    for (enum cuda_kernel i = KERNEL_COUNT; i-- > 0;) {
+        if (cuda_has_kernel(r->g, r->target, i))
+            add_piece(r, &cuda_kernels[i]);
+    }
+}
+
+uint32_t cuda_piece_of(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel)
+{
+    struct request r = {.g = g, .target = target};
+    char name[PIECE_NAME_BYTES];
+    uint32_t i = 0;
+    add_pieces(&r);
+    name_piece(&cuda_kernels[kernel], name);
+    while (i < r.piece_count && strcmp(r.pieces[i].name, name) != 0)
+        i++;
+    assert(i < r.piece_count);
+    return i;
 }
 
 static void hash_request(struct request *r)
@@ -291,11 +323,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
         add_option(r, "-DSPARSE_HEAD_STEP=%d", (int)g->sparse.head_sliding_step);
         add_option(r, "-DSPARSE_TP_RANK=%u", g->sparse.tp_rank);
     }
-    /* the widest tiles first, which take longest, so that no processor begins one when the others are done */
-    for (enum cuda_kernel i = KERNEL_COUNT; i-- > 0;) {
-        if (cuda_has_kernel(g, target, i))
-            add_piece(r, &cuda_kernels[i]);
-    }
+    add_pieces(r);
     hash_request(r);
 }
 

@@ -46,6 +46,9 @@ bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *ta
 /* Whether the program of this geometry has a kernel. */
 bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
 
+/* Which of the program's cubins has a kernel that it has. */
+uint32_t cuda_piece_of(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
+
 /* cuda_compile(g, target, cache, report, program, error): `cache` is a folder, made if need be; "": attnd under
  * $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. Pieces are compiled side by side, by as many threads as
  * this process may use processors. `report`, if not NULL, gets a line a kernel: registers, stack, spills; how

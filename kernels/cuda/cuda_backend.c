@@ -218,15 +218,17 @@ static void find_widths(struct cuda_backend *b)
     caps->processors = d->multiprocessors;
 }
 
-/* Look for a kernel in the pieces of the program. */
+/* Look for a kernel in its piece of the program: to try one after the other would be an error of the driver's for each that has
+ * it not, which compute-sanitizer reports. */
 static void find_kernel(struct cuda_backend *b, enum cuda_kernel kernel)
 {
     struct cuda_device *d = &b->device;
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    for (uint32_t i = 0; i < b->module_count && result == CUDA_ERROR_NOT_FOUND; i++)
-        result =
-            d->cu.cuModuleGetFunction(&b->queue.kernels[kernel], b->modules[i], cuda_kernels[kernel].name);
-    cuda_holds(d, result, "looking for the kernel %s", cuda_kernels[kernel].name);
+    uint32_t piece = cuda_piece_of(b->options.geometry, &d->target, kernel);
+    if (piece < b->module_count)
+        cuda_holds(d,
+                   d->cu.cuModuleGetFunction(&b->queue.kernels[kernel], b->modules[piece],
+                                             cuda_kernels[kernel].name),
+                   "looking for the kernel %s", cuda_kernels[kernel].name);
 }
 
 /* Say how long it took to compile, which is most of a cold start. */
