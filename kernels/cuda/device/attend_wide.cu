@@ -7,22 +7,21 @@
  *   S [64 x 64 tokens] = Q K^T
  *   O [64 x head_dim] = O 2^(m - m') + P V
  *
- * The columns are M here. A thread has two of them and the four threads of a quad their
- * tokens: maxima need two exchanges, and p goes from accumulators into operands as it lies in registers; q
- * is kept there too. Which role an operand has, and in which instruction, does not change a bit of the
- * products (tests/conformance compares every work tile with its rows computed one by one).
+ * The columns are M here. A thread has two of them, and the four threads of a quad their tokens: maxima need
+ * two exchanges, and p goes from accumulators into operands as it lies in registers; q is kept there too.
+ * Which role an operand has, and in which instruction, does not change a bit of the products
+ * (tests/conformance compares every work tile with its queries computed one by one).
  *
  * The products overlap within a warpgroup, as in FlashAttention-3: Q K^T of the next tile and P V of this one
  * are issued together, and the softmax of the next tile runs while P V of this one goes on.
  *
- * A thread block has 1 or 2 warpgroups, which read the same K and V, and one more: one of its
- * warps loads them by TMA, or all four by cp.async, and its
- * registers go to the others. FlashAttention-3's ping-pong of two warpgroups was tried: no difference
- * (docs/decisions/0032).
+ * A thread block has 1 or 2 consumer warpgroups, which read the same K and V, and the producer's: one of its
+ * warps loads them by TMA, or all four by cp.async, and its registers go to the consumers.
+ * FlashAttention-3's ping-pong of two warpgroups was tried: no difference (docs/decisions/0032).
  *
- * A work tile of 64 columns lies within a run: one level of the fold is enough. One of 128 may be a whole row
- * of up to a span: chunks and runs are folded in shared memory, segments in global memory, which is read and
- * written once in 64 tiles (take_slot() in work_tile.cuh). */
+ * A work tile of 64 columns lies within a run: one level of the fold is enough. One of 128 may be a whole
+ * context of up to a span: chunks and runs are folded in shared memory, segments in global memory, which is
+ * read and written once in 64 tiles (take_slot() in work_tile.cuh). */
 #include "kernels/cuda/device/cluster_combine.cuh"
 #include "kernels/cuda/device/folds.cuh"
 #include "kernels/cuda/device/producer.cuh"
@@ -77,8 +76,8 @@ struct wide_sums {
     }
 };
 
-/* o of the lower levels in shared memory, their m and l in registers; the level above them, if there is one, is in the
- * workspace, which `owner` has. */
+/* o of the lower levels in shared memory, their m and l in registers; the level above them, if there is one,
+ * is in the workspace, which `owner` has. */
 template <int SHARED_LEVELS, int VALUES, int THREADS, class OWNER> struct wide_fold_storage {
     static constexpr bool O_IN_MEMORY = true;
     float4 ml[SHARED_LEVELS];
@@ -143,6 +142,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
                               THREADS = SHAPE.threads * CTA_SPLITS_MAX,
                               BLOCKS = SHAPE.blocks / CTA_SPLITS_MAX;
     static_assert(SHAPE.stages >= TILE_STAGES_MIN, "there is room on sm_90");
+    static_assert(!tile::HAS_WORKSPACE || 2 * SHAPE.bytes > SM_BYTES, "a slot for each that runs at a time");
     /* Compile a loop without masks too. For other head_dims ptxas (13.0) would serialise the products of
      * both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
@@ -379,8 +379,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     /* ---- the loop over a work tile's tiles */
 
-    /* What is carried from tile to tile: of the tile at `position` p is there, and its V is at `values`; `keys` is
-     * where K of the next one is. */
+    /* What is carried from tile to tile: p of the tile at `position`, where its V is, and where K of the next
+     * one is. */
     struct progress {
         scores s;
         probabilities p;
