@@ -14,6 +14,7 @@
  * then has the same bits whether the keys it does not see are left out or added as p_j = 0. */
 #include "kernels/cpu/cpu_kernels.h"
 
+#include "kernels/coefficients.h"
 #include "kernels/cpu/cpu_states.h"
 
 #include "kernels/numeric.h"
@@ -25,24 +26,20 @@ enum { LANES = 8 }; /* head_dim is a multiple */
 
 _Static_assert(HEAD_DIM_STEP % LANES == 0, "dot products have no remainder");
 
-/* exp(x) for x <= 0, and 0 for NaN and below EXP_LOWEST, where the result would be denormal. exp(0) is 1. Cody and
- * Waite's reduction and the polynomial of Cephes' expf (Moshier): relative error below 2^-22. */
-#define EXP_LOWEST (-87.0F)
-
+/* exp(x) for x <= 0, and 0 for NaN and below EXP_LOWEST. exp(0) is 1. Relative error below 2^-22 (coefficients.h). */
 static inline float exp_nonpositive(float x)
 {
-    const float to_integer = 12582912.0F; /* 1.5 * 2^23: adding it rounds to an integer */
-    const float log2_e = 1.44269504F, ln2_high = 0.693359375F, ln2_low = -2.12194440e-4F;
+    const float log2_e = 1.44269504F;
     float clamped = x > EXP_LOWEST ? x : EXP_LOWEST;
-    float shifted = clamped * log2_e + to_integer;
-    float n = shifted - to_integer;
-    float r = clamped - n * ln2_high - n * ln2_low;
-    float y = 1.9875691500e-4F;
-    y = y * r + 1.3981999507e-3F;
-    y = y * r + 8.3334519073e-3F;
-    y = y * r + 4.1665795894e-2F;
-    y = y * r + 1.6666665459e-1F;
-    y = y * r + 5.0000001201e-1F;
+    float shifted = clamped * log2_e + TO_INTEGER;
+    float n = shifted - TO_INTEGER;
+    float r = clamped - n * LN2_HIGH - n * LN2_LOW;
+    float y = EXP_0;
+    y = y * r + EXP_1;
+    y = y * r + EXP_2;
+    y = y * r + EXP_3;
+    y = y * r + EXP_4;
+    y = y * r + EXP_5;
     y = y * (r * r) + r + 1.0F;
     uint32_t bits;
     memcpy(&bits, &y, sizeof bits);
@@ -51,19 +48,19 @@ static inline float exp_nonpositive(float x)
     return x > EXP_LOWEST ? y : 0.0F;
 }
 
-/* tanh(y): Cephes' tanhf, an odd polynomial near 0 and (1 - e) / (1 + e), e = exp(-2 |y|), elsewhere. */
+/* tanh(y): an odd polynomial near 0 (coefficients.h), and (1 - e) / (1 + e), e = exp(-2 |y|), elsewhere. */
 static inline float tanh_any(float y)
 {
     float magnitude = fabsf(y), z = y * y;
-    float near = -5.70498872745e-3F;
-    near = near * z + 2.06390887954e-2F;
-    near = near * z - 5.37397155531e-2F;
-    near = near * z + 1.33314422036e-1F;
-    near = near * z - 3.33332819422e-1F;
+    float near = TANH_0;
+    near = near * z + TANH_1;
+    near = near * z + TANH_2;
+    near = near * z + TANH_3;
+    near = near * z + TANH_4;
     near = near * z * y + y;
     float e = exp_nonpositive(-2.0F * magnitude);
     float far = copysignf((1.0F - e) / (1.0F + e), y);
-    return magnitude >= 0.625F ? far : near; /* of NaN: near, NaN too */
+    return magnitude >= TANH_NEAR ? far : near; /* of NaN: near, NaN too */
 }
 
 static float dot(const float *a, const float *b, uint32_t n)

@@ -20,6 +20,7 @@
  * computed the next one is prefetched into L2, a few lines at a time. Tried: keys transposed into a
  * tile in L1 so that tokens fill the lanes - no tree, but 64 KiB more of L1 traffic a tile, strided
  * reads, and 0.72 of the roof at group 1. */
+#include "kernels/coefficients.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/cpu_states.h"
 
@@ -131,22 +132,22 @@ static void begin_ahead(struct work *w)
 
 /* ---- functions of a vector ----------------------------------------------------------------------- */
 
-/* exp(x) for x <= 0, 0 for NaN and below -87, exp(0) = 1; see cpu_portable.c. Relative error below 2^-22. */
+/* exp(x) for x <= 0, 0 for NaN and below EXP_LOWEST, exp(0) = 1; see cpu_portable.c. Relative error below 2^-22. */
 INLINE vec exp_nonpositive(vec x)
 {
-    const vec magic = vec_set1(12582912.0F); /* 1.5 * 2^23: adding it rounds to an integer */
-    vec clamped = vec_max(x, vec_set1(-87.0F));
+    const vec magic = vec_set1(TO_INTEGER);
+    vec clamped = vec_max(x, vec_set1(EXP_LOWEST));
     vec n = vec_fma(clamped, vec_set1(1.44269504F), magic) - magic;
-    vec r = vec_fma(n, vec_set1(-0.693359375F), clamped);
-    r = vec_fma(n, vec_set1(2.12194440e-4F), r);
-    vec y = vec_set1(1.9875691500e-4F);
-    y = vec_fma(y, r, vec_set1(1.3981999507e-3F));
-    y = vec_fma(y, r, vec_set1(8.3334519073e-3F));
-    y = vec_fma(y, r, vec_set1(4.1665795894e-2F));
-    y = vec_fma(y, r, vec_set1(1.6666665459e-1F));
-    y = vec_fma(y, r, vec_set1(5.0000001201e-1F));
+    vec r = vec_fma(n, vec_set1(-LN2_HIGH), clamped);
+    r = vec_fma(n, vec_set1(-LN2_LOW), r);
+    vec y = vec_set1(EXP_0);
+    y = vec_fma(y, r, vec_set1(EXP_1));
+    y = vec_fma(y, r, vec_set1(EXP_2));
+    y = vec_fma(y, r, vec_set1(EXP_3));
+    y = vec_fma(y, r, vec_set1(EXP_4));
+    y = vec_fma(y, r, vec_set1(EXP_5));
     y = vec_fma(y, r * r, r) + vec_set1(1.0F);
-    return vec_zero_below(x, -87.0F, vec_scale_by_power(y, n));
+    return vec_zero_below(x, EXP_LOWEST, vec_scale_by_power(y, n));
 }
 
 static float exp_one(float x)
@@ -160,15 +161,15 @@ static float exp_one(float x)
 static vec tanh_any(vec y)
 {
     vec magnitude = vec_abs(y), z = y * y;
-    vec near = vec_set1(-5.70498872745e-3F);
-    near = vec_fma(near, z, vec_set1(2.06390887954e-2F));
-    near = vec_fma(near, z, vec_set1(-5.37397155531e-2F));
-    near = vec_fma(near, z, vec_set1(1.33314422036e-1F));
-    near = vec_fma(near, z, vec_set1(-3.33332819422e-1F));
+    vec near = vec_set1(TANH_0);
+    near = vec_fma(near, z, vec_set1(TANH_1));
+    near = vec_fma(near, z, vec_set1(TANH_2));
+    near = vec_fma(near, z, vec_set1(TANH_3));
+    near = vec_fma(near, z, vec_set1(TANH_4));
     near = vec_fma(near, z * y, y);
     vec e = exp_nonpositive(magnitude * vec_set1(-2.0F));
     vec far = vec_copy_sign((vec_set1(1.0F) - e) / (vec_set1(1.0F) + e), y);
-    return vec_below(magnitude, 0.625F, near, far);
+    return vec_below(magnitude, TANH_NEAR, near, far);
 }
 
 /* ---- the keys ------------------------------------------------------------------------------------ */

@@ -31,6 +31,7 @@
     XX(states, "kernels/cuda/device/states.cuh")                                                             \
     XX(step, "kernels/cuda/device/step.h")                                                                   \
     XX(tile, "kernels/cuda/device/tile.h")                                                                   \
+    XX(coefficients, "kernels/coefficients.h")                                                               \
     XX(plan, "kernels/plan.h")                                                                               \
     XX(values, "kernels/values.h")                                                                           \
     XX(block_copy, "config/block_copy.h")                                                                    \

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "kernels/coefficients.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/step.h"
@@ -40,19 +41,19 @@ static inline float reciprocal(float x)
     return fmaf(fmaf(-x, y, 1.0f), y, y);
 }
 
-/* tanh(y): an odd polynomial near 0 (Cephes' tanhf), (1 - e) / (1 + e) with e = exp(-2 |y|) elsewhere.
+/* tanh(y): an odd polynomial near 0 (coefficients.h), (1 - e) / (1 + e) with e = exp(-2 |y|) elsewhere.
  */
 static inline float tanh_any(float y)
 {
     float magnitude = fabsf(y), z = y * y;
-    float near = fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
-    near = fmaf(near, z, -5.37397155531e-2f);
-    near = fmaf(near, z, 1.33314422036e-1f);
-    near = fmaf(near, z, -3.33332819422e-1f);
+    float near = fmaf(TANH_0, z, TANH_1);
+    near = fmaf(near, z, TANH_2);
+    near = fmaf(near, z, TANH_3);
+    near = fmaf(near, z, TANH_4);
     near = fmaf(near * z, y, y);
     float e = exp2_fast(-2.0f * LOG2_E * magnitude);
     float far = copysignf((1.0f - e) * reciprocal(1.0f + e), y);
-    return magnitude >= 0.625f ? far : near; /* of NaN: near, NaN too */
+    return magnitude >= TANH_NEAR ? far : near; /* of NaN: near, NaN too */
 }
 
 /* What turns a dot product into a score. */
