@@ -8,8 +8,8 @@ append() { # ID N
         jq -c '.sequences[0].length // .detail'
 }
 batch() { call /v1/batch "{\"ops\":[$1]}"; }
-# All of /stats but what time alone changes.
-everything() { stat 'del(.uptime_s, .sequences.items[].age_s, .sequences.items[].idle_s)'; }
+# All of /stats but what time alone changes: ages, and the roof, which is measured again when the daemon is idle.
+everything() { stat 'del(.uptime_s, .sequences.items[].age_s, .sequences.items[].idle_s, .scheduler.roof, .scheduler.roof_gb_per_s)'; }
 audit() { curl -s -X POST "$URL/v1/audit" | jq .ok; }
 lengths() { curl -s "$URL/v1/sequences" | jq -c '[.items[] | [.id, .length]] | sort'; }
 
