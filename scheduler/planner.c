@@ -42,7 +42,7 @@ enum {
     SIZE_CLASSES = 32,       /* work tiles are handed out largest class first */
     LONE_SPLITS = 4,         /* of a task's share: so that the last ones end together */
     NARROW_QUERY_HEADS = 32, /* what up to so many query heads cost is reading */
-    WHOLE_COLUMNS =
+    WHOLE_QUERY_HEADS =
         2 * PLAN_QUERY_HEADS_MAX /* from so many on, query tokens of a sequence may be computed whole */
 };
 
@@ -483,7 +483,7 @@ static void emit_range(struct planner *p, uint32_t a, uint32_t b, uint32_t from)
             emit_stretch(p, a, b, larger(from, seen.first), seen.end);
         return;
     }
-    if ((b - a) * p->o.group >= WHOLE_COLUMNS && are_whole(p, a, b, from)) {
+    if ((b - a) * p->o.group >= WHOLE_QUERY_HEADS && are_whole(p, a, b, from)) {
         emit_whole(p, a, b, from);
         return;
     }
