@@ -9,7 +9,7 @@
 #   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
 #   check-full     the kernels over the whole grid, and compiled for every GPU and every preset
 #   bench          benchmarks, with the machine they ran on
-#   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results
+#   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results; OLD=BINARY: beside that build, by turns
 #   fuzz           libFuzzer over HTTP, JSON, safetensors, traces, configuration, keys and snapshots, FUZZ_SECONDS=60 each; wants clang
 #   check-contract   schemathesis against a daemon for CONTRACT_SECONDS=600, from PyPI
 #   asan ubsan tsan   `check` under a sanitizer
@@ -217,8 +217,8 @@ check-cuda: all $(B)/tests/conformance $(B)/bench/bench_cuda
 CSV ?= $(B)/bench-cuda.csv
 .PHONY: bench-cuda
 bench-cuda: $(B)/bench/bench_cuda
-	$(Q)$< --csv $(CSV) --commit $(COMMIT) \
-		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)"
+	$(Q)$(if $(OLD),/usr/bin/python3 tests/bench/compare_cuda.py $(OLD) $<,$< --csv $(CSV) --commit $(COMMIT) \
+		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)")
 
 .PHONY: check
 check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps
