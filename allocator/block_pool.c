@@ -88,7 +88,6 @@ static void count_block(struct block_pool_census *c, const struct block *block, 
 {
     c->states[block->state] += by;
     c->shared += block->refs > 1 ? by : 0;
-    c->published += block->published ? by : 0;
     c->filled += (uint64_t)(int32_t)by * (block->state == BLOCK_HELD ? block->fill : 0);
 }
 
@@ -407,20 +406,18 @@ struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
 void block_pool_publish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].state == BLOCK_HELD && !pool->block[id].published);
-    begin_changes(pool, &id, 1);
     pool->block[id].published = 1;
-    end_changes(pool, &id, 1);
 }
 
 void block_pool_unpublish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].published);
-    begin_changes(pool, &id, 1);
     pool->block[id].published = 0;
-    if (pool->block[id].state == BLOCK_CACHED) {
-        pool->cached--;
-        settle(pool, id);
-    }
+    if (pool->block[id].state != BLOCK_CACHED)
+        return;
+    begin_changes(pool, &id, 1);
+    pool->cached--;
+    settle(pool, id);
     end_changes(pool, &id, 1);
 }
 
@@ -493,16 +490,6 @@ struct block_pool_counts block_pool_counts(const struct block_pool *pool)
     };
 }
 
-uint32_t block_pool_eviction_order(const struct block_pool *pool, uint32_t *ids, uint32_t n)
-{
-    uint32_t count = 0;
-    for (uint64_t at = pool->ring_head; at < pool->ring_tail && count < n; at++) {
-        if (ring_is_live(pool, at))
-            ids[count++] = pool->ring[at & pool->ring_mask];
-    }
-    return count;
-}
-
 uint32_t block_pool_trim(struct block_pool *pool)
 {
     uint32_t count = pool->cached;
@@ -572,13 +559,4 @@ const char *block_pool_check_census(const struct block_pool *pool, const struct 
         census->shared != pool->shared || census->filled != pool->filled)
         return "I1: a counter differs from the states";
     return id_bitmap_fault(&pool->free);
-}
-
-const char *block_pool_fault(const struct block_pool *pool)
-{
-    struct block_pool_census census = {.filled = 0};
-    const char *fault = NULL;
-    for (uint32_t id = 0; !fault && id < pool->blocks; id++)
-        fault = block_pool_check(pool, id, &census);
-    return fault ? fault : block_pool_check_census(pool, &census);
 }

@@ -104,10 +104,6 @@ bool block_pool_is_published(const struct block_pool *pool, uint32_t id);
 uint32_t block_pool_available(const struct block_pool *pool);
 struct block_pool_counts block_pool_counts(const struct block_pool *pool);
 
-/* block_pool_eviction_order(pool, ids, n): the ids of up to `n` cached blocks, next victim first.
- * Returns how many were written. For inspection; O(cached). */
-uint32_t block_pool_eviction_order(const struct block_pool *pool, uint32_t *ids, uint32_t n);
-
 /* block_pool_trim: evict every cached block. Returns how many. */
 uint32_t block_pool_trim(struct block_pool *pool);
 
@@ -121,14 +117,11 @@ bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32
  * O(blocks / 64). */
 struct block_pool_census {
     uint32_t states[4]; /* blocks in each */
-    uint32_t shared, published;
+    uint32_t shared;
     uint64_t filled;
 };
 const char *block_pool_check(const struct block_pool *pool, uint32_t id, struct block_pool_census *census);
 void block_pool_watch(struct block_pool *pool, struct block_pool_census *census, uint32_t counted);
 const char *block_pool_check_census(const struct block_pool *pool, const struct block_pool_census *census);
-
-/* block_pool_fault: the first broken invariant, NULL if all hold. O(blocks). */
-const char *block_pool_fault(const struct block_pool *pool);
 
 #endif
