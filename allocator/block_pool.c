@@ -6,21 +6,21 @@
  *   refs:      1        0        2        0
  *   free:      0        1        0        1                       bitmap, lowest id first (id_bitmap.h)
  *
- *   ring:   [ - | 7 | - | 5 | 9 | - ... ]      cached blocks, oldest at the head
+ *   ring:   [ - | 7 | - | 5 | 9 | - ... ]      cached blocks, oldest at the head; fenced ones have another ring
  *                ^head          ^tail
  *
- * A cached block knows its position in the ring. It leaves the middle (a prefix hit, an unpublish) by being
- * cached no more, or at another position: the entry is a tombstone that the head skips. The ring has room for
- * twice the blocks; when it is full the tombstones are squeezed out, which the pushes since the last time
- * have paid for. Fenced blocks hang in one doubly linked list per step in flight, so a hit can take one out
- * of the middle.
+ * A block knows its position in the ring of its state. It leaves the middle (a prefix hit, an unpublish) by
+ * changing its state, or by being at another position: the entry is a tombstone that the head skips. A ring has
+ * room for twice the blocks; when it is full the tombstones are squeezed out, which the pushes since the last
+ * time have paid for. When a step retires the ring of fenced blocks turns once: those of later steps go to its
+ * end again.
  *
  * Whoever checks the pool in parts counts its blocks one after the other (struct block_pool_census). Each
  * function here that changes a block takes it out of that count and puts it in again, if it was counted.
  *
  *   I1  free + cached + held + fenced == blocks, each counted from the states; the slots filled are
  *       the sum over held blocks
- *   I3  a block is in the free bitmap, in the ring or in a fence list exactly when its state says so
+ *   I3  a block is in the free bitmap or in one of the rings exactly when its state says so
  *   I7  a fenced block's step has not retired
  *
  * With an array per field, acquire and release of a random block among a million took 55 ns, five cache
@@ -45,38 +45,30 @@ struct block {
     uint16_t fill;       /* slots, of a held block */
     uint8_t state;       /* enum block_state */
     uint8_t published;
-    uint32_t position; /* in the ring, of a cached block; modulo 2^32 */
-    union {
-        struct {
-            uint32_t fence_next, fence_prev; /* of a fenced block */
-        };
-        struct block_partials partials; /* of any other; empty unless it is held */
-    };
+    uint32_t position;              /* in the ring of its state; modulo 2^32 */
+    struct block_partials partials; /* empty unless it is held */
 };
 
 _Static_assert(sizeof(struct block) == 32, "two blocks a cache line");
 
-/* Blocks released while a step was in flight, in the order of their release. */
-struct fence_list {
-    uint32_t first, last;
+/* Blocks in a state, in the order in which they came to be in it. */
+struct ring {
+    enum block_state state;
+    uint32_t *ids; /* [ring_mask + 1] */
+    uint64_t head, tail;
 };
 
 struct block_pool {
-    uint32_t blocks;
-    uint32_t held, cached, fenced, shared;
-    uint64_t filled, evictions, failures;
-    uint64_t retired; /* newest step that is done */
+    uint32_t block_size;             /* token slots */
+    struct block_pool_counts counts; /* but for the free ones, which the bitmap counts */
+    uint64_t retired;                /* newest step that is done */
     block_pool_evict_fn on_evict;
+    block_pool_fill_fn on_fill;
     void *cookie;
     struct id_bitmap free;
-
     struct block *block; /* [blocks] */
-
-    uint32_t *ring; /* [ring_mask + 1] ids */
-    uint64_t ring_mask, ring_head, ring_tail;
-    struct fence_list fences[STEPS_IN_FLIGHT_MAX]; /* by step modulo their number */
-    block_pool_fill_fn on_fill;
-    uint32_t block_size;              /* token slots */
+    uint64_t ring_mask;
+    struct ring cached, fenced;
     struct block_pool_census *census; /* that counts the blocks below */
     uint32_t counted;                 /* this one */
 };
@@ -115,80 +107,54 @@ static inline void end_changes(struct block_pool *pool, const uint32_t *ids, uin
         recount(pool, ids, n, 1);
 }
 
-/* ---- the ring of cached blocks ------------------------------------------------------------------- */
+/* ---- rings --------------------------------------------------------------------------------------- */
 
-static bool ring_is_live(const struct block_pool *pool, uint64_t at)
+static uint32_t *ring_at(const struct block_pool *pool, const struct ring *ring, uint64_t at)
 {
-    const struct block *block = &pool->block[pool->ring[at & pool->ring_mask]];
-    return block->state == BLOCK_CACHED && block->position == (uint32_t)at;
+    return &ring->ids[at & pool->ring_mask];
 }
 
-static void ring_put(struct block_pool *pool, uint64_t at, uint32_t id)
+static bool ring_is_live(const struct block_pool *pool, const struct ring *ring, uint64_t at)
 {
-    pool->ring[at & pool->ring_mask] = id;
+    const struct block *block = &pool->block[*ring_at(pool, ring, at)];
+    return block->state == ring->state && block->position == (uint32_t)at;
+}
+
+static void ring_put(struct block_pool *pool, struct ring *ring, uint64_t at, uint32_t id)
+{
+    *ring_at(pool, ring, at) = id;
     pool->block[id].position = (uint32_t)at;
 }
 
 /* Squeeze the tombstones out, keeping the order. */
-static void ring_compact(struct block_pool *pool)
+static void ring_compact(struct block_pool *pool, struct ring *ring)
 {
-    uint64_t to = pool->ring_head;
-    for (uint64_t from = pool->ring_head; from < pool->ring_tail; from++) {
-        if (ring_is_live(pool, from))
-            ring_put(pool, to++, pool->ring[from & pool->ring_mask]);
+    uint64_t to = ring->head;
+    for (uint64_t from = ring->head; from < ring->tail; from++) {
+        if (ring_is_live(pool, ring, from))
+            ring_put(pool, ring, to++, *ring_at(pool, ring, from));
     }
-    pool->ring_tail = to;
+    ring->tail = to;
 }
 
-static void ring_push(struct block_pool *pool, uint32_t id)
+/* Enter a block that is coming to be in the ring's state. */
+static void ring_push(struct block_pool *pool, struct ring *ring, uint32_t id)
 {
-    if (pool->ring_tail - pool->ring_head > pool->ring_mask)
-        ring_compact(pool);
-    ring_put(pool, pool->ring_tail++, id);
+    if (ring->tail - ring->head > pool->ring_mask)
+        ring_compact(pool, ring);
+    ring_put(pool, ring, ring->tail++, id);
+    pool->block[id].state = (uint8_t)ring->state;
 }
 
 /* Take the oldest live entry; there must be one. */
-static uint32_t ring_pop(struct block_pool *pool)
+static uint32_t ring_pop(struct block_pool *pool, struct ring *ring)
 {
     for (;;) {
-        assert(pool->ring_head < pool->ring_tail);
-        uint64_t at = pool->ring_head++;
-        if (ring_is_live(pool, at))
-            return pool->ring[at & pool->ring_mask];
+        assert(ring->head < ring->tail);
+        uint64_t at = ring->head++;
+        if (ring_is_live(pool, ring, at))
+            return *ring_at(pool, ring, at);
     }
-}
-
-/* ---- fences -------------------------------------------------------------------------------------- */
-
-static struct fence_list *fence_of(struct block_pool *pool, uint64_t step)
-{
-    return &pool->fences[step % STEPS_IN_FLIGHT_MAX];
-}
-
-static void fence_append(struct block_pool *pool, uint32_t id)
-{
-    struct fence_list *list = fence_of(pool, pool->block[id].last_step);
-    pool->block[id].fence_next = NO_BLOCK;
-    pool->block[id].fence_prev = list->last;
-    if (list->last == NO_BLOCK)
-        list->first = id;
-    else
-        pool->block[list->last].fence_next = id;
-    list->last = id;
-}
-
-static void fence_remove(struct block_pool *pool, uint32_t id)
-{
-    struct fence_list *list = fence_of(pool, pool->block[id].last_step);
-    uint32_t prev = pool->block[id].fence_prev, next = pool->block[id].fence_next;
-    if (prev == NO_BLOCK)
-        list->first = next;
-    else
-        pool->block[prev].fence_next = next;
-    if (next == NO_BLOCK)
-        list->last = prev;
-    else
-        pool->block[next].fence_prev = prev;
 }
 
 /* ---- states -------------------------------------------------------------------------------------- */
@@ -197,9 +163,8 @@ static void fence_remove(struct block_pool *pool, uint32_t id)
 static void settle(struct block_pool *pool, uint32_t id)
 {
     if (pool->block[id].published) {
-        pool->block[id].state = BLOCK_CACHED;
-        pool->cached++;
-        ring_push(pool, id);
+        pool->counts.cached++;
+        ring_push(pool, &pool->cached, id);
     } else {
         pool->block[id].state = BLOCK_FREE;
         id_bitmap_put(&pool->free, id);
@@ -209,12 +174,12 @@ static void settle(struct block_pool *pool, uint32_t id)
 /* Free the oldest cached block. */
 static void evict(struct block_pool *pool)
 {
-    uint32_t id = ring_pop(pool);
+    uint32_t id = ring_pop(pool, &pool->cached);
     begin_changes(pool, &id, 1);
-    pool->cached--;
+    pool->counts.cached--;
     pool->on_evict(id, pool->cookie);
     pool->block[id].published = 0;
-    pool->evictions++;
+    pool->counts.evictions++;
     settle(pool, id);
     end_changes(pool, &id, 1);
 }
@@ -230,17 +195,16 @@ int block_pool_create(uint32_t blocks, uint32_t block_size, block_pool_evict_fn 
     uint64_t ring = 2;
     while (ring < 2 * (uint64_t)blocks)
         ring *= 2;
-    pool->blocks = blocks;
+    pool->counts.blocks = blocks;
     pool->block_size = block_size;
     pool->on_evict = on_evict;
     pool->on_fill = on_fill;
     pool->cookie = cookie;
     pool->ring_mask = ring - 1;
-    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
-        pool->fences[i] = (struct fence_list){NO_BLOCK, NO_BLOCK};
     pool->block = mapping_create(blocks * sizeof *pool->block, 1);
-    pool->ring = mapping_create(ring * sizeof *pool->ring, 1);
-    if (!pool->block || !pool->ring || id_bitmap_init(&pool->free, blocks) != 0) {
+    pool->cached = (struct ring){BLOCK_CACHED, .ids = mapping_create(ring * sizeof *pool->cached.ids, 1)};
+    pool->fenced = (struct ring){BLOCK_FENCED, .ids = mapping_create(ring * sizeof *pool->fenced.ids, 1)};
+    if (!pool->block || !pool->cached.ids || !pool->fenced.ids || id_bitmap_init(&pool->free, blocks) != 0) {
         block_pool_destroy(pool);
         return ATTND_NO_MEMORY;
     }
@@ -252,8 +216,9 @@ void block_pool_destroy(struct block_pool *pool)
 {
     if (!pool)
         return;
-    mapping_destroy(pool->block, pool->blocks * sizeof *pool->block);
-    mapping_destroy(pool->ring, (pool->ring_mask + 1) * sizeof *pool->ring);
+    mapping_destroy(pool->block, pool->counts.blocks * sizeof *pool->block);
+    mapping_destroy(pool->cached.ids, (pool->ring_mask + 1) * sizeof *pool->cached.ids);
+    mapping_destroy(pool->fenced.ids, (pool->ring_mask + 1) * sizeof *pool->fenced.ids);
     id_bitmap_deinit(&pool->free);
     free(pool);
 }
@@ -261,7 +226,7 @@ void block_pool_destroy(struct block_pool *pool)
 int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
 {
     if (n > block_pool_available(pool)) {
-        pool->failures++;
+        pool->counts.failures++;
         return ATTND_NO_BLOCKS;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -279,7 +244,7 @@ int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
         block->generation++;
         block->fill = 0;
     }
-    pool->held += n;
+    pool->counts.held += n;
     end_changes(pool, ids, n);
     return 0;
 }
@@ -289,17 +254,14 @@ static void revive(struct block_pool *pool, uint32_t id)
 {
     struct block *block = &pool->block[id];
     assert(block->published && (block->state == BLOCK_CACHED || block->state == BLOCK_FENCED));
-    if (block->state == BLOCK_CACHED) {
-        pool->cached--;
-    } else {
-        fence_remove(pool, id);
-        block->partials.count = 0;
-        pool->fenced--;
-    }
+    if (block->state == BLOCK_CACHED)
+        pool->counts.cached--;
+    else
+        pool->counts.fenced--;
     block->state = BLOCK_HELD;
     block->fill = (uint16_t)pool->block_size;
-    pool->held++;
-    pool->filled += block->fill;
+    pool->counts.held++;
+    pool->counts.filled += block->fill;
 }
 
 void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
@@ -312,7 +274,7 @@ void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
             revive(pool, ids[i]);
         newly_shared += block->refs++ == 1;
     }
-    pool->shared += newly_shared;
+    pool->counts.shared += newly_shared;
     end_changes(pool, ids, n);
 }
 
@@ -320,12 +282,11 @@ void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
 static void retire_block(struct block_pool *pool, uint32_t id)
 {
     struct block *block = &pool->block[id];
-    pool->held--;
-    pool->filled -= block->fill;
+    pool->counts.held--;
+    pool->counts.filled -= block->fill;
     if (block->last_step > pool->retired) {
-        block->state = BLOCK_FENCED;
-        pool->fenced++;
-        fence_append(pool, id);
+        pool->counts.fenced++;
+        ring_push(pool, &pool->fenced, id);
     } else {
         settle(pool, id);
     }
@@ -335,8 +296,8 @@ static void set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
     struct block *block = &pool->block[id];
     assert(block->state == BLOCK_HELD);
-    pool->filled += slots;
-    pool->filled -= block->fill;
+    pool->counts.filled += slots;
+    pool->counts.filled -= block->fill;
     block->fill = (uint16_t)slots;
 }
 
@@ -370,16 +331,16 @@ void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n
         else
             lower_fill(pool, ids[i]);
     }
-    pool->shared -= no_more_shared;
+    pool->counts.shared -= no_more_shared;
     end_changes(pool, ids, n);
 }
 
 void block_pool_set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
-    uint64_t before = pool->filled;
+    uint64_t before = pool->counts.filled;
     set_fill(pool, id, slots);
     if (id < pool->counted)
-        pool->census->filled += pool->filled - before;
+        pool->census->filled += pool->counts.filled - before;
 }
 
 void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
@@ -416,7 +377,7 @@ void block_pool_unpublish(struct block_pool *pool, uint32_t id)
     if (pool->block[id].state != BLOCK_CACHED)
         return;
     begin_changes(pool, &id, 1);
-    pool->cached--;
+    pool->counts.cached--;
     settle(pool, id);
     end_changes(pool, &id, 1);
 }
@@ -424,18 +385,21 @@ void block_pool_unpublish(struct block_pool *pool, uint32_t id)
 void block_pool_retire(struct block_pool *pool, uint64_t step)
 {
     assert(step >= pool->retired && step <= pool->retired + STEPS_IN_FLIGHT_MAX);
-    while (pool->retired < step) {
-        struct fence_list *list = fence_of(pool, ++pool->retired);
-        uint32_t next;
-        for (uint32_t id = list->first; id != NO_BLOCK; id = next) {
-            next = pool->block[id].fence_next;
-            begin_changes(pool, &id, 1);
-            pool->block[id].partials.count = 0;
-            pool->fenced--;
-            settle(pool, id);
-            end_changes(pool, &id, 1);
+    struct ring *ring = &pool->fenced;
+    pool->retired = step;
+    for (uint64_t end = ring->tail; ring->head < end;) {
+        uint64_t at = ring->head++;
+        uint32_t id = *ring_at(pool, ring, at);
+        if (!ring_is_live(pool, ring, at))
+            continue;
+        if (pool->block[id].last_step > step) {
+            ring_push(pool, ring, id);
+            continue;
         }
-        *list = (struct fence_list){NO_BLOCK, NO_BLOCK};
+        begin_changes(pool, &id, 1);
+        pool->counts.fenced--;
+        settle(pool, id);
+        end_changes(pool, &id, 1);
     }
 }
 
@@ -472,61 +436,42 @@ bool block_pool_is_published(const struct block_pool *pool, uint32_t id)
 
 uint32_t block_pool_available(const struct block_pool *pool)
 {
-    return pool->free.count + pool->cached;
+    return pool->free.count + pool->counts.cached;
 }
 
 struct block_pool_counts block_pool_counts(const struct block_pool *pool)
 {
-    return (struct block_pool_counts){
-        .blocks = pool->blocks,
-        .free = pool->free.count,
-        .held = pool->held,
-        .cached = pool->cached,
-        .fenced = pool->fenced,
-        .shared = pool->shared,
-        .filled = pool->filled,
-        .evictions = pool->evictions,
-        .failures = pool->failures,
-    };
+    struct block_pool_counts counts = pool->counts;
+    counts.free = pool->free.count;
+    return counts;
 }
 
 uint32_t block_pool_trim(struct block_pool *pool)
 {
-    uint32_t count = pool->cached;
-    while (pool->cached)
+    uint32_t count = pool->counts.cached;
+    while (pool->counts.cached)
         evict(pool);
     return count;
 }
 
 /* ---- invariants ---------------------------------------------------------------------------------- */
 
-/* Positions before the end of the ring, of a cached block; how many there are at most. */
-static uint32_t place_in_ring(const struct block_pool *pool, uint32_t id)
+/* How many entries of the ring of its state come before a block's. */
+static uint32_t place_in_ring(const struct block_pool *pool, const struct ring *ring, uint32_t id)
 {
-    return pool->block[id].position - (uint32_t)pool->ring_head;
+    return pool->block[id].position - (uint32_t)ring->head;
+}
+
+static bool is_in_ring(const struct block_pool *pool, const struct ring *ring, uint32_t id)
+{
+    return place_in_ring(pool, ring, id) < ring->tail - ring->head &&
+           *ring_at(pool, ring, pool->block[id].position) == id;
 }
 
 bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32_t other)
 {
     assert(pool->block[id].state == BLOCK_CACHED && pool->block[other].state == BLOCK_CACHED);
-    return place_in_ring(pool, id) < place_in_ring(pool, other);
-}
-
-/* Whether the neighbours of a fenced block in the list of its step know it. */
-static const char *fence_fault(const struct block_pool *pool, uint32_t id)
-{
-    const struct block *block = &pool->block[id];
-    const struct fence_list *list = &pool->fences[block->last_step % STEPS_IN_FLIGHT_MAX];
-    uint32_t prev = block->fence_prev, next = block->fence_next;
-    if (block->last_step <= pool->retired)
-        return "I7: a fence outlives its step";
-    if ((prev == NO_BLOCK ? list->first : pool->block[prev].fence_next) != id ||
-        (next == NO_BLOCK ? list->last : pool->block[next].fence_prev) != id)
-        return "I3: a fenced block is not in the list of its step";
-    if ((prev != NO_BLOCK && pool->block[prev].state != BLOCK_FENCED) ||
-        (next != NO_BLOCK && pool->block[next].state != BLOCK_FENCED))
-        return "I3: a fence list holds a block that is not fenced";
-    return NULL;
+    return place_in_ring(pool, &pool->cached, id) < place_in_ring(pool, &pool->cached, other);
 }
 
 const char *block_pool_check(const struct block_pool *pool, uint32_t id, struct block_pool_census *census)
@@ -540,10 +485,13 @@ const char *block_pool_check(const struct block_pool *pool, uint32_t id, struct 
         return "I3: the free bitmap differs from a block's state";
     if (block->published ? state == BLOCK_FREE : state == BLOCK_CACHED)
         return "I6: a free block is published, or a cached one is not";
-    if (state == BLOCK_CACHED && (place_in_ring(pool, id) >= pool->ring_tail - pool->ring_head ||
-                                  pool->ring[block->position & pool->ring_mask] != id))
-        return "I3: a cached block is not in the ring";
-    return state == BLOCK_FENCED ? fence_fault(pool, id) : NULL;
+    if (state == BLOCK_CACHED && !is_in_ring(pool, &pool->cached, id))
+        return "I3: a cached block is not in its ring";
+    if (state == BLOCK_FENCED && !is_in_ring(pool, &pool->fenced, id))
+        return "I3: a fenced block is not in its ring";
+    if (state == BLOCK_FENCED && block->last_step <= pool->retired)
+        return "I7: a fence outlives its step";
+    return NULL;
 }
 
 void block_pool_watch(struct block_pool *pool, struct block_pool_census *census, uint32_t counted)
@@ -554,9 +502,10 @@ void block_pool_watch(struct block_pool *pool, struct block_pool_census *census,
 
 const char *block_pool_check_census(const struct block_pool *pool, const struct block_pool_census *census)
 {
-    if (census->states[BLOCK_FREE] != pool->free.count || census->states[BLOCK_HELD] != pool->held ||
-        census->states[BLOCK_CACHED] != pool->cached || census->states[BLOCK_FENCED] != pool->fenced ||
-        census->shared != pool->shared || census->filled != pool->filled)
+    const struct block_pool_counts *counts = &pool->counts;
+    if (census->states[BLOCK_FREE] != pool->free.count || census->states[BLOCK_HELD] != counts->held ||
+        census->states[BLOCK_CACHED] != counts->cached || census->states[BLOCK_FENCED] != counts->fenced ||
+        census->shared != counts->shared || census->filled != counts->filled)
         return "I1: a counter differs from the states";
     return id_bitmap_fault(&pool->free);
 }

@@ -90,7 +90,7 @@ void block_pool_publish(struct block_pool *pool, uint32_t id);
 void block_pool_unpublish(struct block_pool *pool, uint32_t id);
 
 /* block_pool_retire(pool, step): all steps up to `step` are done; fences on them are lifted, in the
- * order in which the blocks were released. O(blocks lifted). */
+ * order in which the blocks were released. O(fenced blocks). */
 void block_pool_retire(struct block_pool *pool, uint64_t step);
 
 uint64_t block_pool_retired(const struct block_pool *pool);
