@@ -1,6 +1,8 @@
-/* prefix_index.c - an open-addressing table over the published blocks, and the tree that they form.
+/* prefix_index.c - a hash table over the published blocks, and the tree that they form.
  *
- *   slots:  [ 7 | - | 3 | 9 | - ... ]     block ids at the home of their chain hash, linear probing
+ *   buckets:  [ 7 | - | 3 | - ... ]     by chain hash: the newest block of each, which names the next one
+ *               |
+ *               9
  *
  *             root
  *            /    \            chain hash of a block = H(key, chain hash of its parent, its token ids)
@@ -8,11 +10,11 @@
  *           |
  *           9
  *
- * The chain hash depends on tokens only, so all hashes of a prompt are computed and their slots
- * prefetched before the first is probed; a walk that needs a parent's id for the next hash is seven
- * times slower (122 against 18 ns a block at a million blocks, measured by others). Deletion shifts
- * entries back instead of leaving tombstones, so probes stay short for ever; the table is at most half
- * full.
+ * The chain hash depends on tokens only, so all hashes of a prompt are computed and their buckets
+ * prefetched before the first is looked at; a walk that needs a parent's id for the next hash is seven
+ * times slower (122 against 18 ns a block at a million blocks, measured by others). There are at least
+ * twice as many buckets as blocks. Linear probing was here first: it looks at the same nodes and some more,
+ * since a block's chain hash stands there, and has to close the holes of what is removed.
  *
  *   I6  a published block's parent is published under the same root
  *
@@ -47,6 +49,7 @@ struct node {
     uint32_t root;
     uint32_t parent; /* NO_BLOCK at the root */
     uint32_t first_child, next_sibling, prev_sibling;
+    uint32_t next_in_bucket;
     bool published;
 };
 
@@ -54,8 +57,8 @@ struct prefix_index {
     uint32_t blocks, block_size;
     const uint32_t *tokens; /* [blocks][block_size], borrowed */
     uint64_t hash_mask;     /* of both halves of every hash; not all ones only in tests */
-    uint32_t slot_mask;
-    uint32_t *slots;    /* [slot_mask + 1] block id or NO_BLOCK */
+    uint32_t bucket_mask;
+    uint32_t *buckets;  /* [bucket_mask + 1] block id or NO_BLOCK */
     struct node *nodes; /* [blocks] */
     uint32_t count;
     struct prefix_census *census; /* that counts the blocks below */
@@ -94,9 +97,9 @@ static XXH128_hash_t hash_block(const struct prefix_index *index, XXH128_hash_t 
     return keyed_hash(index, bytes, sizeof parent + n);
 }
 
-static uint32_t home_of(const struct prefix_index *index, XXH128_hash_t chain)
+static uint32_t *bucket_of(const struct prefix_index *index, XXH128_hash_t chain)
 {
-    return (uint32_t)chain.low64 & index->slot_mask;
+    return &index->buckets[(uint32_t)chain.low64 & index->bucket_mask];
 }
 
 static const uint32_t *tokens_of(const struct prefix_index *index, uint32_t id)
@@ -108,16 +111,14 @@ static const uint32_t *tokens_of(const struct prefix_index *index, uint32_t id)
 static uint32_t find(const struct prefix_index *index, XXH128_hash_t chain, uint32_t root, uint32_t parent,
                      const uint32_t *tokens)
 {
-    for (uint32_t at = home_of(index, chain); index->slots[at] != NO_BLOCK;
-         at = (at + 1) & index->slot_mask) {
-        uint32_t id = index->slots[at];
+    uint32_t id = *bucket_of(index, chain);
+    for (; id != NO_BLOCK; id = index->nodes[id].next_in_bucket) {
         const struct node *node = &index->nodes[id];
-        if (node->chain.low64 == chain.low64 && node->chain.high64 == chain.high64 && node->root == root &&
-            node->parent == parent &&
+        if (XXH128_isEqual(node->chain, chain) && node->root == root && node->parent == parent &&
             memcmp(tokens_of(index, id), tokens, index->block_size * sizeof *tokens) == 0)
-            return id;
+            break;
     }
-    return NO_BLOCK;
+    return id;
 }
 
 /* ---- roots --------------------------------------------------------------------------------------- */
@@ -195,21 +196,21 @@ int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *to
     struct prefix_index *index = calloc(1, sizeof *index);
     if (!index)
         return ATTND_NO_MEMORY;
-    uint64_t slots = 4;
-    while (slots < 2 * (uint64_t)blocks)
-        slots *= 2;
+    uint64_t buckets = 4;
+    while (buckets < 2 * (uint64_t)blocks)
+        buckets *= 2;
     index->blocks = blocks;
     index->block_size = block_size;
     index->tokens = tokens;
-    index->slot_mask = (uint32_t)(slots - 1);
+    index->bucket_mask = (uint32_t)(buckets - 1);
     index->hash_mask = hash_bits < 64 ? (UINT64_C(1) << hash_bits) - 1 : ~UINT64_C(0);
-    index->slots = malloc(slots * sizeof *index->slots);
+    index->buckets = malloc(buckets * sizeof *index->buckets);
     index->nodes = calloc(blocks, sizeof *index->nodes);
-    if (!index->slots || !index->nodes || !draw_secret(index->secret)) {
+    if (!index->buckets || !index->nodes || !draw_secret(index->secret)) {
         prefix_index_destroy(index);
         return ATTND_NO_MEMORY;
     }
-    memset(index->slots, 0xff, slots * sizeof *index->slots);
+    memset(index->buckets, 0xff, buckets * sizeof *index->buckets);
     *result = index;
     return 0;
 }
@@ -218,7 +219,7 @@ void prefix_index_destroy(struct prefix_index *index)
 {
     if (!index)
         return;
-    free(index->slots);
+    free(index->buckets);
     free(index->nodes);
     free(index);
 }
@@ -236,7 +237,7 @@ uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uin
         for (uint32_t i = 0; i < count; i++) {
             chain = hash_block(index, chain, tokens + (uint64_t)(start + i) * index->block_size);
             chains[i] = chain;
-            __builtin_prefetch(&index->slots[home_of(index, chain)]);
+            __builtin_prefetch(bucket_of(index, chain));
         }
         for (uint32_t i = 0; i < count; i++) {
             uint32_t id =
@@ -298,37 +299,21 @@ int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t par
         .chain = chain, .root = root, .parent = parent, .first_child = NO_BLOCK, .published = true};
     link_child(index, parent, id);
     prefix_index_retain_root(index, root);
-    uint32_t at = home_of(index, chain);
-    while (index->slots[at] != NO_BLOCK)
-        at = (at + 1) & index->slot_mask;
-    index->slots[at] = id;
+    uint32_t *bucket = bucket_of(index, chain);
+    node->next_in_bucket = *bucket;
+    *bucket = id;
     count(index, id, 1);
     return 0;
-}
-
-/* Empty the slot at `hole`, moving back every later entry of its run that may stand there. */
-static void close_hole(struct prefix_index *index, uint32_t hole)
-{
-    for (uint32_t at = (hole + 1) & index->slot_mask; index->slots[at] != NO_BLOCK;
-         at = (at + 1) & index->slot_mask) {
-        uint32_t home = home_of(index, index->nodes[index->slots[at]].chain);
-        /* the entry may move unless its home lies cyclically in (hole, at] */
-        if (((at - home) & index->slot_mask) >= ((at - hole) & index->slot_mask)) {
-            index->slots[hole] = index->slots[at];
-            hole = at;
-        }
-    }
-    index->slots[hole] = NO_BLOCK;
 }
 
 void prefix_index_remove(struct prefix_index *index, uint32_t id)
 {
     struct node *node = &index->nodes[id];
     assert(node->published && node->first_child == NO_BLOCK);
-    uint32_t at = home_of(index, node->chain);
-    while (index->slots[at] != id)
-        at = (at + 1) & index->slot_mask;
-    close_hole(index, at);
+    uint32_t *link = bucket_of(index, node->chain);
+    while (*link != id)
+        link = &index->nodes[*link].next_in_bucket;
+    *link = node->next_in_bucket;
     unlink_child(index, id);
     prefix_index_close_root(index, node->root);
     node->published = false;
