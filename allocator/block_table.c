@@ -84,7 +84,6 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->o = *options;
     for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
         t->leaving[i] = NO_ROW;
-    unsigned hash_bits = options->hash_bits ? options->hash_bits : PREFIX_HASH_BITS;
     t->rows = mapping_create(options->rows * sizeof *t->rows, 0);
     t->high = calloc(options->rows, sizeof *t->high);
     t->next_leaving = calloc(options->rows, sizeof *t->next_leaving);
@@ -107,7 +106,8 @@ int block_tables_create(const struct block_tables_options *options, struct block
         id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, options->block_size, forget_evicted, block_fill_of_partials, t,
                           &t->pool) != 0 ||
-        prefix_index_create(options->blocks, options->block_size, t->tokens, hash_bits, &t->index) != 0 ||
+        prefix_index_create(options->blocks, options->block_size, t->tokens, options->hash_shift,
+                            &t->index) != 0 ||
         swap_ledger_create(options->blocks, options->host_blocks, &t->ledger) != 0) {
         block_tables_destroy(t);
         return ATTND_NO_MEMORY;

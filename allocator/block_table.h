@@ -33,7 +33,7 @@ struct block_tables_options {
     uint32_t loose_rows; /* more rows of ids, that are the caller's to fill, see block_tables_loose() */
     uint32_t row_blocks; /* longest sequence, in blocks */
     uint32_t host_blocks;
-    unsigned hash_bits; /* 0: PREFIX_HASH_BITS; fewer only to force collisions in tests */
+    unsigned hash_shift; /* of the prefix index: 0, but in tests that force collisions */
 };
 
 /* Which row will write the token slots [first, end); first <= the tokens that its blocks and cursors

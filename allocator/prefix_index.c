@@ -28,7 +28,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+#include <unistd.h>
 
 enum {
     MATCH_BATCH = 32, /* blocks hashed and prefetched ahead of probing */
@@ -54,7 +54,7 @@ struct node {
 };
 
 struct prefix_index {
-    uint32_t blocks, block_size;
+    uint32_t block_size;
     const uint32_t *tokens; /* [blocks][block_size], borrowed */
     uint64_t hash_mask;     /* of both halves of every hash; not all ones only in tests */
     uint32_t bucket_mask;
@@ -177,36 +177,23 @@ void prefix_index_close_root(struct prefix_index *index, uint32_t root)
 
 /* ---- public -------------------------------------------------------------------------------------- */
 
-static bool draw_secret(uint8_t *secret)
-{
-    size_t have = 0;
-    while (have < SECRET_BYTES) {
-        ssize_t n = getrandom(secret + have, SECRET_BYTES - have, 0);
-        if (n < 0)
-            return false;
-        have += (size_t)n;
-    }
-    return true;
-}
-
-int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens, unsigned hash_bits,
+int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens, unsigned hash_shift,
                         struct prefix_index **result)
 {
-    assert(block_size <= BLOCK_TOKENS_MAX && hash_bits <= PREFIX_HASH_BITS);
+    assert(block_size <= BLOCK_TOKENS_MAX && hash_shift < 64);
     struct prefix_index *index = calloc(1, sizeof *index);
     if (!index)
         return ATTND_NO_MEMORY;
     uint64_t buckets = 4;
     while (buckets < 2 * (uint64_t)blocks)
         buckets *= 2;
-    index->blocks = blocks;
     index->block_size = block_size;
     index->tokens = tokens;
     index->bucket_mask = (uint32_t)(buckets - 1);
-    index->hash_mask = hash_bits < 64 ? (UINT64_C(1) << hash_bits) - 1 : ~UINT64_C(0);
+    index->hash_mask = UINT64_MAX >> hash_shift;
     index->buckets = malloc(buckets * sizeof *index->buckets);
     index->nodes = calloc(blocks, sizeof *index->nodes);
-    if (!index->buckets || !index->nodes || !draw_secret(index->secret)) {
+    if (!index->buckets || !index->nodes || getentropy(index->secret, SECRET_BYTES) != 0) {
         prefix_index_destroy(index);
         return ATTND_NO_MEMORY;
     }

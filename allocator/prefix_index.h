@@ -12,21 +12,18 @@
 
 #include "allocator/block_pool.h"
 
-enum {
-    PREFIX_ROOTS_MAX = 1024,
-    PREFIX_SALT_BYTES_MAX = 64,
-    PREFIX_HASH_BITS = 64 /* of each half of a hash; tests use fewer to force collisions */
-};
+enum { PREFIX_ROOTS_MAX = 1024, PREFIX_SALT_BYTES_MAX = 64 };
 
 #define NO_ROOT UINT32_MAX
 
 struct prefix_index;
 
-/* prefix_index_create(blocks, block_size, tokens, hash_bits, index): `tokens` [blocks][block_size] is
- * borrowed; it holds the token ids of every published block. Draws the hash key from the kernel.
- * Returns 0 or ATTND_NO_MEMORY. */
+/* prefix_index_create(blocks, block_size, tokens, hash_shift, index): `tokens` [blocks][block_size] is
+ * borrowed; it holds the token ids of every published block. `hash_shift` is how many bits of each half of a hash
+ * are not used: 0, but in tests that force collisions. Draws the hash key from the kernel. Returns 0 or
+ * ATTND_NO_MEMORY. */
 MUST_USE int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens,
-                                 unsigned hash_bits, struct prefix_index **index);
+                                 unsigned hash_shift, struct prefix_index **index);
 void prefix_index_destroy(struct prefix_index *index);
 
 /* prefix_index_open_root(index, owner, salt, salt_bytes): the root of this owner and salt, with a

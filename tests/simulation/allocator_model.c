@@ -727,10 +727,10 @@ static void set_up(uint64_t seed)
         .rows = ROWS,
         .row_blocks = TOKENS_MOST / block_size + 1,
         .host_blocks = below(HOST_MOST + 1),
-        .hash_bits = below(2) ? 0 : 3,
+        .hash_shift = below(2) ? 0 : 61,
     };
-    note("blocks=%u block_size=%u layers=%u host_blocks=%u hash_bits=%u\n", m.o.blocks, m.o.block_size,
-         m.o.layers, m.o.host_blocks, m.o.hash_bits);
+    note("blocks=%u block_size=%u layers=%u host_blocks=%u hash_shift=%u\n", m.o.blocks, m.o.block_size,
+         m.o.layers, m.o.host_blocks, m.o.hash_shift);
     if (block_tables_create(&m.o, &m.tables) != 0)
         abort();
     block_tables_begin_audit(m.tables);
