@@ -95,8 +95,9 @@ static const char *entry_fault(const struct block_tables *t, uint32_t row, uint3
         return id < t->o.host_blocks ? NULL : "I4: an entry of a row that is swapped out is no host block";
     if (id >= t->o.blocks || block_pool_generation(t->pool, id) != *entry_generation(t, row, i))
         return "I4: a table entry is not a block of the right generation";
-    if (i < r->published && (!block_pool_is_published(t->pool, id) ||
-                             prefix_index_parent(t->index, id) != (i ? *entry(t, row, i - 1) : NO_BLOCK)))
+    if (i < r->published &&
+        (!block_pool_is_published(t->pool, id) ||
+         prefix_index_node(t->index, id)->parent != (i ? *entry(t, row, i - 1) : NO_BLOCK)))
         return "I6: a row's published front is not a published chain";
     return NULL;
 }
@@ -167,7 +168,8 @@ static const char *host_block_fault(const struct block_tables *t, const struct b
 /* I9, and what it rests on: a published block's parent outlives it. */
 static const char *eviction_fault(const struct block_tables *t, uint32_t id)
 {
-    uint32_t parent = block_pool_is_published(t->pool, id) ? prefix_index_parent(t->index, id) : NO_BLOCK;
+    uint32_t parent =
+        block_pool_is_published(t->pool, id) ? prefix_index_node(t->index, id)->parent : NO_BLOCK;
     if (parent == NO_BLOCK)
         return NULL;
     enum block_state state = block_pool_state(t->pool, id), above = block_pool_state(t->pool, parent);

@@ -29,9 +29,8 @@ void block_tables_close_root(struct block_tables *t, uint32_t root)
 size_t block_tables_salt(const struct block_tables *t, uint32_t row, const void **salt)
 {
     uint32_t root = live_row(t, row)->root;
-    uint64_t owner;
     *salt = NULL;
-    return root == NO_ROOT ? 0 : prefix_index_root_name(t->index, root, &owner, salt);
+    return root == NO_ROOT ? 0 : prefix_index_salt(t->index, root, salt);
 }
 
 /* ---- tokens -------------------------------------------------------------------------------------- */
@@ -100,12 +99,12 @@ void block_prefix_publish(struct block_tables *t, uint32_t row)
 static bool unpublish_some(struct block_tables *t, uint32_t id, uint32_t *work)
 {
     for (uint32_t at = id; *work > 0;) {
-        uint32_t child = prefix_index_first_child(t->index, at);
-        if (child != NO_BLOCK) {
-            at = child;
+        const struct prefix_node *node = prefix_index_node(t->index, at);
+        if (node->first_child != NO_BLOCK) {
+            at = node->first_child;
             continue;
         }
-        uint32_t parent = prefix_index_parent(t->index, at);
+        uint32_t parent = node->parent;
         prefix_index_remove(t->index, at);
         block_pool_unpublish(t->pool, at);
         --*work;
@@ -131,11 +130,11 @@ bool block_tables_trim_root(struct block_tables *t, uint32_t root, uint32_t *at,
 {
     if (root == NO_ROOT)
         return true;
-    while (prefix_index_root_refs(t->index, root) > 1 && *at < t->o.blocks && work > 0) {
-        bool wanted = block_pool_is_published(t->pool, *at) && prefix_index_root(t->index, *at) == root;
+    while (prefix_index_published(t->index, root) > 0 && *at < t->o.blocks && work > 0) {
+        bool wanted = block_pool_is_published(t->pool, *at) && prefix_index_node(t->index, *at)->root == root;
         if (!wanted || unpublish_some(t, *at, &work))
             ++*at;
         work -= smaller(work, 1);
     }
-    return prefix_index_root_refs(t->index, root) == 1 || *at == t->o.blocks;
+    return prefix_index_published(t->index, root) == 0 || *at == t->o.blocks;
 }

@@ -28,9 +28,10 @@ void block_swap_unpark(struct block_tables *t, uint32_t row, uint32_t i)
 
 static bool has_held_child(const struct block_tables *t, uint32_t id)
 {
-    uint32_t child = block_pool_is_published(t->pool, id) ? prefix_index_first_child(t->index, id) : NO_BLOCK;
+    uint32_t child =
+        block_pool_is_published(t->pool, id) ? prefix_index_node(t->index, id)->first_child : NO_BLOCK;
     while (child != NO_BLOCK && block_pool_state(t->pool, child) != BLOCK_HELD)
-        child = prefix_index_next_child(t->index, child);
+        child = prefix_index_node(t->index, child)->next_sibling;
     return child != NO_BLOCK;
 }
 

@@ -37,20 +37,11 @@ enum {
 };
 
 struct root {
-    uint64_t hash; /* of owner and salt */
     uint64_t owner;
-    uint32_t refs;
+    uint32_t refs;      /* of callers */
+    uint32_t published; /* blocks */
     uint8_t salt_bytes;
     char salt[PREFIX_SALT_BYTES_MAX];
-};
-
-struct node {
-    XXH128_hash_t chain;
-    uint32_t root;
-    uint32_t parent; /* NO_BLOCK at the root */
-    uint32_t first_child, next_sibling, prev_sibling;
-    uint32_t next_in_bucket;
-    bool published;
 };
 
 struct prefix_index {
@@ -58,9 +49,8 @@ struct prefix_index {
     const uint32_t *tokens; /* [blocks][block_size], borrowed */
     uint64_t hash_mask;     /* of both halves of every hash; not all ones only in tests */
     uint32_t bucket_mask;
-    uint32_t *buckets;  /* [bucket_mask + 1] block id or NO_BLOCK */
-    struct node *nodes; /* [blocks] */
-    uint32_t count;
+    uint32_t *buckets;            /* [bucket_mask + 1] block id or NO_BLOCK */
+    struct prefix_node *nodes;    /* [blocks] */
     struct prefix_census *census; /* that counts the blocks below */
     uint32_t counted;             /* this one */
     uint32_t roots_used;          /* roots beyond were never opened */
@@ -70,15 +60,13 @@ struct prefix_index {
 
 /* ---- hashing ------------------------------------------------------------------------------------- */
 
-static XXH128_hash_t keyed_hash(const struct prefix_index *index, const void *bytes, size_t n)
+static struct prefix_hash keyed_hash(const struct prefix_index *index, const void *bytes, size_t n)
 {
     XXH128_hash_t hash = XXH3_128bits_withSecret(bytes, n, index->secret, SECRET_BYTES);
-    hash.low64 &= index->hash_mask;
-    hash.high64 &= index->hash_mask;
-    return hash;
+    return (struct prefix_hash){hash.low64 & index->hash_mask, hash.high64 & index->hash_mask};
 }
 
-static XXH128_hash_t hash_root(const struct prefix_index *index, uint32_t root)
+static struct prefix_hash hash_root(const struct prefix_index *index, uint32_t root)
 {
     const struct root *r = &index->roots[root];
     char bytes[sizeof r->owner + PREFIX_SALT_BYTES_MAX];
@@ -87,8 +75,8 @@ static XXH128_hash_t hash_root(const struct prefix_index *index, uint32_t root)
     return keyed_hash(index, bytes, sizeof r->owner + r->salt_bytes);
 }
 
-static XXH128_hash_t hash_block(const struct prefix_index *index, XXH128_hash_t parent,
-                                const uint32_t *tokens)
+static struct prefix_hash hash_block(const struct prefix_index *index, struct prefix_hash parent,
+                                     const uint32_t *tokens)
 {
     char bytes[sizeof parent + BLOCK_TOKENS_MAX * sizeof *tokens];
     size_t n = index->block_size * sizeof *tokens;
@@ -97,9 +85,14 @@ static XXH128_hash_t hash_block(const struct prefix_index *index, XXH128_hash_t 
     return keyed_hash(index, bytes, sizeof parent + n);
 }
 
-static uint32_t *bucket_of(const struct prefix_index *index, XXH128_hash_t chain)
+static bool is_same(struct prefix_hash a, struct prefix_hash b)
 {
-    return &index->buckets[(uint32_t)chain.low64 & index->bucket_mask];
+    return a.low == b.low && a.high == b.high;
+}
+
+static uint32_t *bucket_of(const struct prefix_index *index, struct prefix_hash chain)
+{
+    return &index->buckets[(uint32_t)chain.low & index->bucket_mask];
 }
 
 static const uint32_t *tokens_of(const struct prefix_index *index, uint32_t id)
@@ -108,13 +101,13 @@ static const uint32_t *tokens_of(const struct prefix_index *index, uint32_t id)
 }
 
 /* The published block that is exactly this, or NO_BLOCK. */
-static uint32_t find(const struct prefix_index *index, XXH128_hash_t chain, uint32_t root, uint32_t parent,
-                     const uint32_t *tokens)
+static uint32_t find(const struct prefix_index *index, struct prefix_hash chain, uint32_t root,
+                     uint32_t parent, const uint32_t *tokens)
 {
     uint32_t id = *bucket_of(index, chain);
     for (; id != NO_BLOCK; id = index->nodes[id].next_in_bucket) {
-        const struct node *node = &index->nodes[id];
-        if (XXH128_isEqual(node->chain, chain) && node->root == root && node->parent == parent &&
+        const struct prefix_node *node = &index->nodes[id];
+        if (is_same(node->chain, chain) && node->root == root && node->parent == parent &&
             memcmp(tokens_of(index, id), tokens, index->block_size * sizeof *tokens) == 0)
             break;
     }
@@ -129,12 +122,11 @@ uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, cons
     uint32_t vacant = NO_ROOT;
     if (salt_bytes > PREFIX_SALT_BYTES_MAX)
         return NO_ROOT;
-    uint64_t hash = XXH3_64bits_withSeed(salt, salt_bytes, owner);
     for (uint32_t i = 0; i < index->roots_used; i++) {
         struct root *r = &index->roots[i];
-        if (r->refs == 0) {
+        if (r->refs == 0 && r->published == 0) {
             vacant = vacant == NO_ROOT ? i : vacant;
-        } else if (r->hash == hash && r->owner == owner && r->salt_bytes == salt_bytes &&
+        } else if (r->owner == owner && r->salt_bytes == salt_bytes &&
                    memcmp(r->salt, salt, salt_bytes) == 0) {
             r->refs++;
             return i;
@@ -145,18 +137,16 @@ uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, cons
     if (vacant == NO_ROOT)
         return NO_ROOT;
     struct root *r = &index->roots[vacant];
-    *r = (struct root){.hash = hash, .owner = owner, .refs = 1, .salt_bytes = (uint8_t)salt_bytes};
+    *r = (struct root){.owner = owner, .refs = 1, .salt_bytes = (uint8_t)salt_bytes};
     if (salt_bytes)
         memcpy(r->salt, salt, salt_bytes);
     return vacant;
 }
 
-size_t prefix_index_root_name(const struct prefix_index *index, uint32_t root, uint64_t *owner,
-                              const void **salt)
+size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const void **salt)
 {
     const struct root *r = &index->roots[root];
     assert(root < index->roots_used && r->refs > 0);
-    *owner = r->owner;
     *salt = r->salt;
     return r->salt_bytes;
 }
@@ -214,10 +204,10 @@ void prefix_index_destroy(struct prefix_index *index)
 uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens, uint32_t n,
                             uint32_t *ids)
 {
-    XXH128_hash_t chains[MATCH_BATCH];
+    struct prefix_hash chains[MATCH_BATCH];
     if (root == NO_ROOT)
         return 0;
-    XXH128_hash_t chain = hash_root(index, root);
+    struct prefix_hash chain = hash_root(index, root);
     uint32_t parent = NO_BLOCK;
     for (uint32_t start = 0; start < n; start += MATCH_BATCH) {
         uint32_t count = n - start < MATCH_BATCH ? n - start : MATCH_BATCH;
@@ -239,7 +229,7 @@ uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uin
 
 static void link_child(struct prefix_index *index, uint32_t parent, uint32_t id)
 {
-    struct node *node = &index->nodes[id];
+    struct prefix_node *node = &index->nodes[id];
     node->prev_sibling = node->next_sibling = NO_BLOCK;
     if (parent == NO_BLOCK)
         return; /* siblings at the root are never walked */
@@ -251,7 +241,7 @@ static void link_child(struct prefix_index *index, uint32_t parent, uint32_t id)
 
 static void unlink_child(struct prefix_index *index, uint32_t id)
 {
-    const struct node *node = &index->nodes[id];
+    const struct prefix_node *node = &index->nodes[id];
     if (node->parent == NO_BLOCK)
         return;
     if (node->prev_sibling != NO_BLOCK)
@@ -265,27 +255,25 @@ static void unlink_child(struct prefix_index *index, uint32_t id)
 /* A block is published, or, by UINT32_MAX, will be no more. */
 static void count(struct prefix_index *index, uint32_t id, uint32_t by)
 {
-    index->count += by;
-    if (id >= index->counted)
-        return;
-    index->census->count += by;
-    index->census->roots[index->nodes[id].root] += by;
+    uint32_t root = index->nodes[id].root;
+    index->roots[root].published += by;
+    if (id < index->counted)
+        index->census->roots[root] += by;
 }
 
 int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t parent, uint32_t id)
 {
-    struct node *node = &index->nodes[id];
+    struct prefix_node *node = &index->nodes[id];
     assert(root != NO_ROOT && !node->published);
     assert(parent == NO_BLOCK || (index->nodes[parent].published && index->nodes[parent].root == root));
-    XXH128_hash_t above = parent == NO_BLOCK ? hash_root(index, root) : index->nodes[parent].chain;
-    XXH128_hash_t chain = hash_block(index, above, tokens_of(index, id));
+    struct prefix_hash above = parent == NO_BLOCK ? hash_root(index, root) : index->nodes[parent].chain;
+    struct prefix_hash chain = hash_block(index, above, tokens_of(index, id));
     if (find(index, chain, root, parent, tokens_of(index, id)) != NO_BLOCK)
         return ATTND_EXISTS;
 
-    *node = (struct node){
+    *node = (struct prefix_node){
         .chain = chain, .root = root, .parent = parent, .first_child = NO_BLOCK, .published = true};
     link_child(index, parent, id);
-    prefix_index_retain_root(index, root);
     uint32_t *bucket = bucket_of(index, chain);
     node->next_in_bucket = *bucket;
     *bucket = id;
@@ -295,55 +283,36 @@ int prefix_index_publish(struct prefix_index *index, uint32_t root, uint32_t par
 
 void prefix_index_remove(struct prefix_index *index, uint32_t id)
 {
-    struct node *node = &index->nodes[id];
+    struct prefix_node *node = &index->nodes[id];
     assert(node->published && node->first_child == NO_BLOCK);
     uint32_t *link = bucket_of(index, node->chain);
     while (*link != id)
         link = &index->nodes[*link].next_in_bucket;
     *link = node->next_in_bucket;
     unlink_child(index, id);
-    prefix_index_close_root(index, node->root);
     node->published = false;
     count(index, id, UINT32_MAX);
 }
 
-uint32_t prefix_index_root_refs(const struct prefix_index *index, uint32_t root)
+uint32_t prefix_index_published(const struct prefix_index *index, uint32_t root)
 {
-    return index->roots[root].refs;
+    return index->roots[root].published;
 }
 
-uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id)
+const struct prefix_node *prefix_index_node(const struct prefix_index *index, uint32_t id)
 {
     assert(index->nodes[id].published);
-    return index->nodes[id].first_child;
-}
-
-uint32_t prefix_index_next_child(const struct prefix_index *index, uint32_t child)
-{
-    assert(index->nodes[child].published);
-    return index->nodes[child].next_sibling;
-}
-
-uint32_t prefix_index_root(const struct prefix_index *index, uint32_t id)
-{
-    return index->nodes[id].root;
-}
-
-uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id)
-{
-    assert(index->nodes[id].published);
-    return index->nodes[id].parent;
+    return &index->nodes[id];
 }
 
 const char *prefix_index_check(const struct prefix_index *index, const struct block_pool *pool, uint32_t id,
                                struct prefix_census *census)
 {
-    const struct node *node = &index->nodes[id];
+    const struct prefix_node *node = &index->nodes[id];
     if (node->published != block_pool_is_published(pool, id))
         return "I6: the index and the pool disagree about what is published";
     if (!node->published)
         return NULL;
-    census->count++;
     census->roots[node->root]++;
     if (node->parent != NO_BLOCK && !index->nodes[node->parent].published)
         return "I6: a published block's parent is not published";
@@ -351,9 +320,9 @@ const char *prefix_index_check(const struct prefix_index *index, const struct bl
         return "I6: a published block's parent has another root";
     if (find(index, node->chain, node->root, node->parent, tokens_of(index, id)) != id)
         return "I6: a published block cannot be found by its tokens";
-    XXH128_hash_t above =
+    struct prefix_hash above =
         node->parent == NO_BLOCK ? hash_root(index, node->root) : index->nodes[node->parent].chain;
-    return XXH128_isEqual(hash_block(index, above, tokens_of(index, id)), node->chain)
+    return is_same(hash_block(index, above, tokens_of(index, id)), node->chain)
                ? NULL
                : "I6: a published block's tokens have changed";
 }
@@ -367,9 +336,8 @@ void prefix_index_watch(struct prefix_index *index, struct prefix_census *census
 const char *prefix_index_check_census(const struct prefix_index *index, const struct prefix_census *census)
 {
     for (uint32_t i = 0; i < index->roots_used; i++) {
-        if (index->roots[i].refs < census->roots[i])
-            return "I6: a root has fewer references than published blocks";
+        if (index->roots[i].published != census->roots[i])
+            return "I6: a root counts another number of blocks than are published under it";
     }
-    return census->count == index->count ? NULL
-                                         : "I6: the index counts another number of blocks than are published";
+    return NULL;
 }

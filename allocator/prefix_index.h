@@ -18,6 +18,20 @@ enum { PREFIX_ROOTS_MAX = 1024, PREFIX_SALT_BYTES_MAX = 64 };
 
 struct prefix_index;
 
+struct prefix_hash {
+    uint64_t low, high;
+};
+
+/* A block, as far as it is published. */
+struct prefix_node {
+    struct prefix_hash chain; /* of all tokens from the root to its last one */
+    uint32_t root;
+    uint32_t parent; /* NO_BLOCK at the root */
+    uint32_t first_child, next_sibling, prev_sibling;
+    uint32_t next_in_bucket; /* of the hash table */
+    bool published;
+};
+
 /* prefix_index_create(blocks, block_size, tokens, hash_shift, index): `tokens` [blocks][block_size] is
  * borrowed; it holds the token ids of every published block. `hash_shift` is how many bits of each half of a hash
  * are not used: 0, but in tests that force collisions. Draws the hash key from the kernel. Returns 0 or
@@ -32,11 +46,10 @@ void prefix_index_destroy(struct prefix_index *index);
 uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, const void *salt,
                                 size_t salt_bytes);
 
-/* The owner of a root, and its salt, which stays as long as a reference; returns its bytes. */
-size_t prefix_index_root_name(const struct prefix_index *index, uint32_t root, uint64_t *owner,
-                              const void **salt);
+/* prefix_index_salt: the salt of a root, which stays as long as a reference; returns its bytes. */
+size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const void **salt);
 
-/* References to a root; NO_ROOT is fine for both. Published blocks hold one by themselves. */
+/* References to a root; NO_ROOT is fine for both. Without one it stays as long as blocks are published under it. */
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
 void prefix_index_close_root(struct prefix_index *index, uint32_t root);
 
@@ -53,21 +66,12 @@ MUST_USE int prefix_index_publish(struct prefix_index *index, uint32_t root, uin
 /* prefix_index_remove: take out `id`, which has no children. */
 void prefix_index_remove(struct prefix_index *index, uint32_t id);
 
-/* prefix_index_root_refs: all references to a root: the callers', and one of each published block under it. */
-uint32_t prefix_index_root_refs(const struct prefix_index *index, uint32_t root);
-
-/* A published block's children: the first, and the one after a child; NO_BLOCK when there is none. Its
- * parent, NO_BLOCK at the root. */
-uint32_t prefix_index_first_child(const struct prefix_index *index, uint32_t id);
-uint32_t prefix_index_next_child(const struct prefix_index *index, uint32_t child);
-uint32_t prefix_index_parent(const struct prefix_index *index, uint32_t id);
-
-/* The root of a published block. */
-uint32_t prefix_index_root(const struct prefix_index *index, uint32_t id);
+/* prefix_index_published: how many blocks are published under a root. prefix_index_node: a published block. */
+uint32_t prefix_index_published(const struct prefix_index *index, uint32_t root);
+const struct prefix_node *prefix_index_node(const struct prefix_index *index, uint32_t id);
 
 /* prefix_index_check, _watch, _check_census: like those of block_pool.h, for what is published. */
 struct prefix_census {
-    uint32_t count;
     uint32_t roots[PREFIX_ROOTS_MAX]; /* published blocks of each */
 };
 const char *prefix_index_check(const struct prefix_index *index, const struct block_pool *pool, uint32_t id,
