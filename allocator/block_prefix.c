@@ -67,11 +67,12 @@ uint32_t block_tables_read_tokens(const struct block_tables *t, uint32_t row, ui
 struct block_tables_hit block_tables_match(struct block_tables *t, uint32_t root, const uint32_t *tokens,
                                            uint32_t n)
 {
-    uint32_t *ids = t->order, asked = smaller(n / t->o.block_size, t->o.row_blocks), held = 0;
-    uint32_t hit = prefix_index_match(t->index, root, tokens, smaller(asked, t->o.blocks), ids);
-    while (held < hit && block_pool_refs(t->pool, ids[held]) > 0)
-        held++; /* who holds a block holds those before it */
-    return (struct block_tables_hit){hit, held, held ? ids[held - 1] : NO_BLOCK};
+    uint32_t id, asked = smaller(n / t->o.block_size, t->o.row_blocks);
+    uint32_t hit = prefix_index_match(t->index, root, tokens, asked, &id), held = hit;
+    for (; held > 0 && block_pool_refs(t->pool, id) == 0;
+         held--) /* who holds a block holds those before it */
+        id = prefix_index_node(t->index, id)->parent;
+    return (struct block_tables_hit){hit, held, id};
 }
 
 void block_prefix_publish(struct block_tables *t, uint32_t row)

@@ -99,11 +99,9 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->marks = calloc(options->rows, sizeof *t->marks);
     t->audit.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->audit.holders);
     t->at_once.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->at_once.holders);
-    t->order = calloc(options->blocks, sizeof *t->order);
     if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation || !t->tokens ||
         !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill || !t->claims || !t->marks ||
-        !t->audit.holders || !t->at_once.holders || !t->order ||
-        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+        !t->audit.holders || !t->at_once.holders || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, options->block_size, forget_evicted, block_fill_of_partials, t,
                           &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, options->hash_shift,
@@ -139,7 +137,6 @@ void block_tables_destroy(struct block_tables *t)
     free(t->marks);
     free(t->audit.holders);
     free(t->at_once.holders);
-    free(t->order);
     free(t);
 }
 
@@ -180,13 +177,13 @@ int block_tables_add(struct block_tables *t, uint32_t root, const uint32_t *toke
     if (row == NO_ROW)
         return ATTND_NO_SEQUENCES;
     uint32_t asked = smaller(n / t->o.block_size, t->o.row_blocks);
-    uint32_t *ids = entry(t, row, 0);
-    uint32_t hit = prefix_index_match(t->index, root, tokens, asked, ids);
+    uint32_t id, hit = prefix_index_match(t->index, root, tokens, asked, &id);
+    for (uint32_t i = hit; i-- > 0; id = prefix_index_node(t->index, id)->parent)
+        set_entry(t, row, i, id);
     share_front(t, row, hit, hit * t->o.block_size);
-    for (uint32_t i = 0; i < hit; i++) {
-        *entry_generation(t, row, i) = block_pool_generation(t->pool, ids[i]);
-        block_pool_raise_fill(t->pool, ids[i], t->o.block_size); /* others may have had a part only */
-    }
+    for (uint32_t i = 0; i < hit; i++)
+        block_pool_raise_fill(t->pool, *entry(t, row, i),
+                              t->o.block_size); /* others may have had a part only */
     struct row *r = &t->rows[row];
     r->published = hit;
     r->retired = r->known = hit * t->o.block_size;

@@ -81,7 +81,6 @@ struct block_tables {
     uint16_t *host_fill;                  /* [host_blocks] slots with good bytes */
     uint32_t *claims; /* [blocks] writers counted while a reserve is planned; zero otherwise */
     uint32_t *marks;  /* [rows] requests that need more than a look, while a reserve runs */
-    uint32_t *order;  /* [blocks] scratch of whoever lists blocks */
     uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
     struct block_tables_counts counts;
     struct block_audit audit;   /* in parts, */

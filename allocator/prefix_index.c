@@ -202,13 +202,13 @@ void prefix_index_destroy(struct prefix_index *index)
 }
 
 uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens, uint32_t n,
-                            uint32_t *ids)
+                            uint32_t *last)
 {
     struct prefix_hash chains[MATCH_BATCH];
+    *last = NO_BLOCK;
     if (root == NO_ROOT)
         return 0;
     struct prefix_hash chain = hash_root(index, root);
-    uint32_t parent = NO_BLOCK;
     for (uint32_t start = 0; start < n; start += MATCH_BATCH) {
         uint32_t count = n - start < MATCH_BATCH ? n - start : MATCH_BATCH;
         for (uint32_t i = 0; i < count; i++) {
@@ -218,10 +218,10 @@ uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uin
         }
         for (uint32_t i = 0; i < count; i++) {
             uint32_t id =
-                find(index, chains[i], root, parent, tokens + (uint64_t)(start + i) * index->block_size);
+                find(index, chains[i], root, *last, tokens + (uint64_t)(start + i) * index->block_size);
             if (id == NO_BLOCK)
                 return start + i;
-            ids[start + i] = parent = id;
+            *last = id;
         }
     }
     return n;

@@ -53,10 +53,11 @@ size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const 
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
 void prefix_index_close_root(struct prefix_index *index, uint32_t root);
 
-/* prefix_index_match(index, root, tokens, n, ids): the longest chain of published blocks under `root`
- * that spells the first `n` blocks of `tokens`; writes its ids and returns its length in blocks. O(n). */
+/* prefix_index_match(index, root, tokens, n, last): the longest chain of published blocks under `root`
+ * that spells the first `n` blocks of `tokens`; its length in blocks, and its last one, NO_BLOCK if there is
+ * none. O(n). */
 uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens, uint32_t n,
-                            uint32_t *ids);
+                            uint32_t *last);
 
 /* prefix_index_publish(index, root, parent, id): add `id`, whose tokens stand in the arena, after the
  * published block `parent` (NO_BLOCK: at the root). Returns 0, or ATTND_EXISTS if another block already
