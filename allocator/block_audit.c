@@ -154,15 +154,15 @@ static const char *host_block_fault(const struct block_tables *t, const struct b
                                     uint32_t *work)
 {
     const struct holders *h = &a->holders[t->o.blocks + host];
-    uint32_t refs = swap_ledger_refs(t->ledger, host);
-    const char *fault = swap_ledger_check(t->ledger, host);
+    const struct host_block *block = &t->ledger.host[host];
+    const char *fault = swap_ledger_check(&t->ledger, host);
     if (fault)
         return fault;
-    if (h->entries != refs)
+    if (h->entries != block->refs)
         return "I2: a host block's references differ from the tables";
-    if (refs > 0 && swap_ledger_device_of(t->ledger, host) == NO_BLOCK)
-        return holders_fault(t, t->o.blocks + host, h, t->host_fill[host], work);
-    return t->host_partials[host].count ? "I1: a host block lists partial holders that are elsewhere" : NULL;
+    if (block->refs > 0 && block->device == NO_BLOCK)
+        return holders_fault(t, t->o.blocks + host, h, block->fill, work);
+    return block->partials.count ? "I1: a host block lists partial holders that are elsewhere" : NULL;
 }
 
 /* I9, and what it rests on: a published block's parent outlives it. */
@@ -184,13 +184,13 @@ static const char *block_fault(const struct block_tables *t, struct block_audit 
                                uint32_t *work)
 {
     struct holders h = a->holders[id];
-    uint32_t host = swap_ledger_host_of(t->ledger, id), refs = block_pool_refs(t->pool, id);
+    uint32_t host = t->ledger.host_of[id], refs = block_pool_refs(t->pool, id);
     const char *fault = block_pool_check(t->pool, id, &a->blocks);
     if (!fault)
         fault = prefix_index_check(t->index, t->pool, id, &a->published);
     if (fault)
         return fault;
-    if (host != NO_BLOCK && swap_ledger_device_of(t->ledger, host) != id)
+    if (host != NO_BLOCK && t->ledger.host[host].device != id)
         return "swap: a host block does not name the device block that names it";
     if (host != NO_BLOCK) {
         const struct holders *parked = &a->holders[t->o.blocks + host];
@@ -216,7 +216,7 @@ static const char *totals_fault(const struct block_tables *t, const struct block
     if (!fault)
         fault = prefix_index_check_census(t->index, &a->published);
     if (!fault)
-        fault = swap_ledger_check_free(t->ledger);
+        fault = id_bitmap_fault(&t->ledger.free);
     for (uint32_t row = 0; !fault && row < t->o.rows; row++) {
         const struct row *r = &t->rows[row];
         bool live = r->state == ROW_LIVE;

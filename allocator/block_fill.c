@@ -76,9 +76,9 @@ uint32_t block_fill_of_partials(uint32_t id, void *cookie)
 
 void block_fill_lower_host(struct block_tables *t, uint32_t host)
 {
-    struct block_partials *list = &t->host_partials[host];
-    if (swap_ledger_refs(t->ledger, host) == list->count)
-        t->host_fill[host] = (uint16_t)largest_part(t, list, t->host_fill[host]);
+    struct host_block *h = &t->ledger.host[host];
+    if (h->refs == h->partials.count)
+        h->fill = (uint16_t)largest_part(t, &h->partials, h->fill);
 }
 
 void block_fill_lower(struct block_tables *t, uint32_t row, uint32_t i)
@@ -88,12 +88,6 @@ void block_fill_lower(struct block_tables *t, uint32_t row, uint32_t i)
         block_pool_lower_fill(t->pool, place);
     else
         block_fill_lower_host(t, place - t->o.blocks);
-}
-
-void block_fill_hand_over(struct block_partials *from, struct block_partials *to)
-{
-    *to = *from;
-    from->count = 0;
 }
 
 void block_fill_raise(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)

@@ -30,8 +30,8 @@ static uint32_t need_of_swapped(const struct block_tables *t, const struct reser
     uint32_t need = block_tables_absent(t, q->row);
     uint32_t end = q->first < q->end ? blocks_for(t, q->end) : 0;
     for (uint32_t i = q->first / t->o.block_size; i < smaller(end, r->entries); i++) {
-        uint32_t host = *entry(t, q->row, i);
-        need += swap_ledger_refs(t->ledger, host) > 1 || swap_ledger_device_of(t->ledger, host) != NO_BLOCK;
+        const struct host_block *h = &t->ledger.host[*entry(t, q->row, i)];
+        need += h->refs > 1 || h->device != NO_BLOCK;
     }
     return need + (end > r->entries ? end - r->entries : 0);
 }

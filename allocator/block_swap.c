@@ -18,10 +18,10 @@
 
 void block_swap_unpark(struct block_tables *t, uint32_t row, uint32_t i)
 {
-    uint32_t host = *entry(t, row, i), device = swap_ledger_device_of(t->ledger, host);
+    uint32_t host = *entry(t, row, i), device = t->ledger.host[host].device;
     if (device != NO_BLOCK)
         block_pool_release(t->pool, &device, 1, t->rows[row].last_step);
-    swap_ledger_unpark(t->ledger, host);
+    swap_ledger_unpark(&t->ledger, host);
     if (device == NO_BLOCK)
         block_fill_lower_host(t, host);
 }
@@ -35,25 +35,33 @@ static bool has_held_child(const struct block_tables *t, uint32_t id)
     return child != NO_BLOCK;
 }
 
+/* The partial holders of one block become those of another. */
+static void hand_over(struct block_partials *from, struct block_partials *to)
+{
+    *to = *from;
+    from->count = 0;
+}
+
 /* The device block of `host` has lost its last resident holder: move the bytes, give the block back. */
 static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struct block_copy *copies,
                      uint32_t *copy_count)
 {
-    uint32_t id = swap_ledger_device_of(t->ledger, host), slots = block_pool_fill(t->pool, id);
-    if (!swap_ledger_has_bytes(t->ledger, host)) {
+    struct host_block *h = &t->ledger.host[host];
+    uint32_t id = h->device, slots = block_pool_fill(t->pool, id);
+    if (!h->has_bytes) {
         copy_tokens(t, id, t->o.blocks + host);
         if (slots)
             copies[(*copy_count)++] = (struct block_copy){COPY_SWAP_OUT, id, host, slots};
     } else {
-        assert(slots <= t->host_fill[host]); /* the block was not written: a swapped row held it, too */
+        assert(slots <= h->fill); /* the block was not written: a swapped row held it, too */
     }
-    t->host_fill[host] = (uint16_t)slots;
+    h->fill = (uint16_t)slots;
     /* held by sequences that are swapped out themselves: the child must not outlive it */
     if (has_held_child(t, id))
         block_prefix_unpublish(t, id);
-    swap_ledger_detach(t->ledger, host);
-    block_fill_hand_over(block_pool_partials(t->pool, id), &t->host_partials[host]);
-    for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 0; n--)
+    swap_ledger_detach(&t->ledger, host);
+    hand_over(block_pool_partials(t->pool, id), &h->partials);
+    for (uint32_t n = h->refs; n > 0; n--)
         block_pool_release(t->pool, &id, 1, step);
 }
 
@@ -62,17 +70,17 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
 {
     struct row *r = live_row(t, row);
     assert(!r->swapped);
-    if (block_tables_host_need(t, row) > swap_ledger_free(t->ledger))
+    if (block_tables_host_need(t, row) > t->ledger.free.count)
         return ATTND_NO_HOST_BLOCKS;
 
     r->last_step = step;
     begin_change(t, row, 0, r->entries);
     for (uint32_t i = r->entries; i-- > 0;) {
         uint32_t id = *entry(t, row, i);
-        uint32_t host = swap_ledger_park(t->ledger, id);
+        uint32_t host = swap_ledger_park(&t->ledger, id);
         *entry(t, row, i) = host;
         *entry_generation(t, row, i) = 0;
-        if (block_pool_refs(t->pool, id) == swap_ledger_refs(t->ledger, host))
+        if (block_pool_refs(t->pool, id) == t->ledger.host[host].refs)
             evacuate(t, host, step, copies, copy_count);
     }
     r->swapped = true;
@@ -87,15 +95,16 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
 /* Bring the bytes of `host` back to the device for every entry that is parked on it. */
 static void bring_back(struct block_tables *t, uint32_t host, struct block_copy *copies, uint32_t *copy_count)
 {
+    struct host_block *h = &t->ledger.host[host];
     uint32_t id = take_block(t);
-    swap_ledger_attach(t->ledger, host, id);
-    for (uint32_t n = swap_ledger_refs(t->ledger, host); n > 1; n--)
+    swap_ledger_attach(&t->ledger, host, id);
+    for (uint32_t n = h->refs; n > 1; n--)
         block_pool_retain(t->pool, &id, 1);
-    block_pool_set_fill(t->pool, id, t->host_fill[host]);
-    block_fill_hand_over(&t->host_partials[host], block_pool_partials(t->pool, id));
+    block_pool_set_fill(t->pool, id, h->fill);
+    hand_over(&h->partials, block_pool_partials(t->pool, id));
     copy_tokens(t, t->o.blocks + host, id);
-    if (t->host_fill[host])
-        copies[(*copy_count)++] = (struct block_copy){COPY_SWAP_IN, host, id, t->host_fill[host]};
+    if (h->fill)
+        copies[(*copy_count)++] = (struct block_copy){COPY_SWAP_IN, host, id, h->fill};
 }
 
 int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, struct block_copy *copies,
@@ -113,11 +122,11 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
     r->swapped = r->publish_stopped = false;
     for (uint32_t i = 0; i < r->entries; i++) {
         uint32_t host = *entry(t, row, i);
-        if (swap_ledger_device_of(t->ledger, host) == NO_BLOCK)
+        if (t->ledger.host[host].device == NO_BLOCK)
             bring_back(t, host, copies, copy_count);
-        uint32_t id = swap_ledger_device_of(t->ledger, host);
+        uint32_t id = t->ledger.host[host].device;
         set_entry(t, row, i, id);
-        swap_ledger_unpark(t->ledger, host);
+        swap_ledger_unpark(&t->ledger, host);
         if (r->published == i && block_pool_is_published(t->pool, id) &&
             (i + 1) * t->o.block_size <= r->cursor_min)
             r->published++;
@@ -136,14 +145,14 @@ uint32_t block_tables_host_need(const struct block_tables *t, uint32_t row)
 {
     uint32_t need = 0;
     for (uint32_t i = 0; i < live_row(t, row)->entries; i++)
-        need += swap_ledger_host_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
+        need += t->ledger.host_of[*entry(t, row, i)] == NO_BLOCK;
     return need;
 }
 
 static bool is_stranded(const struct block_tables *t, uint32_t host)
 {
-    uint32_t refs = swap_ledger_refs(t->ledger, host), id = swap_ledger_device_of(t->ledger, host);
-    return refs > 0 && id != NO_BLOCK && block_pool_refs(t->pool, id) == refs;
+    const struct host_block *h = &t->ledger.host[host];
+    return h->refs > 0 && h->device != NO_BLOCK && block_pool_refs(t->pool, h->device) == h->refs;
 }
 
 uint32_t block_tables_stranded(const struct block_tables *t)
@@ -178,7 +187,7 @@ uint32_t block_tables_absent(const struct block_tables *t, uint32_t row)
     const struct row *r = live_row(t, row);
     uint32_t absent = 0;
     for (uint32_t i = 0; r->swapped && i < r->entries; i++)
-        absent += swap_ledger_device_of(t->ledger, *entry(t, row, i)) == NO_BLOCK;
+        absent += t->ledger.host[*entry(t, row, i)].device == NO_BLOCK;
     return absent;
 }
 
@@ -186,12 +195,12 @@ uint32_t block_tables_absent_at(const struct block_tables *t, uint32_t row, uint
 {
     uint32_t host = *entry(t, row, i);
     assert(live_row(t, row)->swapped && i < t->rows[row].entries);
-    return swap_ledger_device_of(t->ledger, host) == NO_BLOCK && t->host_fill[host] ? host : NO_BLOCK;
+    return t->ledger.host[host].device == NO_BLOCK && t->ledger.host[host].fill ? host : NO_BLOCK;
 }
 
 uint32_t block_tables_swap_refs(const struct block_tables *t, uint32_t host)
 {
-    return swap_ledger_refs(t->ledger, host);
+    return t->ledger.host[host].refs;
 }
 
 uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, uint32_t n)
@@ -205,8 +214,8 @@ uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, 
     }
     for (uint32_t k = 0; k < n; k++) {
         for (uint32_t i = 0; i < t->rows[rows[k]].entries; i++) {
-            uint32_t id = *entry(t, rows[k], i), host = swap_ledger_host_of(t->ledger, id);
-            uint32_t parked = host == NO_BLOCK ? 0 : swap_ledger_refs(t->ledger, host);
+            uint32_t id = *entry(t, rows[k], i), host = t->ledger.host_of[id];
+            uint32_t parked = host == NO_BLOCK ? 0 : t->ledger.host[host].refs;
             reclaimable += t->claims[id] && t->claims[id] + parked == block_pool_refs(t->pool, id);
             t->claims[id] = 0; /* counted once */
         }

@@ -93,20 +93,18 @@ int block_tables_create(const struct block_tables_options *options, struct block
     t->tokens = mapping_create(token_bytes(t), 0);
     t->cursors = calloc((size_t)options->rows * options->layers, sizeof *t->cursors);
     t->partial_links = calloc(options->rows, sizeof *t->partial_links);
-    t->host_partials = calloc((size_t)options->host_blocks + 1, sizeof *t->host_partials);
-    t->host_fill = calloc((size_t)options->host_blocks + 1, sizeof *t->host_fill);
     t->claims = calloc(options->blocks, sizeof *t->claims);
     t->marks = calloc(options->rows, sizeof *t->marks);
     t->audit.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->audit.holders);
     t->at_once.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->at_once.holders);
     if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation || !t->tokens ||
-        !t->cursors || !t->partial_links || !t->host_partials || !t->host_fill || !t->claims || !t->marks ||
-        !t->audit.holders || !t->at_once.holders || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+        !t->cursors || !t->partial_links || !t->claims || !t->marks || !t->audit.holders ||
+        !t->at_once.holders || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, options->block_size, forget_evicted, block_fill_of_partials, t,
                           &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, options->hash_shift,
                             &t->index) != 0 ||
-        swap_ledger_create(options->blocks, options->host_blocks, &t->ledger) != 0) {
+        swap_ledger_init(&t->ledger, options->blocks, options->host_blocks) != 0) {
         block_tables_destroy(t);
         return ATTND_NO_MEMORY;
     }
@@ -120,7 +118,7 @@ void block_tables_destroy(struct block_tables *t)
         return;
     block_pool_destroy(t->pool);
     prefix_index_destroy(t->index);
-    swap_ledger_destroy(t->ledger);
+    swap_ledger_deinit(&t->ledger);
     id_bitmap_deinit(&t->free_rows);
     mapping_destroy(t->ids, id_bytes(t));
     mapping_destroy(t->generation, table_bytes(t));
@@ -131,8 +129,6 @@ void block_tables_destroy(struct block_tables *t)
     free(t->version);
     free(t->cursors);
     free(t->partial_links);
-    free(t->host_partials);
-    free(t->host_fill);
     free(t->claims);
     free(t->marks);
     free(t->audit.holders);
@@ -432,8 +428,8 @@ struct block_tables_counts block_tables_counts(const struct block_tables *t)
 {
     struct block_tables_counts counts = t->counts;
     counts.tokens_physical = block_pool_counts(t->pool).filled;
-    counts.host_blocks = swap_ledger_blocks(t->ledger);
-    counts.host_free = swap_ledger_free(t->ledger);
+    counts.host_blocks = t->o.host_blocks;
+    counts.host_free = t->ledger.free.count;
     counts.vacant = t->free_rows.count;
     return counts;
 }

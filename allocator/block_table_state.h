@@ -66,7 +66,7 @@ struct block_tables {
     struct block_tables_options o;
     struct block_pool *pool;
     struct prefix_index *index;
-    struct swap_ledger *ledger;
+    struct swap_ledger ledger;
     struct id_bitmap free_rows;
     struct row *rows;       /* [rows] */
     uint32_t *high;         /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
@@ -76,9 +76,7 @@ struct block_tables {
     uint32_t *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
     uint32_t *cursors;      /* [rows][layers], see above */
     uint32_t *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
-    struct partial_link *partial_links;   /* [rows] */
-    struct block_partials *host_partials; /* [host_blocks] empty while there is a device block */
-    uint16_t *host_fill;                  /* [host_blocks] slots with good bytes */
+    struct partial_link *partial_links; /* [rows] */
     uint32_t *claims; /* [blocks] writers counted while a reserve is planned; zero otherwise */
     uint32_t *marks;  /* [rows] requests that need more than a look, while a reserve runs */
     uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
@@ -149,14 +147,15 @@ static inline uint32_t place_of(const struct block_tables *t, uint32_t row, uint
     uint32_t id = *entry(t, row, i);
     if (!t->rows[row].swapped)
         return id;
-    uint32_t device = swap_ledger_device_of(t->ledger, id);
+    uint32_t device = t->ledger.host[id].device;
     return device != NO_BLOCK ? device : t->o.blocks + id;
 }
 
 /* The list of a block, by place_of(). */
 static inline struct block_partials *partials_at(const struct block_tables *t, uint32_t place)
 {
-    return place < t->o.blocks ? block_pool_partials(t->pool, place) : &t->host_partials[place - t->o.blocks];
+    return place < t->o.blocks ? block_pool_partials(t->pool, place)
+                               : &t->ledger.host[place - t->o.blocks].partials;
 }
 
 /* Entries [first, end) of a row, or how many of their slots are written, are about to change; they have
@@ -197,9 +196,6 @@ void block_fill_lower_host(struct block_tables *tables, uint32_t host);
 /* block_fill_of_partials(id, tables): the most slots that a partial holder of a block has; what
  * block_pool_create() asks for. O(partial holders of the block). */
 uint32_t block_fill_of_partials(uint32_t id, void *tables);
-
-/* block_fill_hand_over(from, to): the partial holders of one block become those of another. O(1). */
-void block_fill_hand_over(struct block_partials *from, struct block_partials *to);
 
 /* block_prefix_publish(t, row): publish the row's full, retired blocks whose tokens are known, as far as nobody
  * else said the same before; nothing of a row that is swapped out. O(blocks published). */

@@ -6,7 +6,6 @@
  *   I4  words of level 0 before `lowest` are zero */
 #include "allocator/id_bitmap.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 static uint32_t words_for(uint32_t bits)
@@ -16,7 +15,6 @@ static uint32_t words_for(uint32_t bits)
 
 int id_bitmap_init(struct id_bitmap *set, uint32_t n)
 {
-    assert(n >= 1);
     uint32_t words[ID_BITMAP_LEVELS_MAX];
     size_t total = 0;
     *set = (struct id_bitmap){.capacity = n, .count = n};
@@ -25,7 +23,7 @@ int id_bitmap_init(struct id_bitmap *set, uint32_t n)
         bits = words[set->levels++] = words_for(bits);
         total += bits;
     } while (bits > 1);
-    uint64_t *memory = malloc(total * sizeof *memory);
+    uint64_t *memory = malloc((total + 1) * sizeof *memory);
     if (!memory)
         return ATTND_NO_MEMORY;
 

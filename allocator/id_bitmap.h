@@ -23,7 +23,7 @@ struct id_bitmap {
     uint64_t *level[ID_BITMAP_LEVELS_MAX]; /* one allocation, owned through level[0] */
 };
 
-/* id_bitmap_init(set, n): the full set 0..n-1, n >= 1. Returns 0 or ATTND_NO_MEMORY. */
+/* id_bitmap_init(set, n): the full set 0..n-1. Returns 0 or ATTND_NO_MEMORY. */
 MUST_USE int id_bitmap_init(struct id_bitmap *set, uint32_t n);
 void id_bitmap_deinit(struct id_bitmap *set);
 

@@ -17,19 +17,27 @@
 #define ALLOCATOR_SWAP_LEDGER_H
 
 #include "allocator/block_pool.h"
+#include "allocator/id_bitmap.h"
 
-struct swap_ledger;
+struct host_block {
+    uint32_t refs;                  /* entries of swapped sequences that name it; 0: it is free */
+    uint32_t device;                /* block with the same bytes; NO_BLOCK: none */
+    bool has_bytes;                 /* the host copy is good */
+    uint16_t fill;                  /* of the host copy: slots */
+    struct block_partials partials; /* empty while there is a device block */
+};
 
-/* swap_ledger_create(blocks, host_blocks, ledger): for a pool of `blocks`; host_blocks may be 0.
+/* To be read by whoever has it; the functions below change it, but for fill and partials. */
+struct swap_ledger {
+    uint32_t *host_of;       /* [blocks] host block that stands for a device block; NO_BLOCK: none */
+    struct host_block *host; /* [host_blocks] */
+    struct id_bitmap free;
+};
+
+/* swap_ledger_init(ledger, blocks, host_blocks): for a pool of `blocks`; host_blocks may be 0.
  * Returns 0 or ATTND_NO_MEMORY. */
-MUST_USE int swap_ledger_create(uint32_t blocks, uint32_t host_blocks, struct swap_ledger **ledger);
-void swap_ledger_destroy(struct swap_ledger *ledger);
-
-uint32_t swap_ledger_blocks(const struct swap_ledger *ledger);
-uint32_t swap_ledger_free(const struct swap_ledger *ledger);
-
-/* The host block that stands for device block `id`, NO_BLOCK if none does. */
-uint32_t swap_ledger_host_of(const struct swap_ledger *ledger, uint32_t id);
+MUST_USE int swap_ledger_init(struct swap_ledger *ledger, uint32_t blocks, uint32_t host_blocks);
+void swap_ledger_deinit(struct swap_ledger *ledger);
 
 /* swap_ledger_park: count one more entry for device block `id`; takes a free host block (there must be
  * one) unless one stands for it already. Returns the host block. */
@@ -41,13 +49,7 @@ void swap_ledger_unpark(struct swap_ledger *ledger, uint32_t host);
 void swap_ledger_detach(struct swap_ledger *ledger, uint32_t host);
 void swap_ledger_attach(struct swap_ledger *ledger, uint32_t host, uint32_t id);
 
-uint32_t swap_ledger_refs(const struct swap_ledger *ledger, uint32_t host);
-uint32_t swap_ledger_device_of(const struct swap_ledger *ledger, uint32_t host); /* NO_BLOCK: none */
-bool swap_ledger_has_bytes(const struct swap_ledger *ledger, uint32_t host);
-
-/* swap_ledger_check: the first broken invariant of a host block as a constant sentence, NULL if all hold;
- * _check_free: of the count of free ones. */
+/* swap_ledger_check: the first broken invariant of a host block as a constant sentence, NULL if all hold. */
 const char *swap_ledger_check(const struct swap_ledger *ledger, uint32_t host);
-const char *swap_ledger_check_free(const struct swap_ledger *ledger);
 
 #endif

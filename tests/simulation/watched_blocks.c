@@ -166,22 +166,21 @@ bool watched_blocks_may_write(uint32_t block, bool forked)
 
 static void look_at_host(uint32_t id)
 {
-    bool device = swap_ledger_device_of(host.ledger, id) != NO_BLOCK,
-         bytes = swap_ledger_has_bytes(host.ledger, id);
-    enum state to = swap_ledger_refs(host.ledger, id) == 0 ? STATE_FREE
-                    : !device                              ? STATE_ON_HOST
-                    : bytes                                ? STATE_ON_BOTH
-                                                           : STATE_ON_DEVICE;
+    const struct host_block *block = &host.ledger->host[id];
+    enum state to = block->refs == 0            ? STATE_FREE
+                    : block->device == NO_BLOCK ? STATE_ON_HOST
+                    : block->has_bytes          ? STATE_ON_BOTH
+                                                : STATE_ON_DEVICE;
     transitions_note(MACHINE_HOST_BLOCKS, (enum state)host.state[id], to);
     host.state[id] = (uint8_t)to;
 }
 
-WATCHED(int, swap_ledger_create, uint32_t n, uint32_t host_blocks, struct swap_ledger **ledger)
+WATCHED(int, swap_ledger_init, struct swap_ledger *ledger, uint32_t n, uint32_t host_blocks)
 {
-    int rc = __real_swap_ledger_create(n, host_blocks, ledger);
+    int rc = __real_swap_ledger_init(ledger, n, host_blocks);
     if (host_blocks > HOST_BLOCKS_MOST)
         sim_fail("the simulation watches %u host blocks at most", (unsigned)HOST_BLOCKS_MOST);
-    host.ledger = rc == 0 ? *ledger : NULL;
+    host.ledger = rc == 0 ? ledger : NULL;
     memset(host.state, STATE_FREE, host_blocks);
     return rc;
 }
