@@ -22,9 +22,18 @@
 
 #include "config/numbers.h"
 
-void block_fill_link(struct block_tables *t, uint32_t row, uint32_t i)
+/* The list of the block in which the longest cursor of a row ends; NULL: it ends at a block's end. */
+static struct block_partials *list_of(const struct block_tables *t, uint32_t row)
 {
-    struct block_partials *list = partials_at(t, place_of(t, row, i));
+    uint32_t tokens = t->rows[row].cursor_max, size = t->o.block_size;
+    return tokens % size ? partials_at(t, place_of(t, row, tokens / size)) : NULL;
+}
+
+void block_fill_link(struct block_tables *t, uint32_t row)
+{
+    struct block_partials *list = list_of(t, row);
+    if (!list)
+        return;
     uint32_t next = list->count++ ? list->first : NO_ROW;
     t->partial_links[row] = (struct partial_link){.next = next, .prev = NO_ROW};
     if (next != NO_ROW)
@@ -32,10 +41,12 @@ void block_fill_link(struct block_tables *t, uint32_t row, uint32_t i)
     list->first = row;
 }
 
-void block_fill_unlink(struct block_tables *t, uint32_t row, uint32_t i)
+void block_fill_unlink(struct block_tables *t, uint32_t row)
 {
-    struct block_partials *list = partials_at(t, place_of(t, row, i));
+    struct block_partials *list = list_of(t, row);
     struct partial_link link = t->partial_links[row];
+    if (!list)
+        return;
     if (link.next != NO_ROW)
         t->partial_links[link.next].prev = link.prev;
     if (link.prev != NO_ROW)
@@ -43,17 +54,6 @@ void block_fill_unlink(struct block_tables *t, uint32_t row, uint32_t i)
     else
         list->first = link.next;
     list->count--;
-}
-
-void block_fill_move(struct block_tables *t, uint32_t row, uint32_t from, uint32_t to)
-{
-    uint32_t n = t->o.block_size;
-    if (from % n && to % n && from / n == to / n)
-        return;
-    if (from % n)
-        block_fill_unlink(t, row, from / n);
-    if (to % n)
-        block_fill_link(t, row, to / n);
 }
 
 /* The most slots that a row of the list has; none has more than `most`, which ends the search. */

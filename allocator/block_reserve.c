@@ -98,17 +98,14 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     struct row *r = &t->rows[row];
     uint32_t from = *entry(t, row, i), to = take_block(t);
     uint32_t slots = smaller(r->cursor_max - i * t->o.block_size, t->o.block_size);
-    bool partial = slots < t->o.block_size;
     copies[(*copy_count)++] = (struct block_copy){COPY_BLOCK, from, to, slots};
     copy_tokens(t, from, to);
     block_pool_set_fill(t->pool, to, slots);
-    if (partial)
-        block_fill_unlink(t, row, i);
+    block_fill_unlink(t, row);
     begin_change(t, row, i, i + 1);
     set_entry(t, row, i, to);
     end_change(t, row, i, i + 1);
-    if (partial)
-        block_fill_link(t, row, i);
+    block_fill_link(t, row);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
     t->counts.copies++;
     t->version[row]++;

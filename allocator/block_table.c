@@ -159,8 +159,7 @@ static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32
     block_pool_retain(t->pool, entry(t, row, 0), n);
     r->entries = n;
     r->cursor_min = r->cursor_max = tokens;
-    if (tokens % t->o.block_size)
-        block_fill_link(t, row, n - 1);
+    block_fill_link(t, row);
     end_change(t, row, 0, n);
     note_high(t, row);
     t->counts.tokens_logical += tokens;
@@ -213,8 +212,7 @@ int block_tables_fork(struct block_tables *t, uint32_t parent, uint32_t length, 
 void block_tables_remove(struct block_tables *t, uint32_t row)
 {
     struct row *r = live_row(t, row);
-    if (r->cursor_max % t->o.block_size)
-        block_fill_unlink(t, row, r->cursor_max / t->o.block_size);
+    block_fill_unlink(t, row);
     pop_entries(t, row, 0);
     prefix_index_close_root(t->index, r->root);
     t->counts.tokens_logical -= r->cursor_max;
@@ -239,10 +237,11 @@ static void lower_cursors(struct block_tables *t, uint32_t row, uint32_t length)
         cursors[layer] = smaller(cursors[layer], length);
     uint32_t from = r->cursor_max, first = length / t->o.block_size, end = blocks_for(t, from);
     t->counts.tokens_logical -= from - length;
-    block_fill_move(t, row, from, length);
+    block_fill_unlink(t, row);
     begin_change(t, row, first, end);
     r->cursor_max = length;
     end_change(t, row, first, end);
+    block_fill_link(t, row);
     r->cursor_min = smaller(r->cursor_min, length);
     if (length % t->o.block_size)
         block_fill_lower(t, row, length / t->o.block_size);
@@ -270,11 +269,12 @@ void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length
 __attribute__((noinline)) static void enter_block(struct block_tables *t, uint32_t row, uint32_t to)
 {
     uint32_t from = t->rows[row].cursor_max, first = from / t->o.block_size, end = blocks_for(t, to);
+    block_fill_unlink(t, row);
     begin_change(t, row, first, end);
     t->rows[row].cursor_max = to;
     end_change(t, row, first, end);
     block_fill_raise(t, row, from, to);
-    block_fill_move(t, row, from, to);
+    block_fill_link(t, row);
 }
 
 static void raise_cursor_max(struct block_tables *t, uint32_t row, uint32_t to)

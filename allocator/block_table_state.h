@@ -174,14 +174,10 @@ static inline void end_change(struct block_tables *t, uint32_t row, uint32_t fir
         block_audit_count(t, row, first, end, 1);
 }
 
-/* block_fill_link(t, row, i): enter a row whose longest cursor ends within its entry `i` in the list of
- * that block's partial holders. block_fill_unlink: take it out, before the entry changes. O(1). */
-void block_fill_link(struct block_tables *tables, uint32_t row, uint32_t i);
-void block_fill_unlink(struct block_tables *tables, uint32_t row, uint32_t i);
-
-/* block_fill_move(t, row, from, to): the longest cursor of a row moves from token `from` to `to`, both within
- * its entries: take the row from list to list. The fill stays: see _raise and _lower. O(1). */
-void block_fill_move(struct block_tables *tables, uint32_t row, uint32_t from, uint32_t to);
+/* block_fill_link(t, row): enter a row in the list of partial holders of the block in which its longest cursor
+ * ends, if it ends within one. block_fill_unlink: take it out, before the cursor or the entry changes. O(1). */
+void block_fill_link(struct block_tables *tables, uint32_t row);
+void block_fill_unlink(struct block_tables *tables, uint32_t row);
 
 /* block_fill_raise(t, row, first, end): the slots [first, end) of a row's entries have been written.
  * O(blocks touched). */
