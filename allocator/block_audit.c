@@ -108,7 +108,7 @@ static const char *audit_rows(const struct block_tables *t, struct block_audit *
     while (!fault && *work && a->row < t->o.rows) {
         const struct row *r = &t->rows[a->row];
         if (a->entry == 0) {
-            use(work, 1 + (t->high[a->row] - r->entries) / TAIL);
+            use(work, 1 + (larger(t->high[a->row], r->entries) - r->entries) / TAIL);
             fault = row_fault(t, a->row);
         }
         /* one in any case, or the whole of it would be looked at again and again */

@@ -129,7 +129,6 @@ static void commit_request(struct block_tables *t, uint64_t step, const struct r
     for (; r->entries < end; r->entries++)
         set_entry(t, q->row, r->entries, take_block(t));
     end_change(t, q->row, had, r->entries);
-    note_high(t, q->row);
     r->last_step = step;
     r->plain_first = q->first;
     r->plain_end = end * t->o.block_size;

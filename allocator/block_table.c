@@ -39,6 +39,7 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
     if (r->entries <= keep)
         return;
     uint32_t n = r->entries - keep;
+    t->high[row] = larger(t->high[row], r->entries);
     begin_change(t, row, keep, r->entries);
     if (r->swapped) {
         for (uint32_t i = r->entries; i-- > keep;)
@@ -161,7 +162,6 @@ static void share_front(struct block_tables *t, uint32_t row, uint32_t n, uint32
     r->cursor_min = r->cursor_max = tokens;
     block_fill_link(t, row);
     end_change(t, row, 0, n);
-    note_high(t, row);
     t->counts.tokens_logical += tokens;
 }
 

@@ -69,7 +69,7 @@ struct block_tables {
     struct swap_ledger ledger;
     struct id_bitmap free_rows;
     struct row *rows;       /* [rows] */
-    uint32_t *high;         /* [rows] most entries a row ever had: up to here its tail is known to be -1 */
+    uint32_t *high;         /* [rows] most entries a row ever gave back from: up to here its tail is -1 */
     uint32_t *next_leaving; /* [rows] in the list of the row's last step */
     uint32_t *version;      /* [rows] counts changes to entries that the row had */
     uint32_t *ids;          /* [rows + loose_rows][row_blocks] */
@@ -122,12 +122,6 @@ static inline void copy_tokens(struct block_tables *t, uint32_t from, uint32_t t
 {
     uint32_t n = t->o.block_size;
     memcpy(&t->tokens[(uint64_t)to * n], &t->tokens[(uint64_t)from * n], n * sizeof *t->tokens);
-}
-
-static inline void note_high(struct block_tables *t, uint32_t row)
-{
-    if (t->rows[row].entries > t->high[row])
-        t->high[row] = t->rows[row].entries;
 }
 
 static inline void make_vacant(struct block_tables *t, uint32_t row)
