@@ -102,26 +102,25 @@ static const char *entry_fault(const struct block_tables *t, uint32_t row, uint3
     return NULL;
 }
 
-static const char *audit_rows(const struct block_tables *t, struct block_audit *a, uint32_t *work)
+/* Look at the row whose turn it is, or go on within it. */
+static const char *audit_row(const struct block_tables *t, struct block_audit *a, uint32_t *work)
 {
+    const struct row *r = &t->rows[a->row];
     const char *fault = NULL;
-    while (!fault && *work && a->row < t->o.rows) {
-        const struct row *r = &t->rows[a->row];
-        if (a->entry == 0) {
-            use(work, 1 + (larger(t->high[a->row], r->entries) - r->entries) / TAIL);
-            fault = row_fault(t, a->row);
-        }
-        /* one in any case, or the whole of it would be looked at again and again */
-        for (; !fault && (*work || a->entry == 0) && a->entry < r->entries; a->entry++) {
-            use(work, 1);
-            fault = entry_fault(t, a->row, a->entry);
-            if (!fault)
-                count_entry(t, a, a->row, a->entry, 1);
-        }
-        if (a->entry >= r->entries) {
-            a->row++;
-            a->entry = 0;
-        }
+    if (a->entry == 0) {
+        use(work, 1 + (larger(t->high[a->row], r->entries) - r->entries) / TAIL);
+        fault = row_fault(t, a->row);
+    }
+    /* one in any case, or the whole of it would be looked at again and again */
+    for (; !fault && (*work || a->entry == 0) && a->entry < r->entries; a->entry++) {
+        use(work, 1);
+        fault = entry_fault(t, a->row, a->entry);
+        if (!fault)
+            count_entry(t, a, a->row, a->entry, 1);
+    }
+    if (a->entry >= r->entries) {
+        a->row++;
+        a->entry = 0;
     }
     return fault;
 }
@@ -231,100 +230,75 @@ static const char *totals_fault(const struct block_tables *t, const struct block
     return logical == t->counts.tokens_logical ? NULL : "I1: a token count differs from the rows";
 }
 
-static void begin(struct block_audit *a)
-{
-    struct holders *holders = a->holders;
-    memset(a, 0, sizeof *a);
-    a->holders = holders;
-    a->phase = AUDIT_CLEARS;
-}
-
 /* Set holders to zero. */
 static void clear(const struct block_tables *t, struct block_audit *a, uint32_t *work)
 {
-    uint32_t left = t->o.blocks + t->o.host_blocks - a->at, n = smaller(left, CLEARED * *work);
-    memset(&a->holders[a->at], 0, n * sizeof *a->holders);
-    a->at += n;
+    uint32_t left = t->o.blocks + t->o.host_blocks - a->cleared, n = smaller(left, CLEARED * *work);
+    memset(&a->holders[a->cleared], 0, n * sizeof *a->holders);
+    a->cleared += n;
     use(work, n / CLEARED + 1);
 }
 
-/* Go on in the phase that an audit is in; whether that has come to its end. */
-static bool audit_phase(const struct block_tables *t, struct block_audit *a, uint32_t *work,
-                        const char **fault)
+/* Go on with what is next, by a row, a block, or as far as there is work. */
+static const char *audit_some(const struct block_tables *t, struct block_audit *a, uint32_t *work)
 {
-    switch (a->phase) {
-    case AUDIT_CLEARS:
+    uint32_t blocks = t->o.blocks, places = blocks + t->o.host_blocks;
+    if (a->cleared < places) {
         clear(t, a, work);
-        return a->at == t->o.blocks + t->o.host_blocks;
-    case AUDIT_ROWS:
-        *fault = audit_rows(t, a, work);
-        return a->row == t->o.rows;
-    case AUDIT_HOST_BLOCKS:
-        for (; !*fault && *work && a->at < t->o.host_blocks; a->at++) {
-            use(work, 1);
-            *fault = host_block_fault(t, a, a->at, work);
-        }
-        return a->at == t->o.host_blocks;
-    case AUDIT_BLOCKS:
-        for (; !*fault && *work && a->at < t->o.blocks; a->at++) {
-            use(work, 1);
-            *fault = block_fault(t, a, a->at, work);
-        }
-        return a->at == t->o.blocks;
-    case AUDIT_NONE:
-        break;
+        return NULL;
     }
-    return true;
+    if (a->row < t->o.rows)
+        return audit_row(t, a, work);
+    if (a->at < places) {
+        uint32_t at = a->at++;
+        use(work, 1);
+        return at < blocks ? block_fault(t, a, at, work) : host_block_fault(t, a, at - blocks, work);
+    }
+    a->runs = false;
+    return totals_fault(t, a);
 }
 
 /* Do a part of an audit; true when it has ended. */
 static bool audit(const struct block_tables *t, struct block_audit *a, uint32_t work, const char **fault)
 {
     *fault = NULL;
-    while (work > 0 && a->phase != AUDIT_NONE) {
-        bool ended = audit_phase(t, a, &work, fault);
-        if (*fault)
-            a->phase = AUDIT_NONE;
-        if (*fault || !ended)
-            continue;
-        a->at = 0;
-        if (a->phase == AUDIT_BLOCKS) {
-            *fault = totals_fault(t, a);
-            a->phase = AUDIT_NONE;
-        } else {
-            a->phase++;
-        }
-    }
-    return a->phase == AUDIT_NONE;
+    while (work > 0 && a->runs && !*fault)
+        *fault = audit_some(t, a, &work);
+    a->runs &= !*fault;
+    return !a->runs;
+}
+
+/* Have pool and index correct what the audit in parts has counted. */
+static void watch(struct block_tables *t)
+{
+    uint32_t counted = t->audit.runs ? smaller(t->audit.at, t->o.blocks) : 0;
+    block_pool_watch(t->pool, &t->audit.blocks, counted);
+    prefix_index_watch(t->index, &t->audit.published, counted);
 }
 
 void block_tables_begin_audit(struct block_tables *t)
 {
-    block_tables_end_audit(t);
-    begin(&t->audit);
+    t->audit = (struct block_audit){.runs = true, .holders = t->audit.holders};
+    watch(t);
 }
 
 void block_tables_end_audit(struct block_tables *t)
 {
-    block_pool_watch(t->pool, NULL, 0);
-    prefix_index_watch(t->index, NULL, 0);
-    t->audit.phase = AUDIT_NONE;
+    t->audit.runs = false;
+    watch(t);
 }
 
 bool block_tables_audit(struct block_tables *t, uint32_t work, const char **fault)
 {
-    struct block_audit *a = &t->audit;
-    bool ended = audit(t, a, work, fault);
-    uint32_t counted = a->phase == AUDIT_BLOCKS ? a->at : 0;
-    block_pool_watch(t->pool, &a->blocks, counted);
-    prefix_index_watch(t->index, &a->published, counted);
+    bool ended = audit(t, &t->audit, work, fault);
+    watch(t);
     return ended;
 }
 
 const char *block_tables_fault(struct block_tables *t)
 {
     const char *fault;
-    begin(&t->at_once);
+    t->at_once = (struct block_audit){.runs = true, .holders = t->at_once.holders};
     while (!audit(t, &t->at_once, UINT32_MAX / CLEARED, &fault))
         continue;
     return fault;

@@ -112,7 +112,7 @@ bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32
 
 /* block_pool_check(pool, id, census): the first broken invariant of one block as a constant sentence, NULL
  * if all hold; the block is added to the census. block_pool_watch(pool, census, counted): this census has
- * the blocks below `counted`, and from now on follows their changes (NULL, 0: none does).
+ * the blocks below `counted`, and from now on follows their changes (0: it has none).
  * block_pool_check_census: whether one that has all blocks agrees with the pool's counters;
  * O(blocks / 64). */
 struct block_pool_census {

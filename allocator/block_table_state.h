@@ -53,11 +53,12 @@ struct holders {
 
 /* How far an audit has come; block_audit.c. */
 struct block_audit {
-    enum { AUDIT_NONE, AUDIT_CLEARS, AUDIT_ROWS, AUDIT_HOST_BLOCKS, AUDIT_BLOCKS } phase;
+    bool runs;
+    uint32_t cleared;    /* holders that are zero */
     uint32_t row, entry; /* the next entry of a row to look at: those before are counted in: */
     struct holders
         *holders; /* [blocks + host_blocks]; entries of a row that is swapped out name host blocks */
-    uint32_t at;  /* in other phases: the next block, or place in holders */
+    uint32_t at;  /* the next block to look at; host blocks follow the others */
     struct block_pool_census blocks;
     struct prefix_census published;
 };
@@ -158,13 +159,13 @@ void block_audit_count(struct block_tables *tables, uint32_t row, uint32_t first
 
 static inline void begin_change(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
 {
-    if (t->audit.phase != AUDIT_NONE)
+    if (t->audit.runs)
         block_audit_count(t, row, first, end, UINT32_MAX);
 }
 
 static inline void end_change(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
 {
-    if (t->audit.phase != AUDIT_NONE)
+    if (t->audit.runs)
         block_audit_count(t, row, first, end, 1);
 }
 
