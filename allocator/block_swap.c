@@ -203,35 +203,26 @@ uint32_t block_tables_swap_refs(const struct block_tables *t, uint32_t host)
     return t->ledger.host[host].refs;
 }
 
-uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, uint32_t n)
-{
-    uint32_t reclaimable = 0;
-    for (uint32_t k = 0; k < n; k++) {
-        const struct row *r = live_row(t, rows[k]);
-        assert(!r->swapped);
-        for (uint32_t i = 0; i < r->entries; i++)
-            t->claims[*entry(t, rows[k], i)]++;
-    }
-    for (uint32_t k = 0; k < n; k++) {
-        for (uint32_t i = 0; i < t->rows[rows[k]].entries; i++) {
-            uint32_t id = *entry(t, rows[k], i), host = t->ledger.host_of[id];
-            uint32_t parked = host == NO_BLOCK ? 0 : t->ledger.host[host].refs;
-            reclaimable += t->claims[id] && t->claims[id] + parked == block_pool_refs(t->pool, id);
-            t->claims[id] = 0; /* counted once */
-        }
-    }
-    return reclaimable;
-}
-
-uint32_t block_tables_claim(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
+uint32_t block_tables_claim(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end, bool parked)
 {
     uint32_t n = 0;
     assert(!live_row(t, row)->swapped && end <= t->rows[row].entries);
     for (uint32_t i = first; i < end; i++) {
-        uint32_t id = *entry(t, row, i);
-        n += ++t->claims[id] == block_pool_refs(t->pool, id);
+        uint32_t id = *entry(t, row, i), host = parked ? t->ledger.host_of[id] : NO_BLOCK;
+        uint32_t besides = host == NO_BLOCK ? 0 : t->ledger.host[host].refs;
+        n += ++t->claims[id] + besides == block_pool_refs(t->pool, id);
     }
     return n;
+}
+
+uint32_t block_tables_reclaimable(struct block_tables *t, const uint32_t *rows, uint32_t n)
+{
+    uint32_t reclaimable = 0;
+    for (uint32_t k = 0; k < n; k++)
+        reclaimable += block_tables_claim(t, rows[k], 0, t->rows[rows[k]].entries, true);
+    for (uint32_t k = 0; k < n; k++)
+        block_tables_unclaim(t, rows[k]);
+    return reclaimable;
 }
 
 void block_tables_unclaim(struct block_tables *t, uint32_t row)

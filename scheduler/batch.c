@@ -156,7 +156,7 @@ static void give_back(struct check *c, struct draft *d, uint32_t first)
     bool stays = d->row == NO_ROW || d->forked || block_tables_view(c->tables, d->row).swapped ||
                  block_tables_in_flight(c->tables, d->row);
     if (!stays && first < d->unclaimed)
-        c->room += block_tables_claim(c->tables, d->row, first, d->unclaimed);
+        c->room += block_tables_claim(c->tables, d->row, first, d->unclaimed, false);
     d->unclaimed = smaller(d->unclaimed, first);
     c->releases = true;
 }
