@@ -61,8 +61,7 @@ static uint32_t largest_part(const struct block_tables *t, const struct block_pa
 {
     uint32_t largest = 0, row = list->first;
     for (uint32_t n = list->count; n > 0 && largest < most; n--) {
-        uint32_t slots = t->rows[row].cursor_max % t->o.block_size;
-        largest = slots > largest ? slots : largest;
+        largest = larger(largest, t->rows[row].cursor_max % t->o.block_size);
         row = t->partial_links[row].next;
     }
     return largest;
@@ -88,14 +87,4 @@ void block_fill_lower(struct block_tables *t, uint32_t row, uint32_t i)
         block_pool_lower_fill(t->pool, place);
     else
         block_fill_lower_host(t, place - t->o.blocks);
-}
-
-void block_fill_raise(struct block_tables *t, uint32_t row, uint32_t first, uint32_t end)
-{
-    uint32_t last = t->rows[row].entries - 1; /* where a decode step writes; else find the block */
-    uint32_t i = first >= last * t->o.block_size ? last : first / t->o.block_size;
-    for (; i * t->o.block_size < end; i++) {
-        uint32_t slots = smaller(end - i * t->o.block_size, t->o.block_size);
-        block_pool_raise_fill(t->pool, *entry(t, row, i), slots);
-    }
 }

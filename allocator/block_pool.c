@@ -351,11 +351,8 @@ void block_pool_raise_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 
 void block_pool_lower_fill(struct block_pool *pool, uint32_t id)
 {
-    if (pool->block[id].refs != pool->block[id].partials.count)
-        return;
-    begin_changes(pool, &id, 1);
-    lower_fill(pool, id);
-    end_changes(pool, &id, 1);
+    if (pool->block[id].refs == pool->block[id].partials.count)
+        block_pool_set_fill(pool, id, pool->on_fill(id, pool->cookie));
 }
 
 struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)

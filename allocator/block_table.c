@@ -273,7 +273,8 @@ __attribute__((noinline)) static void enter_block(struct block_tables *t, uint32
     begin_change(t, row, first, end);
     t->rows[row].cursor_max = to;
     end_change(t, row, first, end);
-    block_fill_raise(t, row, from, to);
+    for (uint32_t i = first; i < end; i++)
+        block_pool_raise_fill(t->pool, *entry(t, row, i), smaller(to - i * t->o.block_size, t->o.block_size));
     block_fill_link(t, row);
 }
 

@@ -174,10 +174,6 @@ static inline void end_change(struct block_tables *t, uint32_t row, uint32_t fir
 void block_fill_link(struct block_tables *tables, uint32_t row);
 void block_fill_unlink(struct block_tables *tables, uint32_t row);
 
-/* block_fill_raise(t, row, first, end): the slots [first, end) of a row's entries have been written.
- * O(blocks touched). */
-void block_fill_raise(struct block_tables *tables, uint32_t row, uint32_t first, uint32_t end);
-
 /* block_fill_lower(t, row, i): a row has become a partial holder of its entry `i`, or has fewer slots of it.
  * block_fill_lower_host: a row has left a host block that has no device block, or has fewer slots of it.
  * O(partial holders of the block). */
