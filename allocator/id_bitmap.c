@@ -6,38 +6,27 @@
  *   I4  words of level 0 before `lowest` are zero */
 #include "allocator/id_bitmap.h"
 
-#include <stdlib.h>
+#include "config/numbers.h"
 
-static uint32_t words_for(uint32_t bits)
-{
-    return bits / 64 + (bits % 64 != 0);
-}
+#include <stdlib.h>
 
 int id_bitmap_init(struct id_bitmap *set, uint32_t n)
 {
-    uint32_t words[ID_BITMAP_LEVELS_MAX];
-    size_t total = 0;
     *set = (struct id_bitmap){.capacity = n, .count = n};
+    /* n / 64 + n / 64^2 + ... words, and one more at each level, for its last bits */
+    uint64_t *level = calloc(n / 63 + ID_BITMAP_LEVELS_MAX, sizeof *level);
+    if (!level)
+        return ATTND_NO_MEMORY;
     uint32_t bits = n;
     do {
-        bits = words[set->levels++] = words_for(bits);
-        total += bits;
-    } while (bits > 1);
-    uint64_t *memory = malloc((total + 1) * sizeof *memory);
-    if (!memory)
-        return ATTND_NO_MEMORY;
-
-    bits = n;
-    set->level[0] = memory;
-    for (unsigned k = 0; k < set->levels; k++) {
-        if (k > 0)
-            set->level[k] = set->level[k - 1] + words[k - 1];
-        for (uint32_t w = 0; w < words[k]; w++)
-            set->level[k][w] = ~UINT64_C(0);
+        set->level[set->levels++] = level;
+        for (uint32_t w = 0; w < bits / 64; w++)
+            level[w] = ~UINT64_C(0);
         if (bits % 64)
-            set->level[k][words[k] - 1] = (UINT64_C(1) << bits % 64) - 1;
-        bits = words[k];
-    }
+            level[bits / 64] = (UINT64_C(1) << bits % 64) - 1;
+        bits = ceiling(bits, 64);
+        level += bits;
+    } while (bits > 1);
     return 0;
 }
 
@@ -51,7 +40,7 @@ const char *id_bitmap_fault(const struct id_bitmap *set)
 {
     uint32_t count = 0, bits = set->capacity;
     for (unsigned k = 0; k < set->levels; k++) {
-        uint32_t words = words_for(bits);
+        uint32_t words = ceiling(bits, 64);
         for (uint32_t w = 0; w < words; w++) {
             uint64_t word = set->level[k][w];
             if (k == 0 && word && w < set->lowest)
