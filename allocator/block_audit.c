@@ -71,7 +71,7 @@ static const char *row_fault(const struct block_tables *t, uint32_t row)
     const struct row *r = &t->rows[row];
     const uint32_t *cursors = &t->cursors[(uint64_t)row * t->o.layers];
     uint32_t min = UINT32_MAX, max = 0;
-    for (uint32_t i = r->entries; i < t->high[row]; i++) {
+    for (uint32_t i = r->entries; i < t->more[row].high; i++) {
         if (*entry(t, row, i) != NO_BLOCK)
             return "I4: the tail of a table is not -1";
     }
@@ -108,7 +108,7 @@ static const char *audit_row(const struct block_tables *t, struct block_audit *a
     const struct row *r = &t->rows[a->row];
     const char *fault = NULL;
     if (a->entry == 0) {
-        use(work, 1 + (larger(t->high[a->row], r->entries) - r->entries) / TAIL);
+        use(work, 1 + (larger(t->more[a->row].high, r->entries) - r->entries) / TAIL);
         fault = row_fault(t, a->row);
     }
     /* one in any case, or the whole of it would be looked at again and again */
@@ -137,12 +137,12 @@ static const char *holders_fault(const struct block_tables *t, uint32_t place, c
     if (list->count != h->partial)
         return "I1: a partial holder of a block is not in its list";
     for (uint32_t n = list->count; n > 0; n--) {
-        if (row >= t->o.rows || t->rows[row].state != ROW_LIVE || t->partial_links[row].prev != prev ||
+        if (row >= t->o.rows || t->rows[row].state != ROW_LIVE || t->more[row].prev_partial != prev ||
             t->rows[row].cursor_max % size == 0 || place_of(t, row, t->rows[row].cursor_max / size) != place)
             return "I1: a list of partial holders has a row whose longest cursor ends elsewhere";
         most = larger(most, t->rows[row].cursor_max % size);
         prev = row;
-        row = t->partial_links[row].next;
+        row = t->more[row].next_partial;
     }
     if (list->count && row != NO_ROW)
         return "I1: a list of partial holders goes on beyond its end";

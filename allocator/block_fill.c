@@ -35,24 +35,25 @@ void block_fill_link(struct block_tables *t, uint32_t row)
     if (!list)
         return;
     uint32_t next = list->count++ ? list->first : NO_ROW;
-    t->partial_links[row] = (struct partial_link){.next = next, .prev = NO_ROW};
+    t->more[row].next_partial = next;
+    t->more[row].prev_partial = NO_ROW;
     if (next != NO_ROW)
-        t->partial_links[next].prev = row;
+        t->more[next].prev_partial = row;
     list->first = row;
 }
 
 void block_fill_unlink(struct block_tables *t, uint32_t row)
 {
     struct block_partials *list = list_of(t, row);
-    struct partial_link link = t->partial_links[row];
+    uint32_t next = t->more[row].next_partial, prev = t->more[row].prev_partial;
     if (!list)
         return;
-    if (link.next != NO_ROW)
-        t->partial_links[link.next].prev = link.prev;
-    if (link.prev != NO_ROW)
-        t->partial_links[link.prev].next = link.next;
+    if (next != NO_ROW)
+        t->more[next].prev_partial = prev;
+    if (prev != NO_ROW)
+        t->more[prev].next_partial = next;
     else
-        list->first = link.next;
+        list->first = next;
     list->count--;
 }
 
@@ -62,7 +63,7 @@ static uint32_t largest_part(const struct block_tables *t, const struct block_pa
     uint32_t largest = 0, row = list->first;
     for (uint32_t n = list->count; n > 0 && largest < most; n--) {
         largest = larger(largest, t->rows[row].cursor_max % t->o.block_size);
-        row = t->partial_links[row].next;
+        row = t->more[row].next_partial;
     }
     return largest;
 }

@@ -108,7 +108,7 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     block_fill_link(t, row);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
     t->counts.copies++;
-    t->version[row]++;
+    t->more[row].version++;
 }
 
 static void commit_request(struct block_tables *t, uint64_t step, const struct reserve_request *q,

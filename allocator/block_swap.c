@@ -85,7 +85,7 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
     }
     r->swapped = true;
     end_change(t, row, 0, r->entries);
-    t->version[row]++;
+    t->more[row].version++;
     r->published = r->plain_end = 0;
     t->counts.swapped++;
     t->counts.swaps_out++;
@@ -137,7 +137,7 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
         r->pending[i] = smaller(r->pending[i], r->retired);
     t->counts.swapped--;
     t->counts.swaps_in++;
-    t->version[row]++;
+    t->more[row].version++;
     return 0;
 }
 

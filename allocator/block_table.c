@@ -39,7 +39,7 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
     if (r->entries <= keep)
         return;
     uint32_t n = r->entries - keep;
-    t->high[row] = larger(t->high[row], r->entries);
+    t->more[row].high = larger(t->more[row].high, r->entries);
     begin_change(t, row, keep, r->entries);
     if (r->swapped) {
         for (uint32_t i = r->entries; i-- > keep;)
@@ -50,7 +50,7 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
     memset(entry(t, row, keep), 0xff, n * sizeof *t->ids);
     memset(entry_generation(t, row, keep), 0, n * sizeof *t->generation);
     r->entries = keep;
-    t->version[row]++;
+    t->more[row].version++;
 }
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
@@ -86,21 +86,18 @@ int block_tables_create(const struct block_tables_options *options, struct block
     for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
         t->leaving[i] = NO_ROW;
     t->rows = mapping_create(options->rows * sizeof *t->rows, 0);
-    t->high = calloc(options->rows, sizeof *t->high);
-    t->next_leaving = calloc(options->rows, sizeof *t->next_leaving);
-    t->version = calloc(options->rows, sizeof *t->version);
+    t->more = calloc(options->rows, sizeof *t->more);
     t->ids = mapping_create(id_bytes(t), 0);
     t->generation = mapping_create(table_bytes(t), 0);
     t->tokens = mapping_create(token_bytes(t), 0);
     t->cursors = calloc((size_t)options->rows * options->layers, sizeof *t->cursors);
-    t->partial_links = calloc(options->rows, sizeof *t->partial_links);
     t->claims = calloc(options->blocks, sizeof *t->claims);
     t->marks = calloc(options->rows, sizeof *t->marks);
     t->audit.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->audit.holders);
     t->at_once.holders = calloc((size_t)options->blocks + options->host_blocks, sizeof *t->at_once.holders);
-    if (!t->rows || !t->high || !t->next_leaving || !t->version || !t->ids || !t->generation || !t->tokens ||
-        !t->cursors || !t->partial_links || !t->claims || !t->marks || !t->audit.holders ||
-        !t->at_once.holders || id_bitmap_init(&t->free_rows, options->rows) != 0 ||
+    if (!t->rows || !t->more || !t->ids || !t->generation || !t->tokens || !t->cursors || !t->claims ||
+        !t->marks || !t->audit.holders || !t->at_once.holders ||
+        id_bitmap_init(&t->free_rows, options->rows) != 0 ||
         block_pool_create(options->blocks, options->block_size, forget_evicted, block_fill_of_partials, t,
                           &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, options->hash_shift,
@@ -125,11 +122,8 @@ void block_tables_destroy(struct block_tables *t)
     mapping_destroy(t->generation, table_bytes(t));
     mapping_destroy(t->tokens, token_bytes(t));
     mapping_destroy(t->rows, t->o.rows * sizeof *t->rows);
-    free(t->high);
-    free(t->next_leaving);
-    free(t->version);
+    free(t->more);
     free(t->cursors);
-    free(t->partial_links);
     free(t->claims);
     free(t->marks);
     free(t->audit.holders);
@@ -147,7 +141,7 @@ static uint32_t new_row(struct block_tables *t, uint32_t root)
     uint32_t row = id_bitmap_take(&t->free_rows);
     t->rows[row] = (struct row){.root = root, .state = ROW_LIVE};
     prefix_index_retain_root(t->index, root);
-    t->version[row]++;
+    t->more[row].version++;
     t->counts.rows++;
     return row;
 }
@@ -221,7 +215,7 @@ void block_tables_remove(struct block_tables *t, uint32_t row)
     if (r->last_step > block_pool_retired(t->pool)) {
         uint32_t *list = &t->leaving[r->last_step % STEPS_IN_FLIGHT_MAX];
         r->state = ROW_LEAVING;
-        t->next_leaving[row] = *list;
+        t->more[row].next_leaving = *list;
         *list = row;
     } else {
         make_vacant(t, row);
@@ -370,7 +364,7 @@ void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint3
     for (uint64_t s = block_pool_retired(t->pool) + 1; s <= step; s++) {
         uint32_t next, *list = &t->leaving[s % STEPS_IN_FLIGHT_MAX];
         for (uint32_t row = *list; row != NO_ROW; row = next) {
-            next = t->next_leaving[row];
+            next = t->more[row].next_leaving;
             make_vacant(t, row);
         }
         *list = NO_ROW;
@@ -415,7 +409,7 @@ uint64_t block_tables_last_step(const struct block_tables *t, uint32_t row)
 
 uint32_t block_tables_version(const struct block_tables *t, uint32_t row)
 {
-    return t->version[row];
+    return t->more[row].version;
 }
 
 uint32_t block_tables_cursor(const struct block_tables *t, uint32_t row, uint32_t layer)

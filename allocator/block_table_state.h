@@ -41,9 +41,13 @@ struct row {
 
 _Static_assert(sizeof(struct row) == 64, "a row is one cache line");
 
-/* Neighbours of a row in the list of partial holders that it is in; NO_ROW at the ends. */
-struct partial_link {
-    uint32_t next, prev;
+/* The rest of a row. */
+struct row_more {
+    uint32_t high;         /* most entries it ever gave back from: up to here its tail is -1 */
+    uint32_t version;      /* counts changes to entries that the row had */
+    uint32_t next_leaving; /* in the list of the row's last step */
+    uint32_t next_partial,
+        prev_partial; /* in the list of partial holders that it is in; NO_ROW at the ends */
 };
 
 /* What the tables say of a block: entries that name it, and of how many all slots are written, or some. */
@@ -69,15 +73,12 @@ struct block_tables {
     struct prefix_index *index;
     struct swap_ledger ledger;
     struct id_bitmap free_rows;
-    struct row *rows;       /* [rows] */
-    uint32_t *high;         /* [rows] most entries a row ever gave back from: up to here its tail is -1 */
-    uint32_t *next_leaving; /* [rows] in the list of the row's last step */
-    uint32_t *version;      /* [rows] counts changes to entries that the row had */
-    uint32_t *ids;          /* [rows + loose_rows][row_blocks] */
-    uint32_t *generation;   /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
-    uint32_t *cursors;      /* [rows][layers], see above */
+    struct row *rows;      /* [rows] */
+    struct row_more *more; /* [rows] */
+    uint32_t *ids;         /* [rows + loose_rows][row_blocks] */
+    uint32_t *generation;  /* [rows][row_blocks] of the entry's block when it was stored; 0 while swapped */
+    uint32_t *cursors;     /* [rows][layers], see above */
     uint32_t *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
-    struct partial_link *partial_links; /* [rows] */
     uint32_t *claims; /* [blocks] writers counted while a reserve is planned; zero otherwise */
     uint32_t *marks;  /* [rows] requests that need more than a look, while a reserve runs */
     uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
