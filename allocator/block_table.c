@@ -55,12 +55,8 @@ static void pop_entries(struct block_tables *t, uint32_t row, uint32_t keep)
 
 /* ---- create and destroy -------------------------------------------------------------------------- */
 
-static uint64_t table_bytes(const struct block_tables *t)
-{
-    return (uint64_t)t->o.rows * t->o.row_blocks * sizeof(uint32_t);
-}
-
-static uint64_t id_bytes(const struct block_tables *t)
+/* Of ids, and of generations, of which loose rows need none: no memory is taken for them. */
+static uint64_t entry_bytes(const struct block_tables *t)
 {
     return ((uint64_t)t->o.rows + t->o.loose_rows) * t->o.row_blocks * sizeof(uint32_t);
 }
@@ -87,8 +83,8 @@ int block_tables_create(const struct block_tables_options *options, struct block
         t->leaving[i] = NO_ROW;
     t->rows = mapping_create(options->rows * sizeof *t->rows, 0);
     t->more = calloc(options->rows, sizeof *t->more);
-    t->ids = mapping_create(id_bytes(t), 0);
-    t->generation = mapping_create(table_bytes(t), 0);
+    t->ids = mapping_create(entry_bytes(t), 0);
+    t->generation = mapping_create(entry_bytes(t), 0);
     t->tokens = mapping_create(token_bytes(t), 0);
     t->cursors = calloc((size_t)options->rows * options->layers, sizeof *t->cursors);
     t->claims = calloc(options->blocks, sizeof *t->claims);
@@ -118,8 +114,8 @@ void block_tables_destroy(struct block_tables *t)
     prefix_index_destroy(t->index);
     swap_ledger_deinit(&t->ledger);
     id_bitmap_deinit(&t->free_rows);
-    mapping_destroy(t->ids, id_bytes(t));
-    mapping_destroy(t->generation, table_bytes(t));
+    mapping_destroy(t->ids, entry_bytes(t));
+    mapping_destroy(t->generation, entry_bytes(t));
     mapping_destroy(t->tokens, token_bytes(t));
     mapping_destroy(t->rows, t->o.rows * sizeof *t->rows);
     free(t->more);
@@ -377,15 +373,15 @@ void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint3
 struct block_table_view block_tables_view(const struct block_tables *t, uint32_t row)
 {
     const struct row *r = live_row(t, row);
-    struct block_table_view view = {
+    return (struct block_table_view){
         .ids = entry(t, row, 0),
         .entries = r->entries,
         .length = r->cursor_min,
         .cursor_max = r->cursor_max,
         .published = r->published,
         .swapped = r->swapped,
+        .last_step = r->last_step,
     };
-    return view;
 }
 
 uint32_t block_tables_shared(const struct block_tables *t, uint32_t row)
@@ -400,11 +396,6 @@ uint32_t block_tables_shared(const struct block_tables *t, uint32_t row)
 bool block_tables_in_flight(const struct block_tables *t, uint32_t row)
 {
     return live_row(t, row)->last_step > block_pool_retired(t->pool);
-}
-
-uint64_t block_tables_last_step(const struct block_tables *t, uint32_t row)
-{
-    return live_row(t, row)->last_step;
 }
 
 uint32_t block_tables_version(const struct block_tables *t, uint32_t row)

@@ -61,6 +61,7 @@ struct block_table_view {
     uint32_t cursor_max; /* largest cursor */
     uint32_t published;  /* leading blocks that are published */
     bool swapped;
+    uint64_t last_step; /* the newest one that reads or writes the row, or did */
 };
 
 /* block_tables_create(options, tables): everything is allocated here; tables and token ids are mapped
@@ -196,10 +197,8 @@ struct block_table_view block_tables_view(const struct block_tables *tables, uin
 /* block_tables_shared: blocks of a resident row that have more than one reference. O(blocks). */
 uint32_t block_tables_shared(const struct block_tables *tables, uint32_t row);
 
-/* block_tables_in_flight: whether a step that is not retired reads or writes the row. _last_step: the
- * newest one that does or did. */
+/* block_tables_in_flight: whether a step that is not retired reads or writes the row. */
 bool block_tables_in_flight(const struct block_tables *tables, uint32_t row);
-uint64_t block_tables_last_step(const struct block_tables *tables, uint32_t row);
 
 /* block_tables_version: changes whenever an entry that the row had is replaced or given back; growth
  * does not count. */

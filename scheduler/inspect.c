@@ -80,7 +80,7 @@ void inspect_note_state(struct engine_state *state, uint32_t row)
     if (!s->lease)
         sequences_note_state(state->sequences, row, state_of(state, row),
                              s->workload ? SEQUENCE_RUNS_ON
-                                         : block_tables_last_step(step_tables(state->steps), row));
+                                         : block_tables_view(step_tables(state->steps), row).last_step);
 }
 
 void inspect_view(const struct engine_state *state, uint32_t row, struct sequence_view *view)
