@@ -22,11 +22,6 @@
  * Versions of rows, to count those again that have changed: all that decode change with every step. */
 #include "allocator/block_table_state.h"
 
-#include "config/numbers.h"
-
-#include <assert.h>
-#include <string.h>
-
 enum {
     CLEARED = 4,        /* places for the work of one entry */
     PUBLISHED_WORK = 8, /* of a published block: its tokens are hashed */

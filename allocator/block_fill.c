@@ -20,8 +20,6 @@
  *       its slots that one of its holders has */
 #include "allocator/block_table_state.h"
 
-#include "config/numbers.h"
-
 /* The list of the block in which the longest cursor of a row ends; NULL: it ends at a block's end. */
 static struct block_partials *list_of(const struct block_tables *t, uint32_t row)
 {

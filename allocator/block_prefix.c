@@ -12,8 +12,6 @@
  *       block first */
 #include "allocator/block_table_state.h"
 
-#include "config/numbers.h"
-
 /* ---- roots --------------------------------------------------------------------------------------- */
 
 uint32_t block_tables_open_root(struct block_tables *t, uint64_t owner, const void *salt, size_t salt_bytes)

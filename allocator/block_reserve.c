@@ -20,8 +20,6 @@
  * (docs/decisions/0002-unpublish-at-the-write.md). */
 #include "allocator/block_table_state.h"
 
-#include "config/numbers.h"
-
 /* Blocks that bringing a row in and writing these slots takes, at most: what is written may have to be
  * copied if anybody else has it, here or on the host. */
 static uint32_t need_of_swapped(const struct block_tables *t, const struct reserve_request *q)

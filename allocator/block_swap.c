@@ -14,8 +14,6 @@
  * it is unpublished with all below it (I9). */
 #include "allocator/block_table_state.h"
 
-#include "config/numbers.h"
-
 void block_swap_unpark(struct block_tables *t, uint32_t row, uint32_t i)
 {
     uint32_t host = *entry(t, row, i), device = t->ledger.host[host].device;

@@ -23,11 +23,7 @@
 #include "allocator/block_table_state.h"
 
 #include "allocator/mapping.h"
-#include "config/numbers.h"
-
-#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- giving back --------------------------------------------------------------------------------- */
 

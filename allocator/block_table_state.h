@@ -15,6 +15,7 @@
 #include "allocator/id_bitmap.h"
 #include "allocator/prefix_index.h"
 #include "allocator/swap_ledger.h"
+#include "config/numbers.h"
 
 #include <assert.h>
 #include <string.h>
@@ -134,7 +135,7 @@ static inline void make_vacant(struct block_tables *t, uint32_t row)
 
 static inline uint32_t blocks_for(const struct block_tables *t, uint32_t tokens)
 {
-    return tokens / t->o.block_size + (tokens % t->o.block_size != 0);
+    return ceiling(tokens, t->o.block_size);
 }
 
 /* Where the bytes of a row's entry `i` are: a device block, or number blocks + h for host block h. */
