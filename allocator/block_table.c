@@ -75,8 +75,7 @@ int block_tables_create(const struct block_tables_options *options, struct block
     if (!t)
         return ATTND_NO_MEMORY;
     t->o = *options;
-    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
-        t->leaving[i] = NO_ROW;
+    t->leaving = NO_ROW;
     t->rows = mapping_create(options->rows * sizeof *t->rows, 0);
     t->more = calloc(options->rows, sizeof *t->more);
     t->ids = mapping_create(entry_bytes(t), 0);
@@ -205,10 +204,9 @@ void block_tables_remove(struct block_tables *t, uint32_t row)
     t->counts.rows--;
     t->counts.swapped -= r->swapped;
     if (r->last_step > block_pool_retired(t->pool)) {
-        uint32_t *list = &t->leaving[r->last_step % STEPS_IN_FLIGHT_MAX];
         r->state = ROW_LEAVING;
-        t->more[row].next_leaving = *list;
-        *list = row;
+        t->more[row].next_leaving = t->leaving;
+        t->leaving = row;
     } else {
         make_vacant(t, row);
     }
@@ -335,10 +333,7 @@ void block_tables_submit_all(struct block_tables *t, uint64_t step, const struct
 
 bool block_tables_awaits_step(const struct block_tables *t)
 {
-    bool awaits = block_pool_counts(t->pool).fenced > 0;
-    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
-        awaits |= t->leaving[i] != NO_ROW;
-    return awaits;
+    return block_pool_counts(t->pool).fenced > 0 || t->leaving != NO_ROW;
 }
 
 void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint32_t *rows, uint32_t n)
@@ -353,13 +348,14 @@ void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint3
         if (r->root != NO_ROOT)
             block_prefix_publish(t, rows[i]);
     }
-    for (uint64_t s = block_pool_retired(t->pool) + 1; s <= step; s++) {
-        uint32_t next, *list = &t->leaving[s % STEPS_IN_FLIGHT_MAX];
-        for (uint32_t row = *list; row != NO_ROW; row = next) {
-            next = t->more[row].next_leaving;
-            make_vacant(t, row);
+    for (uint32_t *link = &t->leaving; *link != NO_ROW;) {
+        uint32_t row = *link;
+        if (t->rows[row].last_step > step) {
+            link = &t->more[row].next_leaving;
+            continue;
         }
-        *list = NO_ROW;
+        *link = t->more[row].next_leaving;
+        make_vacant(t, row);
     }
     block_pool_retire(t->pool, step);
 }

@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct row) == 64, "a row is one cache line");
 struct row_more {
     uint32_t high;         /* most entries it ever gave back from: up to here its tail is -1 */
     uint32_t version;      /* counts changes to entries that the row had */
-    uint32_t next_leaving; /* in the list of the row's last step */
+    uint32_t next_leaving; /* in the list of rows that leave */
     uint32_t next_partial,
         prev_partial; /* in the list of partial holders that it is in; NO_ROW at the ends */
 };
@@ -82,7 +82,7 @@ struct block_tables {
     uint32_t *tokens; /* [blocks + host_blocks][block_size] token ids; they travel with a swapped block */
     uint32_t *claims; /* [blocks] writers counted while a reserve is planned; zero otherwise */
     uint32_t *marks;  /* [rows] requests that need more than a look, while a reserve runs */
-    uint32_t leaving[STEPS_IN_FLIGHT_MAX]; /* first row of the list that leaves with this step */
+    uint32_t leaving; /* first row of the list of those that leave with a step; NO_ROW: none does */
     struct block_tables_counts counts;
     struct block_audit audit;   /* in parts, */
     struct block_audit at_once; /* and that of block_tables_fault() */
