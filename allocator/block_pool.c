@@ -30,7 +30,7 @@
 #include "allocator/block_pool.h"
 
 #include "allocator/id_bitmap.h"
-#include "allocator/mapping.h"
+#include "config/mapping.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@
  * entries, or a row's longest cursor, says so before and after: begin_change(), end_change(). */
 #include "allocator/block_table_state.h"
 
-#include "allocator/mapping.h"
+#include "config/mapping.h"
 #include <stdlib.h>
 
 /* ---- giving back --------------------------------------------------------------------------------- */

@@ -5,12 +5,12 @@
 #include "config/fault.h"
 #include "config/host_memory.h"
 #include "config/log.h"
+#include "config/mapping.h"
 #include "kernels/backend.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { LOST_AT = 100 }; /* step at which a build for that loses its device, or from which on it hangs */
@@ -181,9 +181,7 @@ void *attention_host_memory(struct attention *attention, size_t bytes)
         leave(attention);
         return pinned;
     }
-    void *memory =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+    return mapping_create(bytes, 0);
 }
 
 void attention_free_host_memory(struct attention *attention, void *memory, size_t bytes)
@@ -191,7 +189,7 @@ void attention_free_host_memory(struct attention *attention, void *memory, size_
     if (!memory || attention->hangs)
         return;
     if (!attention->ops->free_host_memory) {
-        munmap(memory, bytes);
+        mapping_destroy(memory, bytes);
         return;
     }
     enter(attention);

@@ -3,11 +3,11 @@
 
 #include "config/host_memory.h"
 #include "config/fault.h"
+#include "config/mapping.h"
 #include "kernels/numeric.h"
 #include "kernels/values.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 enum { RESERVE_BYTES = 64 << 20 }; /* of memory that the pool leaves to everything else */
 
@@ -39,21 +39,17 @@ int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks
                  RESERVE_BYTES >> 20);
         return ATTND_NO_MEMORY;
     }
-    void *p = mmap(NULL, pool->total_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) {
+    pool->bytes = mapping_create(pool->total_bytes, 1);
+    if (!pool->bytes) {
         snprintf(error, ATTENTION_ERROR_BYTES, "%s: no memory for %u blocks", key, blocks);
         return ATTND_NO_MEMORY;
     }
-    (void)madvise(p, pool->total_bytes, MADV_HUGEPAGE); /* without huge pages it is slower, not wrong */
-    pool->bytes = p;
     return 0;
 }
 
 void kv_pool_deinit(struct kv_pool *pool)
 {
-    if (pool->bytes)
-        munmap(pool->bytes, pool->total_bytes);
+    mapping_destroy(pool->bytes, pool->total_bytes);
     *pool = (struct kv_pool){0};
 }
 

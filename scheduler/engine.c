@@ -15,6 +15,7 @@
 
 #include "config/clock.h"
 #include "config/log.h"
+#include "config/mapping.h"
 #include "config/model_constants.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
@@ -567,11 +568,9 @@ static int make_requests(struct engine *e)
     e->requests = calloc(n, sizeof *e->requests);
     e->free_requests = calloc(n, sizeof *e->free_requests);
     e->touched = calloc(n, sizeof *e->touched);
-    void *arenas = mmap(NULL, (size_t)n * REQUEST_ARENA_BYTES, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!e->requests || !e->free_requests || !e->touched || arenas == MAP_FAILED)
+    e->arenas = mapping_create((size_t)n * REQUEST_ARENA_BYTES, 0);
+    if (!e->requests || !e->free_requests || !e->touched || !e->arenas)
         return ATTND_NO_MEMORY;
-    e->arenas = arenas;
     for (uint32_t i = n; i-- > 0;) {
         e->requests[i].staging = e->staging;
         e->free_requests[e->free_count++] = &e->requests[i];
@@ -716,8 +715,7 @@ void engine_destroy(struct engine *e)
     free(e->state.lease_of);
     free(e->free_requests);
     free(e->touched);
-    if (e->arenas)
-        munmap(e->arenas, (size_t)e->state.requests * REQUEST_ARENA_BYTES);
+    mapping_destroy(e->arenas, (size_t)e->state.requests * REQUEST_ARENA_BYTES);
     free(e->requests);
     ring_deinit(&e->to_engine);
     ring_deinit(&e->to_loop);

@@ -5,7 +5,7 @@
  */
 #include "scheduler/workload.h"
 
-#include "allocator/mapping.h"
+#include "config/mapping.h"
 #include "scheduler/shape.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* workload_outputs.c - see workload_outputs.h. */
 #include "scheduler/workload_outputs.h"
 
-#include "allocator/mapping.h"
+#include "config/mapping.h"
 #include "config/numbers.h"
 
 #include <assert.h>

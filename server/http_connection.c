@@ -20,6 +20,7 @@
 #include "server/http_connection.h"
 
 #include "config/log.h"
+#include "config/mapping.h"
 #include "server/http_reply.h"
 #include "server/peer.h"
 #include "server/proxy_protocol.h"
@@ -1045,11 +1046,10 @@ static int map_connections(struct http_connections *all)
     all->slots = all->limits.connections + REFUSALS;
     all->buffers_bytes = each * all->slots;
     all->connections = calloc(all->slots, sizeof *all->connections);
-    all->buffers = mmap(NULL, all->buffers_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    all->buffers = mapping_create(all->buffers_bytes, 0);
     all->paused = calloc(all->slots, sizeof(struct connection *));
     all->written = calloc(2 * (size_t)all->slots, sizeof(struct connection *));
-    if (!all->connections || !all->paused || !all->written || all->buffers == MAP_FAILED)
+    if (!all->connections || !all->paused || !all->written || !all->buffers)
         return UV_ENOMEM;
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];
@@ -1071,7 +1071,6 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
     all->limits = *limits;
     all->budget = budget;
     all->service = *service;
-    all->buffers = MAP_FAILED;
     int rc = map_connections(all);
     if (rc != 0) {
         http_connections_destroy(all);
@@ -1138,8 +1137,7 @@ void http_connections_destroy(struct http_connections *all)
         uv_close((uv_handle_t *)&all->trim, NULL);
         uv_run(all->loop, UV_RUN_DEFAULT);
     }
-    if (all->buffers != MAP_FAILED)
-        munmap(all->buffers, all->buffers_bytes);
+    mapping_destroy(all->buffers, all->buffers_bytes);
     free(all->connections);
     free(all->paused);
     free(all->written);

@@ -1,6 +1,8 @@
 /* json_arena.c - see json_arena.h. */
 #include "server/json_arena.h"
 
+#include "config/mapping.h"
+
 #include <cjson/cJSON.h>
 
 #include <assert.h>
@@ -8,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 enum {
     ARENA_BYTES = 8 << 20, /* 64 KiB of "0," are 32 768 items of 64 bytes, and 64 of header */
@@ -20,17 +21,11 @@ static _Thread_local struct {
     size_t used, live; /* live: pieces given out and not yet given back */
 } arena;
 
-static bool map_arena(void)
-{
-    void *bytes =
-        mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    arena.bytes = bytes == MAP_FAILED ? NULL : bytes;
-    return arena.bytes != NULL;
-}
-
 static void *take(size_t n)
 {
-    if (!arena.bytes && !map_arena())
+    if (!arena.bytes)
+        arena.bytes = mapping_create(ARENA_BYTES, 0);
+    if (!arena.bytes)
         return NULL;
     size_t rounded = (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (n > ARENA_BYTES || rounded > ARENA_BYTES - arena.used)
@@ -65,7 +60,6 @@ void json_arena_remove(void)
 {
     assert(arena.live == 0);
     cJSON_InitHooks(NULL);
-    if (arena.bytes)
-        munmap(arena.bytes, ARENA_BYTES);
+    mapping_destroy(arena.bytes, ARENA_BYTES);
     arena.bytes = NULL;
 }

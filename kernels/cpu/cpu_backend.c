@@ -30,6 +30,7 @@
 #include "config/clock.h"
 #include "config/fault.h"
 #include "config/log.h"
+#include "config/mapping.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/self_test.h"
 #include "kernels/cpu/step_cost.h"
@@ -43,7 +44,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
     WORK_TILE_LEVELS = PLAN_SPAN, /* that work tiles fold: run, segment, span */
@@ -697,14 +697,8 @@ static int make_partials(struct cpu_backend *b)
     const struct geometry *g = b->options.geometry;
     b->partials_bytes =
         (uint64_t)b->options.partials_max * g->query_heads * (2 + g->head_dim) * sizeof(float);
-    if (b->partials_bytes == 0)
-        return 0;
-    void *p = mmap(NULL, b->partials_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return ATTND_NO_MEMORY;
-    b->partials = p;
-    return 0;
+    b->partials = mapping_create(b->partials_bytes, 0);
+    return b->partials ? 0 : ATTND_NO_MEMORY;
 }
 
 struct touching {
@@ -734,8 +728,7 @@ static void cpu_close(struct attention *attention)
     thread_pool_destroy(b->threads);
     for (uint32_t i = 0; b->arenas && i < threads; i++)
         free(b->arenas[i]);
-    if (b->partials)
-        munmap(b->partials, b->partials_bytes);
+    mapping_destroy(b->partials, b->partials_bytes);
     kv_pool_deinit(&b->pool);
     kv_pool_deinit(&b->host);
     free(b->arenas);

@@ -1,10 +1,10 @@
-/* mapping.h - big zeroed arrays that cost nothing until they are touched, on huge pages where they are
+/* mapping.h - big zeroed memory that costs nothing until it is touched, on huge pages where they are
  * worth it.
  *
- * The allocator's arrays are read at random: with 4 KiB pages most of a random access to 16 MiB is the
- * page walk. */
-#ifndef ALLOCATOR_MAPPING_H
-#define ALLOCATOR_MAPPING_H
+ * The pool of K and V is read at full speed, and the allocator's arrays at random: with 4 KiB pages most of a
+ * random access to 16 MiB is the page walk. */
+#ifndef CONFIG_MAPPING_H
+#define CONFIG_MAPPING_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* mapping.c - see mapping.h. */
-#include "allocator/mapping.h"
+#include "config/mapping.h"
 
 #include <sys/mman.h>
 
