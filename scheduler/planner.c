@@ -131,12 +131,6 @@ uint32_t planner_queries_of_work_tile(uint32_t group)
     return larger(1, PLAN_QUERY_HEADS_MAX / group);
 }
 
-/* Queries that fit into a work tile. */
-static uint32_t queries_of_work_tile(const struct planner *p)
-{
-    return planner_queries_of_work_tile(p->o.group);
-}
-
 /* Leading entries that x[n] and y[n] have in common, looked at one after the other. */
 static uint32_t common_from_front(const uint32_t *x, const uint32_t *y, uint32_t n)
 {
@@ -345,7 +339,7 @@ static void add_splits(struct planner *p, uint32_t a, uint32_t b, uint32_t end, 
 static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
                            enum plan_level level, bool final)
 {
-    uint32_t queries = queries_of_work_tile(p);
+    uint32_t queries = planner_queries_of_work_tile(p->o.group);
     for (uint32_t next; a < b; a = next) {
         next = smaller(a + queries, b);
         if (p->work_tile_query_count + (next - a) > p->room ||
@@ -554,7 +548,8 @@ static uint64_t cost_of(const struct planner *p, const struct prefix *v, uint32_
     from = larger(from, v->first);
     if (stop <= from)
         return 0;
-    return (uint64_t)ceiling(queries, queries_of_work_tile(p)) * (stop - from) * CHUNK_PRICE +
+    return (uint64_t)ceiling(queries, planner_queries_of_work_tile(p->o.group)) * (stop - from) *
+               CHUNK_PRICE +
            p->price * queries * states_of(v->first, from, stop, v->child == NO_PREFIX);
 }
 
@@ -728,8 +723,7 @@ static uint64_t work_of(const struct planner *p)
     uint64_t work = 0;
     for (uint32_t i = 0; i < p->entry_count; i++) {
         struct plan_range seen = chunks_of(p, p->entries[i].keys);
-        uint32_t shared = i + 1 < p->entry_count ? common_chunks(p, i) : 0,
-                 alone = seen.end - seen.first - shared;
+        uint32_t shared = common_chunks(p, i), alone = seen.end - seen.first - shared;
         work += (uint64_t)alone * larger(p->o.group, NARROW_QUERY_HEADS) + (uint64_t)shared * p->o.group;
     }
     return work / NARROW_QUERY_HEADS;
@@ -836,19 +830,7 @@ static void begin(struct planner *p, const struct planner_query *queries, uint32
     for (uint32_t i = 0; i < n; i++)
         p->queries[i] = (struct plan_query){queries[i].table, queries[i].keys};
     p->grouped_count = p->sharing_count;
-}
-
-/* The plan of n queries is made. */
-static const struct plan *finish(struct planner *p, uint32_t n)
-{
-    p->plan.queries = p->queries;
     p->plan.query_count = n;
-    p->plan.work_tiles = p->sorted;
-    p->plan.work_tile_queries = p->work_tile_queries;
-    p->plan.merges = p->merges;
-    p->plan.merge_partials = p->merge_partials;
-    p->plan.caps = &p->o.caps;
-    return &p->plan;
 }
 
 const struct plan *planner_make(struct planner *p, const struct planner_query *queries, uint32_t n,
@@ -873,7 +855,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_query *q
         share_less(p, n);
     lay_out_merges(p, n);
     sort_work_tiles(p);
-    return finish(p, n);
+    return &p->plan;
 }
 
 /* ---- slices -------------------------------------------------------------------------------------- */
@@ -891,7 +873,7 @@ static struct plan_range range_in(const struct planner *p, uint32_t at, uint32_t
 static uint32_t end_of_readers(const struct planner *p, uint32_t a, uint32_t segment)
 {
     struct plan_range range = range_in(p, a, segment);
-    uint32_t b = a + 1, most = smaller(p->entry_count, a + queries_of_work_tile(p));
+    uint32_t b = a + 1, most = smaller(p->entry_count, a + planner_queries_of_work_tile(p->o.group));
     for (; b < most; b++) {
         struct plan_range next = range_in(p, b, segment);
         if (next.first != range.first || next.end != range.end || common_chunks(p, b - 1) < range.end ||
@@ -938,7 +920,6 @@ const struct plan *planner_make_slice(struct planner *p, const struct planner_qu
     begin_plan(p, n);
     p->slice = *slice;
     p->plan.slice = &p->slice;
-    p->plan.query_count = n;
     for (uint32_t i = 0; i < n; i++)
         longest = larger(longest, chunks_of(p, queries[i].keys).end);
     uint32_t end = smaller(slice->end, ceiling(longest, SEGMENT_CHUNKS));
@@ -949,7 +930,7 @@ const struct plan *planner_make_slice(struct planner *p, const struct planner_qu
     sort_work_tiles(p);
     if (plan_has_outputs(&p->plan))
         merge_segments(p, n);
-    return finish(p, n);
+    return &p->plan;
 }
 
 void planner_order(struct planner *p, const struct planner_query *queries, uint32_t n, const uint32_t *tables,
@@ -959,8 +940,7 @@ void planner_order(struct planner *p, const struct planner_query *queries, uint3
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *e = &p->entries[i];
         struct plan_range seen = chunks_of(p, e->keys);
-        places[i] =
-            (struct planner_place){e->query, seen.first, seen.end, i + 1 < n ? common_chunks(p, i) : 0};
+        places[i] = (struct planner_place){e->query, seen.first, seen.end, common_chunks(p, i)};
     }
 }
 
@@ -993,6 +973,12 @@ int planner_create(const struct planner_options *options, struct planner **resul
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }
+    p->plan = (struct plan){.queries = p->queries,
+                            .work_tiles = p->sorted,
+                            .work_tile_queries = p->work_tile_queries,
+                            .merges = p->merges,
+                            .merge_partials = p->merge_partials,
+                            .caps = &p->o.caps};
     *result = p;
     return 0;
 }
