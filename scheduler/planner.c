@@ -110,7 +110,6 @@ struct planner {
     struct split *splits;
     uint32_t *first_split, *last_split; /* [queries_max] */
     uint32_t work_tile_query_count, split_count;
-    uint32_t cta_splits[PLAN_WIDTHS_MAX]; /* find_cta_splits() */
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
@@ -740,18 +739,15 @@ static bool is_more_than_a_wave(const struct planner *p, uint32_t tasks)
     return splits > tasks;
 }
 
-/* How many splits of a group each width's thread blocks may compute: as many thread blocks as come to
- * lie on a processor anyway, by the number of work tiles; of a width and all below it, since the last query
- * heads may go to those. */
-static void find_cta_splits(struct planner *p)
+/* How many splits of a group a thread block of a width computes: as many thread blocks as come to lie on a
+ * processor anyway, by the number of work tiles. */
+static uint32_t cta_splits_of(const struct planner *p, uint32_t width)
 {
     const struct tile_caps *caps = &p->o.caps;
     uint64_t all = (uint64_t)p->plan.work_tile_count * p->o.kv_heads;
-    uint32_t most = PLAN_SPLITS_MAX, each = (uint32_t)((all + caps->processors - 1) / caps->processors);
-    for (uint32_t i = 0; i < caps->width_count; i++) {
-        most = smaller(most, smaller(each, caps->widths[i].cta_splits_max));
-        p->cta_splits[i] = most >= 4 ? 4 : most >= 2 ? 2 : 1;
-    }
+    uint32_t most = smaller((uint32_t)((all + caps->processors - 1) / caps->processors),
+                            plan_cta_splits_max(caps, width));
+    return most >= 4 ? 4 : most >= 2 ? 2 : 1;
 }
 
 /* Make the work tiles that are the splits of a query a split group, if they can be one. */
@@ -770,7 +766,7 @@ static bool make_group(struct planner *p, uint32_t query, uint32_t splits)
             return false;
     }
     uint32_t width = plan_width_for(caps, plan_widest(caps), work_tiles, splits, p->o.group),
-             cta_splits = smaller(members, p->cta_splits[width]);
+             cta_splits = smaller(members, cta_splits_of(p, width));
     if (work_tiles->first_chunk / parent != (last->end_chunk - 1) / parent ||
         members / cta_splits > caps->cluster_max)
         return false;
@@ -786,8 +782,6 @@ static void lay_out_merges(struct planner *p, uint32_t n)
 {
     uint32_t partials = 0;
     bool groups = p->o.caps.splits_max > 1 && p->o.caps.width_count > 0;
-    if (groups)
-        find_cta_splits(p);
     for (uint32_t query = 0; query < n; query++) {
         if (p->first_split[query] == NO_SPLIT && p->queries[query].keys > 0)
             continue;
