@@ -6,14 +6,14 @@
  *   refs:      1        0        2        0
  *   free:      0        1        0        1                       bitmap, lowest id first (id_bitmap.h)
  *
- *   ring:   [ - | 7 | - | 5 | 9 | - ... ]      cached blocks, oldest at the head; fenced ones have another ring
- *                ^head          ^tail
+ *   ring:   [ - | 7 | - | 5 | 9 | - ... ]      cached blocks, oldest at the head; fenced ones have
+ *                ^head          ^tail            another ring
  *
  * A block knows its position in the ring of its state. It leaves the middle (a prefix hit, an unpublish) by
- * changing its state, or by being at another position: the entry is a tombstone that the head skips. A ring has
- * room for twice the blocks; when it is full the tombstones are squeezed out, which the pushes since the last
- * time have paid for. When a step retires the ring of fenced blocks turns once: those of later steps go to its
- * end again.
+ * changing its state, or by being at another position: the entry is a tombstone that the head skips. A ring
+ * has room for twice the blocks; when it is full the tombstones are squeezed out, which the pushes since the
+ * last time have paid for. When a step retires the ring of fenced blocks turns once: those of later steps go
+ * to its end again.
  *
  * Whoever checks the pool in parts counts its blocks one after the other (struct block_pool_census). Each
  * function here that changes a block takes it out of that count and puts it in again, if it was counted.

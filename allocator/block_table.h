@@ -173,10 +173,10 @@ uint32_t block_tables_swap_refs(const struct block_tables *tables, uint32_t host
  * resident rows out would give back. O(their blocks). */
 uint32_t block_tables_reclaimable(struct block_tables *tables, const uint32_t *rows, uint32_t n);
 
-/* block_tables_claim(tables, row, first, end, parked): mark entries [first, end) of a resident row as about to be
- * given back; how many blocks nobody holds then but by entries that are marked or, with `parked`, of rows that
- * are swapped out. Each entry is marked once, and block_tables_unclaim() takes all marks of a row back before
- * anything else is asked. O(end - first), O(entries). */
+/* block_tables_claim(tables, row, first, end, parked): mark entries [first, end) of a resident row as about
+ * to be given back; how many blocks nobody holds then but by entries that are marked or, with `parked`, of
+ * rows that are swapped out. Each entry is marked once, and block_tables_unclaim() takes all marks of a row
+ * back before anything else is asked. O(end - first), O(entries). */
 uint32_t block_tables_claim(struct block_tables *tables, uint32_t row, uint32_t first, uint32_t end,
                             bool parked);
 void block_tables_unclaim(struct block_tables *tables, uint32_t row);

@@ -171,8 +171,9 @@ static inline void end_change(struct block_tables *t, uint32_t row, uint32_t fir
         block_audit_count(t, row, first, end, 1);
 }
 
-/* block_fill_link(t, row): enter a row in the list of partial holders of the block in which its longest cursor
- * ends, if it ends within one. block_fill_unlink: take it out, before the cursor or the entry changes. O(1). */
+/* block_fill_link(t, row): enter a row in the list of partial holders of the block in which its longest
+ * cursor ends, if it ends within one. block_fill_unlink: take it out, before the cursor or the entry changes.
+ * O(1). */
 void block_fill_link(struct block_tables *tables, uint32_t row);
 void block_fill_unlink(struct block_tables *tables, uint32_t row);
 

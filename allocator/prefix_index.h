@@ -33,8 +33,8 @@ struct prefix_node {
 };
 
 /* prefix_index_create(blocks, block_size, tokens, hash_shift, index): `tokens` [blocks][block_size] is
- * borrowed; it holds the token ids of every published block. `hash_shift` is how many bits of each half of a hash
- * are not used: 0, but in tests that force collisions. Draws the hash key from the kernel. Returns 0 or
+ * borrowed; it holds the token ids of every published block. `hash_shift` is how many bits of each half of a
+ * hash are not used: 0, but in tests that force collisions. Draws the hash key from the kernel. Returns 0 or
  * ATTND_NO_MEMORY. */
 MUST_USE int prefix_index_create(uint32_t blocks, uint32_t block_size, const uint32_t *tokens,
                                  unsigned hash_shift, struct prefix_index **index);
@@ -49,7 +49,8 @@ uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, cons
 /* prefix_index_salt: the salt of a root, which stays as long as a reference; returns its bytes. */
 size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const void **salt);
 
-/* References to a root; NO_ROOT is fine for both. Without one it stays as long as blocks are published under it. */
+/* References to a root; NO_ROOT is fine for both. Without one it stays as long as blocks are published under
+ * it. */
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
 void prefix_index_close_root(struct prefix_index *index, uint32_t root);
 
@@ -67,7 +68,7 @@ MUST_USE int prefix_index_publish(struct prefix_index *index, uint32_t root, uin
 /* prefix_index_remove: take out `id`, which has no children. */
 void prefix_index_remove(struct prefix_index *index, uint32_t id);
 
-/* prefix_index_published: how many blocks are published under a root. prefix_index_node: a published block. */
+/* prefix_index_published: how many blocks are published under a root. prefix_index_node: a published one. */
 uint32_t prefix_index_published(const struct prefix_index *index, uint32_t root);
 const struct prefix_node *prefix_index_node(const struct prefix_index *index, uint32_t id);
 
