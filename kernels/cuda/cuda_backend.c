@@ -139,7 +139,7 @@ static void cuda_close(struct attention *attention)
     cuda_self_test_deinit(b);
     cuda_operations_deinit(b);
     cuda_queue_deinit(&b->queue);
-    cuda_memory_free(b);
+    free(b->known);
     for (uint32_t i = 0; i < b->module_count; i++)
         (void)d->cu.cuModuleUnload(b->modules[i]);
     cuda_device_close(d);

@@ -102,10 +102,9 @@ static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */
 void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
 
-/* cuda_memory_take: all memory that the options ask for, pinned and on the GPU; false after a failure, with the
- * arithmetic in it. cuda_memory_free() also then. */
+/* cuda_memory_take: all memory that the options ask for, pinned and on the GPU, for as long as the device is open, and
+ * b->known; false after a failure, with the arithmetic in it. */
 MUST_USE bool cuda_memory_take(struct cuda_backend *b);
-void cuda_memory_free(struct cuda_backend *b);
 
 /* cuda_step_attention: write down the attention of a pass of a step. */
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,

@@ -139,19 +139,6 @@ static void take_workspace(struct cuda_backend *b)
                    "clearing the workspace");
 }
 
-static void free_tensors(struct cuda_backend *b)
-{
-    struct cuda_device *d = &b->device;
-    for (int i = 0; i <= CUDA_SIDES; i++) {
-        const struct cuda_tensors *t = &b->tensors[i];
-        const CUdeviceptr own[] = {t->q, t->partial_ml, t->partial_o};
-        for (size_t j = 0; (i == 0 || i == CUDA_OF_ROWS) && j < sizeof own / sizeof own[0]; j++)
-            cuda_free(d, own[j]);
-        cuda_free(d, t->o);
-        cuda_free(d, t->lse);
-    }
-}
-
 bool cuda_memory_take(struct cuda_backend *b)
 {
     const struct attention_options *o = &b->options;
@@ -169,16 +156,4 @@ bool cuda_memory_take(struct cuda_backend *b)
     b->known = calloc(o->table_rows + UINT64_C(1), sizeof *b->known);
     b->constants_version = UINT64_MAX;
     return b->known && !cuda_failed(d);
-}
-
-void cuda_memory_free(struct cuda_backend *b)
-{
-    struct cuda_device *d = &b->device;
-    const CUdeviceptr all[] = {b->pool.bytes, b->pool.tables, b->maps,        b->sinks,         b->alibi,
-                               b->k_scale,    b->v_scale,     b->slots_taken, b->fold_workspace};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        cuda_free(d, all[i]);
-    free_tensors(b);
-    cuda_free_host_memory(d, b->host);
-    free(b->known);
 }

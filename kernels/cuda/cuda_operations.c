@@ -96,7 +96,7 @@ static void add_compare(struct cuda_backend *b, struct batch *x, const struct kv
     const struct geometry *g = b->options.geometry;
     struct cuda_compared *to = b->compared;
     size_t at = first * geometry_kv_row_bytes(g, c->dtype);
-    assert(cuda_is_pinned(&b->device, c->k, 1));
+    assert(cuda_is_pinned(&b->device, c->k));
     ((struct cuda_compare *)x->list)[x->count++] = (struct cuda_compare){.first = x->blocks,
                                                                          .table = c->table,
                                                                          .layer = c->layer,
@@ -149,7 +149,7 @@ static void add_reads(struct cuda_backend *b, const struct attention_step *step)
             const struct kv_read *r = &step->reads[i];
             if (r->count == 0)
                 continue;
-            assert(cuda_is_pinned(&b->device, r->k, 1));
+            assert(cuda_is_pinned(&b->device, r->k));
             ((struct cuda_read *)x.list)[x.count++] = (struct cuda_read){.first = x.blocks,
                                                                          .table = r->table,
                                                                          .layer = r->layer,
@@ -176,7 +176,7 @@ static void add_merges(struct cuda_backend *b, const struct attention_step *step
             uint32_t heads = m->rows * m->heads;
             if (heads == 0)
                 continue;
-            assert(cuda_is_pinned(&b->device, m->o, 1) && cuda_is_pinned(&b->device, m->merged_o, 1));
+            assert(cuda_is_pinned(&b->device, m->o) && cuda_is_pinned(&b->device, m->merged_o));
             ((struct cuda_merge_states *)x.list)[x.count++] =
                 (struct cuda_merge_states){.first = x.blocks,
                                            .states = m->states,
@@ -223,8 +223,6 @@ bool cuda_operations_init(struct cuda_backend *b)
 
 void cuda_operations_deinit(struct cuda_backend *b)
 {
-    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
-        cuda_free_host_memory(&b->device, b->compared_of[i].results);
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++)
         free(b->compared_of[i].rows);
-    }
 }

@@ -492,11 +492,8 @@ void cuda_self_test_deinit(struct cuda_backend *b)
     if (!t)
         return;
     struct cuda_backend *own = &t->own;
-    struct cuda_device *d = &own->device;
     cuda_queue_deinit(&own->queue);
-    cuda_memory_free(own);
-    cuda_free_host_memory(d, t->o);
-    cuda_free_host_memory(d, t->lse);
-    cuda_device_unshare(d);
+    cuda_device_unshare(&own->device);
+    free(own->known);
     free(t);
 }

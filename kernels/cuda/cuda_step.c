@@ -163,7 +163,7 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
     struct cuda_append *appends = cuda_queue_take(q, pass->append_count, sizeof *appends);
     for (uint32_t i = 0; i < pass->append_count; i++) {
         const struct kv_append *append = &pass->appends[i];
-        assert(!append->k || cuda_is_pinned(&b->device, append->k, 1));
+        assert(!append->k || cuda_is_pinned(&b->device, append->k));
         appends[i] = (struct cuda_append){.first = tokens,
                                           .count = append->count,
                                           .table = append->table,
@@ -439,7 +439,7 @@ static struct cuda_rows_pass put_rows(struct cuda_backend *b, const struct atten
         const struct attention_row *row = &pass->rows[i];
         rows[i] = (struct cuda_host_row){(uintptr_t)row->q, (uintptr_t)row->o, (uintptr_t)row->lse};
     }
-    assert(cuda_is_pinned(&b->device, pass->rows[0].q, 1));
+    assert(cuda_is_pinned(&b->device, pass->rows[0].q));
     return (struct cuda_rows_pass){.rows = cuda_queue_address(&b->queue, rows)};
 }
 

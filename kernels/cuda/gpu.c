@@ -1,6 +1,7 @@
 /* gpu.c - see gpu.h. */
 #include "kernels/cuda/gpu.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,15 +77,11 @@ CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *wha
     if (cuda_failed(d) || bytes == 0)
         return 0;
     double available = (double)cuda_free_bytes(d);
-    cuda_holds(d, d->cu.cuMemAlloc_v2(&address, bytes), "allocating %.2f GiB for %s (%.2f GiB are free)",
-               (double)bytes / 0x1p30, what, available / 0x1p30);
+    assert(d->allocation_count < CUDA_ALLOCATIONS_MAX);
+    if (cuda_holds(d, d->cu.cuMemAlloc_v2(&address, bytes), "allocating %.2f GiB for %s (%.2f GiB are free)",
+                   (double)bytes / 0x1p30, what, available / 0x1p30))
+        d->allocations[d->allocation_count++] = address;
     return address;
-}
-
-void cuda_free(struct cuda_device *d, CUdeviceptr address)
-{
-    if (address)
-        (void)d->cu.cuMemFree_v2(address);
 }
 
 void *cuda_host_memory(struct cuda_device *d, size_t bytes)
@@ -113,12 +110,12 @@ void cuda_free_host_memory(struct cuda_device *d, void *memory)
     (void)d->cu.cuMemFreeHost(memory);
 }
 
-bool cuda_is_pinned(const struct cuda_device *d, const void *memory, size_t bytes)
+bool cuda_is_pinned(const struct cuda_device *d, const void *address)
 {
-    const uint8_t *at = memory;
+    const uint8_t *at = address;
     for (int i = 0; i < CUDA_PINNED_MAX; i++) {
         const struct cuda_pinned *p = &d->pinned[i];
-        if (p->memory && at >= p->memory && at + bytes <= p->memory + p->bytes)
+        if (p->memory && at >= p->memory && at < p->memory + p->bytes)
             return true;
     }
     return false;
@@ -192,6 +189,7 @@ bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 {
     *d = *of;
     d->stream = d->copies = d->swaps = d->beside = d->uploads = NULL;
+    d->allocation_count = 0;
     memset(d->pinned, 0, sizeof d->pinned);
     return make_streams(d);
 }
@@ -200,6 +198,12 @@ bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 void cuda_device_unshare(struct cuda_device *d)
 {
     const CUstream streams[] = {d->uploads, d->beside, d->swaps, d->copies, d->stream};
+    for (uint32_t i = 0; i < d->allocation_count; i++)
+        (void)d->cu.cuMemFree_v2(d->allocations[i]);
+    for (size_t i = 0; i < CUDA_PINNED_MAX; i++) {
+        if (d->pinned[i].memory)
+            (void)d->cu.cuMemFreeHost(d->pinned[i].memory);
+    }
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
         if (streams[i])
             (void)d->cu.cuStreamDestroy_v2(streams[i]);

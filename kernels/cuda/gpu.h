@@ -12,10 +12,10 @@
 
 #include <stdbool.h>
 
-enum { CUDA_PINNED_MAX = 64 };
+enum { CUDA_ALLOCATIONS_MAX = 64, CUDA_PINNED_MAX = 64 };
 
 struct cuda_pinned {
-    const uint8_t *memory;
+    uint8_t *memory;
     size_t bytes;
 };
 
@@ -32,12 +32,16 @@ struct cuda_device {
     bool follows_early;      /* whether a kernel may begin while the one before it ends */
     char name[128];          /* for people: product, multiprocessors, memory */
     struct attention *owner; /* has the failure, and the bound of waits */
+    CUdeviceptr allocations[CUDA_ALLOCATIONS_MAX]; /* freed with it, as is */
+    uint32_t allocation_count;
     struct cuda_pinned pinned[CUDA_PINNED_MAX];
 };
 
 /* cuda_device_open(d, index, owner): load the driver, take GPU `index`. Returns 0 or ATTND_NOT_FOUND
  * (no driver, no such GPU) with a sentence in owner->failure and nothing to close. */
 MUST_USE int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *owner);
+
+/* cuda_device_close: free all its memory, of the GPU and of the host, and end its streams. */
 void cuda_device_close(struct cuda_device *d);
 
 /* cuda_device_share(d, of): the same GPU and context, with streams of its own, for work beside that of `of`,
@@ -64,15 +68,14 @@ bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
 bool cuda_await_event(struct cuda_device *d, CUevent event, const char *doing);
 bool cuda_await_stream(struct cuda_device *d, CUstream stream, const char *doing);
 
-/* cuda_allocate: memory of the GPU; 0 for 0 bytes and after a failure. */
+/* cuda_allocate: memory of the GPU, for as long as `d` is open; 0 for 0 bytes and after a failure. */
 CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *what);
-void cuda_free(struct cuda_device *d, CUdeviceptr address);
 uint64_t cuda_free_bytes(struct cuda_device *d);
 
 /* cuda_host_memory: pinned memory of the host, which has the same address on both sides; NULL when
- * there is none. cuda_is_pinned: whether a range lies in such memory. */
+ * there is none. It may be freed before the device is closed. cuda_is_pinned: whether an address lies in such memory. */
 void *cuda_host_memory(struct cuda_device *d, size_t bytes);
 void cuda_free_host_memory(struct cuda_device *d, void *memory);
-bool cuda_is_pinned(const struct cuda_device *d, const void *memory, size_t bytes);
+bool cuda_is_pinned(const struct cuda_device *d, const void *address);
 
 #endif

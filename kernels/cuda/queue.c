@@ -764,10 +764,7 @@ void cuda_queue_deinit(struct cuda_queue *q)
         struct cuda_slot *s = &q->slots[i];
         free_graphs(d, &s->many);
         free_graphs(d, &s->few);
-        cuda_free(d, s->device);
-        cuda_free_host_memory(d, s->host);
     }
-    cuda_free_host_memory(d, q->stamps);
     free(q->preparation.list);
     free(q->steady.list);
     free(q->passes.list);
