@@ -550,5 +550,5 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
         if (pass->plan && pass->plan->query_count)
             cuda_step_attention(b, step, pass);
     }
-    cuda_queue_end(&b->queue, ticket);
+    cuda_queue_end(&b->queue);
 }

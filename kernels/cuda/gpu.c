@@ -26,7 +26,17 @@ bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
     return false;
 }
 
-/* ---- waiting ------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------- */
+
+CUevent cuda_make_event(struct cuda_device *d, bool timed)
+{
+    CUevent *event = &d->events[d->event_count];
+    assert(d->event_count < CUDA_EVENTS_MAX);
+    if (cuda_holds(d, d->cu.cuEventCreate(event, timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING),
+                   "making an event"))
+        return d->events[d->event_count++];
+    return NULL;
+}
 
 struct awaited {
     struct cuda_device *d;
@@ -189,7 +199,7 @@ bool cuda_device_share(struct cuda_device *d, const struct cuda_device *of)
 {
     *d = *of;
     d->stream = d->copies = d->swaps = d->beside = d->uploads = NULL;
-    d->allocation_count = 0;
+    d->allocation_count = d->event_count = 0;
     memset(d->pinned, 0, sizeof d->pinned);
     return make_streams(d);
 }
@@ -200,6 +210,8 @@ void cuda_device_unshare(struct cuda_device *d)
     const CUstream streams[] = {d->uploads, d->beside, d->swaps, d->copies, d->stream};
     for (uint32_t i = 0; i < d->allocation_count; i++)
         (void)d->cu.cuMemFree_v2(d->allocations[i]);
+    for (uint32_t i = 0; i < d->event_count; i++)
+        (void)d->cu.cuEventDestroy_v2(d->events[i]);
     for (size_t i = 0; i < CUDA_PINNED_MAX; i++) {
         if (d->pinned[i].memory)
             (void)d->cu.cuMemFreeHost(d->pinned[i].memory);

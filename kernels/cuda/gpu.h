@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-enum { CUDA_ALLOCATIONS_MAX = 64, CUDA_PINNED_MAX = 64 };
+enum { CUDA_ALLOCATIONS_MAX = 64, CUDA_PINNED_MAX = 64, CUDA_EVENTS_MAX = 16 };
 
 struct cuda_pinned {
     uint8_t *memory;
@@ -32,8 +32,9 @@ struct cuda_device {
     bool follows_early;      /* whether a kernel may begin while the one before it ends */
     char name[128];          /* for people: product, multiprocessors, memory */
     struct attention *owner; /* has the failure, and the bound of waits */
-    CUdeviceptr allocations[CUDA_ALLOCATIONS_MAX]; /* freed with it, as is */
-    uint32_t allocation_count;
+    CUdeviceptr allocations[CUDA_ALLOCATIONS_MAX]; /* freed with it, as are */
+    CUevent events[CUDA_EVENTS_MAX];               /* and */
+    uint32_t allocation_count, event_count;
     struct cuda_pinned pinned[CUDA_PINNED_MAX];
 };
 
@@ -41,7 +42,7 @@ struct cuda_device {
  * (no driver, no such GPU) with a sentence in owner->failure and nothing to close. */
 MUST_USE int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *owner);
 
-/* cuda_device_close: free all its memory, of the GPU and of the host, and end its streams. */
+/* cuda_device_close: free all its memory, of the GPU and of the host, events and streams. */
 void cuda_device_close(struct cuda_device *d);
 
 /* cuda_device_share(d, of): the same GPU and context, with streams of its own, for work beside that of `of`,
@@ -62,6 +63,9 @@ static inline bool cuda_failed(const struct cuda_device *d)
 #define cuda_holds(d, call, ...) cuda_note(d, cuda_failed(d) ? CUDA_SUCCESS : (call), __VA_ARGS__)
 bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* cuda_make_event: one that is there for as long as `d` is open, with a clock if it is `timed`; NULL after a failure. */
+CUevent cuda_make_event(struct cuda_device *d, bool timed);
 
 /* cuda_await_event, cuda_await_stream: wait until an event has happened, or all that was issued to a
  * stream is done. After backend.step_timeout_s the GPU hangs. True when everything is well. */

@@ -75,6 +75,13 @@ static void launch(struct cuda_queue *q, struct cuda_operation *x)
                "launching %s", cuda_kernels[x->kernel].name);
 }
 
+/* What is issued on stream `later` from now on waits for what was issued on `now`. */
+static void order_streams(struct cuda_queue *q, CUstream now, CUstream later)
+{
+    cuda_holds(q->d, q->d->cu.cuEventRecord(q->ordered, now), "ordering streams");
+    cuda_holds(q->d, q->d->cu.cuStreamWaitEvent(later, q->ordered, 0), "ordering streams");
+}
+
 static void issue(struct cuda_queue *q, struct cuda_operation *x)
 {
     static const char ordering[] = "ordering a copy";
@@ -92,8 +99,7 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
                    "copying %zu bytes from the GPU", x->bytes);
         break;
     case BEGIN_COPIES:
-        cuda_holds(d, d->cu.cuEventRecord(q->computed[x->side], q->on), ordering);
-        cuda_holds(d, d->cu.cuStreamWaitEvent(d->copies, q->computed[x->side], 0), ordering);
+        order_streams(q, q->on, d->copies);
         break;
     case END_COPIES:
         cuda_holds(d, d->cu.cuEventRecord(q->copied[x->side], d->copies), ordering);
@@ -188,7 +194,6 @@ static void renew_graph(struct cuda_queue *q, struct cuda_graph *g, const struct
     struct cuda_device *d = q->d;
     CUgraph graph = record(q, list);
     CUgraphExecUpdateResultInfo info;
-    q->graphs.recorded++;
     if (g->exec && !cuda_failed(d) &&
         (!same_nodes(&g->recorded, list) ||
          d->cu.cuGraphExecUpdate_v2(g->exec, graph, &info) != CUDA_SUCCESS))
@@ -199,7 +204,7 @@ static void renew_graph(struct cuda_queue *q, struct cuda_graph *g, const struct
     }
     if (graph)
         (void)d->cu.cuGraphDestroy(graph);
-    remember(g, list);
+    q->graphs.recorded++;
 }
 
 /* The graph of a list, or the one that was not used for longest; whether it is that of the list. */
@@ -232,8 +237,10 @@ static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
     if (!many && !same) {
         issue_list(q, list);
     } else {
-        if (!same || !g->exec)
+        if (!same || !g->exec) {
             renew_graph(q, g, list);
+            remember(g, list);
+        }
         q->graphs.launched++;
         if (!cuda_failed(q->d))
             cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->on), "launching a graph");
@@ -284,13 +291,6 @@ static void end_list(struct cuda_queue *q)
     }
 }
 
-/* What is issued on stream `later` from now on waits for what was issued on `now`. */
-static void order_streams(struct cuda_queue *q, CUevent event, CUstream now, CUstream later)
-{
-    cuda_holds(q->d, q->d->cu.cuEventRecord(event, now), "ordering passes");
-    cuda_holds(q->d, q->d->cu.cuStreamWaitEvent(later, event, 0), "ordering passes");
-}
-
 /* Upload the control data and issue all that is written down. */
 static void issue_all(struct cuda_queue *q)
 {
@@ -300,7 +300,7 @@ static void issue_all(struct cuda_queue *q)
     bool ahead = q->begins && q->known_done + 1 < q->ticket; /* beside the step before */
     if (ahead) {
         upload(q, d->uploads);
-        order_streams(q, q->uploaded, d->uploads, d->stream);
+        order_streams(q, d->uploads, d->stream);
     }
     if (q->begins)
         put_stamp(q, q->begins);
@@ -310,13 +310,13 @@ static void issue_all(struct cuda_queue *q)
     issue_list(q, &q->preparation);
     q->preparation.count = 0;
     if (beside)
-        order_streams(q, q->forked, d->stream, d->beside);
+        order_streams(q, d->stream, d->beside);
     issue_passes(q, &q->steady);
     q->on = beside ? d->beside : d->stream;
     issue_passes(q, &q->passes);
     q->on = d->stream;
     if (beside)
-        order_streams(q, q->joined, d->beside, d->stream);
+        order_streams(q, d->beside, d->stream);
 }
 
 void cuda_queue_finish_part(struct cuda_queue *q)
@@ -448,11 +448,8 @@ static void issue_coming(struct cuda_queue *q)
 /* Swaps wait for what came before the step. */
 static void begin_swaps(struct cuda_queue *q)
 {
-    struct cuda_device *d = q->d;
-    if (q->swapping)
-        return;
-    cuda_holds(d, d->cu.cuEventRecord(q->begun, d->stream), "ordering swaps");
-    cuda_holds(d, d->cu.cuStreamWaitEvent(d->swaps, q->begun, 0), "ordering swaps");
+    if (!q->swapping)
+        order_streams(q, q->d->stream, q->d->swaps);
     q->swapping = true;
 }
 
@@ -474,12 +471,9 @@ void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block)
 /* The step is not done before its swaps are. */
 static void end_swaps(struct cuda_queue *q)
 {
-    struct cuda_device *d = q->d;
-    if (!q->swapping)
-        return;
     issue_coming(q);
-    cuda_holds(d, d->cu.cuEventRecord(q->swapped, d->swaps), "ordering swaps");
-    cuda_holds(d, d->cu.cuStreamWaitEvent(d->stream, q->swapped, 0), "ordering swaps");
+    if (q->swapping)
+        order_streams(q, q->d->swaps, q->d->stream);
     q->swapping = false;
 }
 
@@ -490,7 +484,7 @@ void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket)
     struct cuda_device *d = q->d;
     cuda_enter(d);
     if (ticket > ATTENTION_STEPS_IN_FLIGHT)
-        cuda_queue_await(q, ticket - ATTENTION_STEPS_IN_FLIGHT);
+        cuda_await_event(d, q->done[(ticket - ATTENTION_STEPS_IN_FLIGHT) % CUDA_TICKETS], "a step");
     q->slot = &q->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
     empty_slot(q);
     q->ticket = ticket;
@@ -510,17 +504,17 @@ void cuda_queue_begin_passes(struct cuda_queue *q)
     q->now = &q->passes;
 }
 
-void cuda_queue_end(struct cuda_queue *q, uint64_t ticket)
+void cuda_queue_end(struct cuda_queue *q)
 {
     struct cuda_device *d = q->d;
+    uint64_t place = q->ticket % CUDA_TICKETS;
     take_last_copies(q);
     issue_all(q);
     end_swaps(q);
-    put_stamp(q, &q->stamps[ticket % CUDA_TICKETS].end);
+    put_stamp(q, &q->stamps[place].end);
     issue_list(q, &q->last_copies);
-    cuda_holds(
-        d, d->cu.cuEventRecord(q->done[ticket % CUDA_TICKETS], q->last_copies.count ? d->copies : d->stream),
-        "ending a step");
+    cuda_holds(d, d->cu.cuEventRecord(q->done[place], q->last_copies.count ? d->copies : d->stream),
+               "ending a step");
     q->last_copies.count = 0;
 }
 
@@ -534,13 +528,6 @@ bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket)
     cuda_holds(q->d, result, "running a step");
     q->known_done = ticket > q->known_done ? ticket : q->known_done;
     return true;
-}
-
-bool cuda_queue_await(struct cuda_queue *q, uint64_t ticket)
-{
-    bool ok = cuda_await_event(q->d, q->done[ticket % CUDA_TICKETS], "a step");
-    q->known_done = ticket > q->known_done ? ticket : q->known_done;
-    return ok;
 }
 
 struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket)
@@ -586,37 +573,38 @@ static void keep_empty(struct cuda_operations *list)
     list->count = n;
 }
 
+/* What is issued between these two is timed. */
+static void start_timer(struct cuda_queue *q)
+{
+    cuda_holds(q->d, q->d->cu.cuEventRecord(q->timer[0], q->d->stream), "timing");
+}
+
+/* Wait until it is done: microseconds, 0 after a failure. */
+static double stop_timer(struct cuda_queue *q, const char *doing)
+{
+    struct cuda_device *d = q->d;
+    float ms = 0;
+    if (cuda_holds(d, d->cu.cuEventRecord(q->timer[1], d->stream), "timing") &&
+        cuda_await_event(d, q->timer[1], doing))
+        cuda_holds(d, d->cu.cuEventElapsedTime(&ms, q->timer[0], q->timer[1]), "timing");
+    return (double)ms * 1e3;
+}
+
 /* Replay a list as a graph. */
 static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, uint32_t replays, double *us)
 {
     struct cuda_device *d = q->d;
-    CUgraphExec graph = NULL;
-    CUevent timer[2] = {NULL, NULL};
-    float ms = 0;
-    CUgraph recorded = record(q, list);
-    if (!cuda_failed(d))
-        cuda_holds(d, d->cu.cuGraphInstantiateWithFlags(&graph, recorded, 0), "making a graph");
-    if (recorded)
-        (void)d->cu.cuGraphDestroy(recorded);
-    for (int i = 0; i < 2 && !cuda_failed(d); i++)
-        cuda_holds(d, d->cu.cuEventCreate(&timer[i], CU_EVENT_DEFAULT), "making an event");
+    struct cuda_graph graph = {0};
+    renew_graph(q, &graph, list);
     for (uint32_t i = 0; i < replays + WARM_UP && !cuda_failed(d); i++) {
-        bool ok = cuda_holds(d, d->cu.cuEventRecord(timer[0], d->stream), "timing") &&
-                  cuda_holds(d, d->cu.cuGraphLaunch(graph, d->stream), "replaying a graph") &&
-                  cuda_holds(d, d->cu.cuEventRecord(timer[1], d->stream), "timing") &&
-                  cuda_await_event(d, timer[1], "replaying a graph") &&
-                  cuda_holds(d, d->cu.cuEventElapsedTime(&ms, timer[0], timer[1]), "timing");
-        if (ok && i >= WARM_UP)
-            us[i - WARM_UP] = (double)ms * 1e3;
+        start_timer(q);
+        cuda_holds(d, d->cu.cuGraphLaunch(graph.exec, d->stream), "replaying a graph");
+        double took = stop_timer(q, "replaying a graph");
+        if (i >= WARM_UP)
+            us[i - WARM_UP] = took;
     }
-    if (d->owner->hangs)
-        return false;
-    for (int i = 0; i < 2; i++) {
-        if (timer[i])
-            (void)d->cu.cuEventDestroy_v2(timer[i]);
-    }
-    if (graph)
-        (void)d->cu.cuGraphExecDestroy(graph);
+    if (!d->owner->hangs)
+        drop_exec(d, &graph);
     return !cuda_failed(d);
 }
 
@@ -633,7 +621,6 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
             us[i] -= empty[i];
     }
     q->passes.count = 0;
-    q->steady.count = q->last_copies.count = 0;
     memset(q->side_used, 0, sizeof q->side_used);
     q->begins = NULL;
     free(empty);
@@ -643,42 +630,19 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
 bool cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid, const struct cuda_read_pass *pass,
                           double *us)
 {
-    static const char timing[] = "timing the read roof";
-    struct cuda_device *d = q->d;
     struct cuda_operation first = {.kind = LAUNCH, .kernel = KERNEL_READ_ALL, .grid = grid}, timed = first;
     struct cuda_read_pass eighth = {pass->from, pass->vectors / 8};
-    CUevent timer[2] = {NULL, NULL};
-    float ms = 0;
     memcpy(first.arguments, &eighth, sizeof eighth);
     memcpy(timed.arguments, pass, sizeof *pass);
-    q->on = d->stream;
-    for (int i = 0; i < 2 && !cuda_failed(d); i++)
-        cuda_holds(d, d->cu.cuEventCreate(&timer[i], CU_EVENT_DEFAULT), "making an event");
-    if (!cuda_failed(d)) {
-        launch(q, &first);
-        cuda_holds(d, d->cu.cuEventRecord(timer[0], d->stream), timing);
-        launch(q, &timed);
-    }
-    bool ok = cuda_holds(d, d->cu.cuEventRecord(timer[1], d->stream), timing) &&
-              cuda_await_event(d, timer[1], timing) &&
-              cuda_holds(d, d->cu.cuEventElapsedTime(&ms, timer[0], timer[1]), timing);
-    if (d->owner->hangs)
-        return false;
-    for (int i = 0; i < 2; i++) {
-        if (timer[i])
-            (void)d->cu.cuEventDestroy_v2(timer[i]);
-    }
-    *us = (double)ms * 1e3;
-    return ok;
+    q->on = q->d->stream;
+    launch(q, &first);
+    start_timer(q);
+    launch(q, &timed);
+    *us = stop_timer(q, "timing the read roof");
+    return !cuda_failed(q->d);
 }
 
 /* ---- init and deinit ----------------------------------------------------------------------------- */
-
-static void make_event(struct cuda_device *d, CUevent *event)
-{
-    if (!cuda_failed(d))
-        cuda_holds(d, d->cu.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "making an event");
-}
 
 static bool make_list(struct cuda_operations *list, size_t n)
 {
@@ -709,16 +673,12 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
 {
     *q = (struct cuda_queue){.d = d, .on = d->stream, .control_bytes = control_bytes, .now = &q->preparation};
     for (int i = 0; i < CUDA_TICKETS; i++)
-        make_event(d, &q->done[i]);
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        make_event(d, &q->computed[i]);
-        make_event(d, &q->copied[i]);
-    }
-    make_event(d, &q->begun);
-    make_event(d, &q->swapped);
-    make_event(d, &q->forked);
-    make_event(d, &q->joined);
-    make_event(d, &q->uploaded);
+        q->done[i] = cuda_make_event(d, false);
+    for (int i = 0; i < CUDA_SIDES; i++)
+        q->copied[i] = cuda_make_event(d, false);
+    for (int i = 0; i < 2; i++)
+        q->timer[i] = cuda_make_event(d, true);
+    q->ordered = cuda_make_event(d, false);
     q->coming = calloc(CUDA_COMING, sizeof *q->coming);
     bool ok = make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->steady, OPERATIONS_MAX) &&
               make_list(&q->passes, OPERATIONS_MAX) && make_list(&q->last_copies, LAST_COPIES) && q->coming;
@@ -735,12 +695,6 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     return ok && q->stamps && !cuda_failed(d);
 }
 
-static void destroy_event(struct cuda_device *d, CUevent event)
-{
-    if (event)
-        (void)d->cu.cuEventDestroy_v2(event);
-}
-
 void cuda_queue_deinit(struct cuda_queue *q)
 {
     struct cuda_device *d = q->d;
@@ -749,17 +703,6 @@ void cuda_queue_deinit(struct cuda_queue *q)
     log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
              (unsigned long long)q->graphs.launched, (unsigned long long)q->graphs.recorded,
              (unsigned long long)q->graphs.made);
-    for (int i = 0; i < CUDA_TICKETS; i++)
-        destroy_event(d, q->done[i]);
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        destroy_event(d, q->computed[i]);
-        destroy_event(d, q->copied[i]);
-    }
-    destroy_event(d, q->begun);
-    destroy_event(d, q->swapped);
-    destroy_event(d, q->forked);
-    destroy_event(d, q->joined);
-    destroy_event(d, q->uploaded);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         struct cuda_slot *s = &q->slots[i];
         free_graphs(d, &s->many);

@@ -90,8 +90,8 @@ struct cuda_queue {
     bool swapping;                                            /* blocks, in this step; of these */
     struct cuda_block *coming;                                /* [CUDA_COMING] not issued yet */
     uint32_t coming_count;
-    CUevent done[CUDA_TICKETS], computed[CUDA_SIDES], copied[CUDA_SIDES], begun, swapped, forked, joined,
-        uploaded;
+    CUevent done[CUDA_TICKETS], copied[CUDA_SIDES], timer[2];
+    CUevent ordered;            /* of order_streams(): a wait goes on after the event was recorded anew */
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
     bool side_used[CUDA_SIDES]; /* by the list that is being written down */
@@ -109,9 +109,8 @@ void cuda_queue_deinit(struct cuda_queue *q);
 void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
 void cuda_queue_begin_steady(struct cuda_queue *q);
 void cuda_queue_begin_passes(struct cuda_queue *q);
-void cuda_queue_end(struct cuda_queue *q, uint64_t ticket);
+void cuda_queue_end(struct cuda_queue *q);
 bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket);
-bool cuda_queue_await(struct cuda_queue *q, uint64_t ticket); /* false after a failure */
 struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket);
 
 /* cuda_queue_reserve(q, bytes, n): see that `bytes` of control data in up to `n` arrays, and as many
