@@ -119,14 +119,37 @@ static void clear_blocks(struct cuda_backend *b, const struct block_copy *list, 
     }
 }
 
-static void swap(struct cuda_backend *b, const struct block_copy *copy)
+static bool is_swap(const struct block_copy *copy)
 {
-    bool out = copy->kind == COPY_SWAP_OUT;
-    const struct cuda_block block = block_of(b, out ? copy->from : copy->to, out ? copy->to : copy->from);
-    if (out)
-        cuda_queue_swap_out(&b->queue, &block);
-    else
-        cuda_queue_swap_in(&b->queue, &block);
+    return copy->kind == COPY_SWAP_OUT || copy->kind == COPY_SWAP_IN;
+}
+
+/* Those of copies [first, end) that are swaps. */
+static void make_swaps(struct cuda_backend *b, const struct block_copy *copies, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++) {
+        bool out = copies[i].kind == COPY_SWAP_OUT;
+        const struct cuda_block block =
+            block_of(b, out ? copies[i].from : copies[i].to, out ? copies[i].to : copies[i].from);
+        if (is_swap(&copies[i]))
+            cuda_queue_swap(&b->queue, &block, out);
+    }
+}
+
+/* Make the swaps up to the last one that leaves the GPU, which is issued ahead of the outputs: a GPU makes copies of
+ * one direction in the order in which they were issued, whatever their streams. Return where those begin that are to
+ * be issued behind the control data. */
+static uint32_t begin_swaps(struct cuda_backend *b, const struct attention_step *step)
+{
+    uint32_t ahead = 0, swaps = 0;
+    for (uint32_t i = 0; i < step->copy_count; i++) {
+        swaps += is_swap(&step->copies[i]);
+        ahead = step->copies[i].kind == COPY_SWAP_OUT ? i + 1 : ahead;
+    }
+    if (swaps)
+        cuda_queue_begin_swaps(&b->queue);
+    make_swaps(b, step->copies, 0, ahead);
+    return ahead;
 }
 
 /* All but swaps, in their order; those of one kind that follow each other together. */
@@ -141,14 +164,6 @@ static void make_copies(struct cuda_backend *b, const struct attention_step *ste
             copy_slots(b, list + i, n);
         else if (list[i].kind == COPY_CLEAR)
             clear_blocks(b, list + i, n);
-    }
-}
-
-static void make_swaps(struct cuda_backend *b, const struct attention_step *step)
-{
-    for (uint32_t i = 0; i < step->copy_count; i++) {
-        if (step->copies[i].kind == COPY_SWAP_OUT || step->copies[i].kind == COPY_SWAP_IN)
-            swap(b, &step->copies[i]);
     }
 }
 
@@ -461,14 +476,10 @@ static void copy_outputs(struct cuda_backend *b, const struct attention_pass *pa
                          const struct cuda_attend_pass *p)
 {
     const struct geometry *g = b->options.geometry;
-    struct cuda_queue *q = &b->queue;
     size_t rows = pass->plan->query_count;
-    cuda_queue_reserve(q, 0, CUDA_PASS_OPERATIONS); /* the copies belong together */
-    cuda_queue_begin_copies(q, b->side);
-    cuda_queue_copy_out(q, pass->o, p->o, rows * geometry_q_row_bytes(g));
-    if (pass->lse)
-        cuda_queue_copy_out(q, pass->lse, p->lse, rows * g->query_heads * sizeof(float));
-    cuda_queue_end_copies(q, b->side);
+    const struct cuda_output outputs[] = {{pass->o, p->o, rows * geometry_q_row_bytes(g)},
+                                          {pass->lse, p->lse, rows * g->query_heads * sizeof(float)}};
+    cuda_queue_copy_out(&b->queue, b->side, outputs, pass->lse ? 2 : 1);
     b->side = b->side + 1 == b->side_first + CUDA_SIDES / 2 ? b->side_first : b->side + 1;
 }
 
@@ -532,7 +543,7 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
     cuda_queue_begin(&b->queue, ticket);
     /* so that the same step is the same graph, and the step before may still be copied */
     b->side = b->side_first = ticket % 2 * (CUDA_SIDES / 2);
-    make_swaps(b, step);
+    uint32_t swapped = begin_swaps(b, step);
     update_constants(b);
     update_tables(b, step);
     make_copies(b, step);
@@ -550,5 +561,7 @@ void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step,
         if (pass->plan && pass->plan->query_count)
             cuda_step_attention(b, step, pass);
     }
+    cuda_queue_issue(&b->queue);
+    make_swaps(b, step->copies, swapped, step->copy_count);
     cuda_queue_end(&b->queue);
 }

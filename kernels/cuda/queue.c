@@ -12,8 +12,6 @@ enum {
     OPERATIONS_MAX = 4096,
     GRAPH_OPERATIONS = 24, /* fewer are a graph when they come again, */
     GRAPH_LEAST = 3,       /* and those never */
-    GRAPHS_MANY = 8,       /* a round of a workload in up to so many parts, with two steps in flight; */
-    GRAPHS_FEW = 64,       /* layers of a client that computes one after the other */
     LAST_COPIES = 4,       /* operations that copy a pass's outputs */
     WARM_UP = 3            /* replays of a graph before it is timed */
 };
@@ -208,16 +206,15 @@ static void renew_graph(struct cuda_queue *q, struct cuda_graph *g, const struct
 }
 
 /* The graph of a list, or the one that was not used for longest; whether it is that of the list. */
-static bool find_graph(struct cuda_queue *q, const struct cuda_graphs *graphs,
+static bool find_graph(struct cuda_queue *q, struct cuda_graph *graphs, uint32_t count,
                        const struct cuda_operations *list, struct cuda_graph **found)
 {
     bool same = false;
-    *found = &graphs->list[0];
-    for (uint32_t i = 0; i < graphs->count && !same; i++) {
-        struct cuda_graph *g = &graphs->list[i];
-        same = is_same(&g->recorded, list);
-        if (same || g->used < (*found)->used)
-            *found = g;
+    *found = graphs;
+    for (uint32_t i = 0; i < count && !same; i++) {
+        same = is_same(&graphs[i].recorded, list);
+        if (same || graphs[i].used < (*found)->used)
+            *found = &graphs[i];
     }
     (*found)->used = ++q->uses;
     return same;
@@ -227,9 +224,12 @@ static bool find_graph(struct cuda_queue *q, const struct cuda_graphs *graphs,
  * decodes repeats itself, and each operation costs the host up to 6 us. */
 static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
 {
-    bool many = list->count >= GRAPH_OPERATIONS;
+    bool many = list->count >= GRAPH_OPERATIONS, same = false;
     struct cuda_graph *g = NULL;
-    bool same = list->count >= GRAPH_LEAST && find_graph(q, many ? &q->slot->many : &q->slot->few, list, &g);
+    if (many)
+        same = find_graph(q, q->slot->many, CUDA_GRAPHS_MANY, list, &g);
+    else if (list->count >= GRAPH_LEAST)
+        same = find_graph(q, q->slot->few, CUDA_GRAPHS_FEW, list, &g);
     if (g && !same && !many) {
         drop_exec(q->d, g);
         remember(g, list);
@@ -392,24 +392,18 @@ void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, 
     add_copy(q, COPY_IN, to, from, bytes);
 }
 
-void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes)
-{
-    add_copy(q, COPY_OUT, from, to, bytes);
-}
-
 void cuda_queue_await_side(struct cuda_queue *q, unsigned side)
 {
     if (q->side_used[side])
         add(q, AWAIT_SIDE)->side = side;
 }
 
-void cuda_queue_begin_copies(struct cuda_queue *q, unsigned side)
+void cuda_queue_copy_out(struct cuda_queue *q, unsigned side, const struct cuda_output *outputs, uint32_t n)
 {
+    cuda_queue_reserve(q, 0, n + 2); /* the copies belong together */
     add(q, BEGIN_COPIES)->side = side;
-}
-
-void cuda_queue_end_copies(struct cuda_queue *q, unsigned side)
-{
+    for (uint32_t i = 0; i < n; i++)
+        add_copy(q, COPY_OUT, outputs[i].from, outputs[i].to, outputs[i].bytes);
     add(q, END_COPIES)->side = side;
     q->side_used[side] = true;
 }
@@ -423,8 +417,14 @@ void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block)
     x->rows = block->rows;
 }
 
-/* A copy of one block between device and host. */
-static void copy_block(struct cuda_queue *q, const struct cuda_block *block, bool out)
+/* Swaps wait for what came before the step. */
+void cuda_queue_begin_swaps(struct cuda_queue *q)
+{
+    order_streams(q, q->d->stream, q->d->swaps);
+    q->swapping = true;
+}
+
+void cuda_queue_swap(struct cuda_queue *q, const struct cuda_block *block, bool out)
 {
     struct cuda_device *d = q->d;
     CUDA_MEMCPY2D copy = {.WidthInBytes = block->bytes, .Height = block->rows};
@@ -434,47 +434,7 @@ static void copy_block(struct cuda_queue *q, const struct cuda_block *block, boo
     copy.srcHost = copy.dstHost = block->host;
     copy.srcPitch = out ? block->pitch : block->bytes;
     copy.dstPitch = out ? block->bytes : block->pitch;
-    if (!cuda_failed(d))
-        cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s", out ? "out" : "in");
-}
-
-static void issue_coming(struct cuda_queue *q)
-{
-    for (uint32_t i = 0; i < q->coming_count; i++)
-        copy_block(q, &q->coming[i], false);
-    q->coming_count = 0;
-}
-
-/* Swaps wait for what came before the step. */
-static void begin_swaps(struct cuda_queue *q)
-{
-    if (!q->swapping)
-        order_streams(q, q->d->stream, q->d->swaps);
-    q->swapping = true;
-}
-
-void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block)
-{
-    begin_swaps(q);
-    issue_coming(q); /* one of them may read the host block that this writes */
-    copy_block(q, block, true);
-}
-
-void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block)
-{
-    begin_swaps(q);
-    if (q->coming_count == CUDA_COMING)
-        issue_coming(q);
-    q->coming[q->coming_count++] = *block;
-}
-
-/* The step is not done before its swaps are. */
-static void end_swaps(struct cuda_queue *q)
-{
-    issue_coming(q);
-    if (q->swapping)
-        order_streams(q, q->d->swaps, q->d->stream);
-    q->swapping = false;
+    cuda_holds(d, d->cu.cuMemcpy2DAsync_v2(&copy, d->swaps), "swapping a block %s", out ? "out" : "in");
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */
@@ -504,13 +464,19 @@ void cuda_queue_begin_passes(struct cuda_queue *q)
     q->now = &q->passes;
 }
 
+void cuda_queue_issue(struct cuda_queue *q)
+{
+    take_last_copies(q);
+    issue_all(q);
+}
+
 void cuda_queue_end(struct cuda_queue *q)
 {
     struct cuda_device *d = q->d;
     uint64_t place = q->ticket % CUDA_TICKETS;
-    take_last_copies(q);
-    issue_all(q);
-    end_swaps(q);
+    if (q->swapping) /* the step is not done before its swaps are */
+        order_streams(q, d->swaps, d->stream);
+    q->swapping = false;
     put_stamp(q, &q->stamps[place].end);
     issue_list(q, &q->last_copies);
     cuda_holds(d, d->cu.cuEventRecord(q->done[place], q->last_copies.count ? d->copies : d->stream),
@@ -650,23 +616,21 @@ static bool make_list(struct cuda_operations *list, size_t n)
     return list->list != NULL;
 }
 
-static bool make_graphs(struct cuda_graphs *graphs, uint32_t n, size_t operations)
+/* Room for the operations of graphs. */
+static bool make_graphs(struct cuda_graph *graphs, uint32_t count, size_t operations)
 {
-    graphs->list = calloc(n, sizeof *graphs->list);
-    graphs->count = graphs->list ? n : 0;
-    bool ok = graphs->list != NULL;
-    for (uint32_t i = 0; i < graphs->count; i++)
-        ok &= make_list(&graphs->list[i].recorded, operations);
+    bool ok = true;
+    for (uint32_t i = 0; i < count; i++)
+        ok &= make_list(&graphs[i].recorded, operations);
     return ok;
 }
 
-static void free_graphs(const struct cuda_device *d, struct cuda_graphs *graphs)
+static void free_graphs(const struct cuda_device *d, struct cuda_graph *graphs, uint32_t count)
 {
-    for (uint32_t i = 0; i < graphs->count; i++) {
-        drop_exec(d, &graphs->list[i]);
-        free(graphs->list[i].recorded.list);
+    for (uint32_t i = 0; i < count; i++) {
+        drop_exec(d, &graphs[i]);
+        free(graphs[i].recorded.list);
     }
-    free(graphs->list);
 }
 
 bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
@@ -679,14 +643,13 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     for (int i = 0; i < 2; i++)
         q->timer[i] = cuda_make_event(d, true);
     q->ordered = cuda_make_event(d, false);
-    q->coming = calloc(CUDA_COMING, sizeof *q->coming);
     bool ok = make_list(&q->preparation, OPERATIONS_MAX) && make_list(&q->steady, OPERATIONS_MAX) &&
-              make_list(&q->passes, OPERATIONS_MAX) && make_list(&q->last_copies, LAST_COPIES) && q->coming;
+              make_list(&q->passes, OPERATIONS_MAX) && make_list(&q->last_copies, LAST_COPIES);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
-        ok = make_graphs(&q->slots[i].many, GRAPHS_MANY, OPERATIONS_MAX) &&
-             make_graphs(&q->slots[i].few, GRAPHS_FEW, GRAPH_OPERATIONS) && q->slots[i].host && ok;
+        ok &= make_graphs(q->slots[i].many, CUDA_GRAPHS_MANY, OPERATIONS_MAX) &&
+              make_graphs(q->slots[i].few, CUDA_GRAPHS_FEW, GRAPH_OPERATIONS) && q->slots[i].host;
     }
     q->stamps = cuda_host_memory(d, CUDA_TICKETS * sizeof *q->stamps);
     if (q->stamps)
@@ -704,13 +667,11 @@ void cuda_queue_deinit(struct cuda_queue *q)
              (unsigned long long)q->graphs.launched, (unsigned long long)q->graphs.recorded,
              (unsigned long long)q->graphs.made);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
-        struct cuda_slot *s = &q->slots[i];
-        free_graphs(d, &s->many);
-        free_graphs(d, &s->few);
+        free_graphs(d, q->slots[i].many, CUDA_GRAPHS_MANY);
+        free_graphs(d, q->slots[i].few, CUDA_GRAPHS_FEW);
     }
     free(q->preparation.list);
     free(q->steady.list);
     free(q->passes.list);
     free(q->last_copies.list);
-    free(q->coming);
 }

@@ -27,7 +27,9 @@
 
 enum {
     CUDA_SIDES = 6, /* sets of outputs that are copied to the host: half of them a step's, used in turn */
-    CUDA_ARGUMENT_BYTES = 320
+    CUDA_ARGUMENT_BYTES = 320,
+    CUDA_GRAPHS_MANY = 8, /* a round of a workload in up to so many parts, with two steps in flight; */
+    CUDA_GRAPHS_FEW = 64  /* layers of a client that computes one after the other */
 };
 
 struct cuda_operation;
@@ -43,18 +45,13 @@ struct cuda_graph {
     uint64_t used; /* cuda_queue.uses then */
 };
 
-/* The latest graphs of one size. */
-struct cuda_graphs {
-    struct cuda_graph *list; /* [count] */
-    uint32_t count;
-};
-
 /* What belongs to one of the steps in flight: a buffer and its copy on the device, and graphs. */
 struct cuda_slot {
     uint8_t *host;
     CUdeviceptr device;
-    size_t used, top;             /* taken: from the front for passes, from `top` on for the preparation */
-    struct cuda_graphs many, few; /* of many operations, and of few */
+    size_t used, top; /* taken: from the front for passes, from `top` on for the preparation */
+    struct cuda_graph many[CUDA_GRAPHS_MANY],
+        few[CUDA_GRAPHS_FEW]; /* the latest of many operations, and of few */
 };
 
 /* When a step began and ended, in nanoseconds of the device's own clock. (Events would not do: one that
@@ -64,8 +61,7 @@ struct cuda_stamps {
 };
 
 enum {
-    CUDA_TICKETS = 2 * ATTENTION_STEPS_IN_FLIGHT, /* so that the step before is still known */
-    CUDA_COMING = 4096
+    CUDA_TICKETS = 2 * ATTENTION_STEPS_IN_FLIGHT /* so that the step before is still known */
 };
 
 /* One block, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
@@ -87,9 +83,7 @@ struct cuda_queue {
     struct cuda_operations preparation, steady, passes, *now; /* written down, not issued; and where to */
     struct cuda_operations last_copies;                       /* likewise, of the step's last outputs */
     uint64_t ticket, known_done;                              /* of the step; the latest that is done */
-    bool swapping;                                            /* blocks, in this step; of these */
-    struct cuda_block *coming;                                /* [CUDA_COMING] not issued yet */
-    uint32_t coming_count;
+    bool swapping;                                            /* blocks, in this step */
     CUevent done[CUDA_TICKETS], copied[CUDA_SIDES], timer[2];
     CUevent ordered;            /* of order_streams(): a wait goes on after the event was recorded anew */
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
@@ -104,11 +98,12 @@ struct cuda_queue {
 MUST_USE bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes);
 void cuda_queue_deinit(struct cuda_queue *q);
 
-/* A step: begin, its preparation, then its steady passes, the others, end. `ticket` counts steps from 1
+/* A step: begin, its preparation, then its steady passes, the others, issue, end. `ticket` counts steps from 1
  * on; the step two before must be done, else begin waits for it. */
 void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
 void cuda_queue_begin_steady(struct cuda_queue *q);
 void cuda_queue_begin_passes(struct cuda_queue *q);
+void cuda_queue_issue(struct cuda_queue *q);
 void cuda_queue_end(struct cuda_queue *q);
 bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket);
 struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket);
@@ -140,19 +135,21 @@ void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cud
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
 
-/* cuda_queue_swap_out, _swap_in: beside the rest of the step, in the order of these calls, which come
- * right after cuda_queue_begin(). A GPU makes copies of one direction in the order in which they
- * were issued, whatever their streams, and so what leaves is issued ahead of the outputs, what comes
- * behind the control data. cuda_queue_clear: in its turn. */
-void cuda_queue_swap_out(struct cuda_queue *q, const struct cuda_block *block);
-void cuda_queue_swap_in(struct cuda_queue *q, const struct cuda_block *block);
+/* cuda_queue_begin_swaps, right after cuda_queue_begin(); then cuda_queue_swap: copy a block out to host memory, or in,
+ * at once and beside the rest of the step, in the order of these calls. cuda_queue_clear: in its turn. */
+void cuda_queue_begin_swaps(struct cuda_queue *q);
+void cuda_queue_swap(struct cuda_queue *q, const struct cuda_block *block, bool out);
 void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block);
 
-/* Outputs of one side: before it is written to, copied from, and after the last copy. */
+/* Outputs of one side: before it is written to; and what is copied from it. */
+struct cuda_output {
+    void *to;
+    CUdeviceptr from;
+    size_t bytes;
+};
+
 void cuda_queue_await_side(struct cuda_queue *q, unsigned side);
-void cuda_queue_begin_copies(struct cuda_queue *q, unsigned side);
-void cuda_queue_copy_out(struct cuda_queue *q, void *to, CUdeviceptr from, size_t bytes);
-void cuda_queue_end_copies(struct cuda_queue *q, unsigned side);
+void cuda_queue_copy_out(struct cuda_queue *q, unsigned side, const struct cuda_output *outputs, uint32_t n);
 
 /* cuda_queue_time(q, replays, apart, us): drop what is written down but for the kernels that are timed,
  * and run those `replays` times as a graph; microseconds in us[]. `apart`: with an empty kernel ahead
