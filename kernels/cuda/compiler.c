@@ -14,16 +14,17 @@
 #include "kernels/cuda/compiler.h"
 
 #include "config/clock.h"
+#include "config/numbers.h"
 #include "kernels/cuda/device/tile.h"
 #include "kernels/cuda/sources.h"
 #include "kernels/thread_pool.h"
 
 #include <nvrtc.h>
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <assert.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static const struct cuda_target known_targets[] = {{"sm_75", 65536},  {"sm_80", 
     XX(nvrtcGetCUBINSize)                                                                                    \
     XX(nvrtcGetCUBIN)
 
-_Static_assert((int)FOLDER_BYTES + 2 * NAME_BYTES <= (int)CUDA_CUBIN_PATH_BYTES, "a file's name fits");
+_Static_assert((int)FOLDER_BYTES + NAME_BYTES <= (int)CUDA_CUBIN_PATH_BYTES, "a file's name fits");
 
 struct nvrtc {
     void *library;
@@ -83,12 +84,11 @@ struct piece {
 
 /* What is compiled, and with what. */
 struct request {
-    const struct geometry *g;
-    const struct cuda_target *target;
     char options[OPTIONS_MAX][OPTION_BYTES];
     int option_count;
     struct piece pieces[CUDA_PIECES_MAX];
     uint32_t piece_count;
+    uint8_t piece_of[KERNEL_COUNT];
     XXH128_hash_t hash; /* of sources, options and pieces */
 };
 
@@ -223,71 +223,37 @@ static void __attribute__((format(printf, 2, 3))) add_option(struct request *r, 
     va_end(args);
 }
 
-/* Whether a kernel takes so long to compile that it is a piece of its own. */
-static bool is_alone(const struct cuda_kernel_info *kernel)
+/* Which piece a kernel is compiled in: one of its own if it takes long, or that of its file. It is added if need be. */
+static uint8_t piece_with(struct request *r, const struct cuda_kernel_info *kernel)
 {
-    return kernel->of == OF_MMA || kernel->of == OF_WIDE;
-}
-
-static void name_piece(const struct cuda_kernel_info *kernel, char name[PIECE_NAME_BYTES])
-{
-    if (is_alone(kernel))
-        snprintf(name, PIECE_NAME_BYTES, "%s", kernel->name);
-    else
-        snprintf(name, PIECE_NAME_BYTES, "%.*s", (int)strcspn(kernel->file, "."), kernel->file);
-}
-
-/* Add what a kernel is compiled with, unless its file is there already. */
-static void add_piece(struct request *r, const struct cuda_kernel_info *kernel)
-{
-    struct piece *piece = &r->pieces[r->piece_count];
-    name_piece(kernel, piece->name);
-    for (uint32_t i = 0; i < r->piece_count; i++) {
-        if (strcmp(r->pieces[i].name, piece->name) == 0)
-            return;
+    struct piece piece = {0};
+    uint8_t i = 0;
+    if (kernel->of == OF_MMA || kernel->of == OF_WIDE) {
+        snprintf(piece.name, sizeof piece.name, "%s", kernel->name);
+        piece.query_heads = kernel->query_heads;
+    } else {
+        snprintf(piece.name, sizeof piece.name, "%.*s", (int)strcspn(kernel->file, "."), kernel->file);
     }
-    assert(r->piece_count < CUDA_PIECES_MAX);
-    snprintf(piece->path, sizeof piece->path, "kernels/cuda/device/%s", kernel->file);
-    piece->query_heads = is_alone(kernel) ? kernel->query_heads : 0;
-    r->piece_count++;
-}
-
-/* Add all of them, the widest tiles first, which take longest, so that no processor begins one when the others are done. */
-static void add_pieces(struct request *r)
-{
-    for (enum cuda_kernel i = KERNEL_COUNT; i-- > 0;) {
-        if (cuda_has_kernel(r->g, r->target, i))
-            add_piece(r, &cuda_kernels[i]);
-    }
-}
-
-uint32_t cuda_piece_of(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel)
-{
-    struct request r = {.g = g, .target = target};
-    char name[PIECE_NAME_BYTES];
-    uint32_t i = 0;
-    add_pieces(&r);
-    name_piece(&cuda_kernels[kernel], name);
-    while (i < r.piece_count && strcmp(r.pieces[i].name, name) != 0)
+    snprintf(piece.path, sizeof piece.path, "kernels/cuda/device/%s", kernel->file);
+    while (i < r->piece_count && strcmp(r->pieces[i].name, piece.name) != 0)
         i++;
-    assert(i < r.piece_count);
+    assert(i < CUDA_PIECES_MAX);
+    r->pieces[i] = piece;
+    r->piece_count = larger(r->piece_count, i + 1U);
     return i;
 }
 
 static void hash_request(struct request *r)
 {
-    XXH3_state_t *state = XXH3_createState();
-    if (!state)
-        abort();
-    XXH3_128bits_reset(state);
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
     for (int i = 0; cuda_source_texts[i]; i++)
-        XXH3_128bits_update(state, cuda_source_texts[i], strlen(cuda_source_texts[i]) + 1);
+        XXH3_128bits_update(&state, cuda_source_texts[i], strlen(cuda_source_texts[i]) + 1);
     for (int i = 0; i < r->option_count; i++)
-        XXH3_128bits_update(state, r->options[i], strlen(r->options[i]) + 1);
+        XXH3_128bits_update(&state, r->options[i], strlen(r->options[i]) + 1);
     for (uint32_t i = 0; i < r->piece_count; i++)
-        XXH3_128bits_update(state, r->pieces[i].name, strlen(r->pieces[i].name) + 1);
-    r->hash = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
+        XXH3_128bits_update(&state, r->pieces[i].name, strlen(r->pieces[i].name) + 1);
+    r->hash = XXH3_128bits_digest(&state);
 }
 
 /* The macros of the device code, among them SOFTCAP (whether there is one), SM_BYTES (shared memory of a
@@ -297,7 +263,7 @@ static void make_request(struct request *r, const struct geometry *g, const stru
 {
     static const char *const dtypes[] = {"DTYPE_F32", "DTYPE_F16", "DTYPE_BF16", "DTYPE_E4M3", "DTYPE_E5M2"};
     static const char *const layouts[] = {"LAYOUT_HND", "LAYOUT_NHD", "LAYOUT_VLLM"};
-    *r = (struct request){.g = g, .target = target};
+    *r = (struct request){0};
     add_option(r, "--gpu-architecture=%s", target->arch);
     add_option(r, "--std=c++17");
     add_option(r, "--fmad=false");
@@ -323,7 +289,11 @@ static void make_request(struct request *r, const struct geometry *g, const stru
         add_option(r, "-DSPARSE_HEAD_STEP=%d", (int)g->sparse.head_sliding_step);
         add_option(r, "-DSPARSE_TP_RANK=%u", g->sparse.tp_rank);
     }
-    add_pieces(r);
+    /* the widest tiles first, which take longest, so that no processor begins one when the others are done */
+    for (enum cuda_kernel i = KERNEL_COUNT; i-- > 0;) {
+        if (cuda_has_kernel(g, target, i))
+            r->piece_of[i] = piece_with(r, &cuda_kernels[i]);
+    }
     hash_request(r);
 }
 
@@ -331,19 +301,18 @@ static void make_request(struct request *r, const struct geometry *g, const stru
 
 /* What became of a piece. */
 struct outcome {
-    int rc; /* with a sentence in `error` */
-    struct cuda_cubin cubin;
     char *log; /* of the compiler */
     double seconds;
-    char error[CUDA_COMPILER_ERROR_BYTES];
+    char error[CUDA_COMPILER_ERROR_BYTES]; /* why there is no machine code; empty: there is */
 };
 
 /* All pieces, under way. */
 struct compilation {
     const struct nvrtc *n;
     const struct request *r;
+    struct thread_pool *pool;
+    struct cuda_cubin *cubins;
     struct outcome outcomes[CUDA_PIECES_MAX];
-    _Atomic uint32_t next;
     _Atomic bool failed; /* one has: begin no more */
 };
 
@@ -372,28 +341,24 @@ static nvrtcResult create_program(const struct nvrtc *n, const struct piece *pie
 static nvrtcResult compile_program(const struct nvrtc *n, const struct request *r, const struct piece *piece,
                                    nvrtcProgram program)
 {
-    static const char split[] = "--split-compile=2"; /* any number above 1 gives the same code */
-    const char *options[OPTIONS_MAX + 3];
-    char name[OPTION_BYTES], columns[OPTION_BYTES];
-    int count = 0;
-    while (count < r->option_count) {
-        options[count] = r->options[count];
-        count++;
-    }
+    const char *options[OPTIONS_MAX];
+    struct request own = *r;
     if (piece->query_heads) {
-        snprintf(name, sizeof name, "-DKERNEL=%s", piece->name);
-        snprintf(columns, sizeof columns, "-DKERNEL_COLUMNS=%u", piece->query_heads);
-        options[count++] = name;
-        options[count++] = columns;
+        add_option(&own, "-DKERNEL=%s", piece->name);
+        add_option(&own, "-DKERNEL_COLUMNS=%u", piece->query_heads);
     }
-    options[count] = split;
-    nvrtcResult result = n->nvrtcCompileProgram(program, count + 1, options);
-    return result == NVRTC_ERROR_INVALID_OPTION ? n->nvrtcCompileProgram(program, count, options) : result;
+    add_option(&own, "--split-compile=2"); /* any number above 1 gives the same code */
+    for (int i = 0; i < own.option_count; i++)
+        options[i] = own.options[i];
+    nvrtcResult result = n->nvrtcCompileProgram(program, own.option_count, options);
+    return result == NVRTC_ERROR_INVALID_OPTION
+               ? n->nvrtcCompileProgram(program, own.option_count - 1, options)
+               : result;
 }
 
 /* Take log and machine code out of a program that was compiled; true if both are there. */
 static bool take_code(const struct nvrtc *n, const struct piece *piece, nvrtcProgram program,
-                      nvrtcResult result, struct outcome *x)
+                      nvrtcResult result, struct outcome *x, struct cuda_cubin *cubin)
 {
     size_t log_bytes = 0;
     if (n->nvrtcGetProgramLogSize(program, &log_bytes) != NVRTC_SUCCESS ||
@@ -403,9 +368,8 @@ static bool take_code(const struct nvrtc *n, const struct piece *piece, nvrtcPro
         first_error(piece->name, x->log, x->error);
         return false;
     }
-    return n->nvrtcGetCUBINSize(program, &x->cubin.size) == NVRTC_SUCCESS &&
-           (x->cubin.bytes = malloc(x->cubin.size)) &&
-           n->nvrtcGetCUBIN(program, x->cubin.bytes) == NVRTC_SUCCESS;
+    return n->nvrtcGetCUBINSize(program, &cubin->size) == NVRTC_SUCCESS &&
+           (cubin->bytes = malloc(cubin->size)) && n->nvrtcGetCUBIN(program, cubin->bytes) == NVRTC_SUCCESS;
 }
 
 static void compile_piece(struct compilation *c, uint32_t index)
@@ -415,63 +379,40 @@ static void compile_piece(struct compilation *c, uint32_t index)
     struct outcome *x = &c->outcomes[index];
     nvrtcProgram program;
     double began = clock_s();
-    x->rc = ATTND_INTERNAL;
     snprintf(x->error, sizeof x->error, "%s: NVRTC %d.%d fails without a word", piece->name, n->major,
              n->minor);
     if (create_program(n, piece, &program) == NVRTC_SUCCESS) {
         nvrtcResult result = compile_program(n, c->r, piece, program);
-        if (take_code(n, piece, program, result, x))
-            x->rc = 0;
+        if (take_code(n, piece, program, result, x, &c->cubins[index]))
+            x->error[0] = '\0';
         n->nvrtcDestroyProgram(&program);
     }
-    if (x->rc != 0)
+    if (x->error[0])
         c->failed = true;
     x->seconds = clock_s() - began;
 }
 
 /* Take piece after piece. They are begun in order and all that are begun are ended, so the first that fails is
  * the same however many threads there are. */
-static void *compile_pieces(void *cookie)
+static void compile_pieces(uint32_t worker, void *cookie)
 {
     struct compilation *c = cookie;
     uint32_t index;
-    while (!c->failed && (index = c->next++) < c->r->piece_count)
+    (void)worker;
+    while (!c->failed && (index = thread_pool_take(c->pool)) < c->r->piece_count)
         compile_piece(c, index);
-    return NULL;
 }
 
-/* Compile all pieces: as many threads as there are, at most one a processor; return how many there were. Fewer
- * than that where no more can be made. */
-static uint32_t compile_side_by_side(struct compilation *c)
-{
-    pthread_t threads[CUDA_PIECES_MAX];
-    uint32_t processors = thread_pool_default_threads(), count = 1;
-    uint32_t wanted = c->r->piece_count < processors ? c->r->piece_count : processors;
-    while (count < wanted && pthread_create(&threads[count], NULL, compile_pieces, c) == 0)
-        count++;
-    compile_pieces(c);
-    for (uint32_t i = 1; i < count; i++)
-        pthread_join(threads[i], NULL);
-    return count;
-}
-
-/* Read what ptxas says of each kernel. */
+/* Read what ptxas says of each kernel, line by line. */
 static void read_report(const char *log, FILE *report, struct cuda_program *program)
 {
-    static const char entry[] = "Compiling entry function '";
-    char kernel[64];
-    for (const char *at = strstr(log, entry); at; at = strstr(at, entry)) {
-        unsigned stack = 0, stores = 0, loads = 0, registers = 0;
-        at += strlen(entry);
-        snprintf(kernel, sizeof kernel, "%.*s", (int)strcspn(at, "'"), at);
-        const char *end = strstr(at, entry), *frame = strstr(at, "bytes stack frame"),
-                   *used = strstr(at, "Used ");
-        while (frame && frame > at && (frame[-1] == ' ' || (frame[-1] >= '0' && frame[-1] <= '9')))
-            frame--;
-        if (!frame || !used || (end && (frame > end || used > end)) ||
-            sscanf(frame, "%u bytes stack frame, %u bytes spill stores, %u bytes spill loads", &stack,
-                   &stores, &loads) != 3 ||
-            sscanf(used, "Used %u registers", &registers) != 1)
+    char kernel[64] = "";
+    unsigned stack = 0, stores = 0, loads = 0, registers = 0;
+    for (const char *at = log; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        if (sscanf(at, "ptxas info : Compiling entry function '%63[^']'", kernel) == 1 ||
+            sscanf(at, " %u bytes stack frame, %u bytes spill stores, %u bytes spill loads", &stack, &stores,
+                   &loads) == 3 ||
+            sscanf(at, "ptxas info : Used %u registers", &registers) != 1)
             continue;
         if (report)
             fprintf(report, "  %-14s %3u registers, %u bytes of stack, %u spilled\n", kernel, registers,
@@ -483,50 +424,40 @@ static void read_report(const char *log, FILE *report, struct cuda_program *prog
     }
 }
 
-/* Move the machine code into `program`; say in `report` what there is to say. */
-static int collect(struct compilation *c, uint32_t threads, FILE *report, struct cuda_program *program,
-                   char error[CUDA_COMPILER_ERROR_BYTES])
-{
-    const struct request *r = c->r;
-    uint32_t longest = 0;
-    for (uint32_t i = 0; i < r->piece_count; i++) {
-        if (c->outcomes[i].rc != 0) {
-            snprintf(error, CUDA_COMPILER_ERROR_BYTES, "%s", c->outcomes[i].error);
-            return c->outcomes[i].rc;
-        }
-        longest = c->outcomes[i].seconds > c->outcomes[longest].seconds ? i : longest;
-    }
-    for (uint32_t i = 0; i < r->piece_count; i++) {
-        read_report(c->outcomes[i].log, report, program);
-        program->cubins[program->count++] = c->outcomes[i].cubin;
-        c->outcomes[i].cubin = (struct cuda_cubin){0};
-    }
-    if (report)
-        fprintf(report, "  %u pieces by %u threads in %.1f s, the longest in %.1f: %s\n", r->piece_count,
-                threads, program->compile_s, c->outcomes[longest].seconds, r->pieces[longest].name);
-    return 0;
-}
-
+/* Compile all pieces side by side; say in `report` what there is to say. */
 static int compile(const struct nvrtc *n, const struct request *r, FILE *report, struct cuda_program *program,
                    char error[CUDA_COMPILER_ERROR_BYTES])
 {
-    struct compilation *c = calloc(1, sizeof *c);
-    if (!c) {
-        snprintf(error, CUDA_COMPILER_ERROR_BYTES, "no memory to compile the kernels");
+    struct compilation c = {.n = n, .r = r, .cubins = program->cubins};
+    uint32_t threads = smaller(r->piece_count, thread_pool_default_threads()), longest = 0, good = 0;
+    if (thread_pool_create(threads, &c.pool) != 0) {
+        snprintf(error, CUDA_COMPILER_ERROR_BYTES, "no threads to compile the kernels");
         return ATTND_NO_MEMORY;
     }
-    c->n = n;
-    c->r = r;
     double began = clock_s();
-    uint32_t threads = compile_side_by_side(c);
+    thread_pool_run(c.pool, compile_pieces, &c);
+    thread_pool_destroy(c.pool);
     program->compile_s = clock_s() - began;
-    int rc = collect(c, threads, report, program, error);
+    while (good < r->piece_count && !c.outcomes[good].error[0])
+        good++;
+    if (good == r->piece_count)
+        program->count = r->piece_count;
+    else
+        snprintf(error, CUDA_COMPILER_ERROR_BYTES, "%s", c.outcomes[good].error);
     for (uint32_t i = 0; i < r->piece_count; i++) {
-        free(c->outcomes[i].cubin.bytes);
-        free(c->outcomes[i].log);
+        if (program->count)
+            read_report(c.outcomes[i].log, report, program);
+        free(c.outcomes[i].log);
+        longest = c.outcomes[i].seconds > c.outcomes[longest].seconds ? i : longest;
     }
-    free(c);
-    return rc;
+    if (!program->count) {
+        cuda_program_deinit(program);
+        return ATTND_INTERNAL;
+    }
+    if (report)
+        fprintf(report, "  %u pieces by %u threads in %.1f s, the longest in %.1f: %s\n", r->piece_count,
+                threads, program->compile_s, c.outcomes[longest].seconds, r->pieces[longest].name);
+    return 0;
 }
 
 /* ---- the cache ----------------------------------------------------------------------------------- */
@@ -553,24 +484,26 @@ int cuda_compile(const struct geometry *g, const struct cuda_target *target, con
 {
     struct request r;
     struct nvrtc n;
-    char folder[FOLDER_BYTES], stem[NAME_BYTES], version[NAME_BYTES];
+    char folder[FOLDER_BYTES], name[NAME_BYTES];
     cache = cache_folder(cache, folder);
     make_request(&r, g, target);
     *program = (struct cuda_program){0};
     int rc = open_nvrtc(&n, error);
-    snprintf(stem, sizeof stem, "%s-%016llx%016llx-nvrtc", target->arch, (unsigned long long)r.hash.high64,
-             (unsigned long long)r.hash.low64);
-    snprintf(version, sizeof version, "%d.%d", n.major, n.minor);
-    if (cache && cubin_cache_find(cache, stem, rc == 0 ? version : NULL, program)) {
+    int end = snprintf(name, sizeof name, "%s-%016llx%016llx-nvrtc", target->arch,
+                       (unsigned long long)r.hash.high64, (unsigned long long)r.hash.low64);
+    if (rc == 0)
+        snprintf(name + end, sizeof name - (size_t)end, "%d.%d.cubin", n.major, n.minor);
+    if (cache && cubin_cache_find(cache, name, program)) {
         if (report)
             fprintf(report, "  in the cache: %s\n", program->file);
     } else if (rc == 0) {
         rc = compile(&n, &r, report, program, error);
         if (rc == 0 && cache)
-            cubin_cache_keep(cache, stem, version, program);
+            cubin_cache_keep(cache, name, program);
         if (rc == 0 && report && !program->keep_errno)
             fprintf(report, cache ? "  written to %s\n" : "  not kept\n", program->file);
     }
     /* NVRTC stays loaded: it leaves memory behind when it is closed */
+    memcpy(program->piece_of, r.piece_of, sizeof r.piece_of);
     return program->count ? 0 : rc;
 }

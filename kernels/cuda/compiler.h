@@ -8,7 +8,6 @@
 
 #include "config/geometry.h"
 #include "kernels/cuda/cubin_cache.h"
-#include "kernels/cuda/kernels.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -46,14 +45,11 @@ bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *ta
 /* Whether the program of this geometry has a kernel. */
 bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
 
-/* Which of the program's cubins has a kernel that it has. */
-uint32_t cuda_piece_of(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
-
 /* cuda_compile(g, target, cache, report, program, error): `cache` is a folder, made if need be; "": attnd under
  * $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. Pieces are compiled side by side, by as many threads as
  * this process may use processors. `report`, if not NULL, gets a line a kernel: registers, stack, spills; how
  * long it took; and the file. Code that cannot be kept is no failure. Returns 0, ATTND_NOT_FOUND (no NVRTC
- * here), ATTND_NO_MEMORY or ATTND_INTERNAL (it would not compile), with a sentence in `error` that names the
+ * here), ATTND_NO_MEMORY (for threads) or ATTND_INTERNAL (it would not compile), with a sentence in `error` that names the
  * first piece which did not. Seconds; milliseconds when cached. Free the program by cuda_program_deinit(). */
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                           FILE *report, struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES]);

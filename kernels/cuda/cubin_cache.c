@@ -7,6 +7,7 @@
  * renamed, so it is there whole or not at all. */
 #include "kernels/cuda/cubin_cache.h"
 
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <dirent.h>
@@ -40,16 +41,13 @@ void cuda_program_deinit(struct cuda_program *program)
 static XXH128_canonical_t hash_of(struct header header, const struct cuda_program *program)
 {
     XXH128_canonical_t hash;
-    XXH3_state_t *state = XXH3_createState();
-    if (!state)
-        abort();
+    XXH3_state_t state;
     memset(&header.hash, 0, sizeof header.hash);
-    XXH3_128bits_reset(state);
-    XXH3_128bits_update(state, &header, sizeof header);
+    XXH3_128bits_reset(&state);
+    XXH3_128bits_update(&state, &header, sizeof header);
     for (uint32_t i = 0; i < program->count; i++)
-        XXH3_128bits_update(state, program->cubins[i].bytes, program->cubins[i].size);
-    XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(state));
-    XXH3_freeState(state);
+        XXH3_128bits_update(&state, program->cubins[i].bytes, program->cubins[i].size);
+    XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(&state));
     return hash;
 }
 
@@ -94,22 +92,16 @@ static bool read_file(const char *path, struct cuda_program *program)
     return whole;
 }
 
-bool cubin_cache_find(const char *folder, const char *stem, const char *version, struct cuda_program *program)
+bool cubin_cache_find(const char *folder, const char *begins, struct cuda_program *program)
 {
     char path[PATH_BYTES];
     bool found = false;
-    if (version) {
-        snprintf(path, sizeof path, "%s/%s%s.cubin", folder, stem, version);
-        return read_file(path, program);
-    }
-    *program = (struct cuda_program){0};
     DIR *files = opendir(folder);
     const struct dirent *entry;
+    *program = (struct cuda_program){0};
     while (files && !found && (entry = readdir(files))) {
-        if (strncmp(entry->d_name, stem, strlen(stem)) != 0)
-            continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        found = read_file(path, program);
+        found = strncmp(entry->d_name, begins, strlen(begins)) == 0 && read_file(path, program);
     }
     if (files)
         closedir(files);
@@ -146,11 +138,11 @@ static bool write_program(FILE *f, const struct cuda_program *program)
     return ok;
 }
 
-void cubin_cache_keep(const char *folder, const char *stem, const char *version, struct cuda_program *program)
+void cubin_cache_keep(const char *folder, const char *name, struct cuda_program *program)
 {
     char *path = program->file, temporary[PATH_BYTES + 16];
     make_folders(folder);
-    snprintf(path, PATH_BYTES, "%s/%s%s.cubin", folder, stem, version);
+    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
     snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
     errno = 0;
     FILE *f = fopen(temporary, "wb");

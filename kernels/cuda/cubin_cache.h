@@ -4,7 +4,7 @@
 #ifndef KERNELS_CUDA_CUBIN_CACHE_H
 #define KERNELS_CUDA_CUBIN_CACHE_H
 
-#include "config/status.h"
+#include "kernels/cuda/kernels.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +21,7 @@ struct cuda_cubin {
 struct cuda_program {
     struct cuda_cubin cubins[CUDA_PIECES_MAX];
     uint32_t count;
+    uint8_t piece_of[KERNEL_COUNT];   /* which has a kernel; 0 also for those that the program has not */
     char file[CUDA_CUBIN_PATH_BYTES]; /* that it was read from, or kept in; empty: none */
     int keep_errno;                   /* why it could not be kept, or 0 */
     double compile_s;                 /* how long it took to compile; 0: it was found */
@@ -29,14 +30,12 @@ struct cuda_program {
 
 void cuda_program_deinit(struct cuda_program *program);
 
-/* cubin_cache_find(folder, stem, version, program): read the file `stem``version`.cubin, or, with version NULL,
- * any that begins with `stem`. False, with an empty program, where there is none, or none that is whole. */
-MUST_USE bool cubin_cache_find(const char *folder, const char *stem, const char *version,
-                               struct cuda_program *program);
+/* cubin_cache_find(folder, begins, program): read a file whose name begins so. False, with an empty program, where
+ * there is none, or none that is whole. */
+MUST_USE bool cubin_cache_find(const char *folder, const char *begins, struct cuda_program *program);
 
-/* cubin_cache_keep(folder, stem, version, program): write it to that file, in the place of what is there; make the
- * folder if need be. Sets program->file, and keep_errno where that fails. */
-void cubin_cache_keep(const char *folder, const char *stem, const char *version,
-                      struct cuda_program *program);
+/* cubin_cache_keep(folder, name, program): write it to that file, in the place of what is there; make the folder if need
+ * be. Sets program->file, and keep_errno where that fails. */
+void cubin_cache_keep(const char *folder, const char *name, struct cuda_program *program);
 
 #endif

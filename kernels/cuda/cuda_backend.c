@@ -218,19 +218,6 @@ static void find_widths(struct cuda_backend *b)
     caps->processors = d->multiprocessors;
 }
 
-/* Look for a kernel in its piece of the program: to try one after the other would be an error of the driver's for each that has
- * it not, which compute-sanitizer reports. */
-static void find_kernel(struct cuda_backend *b, enum cuda_kernel kernel)
-{
-    struct cuda_device *d = &b->device;
-    uint32_t piece = cuda_piece_of(b->options.geometry, &d->target, kernel);
-    if (piece < b->module_count)
-        cuda_holds(d,
-                   d->cu.cuModuleGetFunction(&b->queue.kernels[kernel], b->modules[piece],
-                                             cuda_kernels[kernel].name),
-                   "looking for the kernel %s", cuda_kernels[kernel].name);
-}
-
 /* Say how long it took to compile, which is most of a cold start. */
 static void log_program(const struct cuda_program *program)
 {
@@ -262,11 +249,14 @@ static int load_kernels(struct cuda_backend *b)
                d, d->cu.cuModuleLoadData(&b->modules[b->module_count], program.cubins[b->module_count].bytes),
                "loading the kernels"))
         b->module_count++;
-    cuda_program_deinit(&program);
-    for (enum cuda_kernel i = 0; i < KERNEL_COUNT && !cuda_failed(d); i++) {
+    for (enum cuda_kernel i = 0; i < KERNEL_COUNT; i++) {
         if (has_kernel(b, i))
-            find_kernel(b, i);
+            cuda_holds(d,
+                       d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->modules[program.piece_of[i]],
+                                                 cuda_kernels[i].name),
+                       "looking for the kernel %s", cuda_kernels[i].name);
     }
+    cuda_program_deinit(&program);
     find_widths(b);
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
         b->merge_batch_max = MERGE_BATCH_MAX;
