@@ -94,11 +94,6 @@ struct cuda_backend {
     struct cuda_self_test *test;
 };
 
-static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
-{
-    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0, 0};
-}
-
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. */
 void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
 

@@ -96,7 +96,9 @@ static void copy_slots(struct cuda_backend *b, const struct block_copy *list, ui
     struct block_copy *copies = cuda_queue_take(q, n, sizeof *copies);
     memcpy(copies, list, n * sizeof *copies);
     const struct cuda_list_pass pass = {b->pool, cuda_queue_address(q, copies), 0};
-    const struct cuda_grid grid = {n, b->options.geometry->layers, 2 /* K and V */, CUDA_THREADS, 0, 0, 0, 0};
+    struct cuda_grid grid = cuda_grid_of(n, CUDA_THREADS);
+    grid.y = b->options.geometry->layers;
+    grid.z = 2; /* K and V */
     cuda_queue_launch(q, KERNEL_COPY_SLOTS, grid, &pass, sizeof pass);
 }
 
@@ -429,14 +431,10 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
     for (uint32_t first = 0, n; first < plan->query_count; first += n) {
         n = smaller(smaller(v1 ? GRID_MAX : at_once, GRID_MAX), plan->query_count - first);
         const struct cuda_paged_pass pass = {*p, partitions, first};
-        struct cuda_grid grid = {g->query_heads,
-                                 n,
-                                 partitions,
-                                 CUDA_THREADS,
-                                 paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION),
-                                 0,
-                                 0,
-                                 0};
+        struct cuda_grid grid = cuda_grid_of(g->query_heads, CUDA_THREADS);
+        grid.y = n;
+        grid.z = partitions;
+        grid.shared_bytes = paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION);
         cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);
         grid.z = 1;
         grid.shared_bytes = 0;

@@ -131,12 +131,16 @@ static void upload(struct cuda_queue *q, CUstream stream)
                    "uploading %zu bytes of a step", behind);
 }
 
+static struct cuda_operation stamp(uint64_t *to)
+{
+    return (struct cuda_operation){
+        .kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = cuda_grid_of(1, 1), .arguments = {(uintptr_t)to}};
+}
+
 static void put_stamp(struct cuda_queue *q, uint64_t *to)
 {
-    struct cuda_operation x = {.kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0, 0}};
-    x.arguments[0] = (uint64_t)(uintptr_t)to;
-    if (!cuda_failed(q->d))
-        launch(q, &x);
+    struct cuda_operation x = stamp(to);
+    launch(q, &x);
 }
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
@@ -205,13 +209,14 @@ static void renew_graph(struct cuda_queue *q, struct cuda_graph *g, const struct
     q->graphs.recorded++;
 }
 
-/* The graph of a list, or the one that was not used for longest; whether it is that of the list. */
-static bool find_graph(struct cuda_queue *q, struct cuda_graph *graphs, uint32_t count,
-                       const struct cuda_operations *list, struct cuda_graph **found)
+/* Of graphs [from, end) that of a list, or the one that was not used for longest; whether it is that of the list. */
+static bool find_graph(struct cuda_queue *q, uint32_t from, uint32_t end, const struct cuda_operations *list,
+                       struct cuda_graph **found)
 {
+    struct cuda_graph *graphs = q->slot->graphs;
     bool same = false;
-    *found = graphs;
-    for (uint32_t i = 0; i < count && !same; i++) {
+    *found = &graphs[from];
+    for (uint32_t i = from; i < end && !same; i++) {
         same = is_same(&graphs[i].recorded, list);
         if (same || graphs[i].used < (*found)->used)
             *found = &graphs[i];
@@ -227,9 +232,9 @@ static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
     bool many = list->count >= GRAPH_OPERATIONS, same = false;
     struct cuda_graph *g = NULL;
     if (many)
-        same = find_graph(q, q->slot->many, CUDA_GRAPHS_MANY, list, &g);
+        same = find_graph(q, 0, CUDA_GRAPHS_MANY, list, &g);
     else if (list->count >= GRAPH_LEAST)
-        same = find_graph(q, q->slot->few, CUDA_GRAPHS_FEW, list, &g);
+        same = find_graph(q, CUDA_GRAPHS_MANY, CUDA_GRAPHS, list, &g);
     if (g && !same && !many) {
         drop_exec(q->d, g);
         remember(g, list);
@@ -242,8 +247,7 @@ static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
             remember(g, list);
         }
         q->graphs.launched++;
-        if (!cuda_failed(q->d))
-            cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->on), "launching a graph");
+        cuda_holds(q->d, q->d->cu.cuGraphLaunch(g->exec, q->on), "launching a graph");
     }
     list->count = 0;
 }
@@ -518,8 +522,7 @@ static void keep_timed(const struct cuda_queue *q, struct cuda_operations *list,
         x.early = x.grid.overlaps && q->d->follows_early && n > 0 && !(dropped && apart);
         if (keep && dropped && apart) {
             assert(n < i); /* ahead of a pass its q is generated or copied, and that dropped */
-            list->list[n++] =
-                (struct cuda_operation){.kind = LAUNCH, .kernel = KERNEL_STAMP, .grid = {1, 1, 1, 1, 0, 0}};
+            list->list[n++] = stamp(NULL);
         }
         if (keep)
             list->list[n++] = x;
@@ -616,23 +619,6 @@ static bool make_list(struct cuda_operations *list, size_t n)
     return list->list != NULL;
 }
 
-/* Room for the operations of graphs. */
-static bool make_graphs(struct cuda_graph *graphs, uint32_t count, size_t operations)
-{
-    bool ok = true;
-    for (uint32_t i = 0; i < count; i++)
-        ok &= make_list(&graphs[i].recorded, operations);
-    return ok;
-}
-
-static void free_graphs(const struct cuda_device *d, struct cuda_graph *graphs, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        drop_exec(d, &graphs[i]);
-        free(graphs[i].recorded.list);
-    }
-}
-
 bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
 {
     *q = (struct cuda_queue){.d = d, .on = d->stream, .control_bytes = control_bytes, .now = &q->preparation};
@@ -648,8 +634,10 @@ bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         q->slots[i].device = cuda_allocate(d, control_bytes, "control data");
         q->slots[i].host = cuda_host_memory(d, control_bytes);
-        ok &= make_graphs(q->slots[i].many, CUDA_GRAPHS_MANY, OPERATIONS_MAX) &&
-              make_graphs(q->slots[i].few, CUDA_GRAPHS_FEW, GRAPH_OPERATIONS) && q->slots[i].host;
+        ok &= q->slots[i].host != NULL;
+        for (int k = 0; k < CUDA_GRAPHS; k++)
+            ok &= make_list(&q->slots[i].graphs[k].recorded,
+                            k < CUDA_GRAPHS_MANY ? OPERATIONS_MAX : GRAPH_OPERATIONS);
     }
     q->stamps = cuda_host_memory(d, CUDA_TICKETS * sizeof *q->stamps);
     if (q->stamps)
@@ -666,9 +654,10 @@ void cuda_queue_deinit(struct cuda_queue *q)
     log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
              (unsigned long long)q->graphs.launched, (unsigned long long)q->graphs.recorded,
              (unsigned long long)q->graphs.made);
-    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
-        free_graphs(d, q->slots[i].many, CUDA_GRAPHS_MANY);
-        free_graphs(d, q->slots[i].few, CUDA_GRAPHS_FEW);
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT * CUDA_GRAPHS; i++) {
+        struct cuda_graph *g = &q->slots[i / CUDA_GRAPHS].graphs[i % CUDA_GRAPHS];
+        drop_exec(d, g);
+        free(g->recorded.list);
     }
     free(q->preparation.list);
     free(q->steady.list);

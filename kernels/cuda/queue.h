@@ -28,8 +28,9 @@
 enum {
     CUDA_SIDES = 6, /* sets of outputs that are copied to the host: half of them a step's, used in turn */
     CUDA_ARGUMENT_BYTES = 320,
-    CUDA_GRAPHS_MANY = 8, /* a round of a workload in up to so many parts, with two steps in flight; */
-    CUDA_GRAPHS_FEW = 64  /* layers of a client that computes one after the other */
+    CUDA_GRAPHS_MANY =
+        8, /* a round of a workload in up to so many parts, with two steps in flight; and as many */
+    CUDA_GRAPHS = CUDA_GRAPHS_MANY + 64 /* as layers of a client that computes one after the other */
 };
 
 struct cuda_operation;
@@ -50,8 +51,7 @@ struct cuda_slot {
     uint8_t *host;
     CUdeviceptr device;
     size_t used, top; /* taken: from the front for passes, from `top` on for the preparation */
-    struct cuda_graph many[CUDA_GRAPHS_MANY],
-        few[CUDA_GRAPHS_FEW]; /* the latest of many operations, and of few */
+    struct cuda_graph graphs[CUDA_GRAPHS]; /* the latest: of many operations, then of few */
 };
 
 /* When a step began and ended, in nanoseconds of the device's own clock. (Events would not do: one that
@@ -130,6 +130,11 @@ struct cuda_grid {
     uint32_t cluster;   /* thread blocks of a cluster; 0: there are none */
     uint32_t threads_y; /* 0: as 1 */
 };
+
+static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
+{
+    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0, 0};
+}
 
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes);
