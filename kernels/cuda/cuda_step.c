@@ -253,7 +253,6 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
                                            .group = geometry_group(g),
                                            .window = window};
     const struct cuda_prepared_plan *known = find_prepared(b, plan);
-    uint32_t counts[CUDA_TILE_LISTS];
     if (known)
         return known;
     struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % ATTENTION_PLANS];
@@ -263,9 +262,12 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
     if (g->layout == LAYOUT_VLLM)
         return prepared; /* its kernels take queries, not work tiles */
     prepare_merges(b, plan, prepared);
-    cuda_count_tiles(&lowering, counts);
-    for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
-        prepared->lists[i].tiles = cuda_queue_take(q, counts[i], sizeof *prepared->lists[i].tiles);
+    cuda_lower_tiles(&lowering, prepared->lists);
+    for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++) {
+        struct cuda_tile_list *list = &prepared->lists[i];
+        list->tiles = cuda_queue_take(q, list->count, sizeof *list->tiles);
+        list->count = 0;
+    }
     cuda_lower_tiles(&lowering, prepared->lists);
     struct cuda_work_tile_query *queries = cuda_queue_take(q, cuda_work_tile_queries(plan), sizeof *queries);
     cuda_lower_queries(plan, queries);

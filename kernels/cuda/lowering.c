@@ -41,19 +41,6 @@ static uint32_t list_at(const struct cuda_lowering *of, const struct work *w, ui
     return width * CUDA_SPLIT_KINDS + w->kind;
 }
 
-void cuda_count_tiles(const struct cuda_lowering *of, uint32_t counts[CUDA_TILE_LISTS])
-{
-    for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
-        counts[i] = 0;
-    for (uint32_t i = 0; i < of->plan->work_tile_count;) {
-        struct work w = work_at(of, i);
-        uint32_t columns = w.work_tiles->queries * of->group;
-        for (uint32_t at = 0, n; at < columns; at += n)
-            counts[list_at(of, &w, columns, at, &n)] += w.splits;
-        i += w.count;
-    }
-}
-
 /* The positions that a tile's columns see, within the chunks of `work_tile`. */
 static struct plan_range find_keys(const struct cuda_lowering *of, const struct work_tile *work_tile,
                                    const struct cuda_work_tile *tile)
@@ -93,7 +80,7 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
         uint32_t columns = w.work_tiles->queries * of->group;
         for (uint32_t at = 0, n; at < columns; at += n) {
             struct cuda_tile_list *list = &lists[list_at(of, &w, columns, at, &n)];
-            for (uint32_t m = 0; m < w.splits; m++) {
+            for (uint32_t m = 0; list->tiles && m < w.splits; m++) {
                 const struct work_tile *work_tile = &w.work_tiles[m < w.count ? m : 0];
                 struct cuda_work_tile tile = {.table = work_tile->table,
                                               .first_query = work_tile->first_query,
@@ -105,8 +92,9 @@ void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list list
                     tile.seen_by_all = find_seen_by_all(of, work_tile, &tile);
                     add_entries(of, &tile);
                 } /* else it has no keys */
-                list->tiles[list->count++] = tile;
+                list->tiles[list->count + m] = tile;
             }
+            list->count += w.splits;
         }
         i += w.count;
     }

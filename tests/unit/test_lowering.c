@@ -163,17 +163,17 @@ START_TEST(tiles_compute_every_column_once)
     static struct trial t;
     uint32_t groups = 0, narrower = 0;
     for (uint32_t seed = 0; seed < ROUNDS; seed++) {
-        uint32_t counts[CUDA_TILE_LISTS], done[PARTIALS + QUERIES] = {0};
-        struct cuda_tile_list lists[CUDA_TILE_LISTS] = {{0}};
+        uint32_t done[PARTIALS + QUERIES] = {0};
+        struct cuda_tile_list counts[CUDA_TILE_LISTS] = {{0}}, lists[CUDA_TILE_LISTS] = {{0}};
         make_trial(&t, seed);
-        cuda_count_tiles(&t.lowering, counts);
+        cuda_lower_tiles(&t.lowering, counts);
         for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
-            lists[i].tiles = calloc(counts[i] + 1, sizeof *lists[i].tiles);
+            lists[i].tiles = calloc(counts[i].count + 1, sizeof *lists[i].tiles);
         cuda_lower_tiles(&t.lowering, lists);
         for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++) {
-            ck_assert_uint_eq(lists[i].count, counts[i]);
+            ck_assert_uint_eq(lists[i].count, counts[i].count);
             check_list(&t, i, &lists[i], done);
-            groups += i % CUDA_SPLIT_KINDS ? counts[i] : 0;
+            groups += i % CUDA_SPLIT_KINDS ? counts[i].count : 0;
             free(lists[i].tiles);
         }
         for (uint32_t i = 0; i < t.plan->work_tile_count; i++) {
