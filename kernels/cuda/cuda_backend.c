@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "config/log.h"
+#include "config/numbers.h"
 #include "kernels/cuda/cuda_self_test.h"
 
 #include <assert.h>
@@ -32,11 +33,6 @@ enum {
 static const double ROOF_PASS_US = 3000; /* at most, about: an H200 reads 8 GiB in 1 900 */
 
 /* ---- steps --------------------------------------------------------------------------------------- */
-
-static void cuda_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
-{
-    cuda_step_submit((struct cuda_backend *)attention, step, ticket);
-}
 
 static bool cuda_poll(struct attention *attention, uint64_t ticket)
 {
@@ -137,7 +133,6 @@ static void cuda_close(struct attention *attention)
         return;
     }
     cuda_self_test_deinit(b);
-    cuda_operations_deinit(b);
     cuda_queue_deinit(&b->queue);
     free(b->known);
     for (uint32_t i = 0; i < b->module_count; i++)
@@ -148,7 +143,7 @@ static void cuda_close(struct attention *attention)
 
 static const struct attention_ops ops = {
     .close = cuda_close,
-    .submit = cuda_submit,
+    .submit = cuda_step_submit,
     .poll = cuda_poll,
     .times = cuda_times,
     .host_memory = take_host_memory,
@@ -312,19 +307,6 @@ static int open_all(struct cuda_backend *b)
     return ATTND_INTERNAL;
 }
 
-/* Whether the kernel that is asked for goes with the layout, and with the longest context. */
-static int check_kernel(const struct attention_options *o, char error[ATTENTION_ERROR_BYTES])
-{
-    if (o->kernel == ATTENTION_AUTO)
-        return 0;
-    if (o->geometry->layout != LAYOUT_VLLM) {
-        snprintf(error, ATTENTION_ERROR_BYTES,
-                 "backend.kernel: paged_v1 and paged_v2 go with geometry.layout vllm");
-        return ATTND_INVALID;
-    }
-    return 0;
-}
-
 static const char *kernel_name(const struct attention_options *o, const struct cuda_target *target)
 {
     if (o->geometry->layout == LAYOUT_VLLM)
@@ -335,6 +317,12 @@ static const char *kernel_name(const struct attention_options *o, const struct c
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
                       char error[ATTENTION_ERROR_BYTES])
 {
+    const bool paged = options->geometry->layout == LAYOUT_VLLM;
+    if (options->kernel != ATTENTION_AUTO && !paged) {
+        snprintf(error, ATTENTION_ERROR_BYTES,
+                 "backend.kernel: paged_v1 and paged_v2 go with geometry.layout vllm");
+        return ATTND_INVALID;
+    }
     struct cuda_backend *b = calloc(1, sizeof *b);
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the CUDA backend");
     if (!b)
@@ -342,17 +330,11 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
     b->base.ops = &ops;
     b->base.step_timeout_s = options->step_timeout_s;
     b->options = *options;
-    uint32_t partitions = options->table_stride * options->geometry->block_size / PAGED_PARTITION + 1;
-    uint32_t least = options->geometry->layout == LAYOUT_VLLM ? partitions : 0;
-    if (b->options.partials_max < least) /* the longest query has room */
-        b->options.partials_max = least;
-    int rc = check_kernel(options, error);
-    if (rc == 0)
-        rc = cuda_device_open(&b->device, options->device, &b->base);
-    if (rc == ATTND_INVALID) {
-        free(b);
-        return rc;
-    }
+    if (paged) /* the longest query has room */
+        b->options.partials_max =
+            larger(options->partials_max,
+                   options->table_stride * options->geometry->block_size / PAGED_PARTITION + 1);
+    int rc = cuda_device_open(&b->device, options->device, &b->base);
     if (rc != 0) {
         snprintf(error, ATTENTION_ERROR_BYTES, "%s", b->base.failure);
         free(b);
@@ -364,7 +346,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         .threads = b->device.multiprocessors,
         .tasks = TASKS_PER_MULTIPROCESSOR * b->device.multiprocessors,
         .kernel = kernel_name(options, &b->device.target),
-        .bit_stable = options->geometry->layout != LAYOUT_VLLM,
+        .bit_stable = !paged,
         .on_device = true,
     };
     snprintf(b->base.info.device, sizeof b->base.info.device, "%s", b->device.name);

@@ -49,7 +49,7 @@ struct cuda_compared {
     uint64_t ticket;
     uint32_t *results; /* [CUDA_COMPARED_MAX] by thread block: how many of its rows are equal; pinned */
     uint32_t used;
-    struct cuda_compared_rows *rows; /* [CUDA_COMPARED_MAX] */
+    struct cuda_compared_rows rows[CUDA_COMPARED_MAX];
     uint32_t count;
 };
 
@@ -94,8 +94,8 @@ struct cuda_backend {
     struct cuda_self_test *test;
 };
 
-/* cuda_step_submit: write a step down and issue it; nothing after a failure. */
-void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
+/* cuda_step_submit: write a step down and issue it; nothing after a failure. See struct attention_ops. */
+void cuda_step_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket);
 
 /* cuda_memory_take: all memory that the options ask for, pinned and on the GPU, for as long as the device is open, and
  * b->known; false after a failure, with the arithmetic in it. */
@@ -105,9 +105,8 @@ MUST_USE bool cuda_memory_take(struct cuda_backend *b);
 void cuda_step_attention(struct cuda_backend *b, const struct attention_step *step,
                          const struct attention_pass *pass);
 
-/* cuda_operations_init: memory for results; false where there is none. cuda_operations_deinit() also then. */
+/* cuda_operations_init: memory for results, for as long as the device is open; false where there is none. */
 MUST_USE bool cuda_operations_init(struct cuda_backend *b);
-void cuda_operations_deinit(struct cuda_backend *b);
 
 /* cuda_operations_add: write down the compares, reads and merges of a step. cuda_operations_deliver: put the
  * results of compares where they belong, when the step `ticket` is done; again without effect. */

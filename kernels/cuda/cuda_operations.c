@@ -213,16 +213,8 @@ bool cuda_operations_init(struct cuda_backend *b)
 {
     bool ok = true;
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
-        struct cuda_compared *x = &b->compared_of[i];
-        x->results = cuda_host_memory(&b->device, CUDA_COMPARED_MAX * sizeof *x->results);
-        x->rows = calloc(CUDA_COMPARED_MAX, sizeof *x->rows);
-        ok &= x->results && x->rows;
+        b->compared_of[i].results = cuda_host_memory(&b->device, CUDA_COMPARED_MAX * sizeof(uint32_t));
+        ok &= b->compared_of[i].results != NULL;
     }
     return ok;
-}
-
-void cuda_operations_deinit(struct cuda_backend *b)
-{
-    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++)
-        free(b->compared_of[i].rows);
 }

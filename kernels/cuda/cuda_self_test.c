@@ -265,7 +265,7 @@ static void begin(struct cuda_self_test *t, uint32_t variant)
     t->phase = RUNS;
     t->part = 0;
     t->begun_s = clock_s();
-    cuda_step_submit(&t->own, &step, ++t->ticket);
+    cuda_step_submit(&t->own.base, &step, ++t->ticket);
 }
 
 /* Look whether the GPU is done, for step_timeout_s at most. */

@@ -536,8 +536,9 @@ static void update_constants(struct cuda_backend *b)
         cuda_queue_copy_in(q, b->alibi, c->alibi, g->query_heads * sizeof(float));
 }
 
-void cuda_step_submit(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket)
+void cuda_step_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
+    struct cuda_backend *b = (struct cuda_backend *)attention;
     if (cuda_failed(&b->device))
         return;
     cuda_queue_begin(&b->queue, ticket);

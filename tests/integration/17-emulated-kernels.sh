@@ -108,7 +108,7 @@ mkdir -p "$WORK/narrow/kernels/cuda"
 sed 's/CUDA_GIVEN_BYTES = 64 << 20/CUDA_GIVEN_BYTES = 24576/; s/CUDA_COMPARED_MAX = 1 << 16/CUDA_COMPARED_MAX = 3/' \
     kernels/cuda/cuda_backend.h >"$WORK/narrow/kernels/cuda/cuda_backend.h"
 narrow=()
-for part in backend step operations self_test; do
+for part in backend memory step operations self_test; do
     compile -I"$WORK/narrow" -I. -c -o "$WORK/$part.o" kernels/cuda/cuda_$part.c
     narrow+=("$WORK/$part.o")
 done
