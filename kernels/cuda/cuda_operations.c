@@ -24,41 +24,48 @@ _Static_assert(sizeof(struct cuda_operations_pass) % 8 == 0 &&
                    sizeof(struct cuda_operations_pass) <= CUDA_ARGUMENT_BYTES,
                "launches are compared byte by byte");
 
-/* Operations of a launch. */
+/* Operations of one kind, of which as many as have room are a launch. */
 struct batch {
     enum cuda_kernel kernel;
-    uint32_t threads;
-    void *list; /* in the control buffer; NULL: not begun */
-    uint32_t count, blocks;
+    uint32_t threads; /* 0: CUDA_THREADS */
+    size_t size;      /* of an operation */
+    uint32_t most;    /* operations of the step */
+    /* Of the launch that is written next: */
+    uint8_t *list; /* in the control buffer, with room for so many; */
+    uint32_t room, count, blocks;
+    uint32_t results; /* where those of its compares begin */
 };
 
 /* ---- batches ------------------------------------------------------------------------------------- */
 
-/* Begin a batch of at most n operations of `size` bytes; returns how many there may be. */
-static uint32_t begin_batch(struct cuda_backend *b, struct batch *x, enum cuda_kernel kernel, uint32_t n,
-                            size_t size)
+/* Write down the launch of what there is. */
+static void end_batch(struct cuda_backend *b, struct batch *x)
 {
-    struct cuda_queue *q = &b->queue;
-    uint32_t most = smaller(n, (uint32_t)(q->control_bytes / 4 / size));
-    cuda_queue_reserve(q, most * size, 1);
-    x->kernel = kernel;
-    x->threads = CUDA_THREADS;
-    x->list = cuda_queue_take(q, most, size);
-    x->count = x->blocks = 0;
-    return most;
+    if (x->count) {
+        const struct cuda_operations_pass pass = {.pool = b->pool,
+                                                  .list = cuda_queue_address(&b->queue, x->list),
+                                                  .equal = (uintptr_t)(b->compared->results + x->results),
+                                                  .k_scale = b->k_scale,
+                                                  .v_scale = b->v_scale,
+                                                  .count = x->count};
+        cuda_queue_launch(&b->queue, x->kernel,
+                          cuda_grid_of(x->blocks, x->threads ? x->threads : CUDA_THREADS), &pass,
+                          sizeof pass);
+    }
+    x->room = x->count = x->blocks = 0;
 }
 
-/* Write down the launch of what a batch has. */
-static void end_batch(struct cuda_backend *b, const struct batch *x)
+/* Room for one more operation, of the next launch if this one is full. */
+static void *add_operation(struct cuda_backend *b, struct batch *x)
 {
-    const struct cuda_operations_pass pass = {.pool = b->pool,
-                                              .list = cuda_queue_address(&b->queue, x->list),
-                                              .equal = (uintptr_t)(b->compared->results + b->compared->used),
-                                              .k_scale = b->k_scale,
-                                              .v_scale = b->v_scale,
-                                              .count = x->count};
-    if (x->count)
-        cuda_queue_launch(&b->queue, x->kernel, cuda_grid_of(x->blocks, x->threads), &pass, sizeof pass);
+    if (x->count == x->room) {
+        end_batch(b, x);
+        x->room = smaller(x->most, (uint32_t)(b->queue.control_bytes / 4 / x->size));
+        cuda_queue_reserve(&b->queue, x->room * x->size, 1);
+        x->list = cuda_queue_take(&b->queue, x->room, x->size);
+        x->results = b->compared->used;
+    }
+    return x->list + x->count++ * x->size;
 }
 
 /* ---- compares ------------------------------------------------------------------------------------ */
@@ -97,101 +104,90 @@ static void add_compare(struct cuda_backend *b, struct batch *x, const struct kv
     struct cuda_compared *to = b->compared;
     size_t at = first * geometry_kv_row_bytes(g, c->dtype);
     assert(cuda_is_pinned(&b->device, c->k));
-    ((struct cuda_compare *)x->list)[x->count++] = (struct cuda_compare){.first = x->blocks,
-                                                                         .table = c->table,
-                                                                         .layer = c->layer,
-                                                                         .position = c->position + first,
-                                                                         .count = n,
-                                                                         .dtype = c->dtype,
-                                                                         .k = (uintptr_t)c->k + at,
-                                                                         .v = (uintptr_t)c->v + at};
-    to->rows[to->count++] = (struct cuda_compared_rows){c->equal, first, n, to->used + x->blocks};
+    struct cuda_compare *compare = add_operation(b, x);
+    *compare = (struct cuda_compare){.first = x->blocks,
+                                     .table = c->table,
+                                     .layer = c->layer,
+                                     .position = c->position + first,
+                                     .count = n,
+                                     .dtype = c->dtype,
+                                     .k = (uintptr_t)c->k + at,
+                                     .v = (uintptr_t)c->v + at};
+    to->rows[to->count++] = (struct cuda_compared_rows){c->equal, first, n, to->used};
+    to->used += ceiling(n, CUDA_COMPARE_TOKENS);
     x->blocks += ceiling(n, CUDA_COMPARE_TOKENS);
 }
 
 static void add_compares(struct cuda_backend *b, const struct attention_step *step)
 {
     struct cuda_compared *to = b->compared;
-    struct batch x;
-    for (uint32_t i = 0, done = 0; i < step->compare_count && !cuda_failed(&b->device);) {
-        uint32_t most =
-            begin_batch(b, &x, KERNEL_COMPARE_KV, step->compare_count - i, sizeof(struct cuda_compare));
-        while (i < step->compare_count && x.count < most) {
-            const struct kv_compare *c = &step->compares[i];
-            uint32_t left = c->count - done, blocks = CUDA_COMPARED_MAX - to->used - x.blocks,
-                     n = smaller(left, blocks * CUDA_COMPARE_TOKENS);
-            if (n)
-                add_compare(b, &x, c, done, n);
-            done += n;
-            if (done < c->count)
-                break; /* the rest in another batch */
-            done = 0;
-            i++;
-        }
-        end_batch(b, &x);
-        to->used += x.blocks;
-        if (to->used == CUDA_COMPARED_MAX) { /* the results of a part make room */
-            cuda_queue_finish_part(&b->queue);
-            if (!cuda_failed(&b->device))
+    struct batch x = {
+        .kernel = KERNEL_COMPARE_KV, .size = sizeof(struct cuda_compare), .most = step->compare_count};
+    for (uint32_t i = 0; i < step->compare_count; i++) {
+        const struct kv_compare *c = &step->compares[i];
+        for (uint32_t done = 0, n; done < c->count; done += n) {
+            if (to->used == CUDA_COMPARED_MAX) { /* the results of a part make room */
+                end_batch(b, &x);
+                cuda_queue_finish_part(&b->queue);
+                if (cuda_failed(&b->device))
+                    return;
                 deliver(to);
+            }
+            n = smaller(c->count - done, (CUDA_COMPARED_MAX - to->used) * CUDA_COMPARE_TOKENS);
+            add_compare(b, &x, c, done, n);
         }
     }
+    end_batch(b, &x);
 }
 
 /* ---- reads --------------------------------------------------------------------------------------- */
 
 static void add_reads(struct cuda_backend *b, const struct attention_step *step)
 {
-    struct batch x;
-    for (uint32_t i = 0; i < step->read_count && !cuda_failed(&b->device);) {
-        uint32_t most = begin_batch(b, &x, KERNEL_READ_KV, step->read_count - i, sizeof(struct cuda_read));
-        for (; i < step->read_count && x.count < most; i++) {
-            const struct kv_read *r = &step->reads[i];
-            if (r->count == 0)
-                continue;
-            assert(cuda_is_pinned(&b->device, r->k));
-            ((struct cuda_read *)x.list)[x.count++] = (struct cuda_read){.first = x.blocks,
-                                                                         .table = r->table,
-                                                                         .layer = r->layer,
-                                                                         .position = r->position,
-                                                                         .k = (uintptr_t)r->k,
-                                                                         .v = (uintptr_t)r->v};
-            x.blocks += r->count;
-        }
-        end_batch(b, &x);
+    struct batch x = {.kernel = KERNEL_READ_KV, .size = sizeof(struct cuda_read), .most = step->read_count};
+    for (uint32_t i = 0; i < step->read_count; i++) {
+        const struct kv_read *r = &step->reads[i];
+        if (r->count == 0)
+            continue;
+        assert(cuda_is_pinned(&b->device, r->k));
+        struct cuda_read *read = add_operation(b, &x);
+        *read = (struct cuda_read){.first = x.blocks,
+                                   .table = r->table,
+                                   .layer = r->layer,
+                                   .position = r->position,
+                                   .k = (uintptr_t)r->k,
+                                   .v = (uintptr_t)r->v};
+        x.blocks += r->count;
     }
+    end_batch(b, &x);
 }
 
 /* ---- merges -------------------------------------------------------------------------------------- */
 
 static void add_merges(struct cuda_backend *b, const struct attention_step *step)
 {
-    struct batch x;
-    for (uint32_t i = 0; i < step->merge_count && !cuda_failed(&b->device);) {
-        uint32_t most =
-            begin_batch(b, &x, KERNEL_MERGE_STATES, step->merge_count - i, sizeof(struct cuda_merge_states));
-        x.threads = WARP;
-        for (; i < step->merge_count && x.count < most; i++) {
-            const struct merge_states *m = &step->merges[i];
-            uint32_t heads = m->rows * m->heads;
-            if (heads == 0)
-                continue;
-            assert(cuda_is_pinned(&b->device, m->o) && cuda_is_pinned(&b->device, m->merged_o));
-            ((struct cuda_merge_states *)x.list)[x.count++] =
-                (struct cuda_merge_states){.first = x.blocks,
-                                           .states = m->states,
-                                           .apart = heads,
-                                           .head_dim = m->head_dim,
-                                           .dtype = m->dtype,
-                                           .o = (uintptr_t)m->o,
-                                           .lse = (uintptr_t)m->lse,
-                                           .merged_o = (uintptr_t)m->merged_o,
-                                           .merged_lse = (uintptr_t)m->merged_lse};
-            x.blocks += heads;
-            x.threads = larger(x.threads, ceiling(m->head_dim, WARP) * WARP);
-        }
-        end_batch(b, &x);
+    struct batch x = {
+        .kernel = KERNEL_MERGE_STATES, .size = sizeof(struct cuda_merge_states), .most = step->merge_count};
+    for (uint32_t i = 0; i < step->merge_count; i++) {
+        const struct merge_states *m = &step->merges[i];
+        uint32_t heads = m->rows * m->heads;
+        if (heads == 0)
+            continue;
+        assert(cuda_is_pinned(&b->device, m->o) && cuda_is_pinned(&b->device, m->merged_o));
+        struct cuda_merge_states *merge = add_operation(b, &x);
+        *merge = (struct cuda_merge_states){.first = x.blocks,
+                                            .states = m->states,
+                                            .apart = heads,
+                                            .head_dim = m->head_dim,
+                                            .dtype = m->dtype,
+                                            .o = (uintptr_t)m->o,
+                                            .lse = (uintptr_t)m->lse,
+                                            .merged_o = (uintptr_t)m->merged_o,
+                                            .merged_lse = (uintptr_t)m->merged_lse};
+        x.blocks += heads;
+        x.threads = larger(x.threads, ceiling(m->head_dim, WARP) * WARP);
     }
+    end_batch(b, &x);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
