@@ -10,8 +10,6 @@
 #include "config/numbers.h"
 #include "kernels/cuda/cuda_self_test.h"
 
-#include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,10 +78,9 @@ static bool cuda_roof_part(struct attention *attention, bool begins, struct atte
 {
     static const uint32_t per_multiprocessor[ROOF_WAYS] = {2, 4, 16};
     struct cuda_backend *b = (struct cuda_backend *)attention;
-    uint64_t total = b->pool.layer_bytes * b->options.geometry->layers;
     double us;
     if (begins) {
-        uint64_t most = total < ROOF_BYTES_MAX ? total : ROOF_BYTES_MAX;
+        uint64_t most = b->layout.total_bytes < ROOF_BYTES_MAX ? b->layout.total_bytes : ROOF_BYTES_MAX;
         roof_trial_begin(&b->roof, ROOF_PASSES_MAX);
         /* twice as much as last time, which others may have slowed down */
         b->roof_bytes = b->roof_bytes && b->roof_bytes < most / 2 ? 2 * b->roof_bytes : most;
@@ -125,7 +122,7 @@ static void cuda_close(struct attention *attention)
     struct cuda_device *d = &b->device;
     (void)d->cu.cuCtxSetCurrent(d->context);
     if (!cuda_failed(d))
-        cuda_await_stream(d, d->stream, "what was issued before the end");
+        cuda_await(d, NULL, d->stream, "what was issued before the end");
     if (!cuda_failed(d))
         cuda_self_test_await(b);
     if (attention->hangs) {

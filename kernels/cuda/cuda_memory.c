@@ -36,7 +36,7 @@ static bool take_pool(struct cuda_backend *b)
     return !cuda_failed(d) &&
            cuda_holds(d, d->cu.cuMemsetD8Async(b->pool.bytes, 0, b->layout.total_bytes, d->stream),
                       "clearing the KV pool") &&
-           cuda_await_stream(d, d->stream, "clearing the KV pool");
+           cuda_await(d, NULL, d->stream, "clearing the KV pool");
 }
 
 /* The pool as TMA sees it: [layer, block, K or V][kv_head][atom][slot][128 bytes], of
@@ -47,7 +47,6 @@ static bool make_maps(struct cuda_backend *b)
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     CUtensorMap maps[2];
-    bool made = true;
     uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
     uint32_t stage_tokens = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).stage_tokens,
              part = SWIZZLE_BYTES / element, atoms = g->head_dim % part ? 1 : g->head_dim / part;
@@ -68,19 +67,18 @@ static bool make_maps(struct cuda_backend *b)
         return false;
     }
     b->maps = cuda_allocate(d, sizeof maps, "tensor maps");
-    for (int i = 0; i < 2 && made; i++)
-        made = cuda_holds(d,
-                          d->cu.cuTensorMapEncodeTiled(
-                              &maps[i],
-                              element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-                              5, (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                          "describing the pool to TMA");
-    return made &&
-           cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
+    for (int i = 0; i < 2; i++)
+        cuda_holds(d,
+                   d->cu.cuTensorMapEncodeTiled(
+                       &maps[i],
+                       element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5,
+                       (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
+                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                       CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                   "describing the pool to TMA");
+    return cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
                       "uploading tensor maps") &&
-           cuda_await_stream(d, d->stream, "uploading tensor maps");
+           cuda_await(d, NULL, d->stream, "uploading tensor maps");
 }
 
 /* Pinned memory for the blocks that are swapped to. */
@@ -134,9 +132,7 @@ static void take_workspace(struct cuda_backend *b)
         return;
     b->fold_workspace = cuda_allocate(d, bytes, "the workspace of folds");
     b->slots_taken = cuda_allocate(d, taken_bytes, "the workspace of folds");
-    if (!cuda_failed(d))
-        cuda_holds(d, d->cu.cuMemsetD8Async(b->slots_taken, 0, taken_bytes, d->stream),
-                   "clearing the workspace");
+    cuda_holds(d, d->cu.cuMemsetD8Async(b->slots_taken, 0, taken_bytes, d->stream), "clearing the workspace");
 }
 
 bool cuda_memory_take(struct cuda_backend *b)

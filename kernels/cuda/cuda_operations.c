@@ -15,8 +15,6 @@
 #include "config/numbers.h"
 
 #include <assert.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { WARP = 32 };
 

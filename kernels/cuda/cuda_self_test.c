@@ -417,7 +417,7 @@ void cuda_self_test_await(struct cuda_backend *b)
 {
     const struct cuda_self_test *t = b->test;
     if (t && t->phase == RUNS)
-        cuda_await_stream(&b->device, t->own.device.stream, "the self-test");
+        cuda_await(&b->device, NULL, t->own.device.stream, "the self-test");
 }
 
 /* ---- init and deinit ----------------------------------------------------------------------------- */

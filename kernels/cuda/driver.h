@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-/* XX(function). None that waits for the GPU is among them: see cuda_await_event(). */
+/* XX(function). None that waits for the GPU is among them: see cuda_await(). */
 #define CUDA_SYMBOLS(XX)                                                                                     \
     XX(cuInit)                                                                                               \
     XX(cuDriverGetVersion)                                                                                   \

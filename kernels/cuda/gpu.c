@@ -56,15 +56,9 @@ static bool is_done(void *cookie)
     return true;
 }
 
-bool cuda_await_event(struct cuda_device *d, CUevent event, const char *doing)
+bool cuda_await(struct cuda_device *d, CUevent event, CUstream stream, const char *doing)
 {
-    struct awaited awaited = {d, event, NULL, doing};
-    return backend_await(d->owner, is_done, &awaited, doing);
-}
-
-bool cuda_await_stream(struct cuda_device *d, CUstream stream, const char *doing)
-{
-    struct awaited awaited = {d, NULL, stream, doing};
+    struct awaited awaited = {d, event, stream, doing};
     return backend_await(d->owner, is_done, &awaited, doing);
 }
 
@@ -110,8 +104,6 @@ void *cuda_host_memory(struct cuda_device *d, size_t bytes)
 
 void cuda_free_host_memory(struct cuda_device *d, void *memory)
 {
-    if (!memory)
-        return;
     for (int i = 0; i < CUDA_PINNED_MAX; i++) {
         if (d->pinned[i].memory == memory)
             d->pinned[i] = (struct cuda_pinned){0};

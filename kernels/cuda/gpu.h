@@ -67,10 +67,9 @@ bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
 /* cuda_make_event: one that is there for as long as `d` is open, with a clock if it is `timed`; NULL after a failure. */
 CUevent cuda_make_event(struct cuda_device *d, bool timed);
 
-/* cuda_await_event, cuda_await_stream: wait until an event has happened, or all that was issued to a
- * stream is done. After backend.step_timeout_s the GPU hangs. True when everything is well. */
-bool cuda_await_event(struct cuda_device *d, CUevent event, const char *doing);
-bool cuda_await_stream(struct cuda_device *d, CUstream stream, const char *doing);
+/* cuda_await: wait until an event has happened or, where that is NULL, all that was issued to a stream is done. After
+ * backend.step_timeout_s the GPU hangs. True when everything is well. */
+bool cuda_await(struct cuda_device *d, CUevent event, CUstream stream, const char *doing);
 
 /* cuda_allocate: memory of the GPU, for as long as `d` is open; 0 for 0 bytes and after a failure. */
 CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *what);

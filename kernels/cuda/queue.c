@@ -1,8 +1,6 @@
 /* queue.c - see queue.h. */
 #include "kernels/cuda/queue.h"
 
-#include "config/log.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,7 +324,7 @@ static void issue_all(struct cuda_queue *q)
 void cuda_queue_finish_part(struct cuda_queue *q)
 {
     issue_all(q);
-    cuda_await_stream(q->d, q->d->stream, "a part of a step");
+    cuda_await(q->d, NULL, q->d->stream, "a part of a step");
     empty_slot(q);
 }
 
@@ -448,7 +446,7 @@ void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket)
     struct cuda_device *d = q->d;
     cuda_enter(d);
     if (ticket > ATTENTION_STEPS_IN_FLIGHT)
-        cuda_await_event(d, q->done[(ticket - ATTENTION_STEPS_IN_FLIGHT) % CUDA_TICKETS], "a step");
+        cuda_await(d, q->done[(ticket - ATTENTION_STEPS_IN_FLIGHT) % CUDA_TICKETS], NULL, "a step");
     q->slot = &q->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
     empty_slot(q);
     q->ticket = ticket;
@@ -554,7 +552,7 @@ static double stop_timer(struct cuda_queue *q, const char *doing)
     struct cuda_device *d = q->d;
     float ms = 0;
     if (cuda_holds(d, d->cu.cuEventRecord(q->timer[1], d->stream), "timing") &&
-        cuda_await_event(d, q->timer[1], doing))
+        cuda_await(d, q->timer[1], NULL, doing))
         cuda_holds(d, d->cu.cuEventElapsedTime(&ms, q->timer[0], q->timer[1]), "timing");
     return (double)ms * 1e3;
 }
@@ -651,9 +649,6 @@ void cuda_queue_deinit(struct cuda_queue *q)
     struct cuda_device *d = q->d;
     if (!d)
         return;
-    log_line(LOG_DEBUG, "of %llu graphs launched %llu were recorded anew, %llu of them made anew",
-             (unsigned long long)q->graphs.launched, (unsigned long long)q->graphs.recorded,
-             (unsigned long long)q->graphs.made);
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT * CUDA_GRAPHS; i++) {
         struct cuda_graph *g = &q->slots[i / CUDA_GRAPHS].graphs[i % CUDA_GRAPHS];
         drop_exec(d, g);
