@@ -16,7 +16,6 @@
 #include "kernels/cuda/cuda_self_test.h"
 
 #include "config/clock.h"
-#include "config/log.h"
 #include "config/numbers.h"
 #include "kernels/numeric.h"
 #include "kernels/reference.h"
@@ -97,19 +96,6 @@ struct cuda_self_test {
 
 /* ---- the trials ---------------------------------------------------------------------------------- */
 
-/* Chunks that a query of the problem sees in a trial. */
-static struct plan_range chunks_of(const struct cuda_self_test *t, const struct trial *x, uint32_t query)
-{
-    return plan_visible_chunks(t->problem[x->first + query].keys, t->geometry.window[0]);
-}
-
-static enum plan_level level_of(uint32_t work_tile_chunks)
-{
-    return work_tile_chunks < RUN_CHUNKS       ? PLAN_CHUNK
-           : work_tile_chunks < SEGMENT_CHUNKS ? PLAN_RUN
-                                               : PLAN_SEGMENT;
-}
-
 /* The work tiles of queries [query, query + n) of a trial, which see the same chunks, and their partials. */
 static void add_work_tiles(struct trial *x, struct plan_arrays *arrays, uint32_t query, uint32_t n,
                            struct plan_range chunks)
@@ -117,6 +103,9 @@ static void add_work_tiles(struct trial *x, struct plan_arrays *arrays, uint32_t
     struct plan *plan = &x->plan;
     uint32_t work_tile_queries = cuda_work_tile_queries(plan),
              splits = (chunks.end - 1) / x->work_tile_chunks - chunks.first / x->work_tile_chunks + 1;
+    const enum plan_level level = x->work_tile_chunks < RUN_CHUNKS       ? PLAN_CHUNK
+                                  : x->work_tile_chunks < SEGMENT_CHUNKS ? PLAN_RUN
+                                                                         : PLAN_SEGMENT;
     struct work_tile *work_tiles = &arrays->work_tiles[plan->work_tile_count];
     assert(work_tile_queries + splits * n <= SPLITS_MAX);
     for (uint32_t at = chunks.first, stop, i = 0; at < chunks.end; at = stop, i++) {
@@ -131,7 +120,7 @@ static void add_work_tiles(struct trial *x, struct plan_arrays *arrays, uint32_t
         for (uint32_t r = 0; r < n; r++) {
             arrays->work_tile_queries[work_tile_queries++] = query + r;
             arrays->merge_partials[plan->partial_count + r * splits + i] =
-                (struct partial_ref){plan->partial_count + i * n + r, stop, level_of(x->work_tile_chunks)};
+                (struct partial_ref){plan->partial_count + i * n + r, stop, level};
         }
     }
     plan->work_tile_count += splits;
@@ -151,7 +140,7 @@ static void add_work_tiles(struct trial *x, struct plan_arrays *arrays, uint32_t
  * them. */
 static void add_trial(struct cuda_self_test *t, struct trial trial)
 {
-    uint32_t together = t->trial_count ? trial.count : 1;
+    uint32_t together = t->trial_count ? trial.count : 1, window = t->geometry.window[0];
     assert(t->trial_count < TRIALS_MAX);
     struct trial *x = &t->trials[t->trial_count];
     struct plan_arrays *arrays = &t->arrays[t->trial_count++];
@@ -164,8 +153,8 @@ static void add_trial(struct cuda_self_test *t, struct trial trial)
                             .query_count = x->count,
                             .caps = &t->own.base.info.tile_caps};
     for (uint32_t query = 0; query < x->count; query += together)
-        add_work_tiles(x, arrays, query, together, chunks_of(t, x, query));
-    assert(!plan_fault(&x->plan, t->geometry.window[0]));
+        add_work_tiles(x, arrays, query, together, plan_visible_chunks(x->plan.queries[query].keys, window));
+    assert(!plan_fault(&x->plan, window));
     x->result = t->queries;
     t->queries += x->count;
 }
@@ -305,21 +294,26 @@ static uint32_t head_at(uint32_t i, uint32_t count)
     return count <= COMPARED_MAX ? i : i * (count - 1) / (COMPARED_MAX - 1);
 }
 
+/* A row of the problem in a format: divided by the scale, rounded, and as f32 again. */
+static void make_row(const struct geometry *g, enum dtype dtype, uint32_t position, enum values_tensor tensor,
+                     uint32_t head, float scale, float *row)
+{
+    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
+    values_row(test_values, position, 0, tensor, head, g->head_dim, row);
+    for (uint32_t d = 0; d < g->head_dim; d++)
+        row[d] /= scale;
+    numeric_from_float(dtype, row, g->head_dim, rounded);
+    numeric_to_float(dtype, rounded, g->head_dim, row);
+}
+
 /* Key and value of a head at a position, which may be those of an earlier one: the table repeats its blocks. */
 static void fill(struct cuda_self_test *t, uint32_t kv_head, uint32_t position)
 {
     const struct geometry *g = &t->geometry;
     const struct model_constants *c = t->own.options.constants;
     uint32_t stored = t->table[position / g->block_size] * g->block_size + position % g->block_size;
-    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    for (int i = 0; i < 2; i++) {
-        float *row = t->kv[position][i], scale = (i ? c->v_scale : c->k_scale)[kv_head];
-        values_row(test_values, stored, 0, i ? VALUES_V : VALUES_K, kv_head, g->head_dim, row);
-        for (uint32_t d = 0; d < g->head_dim; d++)
-            row[d] /= scale;
-        numeric_from_float(g->kv_dtype, row, g->head_dim, rounded);
-        numeric_to_float(g->kv_dtype, rounded, g->head_dim, row);
-    }
+    make_row(g, g->kv_dtype, stored, VALUES_K, kv_head, c->k_scale[kv_head], t->kv[position][0]);
+    make_row(g, g->kv_dtype, stored, VALUES_V, kv_head, c->v_scale[kv_head], t->kv[position][1]);
 }
 
 static void load_kv(void *cookie, uint32_t position, uint32_t kv_head, float *k, float *v)
@@ -339,10 +333,7 @@ static bool head_agrees(struct cuda_self_test *t, uint32_t head)
     size_t at = (size_t)query * g->query_heads + head;
     float q[HEAD_DIM_MAX];
     double expected[HEAD_DIM_MAX], lse, largest = 0, worst = 0;
-    uint8_t rounded[HEAD_DIM_MAX * sizeof(float)];
-    values_row(test_values, keys - 1, 0, VALUES_Q, head, g->head_dim, q);
-    numeric_from_float(g->dtype, q, g->head_dim, rounded);
-    numeric_to_float(g->dtype, rounded, g->head_dim, q);
+    make_row(g, g->dtype, keys - 1, VALUES_Q, head, 1, q);
     reference_query(g, t->own.options.constants, 0, keys, head, q, load_kv, t, expected, &lse);
     for (uint32_t d = 0; d < g->head_dim; d++) {
         double got = (double)numeric_load(g->dtype, t->o, at * g->head_dim + d);
@@ -362,12 +353,11 @@ static bool heads_agree(struct cuda_self_test *t)
     uint32_t group = geometry_group(g), parts = FILL_PARTS + smaller(group, COMPARED_MAX),
              kv_head = head_at(t->part / parts, g->kv_heads), part = t->part++ % parts;
     bool agrees = true;
+    for (uint32_t i = part * FILL_TOKENS; i < smaller(KEYS, (part + 1) * FILL_TOKENS); i++)
+        fill(t, kv_head, i);
     if (part >= FILL_PARTS)
         agrees = head_agrees(t, kv_head * group + head_at(part - FILL_PARTS, group));
-    else
-        for (uint32_t i = part * FILL_TOKENS; i < smaller(KEYS, (part + 1) * FILL_TOKENS); i++)
-            fill(t, kv_head, i);
-    if (t->part == parts * smaller(g->kv_heads, COMPARED_MAX)) {
+    if (agrees && t->part == parts * smaller(g->kv_heads, COMPARED_MAX)) {
         t->phase = IDLE;
         if (t->variant + 1 < VARIANTS)
             begin(t, t->variant + 1);
