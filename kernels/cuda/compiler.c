@@ -38,7 +38,6 @@ enum {
     NAME_BYTES = 256,
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
     WARPGROUP_ARCH = 90,         /* that has wgmma */
-    FIRST_CLUSTER_ARCH = 90,
     FIRST_TMA_ARCH = 90,
     LAST_TMA_ARCH = 119, /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
     TMA_ALIGNMENT = 16,  /* of rows, in bytes */
@@ -142,11 +141,6 @@ bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *ta
            g->kv_dtype == g->dtype && g->head_dim <= TILE_GROUP_DIM_MAX;
 }
 
-bool cuda_has_clusters(const struct cuda_target *target)
-{
-    return arch_of(target) >= FIRST_CLUSTER_ARCH;
-}
-
 bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target)
 {
     bool whole = TILE_TOKENS % g->block_size == 0 || g->block_size % TILE_TOKENS == 0;
@@ -223,7 +217,8 @@ static void __attribute__((format(printf, 2, 3))) add_option(struct request *r, 
     va_end(args);
 }
 
-/* Which piece a kernel is compiled in: one of its own if it takes long, or that of its file. It is added if need be. */
+/* Which piece a kernel is compiled in: one of its own if it takes long, or that of its file. It is added if
+ * need be. */
 static uint8_t piece_with(struct request *r, const struct cuda_kernel_info *kernel)
 {
     struct piece piece = {0};

@@ -31,9 +31,6 @@ struct cuda_target cuda_target_of(int major, int minor, uint32_t sm_bytes);
  * are computed in plain f32 there, for want of the formats, the instructions or shared memory. */
 uint32_t cuda_columns_max(const struct geometry *g, const struct cuda_target *target);
 
-/* Whether thread blocks can read each other's shared memory: from sm_90 on. */
-bool cuda_has_clusters(const struct cuda_target *target);
-
 /* Whether K and V come by TMA, or else by cp.async: on sm_90 to sm_119, where whole blocks of 8 slots or
  * more make up a tile or whole tiles a block, and rows are whole vectors of 16 bytes. */
 bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
@@ -45,12 +42,13 @@ bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *ta
 /* Whether the program of this geometry has a kernel. */
 bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
 
-/* cuda_compile(g, target, cache, report, program, error): `cache` is a folder, made if need be; "": attnd under
- * $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. Pieces are compiled side by side, by as many threads as
- * this process may use processors. `report`, if not NULL, gets a line a kernel: registers, stack, spills; how
- * long it took; and the file. Code that cannot be kept is no failure. Returns 0, ATTND_NOT_FOUND (no NVRTC
- * here), ATTND_NO_MEMORY (for threads) or ATTND_INTERNAL (it would not compile), with a sentence in `error` that names the
- * first piece which did not. Seconds; milliseconds when cached. Free the program by cuda_program_deinit(). */
+/* cuda_compile(g, target, cache, report, program, error): `cache` is a folder, made if need be; "": attnd
+ * under $XDG_CACHE_HOME or ~/.cache; "none": nothing is kept. Pieces are compiled side by side, by as many
+ * threads as this process may use processors. `report`, if not NULL, gets a line a kernel: registers, stack,
+ * spills; how long it took; and the file. Code that cannot be kept is no failure. Returns 0, ATTND_NOT_FOUND
+ * (no NVRTC here), ATTND_NO_MEMORY (for threads) or ATTND_INTERNAL (it would not compile), with a sentence in
+ * `error` that names the first piece which did not. Seconds; milliseconds when cached. Free the program by
+ * cuda_program_deinit(). */
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                           FILE *report, struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES]);
 

@@ -80,7 +80,6 @@ static bool read_program(FILE *f, struct cuda_program *program)
 static bool read_file(const char *path, struct cuda_program *program)
 {
     FILE *f = fopen(path, "rb");
-    *program = (struct cuda_program){0};
     if (!f)
         return false;
     bool whole = read_program(f, program);
@@ -110,19 +109,16 @@ bool cubin_cache_find(const char *folder, const char *begins, struct cuda_progra
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
-/* Make a folder and those above it. */
-static void make_folders(const char *path)
+/* Make a folder and those above it; what is missing in the end shows when the file is written. */
+static void make_folders(const char *folder)
 {
-    char part[PATH_BYTES];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *at = part + 1; *at; at++) {
-        if (*at != '/')
-            continue;
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/", folder);
+    for (char *at = path + 1; (at = strchr(at, '/')); at++) {
         *at = '\0';
-        (void)mkdir(part, 0755); /* what is missing in the end shows when the file is written */
+        (void)mkdir(path, 0755);
         *at = '/';
     }
-    (void)mkdir(part, 0755);
 }
 
 static bool write_program(FILE *f, const struct cuda_program *program)

@@ -30,12 +30,12 @@ struct cuda_program {
 
 void cuda_program_deinit(struct cuda_program *program);
 
-/* cubin_cache_find(folder, begins, program): read a file whose name begins so. False, with an empty program, where
- * there is none, or none that is whole. */
+/* cubin_cache_find(folder, begins, program): read a file whose name begins so. False, with an empty program,
+ * where there is none, or none that is whole. */
 MUST_USE bool cubin_cache_find(const char *folder, const char *begins, struct cuda_program *program);
 
-/* cubin_cache_keep(folder, name, program): write it to that file, in the place of what is there; make the folder if need
- * be. Sets program->file, and keep_errno where that fails. */
+/* cubin_cache_keep(folder, name, program): write it to that file, in the place of what is there; make the
+ * folder if need be. Sets program->file, and keep_errno where that fails. */
 void cubin_cache_keep(const char *folder, const char *name, struct cuda_program *program);
 
 #endif

@@ -78,7 +78,6 @@ static bool cuda_roof_part(struct attention *attention, bool begins, struct atte
 {
     static const uint32_t per_multiprocessor[ROOF_WAYS] = {2, 4, 16};
     struct cuda_backend *b = (struct cuda_backend *)attention;
-    double us;
     if (begins) {
         uint64_t most = b->layout.total_bytes < ROOF_BYTES_MAX ? b->layout.total_bytes : ROOF_BYTES_MAX;
         roof_trial_begin(&b->roof, ROOF_PASSES_MAX);
@@ -88,7 +87,8 @@ static bool cuda_roof_part(struct attention *attention, bool begins, struct atte
     uint32_t blocks = b->device.multiprocessors * per_multiprocessor[roof_trial_way(&b->roof)];
     const struct cuda_read_pass pass = {b->pool.bytes, b->roof_bytes / 16};
     cuda_enter(&b->device);
-    if (!cuda_queue_time_read(&b->queue, cuda_grid_of(blocks, ROOF_THREADS), &pass, &us))
+    double us = cuda_queue_time_read(&b->queue, cuda_grid_of(blocks, ROOF_THREADS), &pass);
+    if (cuda_failed(&b->device))
         return true;
     double gb_per_s = us > 0 ? (double)b->roof_bytes / us * 1e-3 : 0;
     if (us > ROOF_PASS_US)
@@ -206,7 +206,7 @@ static void find_widths(struct cuda_backend *b)
         splits &= tile->query_heads * state_bytes <= width->shape.stages * width->shape.stage_bytes;
     }
     caps->splits_max = splits ? PLAN_SPLITS_MAX : 0;
-    caps->cluster_max = d->cu.cuLaunchKernelEx && cuda_has_clusters(&d->target) ? CLUSTER_MAX : 1;
+    caps->cluster_max = d->has_clusters ? CLUSTER_MAX : 1;
     caps->processors = d->multiprocessors;
 }
 
@@ -251,9 +251,9 @@ static int load_kernels(struct cuda_backend *b)
     cuda_program_deinit(&program);
     find_widths(b);
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
+        const uint32_t most = d->target.sm_bytes - TILE_BLOCK_BYTES;
         b->merge_batch_max = MERGE_BATCH_MAX;
-        while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max) >
-               d->target.sm_bytes - TILE_BLOCK_BYTES)
+        while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max) > most)
             b->merge_batch_max /= 2;
         uint32_t bytes = merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max);
         allow_shared_memory(b, KERNEL_MERGE, bytes);

@@ -97,8 +97,8 @@ struct cuda_backend {
 /* cuda_step_submit: write a step down and issue it; nothing after a failure. See struct attention_ops. */
 void cuda_step_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket);
 
-/* cuda_memory_take: all memory that the options ask for, pinned and on the GPU, for as long as the device is open, and
- * b->known; false after a failure, with the arithmetic in it. */
+/* cuda_memory_take: all memory that the options ask for, pinned and on the GPU, for as long as the device is
+ * open, and b->known; false after a failure, with the arithmetic in it. */
 MUST_USE bool cuda_memory_take(struct cuda_backend *b);
 
 /* cuda_step_attention: write down the attention of a pass of a step. */

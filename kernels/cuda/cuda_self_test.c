@@ -6,13 +6,14 @@
  *   n          four chunks: a split group of four
  *   n+1        two spans
  *
- * They are computed in two variants, one after the other, with the constants of the model's first layer: without
- * a window and with one, or by paged_v1 and by paged_v2. The first trial of a variant computes every query by
- * itself, in the narrowest tiles; each of the others some queries together, or cut in another way. A trial is a
- * pass, and all of a variant are one step.
+ * They are computed in two variants, one after the other, with the constants of the model's first layer:
+ * without a window and with one, or by paged_v1 and by paged_v2. The first trial of a variant computes every
+ * query by itself, in the narrowest tiles; each of the others some queries together, or cut in another way. A
+ * trial is a pass, and all of a variant are one step.
  *
- * What writes the steps down is a second struct cuda_backend: kernels and constants of the one that is tested,
- * all else its own. Where the pool has no room for every position, the table names its blocks again and again. */
+ * What writes the steps down is a second struct cuda_backend: kernels and constants of the one that is
+ * tested, all else its own. Where the pool has no room for every position, the table names its blocks again
+ * and again. */
 #include "kernels/cuda/cuda_self_test.h"
 
 #include "config/clock.h"
@@ -306,7 +307,7 @@ static void make_row(const struct geometry *g, enum dtype dtype, uint32_t positi
     numeric_to_float(dtype, rounded, g->head_dim, row);
 }
 
-/* Key and value of a head at a position, which may be those of an earlier one: the table repeats its blocks. */
+/* Key and value of a head at a position: maybe those of an earlier one, since the table repeats its blocks. */
 static void fill(struct cuda_self_test *t, uint32_t kv_head, uint32_t position)
 {
     const struct geometry *g = &t->geometry;

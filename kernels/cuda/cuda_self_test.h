@@ -19,9 +19,9 @@ void cuda_self_test_deinit(struct cuda_backend *b);
 /* cuda_self_test_await: wait for the GPU, if it is at a test. */
 void cuda_self_test_await(struct cuda_backend *b);
 
-/* cuda_self_test_part: see attention_self_test(). The first part submits a step, the next ones look whether it is
- * done, one compares bits, and each of the others makes some keys or compares a head with double precision; the
- * last of them submits the other step. A test begins again when the constants change. */
+/* cuda_self_test_part: see attention_self_test(). The first part submits a step, the next ones look whether
+ * it is done, one compares bits, and each of the others makes some keys or compares a head with double
+ * precision; the last of them submits the other step. A test begins again when the constants change. */
 enum attention_verdict cuda_self_test_part(struct cuda_backend *b);
 
 /* cuda_self_test_finding: what was wrong in the latest test that failed, as a sentence. */

@@ -138,9 +138,9 @@ static void make_swaps(struct cuda_backend *b, const struct block_copy *copies, 
     }
 }
 
-/* Make the swaps up to the last one that leaves the GPU, which is issued ahead of the outputs: a GPU makes copies of
- * one direction in the order in which they were issued, whatever their streams. Return where those begin that are to
- * be issued behind the control data. */
+/* Make the swaps up to the last one that leaves the GPU, which is issued ahead of the outputs: a GPU makes
+ * copies of one direction in the order in which they were issued, whatever their streams. Return where those
+ * begin that are to be issued behind the control data. */
 static uint32_t begin_swaps(struct cuda_backend *b, const struct attention_step *step)
 {
     uint32_t ahead = 0, swaps = 0;

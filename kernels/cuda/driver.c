@@ -17,21 +17,14 @@ const char *cuda_driver_error(const struct cuda_driver *cu, CUresult result)
 static const char *look_up(struct cuda_driver *cu)
 {
     /* POSIX lets dlsym's result be used as a function; ISO C wants it copied */
-#define XX(function)                                                                                         \
+#define XX(function, needed)                                                                                 \
     {                                                                                                        \
         void *symbol = dlsym(cu->library, #function);                                                        \
-        if (!symbol)                                                                                         \
+        if (!symbol && (needed))                                                                             \
             return #function;                                                                                \
         memcpy(&cu->function, &symbol, sizeof symbol);                                                       \
     }
     CUDA_SYMBOLS(XX)
-#undef XX
-#define XX(function)                                                                                         \
-    {                                                                                                        \
-        void *symbol = dlsym(cu->library, #function);                                                        \
-        memcpy(&cu->function, &symbol, sizeof symbol);                                                       \
-    }
-    CUDA_OPTIONAL_SYMBOLS(XX)
 #undef XX
     return NULL;
 }

@@ -10,64 +10,62 @@
 
 #include <cuda.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* XX(function). None that waits for the GPU is among them: see cuda_await(). */
+/* XX(function, whether it has to be there): others are missing in older drivers, and NULL then. None that
+ * waits for the GPU is among them: see cuda_await(). */
 #define CUDA_SYMBOLS(XX)                                                                                     \
-    XX(cuInit)                                                                                               \
-    XX(cuDriverGetVersion)                                                                                   \
-    XX(cuDeviceGetCount)                                                                                     \
-    XX(cuDeviceGet)                                                                                          \
-    XX(cuDeviceGetName)                                                                                      \
-    XX(cuDeviceGetAttribute)                                                                                 \
-    XX(cuDeviceTotalMem_v2)                                                                                  \
-    XX(cuDevicePrimaryCtxRetain)                                                                             \
-    XX(cuDevicePrimaryCtxRelease_v2)                                                                         \
-    XX(cuCtxSetCurrent)                                                                                      \
-    XX(cuMemGetInfo_v2)                                                                                      \
-    XX(cuMemAlloc_v2)                                                                                        \
-    XX(cuMemFree_v2)                                                                                         \
-    XX(cuMemHostAlloc)                                                                                       \
-    XX(cuMemFreeHost)                                                                                        \
-    XX(cuMemcpyHtoDAsync_v2)                                                                                 \
-    XX(cuMemcpyDtoHAsync_v2)                                                                                 \
-    XX(cuMemsetD8Async)                                                                                      \
-    XX(cuMemsetD2D8Async)                                                                                    \
-    XX(cuMemcpy2DAsync_v2)                                                                                   \
-    XX(cuStreamCreate)                                                                                       \
-    XX(cuStreamCreateWithPriority)                                                                           \
-    XX(cuStreamDestroy_v2)                                                                                   \
-    XX(cuStreamQuery)                                                                                        \
-    XX(cuStreamWaitEvent)                                                                                    \
-    XX(cuEventCreate)                                                                                        \
-    XX(cuEventDestroy_v2)                                                                                    \
-    XX(cuEventRecord)                                                                                        \
-    XX(cuEventQuery)                                                                                         \
-    XX(cuEventElapsedTime)                                                                                   \
-    XX(cuModuleLoadData)                                                                                     \
-    XX(cuModuleUnload)                                                                                       \
-    XX(cuModuleGetFunction)                                                                                  \
-    XX(cuFuncSetAttribute)                                                                                   \
-    XX(cuLaunchKernel)                                                                                       \
-    XX(cuStreamBeginCapture_v2)                                                                              \
-    XX(cuStreamEndCapture)                                                                                   \
-    XX(cuGraphInstantiateWithFlags)                                                                          \
-    XX(cuGraphExecUpdate_v2)                                                                                 \
-    XX(cuGraphLaunch)                                                                                        \
-    XX(cuGraphExecDestroy)                                                                                   \
-    XX(cuGraphDestroy)                                                                                       \
-    XX(cuGetErrorName)
-
-/* XX(function): may be missing, in older drivers; NULL then */
-#define CUDA_OPTIONAL_SYMBOLS(XX)                                                                            \
-    XX(cuTensorMapEncodeTiled)                                                                               \
-    XX(cuLaunchKernelEx)
+    XX(cuInit, true)                                                                                         \
+    XX(cuDriverGetVersion, true)                                                                             \
+    XX(cuDeviceGetCount, true)                                                                               \
+    XX(cuDeviceGet, true)                                                                                    \
+    XX(cuDeviceGetName, true)                                                                                \
+    XX(cuDeviceGetAttribute, true)                                                                           \
+    XX(cuDeviceTotalMem_v2, true)                                                                            \
+    XX(cuDevicePrimaryCtxRetain, true)                                                                       \
+    XX(cuDevicePrimaryCtxRelease_v2, true)                                                                   \
+    XX(cuCtxSetCurrent, true)                                                                                \
+    XX(cuMemGetInfo_v2, true)                                                                                \
+    XX(cuMemAlloc_v2, true)                                                                                  \
+    XX(cuMemFree_v2, true)                                                                                   \
+    XX(cuMemHostAlloc, true)                                                                                 \
+    XX(cuMemFreeHost, true)                                                                                  \
+    XX(cuMemcpyHtoDAsync_v2, true)                                                                           \
+    XX(cuMemcpyDtoHAsync_v2, true)                                                                           \
+    XX(cuMemsetD8Async, true)                                                                                \
+    XX(cuMemsetD2D8Async, true)                                                                              \
+    XX(cuMemcpy2DAsync_v2, true)                                                                             \
+    XX(cuStreamCreate, true)                                                                                 \
+    XX(cuStreamCreateWithPriority, true)                                                                     \
+    XX(cuStreamDestroy_v2, true)                                                                             \
+    XX(cuStreamQuery, true)                                                                                  \
+    XX(cuStreamWaitEvent, true)                                                                              \
+    XX(cuEventCreate, true)                                                                                  \
+    XX(cuEventDestroy_v2, true)                                                                              \
+    XX(cuEventRecord, true)                                                                                  \
+    XX(cuEventQuery, true)                                                                                   \
+    XX(cuEventElapsedTime, true)                                                                             \
+    XX(cuModuleLoadData, true)                                                                               \
+    XX(cuModuleUnload, true)                                                                                 \
+    XX(cuModuleGetFunction, true)                                                                            \
+    XX(cuFuncSetAttribute, true)                                                                             \
+    XX(cuLaunchKernel, true)                                                                                 \
+    XX(cuStreamBeginCapture_v2, true)                                                                        \
+    XX(cuStreamEndCapture, true)                                                                             \
+    XX(cuGraphInstantiateWithFlags, true)                                                                    \
+    XX(cuGraphExecUpdate_v2, true)                                                                           \
+    XX(cuGraphLaunch, true)                                                                                  \
+    XX(cuGraphExecDestroy, true)                                                                             \
+    XX(cuGraphDestroy, true)                                                                                 \
+    XX(cuGetErrorName, true)                                                                                 \
+    XX(cuTensorMapEncodeTiled, false)                                                                        \
+    XX(cuLaunchKernelEx, false)
 
 struct cuda_driver {
     void *library;
-#define XX(function) __typeof__(function) *function;
+#define XX(function, needed) __typeof__(function) *function;
     CUDA_SYMBOLS(XX)
-    CUDA_OPTIONAL_SYMBOLS(XX)
 #undef XX
 };
 

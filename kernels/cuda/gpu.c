@@ -9,6 +9,7 @@
 /* Drivers from this version on record kernels that begin early into graphs (CUDA 12.3). */
 enum {
     EARLY_IN_GRAPHS = 12030,
+    FIRST_CLUSTERS = 9,   /* of compute capabilities */
     FIRST_PRIORITY = -100 /* the smaller goes first; the driver takes the least that it has */
 };
 
@@ -165,6 +166,7 @@ static bool take(struct cuda_device *d, uint32_t index)
     int driver = 0;
     bool recorded = d->cu.cuDriverGetVersion(&driver) == CUDA_SUCCESS && driver >= EARLY_IN_GRAPHS;
     d->follows_early = (major == 9 || major == 10) && recorded && d->cu.cuLaunchKernelEx;
+    d->has_clusters = major >= FIRST_CLUSTERS && d->cu.cuLaunchKernelEx;
     d->target =
         cuda_target_of(major, attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
                        (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));

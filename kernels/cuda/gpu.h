@@ -30,6 +30,7 @@ struct cuda_device {
     uint32_t multiprocessors;
     uint32_t l2_bytes;
     bool follows_early;      /* whether a kernel may begin while the one before it ends */
+    bool has_clusters;       /* whether thread blocks can read each other's shared memory */
     char name[128];          /* for people: product, multiprocessors, memory */
     struct attention *owner; /* has the failure, and the bound of waits */
     CUdeviceptr allocations[CUDA_ALLOCATIONS_MAX]; /* freed with it, as are */
@@ -64,19 +65,20 @@ static inline bool cuda_failed(const struct cuda_device *d)
 bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* cuda_make_event: one that is there for as long as `d` is open, with a clock if it is `timed`; NULL after a failure. */
+/* cuda_make_event: one that is there for as long as `d` is open, with a clock if it is `timed`; NULL after a
+ * failure. */
 CUevent cuda_make_event(struct cuda_device *d, bool timed);
 
-/* cuda_await: wait until an event has happened or, where that is NULL, all that was issued to a stream is done. After
- * backend.step_timeout_s the GPU hangs. True when everything is well. */
+/* cuda_await: wait until an event has happened or, where that is NULL, all that was issued to a stream is
+ * done. After backend.step_timeout_s the GPU hangs. True when everything is well. */
 bool cuda_await(struct cuda_device *d, CUevent event, CUstream stream, const char *doing);
 
 /* cuda_allocate: memory of the GPU, for as long as `d` is open; 0 for 0 bytes and after a failure. */
 CUdeviceptr cuda_allocate(struct cuda_device *d, uint64_t bytes, const char *what);
 uint64_t cuda_free_bytes(struct cuda_device *d);
 
-/* cuda_host_memory: pinned memory of the host, which has the same address on both sides; NULL when
- * there is none. It may be freed before the device is closed. cuda_is_pinned: whether an address lies in such memory. */
+/* cuda_host_memory: pinned memory of the host, which has the same address on both sides; NULL when there is
+ * none. It may be freed before the device is closed. cuda_is_pinned: whether an address lies there. */
 void *cuda_host_memory(struct cuda_device *d, size_t bytes);
 void cuda_free_host_memory(struct cuda_device *d, void *memory);
 bool cuda_is_pinned(const struct cuda_device *d, const void *address);

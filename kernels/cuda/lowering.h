@@ -35,8 +35,8 @@ struct cuda_tile_list {
     uint32_t count;
 };
 
-/* cuda_lower_tiles: add tiles to the lists, by width * CUDA_SPLIT_KINDS + kind, in the plan's order. Lists without room,
- * whose tiles are NULL, only count them. */
+/* cuda_lower_tiles: add tiles to the lists, by width * CUDA_SPLIT_KINDS + kind, in the plan's order. Lists
+ * without room, whose tiles are NULL, only count them. */
 void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS]);
 
 /* cuda_lower_queries: the queries of all work tiles, [cuda_work_tile_queries(plan)]. */

@@ -207,7 +207,8 @@ static void renew_graph(struct cuda_queue *q, struct cuda_graph *g, const struct
     q->graphs.recorded++;
 }
 
-/* Of graphs [from, end) that of a list, or the one that was not used for longest; whether it is that of the list. */
+/* Of graphs [from, end) that of a list, or the one that was not used for longest; whether it is that of the
+ * list. */
 static bool find_graph(struct cuda_queue *q, uint32_t from, uint32_t end, const struct cuda_operations *list,
                        struct cuda_graph **found)
 {
@@ -509,10 +510,10 @@ struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t tic
 /* ---- timing -------------------------------------------------------------------------------------- */
 
 /* Drop all but the kernels that are timed, with an empty one ahead of each pass if they are to be
- * `apart`. */
-static void keep_timed(const struct cuda_queue *q, struct cuda_operations *list, bool apart)
+ * `apart`; return how many of these. */
+static uint32_t keep_timed(const struct cuda_queue *q, struct cuda_operations *list, bool apart)
 {
-    uint32_t n = 0;
+    uint32_t n = 0, empty = 0;
     bool dropped = true;
     for (uint32_t i = 0; i < list->count; i++) {
         struct cuda_operation x = list->list[i];
@@ -521,23 +522,14 @@ static void keep_timed(const struct cuda_queue *q, struct cuda_operations *list,
         if (keep && dropped && apart) {
             assert(n < i); /* ahead of a pass its q is generated or copied, and that dropped */
             list->list[n++] = stamp(NULL);
+            empty++;
         }
         if (keep)
             list->list[n++] = x;
         dropped = !keep;
     }
     list->count = n;
-}
-
-/* Drop all but the empty ones. */
-static void keep_empty(struct cuda_operations *list)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        if (list->list[i].kernel == KERNEL_STAMP)
-            list->list[n++] = list->list[i];
-    }
-    list->count = n;
+    return empty;
 }
 
 /* What is issued between these two is timed. */
@@ -578,11 +570,12 @@ static bool time_list(struct cuda_queue *q, const struct cuda_operations *list, 
 bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us)
 {
     double *empty = calloc(replays, sizeof *empty);
-    keep_timed(q, &q->passes, apart);
+    uint32_t passes = keep_timed(q, &q->passes, apart);
     upload(q, q->d->stream);
     bool ok = empty && time_list(q, &q->passes, replays, us);
     if (ok && apart) {
-        keep_empty(&q->passes);
+        for (q->passes.count = 0; q->passes.count < passes; q->passes.count++)
+            q->passes.list[q->passes.count] = stamp(NULL);
         ok = time_list(q, &q->passes, replays, empty);
         for (uint32_t i = 0; i < replays; i++)
             us[i] -= empty[i];
@@ -594,8 +587,7 @@ bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double 
     return ok;
 }
 
-bool cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid, const struct cuda_read_pass *pass,
-                          double *us)
+double cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid, const struct cuda_read_pass *pass)
 {
     struct cuda_operation first = {.kind = LAUNCH, .kernel = KERNEL_READ_ALL, .grid = grid}, timed = first;
     struct cuda_read_pass eighth = {pass->from, pass->vectors / 8};
@@ -605,8 +597,7 @@ bool cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid, const str
     launch(q, &first);
     start_timer(q);
     launch(q, &timed);
-    *us = stop_timer(q, "timing the read roof");
-    return !cuda_failed(q->d);
+    return stop_timer(q, "timing the read roof");
 }
 
 /* ---- init and deinit ----------------------------------------------------------------------------- */

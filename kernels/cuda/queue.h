@@ -98,8 +98,8 @@ struct cuda_queue {
 MUST_USE bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes);
 void cuda_queue_deinit(struct cuda_queue *q);
 
-/* A step: begin, its preparation, then its steady passes, the others, issue, end. `ticket` counts steps from 1
- * on; the step two before must be done, else begin waits for it. */
+/* A step: begin, its preparation, then its steady passes, the others, issue, end. `ticket` counts steps from
+ * 1 on; the step two before must be done, else begin waits for it. */
 void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
 void cuda_queue_begin_steady(struct cuda_queue *q);
 void cuda_queue_begin_passes(struct cuda_queue *q);
@@ -140,8 +140,9 @@ void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cud
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
 
-/* cuda_queue_begin_swaps, right after cuda_queue_begin(); then cuda_queue_swap: copy a block out to host memory, or in,
- * at once and beside the rest of the step, in the order of these calls. cuda_queue_clear: in its turn. */
+/* cuda_queue_begin_swaps, right after cuda_queue_begin(); then cuda_queue_swap: copy a block out to host
+ * memory, or in, at once and beside the rest of the step, in the order of these calls. cuda_queue_clear: in
+ * its turn. */
 void cuda_queue_begin_swaps(struct cuda_queue *q);
 void cuda_queue_swap(struct cuda_queue *q, const struct cuda_block *block, bool out);
 void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block);
@@ -161,9 +162,9 @@ void cuda_queue_copy_out(struct cuda_queue *q, unsigned side, const struct cuda_
  * of each pass; the time of empty ones alone is subtracted. No step is in flight. */
 bool cuda_queue_time(struct cuda_queue *q, uint32_t replays, bool apart, double *us);
 
-/* cuda_queue_time_read(q, grid, pass, us): microseconds of a pass of read_all, behind another one that reads an eighth,
- * so that neither the launch nor a sleeping GPU is timed. Leaves what is written down alone. No step is in flight. */
-MUST_USE bool cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid,
-                                   const struct cuda_read_pass *pass, double *us);
+/* cuda_queue_time_read(q, grid, pass): microseconds of a pass of read_all, behind another one that reads an
+ * eighth, so that neither the launch nor a sleeping GPU is timed. Leaves what is written down alone. No step
+ * is in flight. 0 after a failure. */
+double cuda_queue_time_read(struct cuda_queue *q, struct cuda_grid grid, const struct cuda_read_pass *pass);
 
 #endif
