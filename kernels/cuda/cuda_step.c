@@ -113,14 +113,6 @@ static struct cuda_block block_of(const struct cuda_backend *b, uint32_t block, 
                                .rows = layers};
 }
 
-static void clear_blocks(struct cuda_backend *b, const struct block_copy *list, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        const struct cuda_block block = block_of(b, list[i].to, 0);
-        cuda_queue_clear(&b->queue, &block);
-    }
-}
-
 static bool is_swap(const struct block_copy *copy)
 {
     return copy->kind == COPY_SWAP_OUT || copy->kind == COPY_SWAP_IN;
@@ -154,18 +146,21 @@ static uint32_t begin_swaps(struct cuda_backend *b, const struct attention_step 
     return ahead;
 }
 
-/* All but swaps, in their order; those of one kind that follow each other together. */
+/* All but swaps, in their order; copies between blocks that follow each other together. */
 static void make_copies(struct cuda_backend *b, const struct attention_step *step)
 {
     const struct block_copy *list = step->copies;
     uint32_t part = (uint32_t)(b->queue.control_bytes / sizeof(struct block_copy) / 2);
     for (uint32_t i = 0, n; i < step->copy_count; i += n) {
-        for (n = 1; i + n < step->copy_count && n < part && list[i + n].kind == list[i].kind; n++) {
-        }
-        if (list[i].kind == COPY_BLOCK)
-            copy_slots(b, list + i, n);
-        else if (list[i].kind == COPY_CLEAR)
-            clear_blocks(b, list + i, n);
+        const struct cuda_block to = block_of(b, list[i].to, 0);
+        n = 1;
+        if (list[i].kind == COPY_CLEAR)
+            cuda_queue_clear(&b->queue, &to);
+        if (list[i].kind != COPY_BLOCK)
+            continue;
+        while (i + n < step->copy_count && n < part && list[i + n].kind == COPY_BLOCK)
+            n++;
+        copy_slots(b, list + i, n);
     }
 }
 
