@@ -149,17 +149,14 @@ static bool take(struct cuda_device *d, uint32_t index)
     int count = 0;
     char product[64] = "";
     size_t memory = 0;
-    if (!cuda_holds(d, d->cu.cuDeviceGetCount(&count), "looking for GPUs"))
-        return false;
-    if (index >= (uint32_t)count) {
+    if (cuda_holds(d, d->cu.cuDeviceGetCount(&count), "looking for GPUs") && index >= (uint32_t)count) {
         snprintf(d->owner->failure, ATTENTION_ERROR_BYTES, "CUDA: there is no GPU %u, but %d in all", index,
                  count);
         return false;
     }
-    if (!cuda_holds(d, d->cu.cuDeviceGet(&d->device, (int)index), "choosing a GPU") ||
-        !cuda_holds(d, d->cu.cuDeviceGetName(product, sizeof product, d->device), "asking for a name") ||
-        !cuda_holds(d, d->cu.cuDeviceTotalMem_v2(&memory, d->device), "asking for its memory"))
-        return false;
+    cuda_holds(d, d->cu.cuDeviceGet(&d->device, (int)index), "choosing a GPU");
+    cuda_holds(d, d->cu.cuDeviceGetName(product, sizeof product, d->device), "asking for a name");
+    cuda_holds(d, d->cu.cuDeviceTotalMem_v2(&memory, d->device), "asking for its memory");
     d->multiprocessors = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     d->l2_bytes = (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     int major = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
@@ -172,8 +169,7 @@ static bool take(struct cuda_device *d, uint32_t index)
                        (uint32_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
     snprintf(d->name, sizeof d->name, "%s, %u multiprocessors, %.1f GiB", product, d->multiprocessors,
              (double)memory / 0x1p30);
-    return !cuda_failed(d) &&
-           cuda_holds(d, d->cu.cuDevicePrimaryCtxRetain(&d->context, d->device), "making a context") &&
+    return cuda_holds(d, d->cu.cuDevicePrimaryCtxRetain(&d->context, d->device), "making a context") &&
            cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "making a context") && make_streams(d);
 }
 
