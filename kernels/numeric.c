@@ -1,7 +1,7 @@
 /* numeric.c - see numeric.h.
  *
- * All narrow formats but bf16 go through one pair of functions, told their exponent and mantissa
- * widths. */
+ * A format is told by its exponent and mantissa widths. Conversions to f32 go through one loop, those from
+ * f32 through one function, but for bf16, which most outputs have: a shift rounds it. */
 #include "kernels/numeric.h"
 
 #include <assert.h>
@@ -11,13 +11,14 @@
 /* A binary format of 1 sign bit, `exponent` bits and `mantissa` bits. */
 struct format {
     unsigned exponent, mantissa;
-    uint32_t largest; /* bits of the largest finite value */
-    bool has_infinity;
+    uint32_t largest; /* bits of the largest finite value; above it: infinity (not in e4m3), NaN */
 };
 
-static const struct format f16 = {5, 10, 0x7bff, true};
-static const struct format e4m3 = {4, 3, 0x7e, false}; /* 0x7f is NaN, there is no infinity */
-static const struct format e5m2 = {5, 2, 0x7b, true};
+static const struct format formats[DTYPE_COUNT] = {[DTYPE_F32] = {8, 23, 0x7f7fffff},
+                                                   [DTYPE_F16] = {5, 10, 0x7bff},
+                                                   [DTYPE_BF16] = {8, 7, 0x7f7f},
+                                                   [DTYPE_E4M3] = {4, 3, 0x7e},
+                                                   [DTYPE_E5M2] = {5, 2, 0x7b}};
 
 static uint32_t bits_of(float value)
 {
@@ -54,22 +55,6 @@ static uint32_t encode(const struct format *f, float value)
     return sign | (bits > f->largest ? f->largest : bits);
 }
 
-static float decode(const struct format *f, uint32_t bits)
-{
-    unsigned width = f->exponent + f->mantissa;
-    int bias = (1 << (f->exponent - 1)) - 1;
-    uint32_t magnitude = bits & ((1U << width) - 1), mantissa = magnitude & ((1U << f->mantissa) - 1);
-    uint32_t exponent = magnitude >> f->mantissa;
-    float value;
-    if (magnitude > f->largest)
-        value = f->has_infinity && mantissa == 0 ? INFINITY : NAN;
-    else if (exponent == 0)
-        value = ldexpf((float)mantissa, 1 - bias - (int)f->mantissa);
-    else
-        value = ldexpf((float)(mantissa | 1U << f->mantissa), (int)exponent - bias - (int)f->mantissa);
-    return bits >> width & 1 ? -value : value;
-}
-
 static uint16_t encode_bf16(float value)
 {
     uint32_t bits = bits_of(value);
@@ -83,28 +68,9 @@ static uint16_t encode_bf16(float value)
 
 float numeric_load(enum dtype dtype, const void *array, size_t i)
 {
-    const uint8_t *bytes = array;
-    uint16_t half;
     float value;
-    switch (dtype) {
-    case DTYPE_F32:
-        memcpy(&value, bytes + 4 * i, 4);
-        return value;
-    case DTYPE_F16:
-        memcpy(&half, bytes + 2 * i, 2);
-        return decode(&f16, half);
-    case DTYPE_BF16:
-        memcpy(&half, bytes + 2 * i, 2);
-        return float_of((uint32_t)half << 16);
-    case DTYPE_E4M3:
-        return decode(&e4m3, bytes[i]);
-    case DTYPE_E5M2:
-        return decode(&e5m2, bytes[i]);
-    case DTYPE_COUNT:
-        break;
-    }
-    assert(!"no such dtype");
-    return NAN;
+    numeric_to_float(dtype, (const uint8_t *)array + i * dtype_bytes(dtype), 1, &value);
+    return value;
 }
 
 void numeric_store(enum dtype dtype, void *array, size_t i, float value)
@@ -114,69 +80,37 @@ void numeric_store(enum dtype dtype, void *array, size_t i, float value)
     switch (dtype) {
     case DTYPE_F32:
         memcpy(bytes + 4 * i, &value, 4);
-        return;
+        break;
     case DTYPE_F16:
-        half = (uint16_t)encode(&f16, value);
+        half = (uint16_t)encode(&formats[DTYPE_F16], value);
         memcpy(bytes + 2 * i, &half, 2);
-        return;
+        break;
     case DTYPE_BF16:
         half = encode_bf16(value);
         memcpy(bytes + 2 * i, &half, 2);
-        return;
-    case DTYPE_E4M3:
-        bytes[i] = (uint8_t)encode(&e4m3, value);
-        return;
-    case DTYPE_E5M2:
-        bytes[i] = (uint8_t)encode(&e5m2, value);
-        return;
-    case DTYPE_COUNT:
         break;
+    default:
+        bytes[i] = (uint8_t)encode(&formats[dtype], value);
     }
-    assert(!"no such dtype");
 }
 
-/* The loops below are branch-free so that the compiler can use whole vectors. A narrow number's
- * exponent and mantissa, moved to the top of an f32's, are the number times a power of two, denormals
- * included. */
-
-static void f16_to_float(const uint8_t *from, size_t n, float *to)
+/* n numbers of `size` bytes in a format: branch-free, and inlined with both known, so that the compiler can
+ * use whole vectors. Exponent and mantissa, moved to the top of an f32's, are the number times a power of
+ * two, denormals included; infinity and NaN keep their exponent, which in bf16 is that of f32 already. */
+static inline __attribute__((always_inline)) void widen(const enum dtype dtype, const size_t size,
+                                                        const uint8_t *from, size_t n, float *to)
 {
+    const struct format f = formats[dtype];
+    const unsigned width = f.exponent + f.mantissa;
+    const float power = float_of((127U + 127 - ((1U << (f.exponent - 1)) - 1)) << 23);
     for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, from + 2 * i, 2);
-        uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-        uint32_t bits = bits_of(float_of(magnitude) * 0x1p112F);
-        bits |= (h & 0x7c00) == 0x7c00 ? 0x7f800000 : 0; /* infinity and NaN keep their exponent */
+        uint16_t x = from[size * i];
+        if (size == sizeof x)
+            memcpy(&x, from + size * i, size);
+        uint32_t top = (uint32_t)x << (31 - width), sign = top & 0x80000000;
+        uint32_t bits = bits_of(float_of((top & 0x7fffffff) >> (8 - f.exponent)) * power);
+        bits |= f.exponent < 8 && (top & 0x7fffffff) > f.largest << (31 - width) ? 0x7f800000 : 0;
         to[i] = float_of(bits | sign);
-    }
-}
-
-static void e4m3_to_float(const uint8_t *from, size_t n, float *to)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t magnitude = (uint32_t)(from[i] & 0x7f) << 20, sign = (uint32_t)(from[i] & 0x80) << 24;
-        uint32_t bits = bits_of(float_of(magnitude) * 0x1p120F);
-        bits |= (from[i] & 0x7f) == 0x7f ? 0x7fc00000 : 0;
-        to[i] = float_of(bits | sign);
-    }
-}
-
-static void e5m2_to_float(const uint8_t *from, size_t n, float *to)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t magnitude = (uint32_t)(from[i] & 0x7f) << 21, sign = (uint32_t)(from[i] & 0x80) << 24;
-        uint32_t bits = bits_of(float_of(magnitude) * 0x1p112F);
-        bits |= (from[i] & 0x7c) == 0x7c ? 0x7f800000 : 0;
-        to[i] = float_of(bits | sign);
-    }
-}
-
-static void bf16_to_float(const uint8_t *from, size_t n, float *to)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, from + 2 * i, 2);
-        to[i] = float_of((uint32_t)h << 16);
     }
 }
 
@@ -187,16 +121,16 @@ void numeric_to_float(enum dtype dtype, const void *from, size_t n, float *to)
         memcpy(to, from, n * sizeof *to);
         return;
     case DTYPE_F16:
-        f16_to_float(from, n, to);
+        widen(DTYPE_F16, 2, from, n, to);
         return;
     case DTYPE_BF16:
-        bf16_to_float(from, n, to);
+        widen(DTYPE_BF16, 2, from, n, to);
         return;
     case DTYPE_E4M3:
-        e4m3_to_float(from, n, to);
+        widen(DTYPE_E4M3, 1, from, n, to);
         return;
     case DTYPE_E5M2:
-        e5m2_to_float(from, n, to);
+        widen(DTYPE_E5M2, 1, from, n, to);
         return;
     case DTYPE_COUNT:
         break;
@@ -252,15 +186,9 @@ static size_t first_beyond(enum dtype dtype, const void *array, size_t n, uint32
     return n;
 }
 
-static const uint32_t exponents[DTYPE_COUNT] = {[DTYPE_F32] = 0x7f800000,
-                                                [DTYPE_F16] = 0x7c00,
-                                                [DTYPE_BF16] = 0x7f80,
-                                                [DTYPE_E4M3] = 0x7f,
-                                                [DTYPE_E5M2] = 0x7c};
-
 size_t numeric_first_nonfinite(enum dtype dtype, const void *array, size_t n)
 {
-    return first_beyond(dtype, array, n, exponents[dtype], INFINITY);
+    return first_beyond(dtype, array, n, formats[dtype].largest + 1, INFINITY);
 }
 
 size_t numeric_first_unsummable(enum dtype dtype, const void *array, size_t n)
