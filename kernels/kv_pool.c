@@ -59,63 +59,47 @@ struct attention_host kv_pool_host(const struct kv_pool *host)
                                    host->block_bytes};
 }
 
-/* The vllm layout: bytes from the beginning of K (or V) of a block to one element. */
-static uint64_t packed_offset(const struct kv_pool *pool, uint32_t slot, uint32_t kv_head, uint32_t dim,
-                              bool v)
+static uint8_t *plane_of(const struct kv_pool *pool, uint32_t layer, uint32_t block, bool v)
+{
+    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + v * pool->plane_bytes;
+}
+
+/* The vllm layout: one element of a plane. */
+static uint8_t *packed_at(const struct kv_pool *pool, uint8_t *plane, uint32_t slot, uint32_t kv_head,
+                          uint32_t dim, bool v)
 {
     const struct geometry *g = pool->geometry;
     uint32_t x = 16 / (uint32_t)pool->element_bytes;
     uint64_t row = (uint64_t)kv_head * g->head_dim + dim;
     uint64_t element = v ? row * g->block_size + slot
                          : (row / x * g->block_size + slot) * x + dim % x; /* head_dim is a multiple of x */
-    return element * pool->element_bytes;
-}
-
-/* Move one row between its place in the pool and contiguous memory. */
-static void move_packed(const struct kv_pool *pool, uint8_t *plane, uint32_t slot, uint32_t kv_head, bool v,
-                        uint8_t *row, bool store)
-{
-    size_t bytes = pool->element_bytes;
-    for (uint32_t d = 0; d < pool->geometry->head_dim; d++) {
-        uint8_t *at = plane + packed_offset(pool, slot, kv_head, d, v);
-        memcpy(store ? at : row + d * bytes, store ? row + d * bytes : at, bytes);
-    }
-}
-
-static uint8_t *plane_of(const struct kv_pool *pool, uint32_t layer, uint32_t block, bool v)
-{
-    return pool->bytes + layer * pool->layer_bytes + block * pool->block_bytes + v * pool->plane_bytes;
+    return plane + element * pool->element_bytes;
 }
 
 void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
                   bool v, void *row)
 {
-    if (pool->geometry->layout == LAYOUT_VLLM)
-        move_packed(pool, plane_of(pool, layer, block, v), slot, kv_head, v, row, false);
-    else
-        memcpy(row, kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->plane_bytes,
-               pool->geometry->head_dim * pool->element_bytes);
+    size_t bytes = pool->element_bytes, n = pool->geometry->head_dim;
+    uint8_t *plane = plane_of(pool, layer, block, v), *to = row;
+    if (pool->geometry->layout != LAYOUT_VLLM) {
+        memcpy(to, plane + kv_head * pool->head_bytes + slot * pool->slot_bytes, n * bytes);
+        return;
+    }
+    for (uint32_t d = 0; d < n; d++)
+        memcpy(to + d * bytes, packed_at(pool, plane, slot, kv_head, d, v), bytes);
 }
 
 static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
-                  bool v, uint8_t *row)
+                  bool v, const uint8_t *row)
 {
-    if (pool->geometry->layout == LAYOUT_VLLM)
-        move_packed(pool, plane_of(pool, layer, block, v), slot, kv_head, v, row, true);
-    else
-        memcpy(kv_pool_key(pool, layer, block, slot, kv_head) + v * pool->plane_bytes, row,
-               pool->geometry->head_dim * pool->element_bytes);
-}
-
-static void copy_packed(const struct kv_pool *from, const struct kv_pool *to, const struct block_copy *copy,
-                        uint32_t layer)
-{
-    uint8_t row[HEAD_DIM_MAX * sizeof(float)];
-    for (uint32_t i = 0; i < 2 * to->geometry->kv_heads * copy->slots; i++) {
-        uint32_t slot = i / 2 % copy->slots, head = i / 2 / copy->slots;
-        kv_pool_load(from, layer, copy->from, slot, head, i % 2, row);
-        store(to, layer, copy->to, slot, head, i % 2, row);
+    size_t bytes = pool->element_bytes, n = pool->geometry->head_dim;
+    uint8_t *plane = plane_of(pool, layer, block, v);
+    if (pool->geometry->layout != LAYOUT_VLLM) {
+        memcpy(plane + kv_head * pool->head_bytes + slot * pool->slot_bytes, row, n * bytes);
+        return;
     }
+    for (uint32_t d = 0; d < n; d++)
+        memcpy(packed_at(pool, plane, slot, kv_head, d, v), row + d * bytes, bytes);
 }
 
 void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct block_copy *copy,
@@ -128,13 +112,9 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
         memset(plane_of(pool, layer, copy->to, false), 0, pool->block_bytes);
         return;
     }
-    if (g->layout == LAYOUT_VLLM) {
-        copy_packed(from_pool, to_pool, copy, layer);
-        return;
-    }
-    /* the filled slots lie together per head (hnd) or for all heads at once (nhd) */
+    /* the filled slots lie together per head (hnd) or for all heads at once (nhd), or are spread (vllm) */
     uint32_t pieces = g->layout == LAYOUT_HND ? g->kv_heads : 1;
-    uint64_t bytes = copy->slots * pool->slot_bytes;
+    uint64_t bytes = g->layout == LAYOUT_VLLM ? pool->plane_bytes : copy->slots * pool->slot_bytes;
     for (uint32_t head = 0; head < pieces; head++) {
         const uint8_t *from = kv_pool_key(from_pool, layer, copy->from, 0, head);
         uint8_t *to = kv_pool_key(to_pool, layer, copy->to, 0, head);
@@ -143,97 +123,81 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
     }
 }
 
-/* One head of one token: divided by its scale and rounded once to the stored format. */
-static void round_row(const struct kv_pool *pool, float *row, float scale, uint8_t *to)
+/* One head of one token as it is stored, in `to`: divided by its scale and rounded once. */
+static const uint8_t *round_row(const struct kv_pool *pool, float *row, float scale, uint8_t *to)
 {
     const struct geometry *g = pool->geometry;
     for (uint32_t d = 0; scale != 1.0F && d < g->head_dim; d++)
         row[d] /= scale;
     numeric_from_float(g->kv_dtype, row, g->head_dim, to);
+    return to;
 }
 
-/* The same, given in `dtype`: what has the stored format already is moved as it is. */
-static void convert_row(const struct kv_pool *pool, enum dtype dtype, const uint8_t *from, float scale,
-                        uint8_t *to)
+/* The same of token `i` of a tensor in `dtype`: what has the stored format already is taken where it lies. */
+static const uint8_t *convert_row(const struct kv_pool *pool, enum dtype dtype, const uint8_t *tensor,
+                                  uint32_t i, uint32_t head, float scale, uint8_t *to)
 {
     const struct geometry *g = pool->geometry;
+    const uint8_t *from = tensor + ((size_t)i * g->kv_heads + head) * g->head_dim * dtype_bytes(dtype);
     float row[HEAD_DIM_MAX];
-    if (dtype == g->kv_dtype) {
-        memcpy(to, from, g->head_dim * pool->element_bytes);
-        return;
-    }
+    if (dtype == g->kv_dtype)
+        return from;
     numeric_to_float(dtype, from, g->head_dim, row);
-    round_row(pool, row, scale, to);
+    return round_row(pool, row, scale, to);
 }
 
-/* Store one head of one token of k or v, from the caller's tensor or from the generator. */
-static void store_row(const struct kv_pool *pool, const struct attention_pass *pass,
-                      const struct kv_append *append, uint32_t i, uint32_t head, enum values_tensor tensor,
-                      float scale, uint8_t *to)
+/* The same of an append's token, from the caller's tensor or from the generator. */
+static const uint8_t *make_row(const struct kv_pool *pool, const struct attention_pass *pass,
+                               const struct kv_append *append, uint32_t i, uint32_t head, bool v, float scale,
+                               uint8_t *to)
 {
-    const struct geometry *g = pool->geometry;
-    const uint8_t *source = tensor == VALUES_K ? append->k : append->v;
     float row[HEAD_DIM_MAX];
-    if (source) {
-        size_t first = ((size_t)i * g->kv_heads + head) * g->head_dim;
-        convert_row(pool, pass->source_dtype, source + first * dtype_bytes(pass->source_dtype), scale, to);
-        return;
-    }
-    values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer, tensor, head,
-               g->head_dim, row);
-    round_row(pool, row, scale, to);
+    if (append->k)
+        return convert_row(pool, pass->source_dtype, v ? append->v : append->k, i, head, scale, to);
+    values_row(append->generated, append->position + i + FAULTY(FAULT_POSITION), pass->layer,
+               v ? VALUES_V : VALUES_K, head, pool->geometry->head_dim, row);
+    return round_row(pool, row, scale, to);
+}
+
+static float scale_of(const struct kv_pool *pool, const struct model_constants *constants, uint32_t layer,
+                      uint32_t head, bool v)
+{
+    return (v ? constants->v_scale : constants->k_scale)[(size_t)layer * pool->geometry->kv_heads + head];
 }
 
 void kv_pool_append(const struct kv_pool *pool, const struct model_constants *constants,
                     const struct attention_pass *pass, const struct kv_append *append, const uint32_t *ids)
 {
     const struct geometry *g = pool->geometry;
-    const float *k_scale = constants->k_scale + (size_t)pass->layer * g->kv_heads;
-    const float *v_scale = constants->v_scale + (size_t)pass->layer * g->kv_heads;
-    bool in_place = g->layout != LAYOUT_VLLM;
-    uint8_t packed[HEAD_DIM_MAX * sizeof(float)];
+    uint8_t row[HEAD_DIM_MAX * sizeof(float)];
     for (uint32_t i = 0; i < append->count; i++) {
         uint32_t position = append->position + i;
         uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
-        for (uint32_t head = 0; head < g->kv_heads; head++) {
-            uint8_t *to = in_place ? kv_pool_key(pool, pass->layer, block, slot, head) : packed;
-            store_row(pool, pass, append, i, head, VALUES_K, k_scale[head], to);
-            if (!in_place)
-                store(pool, pass->layer, block, slot, head, false, packed);
-            to += in_place ? pool->plane_bytes : 0;
-            store_row(pool, pass, append, i, head, VALUES_V, v_scale[head], to);
-            if (!in_place)
-                store(pool, pass->layer, block, slot, head, true, packed);
+        for (uint32_t plane = 0; plane < 2 * g->kv_heads; plane++) {
+            uint32_t head = plane / 2;
+            bool v = plane % 2;
+            float scale = scale_of(pool, constants, pass->layer, head, v);
+            store(pool, pass->layer, block, slot, head, v,
+                  make_row(pool, pass, append, i, head, v, scale, row));
         }
     }
-}
-
-/* Whether one head of one token, given as `from`, is stored as `stands`. */
-static bool stands_so(const struct kv_pool *pool, enum dtype dtype, const uint8_t *from, float scale,
-                      const uint8_t *stands)
-{
-    uint8_t stored[HEAD_DIM_MAX * sizeof(float)];
-    convert_row(pool, dtype, from, scale, stored);
-    return memcmp(stored, stands, pool->geometry->head_dim * pool->element_bytes) == 0;
 }
 
 uint32_t kv_pool_compare(const struct kv_pool *pool, const struct model_constants *constants,
                          const struct kv_compare *c, uint32_t first, uint32_t n, const uint32_t *ids)
 {
     const struct geometry *g = pool->geometry;
-    size_t from_bytes = g->head_dim * dtype_bytes(c->dtype), scales = (size_t)c->layer * g->kv_heads;
-    uint8_t stands[HEAD_DIM_MAX * sizeof(float)];
+    uint8_t row[HEAD_DIM_MAX * sizeof(float)], stands[HEAD_DIM_MAX * sizeof(float)];
     for (uint32_t i = first; i < first + n; i++) {
         uint32_t position = c->position + i;
         uint32_t block = ids[position / g->block_size], slot = position % g->block_size;
         for (uint32_t plane = 0; plane < 2 * g->kv_heads; plane++) {
             uint32_t head = plane / 2;
             bool v = plane % 2;
-            const uint8_t *from = v ? c->v : c->k;
-            float scale = (v ? constants->v_scale : constants->k_scale)[scales + head];
+            float scale = scale_of(pool, constants, c->layer, head, v);
+            const uint8_t *given = convert_row(pool, c->dtype, v ? c->v : c->k, i, head, scale, row);
             kv_pool_load(pool, c->layer, block, slot, head, v, stands);
-            if (!stands_so(pool, c->dtype, from + ((size_t)i * g->kv_heads + head) * from_bytes, scale,
-                           stands))
+            if (memcmp(given, stands, g->head_dim * pool->element_bytes) != 0)
                 return i - first;
         }
     }
