@@ -1,9 +1,9 @@
 /* cpu_backend.c - the CPU backend: executes plans on a team of threads.
  *
  *   step:   copies                                   a task a layer
- *           compares, reads, merges of states        a task per TASK_TOKENS tokens, MERGE_TASK_HEADS heads
+ *           compares, reads, merges of states        a task per TASK_ROWS tokens, or heads
  *           for each pass, one after the other:
- *               appends                              a task per TASK_TOKENS tokens of one
+ *               appends                              a task per TASK_ROWS tokens of one
  *               work tiles                           a task per work tile and KV head
  *               merges                               a task per merge and KV head
  *
@@ -31,6 +31,7 @@
 #include "config/fault.h"
 #include "config/log.h"
 #include "config/mapping.h"
+#include "config/numbers.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/self_test.h"
 #include "kernels/cpu/step_cost.h"
@@ -49,9 +50,8 @@ enum {
     WORK_TILE_LEVELS = PLAN_SPAN, /* that work tiles fold: run, segment, span */
     FOLD_LEVELS = PLAN_CONTEXT,   /* and merges: the context too */
     TASKS_PER_THREAD = 8,         /* so that dynamic taking evens out */
-    TASK_TOKENS = 64,
-    MERGE_TASK_HEADS = 64,
-    TOUCH_BYTES = 64 << 20, /* between two reports of progress */
+    TASK_ROWS = 64,               /* tokens of an append, a compare or a read, heads of merged states */
+    TOUCH_BYTES = 64 << 20,       /* between two reports of progress */
     ALIGNMENT = 64,
     WAKE_US = 50 /* a step that one thread ends sooner wakes no other */
 };
@@ -90,6 +90,15 @@ struct cpu_backend {
     uint32_t test_part;                /* of the self-test, to be done next */
     double *roof_seconds;              /* [threads] while the roof is measured */
     struct roof_reading roof;
+};
+
+/* A piece of a phase, as a worker takes it. */
+struct task {
+    const struct cpu_backend *backend;
+    struct scratch *scratch;
+    const struct attention_pass *pass; /* NULL: ahead of the passes */
+    uint32_t index;                    /* of an append, a work tile, ... */
+    uint32_t piece;                    /* of it: a KV head, or TASK_ROWS rows, the last of them fewer */
 };
 
 const char *const attention_isa_names[] = {"auto", "portable", "avx2", "avx512", "amx", NULL};
@@ -152,21 +161,21 @@ static struct cpu_states partial_at(const struct cpu_backend *b, uint32_t partia
 }
 
 /* Write the outputs of one query's group of query heads from packed rows `first` and on of `states`. */
-static void write_outputs(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                          uint32_t query, uint32_t kv_head, const struct cpu_states *states, uint32_t first)
+static void write_outputs(const struct task *t, uint32_t query, const struct cpu_states *states,
+                          uint32_t first)
 {
-    const struct geometry *g = b->options.geometry;
-    const struct model_constants *c = b->options.constants;
-    uint32_t group = geometry_group(g);
-    float v_scale = c->v_scale[(size_t)pass->layer * g->kv_heads + kv_head], lse;
-    const struct attention_row to = attention_row_of(pass, g, query);
+    const struct geometry *g = t->backend->options.geometry;
+    const struct model_constants *c = t->backend->options.constants;
+    uint32_t group = geometry_group(g), layer = t->pass->layer;
+    float v_scale = c->v_scale[(size_t)layer * g->kv_heads + t->piece], *o = t->scratch->o, lse;
+    const struct attention_row to = attention_row_of(t->pass, g, query);
     for (uint32_t i = 0; i < group; i++) {
-        uint32_t head = kv_head * group + i;
-        const float *sink = c->sinks ? &c->sinks[(size_t)pass->layer * g->query_heads + head] : NULL;
-        b->kernels->finish(g->head_dim, states, first + i, sink, v_scale, s->o, &lse);
+        uint32_t head = t->piece * group + i;
+        const float *sink = c->sinks ? &c->sinks[(size_t)layer * g->query_heads + head] : NULL;
+        t->backend->kernels->finish(g->head_dim, states, first + i, sink, v_scale, o, &lse);
         if (FAULTY(FAULT_NOT_A_NUMBER) && query == 0)
-            s->o[0] = NAN;
-        numeric_from_float(g->dtype, s->o, g->head_dim,
+            o[0] = NAN;
+        numeric_from_float(g->dtype, o, g->head_dim,
                            (uint8_t *)to.o + (size_t)head * g->head_dim * dtype_bytes(g->dtype));
         if (to.lse)
             to.lse[head] = lse;
@@ -175,41 +184,29 @@ static void write_outputs(const struct cpu_backend *b, struct scratch *s, const 
 
 /* ---- tasks --------------------------------------------------------------------------------------- */
 
-/* Set up the packed rows of a work tile; returns their number. */
-static uint32_t load_rows(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                          const struct work_tile *work_tile, uint32_t kv_head)
+static const uint32_t *table_of(const struct cpu_backend *b, uint32_t table)
 {
-    const struct geometry *g = b->options.geometry;
+    return b->step->tables + (uint64_t)table * b->step->stride;
+}
+
+/* Set up the packed rows of a work tile; returns their number. */
+static uint32_t load_rows(const struct task *t, const struct work_tile *work_tile)
+{
+    const struct geometry *g = t->backend->options.geometry;
+    const float *alibi = t->backend->options.constants->alibi;
+    struct scratch *s = t->scratch;
     uint32_t group = geometry_group(g), packed = 0;
     for (uint32_t r = 0; r < work_tile->queries; r++) {
-        uint32_t query = pass->plan->work_tile_queries[work_tile->first_query + r],
-                 keys = pass->plan->queries[query].keys;
+        uint32_t query = t->pass->plan->work_tile_queries[work_tile->first_query + r],
+                 keys = t->pass->plan->queries[query].keys;
         for (uint32_t i = 0; i < group; i++, packed++) {
-            uint32_t head = kv_head * group + i;
+            uint32_t head = t->piece * group + i;
             s->keys[packed] = keys;
-            s->slopes[packed] = b->options.constants->alibi ? b->options.constants->alibi[head] : 0;
-            kv_pool_load_q(g, pass, query, head, s->q + (size_t)packed * g->head_dim);
+            s->slopes[packed] = alibi ? alibi[head] : 0;
+            kv_pool_load_q(g, t->pass, query, head, s->q + (size_t)packed * g->head_dim);
         }
     }
     return packed;
-}
-
-/* The readable keys [position, end) of one head as spans, one per block touched. Returns their number. */
-static uint32_t find_spans(const struct kv_pool *pool, const uint32_t *ids, uint32_t layer, uint32_t kv_head,
-                           uint32_t position, uint32_t end, struct cpu_span *spans)
-{
-    uint32_t n = 0, block_size = pool->geometry->block_size;
-    while (position < end) {
-        uint32_t slot = position % block_size, tokens = block_size - slot;
-        tokens = tokens < end - position ? tokens : end - position;
-        uint32_t index = position / block_size;
-        if (FAULTY(FAULT_SWAPPED_ENTRIES) && (index | 1) * block_size < end)
-            index ^= 1;
-        const uint8_t *k = kv_pool_key(pool, layer, ids[index], slot, kv_head);
-        spans[n++] = (struct cpu_span){k, k + pool->plane_bytes, tokens};
-        position += tokens;
-    }
-    return n;
 }
 
 /* Where the tiles of a work tile lie: of the one being computed and of the one after it. */
@@ -222,13 +219,21 @@ struct walk {
     unsigned now; /* which of the two is being computed */
 };
 
-static void look_up(const struct cpu_backend *b, struct walk *walk, unsigned which, uint32_t position)
+/* The readable keys of the tile from `position` on as spans, one per block touched; none behind the end. */
+static void find_spans(const struct kv_pool *pool, struct walk *walk, unsigned which, uint32_t position)
 {
-    uint32_t end = position + TILE_TOKENS < walk->seen.end ? position + TILE_TOKENS : walk->seen.end;
-    walk->counts[which] = 0;
-    if (position < end)
-        walk->counts[which] =
-            find_spans(&b->pool, walk->ids, walk->layer, walk->kv_head, position, end, walk->spans[which]);
+    uint32_t n = 0, block_size = pool->geometry->block_size,
+             end = smaller(position + TILE_TOKENS, walk->seen.end);
+    while (position < end) {
+        uint32_t index = position / block_size, slot = position % block_size,
+                 tokens = smaller(block_size - slot, end - position);
+        if (FAULTY(FAULT_SWAPPED_ENTRIES) && (index | 1) * block_size < end)
+            index ^= 1;
+        const uint8_t *k = kv_pool_key(pool, walk->layer, walk->ids[index], slot, walk->kv_head);
+        walk->spans[which][n++] = (struct cpu_span){k, k + pool->plane_bytes, tokens};
+        position += tokens;
+    }
+    walk->counts[which] = n;
 }
 
 /* All tiles of one chunk, into s->chunk. The tiles of a work tile come one after the other. */
@@ -236,15 +241,15 @@ static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu
                       struct walk *walk, uint32_t chunk)
 {
     uint32_t begin = chunk * CHUNK_TOKENS, end = begin + CHUNK_TOKENS;
-    end = end < walk->seen.end ? end : walk->seen.end;
+    end = smaller(end, walk->seen.end);
     make_empty(&s->chunk, tile->rows);
     for (uint32_t position = begin; position < end; position += TILE_TOKENS) {
         if (position + TILE_TOKENS <= walk->seen.first)
             continue;
         tile->position = position;
         if (walk->counts[walk->now] == 0)
-            look_up(b, walk, walk->now, position);
-        look_up(b, walk, !walk->now, position + TILE_TOKENS);
+            find_spans(&b->pool, walk, walk->now, position);
+        find_spans(&b->pool, walk, !walk->now, position + TILE_TOKENS);
         tile->spans = walk->spans[walk->now];
         tile->span_count = walk->counts[walk->now];
         tile->next_spans = walk->spans[!walk->now];
@@ -254,16 +259,19 @@ static void run_chunk(const struct cpu_backend *b, struct scratch *s, struct cpu
     }
 }
 
-static void run_work_tile(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                          const struct work_tile *work_tile, uint32_t kv_head)
+static void run_work_tile(const struct task *t)
 {
+    const struct cpu_backend *b = t->backend;
+    const struct attention_pass *pass = t->pass;
+    const struct work_tile *work_tile = &pass->plan->work_tiles[t->index];
     const struct geometry *g = b->options.geometry;
+    struct scratch *s = t->scratch;
     const struct model_constants *c = b->options.constants;
     struct walk walk;
-    uint32_t group = geometry_group(g), packed = load_rows(b, s, pass, work_tile, kv_head);
-    walk.ids = b->step->tables + (uint64_t)work_tile->table * b->step->stride;
+    uint32_t group = geometry_group(g), packed = load_rows(t, work_tile);
+    walk.ids = table_of(b, work_tile->table);
     walk.layer = pass->layer;
-    walk.kv_head = kv_head;
+    walk.kv_head = t->piece;
     walk.seen = plan_work_tile_keys(pass->plan, work_tile, 0, work_tile->queries, g->window[pass->layer]);
     walk.now = walk.counts[0] = walk.counts[1] = 0;
     struct cpu_tile tile = {
@@ -278,7 +286,7 @@ static void run_work_tile(const struct cpu_backend *b, struct scratch *s, const 
         .slopes = c->alibi ? s->slopes : NULL,
         .window = g->window[pass->layer] + (FAULTY(FAULT_WINDOW) && g->window[pass->layer]),
         .scale = (FAULTY(FAULT_SCALE) ? 1.01F : 1.0F) * g->scale *
-                 c->k_scale[(size_t)pass->layer * g->kv_heads + kv_head],
+                 c->k_scale[(size_t)pass->layer * g->kv_heads + t->piece],
         .softcap = g->softcap,
         .states = s->chunk,
         .scratch = s->tile,
@@ -294,60 +302,61 @@ static void run_work_tile(const struct cpu_backend *b, struct scratch *s, const 
     const struct cpu_states *result = fold_end(b, s, packed);
     for (uint32_t r = 0; r < work_tile->queries; r++) {
         if (work_tile->partial == PLAN_NO_PARTIAL) {
-            write_outputs(b, s, pass, pass->plan->work_tile_queries[work_tile->first_query + r], kv_head,
-                          result, r * group);
+            write_outputs(t, pass->plan->work_tile_queries[work_tile->first_query + r], result, r * group);
             continue;
         }
-        struct cpu_states to = partial_at(b, work_tile->partial + r, kv_head);
+        struct cpu_states to = partial_at(b, work_tile->partial + r, t->piece);
         memcpy(to.m, result->m + (size_t)r * group, group * sizeof *to.m);
         memcpy(to.l, result->l + (size_t)r * group, group * sizeof *to.l);
         memcpy(to.o, result->o + (size_t)r * group * g->head_dim, (size_t)group * g->head_dim * sizeof *to.o);
     }
 }
 
-static void run_merge(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
-                      const struct plan_merge *merge, uint32_t kv_head)
+static void run_merge(const struct task *t)
 {
+    const struct cpu_backend *b = t->backend;
+    const struct plan_merge *merge = &t->pass->plan->merges[t->index];
+    struct scratch *s = t->scratch;
     uint32_t group = geometry_group(b->options.geometry);
     fold_begin(s, group);
     make_empty(&s->fold[PLAN_SPAN], group);
     for (uint32_t i = 0; i < merge->count; i++) {
-        const struct partial_ref *ref = &pass->plan->merge_partials[merge->first + i];
-        struct cpu_states state = partial_at(b, ref->partial, kv_head);
+        const struct partial_ref *ref = &t->pass->plan->merge_partials[merge->first + i];
+        struct cpu_states state = partial_at(b, ref->partial, t->piece);
         fold_push(b, s, group, ref->level, ref->end_chunk, &state);
         if (ref->end_chunk % SPAN_CHUNKS == 0)
             close_level(b, s, group, PLAN_SEGMENT);
     }
     (void)fold_end(b, s, group);
     close_level(b, s, group, PLAN_SEGMENT);
-    write_outputs(b, s, pass, merge->query, kv_head, &s->fold[PLAN_SPAN], 0);
+    write_outputs(t, merge->query, &s->fold[PLAN_SPAN], 0);
 }
 
-/* Part `piece` of an append: TASK_TOKENS tokens of it. */
-static void run_append(const struct cpu_backend *b, const struct attention_pass *pass,
-                       const struct kv_append *append, uint32_t piece)
+/* Rows of a task, of `count` that there are. */
+static uint32_t task_rows(const struct task *t, uint32_t count)
 {
-    uint32_t skip = piece * TASK_TOKENS;
-    if (skip >= append->count)
+    uint32_t first = t->piece * TASK_ROWS;
+    return first < count ? smaller(count - first, TASK_ROWS) : 0;
+}
+
+static void run_append(const struct task *t)
+{
+    const struct cpu_backend *b = t->backend;
+    const struct kv_append *append = &t->pass->appends[t->index];
+    uint32_t n = task_rows(t, append->count);
+    if (n == 0)
         return;
-    uint32_t left = append->count - skip;
-    const struct kv_append part =
-        kv_append_part(append, skip, left < TASK_TOKENS ? left : TASK_TOKENS,
-                       geometry_kv_row_bytes(b->options.geometry, pass->source_dtype));
-    kv_pool_append(&b->pool, b->options.constants, pass, &part,
-                   b->step->tables + (uint64_t)append->table * b->step->stride);
+    const struct kv_append part = kv_append_part(
+        append, t->piece * TASK_ROWS, n, geometry_kv_row_bytes(b->options.geometry, t->pass->source_dtype));
+    kv_pool_append(&b->pool, b->options.constants, t->pass, &part, table_of(b, append->table));
 }
 
-/* ---- a step -------------------------------------------------------------------------------------- */
-
-static void copies_phase(const struct cpu_backend *b)
+/* All copies, in one layer. */
+static void run_copies(const struct task *t)
 {
-    uint32_t layer;
-    while ((layer = thread_pool_take(b->threads)) < b->options.geometry->layers) {
-        for (uint32_t i = 0; i < b->step->copy_count; i++)
-            kv_pool_copy(&b->pool, &b->host, &b->step->copies[i], layer);
-    }
-    thread_pool_barrier(b->threads);
+    const struct cpu_backend *b = t->backend;
+    for (uint32_t i = 0; i < b->step->copy_count; i++)
+        kv_pool_copy(&b->pool, &b->host, &b->step->copies[i], t->index);
 }
 
 /* Lower *equal to `rows`; other workers do so too. */
@@ -359,120 +368,88 @@ static void lower(uint32_t *equal, uint32_t rows)
     }
 }
 
-/* TASK_TOKENS tokens of a comparison, unless they come behind a difference. */
-static void run_compare(const struct cpu_backend *b, const struct kv_compare *c, uint32_t piece)
+/* A piece of a comparison, unless it comes behind a difference. */
+static void run_compare(const struct task *t)
 {
-    uint32_t first = piece * TASK_TOKENS;
+    const struct cpu_backend *b = t->backend;
+    const struct kv_compare *c = &b->step->compares[t->index];
+    uint32_t first = t->piece * TASK_ROWS, n = task_rows(t, c->count);
     if (first >= __atomic_load_n(c->equal, __ATOMIC_RELAXED)) /* count at most */
         return;
-    uint32_t n = c->count - first < TASK_TOKENS ? c->count - first : TASK_TOKENS;
-    uint32_t equal = kv_pool_compare(&b->pool, b->options.constants, c, first, n,
-                                     b->step->tables + (uint64_t)c->table * b->step->stride);
+    uint32_t equal = kv_pool_compare(&b->pool, b->options.constants, c, first, n, table_of(b, c->table));
     if (equal < n)
         lower(c->equal, first + equal);
 }
 
-static void run_read(const struct cpu_backend *b, const struct kv_read *r, uint32_t piece)
+static void run_read(const struct task *t)
 {
-    uint32_t first = piece * TASK_TOKENS;
-    if (first < r->count)
-        kv_pool_read(&b->pool, r, first, r->count - first < TASK_TOKENS ? r->count - first : TASK_TOKENS,
-                     b->step->tables + (uint64_t)r->table * b->step->stride);
+    const struct cpu_backend *b = t->backend;
+    const struct kv_read *r = &b->step->reads[t->index];
+    kv_pool_read(&b->pool, r, t->piece * TASK_ROWS, task_rows(t, r->count), table_of(b, r->table));
 }
 
-static void run_merge_states(const struct merge_states *m, uint32_t piece)
+static void run_merge_states(const struct task *t)
 {
-    size_t first = (size_t)piece * MERGE_TASK_HEADS, heads = (size_t)m->rows * m->heads;
-    if (first < heads)
-        merge_states_on_host(m, first, heads - first < MERGE_TASK_HEADS ? heads - first : MERGE_TASK_HEADS);
+    const struct merge_states *m = &t->backend->step->merges[t->index];
+    merge_states_on_host(m, (size_t)t->piece * TASK_ROWS, task_rows(t, m->rows * m->heads));
 }
 
-/* Pieces of the longest of each kind: others have some that are empty. */
-struct operation_pieces {
-    uint32_t compare, read, merge;
-};
+/* ---- a step -------------------------------------------------------------------------------------- */
 
-static struct operation_pieces find_pieces(const struct attention_step *step)
+/* `count` things in `pieces` pieces each, taken by the workers one after the other. */
+static void run_phase(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass,
+                      void (*run)(const struct task *task), uint32_t count, uint32_t pieces)
 {
-    uint32_t compare = 0, read = 0;
-    size_t heads = 0;
-    for (uint32_t i = 0; i < step->compare_count; i++)
-        compare = step->compares[i].count > compare ? step->compares[i].count : compare;
-    for (uint32_t i = 0; i < step->read_count; i++)
-        read = step->reads[i].count > read ? step->reads[i].count : read;
-    for (uint32_t i = 0; i < step->merge_count; i++) {
-        size_t n = (size_t)step->merges[i].rows * step->merges[i].heads;
-        heads = n > heads ? n : heads;
-    }
-    return (struct operation_pieces){.compare = compare / TASK_TOKENS + (compare % TASK_TOKENS != 0),
-                                     .read = read / TASK_TOKENS + (read % TASK_TOKENS != 0),
-                                     .merge = (uint32_t)((heads + MERGE_TASK_HEADS - 1) / MERGE_TASK_HEADS)};
+    uint32_t ticket;
+    if (count == 0)
+        return;
+    while ((ticket = thread_pool_take(b->threads)) < count * pieces)
+        run(&(struct task){b, s, pass, ticket / pieces, ticket % pieces});
+    thread_pool_barrier(b->threads);
 }
 
-static void operations_phase(const struct cpu_backend *b)
+/* What comes ahead of the passes. Pieces are those of the longest: others have some that are empty. */
+static void run_operations(const struct cpu_backend *b, struct scratch *s)
 {
     const struct attention_step *step = b->step;
-    const struct operation_pieces pieces = find_pieces(step);
-    uint32_t task, reads = step->compare_count * pieces.compare,
-                   merges = reads + step->read_count * pieces.read,
-                   end = merges + step->merge_count * pieces.merge;
-    while ((task = thread_pool_take(b->threads)) < end) {
-        if (task < reads)
-            run_compare(b, &step->compares[task / pieces.compare], task % pieces.compare);
-        else if (task < merges)
-            run_read(b, &step->reads[(task - reads) / pieces.read], (task - reads) % pieces.read);
-        else
-            run_merge_states(&step->merges[(task - merges) / pieces.merge], (task - merges) % pieces.merge);
-    }
-    thread_pool_barrier(b->threads);
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < step->compare_count; i++)
+        longest = larger(longest, step->compares[i].count);
+    for (uint32_t i = 0; i < step->read_count; i++)
+        longest = larger(longest, step->reads[i].count);
+    for (uint32_t i = 0; i < step->merge_count; i++)
+        longest = larger(longest, step->merges[i].rows * step->merges[i].heads);
+    uint32_t pieces = ceiling(longest, TASK_ROWS);
+    run_phase(b, s, NULL, run_copies, step->copy_count ? b->options.geometry->layers : 0, 1);
+    run_phase(b, s, NULL, run_compare, step->compare_count, pieces);
+    run_phase(b, s, NULL, run_read, step->read_count, pieces);
+    run_phase(b, s, NULL, run_merge_states, step->merge_count, pieces);
 }
 
-static void appends_phase(const struct cpu_backend *b, const struct attention_pass *pass)
+static void run_appends(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass)
 {
-    uint32_t longest = 0, task;
+    uint32_t longest = 0;
     for (uint32_t i = 0; i < pass->append_count; i++)
-        longest = pass->appends[i].count > longest ? pass->appends[i].count : longest;
-    uint32_t pieces = longest / TASK_TOKENS + (longest % TASK_TOKENS != 0);
-    while ((task = thread_pool_take(b->threads)) < pass->append_count * pieces)
-        run_append(b, pass, &pass->appends[task / pieces], task % pieces);
-    thread_pool_barrier(b->threads);
-}
-
-static void work_tiles_phase(const struct cpu_backend *b, const struct attention_pass *pass,
-                             struct scratch *s)
-{
-    uint32_t heads = b->options.geometry->kv_heads, task;
-    while ((task = thread_pool_take(b->threads)) < pass->plan->work_tile_count * heads)
-        run_work_tile(b, s, pass, &pass->plan->work_tiles[task / heads], task % heads);
-    thread_pool_barrier(b->threads);
-}
-
-static void merges_phase(const struct cpu_backend *b, const struct attention_pass *pass, struct scratch *s)
-{
-    uint32_t heads = b->options.geometry->kv_heads, task;
-    while ((task = thread_pool_take(b->threads)) < pass->plan->merge_count * heads)
-        run_merge(b, s, pass, &pass->plan->merges[task / heads], task % heads);
-    thread_pool_barrier(b->threads);
+        longest = larger(longest, pass->appends[i].count);
+    run_phase(b, s, pass, run_append, pass->append_count, ceiling(longest, TASK_ROWS));
 }
 
 static void run_step(uint32_t worker, void *cookie)
 {
     struct cpu_backend *b = cookie;
     struct scratch *s = &b->scratch[worker];
-    if (b->step->copy_count)
-        copies_phase(b);
-    if (b->step->compare_count || b->step->read_count || b->step->merge_count)
-        operations_phase(b);
+    uint32_t heads = b->options.geometry->kv_heads;
+    run_operations(b, s);
     for (uint32_t p = 0; p < b->step->pass_count; p++) {
         const struct attention_pass *pass = &b->step->passes[p];
-        if (pass->append_count && !FAULTY(FAULT_STALE_BLOCK))
-            appends_phase(b, pass);
-        if (pass->plan && pass->plan->work_tile_count)
-            work_tiles_phase(b, pass, s);
-        if (pass->append_count && FAULTY(FAULT_STALE_BLOCK))
-            appends_phase(b, pass);
-        if (pass->plan && pass->plan->merge_count)
-            merges_phase(b, pass, s);
+        if (!FAULTY(FAULT_STALE_BLOCK))
+            run_appends(b, s, pass);
+        if (pass->plan)
+            run_phase(b, s, pass, run_work_tile, pass->plan->work_tile_count, heads);
+        if (FAULTY(FAULT_STALE_BLOCK))
+            run_appends(b, s, pass);
+        if (pass->plan)
+            run_phase(b, s, pass, run_merge, pass->plan->merge_count, heads);
     }
 }
 
