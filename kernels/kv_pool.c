@@ -1,8 +1,8 @@
 /* kv_pool.c - see kv_pool.h. */
 #include "kernels/kv_pool.h"
 
-#include "config/host_memory.h"
 #include "config/fault.h"
+#include "config/host_memory.h"
 #include "config/mapping.h"
 #include "kernels/numeric.h"
 #include "kernels/values.h"
