@@ -52,8 +52,7 @@ enum {
     TASKS_PER_THREAD = 8,         /* so that dynamic taking evens out */
     TASK_ROWS = 64,               /* tokens of an append, a compare or a read, heads of merged states */
     TOUCH_BYTES = 64 << 20,       /* between two reports of progress */
-    ALIGNMENT = 64,
-    WAKE_US = 50 /* a step that one thread ends sooner wakes no other */
+    WAKE_US = 50                  /* a step that one thread ends sooner wakes no other */
 };
 
 /* What a worker needs for a task, allocated once. */
@@ -65,6 +64,7 @@ struct scratch {
     struct cpu_states fold[FOLD_LEVELS]; /* [packed rows] each; of the context [group] */
     float *tile;                         /* of the kernel */
     float *o;                            /* [head_dim] */
+    double roof_s;                       /* that the latest slice took while the roof is measured */
 };
 
 /* The roof being measured: every worker reads a part of the pool, slice by slice. */
@@ -83,12 +83,11 @@ struct cpu_backend {
     struct step_rates rates;
     double wake_us;
     struct scratch *scratch; /* [threads] */
-    void **arenas;           /* [threads] the memory behind each scratch */
+    float *arena;            /* the memory behind all scratch, then the partials */
+    uint64_t arena_bytes;
     float *partials;
-    uint64_t partials_bytes;
     const struct attention_step *step; /* while it runs */
     uint32_t test_part;                /* of the self-test, to be done next */
-    double *roof_seconds;              /* [threads] while the roof is measured */
     struct roof_reading roof;
 };
 
@@ -573,7 +572,7 @@ static void run_roof(uint32_t worker, void *cookie)
     double start = clock_s();
     uint64_t sum = way == ROOF_STREAMS ? read_streams(from, x->words)
                                        : read_forward(from, x->words, way == ROOF_PREFETCH ? 256 : 0);
-    b->roof_seconds[worker] = clock_s() - start;
+    b->scratch[worker].roof_s = clock_s() - start;
     atomic_fetch_add(&roof_sink, sum);
 }
 
@@ -585,7 +584,7 @@ static double read_slice(struct cpu_backend *b, uint64_t words)
     x->words = words - x->at < x->slice ? words - x->at : x->slice;
     thread_pool_run(b->threads, run_roof, b);
     for (uint32_t i = 0; i < thread_pool_threads(b->threads); i++)
-        slowest = b->roof_seconds[i] > slowest ? b->roof_seconds[i] : slowest;
+        slowest = fmax(slowest, b->scratch[i].roof_s);
     x->at += x->words;
     if (slowest > 0 && x->words == x->slice)
         x->slice = (uint64_t)fmin((double)x->slice * ROOF_SLICE_S / slowest, (double)ROOF_BYTES_MAX) /
@@ -650,32 +649,24 @@ static size_t lay_out(struct scratch *s, float *arena, const struct geometry *g)
     return used;
 }
 
-static int make_scratch(struct cpu_backend *b)
-{
-    uint32_t threads = thread_pool_threads(b->threads);
-    b->scratch = calloc(threads, sizeof *b->scratch);
-    b->arenas = calloc(threads, sizeof *b->arenas);
-    b->roof_seconds = calloc(threads, sizeof *b->roof_seconds);
-    if (!b->scratch || !b->arenas || !b->roof_seconds)
-        return ATTND_NO_MEMORY;
-    for (uint32_t i = 0; i < threads; i++) {
-        size_t floats = lay_out(&b->scratch[i], NULL, b->options.geometry);
-        b->arenas[i] = aligned_alloc(ALIGNMENT, floats * sizeof(float));
-        if (!b->arenas[i])
-            return ATTND_NO_MEMORY;
-        memset(b->arenas[i], 0, floats * sizeof(float));
-        lay_out(&b->scratch[i], b->arenas[i], b->options.geometry);
-    }
-    return 0;
-}
-
-static int make_partials(struct cpu_backend *b)
+/* Scratch of all threads, and the partials. */
+static int make_arena(struct cpu_backend *b)
 {
     const struct geometry *g = b->options.geometry;
-    b->partials_bytes =
-        (uint64_t)b->options.partials_max * g->query_heads * (2 + g->head_dim) * sizeof(float);
-    b->partials = mapping_create(b->partials_bytes, 0);
-    return b->partials ? 0 : ATTND_NO_MEMORY;
+    uint32_t threads = thread_pool_threads(b->threads);
+    struct scratch none;
+    size_t floats = lay_out(&none, NULL, g),
+           partials = (size_t)b->options.partials_max * g->query_heads * (2 + g->head_dim);
+    b->arena_bytes = (threads * floats + partials) * sizeof(float);
+    b->arena = mapping_create(b->arena_bytes, 0);
+    b->scratch = calloc(threads, sizeof *b->scratch);
+    if (!b->arena || !b->scratch)
+        return ATTND_NO_MEMORY;
+    for (uint32_t i = 0; i < threads; i++)
+        lay_out(&b->scratch[i], b->arena + i * floats, g);
+    memset(b->arena, 0, threads * floats * sizeof(float)); /* touched */
+    b->partials = b->arena + threads * floats;
+    return 0;
 }
 
 struct touching {
@@ -701,16 +692,11 @@ static void touch(uint32_t worker, void *cookie)
 static void cpu_close(struct attention *attention)
 {
     struct cpu_backend *b = (struct cpu_backend *)attention;
-    uint32_t threads = b->threads ? thread_pool_threads(b->threads) : 0;
     thread_pool_destroy(b->threads);
-    for (uint32_t i = 0; b->arenas && i < threads; i++)
-        free(b->arenas[i]);
-    mapping_destroy(b->partials, b->partials_bytes);
+    mapping_destroy(b->arena, b->arena_bytes);
     kv_pool_deinit(&b->pool);
     kv_pool_deinit(&b->host);
-    free(b->arenas);
     free(b->scratch);
-    free(b->roof_seconds);
     free(b);
 }
 
@@ -793,7 +779,7 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     b->wake_us = WAKE_US;
     uint32_t threads = options->threads ? options->threads : thread_pool_default_threads();
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for %u threads", threads);
-    if (thread_pool_create(threads, &b->threads) != 0 || make_scratch(b) != 0 || make_partials(b) != 0 ||
+    if (thread_pool_create(threads, &b->threads) != 0 || make_arena(b) != 0 ||
         kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0) {
         cpu_close(&b->base);
         return ATTND_NO_MEMORY;
