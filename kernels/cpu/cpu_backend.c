@@ -78,7 +78,8 @@ struct cpu_backend {
     struct attention base;
     struct attention_options options;
     const struct cpu_kernels *kernels;
-    struct kv_pool pool, host; /* blocks that are swapped to */
+    struct kv_pool pool, host;      /* blocks that are swapped to */
+    _Atomic uint64_t touched_bytes; /* of the pool, while the backend is opened */
     struct thread_pool *threads;
     struct step_rates rates;
     double wake_us;
@@ -484,15 +485,6 @@ void cpu_backend_wake_from(struct attention *attention, double us)
     ((struct cpu_backend *)attention)->wake_us = us;
 }
 
-/* For step_rates_measure(). */
-static void run_alone(void *cookie, const struct attention_step *step)
-{
-    struct cpu_backend *b = cookie;
-    b->step = step;
-    thread_pool_run_alone(b->threads, run_step, b);
-    b->step = NULL;
-}
-
 static enum attention_verdict cpu_self_test(struct attention *attention)
 {
     struct cpu_backend *b = (struct cpu_backend *)attention;
@@ -669,24 +661,29 @@ static int make_arena(struct cpu_backend *b)
     return 0;
 }
 
-struct touching {
-    struct cpu_backend *backend;
-    _Atomic uint64_t done;
-};
-
 /* Write to every page, so that memory that is not there shows now and not in the middle of a step. */
 static void touch(uint32_t worker, void *cookie)
 {
-    struct touching *t = cookie;
-    struct cpu_backend *b = t->backend;
+    struct cpu_backend *b = cookie;
     uint64_t begin;
     while ((begin = (uint64_t)thread_pool_take(b->threads) * TOUCH_BYTES) < b->pool.total_bytes) {
         uint64_t n = b->pool.total_bytes - begin < TOUCH_BYTES ? b->pool.total_bytes - begin : TOUCH_BYTES;
         memset(b->pool.bytes + begin, 0, n);
-        uint64_t done = atomic_fetch_add(&t->done, n) + n;
+        uint64_t done = atomic_fetch_add(&b->touched_bytes, n) + n;
         if (worker == 0 && b->options.progress)
             b->options.progress(done, b->pool.total_bytes, b->options.cookie);
     }
+}
+
+/* The pool, touched; then the host's blocks, for which there is room in what that leaves. */
+static int make_pools(struct cpu_backend *b, char error[ATTENTION_ERROR_BYTES])
+{
+    const struct attention_options *o = &b->options;
+    int rc = kv_pool_init(&b->pool, o->geometry, o->blocks, "pool.blocks", error);
+    if (rc != 0)
+        return rc;
+    thread_pool_run(b->threads, touch, b);
+    return kv_pool_init(&b->host, o->geometry, o->host_blocks, "pool.host_blocks", error);
 }
 
 static void cpu_close(struct attention *attention)
@@ -776,23 +773,16 @@ int cpu_backend_open(const struct attention_options *options, struct attention *
     b->base.ops = &ops;
     b->options = *options;
     b->kernels = kernels;
-    b->wake_us = WAKE_US;
+    b->wake_us = INFINITY; /* until the rates are known */
     uint32_t threads = options->threads ? options->threads : thread_pool_default_threads();
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for %u threads", threads);
-    if (thread_pool_create(threads, &b->threads) != 0 || make_arena(b) != 0 ||
-        kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0) {
+    if (thread_pool_create(threads, &b->threads) != 0 || make_arena(b) != 0 || make_pools(b, error) != 0) {
         cpu_close(&b->base);
         return ATTND_NO_MEMORY;
     }
-    struct touching touching = {.backend = b};
-    thread_pool_run(b->threads, touch, &touching);
-    /* behind the pool, whose memory is taken by now */
-    if (kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) != 0) {
-        cpu_close(&b->base);
-        return ATTND_NO_MEMORY;
-    }
-    if (thread_pool_threads(b->threads) > 1)
-        b->rates = step_rates_measure(options->geometry, options->blocks, run_alone, b);
+    if (threads > 1)
+        b->rates = step_rates_measure(&b->base, options->geometry, options->blocks);
+    b->wake_us = WAKE_US;
     describe(b);
     *attention = &b->base;
     return 0;

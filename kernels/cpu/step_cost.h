@@ -9,7 +9,8 @@
  *     compared as they are
  *   states are merged                          values; heads of all rows        value_ns; head_ns
  *
- * The rates belong to the geometry, the kernels and the machine, and are measured once, at the start. */
+ * The rates belong to the geometry, the kernels and the machine, and are measured once, at the start, but for
+ * value_ns. */
 #ifndef KERNELS_CPU_STEP_COST_H
 #define KERNELS_CPU_STEP_COST_H
 
@@ -23,13 +24,10 @@ struct step_rates {
     double value_ns;  /* to generate or convert one element */
 };
 
-/* Run a step on the calling thread alone; returns when it is done. */
-typedef void (*step_run_fn)(void *cookie, const struct attention_step *step);
-
-/* step_rates_measure(g, blocks, run, cookie): time small steps over the first `blocks` blocks of the pool,
- * which are read and not written. What cannot be measured keeps a fall-back. Allocates; milliseconds. */
-struct step_rates step_rates_measure(const struct geometry *g, uint32_t blocks, step_run_fn run,
-                                     void *cookie);
+/* step_rates_measure(attention, g, blocks): time small steps of a backend, which computes them while they are
+ * submitted, over the first `blocks` blocks of its pool, one at least; they are read and not written. What
+ * cannot be measured keeps a fall-back. Allocates; milliseconds. */
+struct step_rates step_rates_measure(struct attention *attention, const struct geometry *g, uint32_t blocks);
 
 /* step_cost_us(rates, g, step, enough): microseconds that one thread would take. Ends counting, with what
  * it has, once that is `enough`. Any thread; a few nanoseconds a row, append, copy and other operation. */
