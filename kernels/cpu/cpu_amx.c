@@ -491,21 +491,16 @@ static bool amx_supported(void)
 }
 
 const struct cpu_kernels cpu_kernels_amx = {
-    "amx", amx_supported, amx_begin, amx_tile, simd_merge, simd_finish,
+    "amx", amx_supported, amx_begin, amx_tile, states_merge, states_finish,
 };
 
 const struct cpu_kernels cpu_kernels_avx512_vbmi = {
-    "avx512", vbmi_supported, NULL, vbmi_tile, simd_merge, simd_finish,
+    "avx512", vbmi_supported, NULL, vbmi_tile, states_merge, states_finish,
 };
 
 #else
 
-static bool not_built(void)
-{
-    return false;
-}
-
-const struct cpu_kernels cpu_kernels_amx = {"amx", not_built, NULL, NULL, NULL, NULL};
-const struct cpu_kernels cpu_kernels_avx512_vbmi = {"avx512", not_built, NULL, NULL, NULL, NULL};
+const struct cpu_kernels cpu_kernels_amx = {.isa = "amx"};
+const struct cpu_kernels cpu_kernels_avx512_vbmi = {.isa = "avx512"};
 
 #endif

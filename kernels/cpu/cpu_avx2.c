@@ -176,16 +176,11 @@ static bool avx2_supported(void)
 }
 
 const struct cpu_kernels cpu_kernels_avx2 = {
-    "avx2", avx2_supported, NULL, simd_tile, simd_merge, simd_finish,
+    "avx2", avx2_supported, NULL, simd_tile, states_merge, states_finish,
 };
 
 #else
 
-static bool not_built(void)
-{
-    return false;
-}
-
-const struct cpu_kernels cpu_kernels_avx2 = {"avx2", not_built, NULL, NULL, NULL, NULL};
+const struct cpu_kernels cpu_kernels_avx2 = {.isa = "avx2"};
 
 #endif

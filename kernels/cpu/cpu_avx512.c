@@ -7,22 +7,12 @@
 
 #include "kernels/cpu/cpu_simd.h"
 
-static bool avx512_supported(void)
-{
-    return vec512_supported();
-}
-
 const struct cpu_kernels cpu_kernels_avx512 = {
-    "avx512", avx512_supported, NULL, simd_tile, simd_merge, simd_finish,
+    "avx512", vec512_supported, NULL, simd_tile, states_merge, states_finish,
 };
 
 #else
 
-static bool not_built(void)
-{
-    return false;
-}
-
-const struct cpu_kernels cpu_kernels_avx512 = {"avx512", not_built, NULL, NULL, NULL, NULL};
+const struct cpu_kernels cpu_kernels_avx512 = {.isa = "avx512"};
 
 #endif

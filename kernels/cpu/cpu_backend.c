@@ -707,7 +707,7 @@ static const struct attention_ops ops = {
 bool attention_isa_supported(const char *name)
 {
     for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
-        if (strcmp(all_kernels[i]->isa, name) == 0 && all_kernels[i]->supported())
+        if (strcmp(all_kernels[i]->isa, name) == 0 && cpu_kernels_run_here(all_kernels[i]))
             return true;
     }
     return false;
@@ -722,7 +722,7 @@ static const struct cpu_kernels *choose_kernels(const char *isa, char error[ATTE
         const struct cpu_kernels *kernels = all_kernels[i];
         if (!automatic && strcmp(isa, kernels->isa) != 0)
             continue;
-        if (!kernels->supported()) {
+        if (!cpu_kernels_run_here(kernels)) {
             snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: this processor has no %s", kernels->isa);
             continue;
         }

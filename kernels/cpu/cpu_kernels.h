@@ -69,7 +69,7 @@ static inline size_t cpu_scratch_floats(uint32_t head_dim, uint32_t rows)
 
 struct cpu_kernels {
     const char *isa;
-    bool (*supported)(void); /* by this processor */
+    bool (*supported)(void); /* by this processor; NULL: not in this build */
 
     /* begin: the tiles that follow have the same rows and q; NULL: nothing to prepare. */
     void (*begin)(const struct cpu_tile *tile);
@@ -87,6 +87,11 @@ struct cpu_kernels {
     void (*finish)(uint32_t head_dim, const struct cpu_states *states, uint32_t row, const float *sink,
                    float v_scale, float *o, float *lse);
 };
+
+static inline bool cpu_kernels_run_here(const struct cpu_kernels *kernels)
+{
+    return kernels->supported && kernels->supported();
+}
 
 /* Tables of one isa give the same bits: avx512_vbmi is avx512 for processors that convert e4m3 faster. */
 extern const struct cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,

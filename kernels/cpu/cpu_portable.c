@@ -27,7 +27,7 @@ enum { LANES = 8 }; /* head_dim is a multiple */
 _Static_assert(HEAD_DIM_STEP % LANES == 0, "dot products have no remainder");
 
 /* exp(x) for x <= 0, and 0 for NaN and below EXP_LOWEST. exp(0) is 1. Relative error below 2^-22 (coefficients.h). */
-static inline float exp_nonpositive(float x)
+static inline float exp_one(float x)
 {
     const float log2_e = 1.44269504F;
     float clamped = x > EXP_LOWEST ? x : EXP_LOWEST;
@@ -58,7 +58,7 @@ static inline float tanh_any(float y)
     near = near * z + TANH_3;
     near = near * z + TANH_4;
     near = near * z * y + y;
-    float e = exp_nonpositive(-2.0F * magnitude);
+    float e = exp_one(-2.0F * magnitude);
     float far = copysignf((1.0F - e) / (1.0F + e), y);
     return magnitude >= TANH_NEAR ? far : near; /* of NaN: near, NaN too */
 }
@@ -125,12 +125,12 @@ static void update(const struct cpu_tile *t, uint32_t row, uint32_t first, uint3
     for (uint32_t j = first; j < end; j++)
         m = s[j] > m ? s[j] : m; /* not of NaN */
     for (int j = 0; j < TILE_TOKENS; j++)
-        p[j] = m < INFINITY ? exp_nonpositive(s[j] - m) : (float)(s[j] == m); /* of NaN: 0 */
+        p[j] = m < INFINITY ? exp_one(s[j] - m) : (float)(s[j] == m); /* of NaN: 0 */
     if (t->states.m[row] == -INFINITY) {
         t->states.l[row] = 0;
         memset(o, 0, t->head_dim * sizeof *o);
     } else {
-        float a = states_weight(exp_nonpositive, t->states.m[row], m);
+        float a = states_weight(t->states.m[row], m);
         t->states.l[row] *= a;
         for (uint32_t d = 0; d < t->head_dim; d++)
             o[d] *= a;
@@ -159,23 +159,11 @@ static void portable_tile(const struct cpu_tile *t)
     }
 }
 
-static void portable_merge(uint32_t rows, uint32_t head_dim, const struct cpu_states *into,
-                           const struct cpu_states *from)
-{
-    states_merge(exp_nonpositive, rows, head_dim, into, from);
-}
-
-static void portable_finish(uint32_t head_dim, const struct cpu_states *states, uint32_t row,
-                            const float *sink, float v_scale, float *o, float *lse)
-{
-    states_finish(exp_nonpositive, head_dim, states, row, sink, v_scale, o, lse);
-}
-
 static bool portable_supported(void)
 {
     return true;
 }
 
 const struct cpu_kernels cpu_kernels_portable = {
-    "portable", portable_supported, NULL, portable_tile, portable_merge, portable_finish,
+    "portable", portable_supported, NULL, portable_tile, states_merge, states_finish,
 };

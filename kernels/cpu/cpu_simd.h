@@ -1,4 +1,4 @@
-/* cpu_simd.h - the tile, merge and finish of the vector paths, written once over `vec`; each
+/* cpu_simd.h - the tile of the vector paths, written once over `vec`; each
  * instruction set includes it after it has defined its vectors (cpu_avx2.c, cpu_avx512.c).
  *
  *   s_j = softcap(scale * q.k_j) + slope * (j - i)     one fused multiply-add after the other over d
@@ -150,7 +150,7 @@ INLINE vec exp_nonpositive(vec x)
     return vec_zero_below(x, EXP_LOWEST, vec_scale_by_power(y, n));
 }
 
-static float exp_one(float x)
+static inline float exp_one(float x)
 {
     float lanes[LANES];
     vec_store(lanes, exp_nonpositive(vec_set1(x)));
@@ -307,7 +307,7 @@ static float soften(const struct cpu_tile *t, uint32_t row, float *p)
         for (int i = 0; i < half; i++)
             sum[i] = sum[i] + sum[i + half];
     }
-    float a = before == -INFINITY ? 0 : states_weight(exp_one, before, m);
+    float a = before == -INFINITY ? 0 : states_weight(before, m);
     t->states.m[row] = m;
     t->states.l[row] = (before == -INFINITY ? 0 : t->states.l[row] * a) + vec_sum(sum[0]);
     return a;
@@ -537,18 +537,4 @@ static __attribute__((unused)) void simd_tile(const struct cpu_tile *t)
     case DTYPE_COUNT:
         break;
     }
-}
-
-/* ---- states -------------------------------------------------------------------------------------- */
-
-static void simd_merge(uint32_t rows, uint32_t head_dim, const struct cpu_states *into,
-                       const struct cpu_states *from)
-{
-    states_merge(exp_one, rows, head_dim, into, from);
-}
-
-static void simd_finish(uint32_t head_dim, const struct cpu_states *states, uint32_t row, const float *sink,
-                        float v_scale, float *o, float *lse)
-{
-    states_finish(exp_one, head_dim, states, row, sink, v_scale, o, lse);
 }

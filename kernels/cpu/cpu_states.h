@@ -1,7 +1,7 @@
 /* cpu_states.h - merging and finishing softmax states: the one text that every CPU path compiles with
  * its own exp and its own instructions.
  *
- * `exp_of` is a function of the including file, so that it is inlined; x <= 0, exp_of(0) = 1. */
+ * exp_one() is a function of the including file; x <= 0, exp_one(0) = 1. */
 #ifndef KERNELS_CPU_CPU_STATES_H
 #define KERNELS_CPU_CPU_STATES_H
 
@@ -10,18 +10,17 @@
 #include <math.h>
 #include <string.h>
 
+static inline float exp_one(float x);
+
 /* What a state with maximum m is worth beside the largest one; both may be +inf (kernels/plan.h). */
-static inline __attribute__((always_inline)) float states_weight(float (*exp_of)(float), float m,
-                                                                 float largest)
+static inline float states_weight(float m, float largest)
 {
-    return m == largest ? 1 : exp_of(m - largest);
+    return m == largest ? 1 : exp_one(m - largest);
 }
 
 /* See cpu_kernels.merge. */
-static inline __attribute__((always_inline)) void states_merge(float (*exp_of)(float), uint32_t rows,
-                                                               uint32_t head_dim,
-                                                               const struct cpu_states *into,
-                                                               const struct cpu_states *from)
+static void states_merge(uint32_t rows, uint32_t head_dim, const struct cpu_states *into,
+                         const struct cpu_states *from)
 {
     for (uint32_t row = 0; row < rows; row++) {
         float *to = into->o + (size_t)row * head_dim;
@@ -35,7 +34,7 @@ static inline __attribute__((always_inline)) void states_merge(float (*exp_of)(f
             continue;
         }
         float m = into->m[row] > from->m[row] ? into->m[row] : from->m[row];
-        float a = states_weight(exp_of, into->m[row], m), b = states_weight(exp_of, from->m[row], m);
+        float a = states_weight(into->m[row], m), b = states_weight(from->m[row], m);
         into->m[row] = m;
         into->l[row] = into->l[row] * a + from->l[row] * b;
         for (uint32_t d = 0; d < head_dim; d++)
@@ -44,10 +43,8 @@ static inline __attribute__((always_inline)) void states_merge(float (*exp_of)(f
 }
 
 /* See cpu_kernels.finish. */
-static inline __attribute__((always_inline)) void states_finish(float (*exp_of)(float), uint32_t head_dim,
-                                                                const struct cpu_states *states, uint32_t row,
-                                                                const float *sink, float v_scale, float *o,
-                                                                float *lse)
+static void states_finish(uint32_t head_dim, const struct cpu_states *states, uint32_t row, const float *sink,
+                          float v_scale, float *o, float *lse)
 {
     const float *from = states->o + (size_t)row * head_dim;
     float m = states->m[row], l = states->l[row], a = 1;
@@ -58,8 +55,8 @@ static inline __attribute__((always_inline)) void states_finish(float (*exp_of)(
     }
     if (sink) { /* the state (sink, 1, 0) */
         float both = m > *sink ? m : *sink;
-        a = states_weight(exp_of, m, both);
-        l = l * a + states_weight(exp_of, *sink, both);
+        a = states_weight(m, both);
+        l = l * a + states_weight(*sink, both);
         m = both;
     }
     for (uint32_t d = 0; d < head_dim; d++)

@@ -237,7 +237,7 @@ INLINE vec reduce_lanes(const vec x[16])
            _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd);
 }
 
-INLINE bool vec512_supported(void)
+static bool vec512_supported(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -54,7 +54,7 @@ START_TEST(tables_of_avx512_agree)
 {
     static const uint32_t dims[] = {40, 64, 72, 128, 192, 208};
     static float plain[ROWS_MAX * (2 + DIM_MAX)], vbmi[ROWS_MAX * (2 + DIM_MAX)];
-    if (!cpu_kernels_avx512.supported() || !cpu_kernels_avx512_vbmi.supported())
+    if (!cpu_kernels_run_here(&cpu_kernels_avx512) || !cpu_kernels_run_here(&cpu_kernels_avx512_vbmi))
         return;
     for (uint32_t rows = 1; rows <= ROWS_MAX; rows++)
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
