@@ -20,16 +20,6 @@ INLINE vec vec_set1(float x)
     return _mm256_set1_ps(x);
 }
 
-INLINE vec vec_load(const float *from)
-{
-    return _mm256_loadu_ps(from);
-}
-
-INLINE void vec_store(float *to, vec x)
-{
-    _mm256_storeu_ps(to, x);
-}
-
 /* head_dim is a multiple of 8: there are no tails. */
 INLINE vec vec_load_tail(const float *from)
 {
@@ -50,36 +40,6 @@ INLINE vec vec_fma(vec a, vec b, vec c)
 INLINE vec vec_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
-}
-
-INLINE vec vec_abs(vec x)
-{
-    return _mm256_andnot_ps(vec_set1(-0.0F), x);
-}
-
-INLINE vec vec_copy_sign(vec x, vec sign)
-{
-    vec top = vec_set1(-0.0F);
-    return _mm256_or_ps(_mm256_andnot_ps(top, x), _mm256_and_ps(top, sign));
-}
-
-/* y, and 0 in the lanes where x <= limit or NaN. */
-INLINE vec vec_zero_below(vec x, float limit, vec y)
-{
-    return _mm256_and_ps(_mm256_cmp_ps(x, vec_set1(limit), _CMP_GT_OQ), y);
-}
-
-/* b where x >= limit, else a: of NaN too. */
-INLINE vec vec_below(vec x, float limit, vec a, vec b)
-{
-    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, vec_set1(limit), _CMP_NGE_UQ));
-}
-
-/* y * 2^n, n a whole number; the result is a normal one. */
-INLINE vec vec_scale_by_power(vec y, vec n)
-{
-    __m256i shifted = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), shifted));
 }
 
 /* 0, 1, 2, ... */
@@ -129,11 +89,6 @@ INLINE vec reduce_lanes(const vec x[8])
 }
 
 /* ---- stored formats ------------------------------------------------------------------------------ */
-
-INLINE size_t kv_bytes(const enum dtype dtype)
-{
-    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? 2 : 1;
-}
 
 /* 8 bytes of e4m3. As f16 the bits are the value times 2^-8, denormals included, and f16 converts
  * without the penalty that denormals of f32 have. */

@@ -59,6 +59,12 @@ static inline struct plan_range cpu_tile_seen(const struct cpu_tile *t, uint32_t
     return (struct plan_range){first, end < TILE_TOKENS ? end : TILE_TOKENS};
 }
 
+/* Bytes of an element: dtype_bytes(), for a format that the compiler knows. */
+static inline size_t kv_bytes(const enum dtype dtype)
+{
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? 2 : 1;
+}
+
 enum { CPU_SCRATCH_ROWS = 32 }; /* rows of scores */
 
 /* For at most `rows` packed rows: two tiles of f32 and scores, or what cpu_amx.c lays out there. */

@@ -44,6 +44,52 @@ _Static_assert((int)ROWS_TOGETHER <= (int)CPU_SCRATCH_ROWS, "scores have room");
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* ---- what is the same for vectors of any width --------------------------------------------------- */
+
+typedef int32_t ivec
+    __attribute__((vector_size(sizeof(vec)))); /* the bits of a vec, or all of them where true */
+
+INLINE vec vec_load(const float *from)
+{
+    vec x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+INLINE void vec_store(float *to, vec x)
+{
+    memcpy(to, &x, sizeof x);
+}
+
+INLINE vec vec_abs(vec x)
+{
+    return (vec)((ivec)x & INT32_MAX);
+}
+
+INLINE vec vec_copy_sign(vec x, vec sign)
+{
+    return (vec)(((ivec)x & INT32_MAX) | ((ivec)sign & INT32_MIN));
+}
+
+/* y, and 0 in the lanes where x <= limit or NaN. */
+INLINE vec vec_zero_below(vec x, float limit, vec y)
+{
+    return (vec)((ivec)y & (x > limit));
+}
+
+/* b where x >= limit, else a: of NaN too. */
+INLINE vec vec_below(vec x, float limit, vec a, vec b)
+{
+    ivec beyond = x >= limit;
+    return (vec)(((ivec)b & beyond) | ((ivec)a & ~beyond));
+}
+
+/* y * 2^n, n a whole number; the result is a normal one. */
+INLINE vec vec_scale_by_power(vec y, vec n)
+{
+    return (vec)((ivec)y + (__builtin_convertvector(n, ivec) << 23));
+}
+
 #ifndef HAVE_LOAD_E4M3 /* load_e4m3() loads E4M3_VECS vectors at once; 1: as vec_load_as() does */
 enum { E4M3_VECS = 1 };
 INLINE void load_e4m3(const uint8_t *from, vec *x)

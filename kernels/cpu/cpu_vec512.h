@@ -3,7 +3,7 @@
 #ifndef KERNELS_CPU_CPU_VEC512_H
 #define KERNELS_CPU_CPU_VEC512_H
 
-#include "config/geometry.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 #ifdef __AVX512F__ /* nothing for a compiler that may not use them */
 
@@ -21,16 +21,6 @@ typedef __m512 vec;
 INLINE vec vec_set1(float x)
 {
     return _mm512_set1_ps(x);
-}
-
-INLINE vec vec_load(const float *from)
-{
-    return _mm512_loadu_ps(from);
-}
-
-INLINE void vec_store(float *to, vec x)
-{
-    _mm512_storeu_ps(to, x);
 }
 
 /* The first 8 lanes; the others are 0. */
@@ -53,37 +43,6 @@ INLINE vec vec_fma(vec a, vec b, vec c)
 INLINE vec vec_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
-}
-
-INLINE vec vec_abs(vec x)
-{
-    return _mm512_abs_ps(x);
-}
-
-INLINE vec vec_copy_sign(vec x, vec sign)
-{
-    __m512i top = _mm512_set1_epi32(INT32_MIN);
-    return _mm512_castsi512_ps(
-        _mm512_ternarylogic_epi32(top, _mm512_castps_si512(sign), _mm512_castps_si512(x), 0xca));
-}
-
-/* y, and 0 in the lanes where x <= limit or NaN. */
-INLINE vec vec_zero_below(vec x, float limit, vec y)
-{
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_GT_OQ), y);
-}
-
-/* b where x >= limit, else a: of NaN too. */
-INLINE vec vec_below(vec x, float limit, vec a, vec b)
-{
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, vec_set1(limit), _CMP_NGE_UQ), b, a);
-}
-
-/* y * 2^n, n a whole number; the result is a normal one. */
-INLINE vec vec_scale_by_power(vec y, vec n)
-{
-    __m512i shifted = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), shifted));
 }
 
 /* 0, 1, 2, ... */
@@ -115,11 +74,6 @@ INLINE float vec_sum(vec x)
 }
 
 /* ---- stored formats ------------------------------------------------------------------------------ */
-
-INLINE size_t kv_bytes(const enum dtype dtype)
-{
-    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? 2 : 1;
-}
 
 /* 16 bytes of e4m3. As f16 the bits are the value times 2^-8, denormals included, and f16 converts
  * without the penalty that denormals of f32 have. */
