@@ -3,7 +3,6 @@
  * Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 #include "kernels/values.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 enum { PHILOX_ROUNDS = 10 };
@@ -29,9 +28,8 @@ static float value_of(uint32_t word)
     return (float)((int32_t)sum - 510) * (1.0F / 128);
 }
 
-/* The four words of the dimensions from `dim` on. */
-static void words_of(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
-                     uint32_t head, uint32_t dim, uint32_t word[4])
+void values_words(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                  uint32_t head, uint32_t dim, uint32_t word[4])
 {
     word[0] = (uint32_t)source.content;
     word[1] = (uint32_t)(source.content >> 32);
@@ -68,40 +66,10 @@ void values_row(struct value_source source, uint32_t position, uint32_t layer, e
 {
     for (uint32_t dim = 0; dim < dims; dim += 4) {
         uint32_t word[4];
-        words_of(source, position, layer, tensor, head, dim, word);
+        values_words(source, position, layer, tensor, head, dim, word);
         for (uint32_t i = 0; i < 4; i++)
             row[dim + i] = source.wide
                                ? wide_value_of(word[i], channel_of(tensor, head, dim + i, source.wide - 1))
                                : value_of(word[i]);
     }
-}
-
-/* Powers of two that queries and keys have, from 1 to what their format holds. */
-static int extreme_exponent(enum dtype dtype, uint32_t choice)
-{
-    static const int of[DTYPE_COUNT][4] = {[DTYPE_F32] = {0, 10, 63, 126},
-                                           [DTYPE_F16] = {0, 5, 10, 15},
-                                           [DTYPE_BF16] = {0, 10, 63, 126},
-                                           [DTYPE_E4M3] = {0, 3, 6, 8},
-                                           [DTYPE_E5M2] = {0, 5, 10, 15}};
-    return of[dtype][choice % 4];
-}
-
-void values_extreme_row(struct value_source source, uint32_t position, uint32_t layer,
-                        enum values_tensor tensor, uint32_t head, uint32_t dims, enum dtype dtype, float *row)
-{
-    uint32_t word[4];
-    if (tensor == VALUES_V) {
-        values_row(source, position, layer, tensor, head, dims, row);
-        return;
-    }
-    words_of(source, position, layer, tensor, head, 0, word);
-    uint32_t kind = word[0] % 16; /* of a key: 0 is of another size, 1 is 0, 2 is a power and its opposite */
-    bool of_head = tensor == VALUES_K && kind > 0, is_negative = word[1] % (tensor == VALUES_Q ? 2 : 8) == 0;
-    float size = power_of_two(extreme_exponent(dtype, of_head ? head + kind / 14 : word[2]));
-    memset(row, 0, dims * sizeof *row);
-    if (tensor == VALUES_K && kind == 1)
-        return;
-    row[1] = is_negative ? -size : size;
-    row[dims - 1] = tensor == VALUES_K && kind == 2 ? -row[1] : row[1];
 }

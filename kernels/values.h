@@ -20,11 +20,7 @@
  *   channel = (dim * 2654435769 >> 16) % (2 * spread + 1) - spread                  of k the opposite: q and k balance
  *
  * and k has channels 8 times as large in one of 32 dimensions, another one in each head, as real models have. The largest
- * is 2^14, within f16.
- *
- * Of the extreme values q and k are 0 but for two elements: in q a power of two twice, in k too, or a power and its
- * opposite. So a dot product is exact, or 0, or infinite, or the difference of two infinities. A head of k has powers
- * of one size and sign mostly: some maxima are infinite, some huge, some ordinary, and some scores -inf alone. */
+ * is 2^14, within f16. */
 #ifndef KERNELS_VALUES_H
 #define KERNELS_VALUES_H
 
@@ -50,9 +46,8 @@ enum {
 void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
                 uint32_t head, uint32_t dims, float *row);
 
-/* values_extreme_row: the same of the extreme values, within `dtype`; v has values_row(). */
-void values_extreme_row(struct value_source source, uint32_t position, uint32_t layer,
-                        enum values_tensor tensor, uint32_t head, uint32_t dims, enum dtype dtype,
-                        float *row);
+/* values_words: the four words that those of dimensions dim .. dim + 3 come from. */
+void values_words(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,
+                  uint32_t head, uint32_t dim, uint32_t word[4]);
 
 #endif

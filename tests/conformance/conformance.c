@@ -39,6 +39,7 @@
 #include "kernels/values.h"
 #include "scheduler/planner.h"
 #include "tests/conformance/cover.h"
+#include "tests/conformance/extreme.h"
 #include "tests/conformance/grid.h"
 #include "tests/conformance/operations.h"
 #include "tests/conformance/plans.h"
@@ -73,7 +74,7 @@ enum {
 enum values {
     VALUES_EXACT,   /* values_row(): sums of their products are exact in any order */
     VALUES_WIDE,    /* wide ones of it */
-    VALUES_EXTREME, /* values_extreme_row() */
+    VALUES_EXTREME, /* extreme_row() */
     VALUES_COUNT
 };
 
@@ -180,8 +181,8 @@ static void value_row(const struct world *w, struct value_source source, uint32_
                       enum values_tensor tensor, uint32_t head, float *row)
 {
     if (w->values == VALUES_EXTREME)
-        values_extreme_row(source, at, layer, tensor, head, w->g.head_dim,
-                           tensor == VALUES_Q ? w->g.dtype : w->g.kv_dtype, row);
+        extreme_row(source, at, layer, tensor, head, w->g.head_dim,
+                    tensor == VALUES_Q ? w->g.dtype : w->g.kv_dtype, row);
     else
         values_row(source, at, layer, tensor, head, w->g.head_dim, row);
 }
