@@ -26,11 +26,6 @@ uint32_t plan_work_tile_tokens(const struct plan *plan, const struct work_tile *
     return seen.end - seen.first / TILE_TOKENS * TILE_TOKENS;
 }
 
-static struct plan_range chunks_of(const struct plan_query *query, uint32_t window)
-{
-    return plan_visible_chunks(query->keys, window);
-}
-
 /* Whether a partial of `level` over chunks [first, end) can be folded into a query that sees chunks
  * `seen`. */
 static int partial_fits(enum plan_level level, uint32_t first, uint32_t end, struct plan_range seen)
@@ -44,139 +39,131 @@ static int partial_fits(enum plan_level level, uint32_t first, uint32_t end, str
     return whole && in_one_parent && (single || leads);
 }
 
-/* What is known of a partial: the work tile that writes it, or one of these. */
-#define PARTIAL_FREE   UINT32_MAX
-#define PARTIAL_MERGED (UINT32_MAX - 1)
+/* A plan, or a slice, being checked. */
+struct check {
+    const struct plan *plan;
+    uint32_t window;
+    uint32_t first_partial, partials; /* that it may write and merge; in a slice: one a segment and query */
+    uint32_t *work_tile_of;           /* [partials] which writes it, or one of these: */
+    uint32_t *finished;               /* [queries] how often */
+};
 
-static const char *work_tile_fault(const struct plan *plan, uint32_t i, uint32_t window,
-                                   uint32_t *work_tile_of, uint32_t *finished)
+#define PARTIAL_FREE     UINT32_MAX
+#define PARTIAL_MERGED   (UINT32_MAX - 1)
+#define PARTIAL_NOT_OURS (UINT32_MAX - 2) /* another slice's, or nothing to be seen */
+
+static struct plan_range visible_chunks(const struct check *c, uint32_t query)
 {
+    return plan_visible_chunks(c->plan->queries[query].keys, c->window);
+}
+
+/* The chunks of a segment that a query sees. */
+static struct plan_range segment_chunks(const struct check *c, uint32_t query, uint32_t segment)
+{
+    struct plan_range seen = visible_chunks(c, query);
+    return (struct plan_range){larger(seen.first, segment * SEGMENT_CHUNKS),
+                               smaller(seen.end, (segment + 1) * SEGMENT_CHUNKS)};
+}
+
+static struct check begin_check(const struct plan *plan, uint32_t window)
+{
+    const struct plan_slice *slice = plan->slice;
+    struct check c = {.plan = plan, .window = window, .partials = plan->partial_count};
+    uint32_t segments = 0;
+    for (uint32_t query = 0; slice && query < plan->query_count; query++)
+        segments = larger(segments, ceiling(visible_chunks(&c, query).end, SEGMENT_CHUNKS));
+    if (slice) {
+        c.first_partial = slice->states;
+        c.partials = segments > slice->base ? (segments - slice->base) * plan->query_count : 0;
+    }
+    c.finished = calloc(plan->query_count + 1, sizeof *c.finished);
+    c.work_tile_of = malloc((c.partials + 1) * sizeof *c.work_tile_of);
+    if (!c.finished || !c.work_tile_of)
+        abort();
+    for (uint32_t i = 0; i < c.partials; i++) {
+        c.work_tile_of[i] = PARTIAL_FREE;
+        if (!slice)
+            continue;
+        uint32_t segment = slice->base + i / plan->query_count;
+        struct plan_range chunks = segment_chunks(&c, i % plan->query_count, segment);
+        if (segment < slice->first || segment >= slice->end || chunks.first >= chunks.end)
+            c.work_tile_of[i] = PARTIAL_NOT_OURS;
+    }
+    return c;
+}
+
+/* The query that a partial belongs to, and the chunks that it covers. */
+static uint32_t covered(const struct check *c, uint32_t partial, struct plan_range *chunks)
+{
+    const struct plan *plan = c->plan;
+    if (plan->slice) {
+        uint32_t query = partial % plan->query_count;
+        *chunks = segment_chunks(c, query, plan->slice->base + partial / plan->query_count);
+        return query;
+    }
+    const struct work_tile *work_tile = &plan->work_tiles[c->work_tile_of[partial]];
+    *chunks = (struct plan_range){work_tile->first_chunk, work_tile->first_chunk + work_tile->chunks};
+    return plan->work_tile_queries[work_tile->first_query + partial - work_tile->partial];
+}
+
+static const char *work_tile_fault(const struct check *c, uint32_t i)
+{
+    const struct plan *plan = c->plan;
     const struct work_tile *work_tile = &plan->work_tiles[i];
+    uint32_t end = work_tile->first_chunk + work_tile->chunks;
     if (work_tile->queries == 0 || work_tile->chunks == 0)
         return "a work tile without queries or chunks";
-    if (!plan_within_span(work_tile->first_chunk, work_tile->first_chunk + work_tile->chunks))
+    if (!plan_within_span(work_tile->first_chunk, end))
         return "a work tile crosses the end of a span";
     for (uint32_t r = 0; r < work_tile->queries; r++) {
         uint32_t query = plan->work_tile_queries[work_tile->first_query + r];
-        struct plan_range seen = chunks_of(&plan->queries[query], window);
-        if (work_tile->first_chunk < seen.first || work_tile->first_chunk + work_tile->chunks > seen.end)
+        struct plan_range seen = visible_chunks(c, query), chunks;
+        if (work_tile->first_chunk < seen.first || end > seen.end)
             return "a work tile reads chunks that a query does not see";
-        if (work_tile->partial != PLAN_NO_PARTIAL) {
-            uint32_t partial = work_tile->partial + r;
-            if (partial >= plan->partial_count)
-                return "a partial out of range";
-            if (work_tile_of[partial] != PARTIAL_FREE)
-                return "two work tiles write one partial";
-            work_tile_of[partial] = i;
-        } else if (work_tile->first_chunk != seen.first ||
-                   work_tile->first_chunk + work_tile->chunks != seen.end) {
-            return "a work tile finishes a query of which it reads only a part";
-        } else {
-            finished[query]++;
+        if (work_tile->partial == PLAN_NO_PARTIAL) {
+            if (work_tile->first_chunk != seen.first || end != seen.end)
+                return "a work tile finishes a query of which it reads only a part";
+            c->finished[query]++;
+            continue;
         }
+        uint32_t partial = work_tile->partial + r - c->first_partial;
+        if (partial >= c->partials)
+            return "a partial out of range";
+        if (c->work_tile_of[partial] != PARTIAL_FREE)
+            return c->work_tile_of[partial] == PARTIAL_NOT_OURS ? "a work tile outside of the slice"
+                                                                : "two work tiles write one partial";
+        c->work_tile_of[partial] = i;
+        if (covered(c, partial, &chunks) != query || chunks.first != work_tile->first_chunk ||
+            chunks.end != end)
+            return "a work tile of a slice is not the segment whose state it writes";
     }
     return NULL;
 }
 
-static const char *merge_fault(const struct plan *plan, const struct plan_merge *merge,
-                               uint32_t *work_tile_of, uint32_t window)
+static const char *merge_fault(const struct check *c, const struct plan_merge *merge)
 {
-    const struct plan_query *query = &plan->queries[merge->query];
-    struct plan_range seen = chunks_of(query, window);
+    struct plan_range seen = visible_chunks(c, merge->query), chunks;
     uint32_t at = seen.first;
+    c->finished[merge->query]++;
     for (uint32_t i = 0; i < merge->count; i++) {
-        const struct partial_ref *ref = &plan->merge_partials[merge->first + i];
-        if (ref->partial >= plan->partial_count || work_tile_of[ref->partial] == PARTIAL_FREE)
+        const struct partial_ref *ref = &c->plan->merge_partials[merge->first + i];
+        uint32_t partial = ref->partial - c->first_partial;
+        if (partial >= c->partials || c->work_tile_of[partial] == PARTIAL_FREE)
             return "a merge reads a partial that no work tile writes";
-        if (work_tile_of[ref->partial] == PARTIAL_MERGED)
+        if (c->work_tile_of[partial] == PARTIAL_MERGED)
             return "a partial is merged twice";
-        const struct work_tile *work_tile = &plan->work_tiles[work_tile_of[ref->partial]];
-        if (plan->work_tile_queries[work_tile->first_query + ref->partial - work_tile->partial] !=
-            merge->query)
+        if (covered(c, partial, &chunks) != merge->query)
             return "a merge reads another query's partial";
-        if (work_tile->first_chunk != at || ref->end_chunk != work_tile->first_chunk + work_tile->chunks)
+        if (chunks.first != at || ref->end_chunk != chunks.end)
             return "a query's partials do not follow each other";
         if (ref->level > PLAN_SEGMENT || !partial_fits(ref->level, at, ref->end_chunk, seen))
             return "a partial's level does not fit its range";
-        work_tile_of[ref->partial] = PARTIAL_MERGED;
+        c->work_tile_of[partial] = PARTIAL_MERGED;
         at = ref->end_chunk;
     }
-    return at == seen.end || merge->count == 0
-               ? (merge->count || query->keys == 0 ? NULL : "a query with keys has no partials")
-               : "a query's partials do not reach its end";
-}
-
-/* ---- slices -------------------------------------------------------------------------------------- */
-
-/* Whether a work tile is what a slice may have: one segment of its queries, as far as they see it, with the
- * states that belong to them. Counts the queries in seen[]. */
-static const char *slice_work_tile_fault(const struct plan *plan, const struct work_tile *work_tile,
-                                         uint32_t window, uint32_t *seen)
-{
-    uint32_t segment = work_tile->first_chunk / SEGMENT_CHUNKS;
-    if (work_tile->queries == 0 || work_tile->chunks == 0)
-        return "a work tile without queries or chunks";
-    if (segment < plan->slice->first || segment >= plan->slice->end || segment < plan->slice->base)
-        return "a work tile outside of the slice";
-    for (uint32_t r = 0; r < work_tile->queries; r++) {
-        uint32_t query = plan->work_tile_queries[work_tile->first_query + r];
-        struct plan_range visible = chunks_of(&plan->queries[query], window);
-        uint32_t first = larger(visible.first, segment * SEGMENT_CHUNKS),
-                 end = smaller(visible.end, (segment + 1) * SEGMENT_CHUNKS);
-        if (work_tile->first_chunk != first || work_tile->first_chunk + work_tile->chunks != end)
-            return "a work tile of a slice is not a query's segment";
-        if (work_tile->partial + r != plan_slice_state(plan, query, segment))
-            return "a work tile of a slice writes another query's state";
-        seen[query]++;
-    }
-    return NULL;
-}
-
-/* Segments of a query that the slice has. */
-static uint32_t slice_segments(const struct plan *plan, const struct plan_query *query, uint32_t window)
-{
-    struct plan_range seen = chunks_of(query, window);
-    uint32_t first = larger(seen.first / SEGMENT_CHUNKS, plan->slice->first),
-             end = smaller(ceiling(seen.end, SEGMENT_CHUNKS), plan->slice->end);
-    return end > first ? end - first : 0;
-}
-
-static const char *slice_merge_fault(const struct plan *plan, const struct plan_merge *merge, uint32_t window)
-{
-    const struct plan_query *query = &plan->queries[merge->query];
-    struct plan_range seen = chunks_of(query, window);
-    uint32_t segment = seen.first / SEGMENT_CHUNKS;
-    for (uint32_t i = 0; i < merge->count; i++, segment++) {
-        const struct partial_ref *ref = &plan->merge_partials[merge->first + i];
-        uint32_t stop = smaller((segment + 1) * SEGMENT_CHUNKS, seen.end);
-        if (ref->level != PLAN_SEGMENT || ref->end_chunk != stop ||
-            ref->partial != plan_slice_state(plan, merge->query, segment))
-            return "a merge of a slice does not read the query's segments";
-    }
-    return segment * SEGMENT_CHUNKS >= seen.end ? NULL : "a query's partials do not reach its end";
-}
-
-static const char *slice_fault(const struct plan *plan, uint32_t window)
-{
-    const char *fault = NULL;
-    uint32_t *seen = calloc(plan->query_count + 1, sizeof *seen), *merged = calloc(plan->query_count + 1, 4);
-    if (!seen || !merged)
-        abort();
-    for (uint32_t i = 0; !fault && i < plan->work_tile_count; i++)
-        fault = slice_work_tile_fault(plan, &plan->work_tiles[i], window, seen);
-    for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
-        merged[plan->merges[i].query]++;
-        fault = slice_merge_fault(plan, &plan->merges[i], window);
-    }
-    for (uint32_t query = 0; !fault && query < plan->query_count; query++) {
-        if (seen[query] != slice_segments(plan, &plan->queries[query], window))
-            fault = "a slice does not compute each of its segments exactly once";
-        else if (merged[query] != (uint32_t)plan_has_outputs(plan))
-            fault = "a query is not merged by the last slice";
-    }
-    free(seen);
-    free(merged);
-    return fault;
+    if (merge->count == 0)
+        return seen.end == 0 ? NULL : "a query with keys has no partials";
+    return at == seen.end ? NULL : "a query's partials do not reach its end";
 }
 
 /* ---- tiles and split groups ---------------------------------------------------------------------- */
@@ -191,11 +178,6 @@ static const char *width_fault(const struct plan *plan, const struct work_tile *
     return NULL;
 }
 
-static int is_power_of_two(uint32_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
 /* Whether the tiles of a group fit the caps. */
 static const char *group_size_fault(const struct tile_caps *caps, const struct work_tile *first)
 {
@@ -204,8 +186,8 @@ static const char *group_size_fault(const struct tile_caps *caps, const struct w
         members *= 2;
     if (first->splits < 2 || first->splits > caps->splits_max || first->splits > PLAN_SPLITS_MAX)
         return "a split group of so many work tiles cannot be";
-    if (!is_power_of_two(first->cta_splits) || first->cta_splits > members ||
-        members / first->cta_splits > caps->cluster_max)
+    if (first->cta_splits == 0 || (first->cta_splits & (first->cta_splits - 1)) != 0 ||
+        first->cta_splits > members || members / first->cta_splits > caps->cluster_max)
         return "a split group has no room in a cluster";
     if (caps->width_count && first->cta_splits > plan_cta_splits_max(caps, first->width))
         return "a split group has no room in a thread block";
@@ -262,32 +244,23 @@ static const char *tiles_fault(const struct plan *plan)
 
 const char *plan_fault(const struct plan *plan, uint32_t window)
 {
+    struct check c = begin_check(plan, window);
     const char *fault = NULL;
-    if (plan->slice) {
-        fault = slice_fault(plan, window);
-        return fault ? fault : tiles_fault(plan);
-    }
-    uint32_t *finished = calloc(plan->query_count + 1, sizeof *finished);
-    uint32_t *work_tile_of = malloc((plan->partial_count + 1) * sizeof *work_tile_of); /* by partial */
-    if (!finished || !work_tile_of)
-        abort();
-    for (uint32_t i = 0; i < plan->partial_count; i++)
-        work_tile_of[i] = PARTIAL_FREE;
     for (uint32_t i = 0; !fault && i < plan->work_tile_count; i++)
-        fault = work_tile_fault(plan, i, window, work_tile_of, finished);
-    for (uint32_t i = 0; !fault && i < plan->merge_count; i++) {
-        finished[plan->merges[i].query]++;
-        fault = merge_fault(plan, &plan->merges[i], work_tile_of, window);
-    }
+        fault = work_tile_fault(&c, i);
+    for (uint32_t i = 0; !fault && i < plan->merge_count; i++)
+        fault = merge_fault(&c, &plan->merges[i]);
     for (uint32_t query = 0; !fault && query < plan->query_count; query++) {
-        if (finished[query] != 1)
+        if (c.finished[query] != (uint32_t)plan_has_outputs(plan))
             fault = "a query is not finished exactly once";
     }
-    for (uint32_t i = 0; !fault && i < plan->partial_count; i++) {
-        if (work_tile_of[i] != PARTIAL_FREE && work_tile_of[i] != PARTIAL_MERGED)
+    for (uint32_t i = 0; !fault && i < c.partials; i++) {
+        if (c.work_tile_of[i] == PARTIAL_FREE && plan->slice)
+            fault = "a slice does not compute each of its segments";
+        else if (c.work_tile_of[i] < PARTIAL_NOT_OURS && plan_has_outputs(plan))
             fault = "a partial that no merge reads";
     }
-    free(finished);
-    free(work_tile_of);
+    free(c.finished);
+    free(c.work_tile_of);
     return fault ? fault : tiles_fault(plan);
 }

@@ -200,6 +200,52 @@ START_TEST(a_partial_is_written_once_and_merged_once)
 }
 END_TEST
 
+/* Two queries, of 5 000 and of 300 keys, in two slices of a segment each; states from 7 on. */
+START_TEST(slices_compute_their_segments_once)
+{
+    static const struct plan_query queries[2] = {{0, 5000}, {1, 300}};
+    static const uint32_t tile_queries[2] = {0, 1};
+    static const struct work_tile first[2] = {WORK_TILE(0, 0, 16, 0, 1, 7), WORK_TILE(1, 0, 2, 1, 1, 8)},
+                                  last = WORK_TILE(0, 16, 4, 0, 1, 9);
+    static const struct partial_ref pts[3] = {
+        {7, 16, PLAN_SEGMENT}, {9, 20, PLAN_SEGMENT}, {8, 2, PLAN_SEGMENT}};
+    static const struct plan_merge merges[2] = {{0, 0, 2, 0}, {1, 2, 1, 0}};
+    static const struct plan_slice slices[2] = {{0, 1, 0, 7}, {1, UINT32_MAX, 0, 7}};
+    struct work_tile its[2];
+    struct partial_ref other[3];
+    memcpy(its, first, sizeof its);
+    struct plan plan = {queries, its, tile_queries, merges, pts, 2, 2, 0, 0, &slices[0], NULL};
+    ck_assert_ptr_null(plan_fault(&plan, 0));
+    plan.work_tile_count = 1;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a slice does not compute each of its segments");
+    plan.work_tile_count = 2;
+    plan.merge_count = 1;
+    ck_assert_ptr_nonnull(plan_fault(&plan, 0)); /* outputs before the last slice */
+    plan.merge_count = 0;
+    its[1] = its[0];
+    ck_assert_str_eq(plan_fault(&plan, 0), "two work tiles write one partial");
+    its[1] = last;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a work tile outside of the slice");
+    its[1] = first[1];
+    its[1].chunks = 1;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a work tile of a slice is not the segment whose state it writes");
+    its[0].partial = 8;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a work tile of a slice is not the segment whose state it writes");
+    plan = (struct plan){queries, &last, tile_queries, merges, pts, 2, 1, 2, 0, &slices[1], NULL};
+    ck_assert_ptr_null(plan_fault(&plan, 0));
+    plan.merge_count = 1;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a query is not finished exactly once");
+    plan.merge_count = 2;
+    memcpy(other, pts, sizeof other);
+    other[1] = pts[0];
+    plan.merge_partials = other;
+    ck_assert_str_eq(plan_fault(&plan, 0), "a partial is merged twice");
+    other[1] = pts[1];
+    other[2].partial = 7;
+    ck_assert_ptr_nonnull(plan_fault(&plan, 0));
+}
+END_TEST
+
 TCase *plan_case(void)
 {
     TCase *tc = tcase_create("plan");
@@ -210,5 +256,6 @@ TCase *plan_case(void)
     tcase_add_test(tc, work_tiles_do_not_cross_spans);
     tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);
     tcase_add_test(tc, a_partial_is_written_once_and_merged_once);
+    tcase_add_test(tc, slices_compute_their_segments_once);
     return tc;
 }
