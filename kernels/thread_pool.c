@@ -9,6 +9,9 @@
  * while it changes: the call ends only when all have arrived. */
 #include "kernels/thread_pool.h"
 
+#include "config/clock.h"
+#include "config/numbers.h"
+
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -17,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SPIN_US = 20, LOOKS_PER_CLOCK_READ = 32 };
@@ -51,24 +53,17 @@ static void relax(void)
 #endif
 }
 
-static int64_t now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
 /* Return when *word is no longer `old`. */
 static void wait_change(struct thread_pool *pool, _Atomic uint32_t *word, uint32_t old)
 {
-    int64_t until = now_us() + SPIN_US;
+    double until = clock_s() + SPIN_US * 1e-6;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK_READ; i++) {
             if (atomic_load_explicit(word, memory_order_acquire) != old)
                 return;
             relax();
         }
-    } while (now_us() < until);
+    } while (clock_s() < until);
     atomic_fetch_add(&pool->sleepers, 1);
     while (atomic_load(word) == old)
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
@@ -196,6 +191,5 @@ uint32_t thread_pool_default_threads(void)
     uint32_t quota = quota_processors(), allowed = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         allowed = (uint32_t)CPU_COUNT(&set);
-    uint32_t threads = allowed < quota ? allowed : quota;
-    return threads ? threads : 1;
+    return larger(smaller(allowed, quota), 1);
 }
