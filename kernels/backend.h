@@ -18,6 +18,7 @@ struct attention_ops {
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
     /* NULL: it has none */
     struct attention_graphs (*graphs)(const struct attention *attention);
+    /* NULL: there is nothing to test; no roof */
     enum attention_verdict (*self_test)(struct attention *attention);
     bool (*roof_part)(struct attention *attention, bool begins, struct attention_roof *roof);
     /* NULL: no clock of its own */

@@ -94,18 +94,6 @@ static void reference_submit(struct attention *attention, const struct attention
     }
 }
 
-static enum attention_verdict reference_self_test(struct attention *attention)
-{
-    (void)attention;
-    return ATTENTION_TEST_PASSED; /* it is what the others are compared with */
-}
-
-static bool reference_roof_part(struct attention *attention, bool begins, struct attention_roof *roof)
-{
-    (void)attention, (void)begins, (void)roof;
-    return true; /* nothing to compare: it is not meant to be fast */
-}
-
 static void reference_close(struct attention *attention)
 {
     struct reference_backend *b = (struct reference_backend *)attention;
@@ -114,23 +102,19 @@ static void reference_close(struct attention *attention)
     free(b);
 }
 
-static const struct attention_ops ops = {
-    .close = reference_close,
-    .submit = reference_submit,
-    .self_test = reference_self_test,
-    .roof_part = reference_roof_part,
-};
+/* No self-test: it is what the others are compared with. No roof: it is not meant to be fast. */
+static const struct attention_ops ops = {.close = reference_close, .submit = reference_submit};
 
 int reference_backend_open(const struct attention_options *options, struct attention **attention,
                            char error[ATTENTION_ERROR_BYTES])
 {
     struct reference_backend *b = calloc(1, sizeof *b);
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the reference backend");
-    if (!b || kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0 ||
+    if (!b)
+        return ATTND_NO_MEMORY;
+    if (kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0 ||
         kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) != 0) {
-        if (b)
-            kv_pool_deinit(&b->pool);
-        free(b);
+        reference_close(&b->base);
         return ATTND_NO_MEMORY;
     }
     b->options = *options;
