@@ -13,7 +13,6 @@
     XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                      \
     XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                                    \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                                \
-    XX(async_copy, "kernels/cuda/device/async_copy.cuh")                                                     \
     XX(cluster_combine, "kernels/cuda/device/cluster_combine.cuh")                                           \
     XX(work_tile, "kernels/cuda/device/work_tile.cuh")                                                       \
     XX(epilogue, "kernels/cuda/device/epilogue.cuh")                                                         \
@@ -25,7 +24,7 @@
     XX(producer, "kernels/cuda/device/producer.cuh")                                                         \
     XX(launch, "kernels/cuda/device/launch.cuh")                                                             \
     XX(mma, "kernels/cuda/device/mma.cuh")                                                                   \
-    XX(tma, "kernels/cuda/device/tma.cuh")                                                                   \
+    XX(ptx, "kernels/cuda/device/ptx.cuh")                                                                   \
     XX(wgmma, "kernels/cuda/device/wgmma.cuh")                                                               \
     XX(numeric, "kernels/cuda/device/numeric.cuh")                                                           \
     XX(states, "kernels/cuda/device/states.cuh")                                                             \

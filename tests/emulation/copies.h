@@ -307,16 +307,16 @@ static void emulated_end_epoch()
     emulated_count_epochs(scheduler.self);
 }
 
-static inline void emulated_commit()
+static inline void copy_async_commit()
 {
     scheduler.self->commits.push_back((uint32_t)scheduler.self->left.size() - 1);
     emulated_end_epoch();
 }
 
-static inline void emulated_wait_copies(uint32_t but)
+static inline void copy_async_wait()
 {
     emulated_fiber *fiber = scheduler.self;
-    while (fiber->commits.size() > but && fiber->whole <= fiber->commits[fiber->commits.size() - but - 1])
+    while (!fiber->commits.empty() && fiber->whole <= fiber->commits.back())
         emulated_wait(fiber->copied, "its copies");
     emulated_yield();
 }

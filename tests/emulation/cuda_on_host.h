@@ -215,14 +215,44 @@ static inline int __ffs(uint32_t x)
     return __builtin_ffs((int)x);
 }
 
+/* ---- what ptx.cuh has for a GPU; the rest of it is in the files above and below */
+
 /* Addresses of shared memory count from its beginning. */
-static inline size_t __cvta_generic_to_shared(const void *pointer)
+static inline uint32_t shared_address(const void *pointer)
 {
-    return (size_t)((const uint8_t *)pointer - (const uint8_t *)emulated->dynamic);
+    return (uint32_t)((const uint8_t *)pointer - (const uint8_t *)emulated->dynamic);
+}
+
+static inline void await_previous()
+{
+}
+
+static inline void let_next_begin()
+{
+}
+
+static inline void cluster_sync_before_exit()
+{
+    cluster_sync();
+}
+
+static inline float exp2_fast(float x)
+{
+    return exp2f(x);
+}
+
+static inline float reciprocal_estimate(float x)
+{
+    return 1.0F / x;
 }
 
 #ifdef EMULATED_FIBERS
 #include "tests/emulation/copies.h"
 #endif
+
+template <int BYTES> static inline void copy_async(uint32_t to, const void *from, bool valid)
+{
+    emulated_copy(to, valid ? from : nullptr, BYTES);
+}
 
 #endif

@@ -357,13 +357,13 @@ static inline bool emulated_arrive_named(uint32_t barrier, uint32_t threads)
     return true;
 }
 
-static inline void emulated_arrive(uint32_t barrier, uint32_t threads)
+static inline void named_barrier_arrive(uint32_t barrier, uint32_t threads)
 {
     emulated_arrive_named(barrier, threads);
     emulated_yield();
 }
 
-static inline void emulated_await(uint32_t barrier, uint32_t threads)
+static inline void named_barrier_sync(uint32_t barrier, uint32_t threads)
 {
     if (emulated_arrive_named(barrier, threads))
         emulated_yield();
@@ -373,15 +373,15 @@ static inline void emulated_await(uint32_t barrier, uint32_t threads)
 
 static inline void __syncthreads()
 {
-    emulated_await(0, blockDim.x * blockDim.y);
+    named_barrier_sync(0, blockDim.x * blockDim.y);
 }
 
-static inline void emulated_await_cluster()
+static inline void cluster_sync()
 {
     abort(); /* one thread block at a time */
 }
 
-static inline const uint8_t *emulated_there(const uint8_t *, uint32_t)
+static inline const uint8_t *cluster_pointer(const uint8_t *, uint32_t)
 {
     abort();
 }

@@ -25,7 +25,7 @@ static inline void __syncthreads()
     pthread_barrier_wait(&emulated->block);
 }
 
-static inline void emulated_await(uint32_t, uint32_t threads)
+static inline void named_barrier_sync(uint32_t, uint32_t threads)
 {
     if (threads != blockDim.x * blockDim.y)
         abort(); /* so far all of them */
@@ -42,7 +42,7 @@ static inline void __syncwarp()
     pthread_barrier_wait(&emulated->warp[emulated_warp()]);
 }
 
-static inline void emulated_arrive(uint32_t, uint32_t)
+static inline void named_barrier_arrive(uint32_t, uint32_t)
 {
     abort(); /* only by producers */
 }
@@ -53,20 +53,20 @@ static inline void emulated_copy(uint32_t to, const void *from, size_t bytes)
     from ? memcpy(at, from, bytes) : memset(at, 0, bytes);
 }
 
-static inline void emulated_commit()
+static inline void copy_async_commit()
 {
 }
 
-static inline void emulated_wait_copies(uint32_t)
+static inline void copy_async_wait()
 {
 }
 
-static inline void emulated_await_cluster()
+static inline void cluster_sync()
 {
     pthread_barrier_wait(emulated->cluster_barrier);
 }
 
-static inline const uint8_t *emulated_there(const uint8_t *here, uint32_t rank)
+static inline const uint8_t *cluster_pointer(const uint8_t *here, uint32_t rank)
 {
     return (const uint8_t *)emulated->cluster[rank].dynamic + (here - (const uint8_t *)emulated->dynamic);
 }

@@ -15,7 +15,6 @@
 #pragma once
 
 #include "kernels/cuda/device/mma.cuh"
-#include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/device/work_tile.cuh"
 
 /* Which tiles of which head a work tile reads. */

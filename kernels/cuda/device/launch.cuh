@@ -15,7 +15,7 @@
  */
 #pragma once
 
-#include "kernels/cuda/device/step.h"
+#include "kernels/cuda/device/ptx.cuh"
 
 #ifndef DYNAMIC_SHARED /* tests/emulation has its own */
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
@@ -28,40 +28,6 @@ enum named_barrier {
     BARRIER_OF_SPLIT = 1, /* and on, one a split: its producer and consumers */
     BARRIER_OF_SPLIT_GROUP = BARRIER_OF_SPLIT + PLAN_SPLITS_MAX /* the consumers of all splits */
 };
-
-/* bar.sync: wait for `threads` threads of the block, whole warps. */
-static inline void named_barrier_sync(uint32_t barrier, uint32_t threads)
-{
-#ifdef __CUDA_ARCH__
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-#else /* tests/emulation */
-    emulated_await(barrier, threads);
-#endif
-}
-
-/* bar.arrive: signal without waiting. */
-static inline void named_barrier_arrive(uint32_t barrier, uint32_t threads)
-{
-#ifdef __CUDA_ARCH__
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-#else /* tests/emulation */
-    emulated_arrive(barrier, threads);
-#endif
-}
-
-static inline void await_previous()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-static inline void let_next_begin()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 /* Wait for the grid before this one, ahead of reading q and writing outputs; then let the next one begin. */
 static inline void begin_pass(const cuda_attend_pass &pass)

@@ -14,7 +14,6 @@
  *
  * Partials that are taken together are of one span. merge_spans keeps the state of the spans before in the
  * last place of the batch. */
-#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
@@ -286,7 +285,7 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
             size_t of_ml = (size_t)p.ref.partial * heads + min(first_head + of, heads - 1);
             memory.find_weights(of, ((const float2 *)pass.partial_ml)[of_ml], p, n);
         }
-        copy_async_wait<0>();
+        copy_async_wait();
         __syncthreads(); /* the weights are there */
         /* fold them; n is 0 only for a query without keys */
         if (n > 0 && threadIdx.y == 0)

@@ -12,7 +12,6 @@
  * outputs are named accordingly. Both are exact and always the same. */
 #pragma once
 
-#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/states.cuh"
 #include "kernels/cuda/device/tile.h"
 
@@ -43,27 +42,6 @@ struct fragment_b {
 struct fragment_c {
     float r[4];
 };
-
-#ifdef __CUDA_ARCH__ /* tests/emulation has its own */
-static inline uint32_t load_shared(uint32_t address)
-{
-    uint32_t x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-    return x;
-}
-
-static inline void store_shared(uint32_t address, uint32_t x)
-{
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
-}
-
-static inline void store_shared(uint32_t address, const uint4 &x)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z),
-                 "r"(x.w)
-                 : "memory");
-}
-#endif
 
 static inline fragment_a load_matrices(uint32_t address)
 {

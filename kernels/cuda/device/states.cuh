@@ -16,28 +16,11 @@ static constexpr int FOLD_LEVELS = PLAN_SPAN; /* level 0 adds up a run, of chunk
                                                  span, of segments */
 static constexpr float SMALLEST_SCALE = 1.17549435e-38f; /* of dot products, so that -inf times it is -inf */
 
-/* 2^x by the special-function unit: relative error 2^-22, 2^0 = 1, 2^-inf = 0; what is below 2^-126 is 0. */
-static inline float exp2_fast(float x)
-{
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else /* tests/emulation */
-    return exp2f(x);
-#endif
-}
-
 /* 1 / x for x >= 1, to about the last bit: the hardware's estimate and one Newton step. A division
  * would be a call, for which the compiler spills what is in registers. */
 static inline float reciprocal(float x)
 {
-#ifdef __CUDA_ARCH__
-    float y;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-#else /* tests/emulation */
-    float y = 1.0f / x;
-#endif
+    const float y = reciprocal_estimate(x);
     return fmaf(fmaf(-x, y, 1.0f), y, y);
 }
 

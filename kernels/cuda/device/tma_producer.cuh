@@ -78,7 +78,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void wait_entries(uint32_t first, uint32_t last)
     {
         while (last >= given_end && first >= fetched_end) {
-            copy_async_wait<0>();
+            copy_async_wait();
             __syncwarp(); /* the entries are there, and the 32 before them read */
             fetched_end += HALF_ENTRIES;
             fetch_entries(fetched_end);
