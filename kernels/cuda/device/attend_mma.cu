@@ -28,33 +28,22 @@
 #include "kernels/cuda/device/producer.cuh"
 #include "kernels/cuda/device/online_softmax.cuh"
 
-/* A thread's part of the states of its warp's columns: its accumulators of O^T, and m and l of the two
- * columns that they belong to. Until a chunk ends, l is of the thread's tokens. */
-template <int DIM_TILES> struct mma_state {
-    static constexpr int VALUES = DIM_TILES * 4;
+/* A thread's part of S^T, of its warp's 8 columns. */
+struct mma_scores {
+    static constexpr int SUMS = 1, FIRST = 4, END = 32;
+    fragment_c s[TILE_TOKENS / 16];
 
-    fragment_c o[DIM_TILES];
-    float m[2], l[2];
-
-    float &value(int i)
+    float &operator()(int j, int i, int)
     {
-        return o[i / 4].r[i % 4];
+        return s[j / 2].r[j % 2 * 2 + i];
     }
-    static constexpr int column_of(int i)
+    static uint32_t column(int i)
     {
-        return i % 2;
+        return threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + i;
     }
-
-    void init()
+    static uint32_t token(int j, int)
     {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            m[i] = -INFINITE;
-            l[i] = 0;
-        }
-#pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            value(i) = 0;
+        return j * 8 + threadIdx.x % 32 / 4;
     }
 };
 
@@ -85,11 +74,11 @@ template <int COLUMNS> struct attend : combined_epilogue {
                               BLOCKS = SHAPE.blocks / CTA_SPLITS_MAX;
     static_assert(SHAPE.blocks > 0, "the host asks only for what fits");
 
-    using state = mma_state<STEPS>;
+    using state = columns_state<fragment_c, STEPS, 1>;
     using folds =
         chunk_fold<state, fold_storage<SHAPE.register_levels, state::VALUES, 32 * SHAPE.warps>, FOLD_LEVELS>;
     using query_fragments = fragment_b[STEPS];
-    using scores = fragment_c[TILE_STEPS];
+    using scores = mma_scores;
     using probabilities = fragment_b[TILE_STEPS];
 
     uint32_t first_column; /* of this warp */
@@ -110,11 +99,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
     static uint32_t lane()
     {
         return threadIdx.x % 32;
-    }
-    /* the i-th (0, 1) column that this thread's accumulators belong to */
-    uint32_t column_of(int i) const
-    {
-        return first_column + lane() % 4 * 2 + i;
     }
 
     void load_q(query_fragments &q) const
@@ -175,7 +159,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
             uint32_t at = ring.address(fill + u);
 #pragma unroll
             for (int t = u * STAGE_STEPS; t < (u + 1) * STAGE_STEPS; t++)
-                s[t] = {0, 0, 0, 0};
+                s.s[t] = {0, 0, 0, 0};
 #pragma unroll
             for (int step = 0; step < STEPS; step += LOAD_STEPS) {
 #pragma unroll
@@ -184,68 +168,26 @@ template <int COLUMNS> struct attend : combined_epilogue {
                     load_keys<STAGE_TOKENS, SHAPE.kv_row>(k, at, t * 16, step);
 #pragma unroll
                     for (int i = 0; i < LOAD_STEPS && step + i < STEPS; i++)
-                        multiply(s[u * STAGE_STEPS + t], k[i], q[step + i]);
+                        multiply(s.s[u * STAGE_STEPS + t], k[i], q[step + i]);
                 }
             }
             ring.release(fill + u);
         }
     }
 
-    /* p of the dot products of the tile at `position`; o and l are rescale to the new maximum. */
-    void online_softmax(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common,
-                        state &x, probabilities &p) const
+    /* p of the dot products of the tile at `position`; o and l are rescaled to the new maximum. */
+    void softmax(scores &s, uint32_t position, const seen_keys &seen, const common_keys &common, state &x,
+                 probabilities &p) const
     {
-        float scale[2] = {scales[0], scales[1]};
-        auto each = [&](auto change) {
-#pragma unroll
-            for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
-                for (int r = 0; r < 4; r++)
-                    change(s[t].r[r], r % 2, position + t * 16 + r / 2 * 8 + lane() / 4);
-            }
-        };
-        score_tile<false>(
-            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen; }, each);
         float rescale[2];
-        bool rescales_o = false;
-        float best[TILE_STEPS][2];
-#pragma unroll
-        for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                best[t][i] = larger_or_nan(s[t].r[i], s[t].r[2 + i]);
-        }
-        row_max<4, 32>(best);
-        maximum_update updates[2] = {{x.m[0], best[0][0], scale[0]}, {x.m[1], best[0][1], scale[1]}};
-        if (__builtin_expect(!all_ordinary(updates), false))
-            softmax_extremes<4, 32>(x.m, updates, scale, each);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float pairs[TILE_STEPS];
-            const maximum_update &update = updates[i];
-#pragma unroll
-            for (int t = 0; t < TILE_STEPS; t++) {
-                float &low = s[t].r[i], &high = s[t].r[2 + i];
-                low = update.p(low, scale[i]);
-                high = update.p(high, scale[i]);
-                pairs[t] = low + high;
-            }
-            static_assert(TILE_STEPS == 4, "as many pairs");
-            x.m[i] = update.m;
-            x.l[i] = x.l[i] * update.rescale + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
-            rescale[i] = update.rescale;
-            rescales_o |= update.rescales;
-        }
-        if (__any_sync(ALL_LANES, rescales_o)) {
-#pragma unroll
-            for (int v = 0; v < state::VALUES; v++)
-                x.value(v) *= rescale[state::column_of(v)];
-        }
+        if (online_softmax<false>(
+                s, *this, rule, scales, common, position, [&] { return seen; }, x, rescale))
+            x.rescale_o(rescale);
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                p[t].r[half] = transpose(round_operands(s[t].r[2 * half], s[t].r[2 * half + 1]));
+                p[t].r[half] = transpose(round_operands(s(2 * t + half, 0, 0), s(2 * t + half, 1, 0)));
         }
     }
 
@@ -314,7 +256,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* A column that is not there has the head, and nothing else, of the last one that is. */
     epilogue finish_column(const state &x, int i) const
     {
-        uint32_t column = column_of(i);
+        uint32_t column = scores::column(i);
         return finish(min(column, work_tile.columns - 1), x.m[i], x.l[i],
                       lane() < 4 && column < work_tile.columns);
     }
@@ -327,7 +269,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write_state(column_of(i), x.m[i], x.l[i], lane() < 4, ring.stages, [&](auto store) {
+            write_state(scores::column(i), x.m[i], x.l[i], lane() < 4, ring.stages, [&](auto store) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
 #pragma unroll
@@ -367,7 +309,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
 
         /* masks; then, behind the grid ahead of this one, q */
         keep_queries(first_column, 8);
-        const seen_keys seen(*this, {column_of(0), column_of(1)});
+        const seen_keys seen(*this, {scores::column(0), scores::column(1)});
         const common_keys common(seen);
         begin_pass(pass);
         load_q(q);
@@ -379,7 +321,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
         for (uint32_t fill = 0; fill < ring.fills; fill += 2 * FILLS) {
             uint32_t position = ring.position_of(fill);
             multiply_qk(fill, s, q);
-            online_softmax(s, position, seen, common, x, p);
+            softmax(s, position, seen, common, x, p);
             multiply_pv(fill + FILLS, x, p);
             const bool is_last = fill + 2 * FILLS >= ring.fills;
             if ((position + TILE_TOKENS) % CHUNK_TOKENS == 0 || is_last)

@@ -28,37 +28,22 @@
 #include "kernels/cuda/device/online_softmax.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 
-/* A thread's part of the states of its warpgroup's columns. */
-template <int ATOMS> struct wide_state {
-    static constexpr int VALUES = ATOMS * WGMMA_VALUES;
+/* A thread's part of S, of its warp's 16 columns. */
+struct wide_scores {
+    static constexpr int SUMS = 2, FIRST = 1, END = 4;
+    wgmma_accumulators s;
 
-    float o[ATOMS][WGMMA_VALUES];
-    float m[2], l[2];
-
-    float &value(int i)
+    float &operator()(int j, int i, int e)
     {
-        return o[i / WGMMA_VALUES][i % WGMMA_VALUES];
+        return s.r[j * 4 + i * 2 + e];
     }
-    static constexpr int column_of(int i)
+    static uint32_t column(int i)
     {
-        return i / 2 % 2;
+        return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8;
     }
-
-    void init()
+    static uint32_t token(int j, int e)
     {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            m[i] = -INFINITE;
-            l[i] = 0;
-        }
-        clear_o();
-    }
-
-    void clear_o()
-    {
-#pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            value(i) = 0;
+        return j * 8 + threadIdx.x % 4 * 2 + e;
     }
 };
 
@@ -66,6 +51,10 @@ template <int ATOMS> struct wide_state {
 struct wide_sums {
     float m[2], sums[2][2];
 
+    float &sum(int i, int e)
+    {
+        return sums[i][e];
+    }
     void init()
     {
 #pragma unroll
@@ -128,8 +117,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     using pipeline = kv_pipeline<tile>;
     static constexpr tile_shape SHAPE = pipeline::SHAPE;
     static constexpr int STEPS = SHAPE.padded_dim / 16, ATOMS = SHAPE.kv_row / SWIZZLE_BYTES,
-                         TILE_STEPS = TILE_TOKENS / 16, ATOM_STEPS = 4 /* of 16 elements */,
-                         TOKEN_GROUPS = TILE_TOKENS / 8;
+                         TILE_STEPS = TILE_TOKENS / 16, ATOM_STEPS = 4 /* of 16 elements */;
     /* Registers of a thread. A register file has 512 for each lane of its warps. All warpgroups start with an
      * equal share, a multiple of 8; setmaxnreg moves what the producer's does not need to the consumers. */
     static constexpr int CONSUMER_WARPGROUPS = COLUMNS / TILE_GROUP_COLUMNS,
@@ -147,13 +135,13 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
      * both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
-    using state = wide_state<ATOMS>;
+    using state = columns_state<wgmma_accumulators, ATOMS, 2>;
     using folds =
         chunk_fold<state,
                    wide_fold_storage<SHAPE.shared_levels, state::VALUES, 32 * SHAPE.warps, attend_wide>,
                    SHAPE.fold_levels>;
     using query_fragments = uint32_t[STEPS][4];
-    using scores = float[WGMMA_VALUES];
+    using scores = wide_scores;
     using pipeline_at = typename pipeline::state;
     using probabilities = uint32_t[TILE_STEPS][4];
 
@@ -173,22 +161,16 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     {
         return threadIdx.x % 32;
     }
-    /* the i-th (0, 1) column of this thread */
-    uint32_t column_of(int i) const
-    {
-        return threadIdx.x / 32 * 16 + lane() / 4 + i * 8;
-    }
-
     seen_keys seen() const
     {
-        return seen_keys(*this, {column_of(0), column_of(1)});
+        return seen_keys(*this, {scores::column(0), scores::column(1)});
     }
 
     void load_q(query_fragments &q) const
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t *row = (const uint32_t *)query(column_of(i));
+            const uint32_t *row = (const uint32_t *)query(scores::column(i));
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
 #pragma unroll
@@ -212,15 +194,15 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     void issue_qk(const pipeline_at &at, scores &s, const query_fragments &q)
     {
         uint64_t k = wgmma_operand(ring.address(at));
-        wgmma_hold(s);
+        wgmma_hold(s.s);
         ring.fence_for_wgmma();
         wgmma_begin();
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
-            wgmma_along(s, q[step],
-                        k + step / ATOM_STEPS * (WGMMA_ATOM_BYTES / 16) +
-                            step % ATOM_STEPS * WGMMA_STEP_ALONG,
-                        step > 0);
+            wgmma_multiply<false>(s.s, q[step],
+                                  k + step / ATOM_STEPS * (WGMMA_ATOM_BYTES / 16) +
+                                      step % ATOM_STEPS * WGMMA_STEP_ALONG,
+                                  step > 0);
         wgmma_commit();
     }
 
@@ -228,7 +210,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     template <int later> void wait_qk(const pipeline_at &at, scores &s)
     {
         wgmma_wait<later>();
-        wgmma_hold(s);
+        wgmma_hold(s.s);
         ring.release(at);
     }
 
@@ -243,8 +225,9 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
             for (int atom = 0; atom < ATOMS; atom++)
-                wgmma_rows(x.o[atom], p[t], v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS,
-                           continues_chunk || t > 0);
+                wgmma_multiply<true>(x.o[atom], p[t],
+                                     v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS,
+                                     continues_chunk || t > 0);
         }
         wgmma_commit();
     }
@@ -258,66 +241,24 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     /* ---- softmax */
 
-    /* p in place of the dot products of the tile at `position`, and l. Returns whether o is to be
-     * multiplied by `rescale`. */
+    /* p in place of the dot products of the tile at `position`. Returns whether o is to be multiplied by
+     * `rescale`. */
     template <bool PLAIN>
-    bool online_softmax(scores &s, uint32_t position, const common_keys &common, wide_sums &x,
-                        float (&rescale)[2]) const
+    bool softmax(scores &s, uint32_t position, const common_keys &common, wide_sums &sums,
+                 float (&rescale)[2]) const
     {
-        float scale[2] = {fmaxf(rule.scale, SMALLEST_SCALE), fmaxf(rule.scale, SMALLEST_SCALE)};
-        auto each = [&](auto change) {
-#pragma unroll
-            for (int j = 0; j < TOKEN_GROUPS; j++) {
-#pragma unroll
-                for (int r = 0; r < 4; r++)
-                    change(s[j * 4 + r], r / 2, position + j * 8 + lane() % 4 * 2 + r % 2);
-            }
-        };
-        score_tile<PLAIN>(
-            *this, {column_of(0), column_of(1)}, rule, scale, common, position, [&] { return seen(); }, each);
-        bool rescales_o = false;
-        float best[TOKEN_GROUPS][2];
-#pragma unroll
-        for (int j = 0; j < TOKEN_GROUPS; j++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                best[j][i] = larger_or_nan(s[j * 4 + i * 2], s[j * 4 + i * 2 + 1]);
-        }
-        row_max<1, 4>(best);
-        maximum_update updates[2] = {{x.m[0], best[0][0], scale[0]}, {x.m[1], best[0][1], scale[1]}};
-        if (__builtin_expect(!all_ordinary(updates), false))
-            softmax_extremes<1, 4>(x.m, updates, scale, each);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const maximum_update &update = updates[i];
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float pairs[TOKEN_GROUPS / 2];
-#pragma unroll
-                for (int t = 0; t < TOKEN_GROUPS / 2; t++) {
-                    float &low = s[t * 8 + i * 2 + e], &high = s[t * 8 + 4 + i * 2 + e];
-                    low = update.p(low, scale[i]);
-                    high = update.p(high, scale[i]);
-                    pairs[t] = low + high;
-                }
-                static_assert(TOKEN_GROUPS == 8, "as many pairs");
-                x.sums[i][e] =
-                    x.sums[i][e] * update.rescale + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
-            }
-            x.m[i] = update.m;
-            rescale[i] = update.rescale;
-            rescales_o |= update.rescales;
-        }
-        return __any_sync(ALL_LANES, rescales_o);
+        const float scale = fmaxf(rule.scale, SMALLEST_SCALE);
+        return online_softmax<PLAIN>(
+            s, *this, rule, {scale, scale}, common, position, [&] { return seen(); }, sums, rescale);
     }
 
-    static void round(const scores &s, probabilities &p)
+    static void round(scores &s, probabilities &p)
     {
 #pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
 #pragma unroll
             for (int r = 0; r < 4; r++)
-                p[t][r] = round_operands(s[t * 8 + r * 2], s[t * 8 + r * 2 + 1]);
+                p[t][r] = round_operands(s(2 * t + r / 2, r % 2, 0), s(2 * t + r / 2, r % 2, 1));
         }
     }
 
@@ -344,14 +285,14 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            write(column_of(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto store) {
+            write(scores::column(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto store) {
 #pragma unroll
                 for (int atom = 0; atom < ATOMS; atom++) {
 #pragma unroll
                     for (int v = 0; v < WGMMA_VALUES; v++) {
                         uint32_t dim = atom * 64 + v / 4 * 8 + lane() % 4 * 2;
                         if (v % 4 == 2 * i && dim < HEAD_DIM)
-                            store(dim, x.o[atom][v], x.o[atom][v + 1]);
+                            store(dim, x.o[atom].r[v], x.o[atom].r[v + 1]);
                     }
                 }
             });
@@ -402,7 +343,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         ring.wait_full(t.keys);
         issue_qk(t.keys, t.s, q);
         wait_qk<0>(t.keys, t.s);
-        online_softmax<false>(t.s, t.position, common, t.sums, rescale);
+        softmax<false>(t.s, t.position, common, t.sums, rescale);
         round(t.s, t.p);
         t.keys.advance(2);
     }
@@ -432,8 +373,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
             wait_qk<1>(t.keys, t.s);
             if (ends_chunk)
                 reduce_l(t.sums, x);
-            bool rescales_o = online_softmax<PLAIN>(t.s, t.position, common, t.sums, rescale);
-            wgmma_hold(t.s);
+            bool rescales_o = softmax<PLAIN>(t.s, t.position, common, t.sums, rescale);
+            wgmma_hold(t.s.s);
             pipeline_at next_keys = t.keys, next_values = t.values;
             next_keys.advance(2);
             next_values.advance(2);
@@ -447,11 +388,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
                 fold.add_chunk(x, t.position / CHUNK_TOKENS);
             } else {
                 wait_pv(t.values, x);
-                if (rescales_o) {
-#pragma unroll
-                    for (int v = 0; v < state::VALUES; v++)
-                        x.value(v) *= rescale[state::column_of(v)];
-                }
+                if (rescales_o)
+                    x.rescale_o(rescale);
             }
             t.keys = next_keys;
             t.values = next_values;

@@ -9,6 +9,48 @@
 
 #include "kernels/cuda/device/states.cuh"
 
+/* A thread's part of the states of two columns: m and l, and accumulators of COUNT tiles of o, in which the
+ * columns take turns every NEIGHBOURS values. */
+template <class ACCUMULATORS, int COUNT, int NEIGHBOURS> struct columns_state {
+    static constexpr int EACH = sizeof(ACCUMULATORS) / sizeof(float), VALUES = COUNT * EACH;
+
+    ACCUMULATORS o[COUNT];
+    float m[2], l[2];
+
+    float &value(int i)
+    {
+        return o[i / EACH].r[i % EACH];
+    }
+    static constexpr int column_of(int i)
+    {
+        return i / NEIGHBOURS % 2;
+    }
+
+    /* of p: until a chunk ends, l is of the thread's tokens */
+    float &sum(int i, int)
+    {
+        return l[i];
+    }
+
+    void init()
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            m[i] = -INFINITE;
+            l[i] = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < VALUES; i++)
+            value(i) = 0;
+    }
+    void rescale_o(const float (&by)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < VALUES; i++)
+            value(i) *= by[column_of(i)];
+    }
+};
+
 /* The lower levels in registers, the others in shared memory. */
 template <int LEVELS, int VALUES, int THREADS> struct fold_storage {
     static constexpr bool O_IN_MEMORY = false;

@@ -1,5 +1,5 @@
-/* online_softmax.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose threads
- * have some of the tokens of two columns each. */
+/* online_softmax.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose
+ * threads have some of the tokens of two columns each. */
 #pragma once
 
 #include "kernels/cuda/device/work_tile.cuh"
@@ -39,33 +39,51 @@ struct common_keys {
     }
 };
 
+/* A tile has eight groups of eight tokens. A thread has SUMS of each, for two columns: SCORES(j, i, e) is the
+ * score of column SCORES::column(i) and the e-th of group j, token SCORES::token(j, e) of the tile. The threads
+ * that have the same columns are FIRST, 2 FIRST .. END / 2 apart. */
+static constexpr int TOKEN_GROUPS = TILE_TOKENS / 8;
+
+/* change(x, i, token) for every score x. */
+template <class SCORES, typename F> void each(SCORES &s, F change)
+{
+#pragma unroll
+    for (int j = 0; j < TOKEN_GROUPS; j++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int e = 0; e < SCORES::SUMS; e++)
+                change(s(j, i, e), i, SCORES::token(j, e));
+        }
+    }
+}
+
 /* Scores of the tile at `position` in place of dot products, but for a factor, which is left in `scales`;
- * -inf where a column does not see the key. each(change) calls change(x, i, j) for every dot product x of
- * column i with key j; seen() is what the two columns see. PLAIN: all columns see the tile, and there is
- * no alibi. */
-template <bool PLAIN, typename SEEN, typename EACH>
-void score_tile(const work_tile_columns &columns, const uint32_t (&column)[2], const score_rule &rule,
-                float (&scales)[2], const common_keys &common, uint32_t position, SEEN seen, EACH each)
+ * -inf where a column does not see the key. seen() is what the two columns see. PLAIN: all columns see the
+ * tile, and there is no alibi. */
+template <bool PLAIN, class SCORES, typename SEEN>
+void score_tile(SCORES &s, const work_tile_columns &columns, const score_rule &rule, float (&scales)[2],
+                const common_keys &common, uint32_t position, SEEN seen)
 {
     const float *alibi = columns.pass.alibi;
     if (SOFTCAP || (!PLAIN && __builtin_expect(alibi != nullptr, false))) {
-        each([&](float &x, int i, uint32_t) { x *= scales[i]; });
+        each(s, [&](float &x, int i, uint32_t) { x *= scales[i]; });
         scales[0] = scales[1] = 1.0f;
     }
     if constexpr (SOFTCAP)
-        each([&](float &x, int, uint32_t) { x = rule.capped(x); });
+        each(s, [&](float &x, int, uint32_t) { x = rule.capped(x); });
     if (!PLAIN && __builtin_expect(alibi != nullptr, false)) {
-        const float slopes[2] = {alibi[columns.head_of(column[0])] * LOG2_E,
-                                 alibi[columns.head_of(column[1])] * LOG2_E};
+        const float slopes[2] = {alibi[columns.head_of(SCORES::column(0))] * LOG2_E,
+                                 alibi[columns.head_of(SCORES::column(1))] * LOG2_E};
         const seen_keys by = seen();
-        each([&](float &x, int i, uint32_t j) {
-            x = rule.with_slope(x, slopes[i], (int)(j + 1 - by.ranges[i].end));
+        each(s, [&](float &x, int i, uint32_t token) {
+            x = rule.with_slope(x, slopes[i], (int)(position + token + 1 - by.ranges[i].end));
         });
     }
     if (!PLAIN && __builtin_expect(!common.has_tile(position), false)) {
         const seen_keys by = seen();
-        each([&](float &x, int i, uint32_t j) {
-            x = j >= by.ranges[i].first && j < by.ranges[i].end ? x : -INFINITE;
+        each(s, [&](float &x, int i, uint32_t token) {
+            x = plan_sees(by.ranges[i], position + token) ? x : -INFINITE;
         });
     }
 }
@@ -78,10 +96,19 @@ static inline float larger_or_nan(float x, float y)
     return larger;
 }
 
-/* best[0] becomes the largest of all best[], and of those of the threads FIRST .. END / 2 apart, for two
- * columns, or NaN if one is: a tree for both together, since a chain of comparisons takes longer. */
-template <int FIRST, int END, int N> void row_max(float (&best)[N][2])
+/* The largest score of each column in best[0], or NaN if one is: a tree for both together, since a chain of
+ * comparisons takes longer. */
+template <class SCORES> void row_max(SCORES &s, float (&largest)[2])
 {
+    constexpr int SUMS = SCORES::SUMS, N = TOKEN_GROUPS * SUMS / 2;
+    float best[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            best[n][i] =
+                larger_or_nan(s(2 * n / SUMS, i, 2 * n % SUMS), s((2 * n + 1) / SUMS, i, (2 * n + 1) % SUMS));
+    }
 #pragma unroll
     for (int n = N / 2; n > 0; n /= 2) {
 #pragma unroll
@@ -92,11 +119,13 @@ template <int FIRST, int END, int N> void row_max(float (&best)[N][2])
         }
     }
 #pragma unroll
-    for (int apart = FIRST; apart < END; apart *= 2) {
+    for (int apart = SCORES::FIRST; apart < SCORES::END; apart *= 2) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             best[0][i] = larger_or_nan(best[0][i], __shfl_xor_sync(ALL_LANES, best[0][i], apart));
     }
+    largest[0] = best[0][0];
+    largest[1] = best[0][1];
 }
 
 /* Beyond, a maximum and the score that it is rounded from may differ by one and more. */
@@ -141,29 +170,67 @@ static inline bool all_ordinary(const maximum_update (&updates)[2])
 
 /* The two columns' updates where one of the warp's is not ordinary: such a column's scores are rounded, then
  * the maximum is subtracted, by the rule of kernels/plan.h. What is left in the place of the scores gives p
- * with a scale of 1 and a maximum of 0. each, FIRST and END: as above. */
-template <int FIRST, int END, typename EACH>
-void softmax_extremes(const float (&m_before)[2], maximum_update (&updates)[2], float (&scales)[2], EACH each)
+ * with a scale of 1 and a maximum of 0. */
+template <class SCORES>
+void softmax_extremes(SCORES &s, const float (&m_before)[2], maximum_update (&updates)[2], float (&scales)[2])
 {
     float best[2] = {-INFINITE, -INFINITE};
-    each([&](float &x, int i, uint32_t) { best[i] = fmaxf(best[i], x * scales[i]); }); /* not of NaN */
+    each(s, [&](float &x, int i, uint32_t) { best[i] = fmaxf(best[i], x * scales[i]); }); /* not of NaN */
 #pragma unroll
     for (int column = 0; column < 2; column++) {
         maximum_update &update = updates[column];
 #pragma unroll
-        for (int apart = FIRST; apart < END; apart *= 2)
+        for (int apart = SCORES::FIRST; apart < SCORES::END; apart *= 2)
             best[column] = fmaxf(best[column], __shfl_xor_sync(ALL_LANES, best[column], apart));
         if (update.is_ordinary())
             continue;
         update.move(m_before[column], fmaxf(m_before[column], best[column]));
         update.rescale = weight(m_before[column], update.m);
-        each([&](float &x, int i, uint32_t) {
+        each(s, [&](float &x, int i, uint32_t) {
             if (i == column) {
-                const float s = x * scales[i], below = s < update.m_safe ? s - update.m_safe : -INFINITE;
-                x = s == update.m_safe ? 0.0f : below; /* of NaN: -inf */
+                const float of = x * scales[i], below = of < update.m_safe ? of - update.m_safe : -INFINITE;
+                x = of == update.m_safe ? 0.0f : below; /* of NaN: -inf */
             }
         });
         update.m_safe = 0.0f;
         scales[column] = 1.0f;
     }
+}
+
+/* p in place of the dot products of the tile at `position`, which are scores times `scale`. CHUNK, the chunk so
+ * far, has m[2], and sum(i, e) of p for tokens e of each group. Returns whether o is to be multiplied by
+ * `rescale`. */
+template <bool PLAIN, class SCORES, class CHUNK, typename SEEN>
+bool online_softmax(SCORES &s, const work_tile_columns &columns, const score_rule &rule,
+                    const float (&scale)[2], const common_keys &common, uint32_t position, SEEN seen,
+                    CHUNK &x, float (&rescale)[2])
+{
+    float scales[2] = {scale[0], scale[1]}, best[2];
+    bool rescales_o = false;
+    score_tile<PLAIN>(s, columns, rule, scales, common, position, seen);
+    row_max(s, best);
+    maximum_update updates[2] = {{x.m[0], best[0], scales[0]}, {x.m[1], best[1], scales[1]}};
+    if (__builtin_expect(!all_ordinary(updates), false))
+        softmax_extremes(s, x.m, updates, scales);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const maximum_update &update = updates[i];
+#pragma unroll
+        for (int e = 0; e < SCORES::SUMS; e++) {
+            float pairs[TOKEN_GROUPS / 2];
+#pragma unroll
+            for (int t = 0; t < TOKEN_GROUPS / 2; t++) {
+                float &low = s(2 * t, i, e), &high = s(2 * t + 1, i, e);
+                low = update.p(low, scales[i]);
+                high = update.p(high, scales[i]);
+                pairs[t] = low + high;
+            }
+            static_assert(TOKEN_GROUPS == 8, "as many pairs");
+            x.sum(i, e) = x.sum(i, e) * update.rescale + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
+        }
+        x.m[i] = update.m;
+        rescale[i] = update.rescale;
+        rescales_o |= update.rescales;
+    }
+    return __any_sync(ALL_LANES, rescales_o);
 }

@@ -13,8 +13,10 @@
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/tile.h"
 
-#if WGMMA
 static constexpr int WGMMA_VALUES = 32; /* of D, of a thread */
+struct wgmma_accumulators {
+    float r[WGMMA_VALUES];
+};
 static constexpr uint32_t WGMMA_ATOM_BYTES = SWIZZLE_BYTES * TILE_TOKENS;
 
 /* What a product needs to know of an atom in shared memory: its address in units of 16 bytes; the
@@ -45,44 +47,31 @@ template <int PENDING> void wgmma_wait()
 }
 
 /* Keeps the compiler from moving what touches d across. */
-static inline void wgmma_hold(float (&d)[WGMMA_VALUES])
+static inline void wgmma_hold(wgmma_accumulators &d)
 {
 #pragma unroll
     for (int i = 0; i < WGMMA_VALUES; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
+        asm volatile("" : "+f"(d.r[i])::"memory");
 }
 
-#define WGMMA_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define WGMMA_ALL(d)                                                                                         \
-    WGMMA_4(d, 0), WGMMA_4(d, 4), WGMMA_4(d, 8), WGMMA_4(d, 12), WGMMA_4(d, 16), WGMMA_4(d, 20),             \
-        WGMMA_4(d, 24), WGMMA_4(d, 28)
-#define WGMMA_NAMES                                                                                          \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "  \
-    "%22, %23, %24, "                                                                                        \
-    "%25, %26, %27, %28, %29, %30, %31}"
-#define WGMMA_OF(format) "wgmma.mma_async.sync.aligned.m64n64k16.f32." format "." format " " WGMMA_NAMES ", "
+#define WGMMA_4(i) "+f"(d.r[i]), "+f"(d.r[i + 1]), "+f"(d.r[i + 2]), "+f"(d.r[i + 3])
+#define WGMMA_PRODUCT(format)                                                                                \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                                            \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." format "." format                             \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "   \
+                 "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                        \
+                 "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}"                                             \
+                 : WGMMA_4(0), WGMMA_4(4), WGMMA_4(8), WGMMA_4(12), WGMMA_4(16), WGMMA_4(20), WGMMA_4(24),   \
+                   WGMMA_4(28)                                                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add), "n"(B_IS_ROWS))
 
-#define WGMMA_PRODUCT(format, transposed)                                                                    \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n" WGMMA_OF(                                  \
-                     format) "{%32, %33, %34, %35}, %36, add, 1, 1, " transposed ";\n}"                      \
-                 : WGMMA_ALL(d)                                                                              \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add))
-
-/* d = a b^T, or, if `add`, d += a b^T: a of 64 x 16 in registers, 64 rows of b, 16 elements along them. */
-static inline void wgmma_along(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b, bool add)
+/* d = a b^T of 64 rows of b, 16 elements along them; or, if B_IS_ROWS, d = a b of 16 rows of b. If `add`, they
+ * are added to d. a: 64 x 16, in registers. */
+template <bool B_IS_ROWS>
+void wgmma_multiply(wgmma_accumulators &d, const uint32_t (&a)[4], uint64_t b, bool add)
 {
     if constexpr (Q_DTYPE == DTYPE_BF16)
-        WGMMA_PRODUCT("bf16", "0");
+        WGMMA_PRODUCT("bf16");
     else
-        WGMMA_PRODUCT("f16", "0");
+        WGMMA_PRODUCT("f16");
 }
-
-/* d = a b, or, if `add`, d += a b: a of 64 x 16 in registers, 16 rows of b. */
-static inline void wgmma_rows(float (&d)[WGMMA_VALUES], const uint32_t (&a)[4], uint64_t b, bool add)
-{
-    if constexpr (Q_DTYPE == DTYPE_BF16)
-        WGMMA_PRODUCT("bf16", "1");
-    else
-        WGMMA_PRODUCT("f16", "1");
-}
-#endif
