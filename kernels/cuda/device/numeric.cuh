@@ -11,6 +11,18 @@ static constexpr uint32_t bytes_of(dtype d)
     return d == DTYPE_F32 ? 4 : d == DTYPE_F16 || d == DTYPE_BF16 ? 2 : 1;
 }
 
+/* An element's bits, as an integer. */
+template <uint32_t BYTES> struct bits_of_bytes {
+    using type = uint8_t;
+};
+template <> struct bits_of_bytes<2> {
+    using type = uint16_t;
+};
+template <> struct bits_of_bytes<4> {
+    using type = uint32_t;
+};
+template <dtype D> using bits_of = typename bits_of_bytes<bytes_of(D)>::type;
+
 /* Exponent bits, mantissa bits, and the largest finite value of a narrow format. */
 template <dtype D> struct narrow_format;
 template <> struct narrow_format<DTYPE_F16> {
@@ -69,36 +81,36 @@ static inline uint32_t encode_bf16(float value)
     return (rounded & 0x7fffffff) >= 0x7f800000 ? (bits >> 16 & 0x8000) | 0x7f7f : rounded >> 16;
 }
 
-/* Element `i` of an array. */
-template <dtype D> float load_element(const void *array, size_t i)
+/* The value of an element's bits, and the bits of a value. */
+template <dtype D> float decode(uint32_t bits)
 {
     if constexpr (D == DTYPE_F32)
-        return ((const float *)array)[i];
+        return __uint_as_float(bits);
     else if constexpr (D == DTYPE_BF16)
-        return __uint_as_float((uint32_t)((const uint16_t *)array)[i] << 16);
-    else if constexpr (D == DTYPE_F16)
-        return decode_narrow<DTYPE_F16>(((const uint16_t *)array)[i]);
+        return __uint_as_float(bits << 16);
     else
-        return decode_narrow<D>(((const uint8_t *)array)[i]);
+        return decode_narrow<D>(bits);
 }
 
-/* The bits of a value in a format narrower than f32. */
 template <dtype D> uint32_t encode(float value)
 {
-    if constexpr (D == DTYPE_BF16)
+    if constexpr (D == DTYPE_F32)
+        return __float_as_uint(value);
+    else if constexpr (D == DTYPE_BF16)
         return encode_bf16(value);
     else
         return encode_narrow<D>(value);
 }
 
+/* Element `i` of an array. */
+template <dtype D> float load_element(const void *array, size_t i)
+{
+    return decode<D>(((const bits_of<D> *)array)[i]);
+}
+
 template <dtype D> void store_element(void *array, size_t i, float value)
 {
-    if constexpr (D == DTYPE_F32)
-        ((float *)array)[i] = value;
-    else if constexpr (bytes_of(D) == 2)
-        ((uint16_t *)array)[i] = (uint16_t)encode<D>(value);
-    else
-        ((uint8_t *)array)[i] = (uint8_t)encode<D>(value);
+    ((bits_of<D> *)array)[i] = (bits_of<D>)encode<D>(value);
 }
 
 /* As store_element, one or two from an even `i` on, of f32 or of a format of 16 bits, for results of
@@ -134,35 +146,19 @@ template <dtype D> void store_results(void *array, size_t i, float value, float 
         *(uint32_t *)((uint16_t *)array + i) = encode_results<D>(value, next);
 }
 
-/* For a format that is known only when it runs: the value of an element's bits; element `i` of an array. */
+/* decode() of a format that is known only when it runs. */
 static inline float decode_any(dtype d, uint32_t bits)
 {
     switch (d) {
     case DTYPE_F32:
-        return __uint_as_float(bits);
+        return decode<DTYPE_F32>(bits);
     case DTYPE_F16:
-        return decode_narrow<DTYPE_F16>(bits);
+        return decode<DTYPE_F16>(bits);
     case DTYPE_BF16:
-        return __uint_as_float(bits << 16);
+        return decode<DTYPE_BF16>(bits);
     case DTYPE_E4M3:
-        return decode_narrow<DTYPE_E4M3>(bits);
+        return decode<DTYPE_E4M3>(bits);
     default:
-        return decode_narrow<DTYPE_E5M2>(bits);
-    }
-}
-
-static inline float load_any(dtype d, const void *array, size_t i)
-{
-    switch (d) {
-    case DTYPE_F32:
-        return load_element<DTYPE_F32>(array, i);
-    case DTYPE_F16:
-        return load_element<DTYPE_F16>(array, i);
-    case DTYPE_BF16:
-        return load_element<DTYPE_BF16>(array, i);
-    case DTYPE_E4M3:
-        return load_element<DTYPE_E4M3>(array, i);
-    default:
-        return load_element<DTYPE_E5M2>(array, i);
+        return decode<DTYPE_E5M2>(bits);
     }
 }

@@ -115,31 +115,19 @@ struct quad_place {
           apart(bytes_of(KV_DTYPE) * (LAYOUT == LAYOUT_VLLM && v ? BLOCK_SIZE : 1))
     {
     }
+    bits_of<KV_DTYPE> &element(uint32_t i) const
+    {
+        return *(bits_of<KV_DTYPE> *)(at + i * apart);
+    }
     quad load() const
     {
-        quad q;
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            if constexpr (bytes_of(KV_DTYPE) == 4)
-                q.at[i] = *(const uint32_t *)(at + i * apart);
-            else if constexpr (bytes_of(KV_DTYPE) == 2)
-                q.at[i] = *(const uint16_t *)(at + i * apart);
-            else
-                q.at[i] = at[i * apart];
-        }
-        return q;
+        return {{element(0), element(1), element(2), element(3)}};
     }
     void store(const quad &q) const
     {
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            if constexpr (bytes_of(KV_DTYPE) == 4)
-                *(uint32_t *)(at + i * apart) = q.at[i];
-            else if constexpr (bytes_of(KV_DTYPE) == 2)
-                *(uint16_t *)(at + i * apart) = (uint16_t)q.at[i];
-            else
-                at[i * apart] = (uint8_t)q.at[i];
-        }
+        for (uint32_t i = 0; i < 4; i++)
+            element(i) = (bits_of<KV_DTYPE>)q.at[i];
     }
 };
 
@@ -184,20 +172,12 @@ template <class T> uint32_t owner_of(const T *list, uint32_t count, uint32_t at)
     return low;
 }
 
-static inline uint32_t encode_stored(float value)
-{
-    if constexpr (KV_DTYPE == DTYPE_F32)
-        return __float_as_uint(value);
-    else
-        return encode<KV_DTYPE>(value);
-}
-
-/* Divided by its scale and rounded once to the stored format. */
-static inline quad encode_quad(float4 x, float scale)
+/* Divided by their scale and rounded once. */
+template <dtype D> quad encode_quad(float4 x, float scale)
 {
     if (scale != 1.0f)
         x = make_float4(x.x / scale, x.y / scale, x.z / scale, x.w / scale);
-    return {{encode_stored(x.x), encode_stored(x.y), encode_stored(x.z), encode_stored(x.w)}};
+    return {{encode<D>(x.x), encode<D>(x.y), encode<D>(x.z), encode<D>(x.w)}};
 }
 
 /* The bits of four elements of a tensor of so many bytes each, loaded at once. */
@@ -216,12 +196,12 @@ static inline quad load_bits(const uint8_t *tensor, uint32_t bytes, size_t eleme
     return {{x & 0xff, x >> 8 & 0xff, x >> 16 & 0xff, x >> 24}};
 }
 
-static inline void store_bits(uint8_t *tensor, size_t element, const quad &q)
+template <dtype D> void store_bits(uint8_t *tensor, size_t element, const quad &q)
 {
-    uint8_t *at = tensor + element * bytes_of(KV_DTYPE);
-    if constexpr (bytes_of(KV_DTYPE) == 4)
+    uint8_t *at = tensor + element * bytes_of(D);
+    if constexpr (bytes_of(D) == 4)
         *(uint4 *)at = make_uint4(q.at[0], q.at[1], q.at[2], q.at[3]);
-    else if constexpr (bytes_of(KV_DTYPE) == 2)
+    else if constexpr (bytes_of(D) == 2)
         *(uint2 *)at = {q.at[0] | q.at[1] << 16, q.at[2] | q.at[3] << 16};
     else
         *(uint32_t *)at = q.at[0] | q.at[1] << 8 | q.at[2] << 16 | q.at[3] << 24;
@@ -234,10 +214,10 @@ static inline quad given_quad(const uint8_t *tensor, dtype source_dtype, size_t 
     if (source_dtype == KV_DTYPE)
         return load_bits(tensor, bytes_of(KV_DTYPE), element);
     const quad bits = load_bits(tensor, bytes_of(source_dtype), element);
-    return encode_quad(make_float4(decode_any(source_dtype, bits.at[0]), decode_any(source_dtype, bits.at[1]),
-                                   decode_any(source_dtype, bits.at[2]),
-                                   decode_any(source_dtype, bits.at[3])),
-                       scale);
+    return encode_quad<KV_DTYPE>(
+        make_float4(decode_any(source_dtype, bits.at[0]), decode_any(source_dtype, bits.at[1]),
+                    decode_any(source_dtype, bits.at[2]), decode_any(source_dtype, bits.at[3])),
+        scale);
 }
 
 /* Which block of a row of the tables has a position, in a layer. */
@@ -272,9 +252,9 @@ static inline quad quad_of(const cuda_append_pass &pass, const cuda_append &appe
     float scale = q.v ? pass.v_scale[q.head] : pass.k_scale[q.head];
     if (append.k)
         return given_quad(q.v ? append.v : append.k, (dtype)pass.source_dtype, q.element(i), scale);
-    return encode_quad(generated(append.generated, append.position + i, pass.layer, q.v ? VALUES_V : VALUES_K,
-                                 q.head, q.quad),
-                       scale);
+    return encode_quad<KV_DTYPE>(generated(append.generated, append.position + i, pass.layer,
+                                           q.v ? VALUES_V : VALUES_K, q.head, q.quad),
+                                 scale);
 }
 
 /* A thread block a token. A thread asks for some quads before it stores the first, since they come from
@@ -375,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) read_kv(cuda_operatio
     uint8_t *block = block_at(pass.pool, r.table, r.layer, position);
     for (uint32_t at = threadIdx.x; at < token_quad::COUNT; at += blockDim.x) {
         const token_quad q(at);
-        store_bits(q.v ? r.v : r.k, q.element(token), q.place(pass.pool, block, position).load());
+        store_bits<KV_DTYPE>(q.v ? r.v : r.k, q.element(token), q.place(pass.pool, block, position).load());
     }
 }
 
@@ -387,12 +367,15 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) generate_q(cuda_atten
     for (uint32_t at = threadIdx.x; at < heads * quads; at += blockDim.x) {
         float4 x =
             generated(pass.q_source[blockIdx.x], position, pass.layer, VALUES_Q, at / quads, at % quads);
-        size_t element = ((size_t)blockIdx.x * heads * quads + at) * 4;
-        store_element<Q_DTYPE>(pass.q, element, x.x);
-        store_element<Q_DTYPE>(pass.q, element + 1, x.y);
-        store_element<Q_DTYPE>(pass.q, element + 2, x.z);
-        store_element<Q_DTYPE>(pass.q, element + 3, x.w);
+        store_bits<Q_DTYPE>(pass.q, ((size_t)blockIdx.x * heads * quads + at) * 4,
+                            encode_quad<Q_DTYPE>(x, 1.0f));
     }
+}
+
+/* Of f32, f16 or bf16. */
+static inline float load_any(dtype d, const void *array, size_t i)
+{
+    return decode_any(d, d == DTYPE_F32 ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i]);
 }
 
 static inline void store_any(dtype d, void *array, size_t i, float value)
