@@ -11,17 +11,23 @@ static constexpr uint32_t bytes_of(dtype d)
     return d == DTYPE_F32 ? 4 : d == DTYPE_F16 || d == DTYPE_BF16 ? 2 : 1;
 }
 
-/* An element's bits, as an integer. */
-template <uint32_t BYTES> struct bits_of_bytes {
+/* What as many bytes are loaded as. */
+template <uint32_t BYTES> struct word {
     using type = uint8_t;
 };
-template <> struct bits_of_bytes<2> {
+template <> struct word<2> {
     using type = uint16_t;
 };
-template <> struct bits_of_bytes<4> {
+template <> struct word<4> {
     using type = uint32_t;
 };
-template <dtype D> using bits_of = typename bits_of_bytes<bytes_of(D)>::type;
+template <> struct word<8> {
+    using type = uint2;
+};
+template <> struct word<16> {
+    using type = uint4;
+};
+template <dtype D> using bits_of = typename word<bytes_of(D)>::type;
 
 /* Exponent bits, mantissa bits, and the largest finite value of a narrow format. */
 template <dtype D> struct narrow_format;

@@ -39,50 +39,28 @@ static constexpr int RESIDENT =
 template <int N> void load_vector(const uint8_t *from, float to[N])
 {
     constexpr int bytes = N * bytes_of(KV_DTYPE);
+    using words = typename word < bytes<16 ? bytes : 16>::type;
     __align__(16) uint8_t raw[bytes];
-    if constexpr (bytes % 16 == 0) {
 #pragma unroll
-        for (int i = 0; i < bytes; i += 16)
-            *(uint4 *)(raw + i) = *(const uint4 *)(from + i);
-    } else if constexpr (bytes == 8) {
-        *(uint2 *)raw = *(const uint2 *)from;
-    } else if constexpr (bytes == 4) {
-        *(uint32_t *)raw = *(const uint32_t *)from;
-    } else if constexpr (bytes == 2) {
-        *(uint16_t *)raw = *(const uint16_t *)from;
-    } else {
-        static_assert(bytes == 1, "vectors are powers of two");
-        raw[0] = from[0];
-    }
+    for (int i = 0; i < bytes; i += sizeof(words))
+        *(words *)(raw + i) = *(const words *)(from + i);
 #pragma unroll
     for (int i = 0; i < N; i++)
         to[i] = load_element<KV_DTYPE>(raw, i);
 }
 
-/* Maximum, or sum, over a thread block; `scratch` [WARPS]. All threads get it. */
-static inline float block_maximum(float x, float *scratch)
+/* The sum, or the maximum, over a thread block; `scratch` [WARPS]. All threads get it. */
+template <bool MAXIMUM> float reduce_block(float x, float *scratch)
 {
+    const auto join = [](float a, float b) { return MAXIMUM ? fmaxf(a, b) : a + b; };
     for (int apart = 16; apart > 0; apart /= 2)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, apart));
+        x = join(x, __shfl_xor_sync(ALL_LANES, x, apart));
     if (threadIdx.x % 32 == 0)
         scratch[threadIdx.x / 32] = x;
     __syncthreads(); /* every warp's is there */
     x = scratch[threadIdx.x % WARPS];
     for (int apart = WARPS / 2; apart > 0; apart /= 2)
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, apart));
-    return x;
-}
-
-static inline float block_sum(float x, float *scratch)
-{
-    for (int apart = 16; apart > 0; apart /= 2)
-        x += __shfl_xor_sync(ALL_LANES, x, apart);
-    if (threadIdx.x % 32 == 0)
-        scratch[threadIdx.x / 32] = x;
-    __syncthreads(); /* every warp's is there */
-    x = scratch[threadIdx.x % WARPS];
-    for (int apart = WARPS / 2; apart > 0; apart /= 2)
-        x += __shfl_xor_sync(ALL_LANES, x, apart);
+        x = join(x, __shfl_xor_sync(ALL_LANES, x, apart));
     return x;
 }
 
@@ -244,9 +222,9 @@ template <bool PARTITIONED> struct paged {
                 load_element<Q_DTYPE>(a.q, at * HEAD_DIM + i);
         }
         __syncthreads(); /* q is there */
-        float m = block_maximum(score(q), scratch[0]);
+        float m = reduce_block<true>(score(q), scratch[0]);
         __syncthreads(); /* all logits are there */
-        float l = block_sum(exponentiate(m), scratch[1]);
+        float l = reduce_block<false>(exponentiate(m), scratch[1]);
         float sums[ROWS_PER_THREAD] = {0};
         add_values(sums);
         join_warps(sums, shared);
@@ -302,12 +280,12 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
     float m = -INFINITE, l = 0;
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         m = fmaxf(m, a.partial_ml[2 * (first + i)]);
-    m = block_maximum(m, scratch[0]);
+    m = reduce_block<true>(m, scratch[0]);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
         float of = a.partial_ml[2 * (first + i)];
         l += a.partial_ml[2 * (first + i) + 1] * weight_of(of, m);
     }
-    l = block_sum(l, scratch[1]);
+    l = reduce_block<false>(l, scratch[1]);
     for (uint32_t dim = threadIdx.x; dim < HEAD_DIM; dim += CUDA_THREADS) {
         float o = 0;
         for (uint32_t i = 0; i < n; i++) {
