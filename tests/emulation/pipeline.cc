@@ -177,14 +177,14 @@ template <class TILE, bool BY_WGMMA> struct consumer {
                 emulated_fail(
                     "%s of token %u (seen: %u to %u), stage %u, phase %u: byte %u is 0x%02x instead of "
                     "0x%02x",
-                    of_values ? "V" : "K", token, ring.range.seen.first, ring.range.seen.end, at.stage,
-                    at.phase, byte + i, got[i], is);
+                    of_values ? "V" : "K", token, ring.seen.first, ring.seen.end, at.stage, at.phase,
+                    byte + i, got[i], is);
         }
     }
 
     void read_row(const state &at, uint32_t token, uint32_t row, bool of_values) const
     {
-        const bool is_seen = ring.range.is_seen(token);
+        const bool is_seen = plan_sees(ring.seen, token);
         const uint8_t *expected = is_seen ? row_of(token, kv_head, of_values) : nullptr;
         const uint32_t stage = ring.address(at);
         for (uint32_t byte = 0; byte < SHAPE.kv_row; byte += 16) {
@@ -201,7 +201,7 @@ template <class TILE, bool BY_WGMMA> struct consumer {
     /* A lane's part of a fill that is there: each warp reads all of it. */
     void read(const state &at, uint32_t position, bool of_values) const
     {
-        for (uint32_t row = tiles::lane(); row < SHAPE.stage_tokens; row += 32) {
+        for (uint32_t row = lane(); row < SHAPE.stage_tokens; row += 32) {
             emulated_yield();
             read_row(at, position + row, row, of_values);
         }
@@ -294,13 +294,13 @@ template <class TILE, bool BY_WGMMA> struct consumer {
         } else if (threadIdx.x / 32 < SHAPE.warps) {
             tiles::wait_work_tile();
             const consumer self(memory.work_tile, coord.kv_head, shared);
-            const tile_range &range = self.ring.range;
+            const plan_range seen = self.ring.seen;
             if (threadIdx.x / 32 >= self.ring.consumers)
                 return;
             if (!BY_WGMMA)
                 self.walk();
             else if (self.ring.fills > 0)
-                self.walk_ahead(range.seen.first % TILE_TOKENS == 0 && range.seen.end % TILE_TOKENS == 0);
+                self.walk_ahead(seen.first % TILE_TOKENS == 0 && seen.end % TILE_TOKENS == 0);
             if (run.pass.split_bits > 0)
                 self.exchange();
         }

@@ -6,10 +6,11 @@
 
 template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     using pipeline = kv_pipeline<TILE>;
-    using pipeline::address, pipeline::full, pipeline::is_of_values, pipeline::lane, pipeline::position_of,
-        pipeline::producer, pipeline::range;
+    using pipeline::address, pipeline::full, pipeline::is_of_values, pipeline::kv_head, pipeline::pass,
+        pipeline::position_of, pipeline::producer, pipeline::seen, pipeline::stages, pipeline::table;
     using pipeline::ATOM_ROWS, pipeline::FILLS, pipeline::KV_ROW, pipeline::PRODUCERS, pipeline::ROW_BYTES,
         pipeline::SHAPE, pipeline::STAGES, pipeline::STAGE_TOKENS;
+    using pipeline::pipeline;
 
     static constexpr int VECTOR = ROW_BYTES % 16 == 0 ? 16 : 8;
     /* a producer's warps have as many rows of a fill each, and their tokens of a tile */
@@ -19,15 +20,9 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
                               ARRIVALS = 32 * PRODUCERS; /* every lane's, at a stage's full barrier */
     static_assert(PRODUCERS == 1 || FILLS == 1, "the same tokens of every fill");
 
-    uint64_t *addresses;   /* of the warp's tokens of the tile that is loaded, of K */
+    /* of the warp's tokens of the tile that is loaded, of K */
+    uint64_t *addresses = (uint64_t *)(stages + SHAPE.entries) + producer() * TOKENS;
     uint32_t pages[PAGES]; /* blocks that the lane's tokens of the next tile lie in */
-
-    kv_producer(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
-                uint8_t *shared)
-        : pipeline(pass, work_tile, kv_head, shared),
-          addresses((uint64_t *)(shared + SHAPE.entries) + producer() * TOKENS)
-    {
-    }
 
     static void prefetch_constants(const cuda_attend_pass &)
     {
@@ -39,7 +34,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
 #pragma unroll
         for (uint32_t i = 0; i < PAGES; i++) {
             const uint32_t at = i * 32 + lane(), token = position + producer() * TOKENS + at;
-            pages[i] = at < TOKENS && range.is_seen(token) ? range.table[token / BLOCK_SIZE] : 0;
+            pages[i] = at < TOKENS && plan_sees(seen, token) ? table[token / BLOCK_SIZE] : 0;
         }
     }
 
@@ -62,15 +57,15 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     /* The pages of the tile at `position` are there. */
     void find_addresses(uint32_t position)
     {
-        const uint8_t *pool = range.pass.pool.bytes + range.pass.layer * range.pass.pool.layer_bytes +
-                              range.kv_head * range.pass.pool.head_bytes;
+        const uint8_t *pool =
+            pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
         __syncwarp(); /* those of the tile before are read */
 #pragma unroll
         for (uint32_t i = 0; i < PAGES; i++) {
             const uint32_t at = i * 32 + lane(), token = position + producer() * TOKENS + at;
             if (at < TOKENS)
-                addresses[at] = (uint64_t)(pool + pages[i] * range.pass.pool.block_bytes +
-                                           token % BLOCK_SIZE * range.pass.pool.slot_bytes);
+                addresses[at] = (uint64_t)(pool + pages[i] * pass.pool.block_bytes +
+                                           token % BLOCK_SIZE * pass.pool.slot_bytes);
         }
         __syncwarp(); /* these are there */
         fetch_pages(position + TILE_TOKENS);
@@ -80,7 +75,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void load(uint32_t fill)
     {
         const uint32_t position = position_of(fill), stage = address(fill), first = producer() * ROWS;
-        const uint64_t plane = is_of_values(fill) ? range.pass.pool.plane_bytes : 0;
+        const uint64_t plane = is_of_values(fill) ? pass.pool.plane_bytes : 0;
         if (fill % (2 * FILLS) == 0)
             find_addresses(position);
 #pragma unroll TILE::COPIES_AT_ONCE
@@ -90,7 +85,7 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
                 break;
             copy_async<VECTOR>(swizzled<ATOM_ROWS, KV_ROW>(stage, first + row, byte),
                                (const void *)(addresses[position % TILE_TOKENS + row] + plane + byte),
-                               range.is_seen(position + first + row));
+                               plan_sees(seen, position + first + row));
         }
         mbarrier_arrive_behind_copies(full + fill % STAGES * 8);
     }

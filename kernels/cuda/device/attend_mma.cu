@@ -39,11 +39,11 @@ struct mma_scores {
     }
     static uint32_t column(int i)
     {
-        return threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + i;
+        return threadIdx.x / 32 * 8 + lane() % 4 * 2 + i;
     }
     static uint32_t token(int j, int)
     {
-        return j * 8 + threadIdx.x % 32 / 4;
+        return j * 8 + lane() / 4;
     }
 };
 
@@ -54,10 +54,6 @@ template <int COLUMNS> struct mma_tile {
     static uint32_t consumers(const cuda_work_tile &work_tile)
     {
         return (work_tile.columns + 7) / 8;
-    }
-    static bool takes_workspace(const cuda_work_tile &)
-    {
-        return false;
     }
 };
 
@@ -94,11 +90,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
           ring(pass_, work_tile, kv_head_, shared), fold_memory(shared + SHAPE.folds),
           rule(pass_, memory_.k_scale)
     {
-    }
-
-    static uint32_t lane()
-    {
-        return threadIdx.x % 32;
     }
 
     void load_q(query_fragments &q) const

@@ -39,11 +39,11 @@ struct wide_scores {
     }
     static uint32_t column(int i)
     {
-        return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8;
+        return threadIdx.x / 32 * 16 + lane() / 4 + i * 8;
     }
     static uint32_t token(int j, int e)
     {
-        return j * 8 + threadIdx.x % 4 * 2 + e;
+        return j * 8 + lane() % 4 * 2 + e;
     }
 };
 
@@ -157,10 +157,6 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     {
     }
 
-    static uint32_t lane()
-    {
-        return threadIdx.x % 32;
-    }
     seen_keys seen() const
     {
         return seen_keys(*this, {scores::column(0), scores::column(1)});
@@ -215,7 +211,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     }
 
     /* adds: to what o is, which otherwise is nothing yet. */
-    void issue_pv(const pipeline_at &at, state &x, const probabilities &p, bool continues_chunk)
+    void issue_pv(const pipeline_at &at, state &x, const probabilities &p, bool adds)
     {
         uint64_t v = wgmma_operand(ring.address(at));
         hold(x);
@@ -226,8 +222,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 #pragma unroll
             for (int atom = 0; atom < ATOMS; atom++)
                 wgmma_multiply<true>(x.o[atom], p[t],
-                                     v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS,
-                                     continues_chunk || t > 0);
+                                     v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS, adds || t > 0);
         }
         wgmma_commit();
     }
@@ -336,6 +331,12 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         }
     };
 
+    /* Whether O has tiles of the chunk already; the first one overwrites it. */
+    bool continues_chunk(uint32_t position) const
+    {
+        return position % CHUNK_TOKENS != 0 && position != ring.position_of(0);
+    }
+
     /* Q K^T and softmax of the first tile. */
     void prologue(progress &t, const query_fragments &q, const common_keys &common)
     {
@@ -364,12 +365,11 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
             }
             if (!PLAIN)
                 ring.clear_unseen_values(t.values, t.position);
-            /* the first tile of a chunk overwrites O */
-            const bool continues_chunk = t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0);
+            const bool continues = continues_chunk(t.position);
             t.position += TILE_TOKENS;
             const bool ends_chunk = t.position % CHUNK_TOKENS == 0;
             issue_qk(t.keys, t.s, q);
-            issue_pv(t.values, x, t.p, continues_chunk);
+            issue_pv(t.values, x, t.p, continues);
             wait_qk<1>(t.keys, t.s);
             if (ends_chunk)
                 reduce_l(t.sums, x);
@@ -402,7 +402,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     {
         ring.wait_full(t.values);
         ring.clear_unseen_values(t.values, t.position);
-        issue_pv(t.values, x, t.p, t.position % CHUNK_TOKENS != 0 && t.position != ring.position_of(0));
+        issue_pv(t.values, x, t.p, continues_chunk(t.position));
         wait_pv(t.values, x);
         reduce_l(t.sums, x);
         fold.finish(x);

@@ -53,11 +53,11 @@ struct combined_epilogue : tile_epilogue {
     void fold_splits(const split_states &states, uint32_t first, uint32_t count, uint32_t rounds) const
     {
         constexpr uint32_t VECTORS = HEAD_DIM / 4;
-        const uint32_t lane = threadIdx.x % 32, begin = threadIdx.x / 32 * 32 * rounds,
-                       found_first = begin / VECTORS, mine = found_first + lane;
+        const uint32_t begin = threadIdx.x / 32 * 32 * rounds, found_first = begin / VECTORS,
+                       mine = found_first + lane();
         float4 o[PLAN_SPLITS_MAX], next[PLAN_SPLITS_MAX];
         const auto load = [&](float4(&to)[PLAN_SPLITS_MAX], uint32_t round) {
-            const uint32_t at = min(begin + round * 32 + lane, count - 1);
+            const uint32_t at = min(begin + round * 32 + lane(), count - 1);
 #pragma unroll
             for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
                 to[i] = states(i, first + at / VECTORS, at % VECTORS * 4);
@@ -69,7 +69,7 @@ struct combined_epilogue : tile_epilogue {
             combine_weights(states, first + min(mine, count / VECTORS - 1),
                             mine < count / VECTORS && mine * VECTORS < begin + 32 * rounds);
         for (uint32_t round = 0; round < rounds; round++) {
-            const uint32_t at = begin + round * 32 + lane, column = min(at, count - 1) / VECTORS,
+            const uint32_t at = begin + round * 32 + lane(), column = min(at, count - 1) / VECTORS,
                            dim = at % VECTORS * 4;
             if (round + 1 < rounds)
                 load(next, round + 1);

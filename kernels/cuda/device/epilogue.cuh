@@ -11,17 +11,13 @@ struct output_writer {
     size_t first;
     float factor;
 
-    float f(float x) const
-    {
-        return epilogue::scaled(x, factor);
-    }
     void operator()(uint32_t dim, float x) const
     {
-        store_result<Q_DTYPE>(o, first + dim, f(x));
+        store_result<Q_DTYPE>(o, first + dim, epilogue::scaled(x, factor));
     }
     void operator()(uint32_t dim, float x, float next) const
     {
-        store_results<Q_DTYPE>(o, first + dim, f(x), f(next));
+        store_results<Q_DTYPE>(o, first + dim, epilogue::scaled(x, factor), epilogue::scaled(next, factor));
     }
 };
 

@@ -17,32 +17,6 @@
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/work_tile.cuh"
 
-/* Which tiles of which head a work tile reads. */
-struct tile_range {
-    const cuda_attend_pass &pass;
-    uint32_t kv_head;
-    const uint32_t *table, *first_entries; /* those that come with the work tile */
-    plan_range seen;                       /* positions that any of its columns sees */
-
-    tile_range(const cuda_attend_pass &pass_, const cuda_work_tile &work_tile, uint32_t kv_head_)
-        : pass(pass_), kv_head(kv_head_), table(pass_.pool.tables + work_tile.table * pass_.pool.stride),
-          first_entries(work_tile.entries), seen(work_tile.seen)
-    {
-    }
-    uint32_t first_tile() const
-    {
-        return seen.first / TILE_TOKENS;
-    }
-    uint32_t tiles() const
-    {
-        return seen.end > seen.first ? (seen.end + TILE_TOKENS - 1) / TILE_TOKENS - first_tile() : 0;
-    }
-    bool is_seen(uint32_t token) const
-    {
-        return plan_sees(seen, token);
-    }
-};
-
 /* A fill's stage, and the phase of the stage's barriers at which it is there. */
 template <uint32_t STAGES> struct pipeline_state {
     uint32_t stage, phase;
@@ -74,7 +48,11 @@ template <class TILE> struct kv_pipeline {
 
     using state = pipeline_state<STAGES>;
 
-    tile_range range;
+    const cuda_attend_pass &pass;
+    const cuda_work_tile &work_tile;
+    uint32_t kv_head;
+    const uint32_t *table; /* the work tile's row of the block tables */
+    plan_range seen;       /* positions that any of its columns sees */
     uint8_t *stages;
     uint32_t fills;                 /* of the work tile */
     uint32_t consumers;             /* warps that have columns; producer warps begin at warp WARPS */
@@ -82,18 +60,24 @@ template <class TILE> struct kv_pipeline {
     uint32_t whole_from, whole_end; /* fills between are seen entirely */
 
     /* The work tile is in shared memory. The producer initialises the barriers after this. */
-    kv_pipeline(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
+    kv_pipeline(const cuda_attend_pass &pass_, const cuda_work_tile &work_tile_, uint32_t kv_head_,
                 uint8_t *shared)
-        : range(pass, work_tile, kv_head), stages(shared), fills(2 * FILLS * range.tiles()),
-          consumers(TILE::consumers(work_tile)), full(shared_address(shared + SHAPE.barriers)),
-          empty(full + 8 * STAGES), whole_from(range.seen.first % TILE_TOKENS ? 2 * FILLS : 0),
-          whole_end(range.seen.end % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
+        : pass(pass_), work_tile(work_tile_), kv_head(kv_head_),
+          table(pass.pool.tables + work_tile.table * pass.pool.stride), seen(work_tile.seen), stages(shared),
+          fills(2 * FILLS * tiles()), consumers(TILE::consumers(work_tile)),
+          full(shared_address(shared + SHAPE.barriers)), empty(full + 8 * STAGES),
+          whole_from(seen.first % TILE_TOKENS ? 2 * FILLS : 0),
+          whole_end(seen.end % TILE_TOKENS ? fills - min(fills, 2 * FILLS) : fills)
     {
     }
 
-    static uint32_t lane()
+    uint32_t first_tile() const
     {
-        return threadIdx.x % 32;
+        return seen.first / TILE_TOKENS;
+    }
+    uint32_t tiles() const
+    {
+        return seen.end > seen.first ? (seen.end + TILE_TOKENS - 1) / TILE_TOKENS - first_tile() : 0;
     }
     static bool is_of_values(uint32_t fill)
     {
@@ -108,7 +92,7 @@ template <class TILE> struct kv_pipeline {
     /* the first token of a fill */
     uint32_t position_of(uint32_t fill) const
     {
-        return (range.first_tile() + fill / (2 * FILLS)) * TILE_TOKENS + fill % FILLS * STAGE_TOKENS;
+        return (first_tile() + fill / (2 * FILLS)) * TILE_TOKENS + fill % FILLS * STAGE_TOKENS;
     }
 
     /* All threads that compute are here, of this split of the thread block. */
@@ -182,7 +166,7 @@ template <class TILE> struct kv_pipeline {
         sync(); /* the stage's last fill is read; its barriers order that only by way of TMA */
         for (uint32_t at = threadIdx.x; at < SHAPE.stage_bytes / 16; at += consumers * 32) {
             uint32_t row = at / (ATOM_ROWS * KV_ROW / 16) * ATOM_ROWS + at / (SWIZZLE_BYTES / 16) % ATOM_ROWS;
-            if (!range.is_seen(position + row))
+            if (!plan_sees(seen, position + row))
                 *(uint4 *)(stage + at * 16) = {0, 0, 0, 0};
         }
         fence_async_proxy(); /* before TMA writes there again */
@@ -197,8 +181,7 @@ template <class TILE> struct kv_pipeline {
     }
     void clear_unseen_values(const state &at, uint32_t position) const
     {
-        if (TMA &&
-            __builtin_expect(position < range.seen.first || position + STAGE_TOKENS > range.seen.end, false))
+        if (TMA && __builtin_expect(position < seen.first || position + STAGE_TOKENS > seen.end, false))
             clear_unseen(at.stage, position);
     }
 };

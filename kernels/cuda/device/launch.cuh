@@ -23,6 +23,11 @@
 
 static constexpr uint32_t ALL_LANES = 0xffffffffu; /* of a warp, for shuffles and votes */
 
+static inline uint32_t lane()
+{
+    return threadIdx.x % 32;
+}
+
 /* The named barriers of a thread block (FlashAttention-3's FwdNamedBarriers); 0 is __syncthreads(). */
 enum named_barrier {
     BARRIER_OF_SPLIT = 1, /* and on, one a split: its producer and consumers */

@@ -34,16 +34,15 @@ struct merge_batch {
     merge_batch(const partial_ref *partials, uint32_t most, uint32_t left, uint32_t behind, bool has_spans)
         : count(most)
     {
-        uint32_t lane = threadIdx.x % 32;
         ref = {0, 1, PLAN_SEGMENT};
         if (most > 0)
-            ref = partials[lane < most ? lane : 0];
+            ref = partials[lane() < most ? lane() : 0];
         if (has_spans) {
             uint32_t span = (ref.end_chunk - 1) / SPAN_CHUNKS, first = __shfl_sync(ALL_LANES, span, 0);
-            count = __popc(__ballot_sync(ALL_LANES, lane < most && span == first));
+            count = __popc(__ballot_sync(ALL_LANES, lane() < most && span == first));
         }
-        there = lane < count;
-        bool last = count == left && lane + 1 == count;
+        there = lane() < count;
+        bool last = count == left && lane() + 1 == count;
         uint32_t run = (ref.end_chunk - 1) / RUN_CHUNKS, segment = (ref.end_chunk - 1) / SEGMENT_CHUNKS;
         chunks = __ballot_sync(ALL_LANES, there && ref.level == PLAN_CHUNK);
         runs = __ballot_sync(ALL_LANES, there && ref.level == PLAN_RUN);
@@ -58,13 +57,13 @@ struct merge_batch {
     /* the first lane of those up to this one that have the same node */
     static uint32_t first_of(uint32_t node)
     {
-        uint32_t lane = threadIdx.x % 32, before = __shfl_up_sync(ALL_LANES, node, 1);
-        uint32_t firsts = __ballot_sync(ALL_LANES, lane == 0 || before != node);
-        return 31 - __clz(firsts & (2u << lane) - 1);
+        uint32_t before = __shfl_up_sync(ALL_LANES, node, 1);
+        uint32_t firsts = __ballot_sync(ALL_LANES, lane() == 0 || before != node);
+        return 31 - __clz(firsts & (2u << lane()) - 1);
     }
     bool is_in(uint32_t mask) const
     {
-        return mask >> threadIdx.x % 32 & 1;
+        return mask >> lane() & 1;
     }
 };
 
@@ -76,15 +75,14 @@ struct level_maxima {
 
     level_maxima(float x, uint32_t first, uint32_t most, float carried, bool goes_on) : after(x)
     {
-        uint32_t lane = threadIdx.x % 32;
         const float ahead = goes_on && first == 0 ? carried : -INFINITE;
         for (uint32_t apart = 1; apart < most; apart *= 2) {
             float other = __shfl_up_sync(ALL_LANES, after, apart);
-            after = lane >= first + apart ? fmaxf(after, other) : after;
+            after = lane() >= first + apart ? fmaxf(after, other) : after;
         }
         after = fmaxf(after, ahead);
         before = __shfl_up_sync(ALL_LANES, after, 1);
-        before = lane > first ? before : ahead;
+        before = lane() > first ? before : ahead;
     }
 };
 
@@ -124,12 +122,11 @@ struct merge_memory {
         const merge_weights of_partial(before, x), of_run(in_segment.before, in_run.after),
             of_segment(in_span.before, in_segment.after);
         __syncwarp(); /* the maxima are read */
-        uint32_t lane = threadIdx.x % 32;
         if (p.there) {
-            partials[lane * heads + head] = {of_partial.into, of_partial.from, ml.y, 0};
-            nodes[lane * heads + head] = {of_run.into, of_run.from, of_segment.into, of_segment.from};
+            partials[lane() * heads + head] = {of_partial.into, of_partial.from, ml.y, 0};
+            nodes[lane() * heads + head] = {of_run.into, of_run.from, of_segment.into, of_segment.from};
         }
-        if (lane + 1 == count) {
+        if (lane() + 1 == count) {
             m[0] = in_run.after;
             m[1] = in_segment.after;
             m[2] = in_span.after;

@@ -140,9 +140,9 @@ static constexpr int LOAD_STEPS = NARROW_KV ? 2 : 1;
 template <uint32_t STAGE_TOKENS, uint32_t ROW>
 void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t stage, uint32_t first, uint32_t step)
 {
-    uint32_t lane = threadIdx.x % 32, key = first + lane % 16;
+    uint32_t key = first + lane() % 16;
     fragment_a x = load_matrices(
-        swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, key, step * (32 / LOAD_STEPS) + lane / 16 * 16));
+        swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, key, step * (32 / LOAD_STEPS) + lane() / 16 * 16));
     if constexpr (NARROW_KV) { /* the padding behind a row has room for the second step */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -167,10 +167,9 @@ static inline fragment_b query_fragment(const uint8_t *q, uint32_t step)
 template <uint32_t STAGE_TOKENS, uint32_t ROW>
 void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t stage, uint32_t dim_tile, uint32_t step)
 {
-    uint32_t lane = threadIdx.x % 32;
     if constexpr (NARROW_KV) {
         fragment_a x = load_matrices_transposed(
-            swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, step * 16 + lane, dim_tile * 16));
+            swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, step * 16 + lane(), dim_tile * 16));
 #pragma unroll
         for (int i = 0; i < 2;
              i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
@@ -178,9 +177,9 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t stage, uint32_t dim_tile,
             widen(__byte_perm(x.r[2 * i + 1], 0, 0x3120), v[i].r[2], v[i].r[3]);
         }
     } else {
-        uint32_t token = step * 16 + lane / 16 * 8 + lane % 8;
+        uint32_t token = step * 16 + lane() / 16 * 8 + lane() % 8;
         v[0] = load_matrices_transposed(
-            swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, token, dim_tile * 32 + lane / 8 % 2 * 16));
+            swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, token, dim_tile * 32 + lane() / 8 % 2 * 16));
     }
 }
 

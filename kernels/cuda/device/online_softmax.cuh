@@ -29,13 +29,9 @@ struct common_keys {
           end(__reduce_min_sync(ALL_LANES, min(seen.ranges[0].end, seen.ranges[1].end)))
     {
     }
-    bool has(uint32_t position, uint32_t tokens) const
-    {
-        return position >= first && position + tokens <= end;
-    }
     bool has_tile(uint32_t position) const
     {
-        return has(position, TILE_TOKENS);
+        return position >= first && position + TILE_TOKENS <= end;
     }
 };
 
@@ -163,11 +159,6 @@ struct maximum_update {
     }
 };
 
-static inline bool all_ordinary(const maximum_update (&updates)[2])
-{
-    return __all_sync(ALL_LANES, updates[0].is_ordinary() && updates[1].is_ordinary());
-}
-
 /* The two columns' updates where one of the warp's is not ordinary: such a column's scores are rounded, then
  * the maximum is subtracted, by the rule of kernels/plan.h. What is left in the place of the scores gives p
  * with a scale of 1 and a maximum of 0. */
@@ -210,7 +201,7 @@ bool online_softmax(SCORES &s, const work_tile_columns &columns, const score_rul
     score_tile<PLAIN>(s, columns, rule, scales, common, position, seen);
     row_max(s, best);
     maximum_update updates[2] = {{x.m[0], best[0], scales[0]}, {x.m[1], best[1], scales[1]}};
-    if (__builtin_expect(!all_ordinary(updates), false))
+    if (__builtin_expect(!__all_sync(ALL_LANES, updates[0].is_ordinary() && updates[1].is_ordinary()), false))
         softmax_extremes(s, x.m, updates, scales);
 #pragma unroll
     for (int i = 0; i < 2; i++) {

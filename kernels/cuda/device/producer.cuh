@@ -32,8 +32,10 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
     if (is_first) {
         coord.bring(pass, memory);
         __syncwarp();
-        if (TILE::HAS_WORKSPACE && elect_one())
-            memory.slot = TILE::takes_workspace(memory.work_tile) ? take_slot(pass) : NO_SLOT;
+        if constexpr (TILE::HAS_WORKSPACE) {
+            if (elect_one())
+                memory.slot = TILE::takes_workspace(memory.work_tile) ? take_slot(pass) : NO_SLOT;
+        }
     } else {
         producer::wait_work_tile();
     }

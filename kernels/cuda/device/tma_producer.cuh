@@ -9,10 +9,12 @@
 
 template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     using pipeline = kv_pipeline<TILE>;
-    using pipeline::address, pipeline::full, pipeline::is_of_values, pipeline::lane, pipeline::position_of,
-        pipeline::range;
+    using pipeline::address, pipeline::first_tile, pipeline::full, pipeline::is_of_values, pipeline::kv_head,
+        pipeline::pass, pipeline::position_of, pipeline::seen, pipeline::stages, pipeline::table,
+        pipeline::work_tile;
     using pipeline::ATOM_ROWS, pipeline::KV_ROW, pipeline::ROW_BYTES, pipeline::SHAPE, pipeline::STAGES,
         pipeline::STAGE_TOKENS;
+    using pipeline::pipeline;
 
     static constexpr uint32_t ARRIVALS = 1; /* at a stage's full barrier */
     static constexpr uint32_t BOX_ROWS = tile_box_rows(BLOCK_SIZE, STAGE_TOKENS),
@@ -24,18 +26,12 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
                               ATOM_DIM = WHOLE ? 0 : SWIZZLE_BYTES / bytes_of(KV_DTYPE), ATOM_STEP = WHOLE;
     static_assert(HALF_ENTRIES == 32, "an entry a lane");
 
-    uint32_t entries;     /* address of a ring of block table entries: entry e at e % TILE_ENTRIES */
-    uint32_t fetched_end; /* the first of the 32 entries that are being fetched */
-    uint32_t given_end;   /* the end of the entries that came with the work tile */
-    uint64_t policy;      /* what is read once need not stay in the cache */
-    const void *map;
-
-    kv_producer(const cuda_attend_pass &pass, const cuda_work_tile &work_tile, uint32_t kv_head,
-                uint8_t *shared)
-        : pipeline(pass, work_tile, kv_head, shared), entries(shared_address(shared + SHAPE.entries)),
-          policy(evict_first_policy()), map(map_of(range.pass))
-    {
-    }
+    uint32_t entries = shared_address(
+        stages + SHAPE.entries); /* address of a ring of block table entries: entry e at e % TILE_ENTRIES */
+    uint32_t fetched_end;        /* the first of the 32 entries that are being fetched */
+    uint32_t given_end;          /* the end of the entries that came with the work tile */
+    uint64_t policy = evict_first_policy(); /* what is read once need not stay in the cache */
+    const void *map = map_of(pass);
 
     static const void *map_of(const cuda_attend_pass &pass)
     {
@@ -56,8 +52,8 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void fetch_entries(uint32_t first) const
     {
         uint32_t at = first + lane();
-        if (at >= given_end && at * BLOCK_SIZE < range.seen.end)
-            copy_async<4>(entry_address(at), range.table + at, true);
+        if (at >= given_end && at * BLOCK_SIZE < seen.end)
+            copy_async<4>(entry_address(at), table + at, true);
         copy_async_commit();
     }
 
@@ -65,9 +61,9 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
      * tiles they come late. */
     void begin()
     {
-        uint32_t first = range.first_tile() * TILE_TOKENS / BLOCK_SIZE;
+        uint32_t first = first_tile() * TILE_TOKENS / BLOCK_SIZE;
         if (lane() < CUDA_WORK_TILE_ENTRIES)
-            store_shared(entry_address(first + lane()), range.first_entries[lane()]);
+            store_shared(entry_address(first + lane()), work_tile.entries[lane()]);
         __syncwarp(); /* they are there */
         given_end = first + CUDA_WORK_TILE_ENTRIES;
         fetched_end = first / HALF_ENTRIES * HALF_ENTRIES;
@@ -89,10 +85,8 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     void load(uint32_t fill)
     {
         uint32_t barrier = full + fill % STAGES * 8, token = position_of(fill);
-        uint32_t first = range.seen.first > token ? (range.seen.first - token) / BOX_ROWS : 0,
-                 below = range.seen.end > token
-                             ? min(BOXES, (range.seen.end - token + BOX_ROWS - 1) / BOX_ROWS)
-                             : 0;
+        uint32_t first = seen.first > token ? (seen.first - token) / BOX_ROWS : 0,
+                 below = seen.end > token ? min(BOXES, (seen.end - token + BOX_ROWS - 1) / BOX_ROWS) : 0;
         wait_entries(token / BLOCK_SIZE, (token + STAGE_TOKENS - 1) / BLOCK_SIZE);
         if (!elect_one())
             return;
@@ -112,12 +106,11 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     {
         uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
                  to = swizzled<ATOM_ROWS, KV_ROW>(address(fill), row, 0), /* whole eights of rows */
-            plane =
-                range.pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) + is_of_values(fill);
+            plane = pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) + is_of_values(fill);
 #pragma unroll
         for (uint32_t atom = 0; atom < ATOMS; atom++)
             tma_load(to + atom * (ATOM_ROWS * SWIZZLE_BYTES), map, full + fill % STAGES * 8, atom * ATOM_DIM,
-                     atom * ATOM_STEP, at % BLOCK_SIZE, range.kv_head, plane, policy);
+                     atom * ATOM_STEP, at % BLOCK_SIZE, kv_head, plane, policy);
     }
 
     /* Behind its own: bring what the next launch reads first into L2. */

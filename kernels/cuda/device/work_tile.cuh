@@ -73,12 +73,11 @@ struct tile_coord {
     {
         constexpr uint32_t WORDS = sizeof(cuda_work_tile) / sizeof(uint32_t);
         static_assert(WORDS + 2 <= 32, "a lane each");
-        const uint32_t lane = threadIdx.x % 32;
-        if (lane < WORDS)
-            ((uint32_t *)&to.work_tile)[lane] = ((const uint32_t *)&pass.work_tiles[work_tile])[lane];
-        else if (lane < WORDS + 2)
-            (lane == WORDS ? to.k_scale : to.v_scale) =
-                (lane == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
+        if (lane() < WORDS)
+            ((uint32_t *)&to.work_tile)[lane()] = ((const uint32_t *)&pass.work_tiles[work_tile])[lane()];
+        else if (lane() < WORDS + 2)
+            (lane() == WORDS ? to.k_scale : to.v_scale) =
+                (lane() == WORDS ? pass.k_scale : pass.v_scale)[kv_head];
     }
 };
 
