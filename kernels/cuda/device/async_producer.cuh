@@ -31,7 +31,6 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     /* Ask for the table's entries of the tile at `position`, long before they are needed. */
     void fetch_pages(uint32_t position)
     {
-#pragma unroll
         for (uint32_t i = 0; i < PAGES; i++) {
             const uint32_t at = i * 32 + lane(), token = position + producer() * TOKENS + at;
             pages[i] = at < TOKENS && plan_sees(seen, token) ? table[token / BLOCK_SIZE] : 0;
@@ -60,7 +59,6 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
         const uint8_t *pool =
             pass.pool.bytes + pass.layer * pass.pool.layer_bytes + kv_head * pass.pool.head_bytes;
         __syncwarp(); /* those of the tile before are read */
-#pragma unroll
         for (uint32_t i = 0; i < PAGES; i++) {
             const uint32_t at = i * 32 + lane(), token = position + producer() * TOKENS + at;
             if (at < TOKENS)

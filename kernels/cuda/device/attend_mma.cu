@@ -106,7 +106,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
         float unit = 1.0f;
         if constexpr (OPERAND != Q_DTYPE)
             unit = narrow_query(q);
-#pragma unroll
         for (int i = 0; i < 2; i++)
             scales[i] =
                 fmaxf(rule.scale * __shfl_sync(ALL_LANES, unit, (lane() % 4 * 2 + i) * 4), SMALLEST_SCALE);
@@ -119,7 +118,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
         uint32_t largest = 0; /* as bits of an f32 */
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-#pragma unroll
             for (int r = 0; r < 2; r++)
                 largest = max(largest, max(q[step].r[r] << 16 & 0x7fffffffu, q[step].r[r] & 0x7fff0000u));
         }
@@ -129,7 +127,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
         float factor = __int_as_float((127 - exponent) << 23);
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-#pragma unroll
             for (int r = 0; r < 2; r++) {
                 uint32_t both = q[step].r[r];
                 q[step].r[r] = round_operands(__uint_as_float(both << 16) * factor,
@@ -144,20 +141,16 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* Dot products of a tile; its first fill of K is `fill`. */
     void multiply_qk(uint32_t fill, scores &s, const query_fragments &q)
     {
-#pragma unroll
         for (int u = 0; u < (int)FILLS; u++) {
             ring.wait_full(fill + u);
             uint32_t at = ring.address(fill + u);
-#pragma unroll
             for (int t = u * STAGE_STEPS; t < (u + 1) * STAGE_STEPS; t++)
                 s.s[t] = {0, 0, 0, 0};
 #pragma unroll
             for (int step = 0; step < STEPS; step += LOAD_STEPS) {
-#pragma unroll
                 for (int t = 0; t < STAGE_STEPS; t++) {
                     fragment_a k[LOAD_STEPS];
                     load_keys<STAGE_TOKENS, SHAPE.kv_row>(k, at, t * 16, step);
-#pragma unroll
                     for (int i = 0; i < LOAD_STEPS && step + i < STEPS; i++)
                         multiply(s.s[u * STAGE_STEPS + t], k[i], q[step + i]);
                 }
@@ -174,9 +167,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
         if (online_softmax<false>(
                 s, *this, rule, scales, common, position, [&] { return seen; }, x, rescale))
             x.rescale_o(rescale);
-#pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
             for (int half = 0; half < 2; half++)
                 p[t].r[half] = transpose(round_operands(s(2 * t + half, 0, 0), s(2 * t + half, 1, 0)));
         }
@@ -185,7 +176,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* The tile's first fill of V is `fill`. */
     void multiply_pv(uint32_t fill, state &x, const probabilities &p)
     {
-#pragma unroll
         for (int u = 0; u < (int)FILLS; u++) {
             ring.wait_values(fill + u);
             uint32_t at = ring.address(fill + u);
@@ -195,7 +185,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
                 for (int t = 0; t < STEPS; t++) {
                     fragment_a v[LOAD_STEPS];
                     load_values<STAGE_TOKENS, SHAPE.kv_row>(v, at, t, step);
-#pragma unroll
                     for (int i = 0; i < LOAD_STEPS; i++)
                         multiply(x.o[t], v[i], p[u * STAGE_STEPS + step + i]);
                 }
@@ -207,9 +196,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* l of a chunk, of all tokens. */
     static void reduce_l(state &x)
     {
-#pragma unroll
         for (int apart = 16; apart >= 4; apart /= 2) {
-#pragma unroll
             for (int i = 0; i < 2; i++)
                 x.l[i] += __shfl_xor_sync(ALL_LANES, x.l[i], apart);
         }
@@ -225,7 +212,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
 #pragma unroll
         for (int t = 0; t < STEPS; t++) {
             uint32_t both[2];
-#pragma unroll
             for (int half = 0; half < 2; half++)
                 both[half] = transpose(
                     encode_results<Q_DTYPE>(f[0](x.o[t].r[2 * half]), f[1](x.o[t].r[2 * half + 1])));
@@ -235,7 +221,6 @@ template <int COLUMNS> struct attend : combined_epilogue {
                     *(uint2 *)(o + dim * 2) = {__byte_perm(both[0], both[1], 0x5410),
                                                __byte_perm(both[0], both[1], 0x7632)};
             } else {
-#pragma unroll
                 for (int half = 0; half < 2; half++) {
                     if (column < work_tile.columns && dim + 8 * half < HEAD_DIM)
                         *(uint32_t *)(o + (dim + 8 * half) * 2) = both[half];
@@ -258,12 +243,10 @@ template <int COLUMNS> struct attend : combined_epilogue {
             write_outputs(x);
             return;
         }
-#pragma unroll
         for (int i = 0; i < 2; i++)
             write_state(scores::column(i), x.m[i], x.l[i], lane() < 4, ring.stages, [&](auto store) {
 #pragma unroll
                 for (int t = 0; t < STEPS; t++) {
-#pragma unroll
                     for (int half = 0; half < 2; half++) {
                         uint32_t dim = dim_of(t, half);
                         if (dim < HEAD_DIM)

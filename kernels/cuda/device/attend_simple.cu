@@ -24,7 +24,6 @@ struct simple_state {
         for (int c = 0; c < SIMPLE_COLUMNS; c++) {
             m[c] = -INFINITE;
             l[c] = 0;
-#pragma unroll
             for (int d = 0; d < DIMS; d++)
                 o[d][c] = 0;
         }
@@ -36,7 +35,6 @@ struct simple_state {
             const merge_weights w(m[c], from.m[c]);
             m[c] = w.m;
             l[c] = w(l[c], from.l[c]);
-#pragma unroll
             for (int d = 0; d < DIMS; d++)
                 o[d][c] = w(o[d][c], from.o[d][c]);
         }
@@ -146,7 +144,6 @@ struct simple_attend : tile_epilogue {
     void add_half(uint32_t offset, simple_state &x)
     {
         for (int row = 0; row < HALF_TOKENS; row++) {
-#pragma unroll
             for (int d = 0; d < DIMS; d++) {
                 uint32_t dim = threadIdx.x + d * CUDA_THREADS;
                 float v = dim < HEAD_DIM ? shared.kv[row][dim] : 0.0f;
@@ -169,7 +166,6 @@ struct simple_attend : tile_epilogue {
             float m = shared.m[c], a = weight(x.m[c], m);
             x.m[c] = m;
             x.l[c] = x.l[c] * a + shared.sum[c];
-#pragma unroll
             for (int d = 0; d < DIMS; d++)
                 x.o[d][c] *= a;
         }
@@ -184,7 +180,6 @@ struct simple_attend : tile_epilogue {
 #pragma unroll
         for (int c = 0; c < SIMPLE_COLUMNS; c++)
             write(c, x.m[c], x.l[c], threadIdx.x == 0, nullptr, [&](auto write) {
-#pragma unroll
                 for (int d = 0; d < DIMS; d++) {
                     uint32_t dim = threadIdx.x + d * CUDA_THREADS;
                     if (dim < HEAD_DIM)

@@ -30,11 +30,9 @@ struct combined_epilogue : tile_epilogue {
     {
         column_weights w;
         float4 ml[PLAN_SPLITS_MAX];
-#pragma unroll
         for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
             ml[i] = states(i, column, HEAD_DIM);
         float m = ml[0].x, l = ml[0].y;
-#pragma unroll
         for (uint32_t i = 1; i < PLAN_SPLITS_MAX; i++) {
             const merge_weights merge(m, ml[i].x);
             w.into[i - 1] = merge.into;
@@ -58,7 +56,6 @@ struct combined_epilogue : tile_epilogue {
         float4 o[PLAN_SPLITS_MAX], next[PLAN_SPLITS_MAX];
         const auto load = [&](float4(&to)[PLAN_SPLITS_MAX], uint32_t round) {
             const uint32_t at = min(begin + round * 32 + lane(), count - 1);
-#pragma unroll
             for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
                 to[i] = states(i, first + at / VECTORS, at % VECTORS * 4);
         };
@@ -73,7 +70,6 @@ struct combined_epilogue : tile_epilogue {
                            dim = at % VECTORS * 4;
             if (round + 1 < rounds)
                 load(next, round + 1);
-#pragma unroll
             for (uint32_t i = 1; i < PLAN_SPLITS_MAX; i++) {
                 const float into = __shfl_sync(ALL_LANES, found.into[i - 1], column - found_first),
                             from = __shfl_sync(ALL_LANES, found.from[i - 1], column - found_first);
@@ -89,7 +85,6 @@ struct combined_epilogue : tile_epilogue {
                 write(dim, o[0].x, o[0].y);
                 write(dim + 2, o[0].z, o[0].w);
             }
-#pragma unroll
             for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
                 o[i] = next[i];
         }
@@ -110,11 +105,9 @@ struct combined_epilogue : tile_epilogue {
         const bool is_cluster = pass.split_bits > pass.cta_bits;
         split_states states;
         states.count = 1u << pass.split_bits;
-#pragma unroll
         for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
             states.of[i] = all + (i < states.count ? i & (1u << pass.cta_bits) - 1 : 0) * apart;
         if (is_cluster) {
-#pragma unroll
             for (uint32_t i = 0; i < PLAN_SPLITS_MAX; i++)
                 states.of[i] = cluster_pointer(states.of[i], i < states.count ? i >> pass.cta_bits : 0);
             cluster_sync(); /* all have written theirs */

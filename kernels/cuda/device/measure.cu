@@ -22,12 +22,10 @@ extern "C" __global__ void __launch_bounds__(512) read_all(cuda_read_pass pass)
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
          i + (UNROLL - 1) * stride < pass.vectors; i += UNROLL * stride) {
         uint4 x[UNROLL];
-#pragma unroll
         for (int u = 0; u < UNROLL; u++)
             asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                          : "=r"(x[u].x), "=r"(x[u].y), "=r"(x[u].z), "=r"(x[u].w)
                          : "l"(from + i + u * stride));
-#pragma unroll
         for (int u = 0; u < UNROLL; u++)
             seen |= x[u].x | x[u].y | x[u].z | x[u].w;
     }

@@ -141,7 +141,6 @@ struct merge_fold {
     void clear(int level)
     {
         l[level] = 0;
-#pragma unroll
         for (int d = 0; d < 4; d++)
             o[level][d] = 0;
     }
@@ -240,7 +239,6 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     uint32_t behind = 0, done = 0;
 
     /* clear the fold */
-#pragma unroll
     for (int level = 0; level < FOLD_LEVELS; level++)
         fold.clear(level);
     for (uint32_t i = thread; i < memory.heads * FOLD_LEVELS; i += threads)
@@ -263,13 +261,11 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
         /* send for o of the partials */
         for (uint32_t first = threadIdx.y * MERGE_COPIES; first < n; first += blockDim.y * MERGE_COPIES) {
             const float4 *from[MERGE_COPIES];
-#pragma unroll
             for (uint32_t i = 0; i < MERGE_COPIES; i++)
                 from[i] = (const float4 *)pass.partial_o +
                           ((size_t)__shfl_sync(ALL_LANES, p.ref.partial, first + i) * heads + head) *
                               MERGE_VECTORS +
                           vector;
-#pragma unroll
             for (uint32_t i = 0; i < MERGE_COPIES; i++) {
                 if (first + i < n)
                     copy_async<16>(shared_address(&memory.o[(first + i) * blockDim.x + threadIdx.x]), from[i],
@@ -306,7 +302,6 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
                                      : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
     const epilogue f(of_query, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t query = (size_t)m.query * heads + head;
-#pragma unroll
     for (uint32_t d = 0; d < 4; d += 2)
         store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]),
                                f(fold.o[2][d + 1]));

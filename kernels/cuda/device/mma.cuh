@@ -144,7 +144,6 @@ void load_keys(fragment_a (&k)[LOAD_STEPS], uint32_t stage, uint32_t first, uint
     fragment_a x = load_matrices(
         swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, key, step * (32 / LOAD_STEPS) + lane() / 16 * 16));
     if constexpr (NARROW_KV) { /* the padding behind a row has room for the second step */
-#pragma unroll
         for (int i = 0; i < 2; i++) {
             widen(x.r[2 * i], k[i].r[0], k[i].r[2]);
             widen(x.r[2 * i + 1], k[i].r[1], k[i].r[3]);
@@ -170,7 +169,6 @@ void load_values(fragment_a (&v)[LOAD_STEPS], uint32_t stage, uint32_t dim_tile,
     if constexpr (NARROW_KV) {
         fragment_a x = load_matrices_transposed(
             swizzled<atom_rows<STAGE_TOKENS>, ROW>(stage, step * 16 + lane(), dim_tile * 16));
-#pragma unroll
         for (int i = 0; i < 2;
              i++) { /* an element of x is two rows of one token; a pair is two tokens of one row */
             widen(__byte_perm(x.r[2 * i], 0, 0x3120), v[i].r[0], v[i].r[1]);

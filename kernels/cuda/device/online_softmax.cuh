@@ -11,7 +11,6 @@ struct seen_keys {
 
     seen_keys(const work_tile_columns &columns, const uint32_t (&column)[2])
     {
-#pragma unroll
         for (int i = 0; i < 2; i++) {
             bool there = column[i] < columns.work_tile.columns;
             ranges[i].end = there ? columns.query_at(column[i]).keys : UINT32_MAX;
@@ -43,11 +42,8 @@ static constexpr int TOKEN_GROUPS = TILE_TOKENS / 8;
 /* change(x, i, token) for every score x. */
 template <class SCORES, typename F> void each(SCORES &s, F change)
 {
-#pragma unroll
     for (int j = 0; j < TOKEN_GROUPS; j++) {
-#pragma unroll
         for (int i = 0; i < 2; i++) {
-#pragma unroll
             for (int e = 0; e < SCORES::SUMS; e++)
                 change(s(j, i, e), i, SCORES::token(j, e));
         }
@@ -98,25 +94,18 @@ template <class SCORES> void row_max(SCORES &s, float (&largest)[2])
 {
     constexpr int SUMS = SCORES::SUMS, N = TOKEN_GROUPS * SUMS / 2;
     float best[N][2];
-#pragma unroll
     for (int n = 0; n < N; n++) {
-#pragma unroll
         for (int i = 0; i < 2; i++)
             best[n][i] =
                 larger_or_nan(s(2 * n / SUMS, i, 2 * n % SUMS), s((2 * n + 1) / SUMS, i, (2 * n + 1) % SUMS));
     }
-#pragma unroll
     for (int n = N / 2; n > 0; n /= 2) {
-#pragma unroll
         for (int j = 0; j < n; j++) {
-#pragma unroll
             for (int i = 0; i < 2; i++)
                 best[j][i] = larger_or_nan(best[j][i], best[j + n][i]);
         }
     }
-#pragma unroll
     for (int apart = SCORES::FIRST; apart < SCORES::END; apart *= 2) {
-#pragma unroll
         for (int i = 0; i < 2; i++)
             best[0][i] = larger_or_nan(best[0][i], __shfl_xor_sync(ALL_LANES, best[0][i], apart));
     }
@@ -167,10 +156,8 @@ void softmax_extremes(SCORES &s, const float (&m_before)[2], maximum_update (&up
 {
     float best[2] = {-INFINITE, -INFINITE};
     each(s, [&](float &x, int i, uint32_t) { best[i] = fmaxf(best[i], x * scales[i]); }); /* not of NaN */
-#pragma unroll
     for (int column = 0; column < 2; column++) {
         maximum_update &update = updates[column];
-#pragma unroll
         for (int apart = SCORES::FIRST; apart < SCORES::END; apart *= 2)
             best[column] = fmaxf(best[column], __shfl_xor_sync(ALL_LANES, best[column], apart));
         if (update.is_ordinary())
@@ -203,13 +190,10 @@ bool online_softmax(SCORES &s, const work_tile_columns &columns, const score_rul
     maximum_update updates[2] = {{x.m[0], best[0], scales[0]}, {x.m[1], best[1], scales[1]}};
     if (__builtin_expect(!__all_sync(ALL_LANES, updates[0].is_ordinary() && updates[1].is_ordinary()), false))
         softmax_extremes(s, x.m, updates, scales);
-#pragma unroll
     for (int i = 0; i < 2; i++) {
         const maximum_update &update = updates[i];
-#pragma unroll
         for (int e = 0; e < SCORES::SUMS; e++) {
             float pairs[TOKEN_GROUPS / 2];
-#pragma unroll
             for (int t = 0; t < TOKEN_GROUPS / 2; t++) {
                 float &low = s(2 * t, i, e), &high = s(2 * t + 1, i, e);
                 low = update.p(low, scales[i]);

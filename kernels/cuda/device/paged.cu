@@ -41,7 +41,6 @@ template <int N> void load_vector(const uint8_t *from, float to[N])
     constexpr int bytes = N * bytes_of(KV_DTYPE);
     using words = typename word < bytes<16 ? bytes : 16>::type;
     __align__(16) uint8_t raw[bytes];
-#pragma unroll
     for (int i = 0; i < bytes; i += sizeof(words))
         *(words *)(raw + i) = *(const words *)(from + i);
 #pragma unroll
@@ -118,7 +117,6 @@ template <bool PARTITIONED> struct paged {
                     float x[VECTOR];
                     load_vector<VECTOR>(
                         k + ((dim / PACK * BLOCK_SIZE + slot) * PACK + dim % PACK) * bytes_of(KV_DTYPE), x);
-#pragma unroll
                     for (int i = 0; i < VECTOR; i++)
                         dot = fmaf(q[member][j * VECTOR + i], x[i], dot);
                 }
@@ -162,7 +160,6 @@ template <bool PARTITIONED> struct paged {
                 if (HEAD_DIM % ROWS_PER_ROUND != 0 && dim >= HEAD_DIM)
                     break;
                 load_vector<V_VECTOR>(v + (dim * BLOCK_SIZE + slot) * bytes_of(KV_DTYPE), x);
-#pragma unroll
                 for (int j = 0; j < V_VECTOR; j++)
                     sums[i] = fmaf(p[j], slot + j < left ? x[j] : 0.0f, sums[i]);
             }

@@ -69,7 +69,6 @@ static inline float4 generated(value_source source, uint32_t position, uint32_t 
         return make_float4(value_of(word.x), value_of(word.y), value_of(word.z), value_of(word.w));
     const uint32_t words[4] = {word.x, word.y, word.z, word.w};
     float wide[4];
-#pragma unroll
     for (uint32_t i = 0; i < 4; i++)
         wide[i] = wide_value_of(words[i], tensor, head, 4 * quad + i, source.wide - 1);
     return make_float4(wide[0], wide[1], wide[2], wide[3]);
@@ -125,7 +124,6 @@ struct quad_place {
     }
     void store(const quad &q) const
     {
-#pragma unroll
         for (uint32_t i = 0; i < 4; i++)
             element(i) = (bits_of<KV_DTYPE>)q.at[i];
     }
@@ -292,14 +290,12 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) load_q(cuda_rows_pass
     const uint2 *from = (const uint2 *)pass.rows[blockIdx.x].q;
     uint2 *to = (uint2 *)pass.tensor + (size_t)blockIdx.x * ROW_VECTORS, x[EACH];
     uint32_t first = blockIdx.y * CUDA_ROW_VECTORS, end = min(first + CUDA_ROW_VECTORS, ROW_VECTORS);
-#pragma unroll
     for (uint32_t n = 0; n < EACH; n++) {
         if (first + threadIdx.x + n * CUDA_THREADS < end)
             x[n] = from[first + threadIdx.x + n * CUDA_THREADS];
     }
     await_previous();
     let_next_begin();
-#pragma unroll
     for (uint32_t n = 0; n < EACH; n++) {
         if (first + threadIdx.x + n * CUDA_THREADS < end)
             to[first + threadIdx.x + n * CUDA_THREADS] = x[n];

@@ -148,7 +148,6 @@ template <int BYTES> void copy_async(uint32_t to, const void *from, bool valid)
                      "r"(valid ? BYTES : 0), "n"(BYTES)
                      : "memory");
 #else
-#pragma unroll
     for (int i = 0; i < BYTES / 4; i++)
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + 4 * i), "r"(valid ? ((const uint32_t *)from)[i] : 0)
                      : "memory");

@@ -107,7 +107,6 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
         uint32_t at = token + box * BOX_ROWS, row = box * BOX_ROWS,
                  to = swizzled<ATOM_ROWS, KV_ROW>(address(fill), row, 0), /* whole eights of rows */
             plane = pass.map_first + 2 * load_shared(entry_address(at / BLOCK_SIZE)) + is_of_values(fill);
-#pragma unroll
         for (uint32_t atom = 0; atom < ATOMS; atom++)
             tma_load(to + atom * (ATOM_ROWS * SWIZZLE_BYTES), map, full + fill % STAGES * 8, atom * ATOM_DIM,
                      atom * ATOM_STEP, at % BLOCK_SIZE, kv_head, plane, policy);
@@ -129,7 +128,6 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
                     2 * __shfl_sync(ALL_LANES, entry, token / BLOCK_SIZE - first / BLOCK_SIZE);
                 if (!elect_one())
                     continue;
-#pragma unroll
                 for (uint32_t atom = 0; atom < ATOMS; atom++) {
                     tma_prefetch(map_of(pass), atom * ATOM_DIM, atom * ATOM_STEP, token % BLOCK_SIZE,
                                  at % KV_HEADS, plane);
