@@ -74,10 +74,7 @@ struct combined_epilogue : tile_epilogue {
                 const float into = __shfl_sync(ALL_LANES, found.into[i - 1], column - found_first),
                             from = __shfl_sync(ALL_LANES, found.from[i - 1], column - found_first);
                 if (i < states.count)
-                    o[0] = {merge_weights::weighted_sum(o[0].x, into, o[i].x, from),
-                            merge_weights::weighted_sum(o[0].y, into, o[i].y, from),
-                            merge_weights::weighted_sum(o[0].z, into, o[i].z, from),
-                            merge_weights::weighted_sum(o[0].w, into, o[i].w, from)};
+                    o[0] = merge_weights::weighted_sum(o[0], into, o[i], from);
             }
             const output_writer write{pass.o, query_of(first + column) * HEAD_DIM,
                                       __shfl_sync(ALL_LANES, found.factor, column - found_first)};

@@ -136,25 +136,22 @@ struct merge_memory {
 
 /* A thread's elements of the fold, l too. */
 struct merge_fold {
-    float o[FOLD_LEVELS][4], l[FOLD_LEVELS];
+    float4 o[FOLD_LEVELS];
+    float l[FOLD_LEVELS];
 
     void clear(int level)
     {
         l[level] = 0;
-        for (int d = 0; d < 4; d++)
-            o[level][d] = 0;
+        o[level] = {0, 0, 0, 0};
     }
     void add(int level, const float4 &from_o, float from_l, float into, float from)
     {
         l[level] = merge_weights::weighted_sum(l[level], into, from_l, from);
-        o[level][0] = merge_weights::weighted_sum(o[level][0], into, from_o.x, from);
-        o[level][1] = merge_weights::weighted_sum(o[level][1], into, from_o.y, from);
-        o[level][2] = merge_weights::weighted_sum(o[level][2], into, from_o.z, from);
-        o[level][3] = merge_weights::weighted_sum(o[level][3], into, from_o.w, from);
+        o[level] = merge_weights::weighted_sum(o[level], into, from_o, from);
     }
     void close(int level, float into, float from)
     {
-        add(level + 1, {o[level][0], o[level][1], o[level][2], o[level][3]}, l[level], into, from);
+        add(level + 1, o[level], l[level], into, from);
         clear(level);
     }
     /* The partials [first, end), all of this level. */
@@ -200,16 +197,13 @@ struct merge_fold {
                      query = memory.partials[place * memory.heads + head];
         const merge_weights w(query.x, memory.maxima[head * FOLD_LEVELS + 2]);
         l[2] = w(query.y, l[2]);
-        o[2][0] = w(query_o.x, o[2][0]);
-        o[2][1] = w(query_o.y, o[2][1]);
-        o[2][2] = w(query_o.z, o[2][2]);
-        o[2][3] = w(query_o.w, o[2][3]);
+        o[2] = merge_weights::weighted_sum(query_o, w.into, o[2], w.from);
         return w.m;
     }
     /* Let it wait there, and begin the next span. `one` thread of each head writes m and l. */
     void put_query(const merge_memory &memory, uint32_t place, uint32_t head, float m, bool one)
     {
-        memory.o[place * blockDim.x + threadIdx.x] = {o[2][0], o[2][1], o[2][2], o[2][3]};
+        memory.o[place * blockDim.x + threadIdx.x] = o[2];
         if (one) {
             memory.partials[place * memory.heads + head] = {m, l[2], 0, 0};
             memory.maxima[head * FOLD_LEVELS + 2] = -INFINITE;
@@ -302,9 +296,8 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
                                      : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
     const epilogue f(of_query, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t query = (size_t)m.query * heads + head;
-    for (uint32_t d = 0; d < 4; d += 2)
-        store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + d, f(fold.o[2][d]),
-                               f(fold.o[2][d + 1]));
+    store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4, f(fold.o[2].x), f(fold.o[2].y));
+    store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + 2, f(fold.o[2].z), f(fold.o[2].w));
     if (vector == 0)
         pass.lse[query] = f.lse;
 }

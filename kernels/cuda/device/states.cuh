@@ -87,6 +87,11 @@ struct merge_weights {
     {
         return fmaf(x_into, into, x_from * from);
     }
+    static float4 weighted_sum(const float4 &x_into, float into, const float4 &x_from, float from)
+    {
+        return {weighted_sum(x_into.x, into, x_from.x, from), weighted_sum(x_into.y, into, x_from.y, from),
+                weighted_sum(x_into.z, into, x_from.z, from), weighted_sum(x_into.w, into, x_from.w, from)};
+    }
 };
 
 /* What the outputs of one query head are made of: o_d becomes o_d * factor. */
