@@ -24,10 +24,6 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
     uint64_t *addresses = (uint64_t *)(stages + SHAPE.entries) + producer() * TOKENS;
     uint32_t pages[PAGES]; /* blocks that the lane's tokens of the next tile lie in */
 
-    static void prefetch_constants(const cuda_attend_pass &)
-    {
-    }
-
     /* Ask for the table's entries of the tile at `position`, long before they are needed. */
     void fetch_pages(uint32_t position)
     {
@@ -87,8 +83,4 @@ template <class TILE> struct kv_producer : kv_pipeline<TILE> {
         }
         mbarrier_arrive_behind_copies(full + fill % STAGES * 8);
     }
-
-    static void prefetch_next(const cuda_attend_pass &)
-    {
-    } /* by TMA only */
 };

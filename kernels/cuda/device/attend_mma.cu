@@ -77,18 +77,15 @@ template <int COLUMNS> struct attend : combined_epilogue {
     using scores = mma_scores;
     using probabilities = fragment_b[TILE_STEPS];
 
-    uint32_t first_column; /* of this warp */
-    pipeline ring;
-    uint8_t *fold_memory;
-    float scales[2]; /* of dot products */
-    const score_rule rule;
-
     /* Shared memory, in this order: the ring's stages, barriers and table entries, the work tile, which is
      * there, and folds. */
+    pipeline ring;
+    const score_rule rule{pass, memory.k_scale};
+    float scales[2];                                    /* of dot products */
+    const uint32_t first_column = threadIdx.x / 32 * 8; /* of this warp */
+
     attend(const cuda_attend_pass &pass_, work_tile_memory &memory_, uint32_t kv_head_, uint8_t *shared)
-        : combined_epilogue(pass_, memory_, kv_head_), first_column(threadIdx.x / 32 * 8),
-          ring(pass_, work_tile, kv_head_, shared), fold_memory(shared + SHAPE.folds),
-          rule(pass_, memory_.k_scale)
+        : combined_epilogue(pass_, memory_, kv_head_), ring(pass_, work_tile, kv_head_, shared)
     {
     }
 
@@ -291,7 +288,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
 
         /* all tiles */
         x.init();
-        folds fold(fold_memory);
+        folds fold(ring.stages + SHAPE.folds);
         for (uint32_t fill = 0; fill < ring.fills; fill += 2 * FILLS) {
             uint32_t position = ring.position_of(fill);
             multiply_qk(fill, s, q);

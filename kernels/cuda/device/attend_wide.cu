@@ -57,7 +57,6 @@ struct wide_sums {
     }
     void init()
     {
-#pragma unroll
         for (int i = 0; i < 2; i++) {
             m[i] = -INFINITE;
             sums[i][0] = sums[i][1] = 0;
@@ -77,20 +76,11 @@ template <int SHARED_LEVELS, int VALUES, int THREADS, class OWNER> struct wide_f
         : shared((float4 *)memory + threadIdx.x), owner(owner_)
     {
     }
-    float4 get(int level, int i) const
+    float4 &at(int level, int i)
     {
         if (level >= SHARED_LEVELS)
             return owner.workspace()[i * THREADS];
         return i == 0 ? ml[level] : shared[(level * (VALUES / 4) + i - 1) * THREADS];
-    }
-    void put(int level, int i, const float4 &x)
-    {
-        if (level >= SHARED_LEVELS)
-            owner.workspace()[i * THREADS] = x;
-        else if (i == 0)
-            ml[level] = x;
-        else
-            shared[(level * (VALUES / 4) + i - 1) * THREADS] = x;
     }
 };
 
@@ -145,15 +135,13 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     using pipeline_at = typename pipeline::state;
     using probabilities = uint32_t[TILE_STEPS][4];
 
-    uint8_t *fold_memory;
-    pipeline ring;
-    const score_rule rule;
-
     /* Shared memory, in this order: the ring's stages, barriers and table entries, the work tile, which is
      * there, and folds. */
+    pipeline ring;
+    const score_rule rule{pass, memory.k_scale};
+
     attend_wide(const cuda_attend_pass &pass_, work_tile_memory &memory_, uint32_t kv_head_, uint8_t *shared)
-        : combined_epilogue(pass_, memory_, kv_head_), fold_memory(shared + SHAPE.folds),
-          ring(pass_, work_tile, kv_head_, shared), rule(pass_, memory_.k_scale)
+        : combined_epilogue(pass_, memory_, kv_head_), ring(pass_, work_tile, kv_head_, shared)
     {
     }
 
@@ -164,12 +152,10 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     void load_q(query_fragments &q) const
     {
-#pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t *row = (const uint32_t *)query(scores::column(i));
 #pragma unroll
             for (int step = 0; step < STEPS; step++) {
-#pragma unroll
                 for (int half = 0; half < 2; half++) {
                     uint32_t at = step * 8 + half * 4 + lane() % 4;
                     q[step][half * 2 + i] = row && at < HEAD_DIM / 2 ? row[at] : 0;
@@ -182,7 +168,6 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     static void hold(state &x)
     {
-#pragma unroll
         for (int atom = 0; atom < ATOMS; atom++)
             wgmma_hold(x.o[atom]);
     }
@@ -217,9 +202,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         hold(x);
         ring.fence_for_wgmma();
         wgmma_begin();
-#pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
             for (int atom = 0; atom < ATOMS; atom++)
                 wgmma_multiply<true>(x.o[atom], p[t],
                                      v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS, adds || t > 0);
@@ -249,9 +232,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     static void round(scores &s, probabilities &p)
     {
-#pragma unroll
         for (int t = 0; t < TILE_STEPS; t++) {
-#pragma unroll
             for (int r = 0; r < 4; r++)
                 p[t][r] = round_operands(s(2 * t + r / 2, r % 2, 0), s(2 * t + r / 2, r % 2, 1));
         }
@@ -261,10 +242,8 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
      * becomes empty. */
     static void reduce_l(wide_sums &from, state &to)
     {
-#pragma unroll
         for (int i = 0; i < 2; i++) {
             to.m[i] = from.m[i];
-#pragma unroll
             for (int apart = 2; apart >= 1; apart /= 2) {
                 from.sums[i][0] += __shfl_xor_sync(ALL_LANES, from.sums[i][0], apart);
                 from.sums[i][1] += __shfl_xor_sync(ALL_LANES, from.sums[i][1], apart);
@@ -415,7 +394,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         const uint32_t last = t.position + (ring.fills / 2 - 1) * TILE_TOKENS;
         /* its Q K^T is of the next tile, so the plain loop ends one tile before what all see ends */
         const uint32_t last_plain = max(plain / TILE_TOKENS, 1u) * TILE_TOKENS - TILE_TOKENS;
-        folds fold(fold_memory, *this);
+        folds fold(ring.stages + SHAPE.folds, *this);
         prologue(t, q, common);
         if (HAS_PLAIN)
             mainloop<true>(t, x, fold, q, common, min(last, last_plain));

@@ -2,8 +2,8 @@
  * of the states of two columns each.
  *
  * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps level 0 (a run
- * so far, of chunks), 1 (a segment, of runs) and 2 (a span, of segments) as vectors: get(level,
- * 0) is m and l of the columns, get(level, 1 + i) is the values 4 i and on; put() likewise. O_IN_MEMORY: o
+ * so far, of chunks), 1 (a segment, of runs) and 2 (a span, of segments) as vectors: at(level,
+ * 0) is m and l of the columns, at(level, 1 + i) is the values 4 i and on. O_IN_MEMORY: o
  * lies in memory, not in registers: an empty level is filled by a store. */
 #pragma once
 
@@ -61,23 +61,15 @@ template <int LEVELS, int VALUES, int THREADS> struct fold_storage {
     fold_storage(uint8_t *memory) : shared((float4 *)memory + threadIdx.x)
     {
     }
-    float4 get(int level, int i) const
+    float4 &at(int level, int i)
     {
         return level < LEVELS ? values[level < LEVELS ? level : 0][i]
                               : shared[((level - LEVELS) * VECTORS + i) * THREADS];
     }
-    void put(int level, int i, const float4 &x)
-    {
-        if (level < LEVELS)
-            values[level < LEVELS ? level : 0][i] = x;
-        else
-            shared[((level - LEVELS) * VECTORS + i) * THREADS] = x;
-    }
 };
 
 template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
-    using STORAGE::get;
-    using STORAGE::put;
+    using STORAGE::at;
 
     bool is_filled[LEVELS];
 
@@ -94,33 +86,33 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
         if (!is_filled[level]) {
             is_filled[level] = true;
             if (STORAGE::O_IN_MEMORY) {
-                put(level, 0, {x.m[0], x.m[1], x.l[0], x.l[1]});
+                at(level, 0) = {x.m[0], x.m[1], x.l[0], x.l[1]};
 #pragma unroll
                 for (int i = 0; i < STATE::VALUES; i += 4)
-                    put(level, 1 + i / 4, {x.value(i), x.value(i + 1), x.value(i + 2), x.value(i + 3)});
+                    at(level, 1 + i / 4) = {x.value(i), x.value(i + 1), x.value(i + 2), x.value(i + 3)};
                 return;
             }
             clear(level); /* for `x` itself ptxas takes local memory (sm_100) */
         }
-        const float4 ml = get(level, 0);
+        const float4 ml = at(level, 0);
         const merge_weights w[2] = {{ml.x, x.m[0]}, {ml.y, x.m[1]}};
-        put(level, 0, {w[0].m, w[1].m, w[0](ml.z, x.l[0]), w[1](ml.w, x.l[1])});
+        at(level, 0) = {w[0].m, w[1].m, w[0](ml.z, x.l[0]), w[1](ml.w, x.l[1])};
 #pragma unroll
         for (int i = 0; i < STATE::VALUES; i += 4) {
-            const float4 o = get(level, 1 + i / 4);
-            put(level, 1 + i / 4,
-                {w[STATE::column_of(i)](o.x, x.value(i)), w[STATE::column_of(i + 1)](o.y, x.value(i + 1)),
-                 w[STATE::column_of(i + 2)](o.z, x.value(i + 2)),
-                 w[STATE::column_of(i + 3)](o.w, x.value(i + 3))});
+            const float4 o = at(level, 1 + i / 4);
+            at(level, 1 + i / 4) = {w[STATE::column_of(i)](o.x, x.value(i)),
+                                    w[STATE::column_of(i + 1)](o.y, x.value(i + 1)),
+                                    w[STATE::column_of(i + 2)](o.z, x.value(i + 2)),
+                                    w[STATE::column_of(i + 3)](o.w, x.value(i + 3))};
         }
     }
 
     void clear(int level)
     {
-        put(level, 0, {-INFINITE, -INFINITE, 0, 0});
+        at(level, 0) = {-INFINITE, -INFINITE, 0, 0};
 #pragma unroll
         for (int i = 0; i < STATE::VALUES / 4; i++)
-            put(level, 1 + i, {0, 0, 0, 0});
+            at(level, 1 + i) = {0, 0, 0, 0};
     }
 
     /* The node of the level is complete with `x`, which becomes its state. */
@@ -128,7 +120,7 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
     {
         if (!is_filled[level])
             return;
-        const float4 ml = get(level, 0);
+        const float4 ml = at(level, 0);
         const merge_weights w[2] = {{ml.x, x.m[0]}, {ml.y, x.m[1]}};
         x.l[0] = w[0](ml.z, x.l[0]);
         x.l[1] = w[1](ml.w, x.l[1]);
@@ -136,7 +128,7 @@ template <class STATE, class STORAGE, int LEVELS> struct chunk_fold : STORAGE {
         x.m[1] = w[1].m;
 #pragma unroll
         for (int i = 0; i < STATE::VALUES; i += 4) {
-            const float4 o = get(level, 1 + i / 4);
+            const float4 o = at(level, 1 + i / 4);
             x.value(i) = w[STATE::column_of(i)](o.x, x.value(i));
             x.value(i + 1) = w[STATE::column_of(i + 1)](o.y, x.value(i + 1));
             x.value(i + 2) = w[STATE::column_of(i + 2)](o.z, x.value(i + 2));

@@ -153,12 +153,6 @@ template <class TILE> struct kv_pipeline {
             fence_async_proxy();
     }
 
-    void wait_values(uint32_t fill) const
-    {
-        wait_full(fill);
-        clear_unseen_values(fill);
-    }
-
     /* Values that nobody sees are multiplied by 0, and must not be NaN. */
     void clear_unseen(uint32_t at_stage, uint32_t position) const
     {
@@ -173,12 +167,14 @@ template <class TILE> struct kv_pipeline {
         sync();              /* the zeros are there */
     }
 
-    /* In V of `fill`, which is there, values that nobody sees become 0. */
-    void clear_unseen_values(uint32_t fill) const
+    /* Wait for V of `fill`, in which values that nobody sees become 0. */
+    void wait_values(uint32_t fill) const
     {
+        wait_full(fill);
         if (TMA && __builtin_expect(fill < whole_from || fill >= whole_end, false))
             clear_unseen(fill % STAGES, position_of(fill));
     }
+    /* Likewise in V of the tile at `position`, which is there. */
     void clear_unseen_values(const state &at, uint32_t position) const
     {
         if (TMA && __builtin_expect(position < seen.first || position + STAGE_TOKENS > seen.end, false))

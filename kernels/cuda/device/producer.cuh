@@ -7,20 +7,6 @@
 #include "kernels/cuda/device/async_producer.cuh"
 #endif
 
-/* By one of the producer's warps. */
-template <class TILE> void init_barriers(const kv_producer<TILE> &p)
-{
-    if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
-#pragma unroll
-        for (uint32_t stage = 0; stage < kv_producer<TILE>::STAGES; stage++) {
-            mbarrier_init(p.full + stage * 8, kv_producer<TILE>::ARRIVALS);
-            mbarrier_init(p.empty + stage * 8, p.consumers);
-        }
-        mbarrier_fence();
-    }
-    __syncwarp();
-}
-
 /* By the producer's warps: all that there is to be done. `memory` is the work tile's, in `shared`. The first
  * of them brings the work tile and the barriers; the others go on when these are there. */
 template <class TILE>
@@ -28,7 +14,8 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
 {
     using producer = kv_producer<TILE>;
     const bool is_first = producer::PRODUCERS == 1 || producer::producer() == 0;
-    producer::prefetch_constants(pass);
+    if constexpr (TMA)
+        producer::prefetch_constants(pass);
     if (is_first) {
         coord.bring(pass, memory);
         __syncwarp();
@@ -41,7 +28,15 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
     }
     producer p(pass, memory.work_tile, coord.kv_head, shared);
     if (is_first) {
-        init_barriers(p);
+        if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
+#pragma unroll
+            for (uint32_t stage = 0; stage < producer::STAGES; stage++) {
+                mbarrier_init(p.full + stage * 8, producer::ARRIVALS);
+                mbarrier_init(p.empty + stage * 8, p.consumers);
+            }
+            mbarrier_fence();
+        }
+        __syncwarp();
         named_barrier_arrive(BARRIER_OF_SPLIT + threadIdx.y, producer::THREADS);
     }
     p.begin();
@@ -49,5 +44,6 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
         p.wait_empty(fill);
         p.load(fill);
     }
-    producer::prefetch_next(pass);
+    if constexpr (TMA)
+        producer::prefetch_next(pass);
 }
