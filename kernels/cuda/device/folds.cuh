@@ -34,7 +34,6 @@ template <class ACCUMULATORS, int COUNT, int NEIGHBOURS> struct columns_state {
 
     void init()
     {
-#pragma unroll
         for (int i = 0; i < 2; i++) {
             m[i] = -INFINITE;
             l[i] = 0;

@@ -35,7 +35,7 @@ struct common_keys {
 };
 
 /* A tile has eight groups of eight tokens. A thread has SUMS of each, for two columns: SCORES(j, i, e) is the
- * score of column SCORES::column(i) and the e-th of group j, token SCORES::token(j, e) of the tile. The threads
+ * score of column SCORES::column(i) and the e-th of group j, token SCORES::token(j, e) of the tile. Threads
  * that have the same columns are FIRST, 2 FIRST .. END / 2 apart. */
 static constexpr int TOKEN_GROUPS = TILE_TOKENS / 8;
 
@@ -175,8 +175,8 @@ void softmax_extremes(SCORES &s, const float (&m_before)[2], maximum_update (&up
     }
 }
 
-/* p in place of the dot products of the tile at `position`, which are scores times `scale`. CHUNK, the chunk so
- * far, has m[2], and sum(i, e) of p for tokens e of each group. Returns whether o is to be multiplied by
+/* p in place of the dot products of the tile at `position`, which times `scale` are scores. CHUNK, the chunk
+ * so far, has m[2], and sum(i, e) of p of the e-th tokens of groups. Returns whether o is to be multiplied by
  * `rescale`. */
 template <bool PLAIN, class SCORES, class CHUNK, typename SEEN>
 bool online_softmax(SCORES &s, const work_tile_columns &columns, const score_rule &rule,

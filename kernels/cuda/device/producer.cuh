@@ -28,7 +28,7 @@ void produce(const cuda_attend_pass &pass, const tile_coord &coord, work_tile_me
     }
     producer p(pass, memory.work_tile, coord.kv_head, shared);
     if (is_first) {
-        if (elect_one()) { /* by one lane, whose addresses are constants: 0.06 us an address that is not (H200) */
+        if (elect_one()) { /* one lane: 0.06 us an address that is no constant (H200) */
 #pragma unroll
             for (uint32_t stage = 0; stage < producer::STAGES; stage++) {
                 mbarrier_init(p.full + stage * 8, producer::ARRIVALS);

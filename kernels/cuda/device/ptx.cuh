@@ -1,5 +1,5 @@
-/* ptx.cuh - instructions that CUDA C++ has no function for: those of tensor cores are in mma.cuh and wgmma.cuh.
- * tests/emulation has its own of all of them. */
+/* ptx.cuh - instructions that CUDA C++ has no function for; those of tensor cores are in mma.cuh and
+ * wgmma.cuh. tests/emulation has its own of all of them. */
 #pragma once
 
 #include "kernels/cuda/device/step.h"

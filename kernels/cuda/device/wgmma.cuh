@@ -65,8 +65,8 @@ static inline void wgmma_hold(wgmma_accumulators &d)
                    WGMMA_4(28)                                                                               \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add), "n"(B_IS_ROWS))
 
-/* d = a b^T of 64 rows of b, 16 elements along them; or, if B_IS_ROWS, d = a b of 16 rows of b. If `add`, they
- * are added to d. a: 64 x 16, in registers. */
+/* d = a b^T of 64 rows of b, 16 elements along them; or, if B_IS_ROWS, d = a b of 16 rows of b. If `add`,
+ * they are added to d. a: 64 x 16, in registers. */
 template <bool B_IS_ROWS>
 void wgmma_multiply(wgmma_accumulators &d, const uint32_t (&a)[4], uint64_t b, bool add)
 {
