@@ -1,10 +1,11 @@
 /* bench_attention.c - decode attention against the read roof of the same machine in the same run.
  *
- * 8 KV heads, head_dim 128, block 16, 16 sequences of 4 096 tokens, 8 layers visited in turn, so that
- * the pool is 2 GiB in bf16 and far larger than the last-level cache. Generated values, permuted block
- * ids. The kernel and the read loop alternate, ROUNDS rounds; GB/s counts each needed K and V element
- * once. Then ragged lengths, and 64 sequences that share all of their 4 096 tokens against 64 that
- * share nothing. `--short` runs a toy size, to show that it works; `--isa NAME` one instruction set. */
+ * 8 KV heads of 128 or 64, block 16, 16 sequences of 4 096 tokens, 8 layers visited in turn, so that
+ * the pool is far larger than the last-level cache: 2 GiB in bf16 with heads of 128. Generated values,
+ * permuted block ids. The kernel and the read loop alternate, ROUNDS rounds; GB/s counts each needed K
+ * and V element once. Then ragged lengths, and 64 sequences that share all of their 4 096 tokens against
+ * 64 that share nothing. `--short` runs a toy size, to show that it works; `--isa NAME` one instruction
+ * set. */
 #include "kernels/attention.h"
 #include "scheduler/planner.h"
 #include "scheduler/shape.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 7, BLOCK_SIZE = 16, KV_HEADS = 8, HEAD_DIM = 128, PARTIALS_MAX = 16384 };
+enum { ROUNDS = 7, BLOCK_SIZE = 16, KV_HEADS = 8, PARTIALS_MAX = 16384 };
 
 /* What the sequences of a step look like. */
 enum lengths {
@@ -27,7 +28,7 @@ enum lengths {
 struct setting {
     const char *isa;
     enum dtype dtype, kv_dtype;
-    uint32_t group, sequences, tokens, layers;
+    uint32_t group, head_dim, sequences, tokens, layers;
     enum lengths lengths;
 };
 
@@ -141,11 +142,11 @@ static void open_world(struct world *w, const struct setting *s)
     w->g = (struct geometry){.layers = s->layers,
                              .query_heads = KV_HEADS * s->group,
                              .kv_heads = KV_HEADS,
-                             .head_dim = HEAD_DIM,
+                             .head_dim = s->head_dim,
                              .block_size = BLOCK_SIZE,
                              .dtype = s->dtype,
                              .kv_dtype = s->kv_dtype,
-                             .scale = 1.0F / sqrtf(HEAD_DIM)};
+                             .scale = 1.0F / sqrtf((float)s->head_dim)};
     w->ones = make_array((size_t)s->layers * KV_HEADS, sizeof *w->ones);
     for (uint32_t i = 0; i < s->layers * KV_HEADS; i++)
         w->ones[i] = 1;
@@ -168,7 +169,7 @@ static void open_world(struct world *w, const struct setting *s)
     w->rows = make_array(s->sequences, sizeof *w->rows);
     w->sources = make_array(s->sequences, sizeof *w->sources);
     w->passes = make_array(s->layers, sizeof *w->passes);
-    w->o_bytes = (size_t)s->sequences * w->g.query_heads * HEAD_DIM * dtype_bytes(s->dtype);
+    w->o_bytes = (size_t)s->sequences * w->g.query_heads * s->head_dim * dtype_bytes(s->dtype);
     w->o = make_array(w->o_bytes, 1);
     w->step = (struct attention_step){
         .tables = w->tables, .stride = w->stride, .passes = w->passes, .pass_count = s->layers};
@@ -219,10 +220,11 @@ static double run(const struct setting *s, int rounds)
         struct bench_spread t = measure(&w, rounds, &roof);
         double rate = (double)geometry_token_bytes(&w.g) * (double)w.tokens * 1e-9 / t.median;
         fraction = rate / roof.median;
-        printf("%-9s q %-4s kv %-4s group %u: %7.2f ms a layer (%.2f .. %.2f), %5.2f GB/s, roof %5.2f, "
-               "fraction %.2f\n",
-               s->isa, dtype_name(s->dtype), dtype_name(s->kv_dtype), s->group, t.median * 1e3, t.min * 1e3,
-               t.max * 1e3, rate, roof.median, fraction);
+        printf(
+            "%-9s q %-4s kv %-4s group %u head %3u: %7.2f ms a layer (%.2f .. %.2f), %5.2f GB/s, roof %5.2f, "
+            "fraction %.2f\n",
+            s->isa, dtype_name(s->dtype), dtype_name(s->kv_dtype), s->group, s->head_dim, t.median * 1e3,
+            t.min * 1e3, t.max * 1e3, rate, roof.median, fraction);
     }
     close_world(&w);
     return fraction;
@@ -266,28 +268,31 @@ int main(int argc, char **argv)
     const char *only = argc > 2 && strcmp(argv[1], "--isa") == 0 ? argv[2] : NULL;
     static const struct {
         enum dtype dtype, kv_dtype;
-        uint32_t group;
+        uint32_t group, head_dim;
     } cases[] = {
-        {DTYPE_BF16, DTYPE_BF16, 1}, {DTYPE_BF16, DTYPE_BF16, 4}, {DTYPE_BF16, DTYPE_BF16, 8},
-        {DTYPE_F16, DTYPE_F16, 1},   {DTYPE_F16, DTYPE_F16, 4},   {DTYPE_F32, DTYPE_F32, 1},
-        {DTYPE_F32, DTYPE_F32, 4},   {DTYPE_BF16, DTYPE_E4M3, 1}, {DTYPE_BF16, DTYPE_E4M3, 4},
+        {DTYPE_BF16, DTYPE_BF16, 1, 128}, {DTYPE_BF16, DTYPE_BF16, 4, 128}, {DTYPE_BF16, DTYPE_BF16, 8, 128},
+        {DTYPE_F16, DTYPE_F16, 1, 128},   {DTYPE_F16, DTYPE_F16, 4, 128},   {DTYPE_F32, DTYPE_F32, 1, 128},
+        {DTYPE_F32, DTYPE_F32, 4, 128},   {DTYPE_BF16, DTYPE_E4M3, 1, 128}, {DTYPE_BF16, DTYPE_E4M3, 4, 128},
+        {DTYPE_BF16, DTYPE_E4M3, 8, 128}, {DTYPE_BF16, DTYPE_E5M2, 1, 128}, {DTYPE_BF16, DTYPE_E5M2, 4, 128},
+        {DTYPE_BF16, DTYPE_BF16, 1, 64},  {DTYPE_BF16, DTYPE_E4M3, 1, 64},
     };
-    bench_print_machine("attention, 8 KV heads, head_dim 128, block 16, 16 x 4 096 tokens, 8 layers");
+    bench_print_machine("attention, 8 KV heads, block 16, 16 x 4 096 tokens, 8 layers");
     for (int isa = 1; attention_isa_names[isa]; isa++) {
         const char *name = attention_isa_names[isa];
         if (only && strcmp(name, only) != 0)
             continue;
         for (size_t i = 0; i < (brief ? 1 : sizeof cases / sizeof cases[0]); i++) {
-            const struct setting s = {name,           cases[i].dtype,     cases[i].kv_dtype, cases[i].group,
-                                      brief ? 2 : 16, brief ? 300 : 4096, brief ? 1 : 8,     UNIFORM};
+            const struct setting s = {
+                name,           cases[i].dtype,     cases[i].kv_dtype, cases[i].group, cases[i].head_dim,
+                brief ? 2 : 16, brief ? 300 : 4096, brief ? 1 : 8,     UNIFORM};
             run(&s, brief ? 1 : ROUNDS);
         }
-        const struct setting ragged = {name,           DTYPE_BF16, DTYPE_BF16,    4,
+        const struct setting ragged = {name,           DTYPE_BF16, DTYPE_BF16,    4,     128,
                                        brief ? 3 : 64, 0,          brief ? 1 : 8, RAGGED};
         printf("ragged, azure-conv lengths, batch %u:\n", ragged.sequences);
         run(&ragged, brief ? 1 : ROUNDS);
         for (uint32_t group = 1; group <= 4; group += 3) {
-            const struct setting s = {name,           DTYPE_BF16,         DTYPE_BF16,    group,
+            const struct setting s = {name,           DTYPE_BF16,         DTYPE_BF16,    group,  128,
                                       brief ? 3 : 64, brief ? 300 : 4096, brief ? 1 : 2, UNIFORM};
             run_shared(&s, brief ? 1 : ROUNDS);
         }
