@@ -4,8 +4,10 @@
  * the pool is far larger than the last-level cache: 2 GiB in bf16 with heads of 128. Generated values,
  * permuted block ids. The kernel and the read loop alternate, ROUNDS rounds; GB/s counts each needed K
  * and V element once. Then ragged lengths, and 64 sequences that share all of their 4 096 tokens against
- * 64 that share nothing. `--short` runs a toy size, to show that it works; `--isa NAME` one instruction
- * set. */
+ * 64 that share nothing. A row is printed as soon as it is measured.
+ *
+ * With `--turns` two builds, or another program, are measured in turn, while each keeps its pool: a round
+ * begins when a line is read, and ends with a line. */
 #include "kernels/attention.h"
 #include "scheduler/planner.h"
 #include "scheduler/shape.h"
@@ -16,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 7, BLOCK_SIZE = 16, KV_HEADS = 8, PARTIALS_MAX = 16384 };
+enum { ROUNDS = 7, ROUNDS_MAX = 100, LAYERS = 8, BLOCK_SIZE = 16, KV_HEADS = 8, PARTIALS_MAX = 16384 };
 
 /* What the sequences of a step look like. */
 enum lengths {
@@ -31,6 +33,26 @@ struct setting {
     uint32_t group, head_dim, sequences, tokens, layers;
     enum lengths lengths;
 };
+
+/* What is asked for. */
+struct options {
+    const char *isa, *row; /* NULL: all */
+    int rounds;
+    uint32_t layers;
+    bool brief, by_turns;
+};
+
+static const char usage[] =
+    "usage: bench_attention [--short] [--isa NAME] [--row Q/KV/GROUP/HEAD_DIM] [--rounds N] [--layers N]\n"
+    "                       [--turns]\n"
+    "  --short   a toy size, to show that it works\n"
+    "  --isa     one instruction set: portable, avx2, avx512, amx\n"
+    "  --row     one row, bf16/e4m3/8/128 for instance; neither ragged lengths nor shared tokens\n"
+    "  --rounds  medians of N rounds instead of 7 (at most 100)\n"
+    "  --layers  a pool of N layers instead of 8, of 256 MiB each in bf16 with heads of 128; one that the\n"
+    "            last-level cache holds in part reads faster than memory, and so does its roof\n"
+    "  --turns   print 'ready', then run a round, and print it, for each line of the standard input, whose\n"
+    "            end is the end of the row\n";
 
 static void *make_array(size_t n, size_t size)
 {
@@ -196,20 +218,33 @@ static double time_step(struct attention *a, const struct attention_step *step)
     return bench_now() - start;
 }
 
-/* Times of a step and roofs, alternating. */
-static struct bench_spread measure(struct world *w, int rounds, struct bench_spread *roof)
+/* Wait for a line; false: there is none any more. */
+static bool wait_for_turn(void)
 {
-    double seconds[ROUNDS], roofs[ROUNDS];
-    for (int r = 0; r < rounds; r++) {
+    char line[64];
+    return fgets(line, sizeof line, stdin) != NULL;
+}
+
+/* Times of a step and roofs, alternating. */
+static struct bench_spread measure(struct world *w, const struct options *o, struct bench_spread *roof)
+{
+    double seconds[ROUNDS_MAX] = {0}, roofs[ROUNDS_MAX] = {0};
+    size_t r = 0;
+    if (o->by_turns)
+        printf("ready\n");
+    while (r < (size_t)o->rounds && (!o->by_turns || wait_for_turn())) {
         roofs[r] = attention_measure_roof(w->attention).best;
         seconds[r] = time_step(w->attention, &w->step) / w->s->layers;
+        if (o->by_turns)
+            printf("round %zu: %.4f ms a layer, roof %.3f\n", r + 1, seconds[r] * 1e3, roofs[r]);
+        r++;
     }
-    *roof = bench_spread(roofs, (size_t)rounds);
-    return bench_spread(seconds, (size_t)rounds);
+    *roof = bench_spread(roofs, r ? r : 1);
+    return bench_spread(seconds, r ? r : 1);
 }
 
 /* One setting; returns its fraction of the roof, 0 where its kernels cannot run. */
-static double run(const struct setting *s, int rounds)
+static double run(const struct setting *s, const struct options *o)
 {
     struct world w;
     struct bench_spread roof;
@@ -217,7 +252,7 @@ static double run(const struct setting *s, int rounds)
     open_world(&w, s);
     if (w.attention) {
         plan(&w, SHARING_ON);
-        struct bench_spread t = measure(&w, rounds, &roof);
+        struct bench_spread t = measure(&w, o, &roof);
         double rate = (double)geometry_token_bytes(&w.g) * (double)w.tokens * 1e-9 / t.median;
         fraction = rate / roof.median;
         printf(
@@ -231,7 +266,7 @@ static double run(const struct setting *s, int rounds)
 }
 
 /* Sequences that share everything against as many that share nothing. */
-static void run_shared(const struct setting *s, int rounds)
+static void run_shared(const struct setting *s, const struct options *o)
 {
     struct world apart, together;
     struct setting shared = *s;
@@ -240,7 +275,7 @@ static void run_shared(const struct setting *s, int rounds)
     open_world(&apart, s);
     if (apart.attention) {
         plan(&apart, SHARING_ON);
-        ta = measure(&apart, rounds, &roof);
+        ta = measure(&apart, o, &roof);
         close_world(&apart);
         open_world(&together, &shared);
         plan(&together, SHARING_OFF);
@@ -248,7 +283,7 @@ static void run_shared(const struct setting *s, int rounds)
         void *unshared = make_array(together.o_bytes, 1);
         memcpy(unshared, together.o, together.o_bytes);
         plan(&together, SHARING_ON);
-        tt = measure(&together, rounds, &roof);
+        tt = measure(&together, o, &roof);
         printf("%-9s %s group %u, %u sequences x %u tokens: apart %.2f ms a layer (%.2f .. %.2f), "
                "sharing all "
                "%.2f (%.2f .. %.2f): 1/%.1f, %s bits\n",
@@ -262,40 +297,139 @@ static void run_shared(const struct setting *s, int rounds)
     }
 }
 
-int main(int argc, char **argv)
+struct row {
+    enum dtype dtype, kv_dtype;
+    uint32_t group, head_dim;
+};
+
+static const struct row table[] = {
+    {DTYPE_BF16, DTYPE_BF16, 1, 128}, {DTYPE_BF16, DTYPE_BF16, 4, 128}, {DTYPE_BF16, DTYPE_BF16, 8, 128},
+    {DTYPE_F16, DTYPE_F16, 1, 128},   {DTYPE_F16, DTYPE_F16, 4, 128},   {DTYPE_F32, DTYPE_F32, 1, 128},
+    {DTYPE_F32, DTYPE_F32, 4, 128},   {DTYPE_BF16, DTYPE_E4M3, 1, 128}, {DTYPE_BF16, DTYPE_E4M3, 4, 128},
+    {DTYPE_BF16, DTYPE_E4M3, 8, 128}, {DTYPE_BF16, DTYPE_E5M2, 1, 128}, {DTYPE_BF16, DTYPE_E5M2, 4, 128},
+    {DTYPE_BF16, DTYPE_BF16, 1, 64},  {DTYPE_BF16, DTYPE_E4M3, 1, 64},
+};
+
+static bool row_wanted(const struct options *o, const struct row *row)
 {
-    bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    const char *only = argc > 2 && strcmp(argv[1], "--isa") == 0 ? argv[2] : NULL;
-    static const struct {
-        enum dtype dtype, kv_dtype;
-        uint32_t group, head_dim;
-    } cases[] = {
-        {DTYPE_BF16, DTYPE_BF16, 1, 128}, {DTYPE_BF16, DTYPE_BF16, 4, 128}, {DTYPE_BF16, DTYPE_BF16, 8, 128},
-        {DTYPE_F16, DTYPE_F16, 1, 128},   {DTYPE_F16, DTYPE_F16, 4, 128},   {DTYPE_F32, DTYPE_F32, 1, 128},
-        {DTYPE_F32, DTYPE_F32, 4, 128},   {DTYPE_BF16, DTYPE_E4M3, 1, 128}, {DTYPE_BF16, DTYPE_E4M3, 4, 128},
-        {DTYPE_BF16, DTYPE_E4M3, 8, 128}, {DTYPE_BF16, DTYPE_E5M2, 1, 128}, {DTYPE_BF16, DTYPE_E5M2, 4, 128},
-        {DTYPE_BF16, DTYPE_BF16, 1, 64},  {DTYPE_BF16, DTYPE_E4M3, 1, 64},
-    };
-    bench_print_machine("attention, 8 KV heads, block 16, 16 x 4 096 tokens, 8 layers");
-    for (int isa = 1; attention_isa_names[isa]; isa++) {
-        const char *name = attention_isa_names[isa];
-        if (only && strcmp(name, only) != 0)
+    char name[64];
+    snprintf(name, sizeof name, "%s/%s/%u/%u", dtype_name(row->dtype), dtype_name(row->kv_dtype), row->group,
+             row->head_dim);
+    return !o->row || strcmp(name, o->row) == 0;
+}
+
+/* The table by one instruction set; returns how many rows of it are wanted. */
+static int run_table(const char *isa, const struct options *o)
+{
+    int wanted = 0;
+    for (size_t i = 0; i < (o->brief ? 1 : sizeof table / sizeof table[0]); i++) {
+        const struct row *row = &table[i];
+        if (!row_wanted(o, row))
             continue;
-        for (size_t i = 0; i < (brief ? 1 : sizeof cases / sizeof cases[0]); i++) {
-            const struct setting s = {
-                name,           cases[i].dtype,     cases[i].kv_dtype, cases[i].group, cases[i].head_dim,
-                brief ? 2 : 16, brief ? 300 : 4096, brief ? 1 : 8,     UNIFORM};
-            run(&s, brief ? 1 : ROUNDS);
-        }
-        const struct setting ragged = {name,           DTYPE_BF16, DTYPE_BF16,    4,     128,
-                                       brief ? 3 : 64, 0,          brief ? 1 : 8, RAGGED};
-        printf("ragged, azure-conv lengths, batch %u:\n", ragged.sequences);
-        run(&ragged, brief ? 1 : ROUNDS);
-        for (uint32_t group = 1; group <= 4; group += 3) {
-            const struct setting s = {name,           DTYPE_BF16,         DTYPE_BF16,    group,  128,
-                                      brief ? 3 : 64, brief ? 300 : 4096, brief ? 1 : 2, UNIFORM};
-            run_shared(&s, brief ? 1 : ROUNDS);
+        const struct setting s = {.isa = isa,
+                                  .dtype = row->dtype,
+                                  .kv_dtype = row->kv_dtype,
+                                  .group = row->group,
+                                  .head_dim = row->head_dim,
+                                  .sequences = o->brief ? 2 : 16,
+                                  .tokens = o->brief ? 300 : 4096,
+                                  .layers = o->layers};
+        run(&s, o);
+        wanted++;
+    }
+    return wanted;
+}
+
+static void run_ragged(const char *isa, const struct options *o)
+{
+    const struct setting s = {.isa = isa,
+                              .dtype = DTYPE_BF16,
+                              .kv_dtype = DTYPE_BF16,
+                              .group = 4,
+                              .head_dim = 128,
+                              .sequences = o->brief ? 3 : 64,
+                              .layers = o->layers,
+                              .lengths = RAGGED};
+    printf("ragged, azure-conv lengths, batch %u:\n", s.sequences);
+    run(&s, o);
+}
+
+static void run_sharing(const char *isa, const struct options *o)
+{
+    for (uint32_t group = 1; group <= 4; group += 3) {
+        const struct setting s = {.isa = isa,
+                                  .dtype = DTYPE_BF16,
+                                  .kv_dtype = DTYPE_BF16,
+                                  .group = group,
+                                  .head_dim = 128,
+                                  .sequences = o->brief ? 3 : 64,
+                                  .tokens = o->brief ? 300 : 4096,
+                                  .layers = o->layers < 2 ? o->layers : 2};
+        run_shared(&s, o);
+    }
+}
+
+/* A number from 1 to `most`; 0: it is none. */
+static uint32_t number(const char *text, uint32_t most)
+{
+    char *end;
+    unsigned long n = strtoul(text, &end, 10);
+    return *end == 0 && n <= most ? (uint32_t)n : 0;
+}
+
+static bool parse(struct options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--short") == 0) {
+            o->brief = true;
+            o->rounds = 1;
+            o->layers = 1;
+        } else if (strcmp(argv[i], "--turns") == 0) {
+            o->by_turns = true;
+        } else if (strcmp(argv[i], "--isa") == 0) {
+            o->isa = value;
+            i++;
+        } else if (strcmp(argv[i], "--row") == 0) {
+            o->row = value;
+            i++;
+        } else if (strcmp(argv[i], "--rounds") == 0) {
+            o->rounds = (int)number(value, ROUNDS_MAX);
+            i++;
+        } else if (strcmp(argv[i], "--layers") == 0) {
+            o->layers = number(value, 64);
+            i++;
+        } else {
+            return false;
         }
     }
-    return 0;
+    return o->rounds > 0 && o->layers > 0 && (!o->isa || *o->isa) && (!o->row || *o->row);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.rounds = ROUNDS, .layers = LAYERS};
+    char what[128];
+    int wanted = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!parse(&o, argc, argv)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    snprintf(what, sizeof what, "attention, 8 KV heads, block 16, 16 x 4 096 tokens, layers: %u, rounds: %d",
+             o.layers, o.rounds);
+    bench_print_machine(what);
+    for (int isa = 1; attention_isa_names[isa]; isa++) {
+        const char *name = attention_isa_names[isa];
+        if (o.isa && strcmp(name, o.isa) != 0)
+            continue;
+        wanted += run_table(name, &o);
+        if (!o.row) {
+            run_ragged(name, &o);
+            run_sharing(name, &o);
+        }
+    }
+    if (wanted == 0)
+        fputs(usage, stderr);
+    return wanted ? 0 : 2;
 }
