@@ -713,14 +713,23 @@ bool attention_isa_supported(const char *name)
     return false;
 }
 
+/* Whether vectors are faster than the tile registers of the same processor: with one query head for each KV
+ * head, widening fp8 into tiles takes longer than tiles save (a Xeon of family 6, model 207: 14.7 ms a layer
+ * against 9.7 for e4m3, 11.0 against 8.8 for e5m2). By the geometry alone, since bits depend on it. */
+static bool prefers_vectors(const struct geometry *g)
+{
+    return dtype_is_fp8(g->kv_dtype) && g->query_heads == g->kv_heads;
+}
+
 /* The kernels that `isa` asks for: the named ones, or the fastest that run here and agree with the
  * reference. */
-static const struct cpu_kernels *choose_kernels(const char *isa, char error[ATTENTION_ERROR_BYTES])
+static const struct cpu_kernels *choose_kernels(const char *isa, const struct geometry *g,
+                                                char error[ATTENTION_ERROR_BYTES])
 {
     bool automatic = strcmp(isa, "auto") == 0;
     for (size_t i = 0; i < sizeof all_kernels / sizeof all_kernels[0]; i++) {
         const struct cpu_kernels *kernels = all_kernels[i];
-        if (!automatic && strcmp(isa, kernels->isa) != 0)
+        if (automatic ? kernels == &cpu_kernels_amx && prefers_vectors(g) : strcmp(isa, kernels->isa) != 0)
             continue;
         if (!cpu_kernels_run_here(kernels)) {
             snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: this processor has no %s", kernels->isa);
@@ -759,7 +768,7 @@ static void describe(struct cpu_backend *b)
 int cpu_backend_open(const struct attention_options *options, struct attention **attention,
                      char error[ATTENTION_ERROR_BYTES])
 {
-    const struct cpu_kernels *kernels = choose_kernels(options->isa, error);
+    const struct cpu_kernels *kernels = choose_kernels(options->isa, options->geometry, error);
     if (!kernels)
         return ATTND_INVALID;
     if (options->geometry->layout == LAYOUT_VLLM) {

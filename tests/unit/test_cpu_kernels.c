@@ -1,11 +1,13 @@
 /* test_cpu_kernels.c - tables of functions that name one instruction set give the same bits: of every
  * code of e4m3, at groups and sizes of a head that take each way through the loops. Wide values, so that
  * the order of a sum shows. */
+#include "kernels/attention.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/values.h"
 #include "tests/unit/suites.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,9 +69,52 @@ START_TEST(tables_of_avx512_agree)
 }
 END_TEST
 
+/* The instruction set that "auto" takes for a geometry. */
+static void automatic(uint32_t query_heads, enum dtype kv_dtype, char isa[16])
+{
+    static float ones[2] = {1, 1};
+    static const struct model_constants constants = {.k_scale = ones, .v_scale = ones};
+    const struct geometry g = {.layers = 1,
+                               .query_heads = query_heads,
+                               .kv_heads = 2,
+                               .head_dim = 64,
+                               .block_size = 16,
+                               .dtype = DTYPE_BF16,
+                               .kv_dtype = kv_dtype,
+                               .scale = 0.125F};
+    const struct attention_options options = {.backend = "cpu",
+                                              .isa = "auto",
+                                              .threads = 1,
+                                              .geometry = &g,
+                                              .constants = &constants,
+                                              .blocks = 4,
+                                              .rows_max = 4};
+    char error[ATTENTION_ERROR_BYTES];
+    struct attention *a;
+    ck_assert_msg(attention_open(&options, &a, error) == 0, "%s", error);
+    snprintf(isa, 16, "%s", attention_info(a)->isa);
+    attention_close(a);
+}
+
+/* Whatever this processor has: tile registers are for what they are faster at. */
+START_TEST(fp8_without_groups_is_for_vectors)
+{
+    static const enum dtype fp8[] = {DTYPE_E4M3, DTYPE_E5M2};
+    char isa[16], best[16];
+    automatic(2, DTYPE_BF16, best);
+    for (int i = 0; i < 2; i++) {
+        automatic(2, fp8[i], isa);
+        ck_assert_str_eq(isa, strcmp(best, "amx") == 0 ? "avx512" : best);
+        automatic(4, fp8[i], isa);
+        ck_assert_str_eq(isa, best);
+    }
+}
+END_TEST
+
 TCase *cpu_kernels_case(void)
 {
     TCase *tc = tcase_create("cpu_kernels");
     tcase_add_test(tc, tables_of_avx512_agree);
+    tcase_add_test(tc, fp8_without_groups_is_for_vectors);
     return tc;
 }
