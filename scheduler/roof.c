@@ -35,7 +35,9 @@ void roof_note(struct roof *roof, const struct attention_roof *measured, double 
         return;
     bool long_ago = now_s - roof->since_s >= 2 * HALF_HOUR_S; /* or never */
     if (long_ago || now_s - roof->since_s >= HALF_HOUR_S) {
-        roof->before = long_ago ? (struct roof_best){0} : roof->now;
+        roof->before = roof->now;
+        if (long_ago)
+            roof->before = (struct roof_best){0};
         roof->now = (struct roof_best){0};
         roof->since_s = now_s;
     }

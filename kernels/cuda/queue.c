@@ -238,7 +238,7 @@ static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
         drop_exec(q->d, g);
         remember(g, list);
     }
-    if (!many && !same) {
+    if (!g || (!many && !same)) {
         issue_list(q, list);
     } else {
         if (!same || !g->exec) {
