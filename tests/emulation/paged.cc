@@ -4,7 +4,7 @@
  * The pool is full of NaN and the tables' tails are -1, so nothing but a sequence's own slots may be
  * looked at. What append stores is compared with kv_pool.h, outputs and lse with reference_query(): of values
  * that append generates, and of given ones whose sums depend on their order. Of scores that are infinite
- * outputs have to lie within the values (kernels/values.h has all three). */
+ * outputs have to lie within the values (tests/conformance/extreme.h; kernels/values.h has the others). */
 #include "tests/emulation/cuda_on_host.h"
 
 extern "C" {
@@ -12,6 +12,7 @@ extern "C" {
 #include "kernels/numeric.h"
 #include "kernels/reference.h"
 #include "kernels/values.h"
+#include "tests/conformance/extreme.h"
 }
 
 #include "kernels/cuda/device/pool.cu"
@@ -45,8 +46,8 @@ static void value_row(const world &w, value_source source, uint32_t position, va
     float row[HEAD_DIM_MAX];
     source.wide = w.values != WIDE ? 0 : dtype_is_fp8(KV_DTYPE) ? 1 : 11;
     if (w.values == EXTREME)
-        values_extreme_row(source, position, 0, tensor, head, HEAD_DIM,
-                           tensor == VALUES_Q ? Q_DTYPE : KV_DTYPE, row);
+        extreme_row(source, position, 0, tensor, head, HEAD_DIM, tensor == VALUES_Q ? Q_DTYPE : KV_DTYPE,
+                    row);
     else
         values_row(source, position, 0, tensor, head, HEAD_DIM, row);
     numeric_from_float(Q_DTYPE, row, HEAD_DIM, to);

@@ -58,11 +58,13 @@ done <<'TABLE'
 TABLE
 [ -z "${PIPELINE:-}" ] || finish
 
+${CC:-cc} -std=c11 -O1 -I. -c -o "$WORK/extreme.o" tests/conformance/extreme.c || exit 1
+
 # paged HEAD_DIM BLOCK_SIZE KV_HEADS GROUP Q KV VERT_STRIDE LOCAL_BLOCKS SPARSE_BLOCK HEAD_STEP TP_RANK ALIBI
 paged() {
     emulate paged -DHEAD_DIM="$1" -DBLOCK_SIZE="$2" -DKV_HEADS="$3" -DGROUP="$4" -DQ_DTYPE=DTYPE_"$5" -DKV_DTYPE=DTYPE_"$6" \
         -DLAYOUT=LAYOUT_VLLM -DSPARSE_VERT_STRIDE="$7" -DSPARSE_LOCAL_BLOCKS="$8" -DSPARSE_BLOCK_SIZE="$9" \
-        -DSPARSE_HEAD_STEP="${10}" -DSPARSE_TP_RANK="${11}" -DALIBI="${12}"
+        -DSPARSE_HEAD_STEP="${10}" -DSPARSE_TP_RANK="${11}" -DALIBI="${12}" "$WORK/extreme.o"
 }
 while read -r geometry; do
     # shellcheck disable=SC2086
