@@ -404,9 +404,15 @@ static void read_report(const char *log, FILE *report, struct cuda_program *prog
     char kernel[64] = "";
     unsigned stack = 0, stores = 0, loads = 0, registers = 0;
     for (const char *at = log; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        unsigned bytes[3]; /* their line begins with blanks, or with "ptxas ." */
+        if (sscanf(at + strcspn(at, "0123456789\n"),
+                   "%u bytes stack frame, %u bytes spill stores, %u bytes spill loads", &bytes[0], &bytes[1],
+                   &bytes[2]) == 3) {
+            stack = bytes[0];
+            stores = bytes[1];
+            loads = bytes[2];
+        }
         if (sscanf(at, "ptxas info : Compiling entry function '%63[^']'", kernel) == 1 ||
-            sscanf(at, " %u bytes stack frame, %u bytes spill stores, %u bytes spill loads", &stack, &stores,
-                   &loads) == 3 ||
             sscanf(at, "ptxas info : Used %u registers", &registers) != 1)
             continue;
         if (report)

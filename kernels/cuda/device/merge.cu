@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 
     merge_queries<false>(pass);
 }
 
-extern "C" __global__ void __launch_bounds__(CUDA_THREADS, __CUDA_ARCH__ == 900 ? 8 : 3)
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 3)
     merge_spans(const __grid_constant__ cuda_attend_pass pass)
 {
     merge_queries<true>(pass);
