@@ -154,7 +154,7 @@ static const char *merge_fault(const struct check *c, const struct plan_merge *m
             return "a partial is merged twice";
         if (covered(c, partial, &chunks) != merge->query)
             return "a merge reads another query's partial";
-        if (chunks.first != at || ref->end_chunk != chunks.end)
+        if (chunks.first != at || ref->end_chunk != chunks.end || chunks.first >= chunks.end)
             return "a query's partials do not follow each other";
         if (ref->level > PLAN_SEGMENT || !partial_fits(ref->level, at, ref->end_chunk, seen))
             return "a partial's level does not fit its range";

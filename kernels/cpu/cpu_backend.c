@@ -408,22 +408,21 @@ static void run_phase(const struct cpu_backend *b, struct scratch *s, const stru
     thread_pool_barrier(b->threads);
 }
 
-/* What comes ahead of the passes. Pieces are those of the longest: others have some that are empty. */
+/* What comes ahead of the passes. Pieces are those of the longest of a kind; others have empty ones. */
 static void run_operations(const struct cpu_backend *b, struct scratch *s)
 {
     const struct attention_step *step = b->step;
-    uint32_t longest = 0;
+    uint32_t compared = 0, read = 0, merged = 0;
     for (uint32_t i = 0; i < step->compare_count; i++)
-        longest = larger(longest, step->compares[i].count);
+        compared = larger(compared, step->compares[i].count);
     for (uint32_t i = 0; i < step->read_count; i++)
-        longest = larger(longest, step->reads[i].count);
+        read = larger(read, step->reads[i].count);
     for (uint32_t i = 0; i < step->merge_count; i++)
-        longest = larger(longest, step->merges[i].rows * step->merges[i].heads);
-    uint32_t pieces = ceiling(longest, TASK_ROWS);
+        merged = larger(merged, step->merges[i].rows * step->merges[i].heads);
     run_phase(b, s, NULL, run_copies, step->copy_count ? b->options.geometry->layers : 0, 1);
-    run_phase(b, s, NULL, run_compare, step->compare_count, pieces);
-    run_phase(b, s, NULL, run_read, step->read_count, pieces);
-    run_phase(b, s, NULL, run_merge_states, step->merge_count, pieces);
+    run_phase(b, s, NULL, run_compare, step->compare_count, ceiling(compared, TASK_ROWS));
+    run_phase(b, s, NULL, run_read, step->read_count, ceiling(read, TASK_ROWS));
+    run_phase(b, s, NULL, run_merge_states, step->merge_count, ceiling(merged, TASK_ROWS));
 }
 
 static void run_appends(const struct cpu_backend *b, struct scratch *s, const struct attention_pass *pass)

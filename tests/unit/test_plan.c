@@ -246,6 +246,22 @@ START_TEST(slices_compute_their_segments_once)
 }
 END_TEST
 
+/* Of a window of 4 096 the query of 8 192 keys sees nothing of segment 0, whose state nobody writes. */
+START_TEST(a_slice_merges_no_segment_that_is_not_seen)
+{
+    static const struct plan_query late = {0, 8192};
+    static const uint32_t tile_query = 0;
+    static const struct work_tile tile = WORK_TILE(0, 16, 16, 0, 1, 8);
+    static const struct partial_ref pts[2] = {{7, 16, PLAN_SEGMENT}, {8, 32, PLAN_SEGMENT}};
+    static const struct plan_slice slice = {1, UINT32_MAX, 0, 7};
+    struct plan_merge merge = {0, 1, 1, 0};
+    const struct plan plan = {&late, &tile, &tile_query, &merge, pts, 1, 1, 1, 0, &slice, NULL};
+    ck_assert_ptr_null(plan_fault(&plan, 4096));
+    merge = (struct plan_merge){0, 0, 2, 0};
+    ck_assert_str_eq(plan_fault(&plan, 4096), "a query's partials do not follow each other");
+}
+END_TEST
+
 TCase *plan_case(void)
 {
     TCase *tc = tcase_create("plan");
@@ -257,5 +273,6 @@ TCase *plan_case(void)
     tcase_add_test(tc, a_fold_in_the_middle_of_a_run_is_refused);
     tcase_add_test(tc, a_partial_is_written_once_and_merged_once);
     tcase_add_test(tc, slices_compute_their_segments_once);
+    tcase_add_test(tc, a_slice_merges_no_segment_that_is_not_seen);
     return tc;
 }
