@@ -18,8 +18,8 @@ uint64_t cuda_memory_available(uint32_t device)
     return 0;
 }
 
-int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache,
-                              FILE *report, char error[ATTENTION_ERROR_BYTES])
+int attention_compile_kernels(const struct geometry *g, const char *arch, const char *cache, FILE *report,
+                              char error[ATTENTION_ERROR_BYTES])
 {
     (void)g;
     (void)arch;
