@@ -431,7 +431,7 @@ static int compile(const struct nvrtc *n, const struct request *r, FILE *report,
 {
     struct compilation c = {.n = n, .r = r, .cubins = program->cubins};
     uint32_t threads = smaller(r->piece_count, thread_pool_default_threads()), longest = 0, good = 0;
-    if (thread_pool_create(threads, &c.pool) != 0) {
+    if (thread_pool_create(threads, &c.pool) != 0 && thread_pool_create(threads = 1, &c.pool) != 0) {
         snprintf(error, CUDA_COMPILER_ERROR_BYTES, "no threads to compile the kernels");
         return ATTND_NO_MEMORY;
     }
