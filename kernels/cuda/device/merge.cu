@@ -12,38 +12,33 @@
  * cut. A maximum is the same in any order. Ahead of a partial of a level lie whole nodes of it, so the levels
  * below it are empty.
  *
- * Partials that are taken together are of one span. merge_spans keeps the state of the spans before in the
- * last place of the batch. */
+ * merge_spans folds queries of several spans: one level more, whose maximum each thread has. */
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/states.cuh"
 
 static constexpr uint32_t MERGE_VECTORS = HEAD_DIM / 4, MERGE_COPIES = 8 /* of partials, at once */;
 
-/* A batch of partials, one a lane: at most `most` of the `left` that the query still has. With several spans
- * it stops at the end of the first. `behind`: the chunk at which the batch before it ended, 0 for the first.
- * Masks have a bit a partial. A partial may end its run, if that is open, and its segment. */
+/* A batch of `count` partials, one a lane, of the `left` that the query still has. `behind`: the chunk at which
+ * the batch before it ended, 0 for the first. Masks have a bit a partial. A partial may end its run, if that is
+ * open, its segment, and its span, if there are several. */
 struct merge_batch {
     partial_ref ref; /* the lane's, or one that changes nothing */
     uint32_t count;
     bool there;
-    uint32_t chunks, runs, run_ends,
-        segment_ends;                  /* masks: of partials of these levels, and of what ends with them */
-    uint32_t run_first, segment_first; /* the first lane of the lane's run, and segment */
-    bool run_goes_on, segment_goes_on; /* at lane 0, from behind */
+    uint32_t chunks, runs;                           /* masks: of partials of these levels, */
+    uint32_t run_ends, segment_ends, span_ends;      /* and of what ends with them */
+    uint32_t run_first, segment_first, span_first;   /* the first lane of the lane's run, segment and span */
+    bool run_goes_on, segment_goes_on, span_goes_on; /* at lane 0, from behind */
 
-    merge_batch(const partial_ref *partials, uint32_t most, uint32_t left, uint32_t behind, bool has_spans)
-        : count(most)
+    merge_batch(const partial_ref *partials, uint32_t count_, uint32_t left, uint32_t behind, bool has_spans)
+        : count(count_), there(lane() < count_), span_ends(0), span_first(0), span_goes_on(true)
     {
         ref = {0, 1, PLAN_SEGMENT};
-        if (most > 0)
-            ref = partials[lane() < most ? lane() : 0];
-        if (has_spans) {
-            uint32_t span = (ref.end_chunk - 1) / SPAN_CHUNKS, first = __shfl_sync(ALL_LANES, span, 0);
-            count = __popc(__ballot_sync(ALL_LANES, lane() < most && span == first));
-        }
-        there = lane() < count;
+        if (count > 0)
+            ref = partials[there ? lane() : 0];
         bool last = count == left && lane() + 1 == count;
-        uint32_t run = (ref.end_chunk - 1) / RUN_CHUNKS, segment = (ref.end_chunk - 1) / SEGMENT_CHUNKS;
+        uint32_t run = (ref.end_chunk - 1) / RUN_CHUNKS, segment = (ref.end_chunk - 1) / SEGMENT_CHUNKS,
+                 span = (ref.end_chunk - 1) / SPAN_CHUNKS;
         chunks = __ballot_sync(ALL_LANES, there && ref.level == PLAN_CHUNK);
         runs = __ballot_sync(ALL_LANES, there && ref.level == PLAN_RUN);
         run_ends = __ballot_sync(ALL_LANES, ref.end_chunk % RUN_CHUNKS == 0 || last) & chunks;
@@ -53,6 +48,11 @@ struct merge_batch {
         segment_first = first_of(segment);
         run_goes_on = __shfl_sync(ALL_LANES, run, 0) == (behind - 1) / RUN_CHUNKS;
         segment_goes_on = __shfl_sync(ALL_LANES, segment, 0) == (behind - 1) / SEGMENT_CHUNKS;
+        if (has_spans) {
+            span_ends = __ballot_sync(ALL_LANES, there && (ref.end_chunk % SPAN_CHUNKS == 0 || last));
+            span_first = first_of(span);
+            span_goes_on = __shfl_sync(ALL_LANES, span, 0) == (behind - 1) / SPAN_CHUNKS;
+        }
     }
     /* the first lane of those up to this one that have the same node */
     static uint32_t first_of(uint32_t node)
@@ -87,8 +87,8 @@ struct level_maxima {
 };
 
 /* Shared memory of partials: o [batch_size][thread]; by partial and head the weights with which the partial
- * goes into its level, and l; those of the run that goes into its segment, and of the segment into the span.
- * And by head the maxima of the levels so far. */
+ * goes into its level, l, and the maximum of the span up to it; the weights of the run that goes into its
+ * segment, and of the segment into the span. And by head the maxima of the levels so far. */
 struct merge_memory {
     uint32_t heads; /* of the thread block */
     float4 *o, *partials, *nodes;
@@ -115,7 +115,7 @@ struct merge_memory {
         const level_maxima in_span(p.is_in(p.segment_ends)      ? in_segment.after
                                    : p.is_in(p.chunks | p.runs) ? -INFINITE
                                                                 : x,
-                                   0, count, m[2], true);
+                                   p.span_first, count, m[2], p.span_goes_on);
         const float before = p.is_in(p.chunks) ? in_run.before
                              : p.is_in(p.runs) ? in_segment.before
                                                : in_span.before;
@@ -123,7 +123,7 @@ struct merge_memory {
             of_segment(in_span.before, in_segment.after);
         __syncwarp(); /* the maxima are read */
         if (p.there) {
-            partials[lane() * heads + head] = {of_partial.into, of_partial.from, ml.y, 0};
+            partials[lane() * heads + head] = {of_partial.into, of_partial.from, ml.y, in_span.after};
             nodes[lane() * heads + head] = {of_run.into, of_run.from, of_segment.into, of_segment.from};
         }
         if (lane() + 1 == count) {
@@ -134,10 +134,10 @@ struct merge_memory {
     }
 };
 
-/* A thread's elements of the fold, l too. */
-struct merge_fold {
-    float4 o[FOLD_LEVELS];
-    float l[FOLD_LEVELS];
+/* A thread's elements of the fold, l too; of the level above spans, if there is one, m. */
+template <int LEVELS> struct merge_fold {
+    float4 o[LEVELS];
+    float l[LEVELS], m = -INFINITE;
 
     void clear(int level)
     {
@@ -153,6 +153,12 @@ struct merge_fold {
     {
         add(level + 1, o[level], l[level], into, from);
         clear(level);
+    }
+    void close_span(float m_span)
+    {
+        const merge_weights w(m, m_span);
+        close(FOLD_LEVELS - 1, w.into, w.from);
+        m = w.m;
     }
     /* The partials [first, end), all of this level. */
     void add_partials(int level, const merge_memory &memory, uint32_t first, uint32_t end, uint32_t head)
@@ -172,8 +178,8 @@ struct merge_fold {
     /* The partials that lie in shared memory, `count` of them. */
     void add_all(const merge_memory &memory, const merge_batch &p, uint32_t count, uint32_t head)
     {
-        uint32_t ends = p.run_ends | p.segment_ends | (p.chunks ^ p.chunks >> 1) | (p.runs ^ p.runs >> 1) |
-                        1u << (count - 1);
+        uint32_t ends = p.run_ends | p.segment_ends | p.span_ends | (p.chunks ^ p.chunks >> 1) |
+                        (p.runs ^ p.runs >> 1) | 1u << (count - 1);
         for (uint32_t first = 0, end; first < count; first = end) {
             end = first + __ffs(ends >> first);
             const float4 node = memory.nodes[(end - 1) * memory.heads + head];
@@ -187,28 +193,11 @@ struct merge_fold {
                 close(0, node.x, node.y);
             if (p.segment_ends >> (end - 1) & 1)
                 close(1, node.z, node.w);
+            if constexpr (LEVELS > FOLD_LEVELS) {
+                if (p.span_ends >> (end - 1) & 1)
+                    close_span(memory.partials[(end - 1) * memory.heads + head].w);
+            }
         }
-    }
-    /* Fold the span that is complete into the query that waits at `place` of memory; the result is here, and
-     * its maximum is returned. */
-    float add_span(const merge_memory &memory, uint32_t place, uint32_t head)
-    {
-        const float4 query_o = memory.o[place * blockDim.x + threadIdx.x],
-                     query = memory.partials[place * memory.heads + head];
-        const merge_weights w(query.x, memory.maxima[head * FOLD_LEVELS + 2]);
-        l[2] = w(query.y, l[2]);
-        o[2] = merge_weights::weighted_sum(query_o, w.into, o[2], w.from);
-        return w.m;
-    }
-    /* Let it wait there, and begin the next span. `one` thread of each head writes m and l. */
-    void put_query(const merge_memory &memory, uint32_t place, uint32_t head, float m, bool one)
-    {
-        memory.o[place * blockDim.x + threadIdx.x] = o[2];
-        if (one) {
-            memory.partials[place * memory.heads + head] = {m, l[2], 0, 0};
-            memory.maxima[head * FOLD_LEVELS + 2] = -INFINITE;
-        }
-        clear(2);
     }
 };
 
@@ -225,27 +214,21 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     const uint32_t head = min(at / MERGE_VECTORS, heads - 1);
     const plan_merge m = pass.merges[blockIdx.x / blocks];
     const float v_scale = pass.v_scale[head / GROUP]; /* long before it is needed */
-    merge_fold fold;
+    constexpr int LEVELS = FOLD_LEVELS + HAS_SPANS, TOP = LEVELS - 1;
+    merge_fold<LEVELS> fold;
     const uint32_t thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
-    /* the last place is the query's, where that may have several spans */
-    const uint32_t batch_size = pass.merge_batch_size - HAS_SPANS;
-    const auto is_first_of_head = [&] { return is_used && (vector == 0 || threadIdx.x == 0); };
     uint32_t behind = 0, done = 0;
 
     /* clear the fold */
-    for (int level = 0; level < FOLD_LEVELS; level++)
+    for (int level = 0; level < LEVELS; level++)
         fold.clear(level);
     for (uint32_t i = thread; i < memory.heads * FOLD_LEVELS; i += threads)
         memory.maxima[i] = -INFINITE;
-    if (HAS_SPANS)
-        __syncthreads(); /* put_query() writes them too */
-    if (HAS_SPANS && threadIdx.y == 0)
-        fold.put_query(memory, batch_size, head - first_head, -INFINITE, is_first_of_head());
     __syncthreads(); /* they are there */
 
     /* batch by batch: */
     do {
-        const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, batch_size),
+        const merge_batch p(pass.merge_partials + m.first + done, min(m.count - done, pass.merge_batch_size),
                             m.count - done, behind, HAS_SPANS);
         const uint32_t n = p.count;
         if (done == 0) {
@@ -280,24 +263,16 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
         behind = __shfl_sync(ALL_LANES, p.ref.end_chunk, n - 1);
         done += n;
         __syncthreads(); /* all is read */
-        if (HAS_SPANS && done < m.count && behind % SPAN_CHUNKS == 0) {
-            const float of_query = fold.add_span(memory, batch_size, head - first_head);
-            __syncthreads(); /* the query, and the span's maximum, are read */
-            if (threadIdx.y == 0)
-                fold.put_query(memory, batch_size, head - first_head, of_query, is_first_of_head());
-            __syncthreads(); /* they wait there */
-        }
     } while (done < m.count);
 
     /* epilogue */
     if (!is_used || threadIdx.y > 0)
         return;
-    const float of_query = HAS_SPANS ? fold.add_span(memory, batch_size, head - first_head)
-                                     : memory.maxima[(head - first_head) * FOLD_LEVELS + 2];
-    const epilogue f(of_query, fold.l[2], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+    const float of_query = HAS_SPANS ? fold.m : memory.maxima[(head - first_head) * FOLD_LEVELS + TOP];
+    const epilogue f(of_query, fold.l[TOP], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t query = (size_t)m.query * heads + head;
-    store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4, f(fold.o[2].x), f(fold.o[2].y));
-    store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + 2, f(fold.o[2].z), f(fold.o[2].w));
+    store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4, f(fold.o[TOP].x), f(fold.o[TOP].y));
+    store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + 2, f(fold.o[TOP].z), f(fold.o[TOP].w));
     if (vector == 0)
         pass.lse[query] = f.lse;
 }
