@@ -31,7 +31,7 @@
 /* A thread's part of S, of its warp's 16 columns. */
 struct wide_scores {
     static constexpr int SUMS = 2, FIRST = 1, END = 4;
-    wgmma_accumulators s;
+    wgmma_accumulators<TILE_TOKENS> s;
 
     float &operator()(int j, int i, int e)
     {
@@ -125,7 +125,7 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
      * both. */
     static constexpr bool HAS_PLAIN = HEAD_DIM % 64 == 0;
 
-    using state = columns_state<wgmma_accumulators, ATOMS, 2>;
+    using state = columns_state<wgmma_accumulators<64 * ATOMS>, 1, 2>;
     using folds =
         chunk_fold<state,
                    wide_fold_storage<SHAPE.shared_levels, state::VALUES, 32 * SHAPE.warps, attend_wide>,
@@ -166,12 +166,6 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
     /* ---- Q K^T and P V of a tile */
 
-    static void hold(state &x)
-    {
-        for (int atom = 0; atom < ATOMS; atom++)
-            wgmma_hold(x.o[atom]);
-    }
-
     void issue_qk(const pipeline_at &at, scores &s, const query_fragments &q)
     {
         uint64_t k = wgmma_operand(ring.address(at));
@@ -199,21 +193,18 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
     void issue_pv(const pipeline_at &at, state &x, const probabilities &p, bool adds)
     {
         uint64_t v = wgmma_operand(ring.address(at));
-        hold(x);
+        wgmma_hold(x.o[0]);
         ring.fence_for_wgmma();
         wgmma_begin();
-        for (int t = 0; t < TILE_STEPS; t++) {
-            for (int atom = 0; atom < ATOMS; atom++)
-                wgmma_multiply<true>(x.o[atom], p[t],
-                                     v + atom * (WGMMA_ATOM_BYTES / 16) + t * WGMMA_STEP_ROWS, adds || t > 0);
-        }
+        for (int t = 0; t < TILE_STEPS; t++)
+            wgmma_multiply<true>(x.o[0], p[t], v + t * WGMMA_STEP_ROWS, adds || t > 0);
         wgmma_commit();
     }
 
     void wait_pv(const pipeline_at &at, state &x)
     {
         wgmma_wait<0>();
-        hold(x);
+        wgmma_hold(x.o[0]);
         ring.release(at);
     }
 
@@ -261,13 +252,10 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
         for (int i = 0; i < 2; i++)
             write(scores::column(i), x.m[i], x.l[i], lane() % 4 == 0, ring.stages, [&](auto store) {
 #pragma unroll
-                for (int atom = 0; atom < ATOMS; atom++) {
-#pragma unroll
-                    for (int v = 0; v < WGMMA_VALUES; v++) {
-                        uint32_t dim = atom * 64 + v / 4 * 8 + lane() % 4 * 2;
-                        if (v % 4 == 2 * i && dim < HEAD_DIM)
-                            store(dim, x.o[atom].r[v], x.o[atom].r[v + 1]);
-                    }
+                for (int v = 2 * i; v < state::VALUES; v += 4) {
+                    uint32_t dim = v / 4 * 8 + lane() % 4 * 2;
+                    if (dim < HEAD_DIM)
+                        store(dim, x.o[0].r[v], x.o[0].r[v + 1]);
                 }
             });
     }
