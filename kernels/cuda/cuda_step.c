@@ -366,11 +366,20 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         grid.threads_y = 1U << cta_bits;
         grid.shared_bytes = width->shape.bytes << cta_bits;
         grid.cluster = bits > cta_bits ? 1U << (bits - cta_bits) : 0;
-        const uint32_t places = b->device.multiprocessors * (width->shape.blocks >> cta_bits);
-        const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9;
+        const uint32_t processors = b->device.multiprocessors,
+                       blocks = (grid.x + processors - 1) / processors,
+                       blocks_max = width->shape.blocks >> cta_bits, places = processors * blocks_max;
+        const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9,
+                   spreads = launches == 1 && p->merge_count && grid.shared_bytes && blocks > 1 &&
+                             blocks < blocks_max &&
+                             (uint64_t)grid.x * 10 >= (uint64_t)processors * blocks * 9;
         /* The first of a pass begins before the one ahead of it has ended (launch.cuh) if it is small or fills
-           the GPU. Thread blocks of others would come to lie unevenly, beside those that still run. */
-        grid.overlaps = with_work_tiles.concurrent || fills || grid.x <= b->device.multiprocessors;
+           the GPU. Thread blocks of others would come to lie unevenly, beside those that still run; where merges
+           still run (docs/decisions/0029), each asks for so much shared memory that no more of them than needed
+           find room on a multiprocessor. */
+        grid.overlaps = with_work_tiles.concurrent || fills || spreads || grid.x <= processors;
+        if (spreads)
+            grid.shared_bytes = larger(grid.shared_bytes, b->device.target.sm_bytes / (blocks + 1));
         with_work_tiles.work_tiles = cuda_queue_address(&b->queue, list->tiles);
         with_work_tiles.split_bits = bits;
         with_work_tiles.cta_bits = cta_bits;
