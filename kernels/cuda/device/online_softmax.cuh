@@ -116,35 +116,27 @@ template <class SCORES> void row_max(SCORES &s, float (&largest)[2])
 /* Beyond, a maximum and the score that it is rounded from may differ by one and more. */
 static constexpr float ORDINARY_MAXIMUM = 16777216.0f;
 
-/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - m_safe), and o and l so far times
- * `rescale`. (A
+/* How a tile moves the maximum of a column: p_j = 2^(s_j scale - m_p), and o and l so far times `rescale`. (A
  * maximum that stays up to 2^8 behind the true one would save most of the scaling, but then the largest p,
  * 1, would be rounded like the others: twice the error where one key outweighs the rest.) */
 struct maximum_update {
-    float m, m_safe, rescale;
-    bool rescales; /* o is not empty, and rescale is not 1 */
+    float m, m_p, rescale;
 
     /* m_before: -inf if there is nothing yet; best: the largest of the tile's scores but for `scale`, or
      * NaN */
     maximum_update(float m_before, float best, float scale)
+        : m(larger_or_nan(m_before, best * scale)), m_p(m), rescale(exp2_fast(m_before - m))
     {
-        move(m_before, larger_or_nan(m_before, best * scale));
-        rescale = exp2_fast(m_before - m_safe);
     }
-    void move(float m_before, float to)
-    {
-        m = to;
-        m_safe = m == -INFINITE ? 0.0f : m; /* 2^(-inf - 0) = 0 */
-        rescales = m != m_before && m_before != -INFINITE;
-    }
-    /* No score is NaN, and no maximum infinite or so large that p needs its scores rounded. */
+    /* No score is NaN, and the maximum is not infinite, nor so large that p needs its scores rounded. It is
+     * -inf as long as the column sees none of the chunk's keys. */
     bool is_ordinary() const
     {
-        return fabsf(m_safe) < ORDINARY_MAXIMUM;
+        return fabsf(m) < ORDINARY_MAXIMUM;
     }
     float p(float s, float scale) const
     {
-        return exp2_fast(fmaf(s, scale, -m_safe));
+        return exp2_fast(fmaf(s, scale, -m_p));
     }
 };
 
@@ -156,21 +148,22 @@ void softmax_extremes(SCORES &s, const float (&m_before)[2], maximum_update (&up
 {
     float best[2] = {-INFINITE, -INFINITE};
     each(s, [&](float &x, int i, uint32_t) { best[i] = fmaxf(best[i], x * scales[i]); }); /* not of NaN */
+#pragma unroll
     for (int column = 0; column < 2; column++) {
         maximum_update &update = updates[column];
         for (int apart = SCORES::FIRST; apart < SCORES::END; apart *= 2)
             best[column] = fmaxf(best[column], __shfl_xor_sync(ALL_LANES, best[column], apart));
         if (update.is_ordinary())
             continue;
-        update.move(m_before[column], fmaxf(m_before[column], best[column]));
+        update.m = fmaxf(m_before[column], best[column]);
         update.rescale = weight(m_before[column], update.m);
         each(s, [&](float &x, int i, uint32_t) {
             if (i == column) {
-                const float of = x * scales[i], below = of < update.m_safe ? of - update.m_safe : -INFINITE;
-                x = of == update.m_safe ? 0.0f : below; /* of NaN: -inf */
+                const float of = x * scales[i], below = of < update.m ? of - update.m : -INFINITE;
+                x = of == update.m && of != -INFINITE ? 0.0f : below; /* of NaN: -inf */
             }
         });
-        update.m_safe = 0.0f;
+        update.m_p = 0.0f;
         scales[column] = 1.0f;
     }
 }
@@ -203,9 +196,9 @@ bool online_softmax(SCORES &s, const work_tile_columns &columns, const score_rul
             static_assert(TOKEN_GROUPS == 8, "as many pairs");
             x.sum(i, e) = x.sum(i, e) * update.rescale + ((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]));
         }
-        x.m[i] = update.m;
         rescale[i] = update.rescale;
-        rescales_o |= update.rescales;
+        rescales_o |= update.m != x.m[i] && x.m[i] != -INFINITE; /* o is not empty */
+        x.m[i] = update.m;
     }
     return __any_sync(ALL_LANES, rescales_o);
 }
