@@ -7,6 +7,8 @@
  *   $STUB_HANGS, a file    with "event" in it: from the next question on
  *                          with "launch" in it: from the next launch on, which does not return
  *
+ * A launch with more shared memory than its kernel is allowed fails, as on a GPU.
+ *
  * The answer to questions is then "not yet". Nothing else may be called any more, nor questions asked
  * once stub_closed is set: it aborts.
  *
@@ -22,7 +24,13 @@ CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 #include <string.h>
 #include <unistd.h>
 
-enum { MULTIPROCESSORS = 4, SM_BYTES = 233472, DRIVER_VERSION = 12040 };
+enum {
+    MULTIPROCESSORS = 4,
+    SM_BYTES = 233472,
+    SHARED_BYTES = 49152, /* of a launch, unless the kernel is allowed more */
+    KERNELS_MAX = 64,
+    DRIVER_VERSION = 12040
+};
 
 void (*stub_launch)(const char *kernel, const unsigned grid[3], unsigned threads, const void *arguments);
 unsigned stub_hangs_at, stub_questions;
@@ -60,8 +68,30 @@ static CUresult question(void)
     return CUDA_ERROR_NOT_READY;
 }
 
-static CUresult launched(void)
+/* Kernels that are allowed more. */
+static struct {
+    CUfunction kernel;
+    unsigned bytes;
+} allowed[KERNELS_MAX];
+
+static unsigned *shared_of(CUfunction kernel)
 {
+    unsigned i = 0;
+    while (allowed[i].kernel && allowed[i].kernel != kernel)
+        i++;
+    if (i + 1 == KERNELS_MAX)
+        abort();
+    if (!allowed[i].kernel) {
+        allowed[i].kernel = kernel;
+        allowed[i].bytes = SHARED_BYTES;
+    }
+    return &allowed[i].bytes;
+}
+
+static CUresult launched(CUfunction kernel, unsigned shared)
+{
+    if (kernel && shared > *shared_of(kernel))
+        return CUDA_ERROR_INVALID_VALUE;
     while (file_says("launch")) {
         stub_hangs = true;
         pause();
@@ -124,14 +154,19 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) GIVE(cuModuleLoad
 CUresult cuModuleUnload(CUmodule module) SUCCEED(cuModuleUnload)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     GIVE(cuModuleGetFunction, function, (CUfunction)(uintptr_t)name)
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) SUCCEED(cuFuncSetAttribute)
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value)
+{
+    if (which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+        *shared_of(function) = (unsigned)value;
+    SUCCEED(cuFuncSetAttribute)
+}
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) SUCCEED(cuStreamBeginCapture_v2)
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) GIVE(cuStreamEndCapture, graph, handle())
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags)
     GIVE(cuGraphInstantiateWithFlags, made, handle())
 CUresult cuGraphExecUpdate_v2(CUgraphExec made, CUgraph graph, CUgraphExecUpdateResultInfo *info)
     SUCCEED(cuGraphExecUpdate_v2)
-CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) { return launched(); }
+CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) { return launched(NULL, 0); }
 CUresult cuGraphExecDestroy(CUgraphExec made) SUCCEED(cuGraphExecDestroy)
 CUresult cuGraphDestroy(CUgraph graph) SUCCEED(cuGraphDestroy)
 CUresult cuGetErrorName(CUresult result, const char **name) GIVE(cuGetErrorName, name, "an error of the stub")
@@ -140,13 +175,16 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
     SUCCEED(cuTensorMapEncodeTiled)
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra) { return launched(); }
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra)
+{
+    return launched(f, config->sharedMemBytes);
+}
 CUresult cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                         unsigned threads_z, unsigned shared, CUstream stream, void **arguments, void **extra)
 {
     if (stub_launch)
         stub_launch((const char *)f, (const unsigned[]){x, y, z}, threads_x, arguments[0]);
-    return launched();
+    return launched(f, shared);
 }
 CUresult cuStreamQuery(CUstream stream) { return question(); }
 CUresult cuEventQuery(CUevent event) { return question(); }

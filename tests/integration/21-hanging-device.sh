@@ -47,7 +47,7 @@ expect 'all waits are among them' "$waits the end" \
 
 on_stub() {
     rm -f "$STUB_HANGS"
-    start_daemon --backend cuda "${limit[@]}"
+    start_daemon --backend cuda "${limit[@]}" "$@"
 }
 
 on_stub
@@ -56,6 +56,18 @@ curl -sN -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":1,"pro
 expect 'the stub serves' finished "$(tail -n 1 "$WORK/answer" | jq -r .state)"
 stop_daemon
 expect 'and ends with 0' 0 $?
+
+# A launch on one kernel without shared memory of its own was given some, to come evenly beside merges, and failed.
+for dtype in f32 bf16; do
+    on_stub --set geometry.dtype=$dtype --set geometry.kv_dtype=$dtype --set pool.blocks=8192
+    for sequences in 1,600 1,1000 1,3000 2,600 2,1000 3,600 3,1000 8,3000; do # count, tokens
+        curl -sN -H 'Accept: application/x-ndjson' "$URL/v1/workloads" \
+            --json '{"sequences":[{"count":'${sequences%,*}',"prompt":'${sequences#*,}',"decode":3}]}' | tail -n 1 | jq -r .state
+    done >"$WORK/answer"
+    expect "launches have no more shared memory than their kernels are allowed: $dtype" '8 finished' \
+        "$(uniq -c "$WORK/answer" | tr -s ' ' | sed 's/^ //')"
+    stop_daemon
+done
 
 on_stub
 echo event >"$STUB_HANGS"
