@@ -66,6 +66,7 @@ sm_89 gpt-oss-20b kv_dtype=e4m3
 sm_90a llama-3-8b
 sm_100a llama-3-70b-tp8 query_heads=64 kv_dtype=e5m2
 sm_120 demo
+sm_86 llama-3-8b head_dim=192 kv_dtype=e4m3
 sm_90a llama-3-8b head_dim=192 kv_dtype=e4m3
 sm_90a llama-3-8b layout=vllm head_dim=256 kv_dtype=e4m3 block_size=8 sparse_vert_stride=2
 LIST

@@ -138,6 +138,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* Dot products of a tile; its first fill of K is `fill`. */
     void multiply_qk(uint32_t fill, scores &s, const query_fragments &q)
     {
+#pragma unroll
         for (int u = 0; u < (int)FILLS; u++) {
             ring.wait_full(fill + u);
             uint32_t at = ring.address(fill + u);
@@ -173,6 +174,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     /* The tile's first fill of V is `fill`. */
     void multiply_pv(uint32_t fill, state &x, const probabilities &p)
     {
+#pragma unroll
         for (int u = 0; u < (int)FILLS; u++) {
             ring.wait_values(fill + u);
             uint32_t at = ring.address(fill + u);
