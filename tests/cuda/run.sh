@@ -3,6 +3,7 @@
 #
 #   PART=NAME    one part instead of all: conformance, engine, integration, sanitizer, bench; or mutants
 #   CSV=FILE     where the benchmark's results go
+#   SANITIZER=PROGRAM   that compute-sanitizer; racecheck of CUDA 13.0's sees hazards behind named barriers that 13.5's does not
 #
 # Prints "ok", "not ok" and "skip" lines as the other tests do; the last line is their number.
 set -u
@@ -10,6 +11,7 @@ cd "$(dirname "$0")" || exit 1
 [ ! -d tools ] || PATH=$PATH:$PWD/tools
 export ATTND=$PWD/build/release/attnd
 export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$PWD/cache}
+SANITIZER=${SANITIZER:-compute-sanitizer}
 HANG_S=14400 # far beyond what any of it takes: it only ends what hangs
 log=$(mktemp)
 jobs=$(($(nproc) > 2 ? $(nproc) - 1 : 1))
@@ -69,7 +71,7 @@ integration() {
 sanitize() {
     local status tool=$1 process=$2
     shift 2
-    timeout $HANG_S compute-sanitizer --tool "$tool" --error-exitcode 9 build/release/tests/conformance --isa "$@" \
+    timeout $HANG_S "$SANITIZER" --tool "$tool" --error-exitcode 9 build/release/tests/conformance --isa "$@" \
         >"$log.part$process" 2>&1
     status=$?
     cat "$log.part$process"
@@ -80,12 +82,12 @@ sanitize() {
 # compute-sanitizer over a few cases of the grids; some machines refuse it.
 sanitizer() {
     local tool
-    if ! command -v compute-sanitizer >/dev/null; then
+    if ! command -v "$SANITIZER" >/dev/null; then
         echo 'skip sanitizer: there is no compute-sanitizer'
         return
     fi
     for tool in memcheck racecheck initcheck synccheck; do
-        if ! compute-sanitizer --tool $tool --error-exitcode 9 build/release/tests/conformance --isa cuda --case 0 >"$log.s" 2>&1 &&
+        if ! "$SANITIZER" --tool $tool --error-exitcode 9 build/release/tests/conformance --isa cuda --case 0 >"$log.s" 2>&1 &&
             grep -q 'not supported\|Error: \|LibraryNotLoaded' "$log.s"; then
             echo "skip $tool: $(grep -m 1 'not supported\|Error: ' "$log.s")"
             continue
