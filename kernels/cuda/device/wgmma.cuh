@@ -2,8 +2,8 @@
  * of operands that lie in shared memory as TMA brings them: 64 rows of an atom of 128 bytes
  * (64 elements), whose 16-byte vectors are exchanged by the row's number.
  *
- * D [64 x N], N 64 or 128: with g = lane / 4, c = lane % 4 and the warp's rows at 16 times its number in the group,
- * d[4 j + r] is row g + r / 2 * 8, column 8 j + 2 c + r % 2. A [64 x 16] in registers is as in
+ * D [64 x N], N 64 or 128: with g = lane / 4, c = lane % 4 and the warp's rows at 16 times its number in the
+ * group, d[4 j + r] is row g + r / 2 * 8, column 8 j + 2 c + r % 2. A [64 x 16] in registers is as in
  * mma.cuh, a warp 16 rows.
  *
  * The products are asynchronous: what they read and write is touched between wgmma_wait() and
@@ -18,7 +18,7 @@ template <int N> struct wgmma_accumulators {
 };
 static constexpr uint32_t WGMMA_ATOM_BYTES = SWIZZLE_BYTES * TILE_TOKENS;
 
-/* In a cluster an address has the thread block's rank above that of its own shared memory. */
+/* Addresses of a thread block's own shared memory are below; in a cluster its rank lies above. */
 static constexpr uint32_t SHARED_WINDOW = 1u << 18;
 
 /* What a product needs to know of atoms in shared memory, in units of 16 bytes: the first one's address; the
@@ -68,7 +68,7 @@ template <int N> void wgmma_hold(wgmma_accumulators<N> &d)
     WGMMA_D_64                                                                                               \
         ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "       \
         "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-/* `operands`: a, b, whether it adds and how b lies are the asm's operands behind d. */
+/* The lists and the _at are numbers of the asm's operands; d's are the last arguments. */
 #define WGMMA_PRODUCT(format, n, d_list, a_list, b_at, add_at, rows_at, ...)                                 \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_at ", 0;\n"                                     \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." format "." format " {" d_list              \
