@@ -46,6 +46,7 @@ struct check {
     uint32_t first_partial, partials; /* that it may write and merge; in a slice: one a segment and query */
     uint32_t *work_tile_of;           /* [partials] which writes it, or one of these: */
     uint32_t *finished;               /* [queries] how often */
+    const char *fault;                /* of the slice itself, or NULL */
 };
 
 #define PARTIAL_FREE     UINT32_MAX
@@ -70,8 +71,12 @@ static struct check begin_check(const struct plan *plan, uint32_t window)
     const struct plan_slice *slice = plan->slice;
     struct check c = {.plan = plan, .window = window, .partials = plan->partial_count};
     uint32_t segments = 0;
-    for (uint32_t query = 0; slice && query < plan->query_count; query++)
-        segments = larger(segments, ceiling(visible_chunks(&c, query).end, SEGMENT_CHUNKS));
+    for (uint32_t query = 0; slice && query < plan->query_count; query++) {
+        struct plan_range seen = visible_chunks(&c, query);
+        segments = larger(segments, ceiling(seen.end, SEGMENT_CHUNKS));
+        if (seen.first < seen.end && seen.first / SEGMENT_CHUNKS < slice->base)
+            c.fault = "a query of a slice sees a segment before the slice's base";
+    }
     if (slice) {
         c.first_partial = slice->states;
         c.partials = segments > slice->base ? (segments - slice->base) * plan->query_count : 0;
@@ -245,7 +250,7 @@ static const char *tiles_fault(const struct plan *plan)
 const char *plan_fault(const struct plan *plan, uint32_t window)
 {
     struct check c = begin_check(plan, window);
-    const char *fault = NULL;
+    const char *fault = c.fault;
     for (uint32_t i = 0; !fault && i < plan->work_tile_count; i++)
         fault = work_tile_fault(&c, i);
     for (uint32_t i = 0; !fault && i < plan->merge_count; i++)

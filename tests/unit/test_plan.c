@@ -262,6 +262,21 @@ START_TEST(a_slice_merges_no_segment_that_is_not_seen)
 }
 END_TEST
 
+/* Its state of segment 0 would lie before those of the slice. */
+START_TEST(a_slice_has_the_segments_that_its_queries_see)
+{
+    static const struct plan_query late = {0, 8192};
+    static const uint32_t tile_query = 0;
+    static const struct work_tile tile = WORK_TILE(0, 16, 16, 0, 1, 7);
+    static const struct partial_ref pt = {7, 32, PLAN_SEGMENT};
+    static const struct plan_merge merge = {0, 0, 1, 0};
+    static const struct plan_slice slice = {1, UINT32_MAX, 1, 7};
+    const struct plan plan = {&late, &tile, &tile_query, &merge, &pt, 1, 1, 1, 0, &slice, NULL};
+    ck_assert_str_eq(plan_fault(&plan, 0), "a query of a slice sees a segment before the slice's base");
+    ck_assert_ptr_null(plan_fault(&plan, 4096));
+}
+END_TEST
+
 TCase *plan_case(void)
 {
     TCase *tc = tcase_create("plan");
@@ -274,5 +289,6 @@ TCase *plan_case(void)
     tcase_add_test(tc, a_partial_is_written_once_and_merged_once);
     tcase_add_test(tc, slices_compute_their_segments_once);
     tcase_add_test(tc, a_slice_merges_no_segment_that_is_not_seen);
+    tcase_add_test(tc, a_slice_has_the_segments_that_its_queries_see);
     return tc;
 }
