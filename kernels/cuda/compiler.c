@@ -342,7 +342,7 @@ static nvrtcResult compile_program(const struct nvrtc *n, const struct request *
         add_option(&own, "-DKERNEL=%s", piece->name);
         add_option(&own, "-DKERNEL_COLUMNS=%u", piece->query_heads);
     }
-    add_option(&own, "--split-compile=2"); /* any number above 1 gives the same code */
+    add_option(&own, "--split-compile=2"); /* kernels are optimised one by one */
     for (int i = 0; i < own.option_count; i++)
         options[i] = own.options[i];
     nvrtcResult result = n->nvrtcCompileProgram(program, own.option_count, options);
@@ -398,29 +398,25 @@ static void compile_pieces(uint32_t worker, void *cookie)
         compile_piece(c, index);
 }
 
-/* Read what ptxas says of each kernel, line by line. */
-static void read_report(const char *log, FILE *report, struct cuda_program *program)
+void cuda_read_report(const char *log, FILE *report, struct cuda_program *program)
 {
     char kernel[64] = "";
-    unsigned stack = 0, stores = 0, loads = 0, registers = 0;
+    unsigned local[3] = {0}, registers = 0; /* stack, stores, loads */
     for (const char *at = log; *at; at += strcspn(at, "\n"), at += *at == '\n') {
         unsigned bytes[3]; /* their line begins with blanks, or with "ptxas ." */
         if (sscanf(at + strcspn(at, "0123456789\n"),
                    "%u bytes stack frame, %u bytes spill stores, %u bytes spill loads", &bytes[0], &bytes[1],
-                   &bytes[2]) == 3) {
-            stack = bytes[0];
-            stores = bytes[1];
-            loads = bytes[2];
-        }
+                   &bytes[2]) == 3)
+            memcpy(local, bytes, sizeof local);
         if (sscanf(at, "ptxas info : Compiling entry function '%63[^']'", kernel) == 1 ||
             sscanf(at, "ptxas info : Used %u registers", &registers) != 1)
             continue;
         if (report)
             fprintf(report, "  %-14s %3u registers, %u bytes of stack, %u spilled\n", kernel, registers,
-                    stack, stores);
+                    local[0], local[1]);
         bool attention = strncmp(kernel, "attend", 6) == 0 || strncmp(kernel, "merge", 5) == 0 ||
                          strncmp(kernel, "paged", 5) == 0;
-        if (attention && (stack || stores || loads))
+        if (attention && (local[0] || local[1] || local[2]))
             snprintf(program->uses_local_memory, sizeof program->uses_local_memory, "%s", kernel);
     }
 }
@@ -447,7 +443,7 @@ static int compile(const struct nvrtc *n, const struct request *r, FILE *report,
         snprintf(error, CUDA_COMPILER_ERROR_BYTES, "%s", c.outcomes[good].error);
     for (uint32_t i = 0; i < r->piece_count; i++) {
         if (program->count)
-            read_report(c.outcomes[i].log, report, program);
+            cuda_read_report(c.outcomes[i].log, report, program);
         free(c.outcomes[i].log);
         longest = c.outcomes[i].seconds > c.outcomes[longest].seconds ? i : longest;
     }

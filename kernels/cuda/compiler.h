@@ -52,4 +52,8 @@ bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target,
 MUST_USE int cuda_compile(const struct geometry *g, const struct cuda_target *target, const char *cache,
                           FILE *report, struct cuda_program *program, char error[CUDA_COMPILER_ERROR_BYTES]);
 
+/* cuda_read_report(log, report, program): read what ptxas says of each kernel: a line a kernel goes to `report`,
+ * unless that is NULL; program->uses_local_memory becomes the last attention kernel that does. */
+void cuda_read_report(const char *log, FILE *report, struct cuda_program *program);
+
 #endif

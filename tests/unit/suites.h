@@ -30,6 +30,7 @@
     XX(plan)                                                                                                 \
     XX(lowering)                                                                                             \
     XX(cubin_cache)                                                                                          \
+    XX(ptxas_report)                                                                                         \
     XX(planner)                                                                                              \
     XX(planner_states)                                                                                       \
     XX(safetensors)                                                                                          \
