@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # attnd. Targets:
 #
 #   all            the daemon and its client, build/release/attnd and attnctl (default)
@@ -277,10 +278,11 @@ install: all
 	install -D -m 755 $(B)/attnctl $(DESTDIR)$(PREFIX)/bin/attnctl
 	for preset in config/*.jsonc; do \
 		install -D -m 644 $$preset $(DESTDIR)$(PREFIX)/share/attnd/$${preset##*/} || exit 1; done
+	install -D -m 644 LICENSE NOTICE -t $(DESTDIR)$(PREFIX)/share/doc/attnd
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/attnd $(DESTDIR)$(PREFIX)/bin/attnctl
-	rm -rf $(DESTDIR)$(PREFIX)/share/attnd
+	rm -rf $(DESTDIR)$(PREFIX)/share/attnd $(DESTDIR)$(PREFIX)/share/doc/attnd
 
 dist:
 	git archive --prefix=attnd-$(COMMIT)/ -o attnd-$(COMMIT).tar.gz HEAD

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_audit.c - whether tables, pool, index and ledger agree, in parts.
  *
  *     clear    0 0 0 0 0 ...                       the holders of every block

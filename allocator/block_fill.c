@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_fill.c - how many slots of a block its holders have written: its fill, from its partial holders.
  *
  * A row has all slots of the blocks before its longest cursor, none of those that are only

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_pool.c - a fixed pool of KV blocks, named by 32-bit id.
  *
  *   id:        0        1        2        3   ...   blocks-1

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_pool.h - a fixed pool of KV blocks, named by 32-bit ids and counted by references.
  *
  * A block is in exactly one state:

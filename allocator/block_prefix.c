@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_prefix.c - the token ids of rows, and the blocks that are published under them.
  *
  *            row 3           [ 17 | 4 | 9 ]        block_size 16, retired 40, known 37

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_reserve.c - blocks for what a step will write, and every rule about who may write where.
  *
  *            row 5 (parent)      [ 17 | 4 | 9 ]        cursors 40

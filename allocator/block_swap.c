@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_swap.c - rows that leave for the host and come back.
  *
  *            row 5 (swapped)     [ h2 | h0 ]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_table.c - the rows of all sequences: their entries, their cursors, and what a step does to them.
  *
  *            row 5 (parent)      [ 17 | 4 | 9 ]        cursors 40

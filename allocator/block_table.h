@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_table.h - the block tables of all sequences: reserve, fork, copy-on-write, truncate, publish,
  * swap.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_table_state.h - the tables themselves, and what the files that keep them call of each other:
  *
  *     block_table.c     rows and cursors: create, fork, truncate, remove, a step's submission and retirement

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* id_bitmap.c - see id_bitmap.h.
  *
  *   I1  bit i of level k+1 is set exactly when word i of level k is not zero

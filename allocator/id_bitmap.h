@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* id_bitmap.h - a set of ids 0..n-1 that gives out its lowest member.
  *
  * One bit an id in level 0; a bit of level k+1 says whether a word of level k has any bit set, so the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prefix_index.c - a hash table over the published blocks, and the tree that they form.
  *
  *   buckets:  [ 7 | - | 3 | - ... ]     by chain hash: the newest block of each, which names the next one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prefix_index.h - which published block continues which other block with which tokens.
  *
  * The identity of a published block is exact: its root (who may share), its parent block, and its own

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_ledger.c - see swap_ledger.h. */
 #include "allocator/swap_ledger.h"
 

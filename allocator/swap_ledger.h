@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_ledger.h - which host block stands for which device block while sequences are swapped out.
  *
  * A swapped sequence's table names host blocks. A host block counts the entries that name it, and knows

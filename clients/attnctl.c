@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attnctl.c - drive and look at a daemon from the terminal. */
 #include "clients/http_client.h"
 #include "clients/move.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_client.c - see http_client.h. */
 #include "clients/http_client.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* move.c - see move.h. */
 #include "clients/move.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* move.h - bring sequences from one daemon to another.
  *
  *     from   GET  /v1/sequences/7                     how long it is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* block_copy.h - one copy between blocks: what the allocator asks for, a step carries and a backend makes.
  *
  * Plain data, read by C11 and, as it is, by the kernel that makes those of one launch. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h - the time that things take. Any thread. */
 #ifndef CONFIG_CLOCK_H
 #define CONFIG_CLOCK_H

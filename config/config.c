@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - the table of keys, and the four passes that fill it.
  *
  *   default -> file -> environment -> flags        each pass overwrites the values that it names

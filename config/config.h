@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.h - what the daemon was told: one table of keys, four places a value can come from.
  *
  * A key is set by a flag (--set path=value), else by the environment (ATTND_PATH__KEY), else by the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault.h - defects that can be compiled in, to prove that the verification of workloads finds them.
  *
  * `make check-faults` builds the daemon once with each and expects it to be caught. FAULTY(f) is 0 in

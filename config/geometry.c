@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* geometry.c - see geometry.h. */
 #include "config/geometry.h"
 

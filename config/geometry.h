@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* geometry.h - the shape of the attention that a daemon serves, and the arithmetic that follows from
  * it.
  *

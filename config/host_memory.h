@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_memory.h - how much of the machine's memory this process may still take. */
 #ifndef ATTND_HOST_MEMORY_H
 #define ATTND_HOST_MEMORY_H

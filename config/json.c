@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.c - a scanner for RFC 8259, and what is built on it.
  *
  * The scanner is a recursive descent over the bytes: each scan_*() starts at `s->at`, moves it past

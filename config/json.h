@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.h - strict JSON on top of cJSON.
  *
  * cJSON builds the tree, but accepts much that JSON does not (duplicate members, bytes after the value,

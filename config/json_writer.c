@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_writer.c - see json_writer.h. */
 #include "config/json_writer.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_writer.h - JSON text written front to back into a buffer of the caller, commas and quotes added.
  *
  * Never allocates: what does not fit is dropped and `overflow` set, to be looked at once at the end.

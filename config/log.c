@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.c - see log.h.
  *
  *   whoever logs:  format, then a copy into the ring    tail ...... head    the writer: write(), then tail + 1

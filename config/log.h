@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h - one line to stderr per event that an operator wants to know of. Any thread.
  *
  *   text     attnd: 2026-11-21T05:16:29Z info listening on http://127.0.0.1:8400

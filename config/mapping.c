@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mapping.c - see mapping.h. */
 #include "config/mapping.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mapping.h - big zeroed memory that costs nothing until it is touched, on huge pages where they are
  * worth it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_budget.h - how much of memory.bytes clients have in use: bodies, answers, lists, workloads, tensors.
  *
  * Whatever a client can make grow is taken here first, as much as it may come to be, and given back when it is freed.

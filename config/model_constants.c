@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_constants.c - see model_constants.h.
  *
  * "seeded" values come from splitmix64 of (constant, index), so they depend on nothing but their place:

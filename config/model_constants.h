@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_constants.h - sinks, ALiBi slopes and fp8 scales, read from JSON.
  *
  * Each is given as one number for all, a list for the heads of every layer, a list of lists for each

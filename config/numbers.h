@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* numbers.h - the smaller, the larger, a quotient rounded up, and a hash of an id. */
 #ifndef CONFIG_NUMBERS_H
 #define CONFIG_NUMBERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.c - the rows of the status table, found by code. */
 #include "config/status.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.h - every way an operation can fail, in one table.
  *
  * Functions return 0 or one of these negative codes. Each has a name for logs and for the `code` member

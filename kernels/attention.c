@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c - choose a backend, and call it. */
 #include "kernels/attention.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.h - the contract between the scheduler and whatever computes attention.
  *
  * A backend owns the bytes of the KV pool. It is told, step by step, which slots to copy and fill and

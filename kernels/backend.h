@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.h - what a backend fills in; attention.c calls through it. See attention.h for what each
  * does. */
 #ifndef KERNELS_BACKEND_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* coefficients.h - of the polynomials that the backends share, for C11 and CUDA C. Each backend evaluates them with its own
  * instructions, so bits agree within a backend only. */
 #ifndef KERNELS_COEFFICIENTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kv_pool.c - see kv_pool.h. */
 #include "kernels/kv_pool.h"
 

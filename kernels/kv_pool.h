@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kv_pool.h - the bytes of the KV pool in host memory, and where everything lies in them.
  *
  * Shared by the host backends. One mapping on huge pages:

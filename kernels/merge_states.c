@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* merge_states.c - attention states merged on the host; see attention.h, struct merge_states. */
 #include "kernels/backend.h"
 #include "kernels/numeric.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* numeric.c - see numeric.h.
  *
  * A format is told by its exponent and mantissa widths. Conversions to f32 go through one loop, those from

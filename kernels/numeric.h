@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* numeric.h - conversion between f32 and the stored number formats, one element at a time and exactly
  * defined.
  *

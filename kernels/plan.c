@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c - what a work tile reads, and whether a plan computes every query exactly once. */
 #include "kernels/plan.h"
 

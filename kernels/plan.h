@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - what a step computes, as plain data: the one structure that every backend executes.
  *
  * Attention of a query over its KV is a fixed tree of states (m, l, o), by absolute position alone:

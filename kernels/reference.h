@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reference.h - attention written to be read: the oracle that everything else is compared with.
  *
  *   s_j = softcap(scale * k_scale * q.k_j) + slope * (j - i)     for the keys j that query i sees (also

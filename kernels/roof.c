@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roof.c - see roof.h.
  *
  *   way    0  1  2  w  w  w ...      w: that which was the fastest of the first three

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roof.h - the order of a measurement of the read roof, for backends: they read, it says how and when it is enough. */
 #ifndef KERNELS_ROOF_H
 #define KERNELS_ROOF_H

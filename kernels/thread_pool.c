@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* thread_pool.c - see thread_pool.h.
  *
  * Two words are waited on, each a counter that only grows: `calls` (a new function to run) and `turns`

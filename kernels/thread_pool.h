@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* thread_pool.h - a fixed team of threads that runs one function at a time, together.
  *
  * The calling thread is worker 0. Workers that wait spin for at most SPIN_US, then sleep, so the rest

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* values.h - the value of every generated q, k and v element, as a pure function.
  *
  * A workload needs no data from outside: each element is computed from (seed, content id, position,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_ops.c - see backend_ops.h. */
 #include "scheduler/backend_ops.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend_ops.h - new model constants, and measurements of the roof, which wait until no step is in flight, these for
  * every part; and self-tests, which are done part by part beside the steps.
  *

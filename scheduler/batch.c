@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c - many creates, forks, truncates and deletes of sequences as one request: all of them or none.
  *
  *   ops      fork 1 -> 11, 12      delete 1      create 13      truncate 12 to 5

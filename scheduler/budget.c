@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* budget.c - see budget.h. */
 #include "scheduler/budget.h"
 

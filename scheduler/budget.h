@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* budget.h - how long a turn may take for one kind of work that no step computes: requests from the ring,
  * those that are carried out while a step is formed, and sequences of workloads that end or are admitted.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* calibration.c - see calibration.h. */
 #include "scheduler/calibration.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* calibration.h - what planner and scheduler have to know of the machine, measured when the daemon starts. */
 #ifndef SCHEDULER_CALIBRATION_H
 #define SCHEDULER_CALIBRATION_H

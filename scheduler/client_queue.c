@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_queue.c - see client_queue.h.
  *
  *     gather -> those let wait for blocks -> small ones of owners within their share -> bulk, by turns -> kept

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_queue.h - the requests of clients that wait for a step: appends, attends, requests on leased blocks,
  * leases, and what has to wait behind such requests. A producer of step.h. Engine thread. */
 #ifndef SCHEDULER_CLIENT_QUEUE_H

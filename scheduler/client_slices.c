@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_slices.c - see client_slices.h. */
 #include "scheduler/client_slices.h"
 

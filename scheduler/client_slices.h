@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_slices.h - how the rows of a client's request go into steps: whole into one, or in slices.
  *
  *     admitted    append slices ...  the last one        slices of queries ...     the last one

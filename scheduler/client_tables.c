@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_tables.c - see client_tables.h.
  *
  * A table that names blocks only to be written to is made of the slots: the blocks of consecutive

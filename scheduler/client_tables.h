@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_tables.h - attention over block tables of the caller's own, on blocks that it leases.
  *
  * A lease is a row of the block tables that belongs to no sequence: nothing is ever shared, swapped or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.h - how long the backend will take for a piece of work, said before it is planned.
  *
  *   what                                  counted in                 rate

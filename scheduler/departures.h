@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* departures.h - ids of sequences and leases that are no more, and why: the last ones, until others push them
  * out.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.c - the engine thread, and what a turn of it does.
  *
  *   loop thread                       engine thread

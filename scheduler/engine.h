@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.h - the engine thread: the only one that touches the allocator, the sequences and the backend.
  *
  * The loop thread acquires a request, fills it in and submits it; the engine completes it and notifies the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_state.h - what the scheduler's modules share.
  *
  * Engine thread only: it is the one writer of all of it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* id_ranges.c - see id_ranges.h. */
 #include "scheduler/id_ranges.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* id_ranges.h - a set of ids, as a bounded number of ranges: when they become too many, the two between which the fewest ids lie
  * become one, so the set has more ids than were added, never fewer. */
 #ifndef SCHEDULER_ID_RANGES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* inspect.h - the questions that change nothing: sequences, block tables, the pool, the figures of
  * /stats.
  *

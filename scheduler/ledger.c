@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ledger.c - see ledger.h.
  *
  *   blocks         ____                        Sequence i has T + offset tokens after round T: that is

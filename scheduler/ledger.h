@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ledger.h - how many blocks the running sequences of a workload hold at most, over all rounds to come.
  *
  * In a round each sequence of the workload that decodes gets one token more, so what it holds after round T

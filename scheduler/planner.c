@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* planner.c - see planner.h.
  *
  * Queries sorted by their block tables, and between neighbours the number of chunks that they have in

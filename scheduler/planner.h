@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* planner.h - from the queries of a step to the work tiles that compute them.
  *
  * A planner serves the layers of one window. It finds what queries share by comparing block ids, never

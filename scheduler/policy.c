@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* policy.c - see policy.h.
  *
  * Turns: who has had least time by its weight, then by priority, then whose connection has had least, then

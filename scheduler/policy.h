@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* policy.h - who goes first, how much of a step each may have, and who has to give way: the only place that
  * compares priorities, arrivals and shares of time.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prompts.c - see prompts.h.
  *
  *   row 3    first 7 --> [ 256 ids ] next 2 --> [ 256 ids ] next 9 --> [ 88 ids, the rest unused ]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prompts.h - the token ids that clients gave for the prompts of their sequences.
  *
  * A prompt names positions [0, length) of a sequence, also those that are not appended yet: what is

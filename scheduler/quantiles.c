@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quantiles.c - see quantiles.h. Bucket i holds the values from LOWEST * GROWTH^i to the next. */
 #include "scheduler/quantiles.h"
 

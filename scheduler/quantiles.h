@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quantiles.h - percentiles of any number of values in constant memory.
  *
  * A histogram whose buckets grow by 2 %, so a percentile is off by at most 1 %. For times in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* requests.h - what the loop thread asks of the engine, and its answers.
  *
  *   loop     acquire, fill in the struct of its kind, submit      ... take, read the answer there, release

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reservation.c - see reservation.h.
  *
  *   free + cached  >=  sum of `declared`  +  sum over workloads of (peak of its ledger - blocks of its own)

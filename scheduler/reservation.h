@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reservation.h - every promise of blocks, and the one rule of admission.
  *
  * Promised are: to a client's sequence that declares max_tokens, and to its forks, all the blocks that it

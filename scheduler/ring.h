@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ring.h - a bounded queue of pointers from one thread to one other.
  *
  * One producer, one consumer, no locks: each side owns one index and reads the other's. Never allocates

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roof.c - see roof.h.
  *
  *   start |--- quiet for 5 s, due after 60 s or more ---| measures, a part a turn | ... | due again

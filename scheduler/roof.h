@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* roof.h - the rate at which the backend reads the pool, as it was measured lately.
  *
  * Steps are compared with it. It is measured at the start, when somebody asks, and when nothing is computed; the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_order.c - see row_order.h.
  *
  * A treap: a search tree by the caller's order that is a heap by weight. Weights are hashes of rows, so its

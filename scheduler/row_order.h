@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_order.h - rows in an order that the caller defines.
  *
  * What the order looks at must not change while a row is in it. Nothing allocates after init. */

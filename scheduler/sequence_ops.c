@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequence_ops.c - see sequence_ops.h. */
 #include "scheduler/sequence_ops.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequence_ops.h - what clients do to sequences and leases as a whole: create, fork, truncate, delete,
  * lease; and the end of those that nobody uses.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequences.c - see sequences.h.
  *
  * Open addressing with linear probing, at most half full; removal shifts entries back, as in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sequences.h - sequence ids, and what is known of each sequence beside its block table.
  *
  * A sequence lives in a row of the block tables; its id is found by a hash table. Engine thread only;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shape.c - see shape.h.
  *
  * The quantiles were taken from the Azure LLM inference trace of 2023 (Microsoft, CC-BY-4.0), from the

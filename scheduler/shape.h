@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shape.h - the lengths and arrivals of real traces as quantile tables, and the draws from them.
  *
  * Lengths: inverse of the piecewise linear distribution through the quantiles. Arrivals: the gaps are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shares.c - see shares.h.
  *
  *   live     [ A | B | a1 | a2 | b1 ]      accounts: of owners, and of their connections

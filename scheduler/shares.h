@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shares.h - how much time owners have had, and their connections.
  *
  *     owner A  =========|             an account each, in virtual time: microseconds over the weight

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slicing.c - see slicing.h. */
 #include "scheduler/slicing.h"
 

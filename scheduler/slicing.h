@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slicing.h - cuts the appends and the queries of a layer into slices that each fit a step.
  *
  * The queries lie in the planner's order, in which those that share K and V are neighbours:

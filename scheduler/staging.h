@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* staging.h - memory for the tensors of requests: bodies are read into it, outputs are written into it,
  * and the backend finds both where they are.
  *

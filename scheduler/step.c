@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.c - see step.h.
  *
  * A step is laid out when it is submitted. Appends, and the rows of q, of parts that share a pass become

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.h - a step: copies, appends and attention that the backend makes together, whoever they are for.
  *
  *     begin -> add, copies, take_part, ... -> submit -> the backend computes -> retire

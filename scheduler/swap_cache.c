@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_cache.c - see swap_cache.h.
  *
  * A frame is in the list of its state, or on its way. A host block that is given back is not told of: its frame is found

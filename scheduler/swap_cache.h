@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_cache.h - host memory as a cache of the file that swapped blocks go to (pool.file_blocks).
  *
  * Tables of swapped sequences name host blocks (swap_ledger.h). With a file there are more of them than host memory has

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_file.c - see swap_file.h. */
 #include "scheduler/swap_file.h"
 

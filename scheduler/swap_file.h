@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_file.h - what moves blocks between host memory and a file, and the thread that does.
  *
  * The file has a place for every block: block b of all layers stands at b x its bytes, whatever frame of host memory it was

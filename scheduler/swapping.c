@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swapping.c - see swapping.h.
  *
  * All that may leave are in one order (policy_victims_before), with what is known of each. Of those of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swapping.h - who leaves for host memory when blocks run out.
  *
  * Only clients' sequences are swapped, and of these only such as are not in the step being formed, come

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tenants.c - see tenants.h. A hash table with chains; a tenant that has nothing left is vacant again. */
 #include "scheduler/tenants.h"
 

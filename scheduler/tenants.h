@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tenants.h - what each key has of the engine: sequences, leases, workloads, and the blocks charged for them.
  *
  * A tenant is there as long as something belongs to its key. What belongs to no key (0) is counted for nobody.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* turns.c - see turns.h. */
 #include "scheduler/turns.h"
 

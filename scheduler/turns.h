@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* turns.h - whose turn it is among the requests of clients, while a step is formed.
  *
  *     kept    [ r1 | r2 | r3 | r4 | r5 ]        all that were queued, in their order

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c - see verify.h. */
 #include "scheduler/verify.h"
 

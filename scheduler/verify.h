@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verify.h - the proof that a workload's outputs are right: rows computed again in double precision
  * from the generator alone.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload.c - see workload.h.
  *
  * Shared contents get small numbers as they are first named, by a hash table that lives while the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload.h - a list of requests that the daemon decodes by itself, and what comes of it.
  *
  * A request is a prompt and a number of tokens to decode, perhaps with a shared beginning and with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_build.c - see workload_build.h. */
 #include "scheduler/workload_build.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_build.h - from lengths and arrivals, as they are written down or drawn, to the requests of a
  * workload: scaling, shared prefixes, forks, arrival processes. Loop thread. */
 #ifndef SCHEDULER_WORKLOAD_BUILD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_outputs.c - see workload_outputs.h. */
 #include "scheduler/workload_outputs.h"
 

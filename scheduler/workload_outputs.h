@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_outputs.h - outputs of a workload that its client wants to have, until it takes them: a ring.
  *
  *   room = capacity - kept - announced

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_run.c - workloads, round by round.
  *
  *   arrives        waits             runs: fills, then decodes                    ends

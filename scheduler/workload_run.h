@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_run.h - runs workloads: admits their sequences, decodes a token of each a round, and tells how
  * it goes. A producer of step.h. Engine thread only. */
 #ifndef SCHEDULER_WORKLOAD_RUN_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # check_contract.sh [SECONDS [SEED]] - schemathesis (from PyPI) against a daemon.
 #
 # Cases are made from /openapi.json, right ones and wrong ones, alone and in sequences. There must be no 500 and no dropped connection, and every

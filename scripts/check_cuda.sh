@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # check_cuda.sh - put everything that the tests on a GPU need into one folder, build/check-cuda, which runs on a machine
 # that has nothing but a driver and NVRTC: the binaries, the shared libraries that they need, and the scripts. Where this
 # machine has a GPU, run it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # check_faults.sh - the demo must fail when the daemon has a defect: one build for each of config/fault.h, and the sound one,
 # which must pass. Proves that the verification of workloads can fail.
 set -u

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # check_mutants.sh - one defect at a time is put into a copy of the sources, and the tests must find each: those of
 # tests/simulation/mutants.txt the simulation, those of tests/conformance/mutants.txt, which change the order of a sum, the bits of
 # conformance's wide values, those of tests/emulation/mutants.txt the ring on the CPU.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # checkdeps.sh - who may include whom (docs/ARCHITECTURE.md):
 #
 #   server -> scheduler -> { allocator, kernels } -> config          clients -> config
@@ -11,6 +12,8 @@
 # kernels/*.[ch] include no backend: they call one through kernels/backend.h. Every include in quotes names a file
 # from the root; a folder includes itself and what is listed for it. And a step is submitted by scheduler/step.c
 # (scheduler/calibration.c times steps of its own before there is one), so that fences and times see every one.
+#
+# And every source names its licence.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -58,6 +61,11 @@ while IFS=: read -r file line _; do
         *) complain "$file:$line: only scheduler/step.c may call attention_submit()" ;;
     esac
 done < <(grep -rn --include='*.[ch]' '\<attention_submit(' scheduler server)
+
+while read -r file; do
+    complain "$file: does not say SPDX-License-Identifier: Apache-2.0"
+done < <(grep -rL --include='*.[ch]' --include='*.cc' --include='*.cu' --include='*.cuh' --include='*.sh' --include='*.py' \
+    'SPDX-License-Identifier: Apache-2[.]0' config allocator kernels scheduler server clients scripts tests)
 
 [ $bad -eq 0 ] && echo 'checkdeps: every include keeps to the folder rules'
 exit $bad

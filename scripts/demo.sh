@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # demo.sh [ARG...] - start the daemon on a free loopback port with the demo configuration (and these arguments), decode a
 # workload with the lengths of a real trace, verify it, print what came of it, shut down. Fails if anything did.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # fuzz.sh - build the fuzzers with clang and run each for FUZZ_SECONDS, from the seeds in tests/fuzz. Prints "ok" or "not ok" with the runs and
 # the edges that were reached. What it finds is kept in build/fuzz/corpus, from which the next run goes on; a crash in build/fuzz/crashes: make it a test.
 set -u

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # lint.sh SOURCE... -- SCRIPT... - the static checkers that are installed; any finding fails.
 set -eu
 sources=()

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draw docs/results/bench_cuda.svg: shares of the read roof, ours beside the best peer's.
 
     scripts/plot_bench.py [RESULTS.csv [PEERS.csv [OUT.svg]]]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* access.h - who sends a request, and whether it may. Loop thread.
  *
  *   no keys file         everybody may do everything; only loopback and unix sockets listen

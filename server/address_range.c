@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* address_range.c - see address_range.h. */
 #include "server/address_range.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* address_range.h - lists of IP addresses and networks, "127.0.0.1, 10.0.0.0/8, fd00::/8". Pure. */
 #ifndef SERVER_ADDRESS_RANGE_H
 #define SERVER_ADDRESS_RANGE_H

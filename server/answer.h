@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* answer.h - of a request that the engine has, what the engine need not know: whose it is, how its answer
  * is written, and what of that is done off the loop. One of each request of the pool, made by routes_create(). Loop thread. */
 #ifndef SERVER_ANSWER_H

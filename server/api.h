@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - what the files of the API share.
  *
  * There is one file a resource: api_sequences.c, api_kv.c, api_attention.c, api_leases.c, api_workloads.c, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_admin.c - /v1/audit, /v1/trim, /v1/selftest, /v1/roof, /v1/drain and /v1/parameters. */
 #include "server/api.h"
 #include "server/tensors.h"

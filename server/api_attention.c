@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_attention.c - /v1/append, /v1/attend, /v1/paged and /v1/merge. */
 #include "kernels/numeric.h"
 #include "server/api.h"

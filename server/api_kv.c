@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_kv.c - /v1/sequences/{id}/kv and /moved: K and V of a sequence as they are stored, out of one daemon and into
  * another one.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_leases.c - /v1/leases. */
 #include "server/api.h"
 

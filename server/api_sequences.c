@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_sequences.c - /v1/sequences and /v1/batch. */
 #include "server/api.h"
 #include "server/tensors.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_workloads.c - /v1/workloads. How a body becomes a workload: workload_parse.c. */
 #include "kernels/numeric.h"
 #include "scheduler/workload.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arguments.h - what a request says beside its tensors: members of its JSON body, or parameters of its query.
  *
  * Both are read by the same functions and refused in the same words. Every function that returns int returns

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_connection.c - the life of a connection.
  *
  *            head complete                message complete            written

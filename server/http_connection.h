@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_connection.h - connections of HTTP/1.1: their limits and times, one request at a time on each.
  *
  * All memory is taken by http_connections_create(): a connection costs its three fixed buffers, which stay

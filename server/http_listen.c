@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_listen.c - see http_listen.h. */
 #include "server/http_listen.h"
 

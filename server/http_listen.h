@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_listen.h - a listening socket: TCP or unix. Loop thread. */
 #ifndef SERVER_HTTP_LISTEN_H
 #define SERVER_HTTP_LISTEN_H

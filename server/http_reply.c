@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_reply.c - see http_reply.h. */
 #include "server/http_reply.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_reply.h - the head of an answer, and the answer that says what is wrong. No connection: text goes
  * into buffers. Loop thread. */
 #ifndef SERVER_HTTP_REPLY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_request.c - see http_request.h. */
 #include "server/http_request.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_request.h - from the bytes of a request to what it asks, and the bytes of its body.
  *
  * No connection and no libuv: bytes come in, a struct http_request or a fault goes out. The parsing itself

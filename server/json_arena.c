@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_arena.c - see json_arena.h. */
 #include "server/json_arena.h"
 

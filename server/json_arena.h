@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_arena.h - memory for the trees of JSON bodies, a fixed piece a thread.
  *
  * cJSON allocates every number and string of a body by itself. While this is in place it does so from a

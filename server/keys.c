@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* keys.c - see keys.h. */
 #include "server/keys.h"
 

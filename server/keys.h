@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* keys.h - the keys that clients show, from a file, and what each may do and has in use.
  *
  *   {"keys": [{"name": "search", "sha256": "64 hex digits", "scopes": ["infer"], "weight": 1,

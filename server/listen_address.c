@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* listen_address.c - see listen_address.h. */
 #include "server/listen_address.h"
 

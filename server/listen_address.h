@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* listen_address.h - where to listen: HOST:PORT, [HOST]:PORT or unix:PATH, or fd:N, a listening socket that was
  * handed over by who started the daemon. Hosts are numeric or "localhost". */
 #ifndef SERVER_LISTEN_ADDRESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
 #include "config/config.h"
 #include "config/host_memory.h"

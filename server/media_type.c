@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* media_type.c - see media_type.h. */
 #include "server/media_type.h"
 

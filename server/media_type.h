@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* media_type.h - types of bodies and answers: Content-Type and Accept. Pure. */
 #ifndef SERVER_MEDIA_TYPE_H
 #define SERVER_MEDIA_TYPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* openapi.c - see openapi.h. */
 #include "server/openapi.h"
 

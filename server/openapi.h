@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* openapi.h - /openapi.json, composed once from the table of routes and the schemas beside them.
  *
  * Schemas are written in a notation of one line, which becomes JSON Schema:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* paged_parse.c - see paged_parse.h. */
 #include "server/paged_parse.h"
 

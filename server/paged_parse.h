@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* paged_parse.h - the integer lists of POST /v1/paged, from whichever format they came in.
  *
  * A body says where the tokens of its sequences lie in one of two ways:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peer.h - who is at the other end of a connection, as long as there are no keys: time is shared between
  * these. */
 #ifndef SERVER_PEER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* proxy_protocol.c - see proxy_protocol.h. */
 #include "server/proxy_protocol.h"
 

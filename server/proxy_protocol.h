@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* proxy_protocol.h - the header with which a proxy says for whom a connection is: version 2 of the PROXY
  * protocol (haproxy.org/download/2.9/doc/proxy-protocol.txt). Pure.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* routes.c - from an exchange to its route, to the engine and back.
  *
  * A route either answers by itself (probes, /v1/info) or names a kind of request, the function that reads the

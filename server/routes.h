@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* routes.h - which exchange becomes which request of the engine, and what is answered at once. */
 #ifndef SERVER_ROUTES_H
 #define SERVER_ROUTES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.h - tensors as an HTTP body, in both directions.
  *
  *   u64 N little-endian | N bytes of JSON | data

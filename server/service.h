@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* service.h - what a service manager (systemd) and the daemon say to each other: sd_notify(3), sd_listen_fds(3), and
  * the watchdog. Without one all of it does nothing. Any thread. */
 #ifndef SERVER_SERVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot.h - the file in which sequences outlive the daemon.
  *
  *     head 4096 bytes | index, 40 bytes a sequence | model constants | sequence | sequence | ...

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.c - see state.h.
  *
  * Everything is asked of the engine by requests, as clients do: DESCRIBE and EXPORT one way, RESTORE and APPEND the

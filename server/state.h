@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.h - what of a daemon outlives it, in the folder state.dir: its sequences, saved when it ends and restored once
  * when it starts again; and which ids it may have given out, however it ended.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensors.c - see tensors.h. */
 #include "server/tensors.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensors.h - the tensors and arguments of a body, and what is checked of any tensor.
  *
  * A body is JSON, whose members are arguments and (nested lists) tensors, or safetensors, with arguments in the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* version.h - what this build is. ATTND_COMMIT comes from the Makefile. */
 #ifndef SERVER_VERSION_H
 #define SERVER_VERSION_H

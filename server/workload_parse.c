@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_parse.c - see workload_parse.h.
  *
  * A trace is never held as a whole: bytes go into a line, and a full line becomes a request. */

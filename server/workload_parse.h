@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workload_parse.h - the body of POST /v1/workloads into a workload: JSON, or a trace as it is (Azure
  * CSV, Mooncake JSON lines), read as a stream. */
 #ifndef SERVER_WORKLOAD_PARSE_H

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """exchanges.py OPENAPI DIRECTORY - compare what curl has sent and got (its --trace files) with the contract.
 
 Every answer must be declared for its operation: its status, its media type, and the schema of its JSON. Where it is a success

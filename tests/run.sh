@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh - run every test and count.
 #
 # C tests are built by make and print Check's summary; integration scripts print "ok NAME", "not ok NAME" or

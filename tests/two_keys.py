@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """two_keys.py URL KEY-OF-ANN KEY-OF-BOB - search everything that Bob can get for what belongs to Ann.
 
 Ann has sequences, a lease and workloads with ids that stand out, a prompt and a salt. Then Bob makes every request of /openapi.json, with her ids in

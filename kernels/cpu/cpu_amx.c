@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_amx.c - both products on tile registers (Intel AMX, Sapphire Rapids and later), for q in bf16 and
  * K and V that are bf16 or convert to it exactly (e4m3, e5m2), head_dim a multiple of 32; everything
  * else as in cpu_avx512.c, with e4m3 by load_e4m3(): also a table of its own, cpu_kernels_avx512_vbmi.

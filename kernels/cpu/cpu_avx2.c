@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_avx2.c - the vector path with 8 lanes. Needs AVX2, FMA and F16C (Haswell, Zen and later). See
  * cpu_simd.h. */
 #include "kernels/cpu/cpu_kernels.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_avx512.c - the vector path with 16 lanes: see cpu_vec512.h and cpu_simd.h. */
 #include "kernels/cpu/cpu_kernels.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_backend.c - the CPU backend: executes plans on a team of threads.
  *
  *   step:   copies                                   a task a layer

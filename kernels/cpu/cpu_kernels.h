@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_kernels.h - the inner loops of the CPU backend, one table of functions per instruction set.
  *
  * The backend walks plans, threads and block tables (cpu_backend.c); what is below it sees one tile of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_portable.c - the inner loops in plain C, for any processor: the truth that faster paths are
  * compared with.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_simd.h - the tile of the vector paths, written once over `vec`; each
  * instruction set includes it after it has defined its vectors (cpu_avx2.c, cpu_avx512.c).
  *

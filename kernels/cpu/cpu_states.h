@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_states.h - merging and finishing softmax states: the one text that every CPU path compiles with
  * its own exp and its own instructions.
  *

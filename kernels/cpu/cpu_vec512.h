@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_vec512.h - vectors of 16 lanes for cpu_simd.h. Needs AVX-512 F, BW, DQ and VL (every server since
  * Skylake-SP, and Zen 4). Included by each path that is compiled for them. */
 #ifndef KERNELS_CPU_CPU_VEC512_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self_test.c - see self_test.h.
  *
  * For two sizes of a head, of which one is not a multiple of 16 (the kernels' remainders) and the other

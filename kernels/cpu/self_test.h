@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* self_test.h - do an instruction set's kernels compute attention on this very processor? */
 #ifndef KERNELS_CPU_SELF_TEST_H
 #define KERNELS_CPU_SELF_TEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step_cost.c - see step_cost.h.
  *
  * Three steps over zeroed blocks give three equations:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step_cost.h - how long one thread would take for a step, said before the step is begun.
  *
  *   what                                       counted in                       rate

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* absent.c - in place of the CUDA backend where the build found no CUDA headers. */
 #include "kernels/backend.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compiler.c - see compiler.h.
  *
  *   geometry, GPU -> options -> pieces -> NVRTC, a thread a piece -> cubins -> one file of the cache

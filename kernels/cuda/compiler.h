@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compiler.h - device code for one geometry and one GPU: compiled by NVRTC in pieces, kept on disk.
  *
  * The sources are part of the binary. NVRTC is opened when something has to be compiled; what it gives

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cubin_cache.c - see cubin_cache.h. A file:
  *
  *   "attndcb2"   count (u64)   sizes (u64, CUDA_PIECES_MAX of them)   XXH3 (128 bits)   cubin, cubin, ...

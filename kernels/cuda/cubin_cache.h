@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cubin_cache.h - the machine code of a program, one cubin a piece, and the file that it is kept in.
  *
  * Any thread; files of one name may be written by several processes at a time. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_backend.c - the CUDA backend: opening a GPU, its memory and its kernels; and everything but
  * steps, which cuda_step.c writes down.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_backend.h - the CUDA backend's own structure: what cuda_backend.c opens with the memory of
  * cuda_memory.c, and cuda_step.c and cuda_operations.c write steps down with. */
 #ifndef KERNELS_CUDA_BACKEND_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_memory.c - the memory of a CUDA backend: the pool and its tensor maps, tables, tensors, constants, and
  * pinned memory for blocks that are swapped. */
 #include "kernels/cuda/cuda_backend.h"

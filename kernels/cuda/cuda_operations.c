@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_operations.c - compares, reads and merges of a step, written down ahead of its passes: a list of
  * one kind in the control buffer, and a launch of a thread block for so many tokens, or a head. Tensors
  * stay in the host's memory.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_self_test.c - see cuda_self_test.h.
  *
  * The queries of the problem, all of one sequence:

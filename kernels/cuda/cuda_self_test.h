@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_self_test.h - do the kernels compute attention on this very GPU?
  *
  * Everything that this program can launch is run on a small problem: tiles of every width, split groups of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_step.c - what a step does on the GPU, written down in a queue (queue.h) and issued together:
  *
  *   table changes -> copies -> compares, reads, merges of states (cuda_operations.c)

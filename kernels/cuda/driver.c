@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver.c - see driver.h. */
 #include "kernels/cuda/driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver.h - the CUDA driver, found when the program runs.
  *
  * The daemon is not linked with CUDA: libcuda.so.1 comes with the GPU's driver, and where there is none

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gpu.h - one GPU: its context, five streams, memory, and the first error that CUDA reported.
  *
  * Engine thread only, but for opening. After the first error nothing is of use any more: the context is

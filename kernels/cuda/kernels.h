@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernels.h - the kernels of a program, in one table: what compiler.c compiles, cuda_backend.c loads, the planner's
  * tiles are made of and queue.c launches. */
 #ifndef KERNELS_CUDA_KERNELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lowering.c - see lowering.h. */
 #include "kernels/cuda/lowering.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lowering.h - a plan as the GPU's launches take it: lists of tiles, by their width and split group, and the
  * merges that are left. A pure function of the plan, the block tables and the geometry; needs no GPU.
  *

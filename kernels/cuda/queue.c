@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* queue.c - see queue.h. */
 #include "kernels/cuda/queue.h"
 

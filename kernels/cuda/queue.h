@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* queue.h - what a step does on the GPU: written down first, then issued together.
  *
  * A step's operations come in three lists: a preparation (tables, copies, comparisons and the like), its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sources.c - see sources.h. The assembler reads the files in; they are named from the root, where the
  * build runs. */
 #include "kernels/cuda/sources.h"

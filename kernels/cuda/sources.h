@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sources.h - the device code as text, inside the binary. */
 #ifndef KERNELS_CUDA_SOURCES_H
 #define KERNELS_CUDA_SOURCES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.c - the reference backend: every query of a step by reference_query(), one after the other.
  *
  * It checks the plan and then ignores how it cuts the work up. For tests, and for looking at a result

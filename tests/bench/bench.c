@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.c - see bench.h. */
 #include "tests/bench/bench.h"
 

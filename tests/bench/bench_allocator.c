@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_allocator.c - what the allocator costs: a pool operation, a decode step, a fork.
  *
  * Each figure is the median of ROUNDS rounds, with the fastest and slowest beside it. `--short` runs

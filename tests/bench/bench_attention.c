@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_attention.c - decode attention against the read roof of the same machine in the same run.
  *
  * 8 KV heads of 128 or 64, block 16, 16 sequences of 4 096 tokens, 8 layers visited in turn, so that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_client.c - what a client in C sees of an append+attend of one layer, over a unix socket: Llama-3-8B's
  * heads (32/8 of 128, bf16), every sequence at 1 000 tokens.
  *

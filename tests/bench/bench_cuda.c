@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_cuda.c - decode attention on a GPU, against the read roof of the same GPU in the same run.
  *
  * One layer, one query token per sequence unless a workload has more, the shapes that kernels for this

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # bench_http.sh [SECONDS] - the loop by itself: GET /livez by wrk with 64 connections, beside nginx that returns as many bytes, one worker each
 # on the same processor, in turn, three times SECONDS (5) each; and what a call of one row takes beyond its step, over TCP and a unix socket
 # (bench_latency). Wants wrk, nginx and four processors.

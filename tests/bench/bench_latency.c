@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_latency.c - what one client waits for a call of one row beyond the step that computes it, on a geometry so small that a step
  * is next to nothing: HTTP, the loop, and the way to the engine and back.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_planner.c - what planning a decode step costs in the steady state, when every sequence grows by
  * one token.
  *

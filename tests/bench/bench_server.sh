@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # bench_server.sh [--short] - start time and resident memory of the daemon with its default configuration.
 #
 # Memory is compared after request 1 000 and after request 100 000: attends that append and are retried, forks and

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """compare_cuda.py - two builds of bench_cuda beside each other, by turns in one run.
 
     compare_cuda.py [--rounds 5] [--only W1,W2,...] [--csv FILE] OLD NEW

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """slow_clients.py [CLIENTS] - 1 000 clients that send heads slowly, then as many that send bodies slowly, then as many that read slowly:
 how long a fresh connection waits for /readyz meanwhile, on the management listener and on the public one, and how much memory is taken.
 

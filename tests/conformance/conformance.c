@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conformance.c - every kernel against double precision, over the grid of grid.h.
  *
  * For each case:

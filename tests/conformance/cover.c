@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cover.c - greedy covering arrays.
  *
  * Every combination to be met has a number; a bitmap remembers which have been. The next case is begun

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cover.h - small sets of cases in which every combination of values of any few axes occurs. */
 #ifndef TESTS_CONFORMANCE_COVER_H
 #define TESTS_CONFORMANCE_COVER_H

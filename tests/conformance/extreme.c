@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* extreme.c - see extreme.h. */
 #include "tests/conformance/extreme.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* extreme.h - values of q and k whose scores have any size, infinite ones too.
  *
  * Both are 0 but for two elements: in q a power of two twice, in k too, or a power and its opposite. So a dot

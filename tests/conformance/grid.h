@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grid.h - the axes over which every kernel is compared with the reference, and their values: all of
  * them, here.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operations.c - see operations.h.
  *
  *   step 1   compares of every kind of range and difference, on some of the sequences; reads of them; merges of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operations.h - compares, reads and merges of steps, on a backend that holds known sequences. */
 #ifndef TESTS_CONFORMANCE_OPERATIONS_H
 #define TESTS_CONFORMANCE_OPERATIONS_H

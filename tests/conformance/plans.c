@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plans.c - see plans.h. Simple and quadratic; the real planner lives in scheduler/. */
 #include "tests/conformance/plans.h"
 

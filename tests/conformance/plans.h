@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plans.h - plans for tests: the same queries cut up in every way that the contract allows. */
 #ifndef TESTS_CONFORMANCE_PLANS_H
 #define TESTS_CONFORMANCE_PLANS_H

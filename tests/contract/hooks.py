@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """hooks.py - what schemathesis has to know of attnd: bodies of safetensors and of traces, and that ids in links are those of the answers."""
 import json
 import struct

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The engine on a GPU: workloads are decoded and verified; how they were scheduled leaves no trace in the bits; the GPU is
 # busy.
 # shellcheck source=tests/integration/lib.sh

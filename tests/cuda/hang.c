@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hang.c - a GPU that hangs is given up, at whichever wait it hangs, and its driver left alone.
  *
  * Everything that the backend can be asked for is asked for once, on the stub driver, which counts the

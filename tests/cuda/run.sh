@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh - the tests on a GPU, from the folder that scripts/check_cuda.sh made.
 #
 #   PART=NAME    one part instead of all: conformance, engine, integration, sanitizer, bench; or mutants

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stub_driver.c - a libcuda.so.1 for machines without a GPU: memory is the host's, kernels do nothing, unless
  * stub_launch is set, which is then called for each (tests/emulation/operations.cc).
  *

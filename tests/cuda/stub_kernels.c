@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stub_kernels.c - what a program on the stub driver does without: linked with --wrap, it takes the
  * place of the compiler, and the self test's verdict on kernels that compute nothing is not looked at.
  * The self test itself is run, with its waits. */

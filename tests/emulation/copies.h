@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* copies.h - what arrives in the background, modelled: barriers in shared memory (mbarrier), copies by TMA
  * and by cp.async, and the proxy fence between plain stores and TMA. For fibers.h.
  *

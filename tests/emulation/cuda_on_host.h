@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_on_host.h - enough of CUDA to run device code on the CPU, without tensor cores. What runs a block's
  * threads is one of two:
  *

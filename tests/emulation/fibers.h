@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fibers.h - the threads of a thread block as fibers of one thread of the host: a seed decides which one goes
  * on.
  *

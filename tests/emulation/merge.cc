@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* merge.cc - merge, and queries that splits of a thread block write together, on the CPU, for one geometry
  * that the compiler is told (-DHEAD_DIM= and so on): partial states of queries cut in every way that
  * kernels/plan.h allows, some of them empty, against a fold of one state after the other. Outputs have to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operations.cc - compares, reads and merges of steps by the CUDA backend, on the CPU: its host side as it
  * is, on a driver that is a stub (tests/cuda/stub_driver.c) and runs the kernels of pool.cu, for one
  * geometry that the compiler is told (-DHEAD_DIM= and so on, and -DGIVEN=, the format in which k and v are

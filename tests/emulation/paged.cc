@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* paged.cc - append, paged_v1, paged_v2 and paged_reduce on the CPU, for one geometry that the compiler
  * is told (-DHEAD_DIM= and so on, as kernels/cuda/compiler.c tells NVRTC, and -DALIBI=).
  *

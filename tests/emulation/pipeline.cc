@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline.cc - the ring by which K and V come into shared memory, on the CPU, for one geometry that the
  * compiler is told (-DHEAD_DIM= and so on, as kernels/cuda/compiler.c tells NVRTC).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* threads.h - a thread of the host for each thread of a block, blocks one after the other, or those of a
  * cluster together.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.c - configuration files; what is accepted is printed, and accepted again. */
 #include "config/config.h"
 #include "tests/fuzz/files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon.h - the whole daemon in the process of a fuzzer: connections, routes, engine, a CPU backend with a tiny pool.
  *
  * A run is one connection over a unix socket: what the fuzzer has made is sent, then the sending side is shut down, and

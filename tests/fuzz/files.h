@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* files.h - an input as a file. */
 #ifndef TESTS_FUZZ_FILES_H
 #define TESTS_FUZZ_FILES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http.c - bytes on a connection: heads, bodies with a length and in chunks, pipelined requests. The first byte says in what
  * pieces they are sent. */
 #include "tests/fuzz/daemon.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.c - JSON bodies. The first line is the path, with or without a query. */
 #include "tests/fuzz/daemon.h"
 

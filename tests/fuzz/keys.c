@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* keys.c - keys files. */
 #include "server/keys.h"
 #include "tests/fuzz/files.h"

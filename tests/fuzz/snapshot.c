@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot.c - files of sequences that were saved. Digests are not compared, so that what is behind them is reached. */
 #include "server/snapshot.h"
 #include "tests/fuzz/files.h"

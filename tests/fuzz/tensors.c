@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensors.c - safetensors bodies. The first line is the path behind /v1/, with the query; of those that are put, the method is PUT. Sequence 1 has tokens
  * at both layers. */
 #include "tests/fuzz/daemon.h"

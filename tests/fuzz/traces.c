@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* traces.c - workloads as CSV and as lines of JSON. The first line is the query; "j" before it: JSON. */
 #include "tests/fuzz/daemon.h"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Starting, asking who it is, stopping; and what attnd says when it cannot start.
 . tests/integration/lib.sh
 

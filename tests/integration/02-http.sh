@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What must be refused on the wire: requests that two parsers could read differently, and limits.
 . tests/integration/lib.sh
 start_daemon --set limits.header_timeout_s=3600 --set limits.connections=4

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A tour of sequences with curl: create, extend, attend, fork, copy-on-write, truncate, delete. The pool is tiny - 8 blocks of
 # 4 tokens - and one KV head of 8 numbers serves two query heads, so everything can be followed by eye.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Many clients at once: calls share steps, nobody's result depends on it, and nothing is lost when clients vanish.
 . tests/integration/lib.sh
 start_daemon --set geometry.layers=1 --set geometry.query_heads=2 --set geometry.kv_heads=1 --set geometry.head_dim=8 \

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every command of the README's session, in order, against its printed output. (The daemon listens on a free port instead of
 # 8400; the session shows no times or figures of the machine, so nothing needs masking.)
 . tests/integration/lib.sh

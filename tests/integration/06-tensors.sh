@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The same calls with safetensors instead of JSON: a header of JSON, then the numbers as they lie in memory.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc --set geometry.dtype=bf16 --set geometry.kv_dtype=bf16

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Bugs found by attacking the daemon, one test each.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc --set pool.blocks=2000 --set limits.sequences=1100

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Workloads: the daemon decodes sequences by itself, from generated values, and proves its outputs right. Digests tell that
 # nothing of how it was done - blocks, sharing, order, preemption, steps, threads - has any influence on the bits.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # attnctl: the same daemon from the terminal. Also the demo, small: it must pass, and fail when anything in it does.
 . tests/integration/lib.sh
 ATTNCTL=$(dirname "$ATTND")/attnctl

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Prefix reuse: full blocks whose token ids are known stay in a cache when their sequence goes, and the next prompt that begins
 # with the same ids, under the same salt, gets them. Eviction takes the last block of a chain first.
 . tests/integration/lib.sh

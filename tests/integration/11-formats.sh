@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One small workload on the geometries of real models, in every stored format, on every instruction set that this processor
 # has: verified each time, and with the bits of one instruction set whatever the layout and the size of blocks.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The kernels on processors that have less than this one, by emulation: without AVX2, and without AVX-512. What a processor lacks
 # is not chosen and not met; the rest conforms.
 . tests/integration/lib.sh

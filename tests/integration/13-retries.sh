@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A client that does not know whether its append arrived sends it again, with the position it was for: what stands
 # is compared, what is missing is appended, and the answer has the same bits.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What the daemon promises its clients and what they tell it: blocks kept for max_tokens, priorities, deadlines,
 # calls that nobody waits for any more, sequences that nobody uses, model constants, draining.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA kernels compile, without local memory in the attention kernels, for every GPU that we name, to the same code however many
 # threads compile them; a cache that was damaged is made anew. Needs NVRTC but no GPU.
 #

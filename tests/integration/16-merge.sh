@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # POST /v1/merge: attention over parts of the keys, merged, is attention over all of them.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Device code on the CPU: append, paged_v1 and paged_v2 against double precision, merge and rows of members against a fold of
 # one state after the other, compares, reads and merges of steps with the backend's host side; a thread of the host for each of
 # the GPU's (tests/emulation). The ring by which K and V come, over a model of its barriers and copies. For machines without a GPU,

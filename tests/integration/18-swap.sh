@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # When the pool is full, idle sequences are swapped to host memory and come back when they are called: their outputs keep their
 # bits. Who declared max_tokens, is waited for, or has a higher priority stays.
 . tests/integration/small.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Block tables of the caller's own, on blocks that it leases: attention through them has the bits of attention on a sequence, in
 # vLLM's form (block_tables) and in FlashInfer's (CSR); what is not the lease's is refused.
 . tests/integration/small.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The bits of the outputs are those that they have always been: per instruction set, the digests of a few workloads and of
 # attends by clients, against tests/digests.txt. A change to them is a change of the contract: say so in docs/decisions/.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A device that hangs is one that failed: whoever waits is told, and the daemon ends with 1, also when the driver does not
 # return. On the CPU with defects 9 and 10 of config/fault.h; and, where the CUDA headers are, with the CUDA backend on a driver
 # that is a stub (tests/cuda): at each wait in turn, then the daemon.

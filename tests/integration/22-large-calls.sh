@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A call that takes longer than a step may, or has more rows, goes into several steps: slices of appends, of queries and of
 # segments of 4 096 tokens. The bits are those of one step.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # POST /v1/batch: creates, forks, truncates and deletes as one transaction, as a beam search wants them. Whatever fails leaves
 # everything as it was, which /stats and the audit say.
 # shellcheck source=tests/integration/small.sh

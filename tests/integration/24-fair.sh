@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Time is shared between owners, not between calls: without keys the peers' addresses. One at 127.0.0.1 has eight connections of
 # bulk attends, another at 127.0.0.2 has two: each has about half of what is answered. On one thread of a CPU, which is never idle.
 . tests/integration/lib.sh

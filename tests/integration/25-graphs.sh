@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Graphs of a workload's passes come again beside a client whose calls differ: they are recorded as seldom as without it, also
 # where rounds are cut for its sake. With the CUDA backend on a driver that is a stub.
 # shellcheck source=tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Whether queries read K and V together is said by each workload, and scheduler.sharing is for all that say nothing. Workloads of one
 # daemon, one after the other and at the same time, read more or less and have the same outputs, bit by bit.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Clients that send no more, and those that are no more: the first get their answers, what was made for the others is undone.
 . tests/integration/lib.sh
 call() { curl -s --json "$2" "$URL$1"; }

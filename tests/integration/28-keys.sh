@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Keys: who is let in, what of whom exists for whom, and how much of it. Addresses, listeners and proxies.
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The largest requests that limits allow, one of each kind: no turn of the loop takes long for any (stop_daemon looks at that), and
 # whoever leaves meanwhile leaves nothing behind.
 . tests/integration/lib.sh

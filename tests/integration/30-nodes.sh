@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Several daemons: an id tells whose it is, another one's is 421 with its number, and every answer names who gave it.
 . tests/integration/lib.sh
 call() { curl -s --json "$2" "$URL$1"; }

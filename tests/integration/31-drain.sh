@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The end: load balancers are told first, what is under way is finished, what does not finish is cut, and managers may watch all of it.
 . tests/integration/lib.sh
 readyz() { curl -s "$@" -w ' %{http_code}'; }

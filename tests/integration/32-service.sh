@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a service manager and the daemon say to each other: readiness, the watchdog, the end; and sockets that are handed over.
 . tests/integration/lib.sh
 export WORK URL

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Answers list a bounded number of block ids, and say where the rest is had.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc --set pool.blocks=6000 --set limits.sequence_tokens=12000 --set geometry.block_size=4

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Workloads whose outputs come back; when they end by themselves and when not, and how long they are told about.
 . tests/integration/lib.sh
 stream() { curl -sN -H "Accept: ${2:-application/x-ndjson}" --json "$1" "$URL/v1/workloads"; }

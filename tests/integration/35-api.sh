@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every command of docs/API.md, in order, against its printed output.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # memory.bytes: what clients have under way is taken from it, and goes back; slow clients, and those that stand still.
 . tests/integration/lib.sh
 metric() { curl -s "$URL/metrics" | sed -n "s/^attnd_$1 //p"; }

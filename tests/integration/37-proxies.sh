@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Three daemons behind the proxies of config/: TLS, and every request to the node that it is about.
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl

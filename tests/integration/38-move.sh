@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # K and V out of one daemon and into another: ranges, their ETags and digests, what is refused, what calls on a sequence that has moved are
 # told; attnctl move, also while the sequence grows.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # --state-dir: sequences outlive the daemon, once: ids, owners, lengths, prompts, what they share, and bits. What is damaged, foreign or has no room
 # is refused, one by one.
 . tests/integration/lib.sh

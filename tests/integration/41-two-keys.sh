@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two keys: whatever one of them asks, nothing of the other's is in the answer.
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl

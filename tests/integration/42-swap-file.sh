@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # pool.file_blocks: what host memory has no room for goes to a file, and comes back with the same bits; what the file does not give back is
 # never served.
 . tests/integration/small.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Probes: a daemon that computes is live and ready, one whose engine shows no sign of life is neither, and feeds no watchdog.
 . tests/integration/lib.sh
 # shellcheck source=tests/integration/stub.sh

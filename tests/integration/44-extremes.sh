@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Scores beyond the range of f32, on every path of this processor (kernels/plan.h has the rule): a key at +inf outweighs all others,
 # one at -inf has no weight, the difference of infinities counts as -inf. Nothing becomes NaN.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The read roof: measured at the start and again when somebody asks, beside a workload and beside others who ask; shown alike everywhere; a
 # share above 1 has its reason. That an idle daemon measures again is tests/unit/test_roof.c's: here nothing waits for a time.
 . tests/integration/lib.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # /openapi.json: well formed, complete, and what the other scripts have seen of the daemon. It runs last: `make check` keeps their exchanges.
 . tests/integration/lib.sh
 start_daemon --config config/tiny.jsonc

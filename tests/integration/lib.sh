@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # lib.sh - what the integration scripts share. Source it first; it starts nothing by itself.
 #
 #   start_daemon [ARG...]   start $ATTND on a free loopback port; sets URL, PORT and DAEMON (its process id)

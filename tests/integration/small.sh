@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # small.sh - lib.sh, and a geometry whose tensors can be written in JSON: two layers, two heads on one, 8 numbers, blocks of 4.
 #
 #   call PATH BODY      the answer to a POST of JSON

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # stub.sh - programs of a test's own, and the daemon on a stub of CUDA's driver (tests/cuda). Source it behind lib.sh.
 #
 #   needs_build WHAT    skip WHAT where there is no library to link with, or one with sanitizers

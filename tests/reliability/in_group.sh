@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # in_group.sh MIB COMMAND...: run a command in a control group of its own, "attnd", that has MIB of memory (and no swap); root only.
 # What it took at most is read there afterwards (memory.max_usage_in_bytes, memory.peak), and how often the limit was met.
 set -eu

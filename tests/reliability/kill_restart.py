@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """kill_restart.py ATTND [--saves 40] [--restores 30] [--loads 30] [--seed 1] - kill -9 a daemon with a state directory inside a save, inside a
 restore, and under load, and start it again each time.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """soak.py ATTND [--seconds 7200] [--seed 1] [--clients 6] - everything at once, for long: sequences, attention, leases, workloads, exports and imports by
 three keys; clients that leave in the middle of a body or an answer, and that read slowly; keys that come and go (SIGHUP); and every few minutes
 a pause in which all is deleted, every block must be back and the audit be ok, or an end with a save and another start.

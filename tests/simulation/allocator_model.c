@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* allocator_model.c - the allocator against a naive model, over random operations.
  *
  * Property: whatever is created, forked, appended, truncated, removed, swapped and retired in whatever

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_answers.c - see clients.h.
  *
  * For every request the model says what the contract demands: success, or the first reason to refuse it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_idle.c - see clients.h: who is removed because nobody used it.
  *
  * Of each sequence, and lease, the model knows when it was used at the earliest and at the latest: between

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_parameters.c - see clients.h: the model's constants, which stay once something was appended. */
 #include "tests/simulation/clients.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_refusals.c - see clients.h: refusals for want of blocks.
  *
  * Each is looked at while the pool is as it was when the engine refused. It is right only if the request

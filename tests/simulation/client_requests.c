@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_requests.c - see clients.h.
  *
  * Every action of every connection draws from a generator of its own, seeded with the connection and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_workloads.c - workloads whose digest is computed beforehand from their contents alone. */
 #include "tests/simulation/clients.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clients.h - simulated connections, their requests, and the judgement of every answer.
  *
  *   client_requests.c      what a client asks, and what it expects to stand then

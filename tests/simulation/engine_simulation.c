@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine_simulation.c - the engine against a model, in virtual time.
  *
  * Property: whatever clients ask, in whatever order, with whatever faults, every answer is the one that

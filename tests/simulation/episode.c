@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* episode.c - see episode.h.
  *
  *   act -> turn -> take and judge answers -> let time pass -> act ...

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* episode.h - one simulation from beginning to end, in this process. */
 #ifndef TESTS_SIMULATION_EPISODE_H
 #define TESTS_SIMULATION_EPISODE_H

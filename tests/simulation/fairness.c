@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fairness.c - owners who always have work, for a second of virtual time.
  *
  * Property: each owner has the same part of the second within 5 % of it, and so has every connection of

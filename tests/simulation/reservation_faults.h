@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reservation_faults.h - faults in the ledger of promises, for its audit to find. */
 #ifndef TESTS_SIMULATION_RESERVATION_FAULTS_H
 #define TESTS_SIMULATION_RESERVATION_FAULTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reservation_watched.c - scheduler/reservation.c, with its return statements watched, and with faults
  * that its audit must find. It takes that file's place in the simulation, since the linker sees it first. */
 #include "scheduler/reservation.h"

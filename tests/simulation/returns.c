@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* returns.c - see returns.h. */
 #include "tests/simulation/returns.h"
 

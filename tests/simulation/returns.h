@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* returns.h - notes which return statements of a source file are taken. For the file that includes that
  * source: its headers come first, then this one, then the source.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scarce_memory.c - see scarce_memory.h. */
 #include "tests/simulation/scarce_memory.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scarce_memory.h - memory that is not there when it is asked for. The linker has malloc(), calloc(),
  * aligned_alloc() and free() of the whole program come here first (Makefile). */
 #ifndef TESTS_SIMULATION_SCARCE_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulation.c - see simulation.h. */
 #include "tests/simulation/simulation.h"
 

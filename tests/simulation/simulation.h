@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulation.h - what the parts of the engine's simulator share: the seed's randomness, virtual time, the
  * history, coverage, and how a fault is reported.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* symbolic_backend.c - see symbolic_backend.h.
  *
  *   submit     what may change before the step is done is copied: plans, appends, and the rows of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* symbolic_backend.h - a backend that computes with tags instead of numbers.
  *
  * A row of k carries a tag, a row of v its hash, and a row of q a tag of its own. The pool keeps a tag

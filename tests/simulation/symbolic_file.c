@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* symbolic_file.c - see symbolic_file.h. */
 #include "tests/simulation/symbolic_file.h"
 

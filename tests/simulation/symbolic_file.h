@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* symbolic_file.h - a file for swapped blocks in virtual time (scheduler/swap_file.h): transfers take as long as they like. What
  * a write finds in its frame must be the same from its submission to its end, and what a read is to bring is garbage until
  * then. */

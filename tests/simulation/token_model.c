@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_model.c - see token_model.h. */
 #include "tests/simulation/token_model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* token_model.h - what every sequence must hold, as plain lists of tags: the simulator's truth.
  *
  * It knows nothing of blocks, steps or swapping. A token has a base, and at each layer a tag that follows

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transitions.c - see transitions.h. */
 #include "tests/simulation/transitions.h"
 

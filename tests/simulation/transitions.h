@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* transitions.h - state machines as the contract has them: the legal transitions of each, and which were
  * seen.
  *

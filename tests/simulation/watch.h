@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watch.h - looks at state machines while the engine runs, and notes their transitions (transitions.h).
  *
  *   watched_blocks.c   the calls that change a block of the pool, or of the host: each is looked at before and after

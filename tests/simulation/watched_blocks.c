@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watched_blocks.c - see watch.h: blocks of the pool, and of the host.
  *
  * Every block has a state here, which follows from what was asked of the pool; after each call the pool

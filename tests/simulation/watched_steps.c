@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* watched_steps.c - see watch.h: steps, what workloads run, and who is removed. */
 #include "config/log.h"
 #include "scheduler/requests.h"

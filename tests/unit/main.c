@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - run the unit tests. CK_RUN_CASE=json runs one case, CK_FORK=no runs them in this process. */
 #include "config/log.h"
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_address_range.c - which addresses a list has, and which lists are none. */
 #include "server/address_range.h"
 #include "tests/unit/suites.h"

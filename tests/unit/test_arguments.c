@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_arguments.c - members of a body and parameters of a query are read alike, and queries to the byte. */
 #include "server/arguments.h"
 #include "tests/unit/suites.h"

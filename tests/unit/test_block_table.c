@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_block_table.c - the arithmetic of blocks by example: who copies what, who is refused, what is
  * evicted when. (tests/simulation/allocator_model.c covers the combinations.) */
 #include "allocator/block_table.h"

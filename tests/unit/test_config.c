@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_config.c - precedence of the four sources, and the sentence each kind of mistake gets. */
 #include "config/config.h"
 #include "tests/unit/suites.h"

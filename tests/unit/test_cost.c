@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cost.c - estimates of work, and how they follow what steps take. */
 #include "scheduler/cost.h"
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cpu_kernels.c - tables of functions that name one instruction set give the same bits: of every
  * code of e4m3, at groups and sizes of a head that take each way through the loops. Wide values, so that
  * the order of a sum shows. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cubin_cache.c - a program that is kept is found again, all of its pieces; whatever byte of its file is damaged, wherever it
  * is cut off, and in another version of the format it is not found. */
 #include "kernels/cuda/cubin_cache.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_departures.c - the latest departures are found, and no others; against an array, over random operations. */
 #include "scheduler/departures.h"
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_geometry.c - block-sparse masks against patterns worked out by hand, the vllm layout's limits,
  * and where elements lie in it. */
 #include "config/geometry.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_host_memory.c - what control groups leave, in folders like the kernel's. */
 #include "config/host_memory.h"
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_http_request.c - what two parsers could read differently is refused, however its bytes arrive. */
 #include "server/http_request.h"
 #include "tests/unit/suites.h"

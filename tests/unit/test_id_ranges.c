@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_id_ranges.c - the set has every id that was added, and no other as long as it need not join ranges; against an array. */
 #include "scheduler/id_ranges.h"
 #include "tests/unit/suites.h"

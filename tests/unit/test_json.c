@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_json.c - the strict JSON reader accepts RFC 8259 and nothing else, and tells where a fault is. */
 #include "config/json.h"
 #include "config/json_writer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_keys.c - keys files: what is read, what is refused, and what reading one again changes. */
 #include "server/keys.h"
 #include "tests/unit/suites.h"

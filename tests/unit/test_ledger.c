@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_ledger.c - the forecast of blocks is never below the true peak, and close to it.
  *
  * Property: whatever sequences are entered, changed and removed while rounds pass, ledger_peak() is at least

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_listen_address.c - what may be listened on, and which Host headers are this machine's loopback. */
 #include "server/listen_address.h"
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_log.c - formats of lines, what clients may not do to them, and a log that nobody reads. */
 #include "config/log.h"
 #include "tests/unit/suites.h"

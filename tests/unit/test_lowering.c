@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_lowering.c - what the GPU's launches take computes each column of each work tile once, in tiles that
  * take it, with the keys that its queries see; and the merges that are left are those of no split group.
  *

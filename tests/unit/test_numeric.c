@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_numeric.c - conversions: every bit pattern of every narrow format, and every midpoint between
  * neighbours. */
 #include "kernels/numeric.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_plan.c - what a query sees, and plan_fault() sees each way in which a plan can compute a query
  * wrongly. */
 #include "kernels/plan.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_planner.c - the planner's plans compute every query once, read shared chunks once, and stay within
  * their arrays.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_planner_states.c - what a plan reads when partial states are few.
  *
  * Property: where the daemon has STATES_A_QUERY states or more for each query, a plan reads at most 1.5

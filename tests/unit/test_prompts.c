@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_prompts.c - prompts keep the ids that they were given, whatever others do, and give all their
  * room back; against arrays, over random operations. */
 #include "scheduler/prompts.h"

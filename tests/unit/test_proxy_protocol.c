@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_proxy_protocol.c - headers of the PROXY protocol, version 2, as proxies send them, and what is none. */
 #include "server/proxy_protocol.h"
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_ptxas_report.c - a kernel that uses local memory is noticed in the assembler's log, whichever way its line begins; one that
  * uses none, and kernels beside attention, are not. */
 #include "tests/unit/suites.h"

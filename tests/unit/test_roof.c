@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_roof.c - how a measurement of the read roof goes, what of several measurements counts, and when the next one is made
  * unasked: of a backend whose passes are as fast as the test says. No time is taken. */
 #include "kernels/backend.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_safetensors.c - what is written reads back; and every way in which a body can lie about its
  * sizes is refused.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_sequences.c - ids: the daemon never gives out one that it gave out before or that a client ever
  * chose, however many were chosen and removed; against a set of all ids. */
 #include "scheduler/sequences.h"

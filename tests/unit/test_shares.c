@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_shares.c - time is shared by weight.
  *
  * Property: over a second of machine time every owner who always has work gets its weight's part of it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_snapshot.c - what is written is read back; whatever byte is damaged, nothing wrong is, and the sequences that it does not
  * touch still are. */
 #include "server/snapshot.h"

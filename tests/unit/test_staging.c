@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_staging.c - memory for tensors.
  *
  * Property: whatever is taken and given back, blocks lie within the memory, aligned, and none overlaps

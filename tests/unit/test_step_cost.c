@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_step_cost.c - what a step is estimated to take, and whom it wakes for that. */
 #include "config/model_constants.h"
 #include "kernels/backend.h"

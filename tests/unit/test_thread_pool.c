@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_thread_pool.c - every worker runs every function, no task is taken twice, and nobody passes a
  * barrier early. */
 #include "kernels/thread_pool.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_values.c - the generator is Philox4x32-10 (against the vectors of its authors' distribution),
  * and nearly normal. */
 #include "kernels/values.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Workloads: contents and samples against a plain list, shapes and arrivals against their tables, the
  * digest against its definition, percentiles against sorting. One case: CK_RUN_CASE=workload. */
 #include "tests/unit/suites.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* async_producer.cuh - the producer by cp.async, for blocks of any size: 16 (or 8) bytes a lane, zeros where nothing is
  * seen. The lanes read the block table's entries of the next tile while they load this one. */
 #pragma once

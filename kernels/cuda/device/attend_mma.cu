@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend_mma.cu - the attention work tiles on tensor cores, for q in f16 or bf16 and K, V of q's format or
  * fp8.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend_simple.cu - the attention work tiles in plain f32, for every combination of formats and every GPU:
  * what the tensor cores do not take (f32, q and K of different 16-bit formats, GPUs before sm_80).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attend_wide.cu - work tiles of many packed columns (more than 32) by warpgroups, on Hopper, for K and V in
  * q's format: the arithmetic of attend_mma.cu to the bit, with K and V read from shared memory once for 64
  * columns.

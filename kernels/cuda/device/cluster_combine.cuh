@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cluster_combine.cuh - combine the states of a split group: in one thread block, or in a cluster, whose
  * thread blocks run at the same time and read each other's shared memory (sm_90 and later). */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epilogue.cuh - what becomes of the state of a work tile's column: its output, a partial state for merge.cu,
  * or, where several splits have a query's chunks among them, a state in shared memory
  * (cluster_combine.cuh). */

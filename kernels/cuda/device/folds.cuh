@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folds.cuh - the fold of kernels/plan.h over the chunks of a work tile, for kernels whose threads have parts
  * of the states of two columns each.
  *

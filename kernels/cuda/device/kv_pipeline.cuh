@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kv_pipeline.cuh - how K and V come into shared memory: fills of 16 to 64 keys, or of the values that belong to
  * them, one after the other, through a ring of stages. While one is used the others are on their way.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launch.cuh - kernels that overlap (programmatic dependent launch, sm_90 and later). A kernel says when
  * the next one may begin, and that one awaits it before it uses what it made; what it does before is
  * hidden. Two rules:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* measure.cu - the device's clock, and the read roof.
  *
  *   stamp      the time, where the host reads it; nothing for NULL

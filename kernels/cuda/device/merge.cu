@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* merge.cu - queries whose work tiles left partial states: fold them, in order of position, and write its
  * output.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mma.cuh - tensor-core fragments: the instructions, and how K, V and Q elements of every format
  * get into them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* numeric.cuh - number formats on the device, with the bits of kernels/numeric.c: round to nearest
  * even, saturate, NaN stays NaN. To f32 is exact. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* online_softmax.cuh - from a tile of dot products to probabilities, for the kernels on tensor cores, whose
  * threads have some of the tokens of two columns each. */
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* paged.cu - paged_v1 and paged_v2: vLLM's paged attention as its documents describe it, on its layout
  *
  *   K [blocks, kv_heads, head_dim / x, block_size, x]    x elements are 16 bytes

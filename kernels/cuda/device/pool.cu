@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.cu - what moves bytes around attention: of the KV pool, of q and o, of block tables.
  *
  *   change_tables   new entries of the device's block tables          a thread block a change

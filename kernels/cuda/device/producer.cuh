@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* producer.cuh - the warps that bring K and V: by TMA where that goes (cuda_uses_tma), otherwise by cp.async. */
 #pragma once
 

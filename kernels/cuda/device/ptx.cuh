@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ptx.cuh - instructions that CUDA C++ has no function for; those of tensor cores are in mma.cuh and
  * wgmma.cuh. tests/emulation has its own of all of them. */
 #pragma once

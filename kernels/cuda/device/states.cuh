@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* states.cuh - the arithmetic that attend_* and merge share, so that their bits agree: scores, exponentials,
  * the weights of a merge, and the output. The fold is in folds.cuh; paged.cu has arithmetic of its own.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.h - what the host hands to the device kernels: plain structures, read by C11 and by CUDA C.
  *
  * NVRTC compiles the kernels for one geometry and one GPU (compiler.c). It is given HEAD_DIM, BLOCK_SIZE,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tile.h - the shape of the tensor-core kernels: who computes what, and how much shared memory it
  * takes. Computed alike by the compiler of the device code and by the host, which launches with it. C11
  * and CUDA C.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tma_producer.cuh - the producer by TMA (cuda_uses_tma): box by box, the slots of a block, described by a tensor map of
  * the pool; where rows are not whole atoms, an atom a box. Whole blocks come, so the consumers zero values behind a
  * sequence's end (kv_pipeline.cuh).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wgmma.cuh - products by a warpgroup (four warps in a row): wgmma.mma_async m64nNk16, f32 accumulation,
  * of operands that lie in shared memory as TMA brings them: 64 rows of an atom of 128 bytes
  * (64 elements), whose 16-byte vectors are exchanged by the row's number.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work_tile.cuh - what a thread block takes: a work tile of one KV head, and its columns. A column is one
  * query head of one query token, packed with those of its group (PackGQA). It is N of the products in
  * attend_mma.cu, and M in attend_wide.cu. */
