@@ -472,15 +472,12 @@ static char *read_file(const char *path, size_t *bytes, char error[CONFIG_ERROR_
     return text;
 }
 
-static int apply_file(struct config *c, const char *file, char error[CONFIG_ERROR_BYTES])
+/* What is in a file, or would be in one: `file` is what errors call it. `text` is overwritten. */
+static int apply_text(struct config *c, const char *file, char *text, size_t bytes,
+                      char error[CONFIG_ERROR_BYTES])
 {
     struct json_error wrong;
     cJSON *tree = NULL;
-    size_t bytes;
-    char *text = read_file(file, &bytes, error);
-    if (!text)
-        return ATTND_INVALID;
-
     int rc = json_blank_comments(text, bytes, &wrong);
     if (rc == 0)
         rc = json_parse(text, bytes, &tree, &wrong);
@@ -493,6 +490,25 @@ static int apply_file(struct config *c, const char *file, char error[CONFIG_ERRO
         rc = apply_tree(c, tree, "", file, text, bytes, error);
     }
     cJSON_Delete(tree);
+    return rc;
+}
+
+static int apply_file(struct config *c, const char *file, char error[CONFIG_ERROR_BYTES])
+{
+    size_t bytes;
+    char *text = read_file(file, &bytes, error);
+    int rc = text ? apply_text(c, file, text, bytes, error) : ATTND_INVALID;
+    free(text);
+    return rc;
+}
+
+static int apply_copy(struct config *c, const char *from, char error[CONFIG_ERROR_BYTES])
+{
+    size_t bytes = strlen(from);
+    if (bytes > CONFIG_FILE_BYTES_MAX)
+        return fail(error, "configuration: larger than 1 MiB");
+    char *text = strdup(from);
+    int rc = text ? apply_text(c, "configuration", text, bytes, error) : fail(error, "out of memory");
     free(text);
     return rc;
 }
@@ -692,6 +708,8 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
     int rc = apply_defaults(config, error);
     if (rc == 0 && inputs->file)
         rc = apply_file(config, inputs->file, error);
+    if (rc == 0 && inputs->text)
+        rc = apply_copy(config, inputs->text, error);
     if (rc == 0)
         rc = apply_environment(config, inputs->environment, error);
     if (rc == 0)

@@ -128,6 +128,7 @@ struct config_inputs {
     const char *const *sets; /* "path=value" */
     size_t set_count;
     char *const *environment; /* as environ: "NAME=value", NULL-terminated */
+    const char *text;         /* instead of a file: what would be in it, or NULL */
 };
 
 /* Names of the kernels of the vllm layout, by enum attention_kernel, and of enum sharing; NULL-terminated. */

@@ -41,6 +41,9 @@ static struct {
     enum log_level threshold; /* these three are written once, before the second thread starts */
     enum log_format format;
     bool to_journal;
+    bool to_sink; /* likewise: not to stderr, but there: */
+    void (*sink)(enum log_level level, const char *message, void *cookie);
+    void *cookie;
 
     pthread_mutex_t mutex; /* of all below */
     pthread_cond_t wake;
@@ -67,6 +70,13 @@ void log_init(enum log_level level, enum log_format format)
     all.threshold = level;
     all.format = format;
     all.to_journal = is_journal();
+}
+
+void log_to(void (*sink)(enum log_level level, const char *message, void *cookie), void *cookie)
+{
+    all.sink = sink;
+    all.cookie = cookie;
+    all.to_sink = true;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */
@@ -270,6 +280,11 @@ void log_line(enum log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    if (all.to_sink) {
+        if (all.sink)
+            all.sink(level, message, all.cookie);
+        return;
+    }
     make_line(&text, level, NULL, message);
     emit(text.bytes, text.n);
 }

@@ -24,6 +24,10 @@ extern const char *const log_format_names[];                   /* likewise */
 /* Lines above `level` are dropped. Called once, before threads are started; LOG_INFO and LOG_TEXT until then. */
 void log_init(enum log_level level, enum log_format format);
 
+/* log_to(sink, cookie): messages go to `sink`, without time and level, instead of stderr, and are dropped where it is NULL. Called
+ * by whatever thread logs. Before threads are started, or while none logs. */
+void log_to(void (*sink)(enum log_level level, const char *message, void *cookie), void *cookie);
+
 /* log_start: lines are written by a thread from now on; until then, and if there is none to be had, by whoever logs
  * them. log_stop: write what there is, for `patience_ms` at most, and end that. */
 void log_start(void);

@@ -49,6 +49,9 @@ enum {
     HOT_REQUESTS = 16,     /* free ones that are used next, whose arenas stay as they are */
     TRIMMED_REQUESTS = 32, /* at a time: half a millisecond */
     ALIGNMENT = 64,
+    PARTIALS_LEAST =
+        16384, /* of a plan; six a query let it read at most half more than the best cut (planner.c) */
+    PARTIALS_PER_ROW = 6,
     BUDGETS = 4,          /* each a fourth of scheduler.step_us_shared */
     QUESTION_WORK = 8192, /* entries and blocks of a part: a tenth of a millisecond */
     CPU_STEP_US = 20000,  /* scheduler.step_us_max and step_us_shared */
@@ -308,6 +311,7 @@ static void note_failure(struct engine *e)
 bool engine_turn(struct engine *e, double now_s)
 {
     e->state.now_s = now_s;
+    e->state.keeps_all = atomic_load(&e->keep_all);
     workload_run_begin_turn(e->state.workloads);
     bool worked = retire_steps(e);
     worked |= swap_cache_turn(e->state.swap_cache);
@@ -370,7 +374,6 @@ static void *engine_main(void *cookie)
         double now = e->o.clock(e->o.cookie);
         atomic_store(&e->busy_since_us, (uint64_t)(now * 1e6));
         e->state.stopping = atomic_load(&e->stop);
-        e->state.keeps_all = atomic_load(&e->keep_all);
         bool worked = engine_turn(e, now);
         if (worked || steps_in_flight(e->state.steps))
             continue;
@@ -384,7 +387,7 @@ static void *engine_main(void *cookie)
 static void wake_engine(struct engine *e)
 {
     uint64_t one = 1;
-    if (write(e->wake, &one, sizeof one) < 0)
+    if (e->started && write(e->wake, &one, sizeof one) < 0)
         log_line(LOG_ERROR, "the engine cannot be woken");
 }
 
@@ -644,6 +647,12 @@ static void set_bounds(struct engine *e)
         (struct budget){.clock = e->o.clock, .cookie = e->o.cookie, .us = e->state.step_us_shared / BUDGETS};
 }
 
+static uint32_t partials_of(const struct engine_options *o)
+{
+    uint32_t of_rows = PARTIALS_PER_ROW * o->config->step_rows_max;
+    return o->partials_max ? o->partials_max : of_rows > PARTIALS_LEAST ? of_rows : PARTIALS_LEAST;
+}
+
 int engine_create(const struct engine_options *options, struct engine **result,
                   char error[ATTENTION_ERROR_BYTES])
 {
@@ -651,7 +660,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     const struct steps_options steps = {
         .config = options->config,
         .constants = &e->state.constants,
-        .partials_max = options->partials_max,
+        .partials_max = partials_of(options),
         .open_backend = options->open_backend ? options->open_backend : attention_open,
         .progress = options->progress,
         .cookie = options->cookie,

@@ -109,9 +109,6 @@ enum {
 static const uint64_t BUDGET_UNKNOWN = UINT64_C(1) << 40,
                       START_BYTES = 128 << 20; /* START: of the daemon itself, about */
 
-/* Partial states of a plan: six a query let it read at most half more than the best cut (planner.c). */
-enum { PARTIALS_LEAST = 16384, PARTIALS_PER_ROW = 6 };
-
 /* End at once, but for what the log still has. */
 static _Noreturn void end_now(enum exit_code code)
 {
@@ -543,11 +540,8 @@ static void create_engine(void *cookie)
 {
     struct daemon *d = cookie;
     char error[ATTENTION_ERROR_BYTES];
-    uint32_t partials = PARTIALS_PER_ROW * d->state.config->step_rows_max;
     const struct swap_io swap = d->swap ? swap_file_io(d->swap) : (struct swap_io){0};
     const struct engine_options options = {.config = d->state.config,
-                                           .partials_max =
-                                               partials > PARTIALS_LEAST ? partials : PARTIALS_LEAST,
                                            .spare_requests = ROUTES_SPARE_REQUESTS,
                                            .swap = d->swap ? &swap : NULL,
                                            .budget = &d->state.memory,
@@ -1023,7 +1017,10 @@ static enum exit_code check_config(const struct config *config)
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
-    const struct config_inputs inputs = {options->file, options->sets, options->set_count, environ};
+    const struct config_inputs inputs = {.file = options->file,
+                                         .sets = options->sets,
+                                         .set_count = options->set_count,
+                                         .environment = environ};
     struct config config;
     char error[CONFIG_ERROR_BYTES];
     enum exit_code code = EXIT_OK;

@@ -15,7 +15,8 @@ static const char *load(struct config *config, const char *text, const char *var
     static char error[CONFIG_ERROR_BYTES];
     static char path[] = "/tmp/attnd-test-config.jsonc";
     char *environment[] = {variable ? strdup(variable) : NULL, NULL};
-    const struct config_inputs inputs = {text ? path : NULL, &set, set != NULL, environment};
+    const struct config_inputs inputs = {
+        .file = text ? path : NULL, .sets = &set, .set_count = set != NULL, .environment = environment};
     if (text) {
         FILE *f = fopen(path, "w");
         ck_assert_ptr_nonnull(f);
@@ -27,6 +28,20 @@ static const char *load(struct config *config, const char *text, const char *var
     unlink(path);
     return rc == 0 ? NULL : error;
 }
+
+START_TEST(a_text_is_what_a_file_would_be)
+{
+    struct config c;
+    char error[CONFIG_ERROR_BYTES];
+    struct config_inputs inputs = {.text = "{\"geometry\": {\"layers\": 5}} // five"};
+    ck_assert_int_eq(config_load(&c, &inputs, error), 0);
+    ck_assert_uint_eq(c.geometry.layers, 5);
+    config_deinit(&c);
+    inputs.text = "{\n  \"geometry\": {\"layers\": 0}}";
+    ck_assert_int_ne(config_load(&c, &inputs, error), 0);
+    ck_assert_int_eq(strncmp(error, "configuration:2:26: geometry.layers: ", 37), 0);
+}
+END_TEST
 
 START_TEST(stronger_sources_win)
 {
@@ -193,6 +208,7 @@ END_TEST
 TCase *config_case(void)
 {
     TCase *tc = tcase_create("config");
+    tcase_add_test(tc, a_text_is_what_a_file_would_be);
     tcase_add_test(tc, stronger_sources_win);
     tcase_add_loop_test(tc, mistakes_name_place_and_reason, 0, sizeof mistakes / sizeof mistakes[0]);
     tcase_add_test(tc, constants_expand);

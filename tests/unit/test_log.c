@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -137,6 +138,28 @@ START_TEST(nobody_waits_for_who_does_not_read)
 }
 END_TEST
 
+static void keep_message(enum log_level level, const char *message, void *cookie)
+{
+    snprintf(cookie, 64, "%d %s", level, message);
+}
+
+START_TEST(a_sink_has_messages_alone)
+{
+    char kept_message[64] = "";
+    log_to(keep_message, kept_message);
+    log_init(LOG_INFO, LOG_JSON);
+    log_line(LOG_DEBUG, "too little");
+    ck_assert_str_eq(kept_message, "");
+    log_line(LOG_WARNING, "%d words", 2);
+    ck_assert_str_eq(kept_message, "1 2 words");
+    log_to(NULL, NULL);
+    log_line(LOG_ERROR, "for nobody");
+    ck_assert_str_eq(kept_message, "1 2 words");
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    ck_assert_str_eq(logged(), "");
+}
+END_TEST
+
 TCase *log_case(void)
 {
     TCase *tc = tcase_create("log");
@@ -147,5 +170,6 @@ TCase *log_case(void)
     tcase_add_test(tc, a_long_text_keeps_its_request);
     tcase_add_test(tc, a_kind_has_so_many_lines_a_second);
     tcase_add_test(tc, nobody_waits_for_who_does_not_read);
+    tcase_add_test(tc, a_sink_has_messages_alone); /* last: it stays, in its process */
     return tc;
 }
