@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_attention.c - /v1/append, /v1/attend, /v1/paged and /v1/merge. */
 #include "kernels/numeric.h"
+#include "scheduler/paged_lists.h"
 #include "server/api.h"
-#include "server/paged_parse.h"
 #include "server/tensors.h"
 
 #include <float.h>
@@ -366,6 +366,7 @@ static int read_list(struct tensor_body *b, const char *name, unsigned rank, str
 static int read_paged(struct tensor_body *b, const struct config *config)
 {
     struct paged_lists lists = {0};
+    struct paged_refusal refusal;
     int64_t lease = 0;
     int rc = read_layer(b);
     if (rc == 0)
@@ -377,9 +378,9 @@ static int read_paged(struct tensor_body *b, const struct config *config)
         rc = read_list(b, #name, &lists.name == &lists.block_tables ? 2 : 1, &lists.name);
     PAGED_LISTS(XX)
 #undef XX
-    if (rc == 0)
-        rc = paged_build(b->x, b->request, config, &lists, tensors_find(b, "q"),
-                         tensors_find(b, "k") || tensors_find(b, "v"));
+    if (rc == 0 && paged_build(b->request, config, &lists, tensors_find(b, "q"),
+                               tensors_find(b, "k") || tensors_find(b, "v"), &refusal) != 0)
+        rc = tensors_refuse(b, refusal.name, refusal.wants);
     if (rc == 0)
         rc = read_queries(b, false);
     if (rc == 0)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* paged_parse.c - see paged_parse.h. */
-#include "server/paged_parse.h"
-
-#include "server/http_reply.h"
+/* paged_lists.c - see paged_lists.h. */
+#include "scheduler/paged_lists.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +9,7 @@
 
 /* What is being made. */
 struct build {
-    struct http_exchange *x;
+    struct paged_refusal *refusal;
     struct request *request;
     const struct config *config;
     const struct paged_lists *lists;
@@ -21,13 +19,11 @@ struct build {
 static int __attribute__((format(printf, 3, 4)))
 refuse(const struct build *b, const char *name, const char *format, ...)
 {
-    char wants[160], pointer[32];
     va_list args;
+    b->refusal->name = name;
     va_start(args, format);
-    vsnprintf(wants, sizeof wants, format, args);
+    vsnprintf(b->refusal->wants, sizeof b->refusal->wants, format, args);
     va_end(args);
-    snprintf(pointer, sizeof pointer, "/%s", name);
-    http_problem_at(b->x, ATTND_INVALID, pointer, wants);
     return ATTND_INVALID;
 }
 
@@ -219,10 +215,10 @@ static int build_slots(const struct build *b, bool has_kv)
     return 0;
 }
 
-int paged_build(struct http_exchange *x, struct request *request, const struct config *config,
-                const struct paged_lists *lists, bool has_q, bool has_kv)
+int paged_build(struct request *request, const struct config *config, const struct paged_lists *lists,
+                bool has_q, bool has_kv, struct paged_refusal *refusal)
 {
-    struct build b = {x, request, config, lists, &request->paged};
+    struct build b = {refusal, request, config, lists, &request->paged};
     if (!has_q && !has_kv)
         return refuse(&b, "q", "is missing, and so are k and v");
     int rc = count_sequences(&b, has_q);

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* paged_parse.h - the integer lists of POST /v1/paged, from whichever format they came in.
+/* paged_lists.h - the integer lists of a call over block tables of the caller's own.
  *
- * A body says where the tokens of its sequences lie in one of two ways:
+ * A call says where the tokens of its sequences lie in one of two ways:
  *
  *     block_tables [S][M], context_lens [S]                          as vLLM's kernels take them
  *     kv_indptr [S+1], kv_indices [N], kv_last_page_len [S]          as FlashInfer's do (CSR)
  *
  * with indptr [S+1] for several rows of q a sequence, its last tokens; and where k and v go:
  * slot_mapping [T]. */
-#ifndef SERVER_PAGED_PARSE_H
-#define SERVER_PAGED_PARSE_H
+#ifndef SCHEDULER_PAGED_LISTS_H
+#define SCHEDULER_PAGED_LISTS_H
 
 #include "config/config.h"
 #include "scheduler/requests.h"
-#include "server/http_exchange.h"
 
 /* XX(member of struct paged_lists) */
 #define PAGED_LISTS(XX)                                                                                      \
@@ -37,9 +36,16 @@ struct paged_lists {
 #undef XX
 };
 
-/* paged_build(x, request, config, lists): check them and make request->paged of them, but for its tensors;
- * has_q, has_kv: whether the body has those tensors. Returns 0 or a status with the answer made a problem. */
-int paged_build(struct http_exchange *x, struct request *request, const struct config *config,
-                const struct paged_lists *lists, bool has_q, bool has_kv);
+/* Which list is wrong, and what it wants. */
+struct paged_refusal {
+    const char *name; /* a constant */
+    char wants[160];
+};
+
+/* paged_build(request, config, lists, has_q, has_kv, refusal): check them and make request->paged of them, but for its
+ * tensors; has_q, has_kv: whether the call has those. Any thread. Returns 0, or ATTND_INVALID with `refusal` filled. */
+MUST_USE int paged_build(struct request *request, const struct config *config,
+                         const struct paged_lists *lists, bool has_q, bool has_kv,
+                         struct paged_refusal *refusal);
 
 #endif
