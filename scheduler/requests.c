@@ -2,9 +2,11 @@
 /* requests.c - see requests.h. */
 #include "scheduler/requests.h"
 
+#include "kernels/numeric.h"
 #include "scheduler/staging.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -75,6 +77,24 @@ int request_make_outputs(struct request *request, const struct geometry *g)
     out->o = request_tensor(request, rows, geometry_q_row_bytes(g));
     out->lse = request_tensor(request, rows, g->query_heads * sizeof *out->lse);
     return out->o && out->lse ? 0 : request_fail(request, ATTND_BUSY, "no staging memory for the outputs");
+}
+
+const char *request_wrong_element(enum dtype dtype, const void *array, size_t at)
+{
+    return isfinite(numeric_load(dtype, array, at)) ? "2^97 (1.6e29) or more" : "not finite";
+}
+
+bool request_elements_are_good(const struct request_elements *of, char *text, size_t text_bytes)
+{
+    size_t n = (size_t)of->layers * of->rows * of->heads * of->head_dim;
+    size_t bad = of->summed ? numeric_first_unsummable(of->dtype, of->array, n)
+                            : numeric_first_nonfinite(of->dtype, of->array, n);
+    if (bad == n)
+        return true;
+    snprintf(text, text_bytes, "row %zu, head %zu, element %zu is %s",
+             bad / of->head_dim / of->heads % of->rows, bad / of->head_dim % of->heads, bad % of->head_dim,
+             request_wrong_element(of->dtype, of->array, bad));
+    return false;
 }
 
 int request_fail(struct request *request, int status, const char *format, ...)

@@ -545,6 +545,21 @@ void *request_tensor(struct request *request, size_t n, size_t size);
 void request_adopt_tensor(struct request *request, void *block, size_t bytes);
 MUST_USE int request_make_outputs(struct request *request, const struct geometry *g);
 
+/* A tensor [layers][rows][heads][head_dim] that has to be finite; `summed`: sums of its elements, too. */
+struct request_elements {
+    const void *array;
+    enum dtype dtype;
+    uint32_t layers, rows, heads, head_dim;
+    bool summed;
+};
+
+/* request_elements_are_good: whether all are, as numeric_first_nonfinite() or numeric_first_unsummable() has it; else `text` says
+ * which one is not. Any thread; O(elements). */
+bool request_elements_are_good(const struct request_elements *of, char *text, size_t text_bytes);
+
+/* request_wrong_element: what is wrong with an element that these functions have found, in words. */
+const char *request_wrong_element(enum dtype dtype, const void *array, size_t at);
+
 /* request_fail: set status and detail; returns the status. */
 int request_fail(struct request *request, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

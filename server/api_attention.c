@@ -462,7 +462,7 @@ static int read_states(struct tensor_body *b)
     bad = numeric_first_unsummable(g->dtype, merge->o, heads * g->head_dim);
     if (bad == heads * g->head_dim)
         return 0;
-    const char *wrong = tensors_unsummable(g->dtype, merge->o, bad);
+    const char *wrong = request_wrong_element(g->dtype, merge->o, bad);
     bad /= g->head_dim;
     snprintf(text, sizeof text, "state %zu, row %zu, head %zu is %s", bad / g->query_heads / rows,
              bad / g->query_heads % rows, bad % g->query_heads, wrong);

@@ -320,11 +320,6 @@ const void *tensors_data(struct tensor_body *b, const struct named_tensor *t)
     return copy;
 }
 
-const char *tensors_unsummable(enum dtype dtype, const void *array, size_t at)
-{
-    return isfinite(numeric_load(dtype, array, at)) ? "2^97 (1.6e29) or more" : "not finite";
-}
-
 int tensors_rows(struct tensor_body *b, const char *name, const struct tensor_rows *wants, const void **rows,
                  enum dtype *dtype)
 {
@@ -346,13 +341,12 @@ int tensors_rows(struct tensor_body *b, const char *name, const struct tensor_ro
     *rows = tensors_data(b, t);
     if (!*rows)
         return ATTND_BUSY;
-    size_t elements = (size_t)wants->n * wants->heads * g->head_dim * (all ? g->layers : 1);
-    size_t bad = wants->summed ? numeric_first_unsummable(*dtype, *rows, elements)
-                               : numeric_first_nonfinite(*dtype, *rows, elements);
-    if (bad == elements)
-        return 0;
-    snprintf(text, sizeof text, "row %zu, head %zu, element %zu is %s",
-             bad / g->head_dim / wants->heads % wants->n, bad / g->head_dim % wants->heads, bad % g->head_dim,
-             tensors_unsummable(*dtype, *rows, bad));
-    return tensors_refuse(b, name, text);
+    const struct request_elements elements = {.array = *rows,
+                                              .dtype = *dtype,
+                                              .layers = all ? g->layers : 1,
+                                              .rows = wants->n,
+                                              .heads = wants->heads,
+                                              .head_dim = g->head_dim,
+                                              .summed = wants->summed};
+    return request_elements_are_good(&elements, text, sizeof text) ? 0 : tensors_refuse(b, name, text);
 }

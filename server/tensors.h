@@ -83,7 +83,4 @@ struct tensor_rows {
 int tensors_rows(struct tensor_body *b, const char *name, const struct tensor_rows *wants, const void **rows,
                  enum dtype *dtype);
 
-/* What is wrong with an element that numeric_first_unsummable() found. */
-const char *tensors_unsummable(enum dtype dtype, const void *array, size_t at);
-
 #endif
