@@ -17,6 +17,8 @@
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
 #   format         clang-format over all C files
 #   checkdeps checkheaders   the include rules of docs/ARCHITECTURE.md; every header compiles alone
+#   lib install-lib   libattnd.so and .a, attnd.h, attnd.pc: attention in the calling process (docs/LIBRARY.md); cJSON's source comes
+#                     from Debian's archive, or from CJSON_DIR=FOLDER
 #   compile_commands.json install uninstall dist clean
 #
 # Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
@@ -31,7 +33,7 @@ B := build/$(MODE)
 Q := $(if $(V),,@)
 say = $(if $(V),@:,@printf '  %-6s %s\n')
 
-PACKAGES := libuv libcjson libxxhash libmd
+PACKAGES := libuv libcjson libmd
 LLHTTP_DIR ?= /usr/share/llhttp
 LLHTTP_INCLUDE ?= /usr/share/include/llhttp
 COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -54,7 +56,8 @@ CUDA_INCLUDE ?= $(firstword $(patsubst %/cuda.h,%,$(wildcard /usr/local/cuda/inc
 # Bits are part of the contract, so contraction and fast math stay off whatever the user's CFLAGS say.
 BIT_STABLE := -ffp-contract=off -fno-fast-math
 CPPFLAGS_ALL := -I. -I$(LLHTTP_INCLUDE) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -D_GNU_SOURCE -DLLHTTP_STRICT_MODE=1 $(CPPFLAGS)
-CFLAGS_ALL = -std=c11 $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(shell pkg-config --cflags $(PACKAGES)) -pthread \
+# The library's objects are the daemon's: what attnd.h does not name is hidden.
+CFLAGS_ALL = -std=c11 -fPIC -fvisibility=hidden $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(shell pkg-config --cflags $(PACKAGES)) -pthread \
              $(CFLAGS) $(BIT_STABLE)
 LDFLAGS_ALL = $(filter -fsanitize=%,$(MODE_FLAGS_$(MODE))) -pthread $(LDFLAGS)
 LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
@@ -63,7 +66,7 @@ CUDA_SOURCES := $(filter-out kernels/cuda/absent.c,$(wildcard kernels/cuda/*.c))
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))) \
            $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c kernels/cuda/lowering.c kernels/cuda/cubin_cache.c)
-HEADERS := $(foreach f,$(FOLDERS) $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench tests/fuzz,$(wildcard $(f)/*.h))
+HEADERS := $(foreach f,$(FOLDERS) library $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench tests/fuzz,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
@@ -78,11 +81,46 @@ LLHTTP_OBJECTS := $(B)/obj/llhttp/api.o $(B)/obj/llhttp/http.o $(B)/obj/llhttp/l
 .PHONY: all
 all: $(B)/attnd $(B)/attnctl
 
-$(B)/libattnd.a: $(OBJECTS) $(LLHTTP_OBJECTS)
+$(B)/daemon.a: $(OBJECTS) $(LLHTTP_OBJECTS)
 	$(say) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$(B)/attnd: $(call object,server/main.c) $(B)/libattnd.a
+# ---- the library: everything below server/, and what it takes of cJSON, without needing more than the C library
+
+LIBRARY_SOURCES := $(filter-out server/%,$(SOURCES)) $(wildcard library/*.c)
+LIBRARY_VERSION := $(shell sed -n 's/.*ATTND_VERSION "\(.*\)"/\1/p' config/version.h)
+LIBRARY_FILE := libattnd.so.$(LIBRARY_VERSION)
+CJSON_DIR ?= $(B)/cjson
+.PHONY: lib
+lib: $(B)/lib/$(LIBRARY_FILE) $(B)/lib/libattnd.a
+
+$(B)/cjson/cJSON.c:
+	$(say) GET $@
+	$(Q)bash scripts/fetch_cjson.sh $(@D)
+
+$(B)/obj/cjson.o: $(CJSON_DIR)/cJSON.c $(B)/flags
+	$(say) CC $@
+	$(Q)$(CC) -std=c11 -fPIC -fvisibility=hidden $(MODE_FLAGS_$(MODE)) $(CFLAGS) -w -c -o $@ $<
+
+# One object, of which only the functions of attnd.h are still to be seen.
+$(B)/lib/attnd.o: $(call object,$(LIBRARY_SOURCES)) $(B)/obj/cjson.o
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(LD) -r -o $@ $^
+	$(Q)objcopy --localize-hidden $@
+
+$(B)/lib/libattnd.a: $(B)/lib/attnd.o
+	$(say) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(B)/lib/$(LIBRARY_FILE): $(B)/lib/attnd.o library/libattnd.map
+	$(say) LD $@
+	$(Q)$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libattnd.so.0 -Wl,--version-script=library/libattnd.map \
+		$(if $(filter release debug,$(MODE)),-Wl$(comma)-z$(comma)defs) -o $@ $< -lm
+	$(Q)ln -sf $(LIBRARY_FILE) $(@D)/libattnd.so.0
+	$(Q)ln -sf libattnd.so.0 $(@D)/libattnd.so
+
+$(B)/attnd: $(call object,server/main.c) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
@@ -127,7 +165,7 @@ $(B)/obj/llhttp/%.o: $(LLHTTP_DIR)/%.c $(B)/flags
 FLAGS := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)
 $(shell mkdir -p $(B); echo '$(FLAGS)' | cmp -s - $(B)/flags || echo '$(FLAGS)' >$(B)/flags)
 $(shell echo '$(COMMIT)' | cmp -s - $(B)/commit || echo '$(COMMIT)' >$(B)/commit)
-VERSIONED := $(call object,server/main.c server/api_observe.c)
+VERSIONED := $(call object,server/main.c server/api_observe.c library/library.c)
 $(VERSIONED): $(B)/commit
 $(VERSIONED): CPPFLAGS_ALL += -DATTND_COMMIT='"$(COMMIT)"'
 
@@ -147,13 +185,13 @@ demo: all
 
 # ---- tests
 
-$(B)/tests/unit: $(call object,$(UNIT_SOURCES)) $(B)/libattnd.a
+$(B)/tests/unit: $(call object,$(UNIT_SOURCES)) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs check) $(LIBS)
 $(call object,$(UNIT_SOURCES)): CFLAGS_ALL += $(shell pkg-config --cflags check)
 
-$(B)/tests/allocator_model: $(call object,tests/simulation/allocator_model.c) $(B)/libattnd.a
+$(B)/tests/allocator_model: $(call object,tests/simulation/allocator_model.c) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -167,26 +205,34 @@ WATCHED := malloc calloc aligned_alloc free \
            reservation_run reservation_run_fork reservation_note_run reservation_end_run \
            workload_release workload_destroy sequence_ops_add_lease swapping_create sequences_note_reaped backend_ops_parameters log_line
 
-$(B)/tests/engine_simulation: $(call object,$(filter-out %/allocator_model.c,$(SIMULATION_SOURCES))) $(B)/libattnd.a
+$(B)/tests/engine_simulation: $(call object,$(filter-out %/allocator_model.c,$(SIMULATION_SOURCES))) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(patsubst %,-Wl$(comma)--wrap=%,$(WATCHED)) -o $@ $^ $(LIBS)
 
-$(B)/tests/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(B)/libattnd.a
+$(B)/tests/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
-TESTS := $(B)/tests/unit $(B)/tests/allocator_model $(B)/tests/engine_simulation $(B)/tests/conformance
+# As its users have it: attnd.h and the shared library; under a sanitizer, which a shared library has none of, the archive.
+$(B)/tests/library: tests/library/library.c library/attnd.h $(B)/lib/$(LIBRARY_FILE) $(B)/lib/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -Ilibrary $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(CFLAGS) $(LDFLAGS_ALL) \
+		$(shell pkg-config --cflags check) -o $@ $< $(if $(filter release debug,$(MODE)),\
+		-L$(B)/lib -lattnd -Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib',$(B)/lib/libattnd.a) $(shell pkg-config --libs check) -lm
 
-$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/libattnd.a
+TESTS := $(B)/tests/library $(B)/tests/unit $(B)/tests/allocator_model $(B)/tests/engine_simulation $(B)/tests/conformance
+
+$(B)/bench/%: $(call object,tests/bench/%.c tests/bench/bench.c) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
 # MODE=fuzz: the fuzzers; scripts/fuzz.sh builds and runs them.
 FUZZERS := $(filter-out daemon,$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c)))
-$(B)/fuzz/%: $(call object,tests/fuzz/%.c tests/fuzz/daemon.c) $(B)/libattnd.a
+$(B)/fuzz/%: $(call object,tests/fuzz/%.c tests/fuzz/daemon.c) $(B)/daemon.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -fsanitize=address,fuzzer -pthread $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -280,8 +326,20 @@ install: all
 		install -D -m 644 $$preset $(DESTDIR)$(PREFIX)/share/attnd/$${preset##*/} || exit 1; done
 	install -D -m 644 LICENSE NOTICE -t $(DESTDIR)$(PREFIX)/share/doc/attnd
 
+.PHONY: install-lib
+install-lib: lib
+	install -D -m 644 library/attnd.h -t $(DESTDIR)$(PREFIX)/include
+	install -D -m 755 $(B)/lib/$(LIBRARY_FILE) -t $(DESTDIR)$(PREFIX)/lib
+	install -D -m 644 $(B)/lib/libattnd.a -t $(DESTDIR)$(PREFIX)/lib
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(LIBRARY_VERSION)|' library/attnd.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/attnd.pc
+	ln -sf $(LIBRARY_FILE) $(DESTDIR)$(PREFIX)/lib/libattnd.so.0
+	ln -sf libattnd.so.0 $(DESTDIR)$(PREFIX)/lib/libattnd.so
+	install -D -m 644 LICENSE NOTICE -t $(DESTDIR)$(PREFIX)/share/doc/attnd
+
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/attnd $(DESTDIR)$(PREFIX)/bin/attnctl
+	rm -f $(DESTDIR)$(PREFIX)/bin/attnd $(DESTDIR)$(PREFIX)/bin/attnctl $(DESTDIR)$(PREFIX)/include/attnd.h
+	rm -f $(DESTDIR)$(PREFIX)/lib/libattnd.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnd.pc
 	rm -rf $(DESTDIR)$(PREFIX)/share/attnd $(DESTDIR)$(PREFIX)/share/doc/attnd
 
 dist:

@@ -37,6 +37,7 @@ enum {
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
     REQUEST_OPS_MAX = 4096,        /* of a batch */
+    REQUEST_FORKS_MAX = 1000,      /* of one sequence at a time */
     REQUEST_IDS_AHEAD = 1 << 19,   /* ids that may be given out without another limit */
     REQUEST_BATCH_VIEWS_MAX = 8192 /* sequences in its answer */
 };

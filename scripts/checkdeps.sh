@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # checkdeps.sh - who may include whom (docs/ARCHITECTURE.md):
 #
-#   server -> scheduler -> { allocator, kernels } -> config          clients -> config
+#   { server, library } -> scheduler -> { allocator, kernels } -> config          clients -> config
 #
 #   kernels/*.h        the contract: what scheduler/ and server/ may include of kernels/
 #   kernels/cpu/       \
@@ -28,6 +28,7 @@ allowed() {
         kernels/cpu | kernels/reference) echo "$1 $contract" ;;
         kernels/cuda | kernels/cuda/device) echo "kernels/cuda kernels/cuda/device $contract" ;;
         scheduler) echo "scheduler allocator $contract" ;;
+        library) echo "library scheduler allocator $contract" ;;
         server) echo "server scheduler allocator $contract" ;;
         clients) echo 'clients config' ;;
     esac
@@ -53,19 +54,19 @@ while IFS=: read -r file line include; do
     target=${include#*\"}
     check_include "$file" "$line" "${target%%\"*}"
 done < <(grep -rn --include='*.[ch]' --include='*.cu' --include='*.cuh' '^#include "' \
-    config allocator kernels scheduler server clients tests)
+    config allocator kernels scheduler library server clients tests)
 
 while IFS=: read -r file line _; do
     case $file in
         scheduler/step.c | scheduler/calibration.c) ;;
         *) complain "$file:$line: only scheduler/step.c may call attention_submit()" ;;
     esac
-done < <(grep -rn --include='*.[ch]' '\<attention_submit(' scheduler server)
+done < <(grep -rn --include='*.[ch]' '\<attention_submit(' scheduler library server)
 
 while read -r file; do
     complain "$file: does not say SPDX-License-Identifier: Apache-2.0"
 done < <(grep -rL --include='*.[ch]' --include='*.cc' --include='*.cu' --include='*.cuh' --include='*.sh' --include='*.py' \
-    'SPDX-License-Identifier: Apache-2[.]0' config allocator kernels scheduler server clients scripts tests)
+    'SPDX-License-Identifier: Apache-2[.]0' config allocator kernels scheduler library server clients scripts tests)
 
 [ $bad -eq 0 ] && echo 'checkdeps: every include keeps to the folder rules'
 exit $bad

@@ -109,10 +109,7 @@ extern const char *const api_block_states[], *const api_sequence_states[];
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-enum {
-    PAGE_DEFAULT = 100, /* items */
-    FORKS_MAX = 1000    /* of one sequence at a time */
-};
+enum { PAGE_DEFAULT = 100 /* items */ };
 static const int64_t ID_MAX = (int64_t)REQUEST_ID_MAX;
 
 /* No body and no query are allowed. */

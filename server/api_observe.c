@@ -3,7 +3,7 @@
 #include "config/log.h"
 #include "server/access.h"
 #include "server/api.h"
-#include "server/version.h"
+#include "config/version.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -86,7 +86,7 @@ static int read_fork_ids(struct arguments *a, struct request *request, struct re
     int64_t id;
     if (!list)
         return 0;
-    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > FORKS_MAX)
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != count || count < 1 || count > REQUEST_FORKS_MAX)
         return arguments_refuse(a, "ids", "wants a list of ids, one for each fork");
     fork->ids = request_alloc(request, (size_t)count, sizeof *fork->ids);
     if (!fork->ids)
@@ -104,7 +104,7 @@ static int read_fork(struct arguments *a, struct request *request, struct reques
     int64_t count = 1, length = UINT32_MAX;
     if (arguments_member(a, "ids"))
         count = cJSON_GetArraySize(arguments_member(a, "ids")); /* unless it is given */
-    int rc = arguments_integer(a, "count", 1, FORKS_MAX, &count);
+    int rc = arguments_integer(a, "count", 1, REQUEST_FORKS_MAX, &count);
     if (rc == 0)
         rc = arguments_integer(a, "length", 0, UINT32_MAX - 1, &length);
     if (rc == 0)

@@ -11,7 +11,7 @@
 #include "server/routes.h"
 #include "server/service.h"
 #include "server/state.h"
-#include "server/version.h"
+#include "config/version.h"
 
 #include <uv.h>
 

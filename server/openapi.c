@@ -5,7 +5,7 @@
 #include "config/json_writer.h"
 #include "server/access.h"
 #include "server/api.h"
-#include "server/version.h"
+#include "config/version.h"
 
 #include <ctype.h>
 #include <stdio.h>

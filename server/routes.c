@@ -586,10 +586,10 @@ static const struct request_shown *made_by(const struct request *request)
 /* Delete what a request has made, since its client does not know of it. */
 static void undo(struct daemon_state *daemon, struct request *request, const struct request_shown *made)
 {
-    uint64_t ids[FORKS_MAX];
+    uint64_t ids[REQUEST_FORKS_MAX];
     uint32_t count = made->count;
     bool of_leases = request->kind == REQUEST_LEASE;
-    assert(count >= 1 && count <= FORKS_MAX);
+    assert(count >= 1 && count <= REQUEST_FORKS_MAX);
     for (uint32_t i = 0; i < count; i++)
         ids[i] = made->views[i].id;
     release_request(daemon, request); /* and with it its lists */

@@ -10,7 +10,7 @@
 . "$(dirname "$0")/lib.sh"
 cd "$(dirname "$0")/../.." || exit 1
 build=$(dirname "$ATTND")
-if ! command -v g++ >/dev/null || [ ! -e "$build/libattnd.a" ]; then
+if ! command -v g++ >/dev/null || [ ! -e "$build/daemon.a" ]; then
     echo 'skip device code on the CPU: no g++'
     exit 0
 fi
@@ -24,8 +24,8 @@ esac
 # emulate NAME FLAG... - build and run tests/emulation/NAME.cc
 emulate() {
     # shellcheck disable=SC2046
-    g++ -std=c++17 -O1 -U_FORTIFY_SOURCE -ffp-contract=off -w -I. "${@:2}" -o "$WORK/$1" "tests/emulation/$1.cc" "$build/libattnd.a" -pthread \
-        $(pkg-config --libs libuv libcjson libxxhash libmd) -lm && "$WORK/$1"
+    g++ -std=c++17 -O1 -U_FORTIFY_SOURCE -ffp-contract=off -w -I. "${@:2}" -o "$WORK/$1" "tests/emulation/$1.cc" "$build/daemon.a" -pthread \
+        $(pkg-config --libs libuv libcjson libmd) -lm && "$WORK/$1"
 }
 
 # pipeline HEAD_DIM BLOCK_SIZE LAYOUT KV ARCH TMA WGMMA - of the formats, e4m3 goes with q in bf16

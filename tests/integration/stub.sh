@@ -18,7 +18,7 @@ needs_build() {
             exit 0
             ;;
     esac
-    if [ ! -e "$build_folder/libattnd.a" ]; then
+    if [ ! -e "$build_folder/daemon.a" ]; then
         echo "skip $1: no build here"
         exit 0
     fi
@@ -26,8 +26,8 @@ needs_build() {
 
 build() {
     # shellcheck disable=SC2046
-    ${CC:-cc} -std=c11 -O1 -D_GNU_SOURCE -I. ${cuda:+-isystem $cuda} -o "$WORK/$1" "${@:2}" "$build_folder/libattnd.a" -pthread \
-        $(pkg-config --libs libuv libcjson libxxhash libmd) -lm || exit 1
+    ${CC:-cc} -std=c11 -O1 -D_GNU_SOURCE -I. ${cuda:+-isystem $cuda} -o "$WORK/$1" "${@:2}" "$build_folder/daemon.a" -pthread \
+        $(pkg-config --libs libuv libcjson libmd) -lm || exit 1
 }
 
 wrap=('-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part' tests/cuda/stub_kernels.c)

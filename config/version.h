@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* version.h - what this build is. ATTND_COMMIT comes from the Makefile. */
-#ifndef SERVER_VERSION_H
-#define SERVER_VERSION_H
+#ifndef CONFIG_VERSION_H
+#define CONFIG_VERSION_H
 
 #define ATTND_VERSION "0.1.0"
 

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attnd.h - a paged KV cache and attention over it, in the process that calls.
+ *
+ *     struct attnd_options options = {.size = sizeof options, .configuration = "{\"pool\": {\"blocks\": 64}}"};
+ *     struct attnd *a;
+ *     if (attnd_open(&options, &a) != ATTND_OK)
+ *         puts(attnd_error());
+ *
+ * Sequences have ids. Their tokens' K and V lie in blocks of the pool, which forks share. attnd_append() writes K and V at the
+ * end of sequences, attnd_attend() computes attention of queries over them; blocks, copies on write and block tables are the
+ * library's. With attnd_lease() and attnd_paged() block tables are the caller's own.
+ *
+ * Sizes. Every struct but attnd_tensor begins with `size`, the sizeof that it is compiled with; members that it does not reach
+ * are 0. A member beyond what this library knows has to be 0, else the call is ATTND_ERR_UNSUPPORTED. An array's structs all have
+ * the size of the first.
+ *
+ * Results. Functions return ATTND_OK (0), or what is wrong; then nothing has changed, and attnd_error() has a sentence.
+ *
+ * Threads. A handle may be used by any thread, and calls on it take turns. What is submitted is computed in the turns of the
+ * engine: by the calling thread, in attnd_await(), attnd_poll() and attnd_turn(), or, with attnd_options.thread, by a thread of
+ * the library's. The library installs no signal handler and writes to no stream (attnd_log()). After fork() a child can use none
+ * of its parent's handles: its calls are ATTND_ERR_FORKED.
+ *
+ * Bits. o of a query depends on its own q and its own sequence's k and v alone: not on what is computed beside it, not on
+ * blocks, forks or threads. docs/LIBRARY.md has the rest. */
+#ifndef ATTND_H
+#define ATTND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ATTND_API __attribute__((visibility("default")))
+
+enum attnd_code {
+    ATTND_PENDING = 1, /* of attnd_poll() and attnd_await(): not done yet */
+    ATTND_OK = 0,
+    ATTND_ERR_INVALID = -1,     /* an argument is wrong */
+    ATTND_ERR_UNSUPPORTED = -2, /* this library, or this configuration, does not have it */
+    ATTND_ERR_NOT_FOUND = -3,   /* no such sequence, lease or ticket */
+    ATTND_ERR_GONE = -4,        /* it existed, and is gone */
+    ATTND_ERR_EXISTS = -5,
+    ATTND_ERR_POSITION = -6, /* the rows do not continue what stands */
+    ATTND_ERR_CONFLICT = -7, /* other content stands there */
+    ATTND_ERR_BUSY = -8,     /* calls or memory for tensors are used up: retry when some are done */
+    ATTND_ERR_NO_BLOCKS = -9,
+    ATTND_ERR_NO_SEQUENCES = -10,
+    ATTND_ERR_NO_MEMORY = -11,
+    ATTND_ERR_DEADLINE = -12,
+    ATTND_ERR_DEVICE = -13, /* the device failed: the handle is of no use any more */
+    ATTND_ERR_FORKED = -14, /* the handle is a parent process's */
+    ATTND_ERR_INTERNAL = -15
+};
+
+struct attnd; /* an engine: pool, sequences, backend */
+
+/* What was wrong with the calling thread's last call that failed, in a sentence; stays until it is in the library again. */
+ATTND_API const char *attnd_error(void);
+
+/* A constant word for a code: "position", "no_blocks". */
+ATTND_API const char *attnd_code_name(int code);
+
+/* "attnd 0.1.0 (commit)". */
+ATTND_API const char *attnd_version(void);
+
+/* The backends that are in this build and can be used here, one a line: "cpu: portable avx2", "cuda: ...". A constant. */
+ATTND_API const char *attnd_backends(void);
+
+/* Of the process: `write` gets messages from now on, of level 0 (errors) to 3, from whichever thread has them; NULL, as at first:
+ * they are dropped. Not while another thread is in the library. */
+ATTND_API void attnd_log(void (*write)(int level, const char *message, void *cookie), void *cookie);
+
+/* ---- open and close -------------------------------------------------------------------------------- */
+
+struct attnd_options {
+    size_t size;
+    const char *
+        configuration; /* keys of the daemon's as JSON with comments; NULL: the defaults. What is the server's (listen, keys,
+                                       state, drain) is not looked at */
+    const char *configuration_file; /* instead */
+    const char *const *settings;    /* [setting_count] "path=value", stronger than both */
+    size_t setting_count;
+    int thread; /* 1: the engine has a thread of its own */
+};
+
+/* attnd_open(options, a): take the pool's memory, test the kernels against the reference, compile them for a GPU. The caller ends
+ * it with attnd_close(), which finishes what is submitted; NULL is fine. */
+ATTND_API int attnd_open(const struct attnd_options *options, struct attnd **a);
+ATTND_API void attnd_close(struct attnd *a);
+
+struct attnd_description {
+    size_t size;
+    uint32_t layers, query_heads, kv_heads, head_dim, block_size;
+    uint32_t blocks;          /* of the pool */
+    uint32_t sequence_tokens; /* of one sequence, at most */
+    uint32_t rows_per_call;   /* of q, and of k and v */
+    uint32_t calls;           /* submitted and not done, at most */
+    uint8_t dtype_code;       /* of q and o, */
+    uint8_t dtype_bits;
+    uint8_t kv_dtype_code; /* and of K and V as they are stored, as DLPack has them */
+    uint8_t kv_dtype_bits;
+    uint32_t bit_stable;                         /* 1: as above; 0: a kernel is configured that is not */
+    uint32_t threads;                            /* of the host, or multiprocessors */
+    const char *backend, *isa, *device, *kernel; /* as long as the handle */
+};
+
+ATTND_API int attnd_describe(struct attnd *a, struct attnd_description *description);
+
+/* ---- sequences ------------------------------------------------------------------------------------- */
+
+struct attnd_creation {
+    size_t size;
+    uint64_t id; /* 1 .. 2^53 - 1; 0: the library chooses one. Out */
+    const uint32_t
+        *token_ids; /* [token_count] of a prompt: blocks of it that are cached are taken over, whole ones */
+    uint32_t token_count;
+    uint32_t max_tokens; /* that it will have; 0: not known */
+    int32_t priority;
+    uint32_t length;  /* out: tokens that were cached */
+    const char *salt; /* of prompts: only sequences with the same one share; NULL: none */
+};
+
+/* A new sequence, of no tokens but those cached. */
+ATTND_API int attnd_create(struct attnd *a, struct attnd_creation *creation);
+
+/* attnd_fork(a, id, length, ids, count): `count` new sequences that share the first `length` tokens of one; UINT32_MAX: all. Their
+ * ids: those given, or, where they are 0, chosen and written. */
+ATTND_API int attnd_fork(struct attnd *a, uint64_t id, uint32_t length, uint64_t *ids, uint32_t count);
+
+/* Forget all tokens of a sequence but the first `length`; all of it. */
+ATTND_API int attnd_truncate(struct attnd *a, uint64_t id, uint32_t length);
+ATTND_API int attnd_delete(struct attnd *a, uint64_t id);
+
+enum attnd_op_kind { ATTND_CREATE, ATTND_FORK, ATTND_TRUNCATE, ATTND_DELETE };
+
+struct attnd_op {
+    size_t size;
+    uint32_t kind;
+    uint32_t length;                 /* of a fork or truncation */
+    uint64_t id;                     /* but of a creation */
+    uint64_t *ids;                   /* of a fork: [count], as in attnd_fork() */
+    uint32_t count;                  /* likewise */
+    struct attnd_creation *creation; /* of a creation */
+};
+
+/* attnd_batch(a, ops, count): all of them, in order, or none. */
+ATTND_API int attnd_batch(struct attnd *a, struct attnd_op *ops, uint32_t count);
+
+struct attnd_sequence {
+    size_t size;
+    uint64_t parent;                /* it is a fork of; 0: none */
+    uint32_t length;                /* tokens that all layers have */
+    uint32_t blocks, shared_blocks; /* that it has, and has in common with others */
+    uint32_t *lengths;              /* NULL, or [layers]: out, tokens that each layer has */
+};
+
+ATTND_API int attnd_look(struct attnd *a, uint64_t id, struct attnd_sequence *sequence);
+
+/* attnd_blocks(a, id, first, ids, count): the ids of `count` blocks of a sequence or a lease, in token order from block `first` on;
+ * *count becomes how many there are. */
+ATTND_API int attnd_blocks(struct attnd *a, uint64_t id, uint32_t first, uint32_t *ids, uint32_t *count);
+
+/* attnd_lease(a, blocks, lease, ids): reserve blocks for tables of the caller's own, [blocks] written to `ids`, which attnd_delete()
+ * gives back. */
+ATTND_API int attnd_lease(struct attnd *a, uint32_t blocks, uint64_t *lease, uint32_t *ids);
+
+/* ---- tensors and calls ----------------------------------------------------------------------------- */
+
+/* DLPack's DLTensor, whose layout this is: a pointer to one may be given. Contiguous: strides NULL or those of the shape. */
+struct attnd_tensor {
+    void *data;
+    int32_t device_type; /* 1: host memory, 3: pinned */
+    int32_t device_id;
+    int32_t ndim;
+    uint8_t dtype_code; /* 2: float of 16 or 32 bits, 4: bfloat of 16, 10: e4m3fn, 12: e5m2 */
+    uint8_t dtype_bits;
+    uint16_t dtype_lanes; /* 1 */
+    const int64_t *shape;
+    const int64_t *strides; /* in elements */
+    uint64_t byte_offset;
+};
+
+#define ATTND_ALL_LAYERS UINT32_MAX
+
+/* T rows, of which `counts` belong to the first sequence, and so on. */
+struct attnd_rows {
+    size_t size;
+    uint32_t layer; /* ATTND_ALL_LAYERS: k and v, of an append, are those of all */
+    uint32_t sequence_count;
+    const uint64_t *sequences; /* [sequence_count] ids */
+    const uint32_t *counts;    /* [sequence_count] rows of each; NULL: one */
+    const int64_t *positions;  /* [sequence_count] of the first row of each; NULL: where the sequence ends */
+    const uint32_t *
+        token_ids; /* [token_count] of the first rows, so that full blocks can be found by attnd_create(); or NULL */
+    uint32_t token_count;
+    uint32_t kernel; /* 0; 1, 2: paged_v1, paged_v2 of the vllm layout */
+    /* k and v are [T][kv_heads][head_dim], or [layers][T][kv_heads][head_dim]; q and o [T][query_heads][head_dim]; lse [T][query_heads]
+       of f32, the natural logarithm. Of the geometry's dtype, k and v also of its kv_dtype. Where the geometry's has 16 bits, float32 is
+       converted. Used where they are, so they stay untouched until the call is done. */
+    const struct attnd_tensor *q, *k, *v, *o, *lse; /* NULL: not given, not wanted */
+};
+
+/* attnd_append(a, rows, count, ticket): write k and v of `count` lists of rows, in that order. attnd_attend: attention of q over
+ * the sequences; k and v, if given, are appended first, and a query at position p sees the keys up to p. With `ticket` they return
+ * at once, and attnd_poll() and attnd_await() say when all is done; with NULL they return when it is. Of lists that fail the others
+ * are done nevertheless, but for those on a sequence behind it. */
+ATTND_API int attnd_append(struct attnd *a, const struct attnd_rows *rows, uint32_t count, uint64_t *ticket);
+ATTND_API int attnd_attend(struct attnd *a, const struct attnd_rows *rows, uint32_t count, uint64_t *ticket);
+
+/* Attention over block tables of the caller's own, in leased blocks. */
+struct attnd_paged_rows {
+    size_t size;
+    uint64_t lease;
+    uint32_t layer;
+    uint32_t kernel;             /* as above */
+    uint32_t sequences;          /* S; 0: k and v are written only */
+    uint32_t columns;            /* entries of a table */
+    const int32_t *block_tables; /* [S][columns] */
+    const int32_t *context_lens; /* [S] tokens of each, whose last ones are its rows */
+    const int32_t *indptr;       /* [S + 1] rows of q of each, from 0; NULL: one */
+    const int64_t
+        *slot_mapping; /* [tokens] block * block_size + slot for each row of k and v; -1: not written */
+    uint32_t tokens;
+    const struct attnd_tensor *q, *k, *v, *o, *lse; /* as above */
+};
+
+ATTND_API int attnd_paged(struct attnd *a, const struct attnd_paged_rows *rows, uint64_t *ticket);
+
+/* attnd_merge(a, o, lse, merged_o, merged_lse): states of the same T rows over disjoint keys, o [n][T][query_heads][head_dim] and lse
+ * [n][T][query_heads], into those over all of them. */
+ATTND_API int attnd_merge(struct attnd *a, const struct attnd_tensor *o, const struct attnd_tensor *lse,
+                          const struct attnd_tensor *merged_o, const struct attnd_tensor *merged_lse);
+
+struct attnd_result {
+    size_t size;
+    uint32_t failed;       /* which of the lists is the first that failed */
+    uint32_t rows_in_step; /* of the step that computed the last one */
+    double queue_us, step_us;
+    uint64_t bytes_read;
+};
+
+/* attnd_poll(a, ticket, result): whether it is done: ATTND_PENDING, or how it went, and then the ticket is no more. attnd_await: wait
+ * for that, `timeout_s` seconds at most, for ever if it is negative. `result` may be NULL. */
+ATTND_API int attnd_poll(struct attnd *a, uint64_t ticket, struct attnd_result *result);
+ATTND_API int attnd_await(struct attnd *a, uint64_t ticket, double timeout_s, struct attnd_result *result);
+
+/* attnd_turn(a): do what there is to do now: retire what is done, submit what is next. Returns 1 if there was anything, 0 if not. With
+ * a thread of the engine's, which does that, 0. */
+ATTND_API int attnd_turn(struct attnd *a);
+
+/* ---- looking --------------------------------------------------------------------------------------- */
+
+struct attnd_stats {
+    size_t size;
+    uint32_t blocks_free, blocks_cached, blocks_held, blocks_fenced, blocks_shared;
+    uint32_t sequences;
+    uint64_t tokens_logical, tokens_physical; /* that sequences have, and that are stored */
+    uint64_t forks, copies_on_write, steps;
+    double roof_gb_per_s; /* at which the pool can be read; 0: not measured yet */
+};
+
+ATTND_API int attnd_stats(struct attnd *a, struct attnd_stats *stats);
+
+/* Recount every block and check every invariant; ATTND_ERR_INTERNAL with what does not add up. O(blocks). */
+ATTND_API int attnd_audit(struct attnd *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
