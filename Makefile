@@ -19,6 +19,7 @@
 #   checkdeps checkheaders   the include rules of docs/ARCHITECTURE.md; every header compiles alone
 #   lib install-lib   libattnd.so and .a, attnd.h, attnd.pc: attention in the calling process (docs/LIBRARY.md); cJSON's source comes
 #                     from Debian's archive, or from CJSON_DIR=FOLDER
+#   wheel check-python   the Python package (clients/python), in WHEELS=build/release/wheel, CUDA=0: without the CUDA backend; its tests
 #   compile_commands.json install uninstall dist clean
 #
 # Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
@@ -51,7 +52,7 @@ $(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DA
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \
             -Wpointer-arith -Wcast-qual $(if $(WERROR),-Werror)
 # The CUDA backend needs the toolkit's headers to be compiled, and nothing of CUDA to be linked.
-CUDA_INCLUDE ?= $(firstword $(patsubst %/cuda.h,%,$(wildcard /usr/local/cuda/include/cuda.h /usr/include/cuda.h)))
+CUDA_INCLUDE ?= $(if $(filter 0,$(CUDA)),,$(firstword $(patsubst %/cuda.h,%,$(wildcard /usr/local/cuda/include/cuda.h /usr/include/cuda.h))))
 
 # Bits are part of the contract, so contraction and fast math stay off whatever the user's CFLAGS say.
 BIT_STABLE := -ffp-contract=off -fno-fast-math
@@ -327,6 +328,19 @@ install: all
 	for preset in config/*.jsonc; do \
 		install -D -m 644 $$preset $(DESTDIR)$(PREFIX)/share/attnd/$${preset##*/} || exit 1; done
 	install -D -m 644 LICENSE NOTICE -t $(DESTDIR)$(PREFIX)/share/doc/attnd
+
+# The Python package, with the library in it. It has the CUDA backend, unless CUDA=0 says that it need not.
+CUDA ?= 1
+WHEELS ?= $(B)/wheel
+.PHONY: wheel check-python
+wheel: $(B)/lib/$(LIBRARY_FILE)
+	$(Q)[ "$(CUDA)" = 0 ] || [ -n "$(CUDA_INCLUDE)" ] || \
+		{ echo 'make wheel: no CUDA headers, so the wheel would have no CUDA backend; CUDA=0 makes it without'; exit 1; }
+	$(Q)bash scripts/make_wheel.sh $< $(LIBRARY_VERSION) $(WHEELS)
+
+# The wheel in empty environments, with the oldest and the newest NumPy.
+check-python: $(B)/lib/$(LIBRARY_FILE)
+	@ATTND=$(CURDIR)/$(B)/attnd bash tests/integration/47-python.sh
 
 .PHONY: install-lib
 install-lib: lib

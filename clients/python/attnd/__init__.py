@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attnd: a paged KV cache and attention over it.
+
+    import attnd, numpy
+
+    with attnd.Engine({'geometry': {'layers': 1, 'query_heads': 4, 'kv_heads': 2, 'head_dim': 16}, 'pool': {'blocks': 64}}) as engine:
+        sequence = engine.create()
+        engine.append(sequence, k, v)                  # [tokens][kv_heads][head_dim]
+        o = engine.attend(sequence, q)                 # [rows][query_heads][head_dim]
+        child = engine.fork(sequence)                  # shares its blocks
+"""
+from .engine import Description, Engine, Lease, SequenceId, SequenceInfo, Stats, Ticket, backends, log, version
+from .errors import (
+    BusyError,
+    ConflictError,
+    DeadlineError,
+    DeviceError,
+    Error,
+    ExistsError,
+    ForkedError,
+    InternalError,
+    InvalidError,
+    NoBlocksError,
+    NotFoundError,
+    PositionError,
+    UnsupportedError,
+)
+from .tensors import bf16
+
+__all__ = [name for name in dir() if not name.startswith('_') and name not in ('engine', 'errors', 'tensors')]

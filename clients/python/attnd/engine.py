@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine in this process: sequences, appends and attention by calls of libattnd."""
+import ctypes
+import dataclasses
+import json
+import os
+import threading
+from ctypes import byref, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+
+import numpy
+
+from . import _library
+from .errors import InvalidError, error_of
+from .tensors import TYPE_NAMES, Argument, empty_like
+
+ALL = 0xFFFFFFFF  # tokens of a fork
+_TYPE_CODES = {name: kind for kind, name in TYPE_NAMES.items()}
+_OPS = {'create': 0, 'fork': 1, 'truncate': 2, 'delete': 3}
+
+
+class SequenceId(int):
+    """A sequence's id. `cached`: tokens that were found in the prefix cache as it was created."""
+
+    cached = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What an engine is: its geometry, limits and backend."""
+
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    blocks: int
+    sequence_tokens: int
+    rows_per_call: int
+    calls: int
+    dtype: str
+    kv_dtype: str
+    bit_stable: bool
+    threads: int
+    backend: str
+    isa: str
+    device: str
+    kernel: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceInfo:
+    """A sequence as it is: `lengths` has the tokens of each layer, `length` the least of them."""
+
+    id: int
+    parent: int
+    length: int
+    blocks: int
+    shared_blocks: int
+    lengths: list
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What an engine holds now, and has done since it was opened."""
+
+    blocks_free: int
+    blocks_cached: int
+    blocks_held: int
+    blocks_fenced: int
+    blocks_shared: int
+    sequences: int
+    tokens_logical: int
+    tokens_physical: int
+    forks: int
+    copies_on_write: int
+    steps: int
+    roof_gb_per_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Lease:
+    """Blocks for tables of the caller's own."""
+
+    id: int
+    blocks: list
+
+
+def version():
+    """The library's version and commit."""
+    return _library.functions().version().decode()
+
+
+def backends():
+    """What is in the library and can be used here: {'cpu': 'portable avx2', 'reference': '', 'cuda': ...}."""
+    lines = _library.functions().backends().decode().splitlines()
+    return {name: rest.strip() for name, _, rest in (line.partition(':') for line in lines)}
+
+
+_sink = None
+
+
+def log(write):
+    """Have `write(level, message)` called for what the library has to say (level 0: errors .. 3); None: nothing is said."""
+    global _sink
+    sink = _library.LOG_WRITE() if write is None else _library.LOG_WRITE(lambda level, text, _: write(level, text.decode()))
+    _library.functions().log(sink, None)
+    _sink = sink  # for as long as it may be called
+
+
+def _fail(code):
+    functions = _library.functions()
+    raise error_of({'code': functions.code_name(code).decode(), 'detail': functions.error().decode()})
+
+
+def _check(code):
+    if code < 0:
+        _fail(code)
+    return code
+
+
+def _invalid(detail):
+    return InvalidError({'code': 'invalid', 'detail': detail})
+
+
+def _list_of(type_, values, name, length=None):
+    """A C array of a list of integers; None stays None."""
+    if values is None:
+        return None
+    values = [int(v) for v in numpy.ravel(numpy.asarray(values))]
+    if length is not None and len(values) != length:
+        raise _invalid(f'{name}: wants {length} numbers, has {len(values)}')
+    bits = ctypes.sizeof(type_) * 8
+    low, high = (-(1 << bits - 1), 1 << bits - 1) if type_(-1).value < 0 else (0, 1 << bits)
+    for i, v in enumerate(values):
+        if not low <= v < high:
+            raise _invalid(f'{name}: entry {i}: {v} is out of range')
+    return (type_ * max(len(values), 1))(*values)
+
+
+def _configuration(config):
+    if config is None or isinstance(config, bytes):
+        return config
+    return (config if isinstance(config, str) else json.dumps(config)).encode()
+
+
+class Ticket:
+    """Calls that are under way. result() waits for them."""
+
+    def __init__(self, engine, number, keeps, outputs):
+        self._engine, self._number, self._keeps, self._outputs = engine, number, keeps, outputs
+        self._code = None
+        self._lock = threading.Lock()
+
+    def _finish(self, code):
+        self._code = code
+        if code < 0:
+            try:
+                _fail(code)
+            except Exception as e:  # result() says it, as often as it is asked
+                self._error = e
+        self._keeps = None
+
+    def done(self):
+        """Whether they are done. Without a thread of the engine's, asking makes them go on."""
+        with self._lock:
+            if self._code is None:
+                code = _library.functions().poll(self._engine._handle(), self._number, None)
+                if code != _library.PENDING:
+                    self._finish(code)
+            return self._code is not None
+
+    def result(self, timeout=None):
+        """Their outputs. Raises what they failed with, or TimeoutError."""
+        with self._lock:
+            if self._code is None:
+                functions = _library.functions()
+                code = getattr(functions, 'await')(self._engine._handle(), self._number, -1.0 if timeout is None else timeout, None)
+                if code == _library.PENDING:
+                    raise TimeoutError(f'not done within {timeout} s')
+                self._finish(code)
+            if self._code < 0:
+                raise self._error
+            return self._outputs
+
+
+class Engine:
+    """A KV cache and attention over it, in this process.
+
+    config: the daemon's keys, as a dictionary or as JSON text; file: of them, instead; settings: "path=value" strings, stronger than
+    both. thread: calls with wait=False are computed by a thread of the library's; without, in done(), result() and whatever else is
+    called.
+
+    Sequences are ids; q, k, v are arrays [tokens][heads][head_dim] (NumPy, PyTorch, anything that speaks DLPack) in host memory.
+    """
+
+    def __init__(self, config=None, *, file=None, settings=(), thread=False):
+        functions = _library.functions()
+        texts = [s.encode() for s in settings]
+        handle = c_void_p()
+        options = _library.Options(
+            configuration=_configuration(config),
+            configuration_file=os.fsencode(file) if file is not None else None,
+            settings=(c_char_p * max(len(texts), 1))(*texts),
+            setting_count=len(texts),
+            thread=int(thread),
+        )
+        self._a = None
+        _check(functions.open(byref(options), byref(handle)))
+        self._a = handle
+        self._describe()
+
+    def _describe(self):
+        d = _library.Description()
+        _check(_library.functions().describe(self._a, byref(d)))
+        values = {f.name: getattr(d, f.name) for f in dataclasses.fields(Description) if hasattr(d, f.name)}
+        values.update({n: values[n].decode() for n in ('backend', 'isa', 'device', 'kernel')})
+        self.description = Description(
+            **{**values, 'bit_stable': bool(d.bit_stable)},
+            dtype=TYPE_NAMES[d.dtype_code, d.dtype_bits],
+            kv_dtype=TYPE_NAMES[d.kv_dtype_code, d.kv_dtype_bits],
+        )
+
+    def _handle(self):
+        if self._a is None:
+            raise _invalid('the engine is closed')
+        return self._a
+
+    def close(self):
+        """Finish what is under way and give everything back. Again: nothing."""
+        handle, self._a = self._a, None
+        if handle is not None:
+            _library.functions().close(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, '_a', None) is not None:
+            self.close()
+
+    def __reduce__(self):
+        raise TypeError('an engine lives in its process and cannot be pickled')
+
+    # ---- sequences
+
+    def _creation(self, tokens, id, max_tokens, priority, salt):
+        ids = _list_of(c_uint32, tokens, 'tokens')
+        return _library.Creation(
+            id=id,
+            token_ids=ids,
+            token_count=0 if tokens is None else len(tokens),
+            max_tokens=max_tokens,
+            priority=priority,
+            salt=None if salt is None else salt.encode(),
+        )
+
+    @staticmethod
+    def _created(creation):
+        id = SequenceId(creation.id)
+        id.cached = creation.length
+        return id
+
+    def create(self, tokens=None, *, id=0, max_tokens=0, priority=0, salt=None):
+        """A new sequence. tokens: ids of its prompt; whole blocks of it that are cached are taken over (`.cached`)."""
+        creation = self._creation(tokens, id, max_tokens, priority, salt)
+        _check(_library.functions().create(self._handle(), byref(creation)))
+        return self._created(creation)
+
+    def fork(self, sequence, count=None, *, length=None, ids=None):
+        """New sequences that share a sequence's first tokens (`length`, or all): a list, or, without count and ids, one."""
+        n = len(ids) if ids is not None else count if count is not None else 1
+        children = _list_of(c_uint64, ids if ids is not None else [0] * n, 'ids', n)
+        _check(_library.functions().fork(self._handle(), sequence, ALL if length is None else length, children, n))
+        forks = [SequenceId(i) for i in children[:n]]
+        return forks[0] if count is None and ids is None else forks
+
+    def truncate(self, sequence, length):
+        """Forget all tokens but the first ones."""
+        _check(_library.functions().truncate(self._handle(), sequence, length))
+
+    def delete(self, sequence):
+        """The end of a sequence or a lease."""
+        _check(_library.functions().delete(self._handle(), sequence.id if isinstance(sequence, Lease) else sequence))
+
+    def batch(self, ops):
+        """All of these, in order, or none: {'op': 'create' | 'fork' | 'truncate' | 'delete', ...}, with the names of the methods.
+
+        Returns what each of them would."""
+        keeps, structs = [], []
+        for i, op in enumerate(ops):
+            of = dict(op)
+            kind = of.pop('op', None)
+            if kind not in _OPS:
+                raise _invalid(f'ops[{i}]: wants an op of {", ".join(_OPS)}')
+            struct = _library.Op(kind=_OPS[kind])
+            if kind == 'create':
+                creation = self._creation(of.pop('tokens', None), of.pop('id', 0), of.pop('max_tokens', 0), of.pop('priority', 0),
+                                          of.pop('salt', None))
+                struct.creation = ctypes.pointer(creation)
+                keeps.append(creation)
+            else:
+                struct.id = of.pop('id', 0)
+            if kind == 'fork':
+                ids = of.pop('ids', None)
+                n = len(ids) if ids is not None else of.pop('count', 1)
+                children = _list_of(c_uint64, ids if ids is not None else [0] * n, f'ops[{i}].ids', n)
+                struct.ids, struct.count = children, n
+                struct.length = of.pop('length', ALL)
+                keeps.append(children)
+            elif kind == 'truncate':
+                struct.length = of.pop('length')
+            if of:
+                raise _invalid(f'ops[{i}]: {kind} has no {", ".join(of)}')
+            structs.append(struct)
+        array = (_library.Op * max(len(structs), 1))(*structs)
+        _check(_library.functions().batch(self._handle(), array, len(structs)))
+        results = []
+        for struct in array[: len(structs)]:
+            if struct.kind == _OPS['create']:
+                results.append(self._created(struct.creation.contents))
+            elif struct.kind == _OPS['fork']:
+                results.append([SequenceId(i) for i in struct.ids[: struct.count]])
+            else:
+                results.append(None)
+        return results
+
+    def look(self, sequence):
+        """A sequence as it is now."""
+        lengths = (c_uint32 * self.description.layers)()
+        info = _library.Sequence(lengths=lengths)
+        _check(_library.functions().look(self._handle(), sequence, byref(info)))
+        return SequenceInfo(int(sequence), info.parent, info.length, info.blocks, info.shared_blocks, list(lengths))
+
+    def blocks(self, sequence):
+        """The block table of a sequence or lease: ids in token order."""
+        n = self.description.sequence_tokens // self.description.block_size + 1
+        ids, count = (c_uint32 * n)(), c_uint32(n)
+        _check(_library.functions().blocks(self._handle(), sequence, 0, ids, byref(count)))
+        return ids[: count.value]
+
+    def lease(self, blocks):
+        """Reserve blocks for tables of one's own."""
+        lease, ids = c_uint64(), (c_uint32 * max(blocks, 1))()
+        _check(_library.functions().lease(self._handle(), blocks, byref(lease), ids))
+        return Lease(lease.value, ids[:blocks])
+
+    # ---- calls
+
+    def _layer(self, layer, all_layers):
+        if layer is not None:
+            return layer
+        if all_layers:
+            return _library.ALL_LAYERS
+        if self.description.layers == 1:
+            return 0
+        raise _invalid(f'layer: is missing: there are layers 0..{self.description.layers - 1}')
+
+    def _outputs(self, q, shape, kind, lse, out, dtype, keeps, struct):
+        """The arrays for o and lse, named in `struct`; what the caller gets."""
+        if dtype is not None and dtype not in _TYPE_CODES:
+            raise _invalid(f'dtype: wants one of {", ".join(_TYPE_CODES)}')
+        o = out if out is not None else empty_like(q, shape, _TYPE_CODES[dtype] if dtype else kind)
+        argument = Argument(o, 'out', writes=True)
+        keeps.append(argument)
+        struct.o = argument.pointer
+        if not lse:
+            return o
+        l = empty_like(q, shape[:-1], (2, 32))
+        argument = Argument(l, 'lse', writes=True)
+        keeps.append(argument)
+        struct.lse = argument.pointer
+        return o, l
+
+    @staticmethod
+    def _inputs(struct, keeps, **arrays):
+        for name, array in arrays.items():
+            if array is None:
+                continue
+            argument = Argument(array, name)
+            keeps.append(argument)
+            setattr(struct, name, argument.pointer)
+
+    def _rows(self, sequences, layer, all_layers, counts, positions, tokens):
+        ids = _list_of(c_uint64, sequences, 'sequences')
+        n = 1 if isinstance(sequences, int) else len(sequences)
+        token_ids = _list_of(c_uint32, tokens, 'tokens')
+        return _library.Rows(
+            layer=self._layer(layer, all_layers),
+            sequences=ids,
+            sequence_count=n,
+            counts=_list_of(c_uint32, counts, 'counts', n),
+            positions=_list_of(c_int64, positions, 'positions', n),
+            token_ids=token_ids,
+            token_count=0 if tokens is None else numpy.size(tokens),
+        )
+
+    def _run(self, function, arguments, keeps, outputs, wait):
+        if wait:
+            _check(function(self._handle(), *arguments, None))
+            return outputs
+        number = c_uint64()
+        _check(function(self._handle(), *arguments, byref(number)))
+        return Ticket(self, number, keeps, outputs)
+
+    @staticmethod
+    def _counts(sequences, counts, rows):
+        """One sequence has all rows, unless it is said otherwise."""
+        return [rows] if counts is None and isinstance(sequences, int) else counts
+
+    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True):
+        """Write k and v at the end of sequences: [rows][kv_heads][head_dim] of a layer, or [layers][rows]... of all.
+
+        counts: rows of each sequence (of a single one: all; else one each). positions: of the first row of each, to be sure. tokens:
+        ids of the first rows, so that create() finds full blocks. wait=False: a Ticket."""
+        keeps = []
+        rank = len(k.shape) if hasattr(k, 'shape') else numpy.ndim(k)
+        rows = k.shape[-3] if rank >= 3 else 0
+        struct = self._rows(sequences, layer, rank == 4, self._counts(sequences, counts, rows), positions, tokens)
+        self._inputs(struct, keeps, k=k, v=v)
+        keeps.append(struct)
+        return self._run(_library.functions().append, (byref(struct), 1), keeps, None, wait)
+
+    def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
+               dtype=None, kernel=0, wait=True):
+        """Attention of q [rows][query_heads][head_dim] over sequences; k and v, if given, are appended first.
+
+        Returns o like q, of its dtype, or of `dtype` ("f32", "f16", "bf16"), or out; with lse=True (o, lse). wait=False: a Ticket."""
+        keeps = []
+        rows = q.shape[0] if hasattr(q, 'shape') and len(q.shape) else 0
+        struct = self._rows(sequences, layer, False, self._counts(sequences, counts, rows), positions, tokens)
+        struct.kernel = kernel
+        self._inputs(struct, keeps, q=q, k=k, v=v)
+        outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
+        keeps.append(struct)
+        return self._run(_library.functions().attend, (byref(struct), 1), keeps, outputs, wait)
+
+    def paged(self, lease, q=None, block_tables=None, context_lens=None, *, indptr=None, k=None, v=None, slot_mapping=None, layer=None,
+              lse=False, out=None, dtype=None, kernel=0, wait=True):
+        """Attention over block tables [sequences][columns] of one's own, in leased blocks; k and v go to slot_mapping first."""
+        keeps = []
+        tables = None if block_tables is None else numpy.asarray(block_tables)
+        if tables is not None and tables.ndim != 2:
+            raise _invalid('block_tables: wants a row for each sequence')
+        n, columns = (0, 0) if tables is None else tables.shape
+        struct = _library.PagedRows(
+            lease=lease.id if isinstance(lease, Lease) else lease,
+            layer=self._layer(layer, False),
+            kernel=kernel,
+            sequences=n,
+            columns=columns,
+            block_tables=_list_of(c_int32, tables, 'block_tables'),
+            context_lens=_list_of(c_int32, context_lens, 'context_lens', n),
+            indptr=_list_of(c_int32, indptr, 'indptr', n + 1),
+            slot_mapping=_list_of(c_int64, slot_mapping, 'slot_mapping'),
+            tokens=0 if slot_mapping is None else numpy.size(slot_mapping),
+        )
+        self._inputs(struct, keeps, q=q, k=k, v=v)
+        outputs = None
+        if q is not None:
+            outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
+        keeps.append(struct)
+        return self._run(_library.functions().paged, (byref(struct),), keeps, outputs, wait)
+
+    def merge(self, o, lse):
+        """States of the same rows over disjoint keys, o [states][rows][query_heads][head_dim] and lse [states][rows][query_heads], into
+        (o, lse) over all of them."""
+        ao, al = Argument(o, 'o'), Argument(lse, 'lse')
+        merged_o, merged_lse = empty_like(o, ao.shape[1:], ao.type), empty_like(o, al.shape[1:], (2, 32))
+        to, tl = Argument(merged_o, 'merged_o', writes=True), Argument(merged_lse, 'merged_lse', writes=True)
+        _check(_library.functions().merge(self._handle(), ao.pointer, al.pointer, to.pointer, tl.pointer))
+        return merged_o, merged_lse
+
+    def turn(self):
+        """Do what there is to do now for calls with wait=False; whether there was anything."""
+        return bool(_check(_library.functions().turn(self._handle())))
+
+    # ---- looking
+
+    def stats(self):
+        """What it holds now, and has done."""
+        s = _library.Stats()
+        _check(_library.functions().stats(self._handle(), byref(s)))
+        return Stats(**{f.name: getattr(s, f.name) for f in dataclasses.fields(Stats)})
+
+    def audit(self):
+        """Recount every block and check every invariant. Raises InternalError if one does not hold."""
+        _check(_library.functions().audit(self._handle()))

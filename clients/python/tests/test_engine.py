@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attnd.Engine beside a model in NumPy that keeps every sequence's K and V in arrays of its own."""
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import unittest
+
+import numpy
+
+import attnd
+
+LAYERS, QUERY_HEADS, KV_HEADS, DIM, BLOCK = 2, 4, 2, 16, 4
+GEOMETRY = {'layers': LAYERS, 'query_heads': QUERY_HEADS, 'kv_heads': KV_HEADS, 'head_dim': DIM, 'block_size': BLOCK}
+F32 = {'geometry': {**GEOMETRY, 'dtype': 'f32', 'kv_dtype': 'f32'}, 'pool': {'blocks': 256}, 'backend': {'name': 'cpu', 'threads': 2}}
+BF16 = {**F32, 'geometry': {**GEOMETRY, 'dtype': 'bf16', 'kv_dtype': 'bf16'}}
+
+
+def values(rng, *shape):
+    return rng.standard_normal(shape).astype(numpy.float32)
+
+
+def attention(q, k, v):
+    """o and lse of q [heads][dim] over k, v [tokens][kv_heads][dim], in double precision."""
+    k, v = (numpy.repeat(x.astype(float), QUERY_HEADS // KV_HEADS, axis=1) for x in (k, v))
+    s = numpy.einsum('hd,thd->ht', q.astype(float), k) / numpy.sqrt(DIM)
+    m = s.max(axis=1, keepdims=True)
+    p = numpy.exp(s - m)
+    total = p.sum(axis=1, keepdims=True)
+    return numpy.einsum('ht,thd->hd', p / total, v), (m + numpy.log(total))[:, 0]
+
+
+class OfEngine(unittest.TestCase):
+    config, thread = F32, False
+
+    def setUp(self):
+        self.rng = numpy.random.default_rng(7)
+        self.engine = attnd.Engine(self.config, thread=self.thread)
+
+    def tearDown(self):
+        self.engine.audit()
+        self.engine.close()
+
+    def kv(self, tokens):
+        return values(self.rng, LAYERS, tokens, KV_HEADS, DIM), values(self.rng, LAYERS, tokens, KV_HEADS, DIM)
+
+
+class Sequences(OfEngine):
+    def test_histories_of_any_kind(self):
+        """Random appends, forks, truncations and deletes: outputs are the model's, and forks share."""
+        choose = random.Random(5)
+        model = {}
+        for _ in range(400):
+            action = choose.choice(['create', 'append', 'append', 'append', 'attend', 'attend', 'fork', 'truncate', 'delete'])
+            id = choose.choice(list(model)) if model else None
+            if action == 'create' or id is None:
+                if len(model) < 8:
+                    model[self.engine.create()] = self.kv(0)
+            elif action == 'append' and model[id][0].shape[1] < 60:
+                k, v = self.kv(choose.randint(1, 9))
+                self.engine.append(id, k, v, positions=[model[id][0].shape[1]])
+                model[id] = tuple(numpy.concatenate(pair, axis=1) for pair in zip(model[id], (k, v)))
+            elif action == 'attend' and model[id][0].shape[1]:
+                layer, (k, v) = choose.randrange(LAYERS), model[id]
+                q = values(self.rng, 1, QUERY_HEADS, DIM)
+                o, lse = self.engine.attend(id, q, layer=layer, lse=True)
+                expected, expected_lse = attention(q[0], k[layer], v[layer])
+                numpy.testing.assert_allclose(o[0], expected, atol=1e-5)
+                numpy.testing.assert_allclose(lse[0], expected_lse, atol=1e-5)
+            elif action == 'fork' and len(model) < 8:
+                length = choose.randint(0, model[id][0].shape[1])
+                model[self.engine.fork(id, length=length)] = tuple(x[:, :length] for x in model[id])
+            elif action == 'truncate':
+                length = choose.randint(0, model[id][0].shape[1])
+                self.engine.truncate(id, length)
+                model[id] = tuple(x[:, :length] for x in model[id])
+            elif action == 'delete':
+                self.engine.delete(id)
+                del model[id]
+            self.assertEqual(self.engine.stats().sequences, len(model))
+        for id, (k, _) in model.items():
+            self.assertEqual(self.engine.look(id).length, k.shape[1])
+            self.assertEqual(len(self.engine.blocks(id)), -(-k.shape[1] // BLOCK))
+        self.assertGreater(self.engine.stats().forks, 10)
+
+    def test_several_rows_see_what_is_before_them(self):
+        ids = [self.engine.create() for _ in range(3)]
+        counts = [3, 1, 5]
+        q, k, v = (values(self.rng, 9, heads, DIM) for heads in (QUERY_HEADS, KV_HEADS, KV_HEADS))
+        o = self.engine.attend(ids, q, k=k, v=v, layer=1, counts=counts)
+        first = 0
+        for n in counts:
+            for i in range(n):
+                expected, _ = attention(q[first + i], k[first : first + i + 1], v[first : first + i + 1])
+                numpy.testing.assert_allclose(o[first + i], expected, atol=1e-5)
+            first += n
+        self.assertEqual([self.engine.look(i).lengths for i in ids], [[0, n] for n in counts])
+
+    def test_a_prompt_is_found(self):
+        tokens = list(range(100, 108))
+        first = self.engine.create()
+        k, v = self.kv(8)
+        self.engine.append(first, k, v, tokens=tokens)
+        again = self.engine.create(tokens + [1])
+        self.assertEqual(again.cached, 8)
+        self.assertEqual(self.engine.create(tokens, salt='another').cached, 0)
+        self.assertEqual(self.engine.blocks(first), self.engine.blocks(again))
+
+    def test_a_batch_is_done_or_not(self):
+        id = self.engine.create()
+        self.engine.append(id, *self.kv(6))
+        with self.assertRaisesRegex(attnd.NotFoundError, '4711'):
+            self.engine.batch([{'op': 'fork', 'id': id}, {'op': 'delete', 'id': 4711}])
+        self.assertEqual(self.engine.stats().sequences, 1)
+        forks, created, nothing = self.engine.batch(
+            [{'op': 'fork', 'id': id, 'count': 2, 'length': 5}, {'op': 'create', 'id': 99}, {'op': 'truncate', 'id': id, 'length': 1}]
+        )
+        self.assertEqual([self.engine.look(i).length for i in [*forks, created, id]], [5, 5, 0, 1])
+        self.assertEqual((created, nothing), (99, None))
+        with self.assertRaisesRegex(attnd.InvalidError, r'ops\[0\]: delete has no length'):
+            self.engine.batch([{'op': 'delete', 'id': 1, 'length': 3}])
+
+    def test_own_tables(self):
+        lease = self.engine.lease(3)
+        k, v = self.kv(10)
+        table = lease.blocks[::-1]
+        slots = [table[i // BLOCK] * BLOCK + i % BLOCK for i in range(10)]
+        self.engine.paged(lease, k=k[0], v=v[0], slot_mapping=slots, layer=0)
+        q = values(self.rng, 2, QUERY_HEADS, DIM)
+        o, lse = self.engine.paged(lease, q, [table, table], [10, 5], layer=0, lse=True)
+        for row, tokens in enumerate((10, 5)):
+            expected, expected_lse = attention(q[row], k[0, :tokens], v[0, :tokens])
+            numpy.testing.assert_allclose(o[row], expected, atol=1e-5)
+            numpy.testing.assert_allclose(lse[row], expected_lse, atol=1e-5)
+        halves = [self.engine.paged(lease, q[:1], [[b]], [4], layer=0, lse=True) for b in table[:2]]
+        merged, merged_lse = self.engine.merge(numpy.stack([h[0] for h in halves]), numpy.stack([h[1] for h in halves]))
+        expected, expected_lse = attention(q[0], k[0, :8], v[0, :8])
+        numpy.testing.assert_allclose(merged[0], expected, atol=1e-5)
+        numpy.testing.assert_allclose(merged_lse[0], expected_lse, atol=1e-5)
+        self.engine.delete(lease)
+
+    def test_tickets(self):
+        id = self.engine.create()
+        k, v = self.kv(20)
+        self.engine.append(id, k, v)
+        q = [values(self.rng, 1, QUERY_HEADS, DIM) for _ in range(5)]
+        alone = [self.engine.attend(id, x, layer=1) for x in q]
+        tickets = [self.engine.attend(id, x, layer=1, wait=False) for x in q]
+        while not all([t.done() for t in tickets]):
+            pass
+        for ticket, o in zip(tickets, alone):
+            self.assertEqual(ticket.result().tobytes(), o.tobytes())
+            self.assertIs(ticket.result(), ticket.result())
+        fails = self.engine.append(12345, k, v, wait=False)
+        for _ in range(2):
+            with self.assertRaises(attnd.NotFoundError):
+                fails.result(timeout=60)
+
+    def test_errors_have_a_problem(self):
+        id = self.engine.create()
+        k, v = self.kv(2)
+        v[1, 1, 0, 3] = numpy.inf
+        with self.assertRaises(attnd.InvalidError) as caught:
+            self.engine.append(id, k, v)
+        self.assertEqual(caught.exception.problem['code'], 'invalid')
+        self.assertEqual(caught.exception.detail, 'v: row 1, head 0, element 3 is not finite')
+        self.assertIsInstance(caught.exception, ValueError)
+        v[1, 1, 0, 3] = 0
+        with self.assertRaises(attnd.PositionError):
+            self.engine.append(id, k, v, positions=[3])
+        with self.assertRaisesRegex(attnd.InvalidError, 'layer: is missing'):
+            self.engine.append(id, k[0], v[0])
+        with self.assertRaisesRegex(attnd.InvalidError, 'counts: wants 1 numbers'):
+            self.engine.append([id], k[0], v[0], layer=0, counts=[1, 1])
+        with self.assertRaisesRegex(attnd.InvalidError, 'sequences: entry 0: -1 is out of range'):
+            self.engine.append([-1], k[0], v[0], layer=0)
+        with self.assertRaisesRegex(attnd.InvalidError, 'pool.blocks'):
+            attnd.Engine({'pool': {'blocks': -1}})
+        self.assertEqual(self.engine.look(id).length, 0)
+
+    def test_threads(self):
+        failures = []
+
+        def use(seed):
+            try:
+                rng = numpy.random.default_rng(seed)
+                id = self.engine.create()
+                k, v = values(rng, 30, KV_HEADS, DIM), values(rng, 30, KV_HEADS, DIM)
+                for i in range(30):
+                    q = values(rng, 1, QUERY_HEADS, DIM)
+                    o = self.engine.attend(id, q, k=k[i : i + 1], v=v[i : i + 1], layer=0)
+                    numpy.testing.assert_allclose(o[0], attention(q[0], k[: i + 1], v[: i + 1])[0], atol=1e-5)
+            except BaseException as e:
+                failures.append(e)
+
+        threads = [threading.Thread(target=use, args=(i,)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(failures, [])
+
+    def test_a_forked_child_is_refused(self):
+        child = os.fork()
+        if child == 0:
+            try:
+                self.engine.stats()
+                os._exit(1)
+            except attnd.ForkedError:
+                os._exit(17)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 17)
+
+
+class SequencesInAThread(Sequences):
+    thread = True
+
+
+class Arrays(OfEngine):
+    config = BF16
+
+    def test_bf16(self):
+        x = numpy.array([1, -2.5, 3.14159, 1e-40, 65504, 3.3895314e38, 3.4e38, numpy.inf, numpy.nan, 1.00390625], numpy.float32)
+        rounded = attnd.bf16.of(x)
+        self.assertEqual(rounded.dtype, numpy.uint16)
+        back = rounded.float32()
+        numpy.testing.assert_array_equal(numpy.isnan(back), numpy.isnan(x))
+        numpy.testing.assert_allclose(back[:6], x[:6], rtol=2**-8, atol=1e-39)
+        self.assertTrue(numpy.isinf(back[6]))  # nearest is beyond the largest
+        self.assertEqual(back[9], 1.0)  # a tie goes to the even one
+        self.assertEqual(attnd.bf16(rounded.view(numpy.ndarray)).float32().tobytes(), back.tobytes())
+        with self.assertRaises(TypeError):
+            attnd.bf16(x)
+
+    def test_dtypes_of_q_and_o(self):
+        id = self.engine.create()
+        k, v = self.kv(9)
+        self.engine.append(id, k, v)
+        q = values(self.rng, 1, QUERY_HEADS, DIM)
+        o = self.engine.attend(id, q, layer=0)
+        self.assertEqual(o.dtype, numpy.float32)
+        q16 = attnd.bf16.of(q)
+        o16 = self.engine.attend(id, q16, layer=0)
+        self.assertIsInstance(o16, attnd.bf16)
+        self.assertEqual(o16.float32().tobytes(), o.tobytes())  # q was rounded to the same
+        self.assertEqual(self.engine.attend(id, q16, layer=0, dtype='f32').tobytes(), o.tobytes())
+        out = attnd.bf16.empty(q.shape)
+        self.assertIs(self.engine.attend(id, q, layer=0, out=out), out)
+        self.assertEqual(out.tobytes(), o16.tobytes())
+        other = self.engine.create()
+        self.engine.append(other, attnd.bf16.of(k), attnd.bf16.of(v))
+        self.assertEqual(self.engine.attend(other, q, layer=0).tobytes(), o.tobytes())
+        with self.assertRaisesRegex(attnd.InvalidError, 'q: wants bf16 or f32'):
+            self.engine.attend(id, q.astype(numpy.float16), layer=0)
+
+    def test_read_only_and_strided(self):
+        id = self.engine.create()
+        k, v = self.kv(9)
+        k.flags.writeable = v.flags.writeable = False
+        self.engine.append(id, k, v)
+        q = values(self.rng, 2, QUERY_HEADS, DIM)[::2]
+        q.flags.writeable = False
+        o = self.engine.attend(id, q, layer=0)
+        o.flags.writeable = False
+        with self.assertRaisesRegex(attnd.InvalidError, 'out: is read-only'):
+            self.engine.attend(id, q, layer=0, out=o)
+        with self.assertRaisesRegex(attnd.InvalidError, 'out: is not contiguous'):
+            self.engine.attend(id, q, layer=0, out=numpy.empty((1, QUERY_HEADS, 2 * DIM), numpy.float32)[..., ::2])
+        other = self.engine.create()
+        self.engine.append(other, numpy.asfortranarray(k), v.astype(float))
+        self.assertEqual(self.engine.attend(other, q, layer=0).tobytes(), o.tobytes())
+        with self.assertRaisesRegex(attnd.InvalidError, 'big-endian'):
+            self.engine.attend(id, q.astype('>f4'), layer=0)
+        with self.assertRaisesRegex(attnd.InvalidError, 'complex'):
+            self.engine.attend(id, q.astype(complex), layer=0)
+
+    def test_dlpack(self):
+        """Whatever speaks DLPack and is no array of NumPy's; read-only where its version can say so."""
+
+        class Foreign:
+            def __init__(self, array):
+                self.array = array
+
+            shape = property(lambda self: self.array.shape)
+
+            def __dlpack_device__(self):
+                return self.array.__dlpack_device__()
+
+            def __dlpack__(self, **how):
+                return self.array.__dlpack__(**how)
+
+        id = self.engine.create()
+        k, v = self.kv(9)
+        self.engine.append(id, Foreign(k), Foreign(v))
+        q = values(self.rng, 1, QUERY_HEADS, DIM)
+        o = self.engine.attend(id, Foreign(q), layer=0)
+        self.assertEqual(o.tobytes(), self.engine.attend(id, q, layer=0).tobytes())
+        if int(numpy.__version__.split('.')[0]) >= 2:
+            q.flags.writeable = False
+            self.assertEqual(o.tobytes(), self.engine.attend(id, Foreign(q), layer=0).tobytes())
+            with self.assertRaisesRegex(attnd.InvalidError, 'read-only'):
+                self.engine.attend(id, q, layer=0, out=Foreign(q))
+
+    def test_bits_do_not_depend_on_company(self):
+        ids = [self.engine.create() for _ in range(6)]
+        for n, id in enumerate(ids):
+            self.engine.append(id, *self.kv(3 + 11 * n))
+        q = values(self.rng, 6, QUERY_HEADS, DIM)
+        together = self.engine.attend(ids, q, layer=1)
+        for n, id in enumerate(ids):
+            self.assertEqual(self.engine.attend(id, q[n : n + 1], layer=1).tobytes(), together[n].tobytes())
+
+
+class Module(unittest.TestCase):
+    def test_what_is_in_it(self):
+        self.assertRegex(attnd.version(), r'^attnd \d+\.\d+\.\d+ \(')
+        self.assertIn('portable', attnd.backends()['cpu'])
+        self.assertIn('Engine', attnd.__all__)
+
+    def test_messages_go_to_who_asks(self):
+        messages = []
+        attnd.log(lambda level, text: messages.append((level, text)))
+        attnd.Engine({**F32, 'backend': {'name': 'auto'}}).close()
+        attnd.log(None)
+        code = 'import attnd; attnd.Engine({"pool": {"blocks": 16}}).close()'
+        done = subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+        self.assertEqual(done.stdout, b'')
+
+    def test_closed_and_misused(self):
+        engine = attnd.Engine(F32)
+        engine.close()
+        engine.close()
+        with self.assertRaisesRegex(attnd.InvalidError, 'closed'):
+            engine.stats()
+        with self.assertRaisesRegex(TypeError, 'pickled'):
+            pickle.dumps(engine)
+        with self.assertRaisesRegex(attnd.InvalidError, r'configuration:1:\d+'):
+            attnd.Engine('{"pool": {"block": 3}}')
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Python package as it is installed: a wheel, in environments that have nothing but it and NumPy, the oldest that it takes and the newest.
+. tests/integration/lib.sh
+build=$(dirname "$ATTND")
+if [ ! -e "$build/lib/libattnd.so" ]; then
+    echo 'skip the Python package: libattnd is not built here'
+    exit 0
+fi
+case $build in
+    *san)
+        echo 'skip the Python package: the library has a sanitizer'
+        exit 0
+        ;;
+esac
+python3 -m venv "$WORK/builder" >/dev/null 2>&1 && "$WORK/builder/bin/pip" install -q 'setuptools<81' wheel >/dev/null 2>&1 || {
+    echo 'skip the Python package: neither venv nor PyPI is to be had'
+    exit 0
+}
+wheel=$(PYTHON=$WORK/builder/bin/python bash scripts/make_wheel.sh "$build/lib/libattnd.so" 0.0.1 "$WORK")
+expect 'the wheel is for any Python 3' attnd-0.0.1-py3-none-manylinux "$(basename "$wheel" | sed 's/_.*//')"
+for numpy in 'numpy<1.25' numpy; do
+    env=$WORK/env-$numpy
+    python3 -m venv "$env"
+    if ! "$env/bin/pip" install -q --only-binary :all: "$numpy" >/dev/null 2>&1; then
+        echo "skip the Python package with $numpy: there is none for this Python"
+        continue
+    fi
+    "$env/bin/pip" install -q --no-index --no-deps "$wheel"
+    (cd "$WORK" && "$env/bin/python" -W error -m unittest discover -q -s "$OLDPWD/clients/python/tests" 2>&1) >"$WORK/said"
+    expect "its tests with $("$env/bin/python" -c 'import numpy; print("NumPy", numpy.__version__)')" OK \
+        "$(tail -n 1 "$WORK/said" | sed 's/ (.*//')"
+    grep -q '^OK' "$WORK/said" || cat "$WORK/said"
+done
+
+# ---- what the documents say
+"$WORK/env-numpy/bin/python" - docs/PYTHON.md <<'PY' >"$WORK/said" 2>&1
+import re, sys, textwrap
+text = open(sys.argv[1]).read()
+exec(textwrap.dedent(re.search(r'## Five minutes.*?\n\n((?:    .*\n|\n)+)', text).group(1)))
+PY
+expect 'the first five minutes of docs/PYTHON.md' 0 "$?"
