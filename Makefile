@@ -20,6 +20,7 @@
 #   lib install-lib   libattnd.so and .a, attnd.h, attnd.pc: attention in the calling process (docs/LIBRARY.md); cJSON's source comes
 #                     from Debian's archive, or from CJSON_DIR=FOLDER
 #   wheel check-python   the Python package (clients/python), in WHEELS=build/release/wheel, CUDA=0: without the CUDA backend; its tests
+#   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
 #   compile_commands.json install uninstall dist clean
 #
 # Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
@@ -341,6 +342,14 @@ wheel: $(B)/lib/$(LIBRARY_FILE)
 # The wheel in empty environments, with the oldest and the newest NumPy.
 check-python: $(B)/lib/$(LIBRARY_FILE)
 	@ATTND=$(CURDIR)/$(B)/attnd bash tests/integration/47-python.sh
+
+# Hugging Face models through attnd, by a Python that has torch and transformers: MODELS_PYTHON=venv/bin/python
+MODELS_PYTHON ?= python3
+.PHONY: check-models
+check-models: $(B)/lib/$(LIBRARY_FILE)
+	@export ATTND_LIBRARY=$(CURDIR)/$(B)/lib/libattnd.so PYTHONPATH=$(CURDIR)/clients/python; \
+	for program in tests/test_transformers.py examples/generate.py examples/beam.py; do \
+		$(MODELS_PYTHON) -W ignore clients/python/$$program || exit 1; done
 
 .PHONY: install-lib
 install-lib: lib

@@ -33,10 +33,11 @@ for numpy in 'numpy<1.25' numpy; do
     grep -q '^OK' "$WORK/said" || cat "$WORK/said"
 done
 
-# ---- what the documents say
+# ---- what the documents say, and the example that needs no torch
 "$WORK/env-numpy/bin/python" - docs/PYTHON.md <<'PY' >"$WORK/said" 2>&1
 import re, sys, textwrap
 text = open(sys.argv[1]).read()
 exec(textwrap.dedent(re.search(r'## Five minutes.*?\n\n((?:    .*\n|\n)+)', text).group(1)))
 PY
 expect 'the first five minutes of docs/PYTHON.md' 0 "$?"
+expect 'shared_prefix.py' 'the same bits' "$("$WORK/env-numpy/bin/python" clients/python/examples/shared_prefix.py | sed -n 's/.*, the same/the same/p')"

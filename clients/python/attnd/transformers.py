@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face models whose attention and KV cache are attnd's.
+
+    import attnd.transformers
+
+    attnd.transformers.use(model)        # this line
+    model.generate(**inputs)
+
+use() opens an engine with the model's geometry, sets attn_implementation="attnd", and gives each generate() a cache of its own, a
+sequence of the engine's a row. The cache keeps no K and no V: its layers hand them through to the attention function, which appends
+them and attends in one call. Beams are forks, assisted decoding truncates, and padding is never stored.
+
+What a model needs and attnd has not is an UnsupportedError that names it.
+"""
+import threading
+import weakref
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import cache_utils
+from transformers.generation import utils as generation_utils
+
+from .engine import Engine
+from .errors import UnsupportedError
+
+NAME = 'attnd'
+_DTYPES = {torch.float32: 'f32', torch.float16: 'f16', torch.bfloat16: 'bf16'}
+_CACHE_NAME = 'cache' if hasattr(generation_utils, 'ALL_CACHE_NAMES') else 'past_key_values'  # to generate()
+_CROP_WANTS_LENGTH = 'max_length' in cache_utils.Cache.crop.__code__.co_varnames  # of versions before 5.20
+
+
+def _unsupported(detail):
+    return UnsupportedError({'code': 'unsupported', 'detail': detail})
+
+
+# ---- what a model's attention is
+
+
+class _Layer:
+    """What one attention layer computes, from its module and the configuration."""
+
+    def __init__(self, module, config):
+        name = type(module).__name__
+        self.scaling = float(module.scaling)
+        has_window = hasattr(module, 'sliding_window')
+        self.window = (module.sliding_window if has_window else getattr(config, 'sliding_window', None)) or 0
+        self.softcap = float(getattr(module, 'attn_logit_softcapping', None) or 0)
+        sinks = getattr(module, 'sinks', None)
+        self.sinks = None if sinks is None else sinks.detach().float().tolist()
+        if not getattr(module, 'is_causal', True):
+            raise _unsupported(f'{name}: attention that is not causal')
+
+
+def _attention_modules(model):
+    """The attention modules by layer, and their configuration."""
+    config = model.config.get_text_config(decoder=True)
+    found = {}
+    for module in model.modules():
+        if hasattr(module, 'scaling') and hasattr(module, 'layer_idx') and hasattr(module, 'num_key_value_groups'):
+            if found.setdefault(module.layer_idx, module) is not module:
+                raise _unsupported(f'{type(module).__name__}: several attention layers with one index')
+    if sorted(found) != list(range(config.num_hidden_layers)):
+        raise _unsupported(f'{type(model).__name__}: layers that are not attention, or not of a kind that is known')
+    return [found[i] for i in range(len(found))], config
+
+
+def geometry(model):
+    """The `geometry` of an engine's configuration for a model."""
+    modules, config = _attention_modules(model)
+    layers = [_Layer(m, config) for m in modules]
+    heads = config.num_attention_heads
+    dtype = next(p.dtype for p in modules[0].parameters() if p.is_floating_point())
+    if dtype not in _DTYPES:
+        raise _unsupported(f'attention in {dtype}')
+    for what in ('scaling', 'softcap'):
+        if len({getattr(layer, what) for layer in layers}) > 1:
+            raise _unsupported(f'{what} that differs from layer to layer')
+    head_dim = getattr(config, 'head_dim', None) or config.hidden_size // heads
+    of = {
+        'layers': len(layers),
+        'query_heads': heads,
+        'kv_heads': getattr(config, 'num_key_value_heads', None) or heads,
+        'head_dim': head_dim,
+        'dtype': _DTYPES[dtype],
+        'kv_dtype': _DTYPES[dtype],
+        'scale': layers[0].scaling,
+        'softcap': layers[0].softcap,
+        'window': [layer.window for layer in layers],
+    }
+    if head_dim % 8:
+        raise _unsupported(f'heads of {head_dim} elements: attnd wants a multiple of 8')
+    if layers[0].sinks is not None:
+        of['sinks'] = [layer.sinks for layer in layers]
+    return of
+
+
+# ---- cache
+
+
+class Layer(cache_utils.CacheLayerMixin):
+    """One layer of a Cache: it has no K and no V, and hands on what it is given."""
+
+    is_croppable = True
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, cache, index):
+        super().__init__()
+        self._cache = weakref.ref(cache)
+        self.index = index
+        self.seen = 0  # tokens of a row, padding included
+
+    def lazy_initialization(self, key_states, value_states=None):
+        self.is_initialized = True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        cache = self._cache()
+        self.is_initialized = True
+        cache._begin(key_states.shape[0])
+        self.seen += key_states.shape[-2]
+        _here.handed = (cache, self.index, key_states)
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length):
+        # transformers before 5.10 gives positions
+        return self.seen + (query_length if isinstance(query_length, int) else query_length.shape[0]), 0
+
+    def get_seq_length(self):
+        return self.seen
+
+    def get_max_length(self):
+        return -1
+
+    def get_max_cache_shape(self):
+        return -1
+
+    def offload(self):
+        pass
+
+    def prefetch(self):
+        pass
+
+
+class Cache(cache_utils.Cache):
+    """A sequence of an engine's for each row of a batch. close(), or the end of the object, deletes them."""
+
+    def __init__(self, engine):
+        super().__init__(layers=[])
+        self.engine = engine
+        self.ids = []
+        self.layers = [Layer(self, i) for i in range(engine.description.layers)]
+        self._finalizer = weakref.finalize(self, _delete_all, engine, self.ids)
+
+    def close(self):
+        self._finalizer()
+
+    def _begin(self, batch):
+        if not self.ids:
+            self.ids += self.engine.batch([{'op': 'create'}] * batch)
+        if len(self.ids) != batch:
+            raise ValueError(f'the cache has {len(self.ids)} rows, and the batch {batch}')
+
+    @property
+    def batch_size(self):
+        return len(self.ids) or -1
+
+    def _select(self, parents):
+        """Row i becomes what row parents[i] is. The first to want a row keeps its sequence, others get a fork."""
+        kept, ops, places = {}, [], []
+        ids = [None] * len(parents)
+        for i, parent in enumerate(parents):
+            if parent not in kept:
+                kept[parent] = ids[i] = self.ids[parent]
+            else:
+                ops.append({'op': 'fork', 'id': self.ids[parent]})
+                places.append(i)
+        ops += [{'op': 'delete', 'id': id} for row, id in enumerate(self.ids) if row not in kept]
+        if ops:
+            for i, made in zip(places, self.engine.batch(ops)):
+                ids[i] = made[0]
+        self.ids[:] = ids
+
+    def reorder_cache(self, beam_idx):
+        self._select(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats):
+        self._select([i for i in range(len(self.ids)) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices):
+        rows = torch.arange(len(self.ids))[indices.cpu()]
+        self._select(rows.tolist())
+
+    def crop(self, tokens):
+        """Remove tokens from the end: -n of them, or, for transformers that say it so, all but the first n."""
+        seen = self.get_seq_length()
+        removed = seen - tokens if tokens > 0 or (_CROP_WANTS_LENGTH and tokens == 0) else -tokens
+        if removed <= 0:
+            return
+        for id in self.ids:
+            self.engine.truncate(id, max(self.engine.look(id).length - removed, 0))
+        for layer in self.layers:
+            layer.seen = max(layer.seen - removed, 0)
+
+    def reset(self):
+        _delete_all(self.engine, self.ids)
+        for layer in self.layers:
+            layer.seen = 0
+
+
+def _delete_all(engine, ids):
+    if engine._a is not None and ids:
+        engine.batch([{'op': 'delete', 'id': id} for id in ids])
+    ids.clear()
+
+
+# ---- attention
+
+
+class _Here(threading.local):
+    """What a cache's layer has just handed on, for the attention function that is called next."""
+
+    handed = None
+
+
+_here = _Here()
+_engines = weakref.WeakKeyDictionary()  # by model; and by attention module: (engine, layer)
+
+
+def _mask(*, attention_mask=None, use_vmap=False, **_):
+    """AttentionMaskInterface: the mask of padding itself, [batch][tokens], or None."""
+    if use_vmap:
+        raise _unsupported('a mask of the model\'s own beside the causal one')
+    return attention_mask
+
+
+def _check(engine, layer, module, scaling, sliding_window, softcap, s_aux, others):
+    """Whether the model asks for what the engine computes."""
+    name = f'{type(module).__name__}, layer {layer}'
+    of = engine._of_layers[layer]
+    if scaling is not None and abs(scaling - of.scaling) > 1e-6 * of.scaling:
+        raise _unsupported(f'{name}: scaling {scaling}, and the engine has {of.scaling}')
+    if (sliding_window or 0) != of.window:
+        raise _unsupported(f'{name}: a window of {sliding_window or 0} tokens, and the engine has {of.window}')
+    if abs((softcap or 0) - of.softcap) > 1e-6:
+        raise _unsupported(f'{name}: softcap {softcap}, and the engine has {of.softcap}')
+    if (s_aux is not None) != (of.sinks is not None):
+        raise _unsupported(f'{name}: sinks that the engine has not')
+    for what in ('position_bias', 'head_mask', 'alibi', 'score_mod', 'block_mask'):
+        if others.get(what) is not None:
+            raise _unsupported(f'{name}: {what}')
+    if others.get('output_attentions'):
+        raise _unsupported(f'{name}: attention weights are never there as a whole (output_attentions)')
+
+
+def _pieces(counts, most):
+    """Cut rows of sequences into calls of at most `most`: lists of (sequence, first row, end)."""
+    call, room, at = [], most, 0
+    for i, n in enumerate(counts):
+        while n:
+            part = min(n, room)
+            call.append((i, at, at + part))
+            at, n, room = at + part, n - part, room - part
+            if not room:
+                yield call
+                call, room = [], most
+    if call:
+        yield call
+
+
+def _rows(x):
+    """[batch][heads][tokens][dim] as [batch * tokens][heads][dim], in memory that a host's backend reads."""
+    x = x.detach().transpose(1, 2)
+    return x.reshape(-1, *x.shape[2:]).contiguous()
+
+
+def _attend(engine, layer, ids, counts, q, k, v, out):
+    most = engine.description.rows_per_call
+    for call in _pieces(counts, most):
+        first, end = call[0][1], call[-1][2]
+        engine.attend([ids[i] for i, _, _ in call], q[first:end], k=k[first:end], v=v[first:end], layer=layer,
+                      counts=[e - s for _, s, e in call], out=out[first:end])
+
+
+def _once(engine, layer, query, key, value, attention_mask, position_ids):
+    """Attention without a Cache of ours: all K and V are there."""
+    batch, _, new, _ = query.shape
+    total = key.shape[2]
+    if position_ids is not None and new > 1 and not bool((position_ids[..., 1:] - position_ids[..., :-1] <= 1).all()
+                                                        and (position_ids[..., 1:] >= position_ids[..., :-1]).all()):
+        raise _unsupported('several sequences packed into one row')
+    ids = engine.batch([{'op': 'create'}] * batch)
+    try:
+        if total > new:
+            k, v = (_rows(x[:, :, : total - new]) for x in (key, value))
+            keep, counts = _padding(attention_mask, batch, total - new, 0)
+            k, v = (x if keep is None else x[keep] for x in (k, v))
+            for call in _pieces(counts, engine.description.rows_per_call):
+                first, end = call[0][1], call[-1][2]
+                engine.append([ids[i] for i, _, _ in call], k[first:end], v[first:end], layer=layer,
+                              counts=[e - s for _, s, e in call])
+        return _compute(engine, layer, ids, query, key[:, :, total - new :], value[:, :, total - new :], attention_mask, total - new)
+    finally:
+        engine.batch([{'op': 'delete', 'id': id} for id in ids])
+
+
+def _padding(attention_mask, batch, tokens, first):
+    """Which of the rows are no padding (None: all), and how many there are of each sequence."""
+    if attention_mask is None:
+        return None, [tokens] * batch
+    if attention_mask.dim() != 2:
+        raise _unsupported('a mask that is not one of padding')
+    keep = attention_mask[:, first : first + tokens].bool().cpu()
+    if bool(keep.all()):
+        return None, [tokens] * batch
+    return keep.reshape(-1), keep.sum(dim=1).tolist()
+
+
+def _compute(engine, layer, ids, query, key, value, attention_mask, first):
+    batch, heads, tokens, dim = query.shape
+    q, k, v = _rows(query), _rows(key), _rows(value)
+    keep, counts = _padding(attention_mask, batch, tokens, first)
+    if keep is None:
+        out = torch.empty_like(q)
+        _attend(engine, layer, ids, counts, q, k, v, out)
+        return out.view(batch, tokens, heads, dim)
+    out = torch.empty((int(keep.sum()), heads, dim), dtype=q.dtype)
+    if len(out):
+        _attend(engine, layer, ids, counts, q[keep], k[keep], v[keep], out)
+    all_rows = torch.zeros_like(q)
+    all_rows[keep] = out
+    return all_rows.view(batch, tokens, heads, dim)
+
+
+def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None, s_aux=None,
+              position_ids=None, **others):
+    """AttentionInterface: o [batch][tokens][heads][dim] of q, k, v [batch][heads][tokens][dim], whose k and v are appended."""
+    handed, _here.handed = _here.handed, None
+    known = _engines.get(module)
+    if known is None:
+        raise _unsupported(f'{type(module).__name__}: attnd.transformers.use(model) opens its engine')
+    engine, layer = known
+    if dropout:
+        raise _unsupported(f'{type(module).__name__}: dropout')
+    if query.requires_grad and torch.is_grad_enabled():
+        raise _unsupported('gradients: attnd computes attention for inference (torch.no_grad())')
+    _check(engine, layer, module, scaling, sliding_window, softcap, s_aux, others)
+    if query.device.type != 'cpu':
+        raise _unsupported(f'tensors on {query.device}: this version takes tensors in host memory')
+    if handed and handed[1] == layer and handed[2] is key:
+        cache = handed[0]
+        if cache.engine is not engine:
+            raise ValueError('the cache is of another engine than the model')
+        first = cache.layers[layer].seen - key.shape[2]
+        return _compute(engine, layer, cache.ids, query, key, value, attention_mask, first), None
+    return _once(engine, layer, query, key, value, attention_mask, position_ids), None
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, _mask)
+
+
+# ---- a model
+
+
+def use(model, *, tokens=32768, block_size=16, config=None, engine=None):
+    """Have a model's attention computed by attnd from now on. Returns the engine.
+
+    tokens: that the pool has room for, of all sequences together. config: more keys of the engine's configuration. engine: one that is
+    there, of the same geometry. generate() gets a Cache of its own unless one is given; its sequences are deleted with it."""
+    modules, text_config = _attention_modules(model)
+    if engine is None:
+        longest = getattr(text_config, 'max_position_embeddings', None) or tokens
+        defaults = {
+            'geometry': {**geometry(model), 'block_size': block_size},
+            'pool': {'blocks': -(-tokens // block_size)},
+            'limits': {'sequence_tokens': max(min(longest, tokens), block_size)},
+        }
+        for section, values in (config or {}).items():
+            defaults[section] = {**defaults.get(section, {}), **values} if isinstance(values, dict) else values
+        engine = Engine(defaults)
+    engine._of_layers = [_Layer(m, text_config) for m in modules]
+    for layer, module in enumerate(modules):
+        _engines[module] = (engine, layer)
+    model.set_attn_implementation(NAME)
+    _wrap_generate(model, engine)
+    return engine
+
+
+def _wrap_generate(model, engine):
+    """Give generate() a Cache, where it is not given one."""
+    of_class = type(model).generate
+
+    def generate(*args, **kwargs):
+        given = kwargs.get('past_key_values') is not None or kwargs.get('cache') is not None
+        if given or kwargs.get('use_cache') is False:
+            return of_class(model, *args, **kwargs)
+        cache = Cache(engine)
+        try:
+            return of_class(model, *args, **{_CACHE_NAME: cache}, **kwargs)
+        finally:
+            if not kwargs.get('return_dict_in_generate'):
+                cache.close()
+
+    model.generate = generate

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face models decode token for token as they do without attnd.
+
+Small random models of every family, in float32 beside `eager`, greedily, with padding, beams, assistance and sampling; in bfloat16 up
+to the first step that float64 calls close. Runs where torch and transformers are installed."""
+import copy
+import unittest
+import warnings
+
+try:
+    import torch
+    import transformers
+
+    import attnd
+    import attnd.transformers
+except ImportError as e:
+    raise unittest.SkipTest(f'torch and transformers are not installed: {e}')
+
+TOKENS = 64
+MARGIN = 0.06  # from float64's best logit, in standard deviations of all: bfloat16 may choose any token within
+SMALL = {
+    'vocab_size': 320,
+    'hidden_size': 64,
+    'intermediate_size': 96,
+    'num_hidden_layers': 4,
+    'num_attention_heads': 8,
+    'num_key_value_heads': 2,
+    'max_position_embeddings': 1024,
+    'head_dim': 16,
+    'pad_token_id': 0,
+    'bos_token_id': 1,
+    'eos_token_id': 2,
+}
+SLIDING = {'sliding_window': 24, 'layer_types': ['sliding_attention', 'full_attention'] * 2}
+MOE = {'num_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 32}
+FAMILIES = {
+    'Llama': {},
+    'Qwen3': {},
+    'Qwen3Moe': MOE,
+    'Mistral': {'sliding_window': 24},
+    'Gemma2': {**SLIDING, 'attn_logit_softcapping': 5.0, 'query_pre_attn_scalar': 20},
+    'Gemma3': {**SLIDING, 'query_pre_attn_scalar': 20},
+    'GptOss': {**SLIDING, 'num_local_experts': 4, 'num_experts_per_tok': 2},
+    'Phi3': {'sliding_window': 24},
+    'Olmo2': {},
+    'Cohere2': SLIDING,
+    'SmolLM3': {**SLIDING, 'use_sliding_window': True},
+}
+
+
+def make(family, dtype=torch.float32):
+    """A random model: weights so large that its attention is far from uniform, and its choices from a loop."""
+    torch.manual_seed(1)
+    config_class = getattr(transformers, {'Gemma3': 'Gemma3TextConfig'}.get(family, family + 'Config'))
+    config = config_class(**{**SMALL, **FAMILIES[family]})
+    model = getattr(transformers, family + 'ForCausalLM')(config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() >= 2 and 'embed' not in name:
+                p.mul_(4)
+            if name.endswith('sinks'):
+                p.normal_()
+    return model.to(dtype)
+
+
+def prompts(batch, tokens):
+    return torch.randint(3, SMALL['vocab_size'], (batch, tokens), generator=torch.Generator().manual_seed(2))
+
+
+def generate(model, implementation, inputs, **how):
+    model.set_attn_implementation(implementation)
+    how = {'max_new_tokens': TOKENS, 'do_sample': False, 'eos_token_id': None, 'pad_token_id': 0, **how}
+    run = model.generate if implementation == 'attnd' else lambda *a, **k: type(model).generate(model, *a, **k)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return run(inputs, **how)
+
+
+class Models(unittest.TestCase):
+    def open(self, model, **how):
+        engine = attnd.transformers.use(model, tokens=8192, block_size=8, config={'backend': {'name': 'cpu'}}, **how)
+        self.addCleanup(engine.close)
+        return engine
+
+    def check_float32(self, family):
+        model = make(family)
+        engine = self.open(model)
+        x = prompts(3, 40)
+        expected = generate(model, 'eager', x)
+        self.assertEqual(generate(model, 'attnd', x).tolist(), expected.tolist())
+        self.assertEqual(engine.stats().sequences, 0)
+        mask = torch.ones_like(x)
+        mask[0, :13] = mask[1, :39] = 0
+        expected = generate(model, 'eager', x, attention_mask=mask, max_new_tokens=24)
+        self.assertEqual(generate(model, 'attnd', x, attention_mask=mask, max_new_tokens=24).tolist(), expected.tolist())
+        model.set_attn_implementation('eager')
+        with torch.no_grad():
+            expected = model(x, use_cache=False).logits
+            model.set_attn_implementation('attnd')
+            torch.testing.assert_close(model(x, use_cache=False).logits, expected, atol=2e-3, rtol=1e-3)
+        engine.audit()
+
+    def check_bfloat16(self, family):
+        """The tokens of eager, up to the first step that float64 calls close, where both are within MARGIN of its best."""
+        model = make(family, torch.bfloat16)
+        exact = copy.deepcopy(model).double()
+        exact.set_attn_implementation('eager')
+        if hasattr(exact, 'set_experts_implementation'):
+            exact.set_experts_implementation('eager')  # grouped products have no float64
+        self.open(model)
+        x = prompts(3, 40)
+        eager, ours = generate(model, 'eager', x), generate(model, 'attnd', x)
+        for a, b in zip(eager, ours):
+            apart = (a != b).nonzero()
+            if not len(apart):
+                continue
+            at = int(apart[0])
+            with torch.no_grad():
+                logits = exact(b[None, :at], use_cache=False).logits[0, -1]
+            for token in (a[at], b[at]):
+                self.assertLess(float((logits.max() - logits[token]) / logits.std()), MARGIN, f'step {at - 40}')
+            _apart.append((family, at - 40, int(b[at] == logits.argmax()), int(a[at] == logits.argmax())))
+
+
+_apart = []  # rows of bfloat16: family, step, whether attnd's token is float64's, and eager's
+
+
+def tearDownModule():
+    if _apart:
+        print(f'\nbfloat16: of {3 * len(FAMILIES)} rows of {TOKENS} tokens {3 * len(FAMILIES) - len(_apart)} are the same to the end; where '
+              f"{len(_apart)} part, attnd's token is float64's {sum(a[2] for a in _apart)} times, eager's {sum(a[3] for a in _apart)}")
+
+
+for _family in FAMILIES:
+    setattr(Models, f'test_{_family}_float32', lambda self, f=_family: self.check_float32(f))
+    setattr(Models, f'test_{_family}_bfloat16', lambda self, f=_family: self.check_bfloat16(f))
+
+
+class Ways(Models):
+    def test_left_padded_batch_of_8(self):
+        model = make('Llama')
+        self.open(model)
+        x, mask = prompts(8, 30), torch.ones(8, 30, dtype=torch.long)
+        for row in range(8):
+            mask[row, : row * 4] = 0
+        expected = generate(model, 'eager', x, attention_mask=mask)
+        self.assertEqual(generate(model, 'attnd', x, attention_mask=mask).tolist(), expected.tolist())
+
+    def test_beams_are_forks(self):
+        model = make('Llama')
+        engine = self.open(model)
+        x, how = prompts(1, 512), {'num_beams': 4, 'return_dict_in_generate': True, 'output_scores': True}
+        expected, got = generate(model, 'eager', x, **how), generate(model, 'attnd', x, **how)
+        self.assertEqual(got.sequences.tolist(), expected.sequences.tolist())
+        torch.testing.assert_close(got.sequences_scores, expected.sequences_scores)
+        self.assertLessEqual(engine.stats().tokens_physical, 512 + 4 * (TOKENS + 2 * 8))
+        self.assertEqual(engine.stats().sequences, 4)
+        del got
+        self.assertEqual(engine.stats().sequences, 0)
+
+    def test_sampling(self):
+        model = make('Qwen3')
+        self.open(model)
+        x = prompts(2, 20)
+        said = []
+        for implementation in ('eager', 'attnd'):
+            torch.manual_seed(11)
+            said.append(generate(model, implementation, x, do_sample=True, top_k=20, num_return_sequences=2).tolist())
+        self.assertEqual(*said)
+
+    def test_assisted_decoding_truncates(self):
+        model, assistant = make('Llama'), make('Llama')
+        with torch.no_grad():
+            for p in assistant.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)) * 0.01 * p.std())
+        engine = self.open(model)
+        x = prompts(1, 20)
+        expected = generate(model, 'eager', x)
+        before = engine.stats().steps
+        got = generate(model, 'attnd', x, assistant_model=assistant)
+        self.assertEqual(got.tolist(), expected.tolist())
+        self.assertLess(engine.stats().steps - before, 4 * TOKENS)  # some were accepted: fewer steps than tokens x layers
+
+    def test_a_conversation_goes_on_in_its_cache(self):
+        model = make('Qwen3')
+        engine = self.open(model)
+        x, more = prompts(2, 20), prompts(2, 9)
+        cache = attnd.transformers.Cache(engine)
+        first = generate(model, 'attnd', x, **{attnd.transformers._CACHE_NAME: cache})
+        both = torch.cat([first, more], dim=1)
+        again = generate(model, 'attnd', both, **{attnd.transformers._CACHE_NAME: cache})
+        self.assertEqual(again.tolist(), generate(model, 'eager', both).tolist())
+        cache.close()
+        self.assertEqual(engine.stats().sequences, 0)
+
+    def test_long_prompts_are_cut_into_calls(self):
+        model = make('Mistral')
+        self.open(model)
+        model2 = make('Mistral')
+        engine = attnd.transformers.use(model2, tokens=8192, config={'limits': {'rows_per_call': 50}, 'backend': {'name': 'cpu'}})
+        self.addCleanup(engine.close)
+        x = prompts(3, 70)
+        self.assertEqual(generate(model2, 'attnd', x, max_new_tokens=8).tolist(), generate(model, 'attnd', x, max_new_tokens=8).tolist())
+
+    def test_bits_do_not_depend_on_the_batch(self):
+        """q, k, v of a run, alone, in a batch of 16, and padded on the left."""
+        model = make('Llama', torch.bfloat16)
+        engine = self.open(model)
+        recorded = []
+        ask = engine.attend
+
+        def record(ids, q, **of):
+            o = ask(ids, q, **of)
+            recorded.append((of['layer'], of['counts'], q.clone(), of['k'].clone(), of['v'].clone(), o.clone()))
+            return o
+
+        engine.attend = record
+        generate(model, 'attnd', prompts(1, 33), max_new_tokens=9)
+        engine.attend = ask
+        alone = engine.create()
+        others = [engine.create() for _ in range(15)]
+        for n, id in enumerate(others):
+            for layer in range(4):
+                x = torch.randn(n * 3 + 1, 2, 16).bfloat16()
+                engine.append(id, x, x, layer=layer)
+        beside = engine.create()
+        for layer, counts, q, k, v, o in recorded:
+            n = counts[0]
+            self.assertTrue(torch.equal(engine.attend(alone, q, k=k, v=v, layer=layer), o))
+            company = [torch.cat([x, torch.randn(15, *x.shape[1:]).bfloat16()]) for x in (q, k, v)]
+            got = engine.attend([beside, *others], company[0], k=company[1], v=company[2], layer=layer, counts=[n] + [1] * 15)
+            self.assertTrue(torch.equal(got[:n], o))
+
+    def test_what_is_not_there_is_named(self):
+        model = make('Llama')
+        engine = self.open(model)
+        model.set_attn_implementation('attnd')
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'gradients'):
+            model(prompts(1, 4))
+        with torch.no_grad():
+            with self.assertRaisesRegex(attnd.UnsupportedError, 'several sequences packed'):
+                model(prompts(1, 8), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), use_cache=False)
+            with self.assertRaisesRegex(attnd.UnsupportedError, 'not one of padding'):
+                model(prompts(1, 4), attention_mask=torch.ones(1, 1, 4, 4), use_cache=False)
+            with self.assertRaisesRegex(attnd.UnsupportedError, 'use'):
+                other = make('Llama')
+                other.set_attn_implementation('attnd')
+                other(prompts(1, 4))
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'attention'):
+            attnd.transformers.use(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2)))
+        self.assertEqual(engine.stats().sequences, 0)
+
+
+for _name in [n for n in dir(Ways) if n in dir(Models) and n.startswith('test_')]:
+    setattr(Ways, _name, None)
+
+if __name__ == '__main__':
+    unittest.main()
