@@ -346,8 +346,8 @@ check-python: $(B)/lib/$(LIBRARY_FILE)
 # Hugging Face models through attnd, by a Python that has torch and transformers: MODELS_PYTHON=venv/bin/python
 MODELS_PYTHON ?= python3
 .PHONY: check-models
-check-models: $(B)/lib/$(LIBRARY_FILE)
-	@export ATTND_LIBRARY=$(CURDIR)/$(B)/lib/libattnd.so PYTHONPATH=$(CURDIR)/clients/python; \
+check-models: $(B)/lib/$(LIBRARY_FILE) $(B)/attnd
+	@export ATTND=$(CURDIR)/$(B)/attnd ATTND_LIBRARY=$(CURDIR)/$(B)/lib/libattnd.so PYTHONPATH=$(CURDIR)/clients/python; \
 	for program in tests/test_transformers.py examples/generate.py examples/beam.py; do \
 		$(MODELS_PYTHON) -W ignore clients/python/$$program || exit 1; done
 

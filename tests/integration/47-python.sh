@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python package as it is installed: a wheel, in environments that have nothing but it and NumPy, the oldest that it takes and the newest.
 . tests/integration/lib.sh
+export ATTND
 build=$(dirname "$ATTND")
 if [ ! -e "$build/lib/libattnd.so" ]; then
     echo 'skip the Python package: libattnd is not built here'

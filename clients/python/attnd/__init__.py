@@ -9,6 +9,7 @@
         o = engine.attend(sequence, q)                 # [rows][query_heads][head_dim]
         child = engine.fork(sequence)                  # shares its blocks
 """
+from .client import Client, Report
 from .engine import Description, Engine, Lease, SequenceId, SequenceInfo, Stats, Ticket, backends, log, version
 from .errors import (
     BusyError,
@@ -27,4 +28,4 @@ from .errors import (
 )
 from .tensors import bf16
 
-__all__ = [name for name in dir() if not name.startswith('_') and name not in ('engine', 'errors', 'tensors')]
+__all__ = [name for name in dir() if not name.startswith('_') and name not in ('client', 'engine', 'errors', 'tensors')]

@@ -143,6 +143,13 @@ def _configuration(config):
     return (config if isinstance(config, str) else json.dumps(config)).encode()
 
 
+def _wanted_dtype(dtype, kind):
+    """DLPack's code and bits of outputs: those of a name, or else `kind`."""
+    if dtype is not None and dtype not in _TYPE_CODES:
+        raise _invalid(f'dtype: wants one of {", ".join(_TYPE_CODES)}')
+    return _TYPE_CODES[dtype] if dtype else kind
+
+
 class Ticket:
     """Calls that are under way. result() waits for them."""
 
@@ -224,6 +231,10 @@ class Engine:
         if self._a is None:
             raise _invalid('the engine is closed')
         return self._a
+
+    @property
+    def is_closed(self):
+        return self._a is None
 
     def close(self):
         """Finish what is under way and give everything back. Again: nothing."""
@@ -360,9 +371,7 @@ class Engine:
 
     def _outputs(self, q, shape, kind, lse, out, dtype, keeps, struct):
         """The arrays for o and lse, named in `struct`; what the caller gets."""
-        if dtype is not None and dtype not in _TYPE_CODES:
-            raise _invalid(f'dtype: wants one of {", ".join(_TYPE_CODES)}')
-        o = out if out is not None else empty_like(q, shape, _TYPE_CODES[dtype] if dtype else kind)
+        o = out if out is not None else empty_like(q, shape, _wanted_dtype(dtype, kind))
         argument = Argument(o, 'out', writes=True)
         keeps.append(argument)
         struct.o = argument.pointer

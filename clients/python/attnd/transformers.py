@@ -208,7 +208,7 @@ class Cache(cache_utils.Cache):
 
 
 def _delete_all(engine, ids):
-    if engine._a is not None and ids:
+    if not engine.is_closed and ids:
         engine.batch([{'op': 'delete', 'id': id} for id in ids])
     ids.clear()
 
@@ -366,7 +366,7 @@ def use(model, *, tokens=32768, block_size=16, config=None, engine=None):
     """Have a model's attention computed by attnd from now on. Returns the engine.
 
     tokens: that the pool has room for, of all sequences together. config: more keys of the engine's configuration. engine: one that is
-    there, of the same geometry. generate() gets a Cache of its own unless one is given; its sequences are deleted with it."""
+    there, or a Client, with geometry(model) as its geometry. generate() gets a Cache of its own unless one is given; its sequences are deleted with it."""
     modules, text_config = _attention_modules(model)
     if engine is None:
         longest = getattr(text_config, 'max_position_embeddings', None) or tokens
@@ -378,6 +378,10 @@ def use(model, *, tokens=32768, block_size=16, config=None, engine=None):
         for section, values in (config or {}).items():
             defaults[section] = {**defaults.get(section, {}), **values} if isinstance(values, dict) else values
         engine = Engine(defaults)
+    of, wants = engine.description, geometry(model)
+    for name in ('layers', 'query_heads', 'kv_heads', 'head_dim', 'dtype'):
+        if getattr(of, name) != wants[name]:
+            raise _unsupported(f'{name} is {wants[name]} in the model, and {getattr(of, name)} in the engine')
     engine._of_layers = [_Layer(m, text_config) for m in modules]
     for layer, module in enumerate(modules):
         _engines[module] = (engine, layer)

@@ -4,8 +4,13 @@
 Small random models of every family, in float32 beside `eager`, greedily, with padding, beams, assistance and sampling; in bfloat16 up
 to the first step that float64 calls close. Runs where torch and transformers are installed."""
 import copy
+import os
+import pathlib
+import sys
 import unittest
 import warnings
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 try:
     import torch
@@ -13,6 +18,7 @@ try:
 
     import attnd
     import attnd.transformers
+    import test_engine
 except ImportError as e:
     raise unittest.SkipTest(f'torch and transformers are not installed: {e}')
 
@@ -201,6 +207,24 @@ class Ways(Models):
         self.addCleanup(engine.close)
         x = prompts(3, 70)
         self.assertEqual(generate(model2, 'attnd', x, max_new_tokens=8).tolist(), generate(model, 'attnd', x, max_new_tokens=8).tolist())
+
+    @unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
+    def test_through_a_daemon(self):
+        for family in ('Gemma2', 'GptOss'):
+            model = make(family)
+            config = {'geometry': {**attnd.transformers.geometry(model), 'block_size': 8}, 'pool': {'blocks': 1024}}
+            daemon = test_engine.Daemon({**config, 'backend': {'name': 'cpu'}})
+            self.addCleanup(daemon.end)
+            x = prompts(3, 40)
+            expected = generate(model, 'eager', x)
+            with attnd.Client(daemon.address) as client:
+                attnd.transformers.use(model, engine=client)
+                self.assertEqual(generate(model, 'attnd', x).tolist(), expected.tolist())
+                beams = generate(model, 'eager', x[:1], num_beams=3)
+                self.assertEqual(generate(model, 'attnd', x[:1], num_beams=3).tolist(), beams.tolist())
+                self.assertEqual(client.stats().sequences, 0)
+                with self.assertRaisesRegex(attnd.UnsupportedError, 'dtype is bf16 in the model, and f32'):
+                    attnd.transformers.use(make(family, torch.bfloat16), engine=client)
 
     def test_bits_do_not_depend_on_the_batch(self):
         """q, k, v of a run, alone, in a batch of 16, and padded on the left."""

@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon's sequences and attention over HTTP, with the methods of Engine."""
+import concurrent.futures
+import ctypes
+import http.client
+import json
+import socket
+import sys
+import threading
+import urllib.parse
+
+import numpy
+
+from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype
+from .errors import Error, error_of
+from .tensors import TYPE_NAMES, Argument, bf16, empty_like
+
+_SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
+_BYTES = {'F32': 4, 'F16': 2, 'BF16': 2}
+_PAGE = 1000
+_JSON = 'application/json'
+_TENSORS = 'application/x-safetensors'
+_STREAM = 'application/x-ndjson'
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path, timeout):
+        super().__init__('localhost', timeout=timeout)
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _Tensors:
+    """A safetensors body that is being made."""
+
+    def __init__(self):
+        self._header, self._parts, self._bytes = {}, [], 0
+
+    def add(self, name, dtype, shape, data):
+        n = len(data)
+        self._header[name] = {'dtype': dtype, 'shape': list(shape), 'data_offsets': [self._bytes, self._bytes + n]}
+        self._parts.append(data)
+        self._bytes += n
+
+    def integers(self, name, values, length=None):
+        if values is None:
+            return
+        values = numpy.ravel(numpy.asarray(values, numpy.int64))
+        if length is not None and len(values) != length:
+            raise _invalid(f'{name}: wants {length} numbers, has {len(values)}')
+        self.add(name, 'I64', values.shape, values.tobytes())
+
+    def body(self):
+        header = json.dumps(self._header).encode()
+        header += b' ' * (-len(header) % 8)
+        return b''.join([len(header).to_bytes(8, 'little'), header, *self._parts])
+
+
+def _read_tensors(body):
+    """{name: (dtype, shape, bytes)} and the metadata of a safetensors body."""
+    n = int.from_bytes(body[:8], 'little')
+    header = json.loads(body[8 : 8 + n])
+    metadata = header.pop('__metadata__', {})
+    data = memoryview(body)[8 + n :]
+    return {name: (t['dtype'], tuple(t['shape']), data[slice(*t['data_offsets'])]) for name, t in header.items()}, metadata
+
+
+def _array(dtype, shape, data):
+    if dtype == 'BF16':
+        return numpy.frombuffer(data, numpy.uint16).reshape(shape).view(bf16)
+    return numpy.frombuffer(data, {'F32': numpy.float32, 'F16': numpy.float16}[dtype]).reshape(shape)
+
+
+def _bytes_of(argument):
+    """The bytes of a tensor in host memory."""
+    t = argument.tensor
+    if t.device_type not in (1, 3):
+        raise _invalid('tensors on a device cannot be sent: copy them to host memory')
+    n = t.dtype_bits // 8
+    for i in range(t.ndim):
+        n *= t.shape[i]
+    return ctypes.string_at(t.data + t.byte_offset, n) if n else b''
+
+
+class RemoteTicket:
+    """A call that is under way on a connection of its own."""
+
+    def __init__(self, future):
+        self._future = future
+
+    def done(self):
+        return self._future.done()
+
+    def result(self, timeout=None):
+        try:
+            return self._future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            raise TimeoutError(f'not done within {timeout} s') from None
+
+
+class Report(dict):
+    """How a workload went, as the daemon reports it. record(): one level deep, for a row of a table."""
+
+    def record(self):
+        flat = {}
+        for name, value in self.items():
+            if isinstance(value, dict):
+                flat.update({f'{name}_{k}': v for k, v in value.items() if not isinstance(v, (dict, list))})
+            elif not isinstance(value, list):
+                flat[name] = value
+        return flat
+
+
+class Client:
+    """A daemon, at a URL or a unix socket ("unix:/run/attnd.sock"), with the methods of Engine.
+
+    key: an API key. timeout: seconds that an answer may take to begin, and go on. Threads may share a client: each has a connection.
+    One that the daemon has closed meanwhile is opened again."""
+
+    def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600):
+        self._unix = address[5:] if address.startswith('unix:') else None
+        if self._unix is None:
+            url = urllib.parse.urlsplit(address)
+            if url.scheme not in ('http', 'https') or not url.hostname or url.path not in ('', '/'):
+                raise _invalid(f'{address}: wants http://HOST:PORT or unix:PATH')
+            self._secure, self._host, self._port = url.scheme == 'https', url.hostname, url.port
+        self._headers = {'Authorization': f'Bearer {key}'} if key else {}
+        self._timeout = timeout
+        self._here = threading.local()
+        self._opened, self._lock = set(), threading.Lock()
+        self._pool = None
+        self.is_closed = False
+        info = self._ask('GET', '/v1/info')
+        g, backend, limits = info['geometry'], info['backend'], info['limits']
+        self.info = info
+        self.description = Description(
+            **{n: g[n] for n in ('layers', 'query_heads', 'kv_heads', 'head_dim', 'block_size', 'dtype', 'kv_dtype')},
+            **{n: limits[n] for n in ('sequence_tokens', 'rows_per_call', 'calls')},
+            **{n: backend[n] for n in ('bit_stable', 'threads', 'isa', 'device')},
+            blocks=info['pool']['blocks'],
+            backend=backend['name'],
+            kernel=info['kernels']['attend'],
+        )
+
+    # ---- HTTP
+
+    def _connect(self):
+        if self._unix is not None:
+            connection = _UnixConnection(self._unix, self._timeout)
+        else:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._host, self._port, timeout=self._timeout)
+        connection.connect()
+        if connection.sock.family != socket.AF_UNIX:
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self._opened.add(connection)
+        return connection
+
+    def _drop(self):
+        connection, self._here.connection = getattr(self._here, 'connection', None), None
+        if connection is not None:
+            connection.close()
+            with self._lock:
+                self._opened.discard(connection)
+
+    def _send(self, method, path, body, headers):
+        """The answer, its body not read. A connection that was idle may be closed: then nothing was done, and it is asked again."""
+        while True:
+            connection = getattr(self._here, 'connection', None)
+            reused = connection is not None
+            if not reused:
+                connection = self._here.connection = self._connect()
+            try:
+                connection.request(method, path, body, {**self._headers, **headers})
+                return connection.getresponse()
+            except (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected):
+                self._drop()
+                if not reused:
+                    raise
+            except BaseException:
+                self._drop()
+                raise
+
+    def _answer(self, response):
+        body = response.read()
+        if response.will_close:
+            self._drop()
+        if response.status < 400:
+            return body
+        try:
+            problem = json.loads(body)
+        except ValueError:
+            problem = {'code': 'http', 'status': response.status, 'detail': body.decode(errors='replace')[:200] or response.reason}
+        raise error_of(problem)
+
+    def _ask(self, method, path, document=None):
+        headers = {} if document is None else {'Content-Type': _JSON}
+        body = None if document is None else json.dumps(document).encode()
+        answer = self._answer(self._send(method, path, body, headers))
+        return json.loads(answer) if answer else None
+
+    def _compute(self, path, parameters, tensors):
+        query = urllib.parse.urlencode({k: v for k, v in parameters.items() if v is not None})
+        body = tensors.body()
+        answer = self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}))
+        return answer
+
+    def close(self):
+        """Close the connections. Sequences stay, until they are deleted or idle for too long."""
+        self.is_closed = True
+        if self._pool is not None:
+            self._pool.shutdown()
+        with self._lock:
+            for connection in self._opened:
+                connection.close()
+            self._opened.clear()
+        self._here = threading.local()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # ---- sequences
+
+    @staticmethod
+    def _creation(tokens, id, max_tokens, priority, salt):
+        document = {'id': id, 'max_tokens': max_tokens, 'priority': priority, 'salt': salt}
+        document = {k: v for k, v in document.items() if v}
+        if tokens is not None:
+            document['tokens'] = [int(t) for t in tokens]
+        return document
+
+    @staticmethod
+    def _created(answer):
+        id = SequenceId(answer['id'])
+        id.cached = answer['cached_tokens']
+        return id
+
+    def create(self, tokens=None, *, id=0, max_tokens=0, priority=0, salt=None):
+        """As Engine.create()."""
+        return self._created(self._ask('POST', '/v1/sequences', self._creation(tokens, id, max_tokens, priority, salt)))
+
+    @staticmethod
+    def _fork(count, length, ids):
+        document = {'count': len(ids) if ids is not None else 1 if count is None else count}
+        if length is not None and length != ALL:
+            document['length'] = length
+        if ids is not None:
+            document['ids'] = [int(i) for i in ids]
+        return document
+
+    def fork(self, sequence, count=None, *, length=None, ids=None):
+        """As Engine.fork()."""
+        answer = self._ask('POST', f'/v1/sequences/{int(sequence)}/fork', self._fork(count, length, ids))
+        forks = [SequenceId(s['id']) for s in answer['sequences']]
+        return forks[0] if count is None and ids is None else forks
+
+    def truncate(self, sequence, length):
+        """As Engine.truncate()."""
+        self._ask('POST', f'/v1/sequences/{int(sequence)}/truncate', {'length': length})
+
+    def delete(self, sequence):
+        """As Engine.delete()."""
+        if isinstance(sequence, Lease):
+            self._ask('DELETE', f'/v1/leases/{sequence.id}')
+        else:
+            self._ask('DELETE', f'/v1/sequences/{int(sequence)}')
+
+    def batch(self, ops):
+        """As Engine.batch()."""
+        documents = []
+        for op in ops:
+            of = dict(op)
+            kind = of.get('op')
+            if kind == 'create':
+                of.pop('op')
+                of = {'op': kind, **self._creation(of.pop('tokens', None), of.pop('id', 0), of.pop('max_tokens', 0), of.pop('priority', 0),
+                                                   of.pop('salt', None)), **of}
+            elif kind == 'fork':
+                id, of = of['id'], {k: v for k, v in of.items() if k not in ('op', 'id')}
+                of = {'op': kind, 'id': int(id), **self._fork(of.pop('count', None), of.pop('length', None), of.pop('ids', None)), **of}
+            documents.append(of)
+        answer = self._ask('POST', '/v1/batch', {'ops': documents})
+        results = []
+        for of, result in zip(documents, answer['results']):
+            if of['op'] == 'create':
+                results.append(self._created(result))
+            elif of['op'] == 'fork':
+                results.append([SequenceId(s['id']) for s in result['sequences']])
+            else:
+                results.append(None)
+        return results
+
+    def look(self, sequence):
+        """As Engine.look()."""
+        s = self._ask('GET', f'/v1/sequences/{int(sequence)}')
+        blocks = len(s['blocks'])
+        return SequenceInfo(s['id'], s['parent'] or 0, s['length'], s.get('block_count', blocks), s['shared_blocks'], s['lengths'])
+
+    def blocks(self, sequence):
+        """As Engine.blocks()."""
+        what = f'leases/{sequence.id}' if isinstance(sequence, Lease) else f'sequences/{int(sequence)}'
+        ids = []
+        while True:
+            page = self._ask('GET', f'/v1/{what}/blocks?limit={_PAGE}&cursor={len(ids)}')
+            ids += [b['block'] for b in page]
+            if len(page) < _PAGE:
+                return ids
+
+    def lease(self, blocks):
+        """As Engine.lease()."""
+        answer = self._ask('POST', '/v1/leases', {'blocks': blocks})
+        return Lease(answer['id'], answer['blocks'])
+
+    # ---- calls
+
+    def _value(self, tensors, name, array):
+        """Add q, k, v or o; float32 becomes the geometry's dtype. Returns (shape, type) as they were given."""
+        argument = Argument(array, name)
+        own = TYPE_NAMES.get(argument.type)
+        data, dtype = None, own
+        if argument.type == (1, 8):
+            dtype = self.description.kv_dtype
+        elif own == 'f32' and self.description.dtype != 'f32':
+            dtype = self.description.dtype
+            numbers = numpy.frombuffer(_bytes_of(argument), numpy.float32)
+            if not numpy.isfinite(numbers).all():
+                raise _invalid(f'{name}: is not finite')
+            if dtype == 'bf16':
+                data = bf16.of(numbers).tobytes()
+            else:
+                data = numpy.clip(numbers, -65504, 65504).astype(numpy.float16).tobytes()
+        tensors.add(name, _SAFETENSORS[dtype], argument.shape, _bytes_of(argument) if data is None else data)
+        return argument.shape, argument.type
+
+    def _outputs(self, answer, like, kind, lse, out, dtype):
+        tensors, _ = _read_tensors(answer)
+        o = _array(*tensors['o'])
+        kind = _wanted_dtype(dtype, kind)
+        if out is not None:
+            self._copy(Argument(out, 'out', writes=True), o, out)
+            o = out
+        elif hasattr(like, 'new_empty'):
+            target = empty_like(like, o.shape, kind)
+            self._copy(Argument(target, 'out', writes=True), o, target)
+            o = target
+        else:
+            o = self._as(o, kind)
+        if not lse:
+            return o
+        l = _array(*tensors['lse'])
+        if hasattr(like, 'new_empty'):
+            target = empty_like(like, l.shape, (2, 32))
+            self._copy(Argument(target, 'lse', writes=True), l, target)
+            l = target
+        return o, l
+
+    @staticmethod
+    def _as(o, kind):
+        """An array of a type, as one that can be written."""
+        numbers = o.float32() if isinstance(o, bf16) else o
+        if kind == (4, 16):
+            return o.copy() if isinstance(o, bf16) else bf16.of(numbers)
+        return numbers.astype({(2, 32): numpy.float32, (2, 16): numpy.float16}[kind])
+
+    def _copy(self, argument, o, out):
+        if argument.shape != o.shape:
+            raise _invalid(f'out: wants the shape {list(o.shape)}, has {list(argument.shape)}')
+        data = self._as(o, argument.type).tobytes()
+        ctypes.memmove(argument.tensor.data + argument.tensor.byte_offset, data, len(data))
+
+    def _run(self, call, wait):
+        if wait:
+            return call()
+        with self._lock:
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(8, thread_name_prefix='attnd')
+        return RemoteTicket(self._pool.submit(call))
+
+    def _layer(self, layer, all_layers=False):
+        if layer is None and not all_layers and self.description.layers > 1:
+            raise _invalid(f'layer: is missing: there are layers 0..{self.description.layers - 1}')
+        return layer
+
+    @staticmethod
+    def _sequences(tensors, sequences, rows, counts, positions, tokens):
+        single = isinstance(sequences, int)
+        ids = [sequences] if single else list(sequences)
+        if any(i < 0 for i in ids):
+            raise _invalid(f'sequences: entry {[i < 0 for i in ids].index(True)}: {min(ids)} is out of range')
+        counts = [rows] if counts is None and single else counts
+        tensors.integers('sequences', ids)
+        if counts is not None:
+            if len(counts) != len(ids):
+                raise _invalid(f'counts: wants {len(ids)} numbers, has {len(counts)}')
+            tensors.integers('indptr', numpy.concatenate([[0], numpy.cumsum(counts)]))
+        tensors.integers('positions', positions, len(ids))
+        if tokens is not None:
+            tensors.integers('token_ids', tokens, rows)
+
+    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True):
+        """As Engine.append()."""
+        tensors = _Tensors()
+        shape, _ = self._value(tensors, 'k', k)
+        self._value(tensors, 'v', v)
+        self._sequences(tensors, sequences, shape[-3] if len(shape) >= 3 else 0, counts, positions, tokens)
+        parameters = {'layer': self._layer(layer, len(shape) == 4)}
+        return self._run(lambda: self._compute('/v1/append', parameters, tensors) and None, wait)
+
+    def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
+               dtype=None, kernel=0, wait=True):
+        """As Engine.attend()."""
+        tensors = _Tensors()
+        shape, kind = self._value(tensors, 'q', q)
+        for name, array in (('k', k), ('v', v)):
+            if array is not None:
+                self._value(tensors, name, array)
+        self._sequences(tensors, sequences, shape[0] if shape else 0, counts, positions, tokens)
+        parameters = {'layer': self._layer(layer), 'lse': int(lse) or None, 'kernel': [None, 'paged_v1', 'paged_v2'][kernel]}
+        return self._run(lambda: self._outputs(self._compute('/v1/attend', parameters, tensors), q, kind, lse, out, dtype), wait)
+
+    def paged(self, lease, q=None, block_tables=None, context_lens=None, *, indptr=None, k=None, v=None, slot_mapping=None, layer=None,
+              lse=False, out=None, dtype=None, kernel=0, wait=True):
+        """As Engine.paged()."""
+        tensors, kind = _Tensors(), None
+        for name, array in (('q', q), ('k', k), ('v', v)):
+            if array is not None:
+                _, of = self._value(tensors, name, array)
+                kind = kind or of
+        if block_tables is not None:
+            tables = numpy.asarray(block_tables, numpy.int32)
+            tensors.add('block_tables', 'I32', tables.shape, tables.tobytes())
+        for name, values in (('context_lens', context_lens), ('indptr', indptr), ('slot_mapping', slot_mapping)):
+            tensors.integers(name, values)
+        parameters = {'lease': lease.id if isinstance(lease, Lease) else lease, 'layer': self._layer(layer),
+                      'lse': int(lse) or None, 'kernel': [None, 'paged_v1', 'paged_v2'][kernel]}
+
+        def call():
+            answer = self._compute('/v1/paged', parameters, tensors)
+            return None if q is None else self._outputs(answer, q, kind, lse, out, dtype)
+
+        return self._run(call, wait)
+
+    def merge(self, o, lse):
+        """As Engine.merge()."""
+        tensors = _Tensors()
+        _, kind = self._value(tensors, 'o', o)
+        argument = Argument(lse, 'lse')
+        tensors.add('lse', 'F32', argument.shape, _bytes_of(argument))
+        return self._outputs(self._compute('/v1/merge', {}, tensors), o, kind, True, None, None)
+
+    # ---- workloads
+
+    def run(self, workload, *, progress=None):
+        """Run a workload (docs/WORKLOADS.md) to its end. progress: a bar on stderr; absent: if that is a terminal. Returns a Report."""
+        bar = sys.stderr.isatty() if progress is None else progress
+        response = self._send('POST', '/v1/workloads', json.dumps(workload).encode(), {'Content-Type': _JSON, 'Accept': _STREAM})
+        if response.status >= 400:
+            self._answer(response)
+        report = None
+        try:
+            for line in response:
+                report = json.loads(line)
+                if bar:
+                    _show(report)
+        finally:
+            if bar:
+                sys.stderr.write('\n')
+            self._drop()  # an interrupted stream cancels its workload
+        if report is None or report.get('state') not in ('finished', 'cancelled', 'failed'):
+            raise Error({'code': 'cut', 'detail': 'the stream ended ahead of the workload'})
+        return Report(report)
+
+    # ---- looking
+
+    def stats(self):
+        """As Engine.stats()."""
+        s = self._ask('GET', '/stats?limit=1')
+        pool, scheduler = s['pool'], s['scheduler']
+        return Stats(
+            **{f'blocks_{n}': pool[n] for n in ('free', 'cached', 'held', 'fenced', 'shared')},
+            sequences=s['sequences']['count'],
+            tokens_logical=pool['tokens_logical'],
+            tokens_physical=pool['tokens_physical'],
+            forks=s['counters']['forks'],
+            copies_on_write=s['counters']['cow_copies'],
+            steps=scheduler['steps'],
+            roof_gb_per_s=scheduler['roof_gb_per_s'],
+        )
+
+    def audit(self):
+        """As Engine.audit()."""
+        self._ask('POST', '/v1/audit')
+
+
+def _show(report):
+    """A bar of how far a workload is."""
+    tokens = report['tokens']
+    part = tokens['done'] / tokens['total'] if tokens['total'] else 1
+    filled = int(part * 30)
+    sys.stderr.write(f'\r[{"#" * filled}{"." * (30 - filled)}] {part:4.0%}  {tokens["done"]} tokens, {report["steps"]} steps, '
+                     f'{report["wall_s"]:.1f} s ')
+    sys.stderr.flush()
