@@ -5,7 +5,7 @@
 # machine has a GPU, run it.
 #
 #   build/check-cuda/run.sh                  every part (each takes at most 8 minutes)
-#   PART=conformance build/check-cuda/run.sh one: conformance, engine, integration, sanitizer or bench
+#   PART=conformance build/check-cuda/run.sh one: conformance, engine, library, integration, sanitizer or bench
 set -eu
 cd "$(dirname "$0")/.."
 bundle=build/check-cuda
@@ -30,11 +30,13 @@ mkdir -p $bundle/lib $bundle/tests $bundle/docs
 for program in attnd attnctl tests/conformance bench/bench_cuda; do
     bring build/release/$program build/release/$program
 done
+if [ -e build/release/tests/library ]; then bring build/release/tests/library build/release/tests/library; fi
 for tool in curl jq; do # used where the machine has none
     if command -v $tool >/dev/null; then bring "$(command -v $tool)" tools/$tool; fi
 done
 cp -r tests/integration tests/cuda tests/digests.txt tests/two_keys.py $bundle/tests/
 cp docs/API.md docs/OPERATIONS.md $bundle/docs/
+cp -r --parents clients/python $bundle/
 cp -r config scripts README.md $bundle/
 install -m 755 tests/cuda/run.sh $bundle/run.sh
 git rev-parse --short=12 HEAD >$bundle/commit 2>/dev/null || echo unknown >$bundle/commit

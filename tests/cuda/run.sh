@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # run.sh - the tests on a GPU, from the folder that scripts/check_cuda.sh made.
 #
-#   PART=NAME    one part instead of all: conformance, engine, integration, sanitizer, bench; or mutants
+#   PART=NAME    one part instead of all: conformance, engine, library, integration, sanitizer, bench; or mutants
 #   CSV=FILE     where the benchmark's results go
 #   SANITIZER=PROGRAM   that compute-sanitizer; racecheck of CUDA 13.0's sees hazards behind named barriers that 13.5's does not
 #
@@ -55,6 +55,36 @@ same_digests() {
 }
 
 engine() { bash tests/cuda/engine.sh; }
+
+# libattnd on the GPU: its own tests, the Python package's, and Hugging Face models where torch and transformers are.
+library() {
+    export BACKEND=cuda ATTND_LIBRARY=$PWD/lib/libattnd.so.0 PYTHONPATH=$PWD/clients/python
+    one() {
+        if "${@:2}" >"$log.one" 2>&1; then
+            echo "ok $1"
+            grep '^bfloat16' "$log.one"
+        else
+            tail -n 60 "$log.one"
+            echo "not ok $1"
+        fi
+    }
+    [ -e lib/libattnd.so.0 ] || {
+        echo 'skip the library: it was not built'
+        return
+    }
+    one 'the library' build/release/tests/library
+    python3 -c 'import numpy' 2>/dev/null || {
+        echo 'skip the Python package: there is no NumPy'
+        return
+    }
+    one 'the Python package' python3 -W ignore clients/python/tests/test_engine.py
+    python3 -c 'import torch, transformers' 2>/dev/null || {
+        echo 'skip Hugging Face models: torch and transformers are not installed'
+        return
+    }
+    one "Hugging Face models, $(python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)')" \
+        python3 -W ignore clients/python/tests/test_transformers.py
+}
 
 # The black-box scripts, with the daemon on the GPU.
 integration() {
@@ -146,7 +176,7 @@ bench() {
 
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem --format=csv,noheader 2>/dev/null
 date -u +%F
-for part in ${PART:-conformance engine integration sanitizer bench}; do
+for part in ${PART:-conformance engine library integration sanitizer bench}; do
     start=$SECONDS
     $part 2>&1 | tee -a "$log"
     echo "# $part: $((SECONDS - start)) s"

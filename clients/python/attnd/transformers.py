@@ -25,7 +25,7 @@ from .errors import UnsupportedError
 
 NAME = 'attnd'
 _DTYPES = {torch.float32: 'f32', torch.float16: 'f16', torch.bfloat16: 'bf16'}
-_CACHE_NAME = 'cache' if hasattr(generation_utils, 'ALL_CACHE_NAMES') else 'past_key_values'  # to generate()
+_CACHE_NAME = 'cache' if 'cache' in getattr(generation_utils, 'ALL_CACHE_NAMES', ()) else 'past_key_values'  # of generate()'s argument
 _CROP_WANTS_LENGTH = 'max_length' in cache_utils.Cache.crop.__code__.co_varnames  # of versions before 5.20
 
 

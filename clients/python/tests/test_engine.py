@@ -19,7 +19,8 @@ import attnd
 
 LAYERS, QUERY_HEADS, KV_HEADS, DIM, BLOCK = 2, 4, 2, 16, 4
 GEOMETRY = {'layers': LAYERS, 'query_heads': QUERY_HEADS, 'kv_heads': KV_HEADS, 'head_dim': DIM, 'block_size': BLOCK}
-F32 = {'geometry': {**GEOMETRY, 'dtype': 'f32', 'kv_dtype': 'f32'}, 'pool': {'blocks': 256}, 'backend': {'name': 'cpu', 'threads': 2}}
+BACKEND = os.environ.get('BACKEND', 'cpu')
+F32 = {'geometry': {**GEOMETRY, 'dtype': 'f32', 'kv_dtype': 'f32'}, 'pool': {'blocks': 256}, 'backend': {'name': BACKEND, 'threads': 2}}
 BF16 = {**F32, 'geometry': {**GEOMETRY, 'dtype': 'bf16', 'kv_dtype': 'bf16'}}
 
 

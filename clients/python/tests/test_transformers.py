@@ -84,7 +84,7 @@ def generate(model, implementation, inputs, **how):
 
 class Models(unittest.TestCase):
     def open(self, model, **how):
-        engine = attnd.transformers.use(model, tokens=8192, block_size=8, config={'backend': {'name': 'cpu'}}, **how)
+        engine = attnd.transformers.use(model, tokens=8192, block_size=8, config={'backend': {'name': test_engine.BACKEND}}, **how)
         self.addCleanup(engine.close)
         return engine
 
@@ -203,17 +203,17 @@ class Ways(Models):
         model = make('Mistral')
         self.open(model)
         model2 = make('Mistral')
-        engine = attnd.transformers.use(model2, tokens=8192, config={'limits': {'rows_per_call': 50}, 'backend': {'name': 'cpu'}})
+        engine = attnd.transformers.use(model2, tokens=8192, config={'limits': {'rows_per_call': 50}, 'backend': {'name': test_engine.BACKEND}})
         self.addCleanup(engine.close)
         x = prompts(3, 70)
         self.assertEqual(generate(model2, 'attnd', x, max_new_tokens=8).tolist(), generate(model, 'attnd', x, max_new_tokens=8).tolist())
 
     @unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
     def test_through_a_daemon(self):
-        for family in ('Gemma2', 'GptOss'):
+        for family in FAMILIES:
             model = make(family)
             config = {'geometry': {**attnd.transformers.geometry(model), 'block_size': 8}, 'pool': {'blocks': 1024}}
-            daemon = test_engine.Daemon({**config, 'backend': {'name': 'cpu'}})
+            daemon = test_engine.Daemon({**config, 'backend': {'name': test_engine.BACKEND}})
             self.addCleanup(daemon.end)
             x = prompts(3, 40)
             expected = generate(model, 'eager', x)
