@@ -83,7 +83,7 @@ library() {
         return
     }
     one "Hugging Face models, $(python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)')" \
-        python3 -W ignore clients/python/tests/test_transformers.py
+        env DEVICE=cuda python3 -W ignore clients/python/tests/test_transformers.py
 }
 
 # The black-box scripts, with the daemon on the GPU.

@@ -268,9 +268,9 @@ def _pieces(counts, most):
 
 
 def _rows(x):
-    """[batch][heads][tokens][dim] as [batch * tokens][heads][dim], in memory that a host's backend reads."""
+    """[batch][heads][tokens][dim] as [batch * tokens][heads][dim] in host memory: a copy, if it is on a GPU."""
     x = x.detach().transpose(1, 2)
-    return x.reshape(-1, *x.shape[2:]).contiguous()
+    return x.reshape(-1, *x.shape[2:]).contiguous().cpu()
 
 
 def _attend(engine, layer, ids, counts, q, k, v, out):
@@ -322,13 +322,13 @@ def _compute(engine, layer, ids, query, key, value, attention_mask, first):
     if keep is None:
         out = torch.empty_like(q)
         _attend(engine, layer, ids, counts, q, k, v, out)
-        return out.view(batch, tokens, heads, dim)
+        return out.view(batch, tokens, heads, dim).to(query.device)
     out = torch.empty((int(keep.sum()), heads, dim), dtype=q.dtype)
     if len(out):
         _attend(engine, layer, ids, counts, q[keep], k[keep], v[keep], out)
     all_rows = torch.zeros_like(q)
     all_rows[keep] = out
-    return all_rows.view(batch, tokens, heads, dim)
+    return all_rows.view(batch, tokens, heads, dim).to(query.device)
 
 
 def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None, s_aux=None,
@@ -344,8 +344,6 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     if query.requires_grad and torch.is_grad_enabled():
         raise _unsupported('gradients: attnd computes attention for inference (torch.no_grad())')
     _check(engine, layer, module, scaling, sliding_window, softcap, s_aux, others)
-    if query.device.type != 'cpu':
-        raise _unsupported(f'tensors on {query.device}: this version takes tensors in host memory')
     if handed and handed[1] == layer and handed[2] is key:
         cache = handed[0]
         if cache.engine is not engine:

@@ -23,6 +23,7 @@ except ImportError as e:
     raise unittest.SkipTest(f'torch and transformers are not installed: {e}')
 
 TOKENS = 64
+DEVICE = os.environ.get('DEVICE', 'cpu')  # of the models
 MARGIN = 0.06  # from float64's best logit, in standard deviations of all: bfloat16 may choose any token within
 SMALL = {
     'vocab_size': 320,
@@ -66,11 +67,11 @@ def make(family, dtype=torch.float32):
                 p.mul_(4)
             if name.endswith('sinks'):
                 p.normal_()
-    return model.to(dtype)
+    return model.to(dtype).to(DEVICE)
 
 
 def prompts(batch, tokens):
-    return torch.randint(3, SMALL['vocab_size'], (batch, tokens), generator=torch.Generator().manual_seed(2))
+    return torch.randint(3, SMALL['vocab_size'], (batch, tokens), generator=torch.Generator().manual_seed(2)).to(DEVICE)
 
 
 def generate(model, implementation, inputs, **how):
@@ -146,7 +147,7 @@ class Ways(Models):
     def test_left_padded_batch_of_8(self):
         model = make('Llama')
         self.open(model)
-        x, mask = prompts(8, 30), torch.ones(8, 30, dtype=torch.long)
+        x, mask = prompts(8, 30), torch.ones(8, 30, dtype=torch.long, device=DEVICE)
         for row in range(8):
             mask[row, : row * 4] = 0
         expected = generate(model, 'eager', x, attention_mask=mask)
@@ -178,7 +179,7 @@ class Ways(Models):
         model, assistant = make('Llama'), make('Llama')
         with torch.no_grad():
             for p in assistant.parameters():
-                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)) * 0.01 * p.std())
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)).to(p) * 0.01 * p.std())
         engine = self.open(model)
         x = prompts(1, 20)
         expected = generate(model, 'eager', x)
@@ -263,9 +264,9 @@ class Ways(Models):
             model(prompts(1, 4))
         with torch.no_grad():
             with self.assertRaisesRegex(attnd.UnsupportedError, 'several sequences packed'):
-                model(prompts(1, 8), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]), use_cache=False)
+                model(prompts(1, 8), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]], device=DEVICE), use_cache=False)
             with self.assertRaisesRegex(attnd.UnsupportedError, 'not one of padding'):
-                model(prompts(1, 4), attention_mask=torch.ones(1, 1, 4, 4), use_cache=False)
+                model(prompts(1, 4), attention_mask=torch.ones(1, 1, 4, 4, device=DEVICE), use_cache=False)
             with self.assertRaisesRegex(attnd.UnsupportedError, 'use'):
                 other = make('Llama')
                 other.set_attn_implementation('attnd')
