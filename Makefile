@@ -307,7 +307,7 @@ checkheaders:
 	@echo "checkheaders: $(words $(HEADERS)) headers compile alone"
 
 lint: compile_commands.json
-	@bash scripts/lint.sh $(SOURCES) $(CLIENT_SOURCES) server/main.c -- $(SCRIPTS)
+	@bash scripts/lint.sh $(SOURCES) $(CLIENT_SOURCES) $(wildcard library/*.c) server/main.c -- $(SCRIPTS)
 
 format:
 	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \

@@ -9,6 +9,7 @@
 #include "kernels/numeric.h"
 #include "scheduler/paged_lists.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -150,9 +151,9 @@ static int check_tensor(const struct builder *b, const struct attnd_tensor *t, c
                       shape_text((unsigned)t->ndim, t->shape, has));
     if (!is_contiguous(t))
         return refuse(b, name, "is not contiguous");
-    *data = (uint8_t *)t->data + t->byte_offset;
-    if (!t->data && elements_of(w))
+    if (!t->data)
         return refuse(b, name, "has no data");
+    *data = (uint8_t *)t->data + t->byte_offset;
     if ((uintptr_t)*data % dtype_bytes(*dtype) != 0)
         return refuse(b, name, "is not aligned to its elements");
     return ATTND_OK;
@@ -167,8 +168,9 @@ static bool on_device(const struct builder *b)
 static int read_tensor(const struct builder *b, const struct attnd_tensor *t, const char *name,
                        const struct wants *w, bool summed, const void **data, enum dtype *dtype)
 {
-    uint8_t *from;
+    uint8_t *from = NULL;
     char text[128];
+    *dtype = w->own;
     int rc = check_tensor(b, t, name, w, &from, dtype);
     if (rc != ATTND_OK)
         return rc;
@@ -447,7 +449,7 @@ static int build_paged(const struct builder *b, const struct attnd_paged_rows *r
     const struct five t = {rows->q, rows->k, rows->v, rows->o, rows->lse};
     struct paged_lists lists = {
         .slot_mapping = {.values = rows->tokens ? rows->slot_mapping : NULL, .n = rows->tokens}};
-    struct paged_refusal refusal;
+    struct paged_refusal refusal = {0};
     bool has_q = rows->q != NULL, has_kv = rows->k || rows->v;
     int rc = read_layer(b, rows->layer, false);
     if (rc == ATTND_OK)
@@ -518,9 +520,12 @@ static int build_merge(const struct builder *b, const struct attnd_tensor *o, co
     int rc = check_tensor(b, lse, "lse", &w_lse, &data, &dtype);
     size_t heads = elements_of(&w_lse), bad = 0;
     const float *values = (const float *)(const void *)data;
-    while (rc == ATTND_OK && bad < heads && !isnan(values[bad]))
+    if (rc != ATTND_OK)
+        return rc;
+    assert(values); /* else it has no data */
+    while (bad < heads && !isnan(values[bad]))
         bad++;
-    if (rc == ATTND_OK && bad < heads)
+    if (bad < heads)
         rc = refuse(b, "lse", "element %zu: wants a number, minus infinity for a state without keys", bad);
     if (rc == ATTND_OK)
         rc = read_tensor(b, o, "o", &w, true, &merge->o, &dtype);

@@ -323,7 +323,7 @@ struct request *handle_acquire(struct attnd *a, enum request_kind kind, uint64_t
 int handle_run(struct attnd *a, struct request *request)
 {
     struct ownership owner = {0};
-    request->cookie = &owner;
+    request->cookie = &owner; // cppcheck-suppress autoVariables; it has come back before this returns
     engine_submit(a->engine, request);
     for (;;) {
         uint64_t signals = signals_of(a);
@@ -506,7 +506,7 @@ static void destroy(struct attnd *a)
 
 int attnd_open(const struct attnd_options *options, struct attnd **result)
 {
-    struct attnd_options o;
+    struct attnd_options o = {0};
     char error[CONFIG_ERROR_BYTES];
     int rc = handle_take(&o, sizeof o, options, "options");
     if (rc != ATTND_OK)

@@ -19,9 +19,9 @@ struct engine;
 struct engine_options {
     const struct config *config;
     struct memory_budget *budget; /* what tensors of requests count for; NULL: nothing */
-    uint32_t partials_max;      /* partial states of a plan; 0: as many as serve best */
-    uint32_t spare_requests;    /* beside limits.calls */
-    const struct swap_io *swap; /* the file of pool.file_blocks; NULL: those are 0 */
+    uint32_t partials_max;        /* partial states of a plan; 0: as many as serve best */
+    uint32_t spare_requests;      /* beside limits.calls */
+    const struct swap_io *swap;   /* the file of pool.file_blocks; NULL: those are 0 */
     /* Called on the engine thread when there is something for engine_take(); coalesces, so drain until
      * NULL. */
     void (*notify)(void *cookie);

@@ -21,6 +21,8 @@ glibc=$(objdump -T "$library" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV | tail -n 1
 cp -r clients/python "$work/package"
 cp LICENSE NOTICE "$work/package"
 strip --strip-debug -o "$work/package/attnd/libattnd.so" "$library"
-export ATTND_VERSION=$2 ATTND_PLATFORM=manylinux_2_${glibc#GLIBC_2.}_$(uname -m)
+ATTND_VERSION=$2
+ATTND_PLATFORM=manylinux_2_${glibc#GLIBC_2.}_$(uname -m)
+export ATTND_VERSION ATTND_PLATFORM
 (cd "$work/package" && "$PYTHON" setup.py -q bdist_wheel --dist-dir "$out") >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 ls "$out"/attnd-"$2"-py3-none-"$ATTND_PLATFORM".whl

@@ -366,7 +366,7 @@ static int read_list(struct tensor_body *b, const char *name, unsigned rank, str
 static int read_paged(struct tensor_body *b, const struct config *config)
 {
     struct paged_lists lists = {0};
-    struct paged_refusal refusal;
+    struct paged_refusal refusal = {0};
     int64_t lease = 0;
     int rc = read_layer(b);
     if (rc == 0)

@@ -182,7 +182,7 @@ struct step_rates step_rates_measure(struct attention *attention, const struct g
     size_t row_bytes = geometry_q_row_bytes(g);
     struct trial t = {.attention = attention, .g = g, .blocks = blocks, .rows = 1};
     t.keys = smaller(smaller(blocks, CHUNK_TOKENS) * g->block_size, CHUNK_TOKENS);
-    t.q = calloc(2 * many, row_bytes);
+    t.q = calloc((size_t)2 * many, row_bytes);
     t.o = t.q + many * row_bytes;
     struct step_rates rates = t.q ? solve(&t, many) : fallback;
     free(t.q);

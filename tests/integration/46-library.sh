@@ -33,7 +33,7 @@ cp clients/examples/minimal.c "$WORK/client"
 # shellcheck disable=SC2046
 client() { (cd "$WORK/client" && ${CC:-cc} -std=c11 -Wall -Wextra -Werror minimal.c -o "$1" "${@:2}" -lm); }
 flags=$(pkg-config --cflags attnd)
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086,SC2046
 client shared $flags -L"$WORK/root/opt/attnd/lib" $(pkg-config --libs-only-l attnd)
 # shellcheck disable=SC2086
 client static $flags "$WORK/root/opt/attnd/lib/libattnd.a" -pthread

@@ -26,6 +26,8 @@ enum {
     KV_ROW = KV_HEADS * DIM
 };
 
+enum { TIMEOUT_S = 600 }; /* a GPU's kernels are compiled first */
+
 static const char geometry[] =
     "{\n"
     "  \"geometry\": {\"layers\": 2, \"query_heads\": 4, \"kv_heads\": 2, \"head_dim\": 16,\n"
@@ -703,7 +705,7 @@ static void add_tests(TCase *tc)
     tcase_add_test(tc, a_child_has_no_handle);
     tcase_add_test(tc, two_handles_know_nothing_of_each_other);
     tcase_add_test(tc, closing_finishes_what_is_submitted);
-    tcase_set_timeout(tc, 600);
+    tcase_set_timeout(tc, TIMEOUT_S);
 }
 
 int main(void)
@@ -721,6 +723,8 @@ int main(void)
     tcase_add_test(without, opening_says_what_is_wrong);
     tcase_add_test(without, nothing_is_written_to_a_stream);
     tcase_add_test(without, float32_is_converted);
+    tcase_set_timeout(structs, TIMEOUT_S);
+    tcase_set_timeout(without, TIMEOUT_S);
     suite_add_tcase(suite, in_caller);
     suite_add_tcase(suite, in_thread);
     suite_add_tcase(suite, structs);

@@ -67,8 +67,8 @@ template <int N> void wgmma_hold(wgmma_accumulators<N> &d)
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_D_128                                                                                          \
     WGMMA_D_64                                                                                               \
-        ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "       \
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "           \
+    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 /* The lists and the _at are numbers of the asm's operands; d's are the last arguments. */
 #define WGMMA_PRODUCT(format, n, d_list, a_list, b_at, add_at, rows_at, ...)                                 \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_at ", 0;\n"                                     \
