@@ -174,6 +174,7 @@ static int read_tensor(const struct builder *b, const struct attnd_tensor *t, co
     int rc = check_tensor(b, t, name, w, &from, dtype);
     if (rc != ATTND_OK)
         return rc;
+    assert(from); /* else it has no data */
     bool layered = w->rank == RANK_MAX;
     const struct request_elements elements = {.array = from,
                                               .dtype = *dtype,
