@@ -70,7 +70,7 @@ ATTND_API const char *attnd_version(void);
 ATTND_API const char *attnd_backends(void);
 
 /* Of the process: `write` gets messages from now on, of level 0 (errors) to 3, from whichever thread has them; NULL, as at first:
- * they are dropped. Not while another thread is in the library. */
+ * they are dropped. Not while another thread is in the library; `write` calls nothing of the library. */
 ATTND_API void attnd_log(void (*write)(int level, const char *message, void *cookie), void *cookie);
 
 /* ---- open and close -------------------------------------------------------------------------------- */
@@ -87,7 +87,8 @@ struct attnd_options {
 };
 
 /* attnd_open(options, a): take the pool's memory, test the kernels against the reference, compile them for a GPU. The caller ends
- * it with attnd_close(), which finishes what is submitted; NULL is fine. */
+ * it with attnd_close(), which finishes what is submitted and waits for threads that are in a call; none may begin one then. NULL is
+ * fine. */
 ATTND_API int attnd_open(const struct attnd_options *options, struct attnd **a);
 ATTND_API void attnd_close(struct attnd *a);
 

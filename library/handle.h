@@ -16,6 +16,7 @@
 #include "scheduler/engine.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -52,7 +53,8 @@ struct attnd {
     struct config config;
     struct engine *engine;
     bool threaded;
-    unsigned forks; /* of the process, when it was opened */
+    unsigned forks;     /* of the process, when it was opened */
+    atomic_uint inside; /* callers in a function, also those that wait for the mutex */
     pthread_mutex_t mutex;
     struct call *calls; /* [call_count] */
     uint32_t call_count;

@@ -8,7 +8,7 @@
 #include "kernels/numeric.h"
 
 #include <assert.h>
-#include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,6 +21,8 @@ enum {
     SPARE_REQUESTS = 8,      /* beside limits.calls: for what is waited for */
     NAP_NS = 100000          /* between two turns when nothing is in flight */
 };
+
+static const double CLOSE_LOOK_S = 1e-3; /* between two looks whether others are still in a function */
 
 static _Thread_local char last_error[HANDLE_ERROR_BYTES];
 static atomic_uint forks; /* of this process, so far */
@@ -274,9 +276,9 @@ static void go_on(struct attnd *a, uint64_t signals, double until_s)
         pthread_mutex_lock(&a->mutex);
         return;
     }
-    bool worked = turn(a);
+    bool rests = !turn(a) && !engine_in_flight(a->engine);
     pthread_mutex_unlock(&a->mutex);
-    if (!worked && !engine_in_flight(a->engine))
+    if (rests)
         nanosleep(&(struct timespec){0, NAP_NS}, NULL);
     pthread_mutex_lock(&a->mutex);
 }
@@ -295,6 +297,7 @@ int handle_enter(struct attnd *a)
         return handle_fail(ATTND_ERR_INVALID, "the handle is NULL");
     if (a->forks != atomic_load(&forks))
         return handle_fail(ATTND_ERR_FORKED, "the handle is of the process that has forked this one");
+    atomic_fetch_add(&a->inside, 1);
     pthread_mutex_lock(&a->mutex);
     return ATTND_OK;
 }
@@ -302,6 +305,7 @@ int handle_enter(struct attnd *a)
 int handle_leave(struct attnd *a, int code)
 {
     pthread_mutex_unlock(&a->mutex);
+    atomic_fetch_sub(&a->inside, 1);
     return code;
 }
 
@@ -424,6 +428,8 @@ int attnd_await(struct attnd *a, uint64_t ticket, double timeout_s, struct attnd
 {
     struct attnd_result known;
     int rc = result ? handle_take(&known, sizeof known, result, "result") : ATTND_OK;
+    if (rc == ATTND_OK && isnan(timeout_s))
+        rc = handle_fail(ATTND_ERR_INVALID, "timeout_s: is not a number");
     if (rc == ATTND_OK)
         rc = handle_enter(a);
     if (rc != ATTND_OK)
@@ -544,11 +550,11 @@ void attnd_close(struct attnd *a)
     if (!a || handle_enter(a) != ATTND_OK) /* a child lets its parent's be */
         return;
     drain(a);
-    while (a->pending && !engine_failure(a->engine)) {
+    while ((a->pending && !engine_failure(a->engine)) ||
+           atomic_load(&a->inside) > 1) { /* others come to their end, too */
         uint64_t signals = signals_of(a);
         drain(a);
-        if (a->pending)
-            go_on(a, signals, -1);
+        go_on(a, signals, engine_now_s(a->engine) + CLOSE_LOOK_S);
     }
     while (!a->threaded && engine_in_flight(a->engine))
         (void)turn(a);

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon's sequences and attention over HTTP, with the methods of Engine."""
+import collections
 import concurrent.futures
 import ctypes
 import http.client
 import json
+import os
+import select
 import socket
 import sys
 import threading
 import urllib.parse
+import weakref
 
 import numpy
 
@@ -23,7 +27,22 @@ _TENSORS = 'application/x-safetensors'
 _STREAM = 'application/x-ndjson'
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class _Closing:
+    """A connection that is closed with its thread."""
+
+    def __del__(self):
+        self.close()
+
+
+class _TcpConnection(_Closing, http.client.HTTPConnection):
+    pass
+
+
+class _TlsConnection(_Closing, http.client.HTTPSConnection):
+    pass
+
+
+class _UnixConnection(_Closing, http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
     def __init__(self, path, timeout):
@@ -89,7 +108,7 @@ def _bytes_of(argument):
 
 
 class RemoteTicket:
-    """A call that is under way on a connection of its own."""
+    """A call that is under way, behind those with wait=False before it."""
 
     def __init__(self, future):
         self._future = future
@@ -133,12 +152,15 @@ class Client:
         self._headers = {'Authorization': f'Bearer {key}'} if key else {}
         self._timeout = timeout
         self._here = threading.local()
-        self._opened, self._lock = set(), threading.Lock()
+        self._opened, self._lock = weakref.WeakSet(), threading.Lock()
+        self._process = os.getpid()
+        self.orphans = collections.deque()  # sequences that are deleted by the next call
+        self._last = None  # of the calls with wait=False
         self._pool = None
         self.is_closed = False
         info = self._ask('GET', '/v1/info')
         g, backend, limits = info['geometry'], info['backend'], info['limits']
-        self.info = info
+        self.info, self.geometry = info, g
         self.description = Description(
             **{n: g[n] for n in ('layers', 'query_heads', 'kv_heads', 'head_dim', 'block_size', 'dtype', 'kv_dtype')},
             **{n: limits[n] for n in ('sequence_tokens', 'rows_per_call', 'calls')},
@@ -154,7 +176,7 @@ class Client:
         if self._unix is not None:
             connection = _UnixConnection(self._unix, self._timeout)
         else:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            kind = _TlsConnection if self._secure else _TcpConnection
             connection = kind(self._host, self._port, timeout=self._timeout)
         connection.connect()
         if connection.sock.family != socket.AF_UNIX:
@@ -171,9 +193,17 @@ class Client:
                 self._opened.discard(connection)
 
     def _send(self, method, path, body, headers):
-        """The answer, its body not read. A connection that was idle may be closed: then nothing was done, and it is asked again."""
+        """The answer, its body not read. A connection that was closed while it was idle is opened again. What only looks is asked again
+        where a connection ends in the middle; of anything else nobody knows then whether it was done."""
+        if self.is_closed:
+            raise _invalid('the client is closed')
+        if self._process != os.getpid():  # the connections are the parent's
+            self._here, self._opened, self._process = threading.local(), weakref.WeakSet(), os.getpid()
         while True:
             connection = getattr(self._here, 'connection', None)
+            if connection is not None and (connection.sock is None or select.select([connection.sock], [], [], 0)[0]):
+                self._drop()
+                connection = None
             reused = connection is not None
             if not reused:
                 connection = self._here.connection = self._connect()
@@ -182,7 +212,7 @@ class Client:
                 return connection.getresponse()
             except (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected):
                 self._drop()
-                if not reused:
+                if not reused or method != 'GET':
                     raise
             except BaseException:
                 self._drop()
@@ -200,13 +230,25 @@ class Client:
             problem = {'code': 'http', 'status': response.status, 'detail': body.decode(errors='replace')[:200] or response.reason}
         raise error_of(problem)
 
+    def _bury(self):
+        """Delete what nobody has any more."""
+        while self.orphans:
+            try:
+                id = self.orphans.popleft()
+            except IndexError:
+                return
+            response = self._send('DELETE', f'/v1/sequences/{id}', None, {})
+            response.read()
+
     def _ask(self, method, path, document=None):
+        self._bury()
         headers = {} if document is None else {'Content-Type': _JSON}
         body = None if document is None else json.dumps(document).encode()
         answer = self._answer(self._send(method, path, body, headers))
         return json.loads(answer) if answer else None
 
     def _compute(self, path, parameters, tensors):
+        self._bury()
         query = urllib.parse.urlencode({k: v for k, v in parameters.items() if v is not None})
         body = tensors.body()
         answer = self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}))
@@ -214,11 +256,11 @@ class Client:
 
     def close(self):
         """Close the connections. Sequences stay, until they are deleted or idle for too long."""
-        self.is_closed = True
         if self._pool is not None:
             self._pool.shutdown()
+        self.is_closed = True
         with self._lock:
-            for connection in self._opened:
+            for connection in list(self._opened):
                 connection.close()
             self._opened.clear()
         self._here = threading.local()
@@ -379,12 +421,17 @@ class Client:
         ctypes.memmove(argument.tensor.data + argument.tensor.byte_offset, data, len(data))
 
     def _run(self, call, wait):
-        if wait:
-            return call()
+        """In the order in which they are asked for, as an engine does."""
         with self._lock:
-            if self._pool is None:
-                self._pool = concurrent.futures.ThreadPoolExecutor(8, thread_name_prefix='attnd')
-        return RemoteTicket(self._pool.submit(call))
+            if self._pool is None and not wait:
+                self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='attnd')
+            last = self._last
+            if not wait:
+                self._last = self._pool.submit(call)
+                return RemoteTicket(self._last)
+        if last is not None:
+            concurrent.futures.wait([last])
+        return call()
 
     def _layer(self, layer, all_layers=False):
         if layer is None and not all_layers and self.description.layers > 1:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine in this process: sequences, appends and attention by calls of libattnd."""
+import collections
 import ctypes
 import dataclasses
 import json
 import os
 import threading
+import weakref
 from ctypes import byref, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 import numpy
@@ -153,8 +155,8 @@ def _wanted_dtype(dtype, kind):
 class Ticket:
     """Calls that are under way. result() waits for them."""
 
-    def __init__(self, engine, number, keeps, outputs):
-        self._engine, self._number, self._keeps, self._outputs = engine, number, keeps, outputs
+    def __init__(self, engine, number, outputs):
+        self._engine, self._number, self._outputs = engine, number, outputs
         self._code = None
         self._lock = threading.Lock()
 
@@ -165,13 +167,13 @@ class Ticket:
                 _fail(code)
             except Exception as e:  # result() says it, as often as it is asked
                 self._error = e
-        self._keeps = None
+        self._engine._forget(self._number)
 
     def done(self):
         """Whether they are done. Without a thread of the engine's, asking makes them go on."""
         with self._lock:
             if self._code is None:
-                code = _library.functions().poll(self._engine._handle(), self._number, None)
+                code = self._engine._call('poll', self._number, None)
                 if code != _library.PENDING:
                     self._finish(code)
             return self._code is not None
@@ -180,8 +182,7 @@ class Ticket:
         """Their outputs. Raises what they failed with, or TimeoutError."""
         with self._lock:
             if self._code is None:
-                functions = _library.functions()
-                code = getattr(functions, 'await')(self._engine._handle(), self._number, -1.0 if timeout is None else timeout, None)
+                code = self._engine._call('await', self._number, -1.0 if timeout is None else timeout, None)
                 if code == _library.PENDING:
                     raise TimeoutError(f'not done within {timeout} s')
                 self._finish(code)
@@ -212,13 +213,17 @@ class Engine:
             thread=int(thread),
         )
         self._a = None
+        self._idle, self._inside, self._process = threading.Condition(), 0, os.getpid()
+        self._pending = {}  # by number of the ticket: a weak reference to it, and the memory that is in use
+        self.orphans = collections.deque()  # sequences that are deleted by the next call
+        self.geometry = config.get('geometry') if isinstance(config, dict) else None  # as far as it was given
         _check(functions.open(byref(options), byref(handle)))
         self._a = handle
         self._describe()
 
     def _describe(self):
         d = _library.Description()
-        _check(_library.functions().describe(self._a, byref(d)))
+        _check(self._call('describe', byref(d)))
         values = {f.name: getattr(d, f.name) for f in dataclasses.fields(Description) if hasattr(d, f.name)}
         values.update({n: values[n].decode() for n in ('backend', 'isa', 'device', 'kernel')})
         self.description = Description(
@@ -227,10 +232,33 @@ class Engine:
             kv_dtype=TYPE_NAMES[d.kv_dtype_code, d.kv_dtype_bits],
         )
 
-    def _handle(self):
-        if self._a is None:
-            raise _invalid('the engine is closed')
-        return self._a
+    def _call(self, name, *arguments):
+        """Call a function of the handle, which stays open meanwhile."""
+        with self._idle:
+            if self._a is None:
+                raise _invalid('the engine is closed')
+            self._inside += 1
+        try:
+            while self.orphans:
+                try:
+                    id = self.orphans.popleft()
+                except IndexError:
+                    break
+                _library.functions().delete(self._a, id)
+            return getattr(_library.functions(), name)(self._a, *arguments)
+        finally:
+            with self._idle:
+                self._inside -= 1
+                self._idle.notify_all()
+
+    def _forget(self, number):
+        self._pending.pop(number, None)
+
+    def _sweep(self):
+        """Take back what nobody waits for any more."""
+        for number, (ticket, *_) in list(self._pending.items()):
+            if ticket() is None and self._call('poll', number, None) != _library.PENDING:
+                self._forget(number)
 
     @property
     def is_closed(self):
@@ -238,9 +266,13 @@ class Engine:
 
     def close(self):
         """Finish what is under way and give everything back. Again: nothing."""
-        handle, self._a = self._a, None
+        with self._idle:
+            handle, self._a = self._a, None
+            while handle is not None and self._inside and os.getpid() == self._process:
+                self._idle.wait()
         if handle is not None:
             _library.functions().close(handle)
+            self._pending.clear()
 
     def __enter__(self):
         return self
@@ -277,24 +309,24 @@ class Engine:
     def create(self, tokens=None, *, id=0, max_tokens=0, priority=0, salt=None):
         """A new sequence. tokens: ids of its prompt; whole blocks of it that are cached are taken over (`.cached`)."""
         creation = self._creation(tokens, id, max_tokens, priority, salt)
-        _check(_library.functions().create(self._handle(), byref(creation)))
+        _check(self._call('create', byref(creation)))
         return self._created(creation)
 
     def fork(self, sequence, count=None, *, length=None, ids=None):
         """New sequences that share a sequence's first tokens (`length`, or all): a list, or, without count and ids, one."""
         n = len(ids) if ids is not None else count if count is not None else 1
         children = _list_of(c_uint64, ids if ids is not None else [0] * n, 'ids', n)
-        _check(_library.functions().fork(self._handle(), sequence, ALL if length is None else length, children, n))
+        _check(self._call('fork', sequence, ALL if length is None else length, children, n))
         forks = [SequenceId(i) for i in children[:n]]
         return forks[0] if count is None and ids is None else forks
 
     def truncate(self, sequence, length):
         """Forget all tokens but the first ones."""
-        _check(_library.functions().truncate(self._handle(), sequence, length))
+        _check(self._call('truncate', sequence, length))
 
     def delete(self, sequence):
         """The end of a sequence or a lease."""
-        _check(_library.functions().delete(self._handle(), sequence.id if isinstance(sequence, Lease) else sequence))
+        _check(self._call('delete', sequence.id if isinstance(sequence, Lease) else sequence))
 
     def batch(self, ops):
         """All of these, in order, or none: {'op': 'create' | 'fork' | 'truncate' | 'delete', ...}, with the names of the methods.
@@ -327,7 +359,7 @@ class Engine:
                 raise _invalid(f'ops[{i}]: {kind} has no {", ".join(of)}')
             structs.append(struct)
         array = (_library.Op * max(len(structs), 1))(*structs)
-        _check(_library.functions().batch(self._handle(), array, len(structs)))
+        _check(self._call('batch', array, len(structs)))
         results = []
         for struct in array[: len(structs)]:
             if struct.kind == _OPS['create']:
@@ -342,20 +374,20 @@ class Engine:
         """A sequence as it is now."""
         lengths = (c_uint32 * self.description.layers)()
         info = _library.Sequence(lengths=lengths)
-        _check(_library.functions().look(self._handle(), sequence, byref(info)))
+        _check(self._call('look', sequence, byref(info)))
         return SequenceInfo(int(sequence), info.parent, info.length, info.blocks, info.shared_blocks, list(lengths))
 
     def blocks(self, sequence):
         """The block table of a sequence or lease: ids in token order."""
         n = self.description.sequence_tokens // self.description.block_size + 1
         ids, count = (c_uint32 * n)(), c_uint32(n)
-        _check(_library.functions().blocks(self._handle(), sequence, 0, ids, byref(count)))
+        _check(self._call('blocks', sequence, 0, ids, byref(count)))
         return ids[: count.value]
 
     def lease(self, blocks):
         """Reserve blocks for tables of one's own."""
         lease, ids = c_uint64(), (c_uint32 * max(blocks, 1))()
-        _check(_library.functions().lease(self._handle(), blocks, byref(lease), ids))
+        _check(self._call('lease', blocks, byref(lease), ids))
         return Lease(lease.value, ids[:blocks])
 
     # ---- calls
@@ -408,11 +440,14 @@ class Engine:
 
     def _run(self, function, arguments, keeps, outputs, wait):
         if wait:
-            _check(function(self._handle(), *arguments, None))
+            _check(self._call(function, *arguments, None))
             return outputs
+        self._sweep()
         number = c_uint64()
-        _check(function(self._handle(), *arguments, byref(number)))
-        return Ticket(self, number, keeps, outputs)
+        _check(self._call(function, *arguments, byref(number)))
+        ticket = Ticket(self, number.value, outputs)
+        self._pending[number.value] = weakref.ref(ticket), keeps, outputs
+        return ticket
 
     @staticmethod
     def _counts(sequences, counts, rows):
@@ -430,7 +465,7 @@ class Engine:
         struct = self._rows(sequences, layer, rank == 4, self._counts(sequences, counts, rows), positions, tokens)
         self._inputs(struct, keeps, k=k, v=v)
         keeps.append(struct)
-        return self._run(_library.functions().append, (byref(struct), 1), keeps, None, wait)
+        return self._run('append', (byref(struct), 1), keeps, None, wait)
 
     def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
                dtype=None, kernel=0, wait=True):
@@ -444,7 +479,7 @@ class Engine:
         self._inputs(struct, keeps, q=q, k=k, v=v)
         outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
         keeps.append(struct)
-        return self._run(_library.functions().attend, (byref(struct), 1), keeps, outputs, wait)
+        return self._run('attend', (byref(struct), 1), keeps, outputs, wait)
 
     def paged(self, lease, q=None, block_tables=None, context_lens=None, *, indptr=None, k=None, v=None, slot_mapping=None, layer=None,
               lse=False, out=None, dtype=None, kernel=0, wait=True):
@@ -471,7 +506,7 @@ class Engine:
         if q is not None:
             outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
         keeps.append(struct)
-        return self._run(_library.functions().paged, (byref(struct),), keeps, outputs, wait)
+        return self._run('paged', (byref(struct),), keeps, outputs, wait)
 
     def merge(self, o, lse):
         """States of the same rows over disjoint keys, o [states][rows][query_heads][head_dim] and lse [states][rows][query_heads], into
@@ -479,21 +514,21 @@ class Engine:
         ao, al = Argument(o, 'o'), Argument(lse, 'lse')
         merged_o, merged_lse = empty_like(o, ao.shape[1:], ao.type), empty_like(o, al.shape[1:], (2, 32))
         to, tl = Argument(merged_o, 'merged_o', writes=True), Argument(merged_lse, 'merged_lse', writes=True)
-        _check(_library.functions().merge(self._handle(), ao.pointer, al.pointer, to.pointer, tl.pointer))
+        _check(self._call('merge', ao.pointer, al.pointer, to.pointer, tl.pointer))
         return merged_o, merged_lse
 
     def turn(self):
         """Do what there is to do now for calls with wait=False; whether there was anything."""
-        return bool(_check(_library.functions().turn(self._handle())))
+        return bool(_check(self._call('turn')))
 
     # ---- looking
 
     def stats(self):
         """What it holds now, and has done."""
         s = _library.Stats()
-        _check(_library.functions().stats(self._handle(), byref(s)))
+        _check(self._call('stats', byref(s)))
         return Stats(**{f.name: getattr(s, f.name) for f in dataclasses.fields(Stats)})
 
     def audit(self):
         """Recount every block and check every invariant. Raises InternalError if one does not hold."""
-        _check(_library.functions().audit(self._handle()))
+        _check(self._call('audit'))

@@ -13,6 +13,7 @@ them and attends in one call. Beams are forks, assisted decoding truncates, and 
 What a model needs and attnd has not is an UnsupportedError that names it.
 """
 import threading
+import types
 import weakref
 
 import torch
@@ -49,11 +50,16 @@ class _Layer:
         self.sinks = None if sinks is None else sinks.detach().float().tolist()
         if not getattr(module, 'is_causal', True):
             raise _unsupported(f'{name}: attention that is not causal')
+        if getattr(module, 'is_kv_shared_layer', False):
+            raise _unsupported(f'{name}: layers that share the K and V of another layer')
 
 
 def _attention_modules(model):
     """The attention modules by layer, and their configuration."""
     config = model.config.get_text_config(decoder=True)
+    kinds = set(getattr(config, 'layer_types', None) or []) - {'full_attention', 'sliding_attention'}
+    if kinds:
+        raise _unsupported(f'{type(model).__name__}: layers of {", ".join(sorted(kinds))}')
     found = {}
     for module in model.modules():
         if hasattr(module, 'scaling') and hasattr(module, 'layer_idx') and hasattr(module, 'num_key_value_groups'):
@@ -148,13 +154,21 @@ class Cache(cache_utils.Cache):
         super().__init__(layers=[])
         self.engine = engine
         self.ids = []
+        self._closed, self._right_padded = False, False
         self.layers = [Layer(self, i) for i in range(engine.description.layers)]
-        self._finalizer = weakref.finalize(self, _delete_all, engine, self.ids)
+        self._finalizer = weakref.finalize(self, engine.orphans.extend, self.ids)  # at any time: only noted
 
     def close(self):
-        self._finalizer()
+        """Delete its sequences. It cannot be used any more."""
+        self._closed = True
+        _delete_all(self.engine, self.ids)
+
+    def _check_open(self):
+        if self._closed:
+            raise ValueError('the cache is closed')
 
     def _begin(self, batch):
+        self._check_open()
         if not self.ids:
             self.ids += self.engine.batch([{'op': 'create'}] * batch)
         if len(self.ids) != batch:
@@ -166,6 +180,7 @@ class Cache(cache_utils.Cache):
 
     def _select(self, parents):
         """Row i becomes what row parents[i] is. The first to want a row keeps its sequence, others get a fork."""
+        self._check_open()
         kept, ops, places = {}, [], []
         ids = [None] * len(parents)
         for i, parent in enumerate(parents):
@@ -179,6 +194,11 @@ class Cache(cache_utils.Cache):
             for i, made in zip(places, self.engine.batch(ops)):
                 ids[i] = made[0]
         self.ids[:] = ids
+
+    def _note_padding(self, attention_mask, first, tokens):
+        """Whether a row ends with padding: then its last tokens are not the last stored."""
+        if attention_mask is not None and tokens and attention_mask.dim() == 2:
+            self._right_padded |= not bool(attention_mask[:, first + tokens - 1].all())
 
     def reorder_cache(self, beam_idx):
         self._select(beam_idx.tolist())
@@ -196,12 +216,16 @@ class Cache(cache_utils.Cache):
         removed = seen - tokens if tokens > 0 or (_CROP_WANTS_LENGTH and tokens == 0) else -tokens
         if removed <= 0:
             return
+        self._check_open()
+        if self._right_padded:
+            raise _unsupported('cropping rows that are padded on the right')
         for id in self.ids:
             self.engine.truncate(id, max(self.engine.look(id).length - removed, 0))
         for layer in self.layers:
             layer.seen = max(layer.seen - removed, 0)
 
     def reset(self):
+        self._check_open()
         _delete_all(self.engine, self.ids)
         for layer in self.layers:
             layer.seen = 0
@@ -223,20 +247,31 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_engines = weakref.WeakKeyDictionary()  # by model; and by attention module: (engine, layer)
+_engines = weakref.WeakKeyDictionary()  # by attention module: (engine, layer, _Layer)
 
 
-def _mask(*, attention_mask=None, use_vmap=False, **_):
-    """AttentionMaskInterface: the mask of padding itself, [batch][tokens], or None."""
+def _mask(*, q_length=None, kv_length=0, q_offset=None, kv_offset=0, cache_position=None, mask_function=None, attention_mask=None,
+          config=None, use_vmap=False, **_):
+    """AttentionMaskInterface: the mask of padding itself, [batch][tokens], or None. The rest of the mask has to be causal, with the
+    configuration's window or without, over all tokens so far."""
+    if cache_position is not None:  # transformers before 5.20 gives positions
+        q_length, q_offset = len(cache_position), int(cache_position[0])
+    if kv_offset or kv_length != q_offset + q_length:
+        raise _unsupported('a cache other than attnd.transformers.Cache that has not exactly all tokens')
     if use_vmap:
-        raise _unsupported('a mask of the model\'s own beside the causal one')
+        raise _unsupported("a mask of the model's own beside the causal one")
+    zero, keys = torch.tensor(0), torch.arange(kv_length)
+    for query in {q_offset, q_offset + q_length - 1}:
+        seen = mask_function(zero, zero, torch.tensor(query), keys)
+        window = int(seen.sum())
+        if window not in (query + 1, getattr(config, 'sliding_window', None)) or not bool(seen[query + 1 - window : query + 1].all()):
+            raise _unsupported('a mask that is neither causal nor of the sliding window')
     return attention_mask
 
 
-def _check(engine, layer, module, scaling, sliding_window, softcap, s_aux, others):
+def _check(of, layer, module, scaling, sliding_window, softcap, s_aux, others):
     """Whether the model asks for what the engine computes."""
     name = f'{type(module).__name__}, layer {layer}'
-    of = engine._of_layers[layer]
     if scaling is not None and abs(scaling - of.scaling) > 1e-6 * of.scaling:
         raise _unsupported(f'{name}: scaling {scaling}, and the engine has {of.scaling}')
     if (sliding_window or 0) != of.window:
@@ -338,17 +373,20 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     known = _engines.get(module)
     if known is None:
         raise _unsupported(f'{type(module).__name__}: attnd.transformers.use(model) opens its engine')
-    engine, layer = known
+    engine, layer, of = known
     if dropout:
         raise _unsupported(f'{type(module).__name__}: dropout')
     if query.requires_grad and torch.is_grad_enabled():
         raise _unsupported('gradients: attnd computes attention for inference (torch.no_grad())')
-    _check(engine, layer, module, scaling, sliding_window, softcap, s_aux, others)
-    if handed and handed[1] == layer and handed[2] is key:
+    _check(of, layer, module, scaling, sliding_window, softcap, s_aux, others)
+    if handed and handed[1] == layer:
         cache = handed[0]
+        if handed[2] is not key:
+            raise _unsupported(f'{type(module).__name__}: K that is changed behind the cache')
         if cache.engine is not engine:
             raise ValueError('the cache is of another engine than the model')
         first = cache.layers[layer].seen - key.shape[2]
+        cache._note_padding(attention_mask, first, key.shape[2])
         return _compute(engine, layer, cache.ids, query, key, value, attention_mask, first), None
     return _once(engine, layer, query, key, value, attention_mask, position_ids), None
 
@@ -376,31 +414,56 @@ def use(model, *, tokens=32768, block_size=16, config=None, engine=None):
         for section, values in (config or {}).items():
             defaults[section] = {**defaults.get(section, {}), **values} if isinstance(values, dict) else values
         engine = Engine(defaults)
-    of, wants = engine.description, geometry(model)
-    for name in ('layers', 'query_heads', 'kv_heads', 'head_dim', 'dtype'):
-        if getattr(of, name) != wants[name]:
-            raise _unsupported(f'{name} is {wants[name]} in the model, and {getattr(of, name)} in the engine')
-    engine._of_layers = [_Layer(m, text_config) for m in modules]
+    _check_geometry(engine, geometry(model))
     for layer, module in enumerate(modules):
-        _engines[module] = (engine, layer)
+        _engines[module] = engine, layer, _Layer(module, text_config)
     model.set_attn_implementation(NAME)
-    _wrap_generate(model, engine)
+    model.generate = types.MethodType(generate, model)
     return engine
 
 
-def _wrap_generate(model, engine):
-    """Give generate() a Cache, where it is not given one."""
-    of_class = type(model).generate
+def _check_geometry(engine, wants):
+    """Whether an engine computes what a model wants."""
+    has = engine.geometry
+    if has is None:
+        raise _unsupported('an engine whose geometry is not known: open it with a dictionary that has geometry(model)')
+    for name in ('layers', 'query_heads', 'kv_heads', 'head_dim', 'dtype'):
+        of = getattr(engine.description, name)
+        if of != wants[name]:
+            raise _unsupported(f'{name} is {wants[name]} in the model, and {of} in the engine')
+    scale = has.get('scale') or wants['head_dim'] ** -0.5
+    windows = has.get('window') or 0
+    windows = windows if isinstance(windows, list) else [windows]
+    windows = [windows[i % len(windows)] for i in range(wants['layers'])]
+    if abs(scale - wants['scale']) > 1e-6 * scale:
+        raise _unsupported(f'scale is {wants["scale"]} in the model, and {scale} in the engine')
+    if abs((has.get('softcap') or 0) - wants['softcap']) > 1e-6:
+        raise _unsupported(f'softcap is {wants["softcap"]} in the model, and {has.get("softcap") or 0} in the engine')
+    if windows != wants['window']:
+        raise _unsupported(f'windows are {wants["window"]} in the model, and {windows} in the engine')
+    if bool(has.get('sinks')) != ('sinks' in wants) or bool(has.get('alibi')):
+        raise _unsupported('sinks or slopes of the engine are others than the model\'s')
 
-    def generate(*args, **kwargs):
-        given = kwargs.get('past_key_values') is not None or kwargs.get('cache') is not None
-        if given or kwargs.get('use_cache') is False:
-            return of_class(model, *args, **kwargs)
-        cache = Cache(engine)
-        try:
-            return of_class(model, *args, **{_CACHE_NAME: cache}, **kwargs)
-        finally:
-            if not kwargs.get('return_dict_in_generate'):
-                cache.close()
 
-    model.generate = generate
+def _asks(model, kwargs, name):
+    """What a call of generate() asks for: as an argument, or by a configuration."""
+    if kwargs.get(name) is not None:
+        return kwargs[name]
+    of_call = getattr(kwargs.get('generation_config'), name, None)
+    return of_call if of_call is not None else getattr(model.generation_config, name, None)
+
+
+def generate(self, *args, **kwargs):
+    """A model's generate() with a Cache of its own, where it has none."""
+    of_class = type(self).generate
+    known = next((_engines[m] for m in self.modules() if m in _engines), None)
+    has_cache = kwargs.get('past_key_values') is not None or kwargs.get('cache') is not None
+    if (known is None or has_cache or self.config._attn_implementation != NAME or _asks(self, kwargs, 'use_cache') is False
+            or _asks(self, kwargs, 'cache_implementation')):
+        return of_class(self, *args, **kwargs)
+    cache = Cache(known[0])
+    try:
+        return of_class(self, *args, **{_CACHE_NAME: cache}, **kwargs)
+    finally:
+        if not _asks(self, kwargs, 'return_dict_in_generate'):
+            cache.close()

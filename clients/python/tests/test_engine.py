@@ -206,6 +206,49 @@ class Sequences(OfEngine):
             t.join()
         self.assertEqual(failures, [])
 
+    def test_bug_dropped_tickets_freed_what_was_in_use(self):
+        id = self.engine.create()
+        k, v = self.kv(40)
+        self.engine.append(id, k, v)
+        q = values(self.rng, 64, QUERY_HEADS, DIM)
+        ids = [id] + self.engine.fork(id, 63)
+        for _ in range(300):  # more than there are tickets
+            self.engine.attend(ids, q.copy(), layer=0, wait=False)
+        self.assertEqual(len(self.engine.attend(ids, q, layer=0)), 64)
+
+    def test_bug_closing_took_the_engine_from_other_threads(self):
+        id = self.engine.create()
+        self.engine.append(id, *self.kv(40))
+        q, done = values(self.rng, 1, QUERY_HEADS, DIM), []
+
+        def use():
+            try:
+                while True:
+                    self.engine.attend(id, q, layer=0)
+            except attnd.InvalidError as e:
+                done.append(str(e))
+
+        threads = [threading.Thread(target=use) for _ in range(3)]
+        for t in threads:
+            t.start()
+        while self.engine.stats().steps < 20:
+            pass
+        self.engine.close()
+        for t in threads:
+            t.join()
+        self.assertEqual(len(done), 3)
+        self.engine.audit = lambda: None
+
+    def test_bug_calls_that_are_not_awaited_lost_their_order(self):
+        id = self.engine.create()
+        k, v = self.kv(32)
+        tickets = [self.engine.append(id, k[:, i : i + 1], v[:, i : i + 1], positions=[i], wait=False) for i in range(32)]
+        q = values(self.rng, 1, QUERY_HEADS, DIM)
+        o = self.engine.attend(id, q, layer=1)
+        for t in tickets:
+            t.result()
+        numpy.testing.assert_allclose(o[0], attention(q[0], k[1], v[1])[0], atol=1e-5)
+
     def test_a_forked_child_is_refused(self):
         child = os.fork()
         if child == 0:
@@ -248,6 +291,44 @@ class Daemon:
 @unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
 class SequencesOfADaemon(Sequences):
     test_a_forked_child_is_refused = None  # it may use the daemon
+    test_bug_closing_took_the_engine_from_other_threads = None  # each has a connection
+
+    def test_bug_a_child_read_its_parents_answers(self):
+        self.engine.create()
+        child = os.fork()
+        for _ in range(20):
+            id = 1000 + (child == 0) + 2 * _
+            if self.engine.create(id=id) != id:
+                os._exit(1)
+        if child == 0:
+            os._exit(17)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 17)
+
+    def test_bug_threads_left_their_connections(self):
+        before = len(os.listdir('/proc/self/fd'))
+        for _ in range(30):
+            thread = threading.Thread(target=self.engine.stats)
+            thread.start()
+            thread.join()
+        self.assertLess(len(os.listdir('/proc/self/fd')), before + 10)
+
+    def test_bug_an_append_whose_answer_was_lost_was_made_twice(self):
+        id = self.engine.create()
+        k, v = self.kv(1)
+        send = self.engine._here.connection.getresponse
+
+        def lose():
+            send().read()
+            raise ConnectionResetError('lost')
+
+        self.engine._here.connection.getresponse = lose
+        with self.assertRaises(ConnectionResetError):
+            self.engine.append(id, k, v)
+        self.assertEqual(self.engine.look(id).length, 1)
+        self.engine.close()
+        with self.assertRaisesRegex(attnd.InvalidError, 'closed'):
+            self.engine.create()
+        self.engine.audit = lambda: None
 
     def setUp(self):
         self.rng = numpy.random.default_rng(7)

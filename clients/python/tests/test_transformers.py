@@ -266,7 +266,7 @@ class Ways(Models):
         with self.assertRaisesRegex(attnd.UnsupportedError, 'gradients'):
             model(prompts(1, 4))
         with torch.no_grad():
-            with self.assertRaisesRegex(attnd.UnsupportedError, 'several sequences packed'):
+            with self.assertRaisesRegex(attnd.UnsupportedError, 'neither causal'):
                 model(prompts(1, 8), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]], device=DEVICE), use_cache=False)
             with self.assertRaisesRegex(attnd.UnsupportedError, 'not one of padding'):
                 model(prompts(1, 4), attention_mask=torch.ones(1, 1, 4, 4, device=DEVICE), use_cache=False)
@@ -279,8 +279,93 @@ class Ways(Models):
         self.assertEqual(engine.stats().sequences, 0)
 
 
-for _name in [n for n in dir(Ways) if n in dir(Models) and n.startswith('test_')]:
-    setattr(Ways, _name, None)
+class Bugs(Ways):
+    """Each was found by a reader, with wrong tokens and no error."""
 
+    def test_bug_shared_k_and_v_were_taken_for_all(self):
+        config = transformers.Gemma3nTextConfig(**{**SMALL, 'num_hidden_layers': 6, 'num_kv_shared_layers': 2, 'hidden_size_per_layer_input': 8,
+                                                   'vocab_size_per_layer_input': 320, 'intermediate_size': 96, 'laurel_rank': 8,
+                                                   'layer_types': ['sliding_attention', 'full_attention'] * 3,
+                                                   'activation_sparsity_pattern': [0.0] * 6})
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'share the K and V'):
+            attnd.transformers.use(transformers.Gemma3nForCausalLM(config))
+
+    def test_bug_chunked_attention_was_taken_for_causal(self):
+        model = make('Llama')
+        self.open(model)
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'neither causal'):
+            attnd.transformers._mask(q_length=20, kv_length=20, q_offset=0, config=model.config,
+                                     mask_function=lambda b, h, q, k: (k <= q) & (k // 8 == q // 8))
+        model.config.layer_types = ['chunked_attention'] * 4
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'layers of chunked_attention'):
+            attnd.transformers.use(model)
+
+    def test_bug_other_caches_were_taken_for_all_tokens(self):
+        model = make('Mistral')
+        self.open(model)
+        model.set_attn_implementation('attnd')
+        x = prompts(1, 40)
+        for cache in (transformers.StaticCache(config=model.config, max_cache_len=80), transformers.DynamicCache(config=model.config)):
+            with self.assertRaisesRegex(attnd.UnsupportedError, 'a cache other than'), torch.no_grad():
+                for new in (x, x[:, -1:]):
+                    model(new, **{attnd.transformers._CACHE_NAME: cache})
+
+    def test_bug_a_copy_generated_with_the_original(self):
+        model = make('Llama')
+        self.open(model)
+        other = copy.deepcopy(model)
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'use'):
+            generate(other, 'attnd', prompts(1, 8), max_new_tokens=2)
+        attnd.transformers.use(other, engine=attnd.transformers._engines[model.model.layers[0].self_attn][0])
+        with torch.no_grad():
+            other.lm_head.weight.zero_()
+        self.assertEqual(generate(other, 'attnd', prompts(1, 8), max_new_tokens=3)[0, 8:].tolist(), [0, 0, 0])
+
+    def test_bug_generation_configurations_were_not_asked(self):
+        model = make('Llama')
+        engine = self.open(model)
+        x = prompts(1, 20)
+        expected = generate(model, 'eager', x, max_new_tokens=6)
+        how = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, use_cache=False, pad_token_id=0)
+        model.set_attn_implementation('attnd')
+        self.assertEqual(model.generate(x, generation_config=how).tolist(), expected.tolist())
+        how = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, return_dict_in_generate=True, pad_token_id=0)
+        found = model.generate(x, generation_config=how)
+        self.assertEqual(engine.stats().sequences, 1)
+        del found
+        self.assertEqual(engine.stats().sequences, 0)
+
+    def test_bug_a_closed_cache_went_on(self):
+        model = make('Llama')
+        engine = self.open(model)
+        model.set_attn_implementation('attnd')
+        cache = attnd.transformers.Cache(engine)
+        with torch.no_grad():
+            model(prompts(1, 9), **{attnd.transformers._CACHE_NAME: cache})
+            cache.close()
+            with self.assertRaisesRegex(ValueError, 'closed'):
+                model(prompts(1, 1), **{attnd.transformers._CACHE_NAME: cache})
+        self.assertEqual(engine.stats().sequences, 0)
+
+    def test_bug_an_engine_with_other_windows_was_taken(self):
+        engine = self.open(make('Llama'))
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'windows are'):
+            attnd.transformers.use(make('Mistral'), engine=engine)
+
+    def test_bug_cropping_behind_padding_took_tokens(self):
+        model = make('Llama')
+        engine = self.open(model)
+        model.set_attn_implementation('attnd')
+        cache, mask = attnd.transformers.Cache(engine), torch.ones(1, 9, dtype=torch.long, device=DEVICE)
+        mask[0, 6:] = 0
+        with torch.no_grad():
+            model(prompts(1, 9), attention_mask=mask, **{attnd.transformers._CACHE_NAME: cache})
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'padded on the right'):
+            cache.crop(-2)
+
+
+for _class in (Ways, Bugs):
+    for _name in [n for n in dir(_class) if n.startswith('test_') and n not in vars(_class)]:
+        setattr(_class, _name, None)
 if __name__ == '__main__':
     unittest.main()
