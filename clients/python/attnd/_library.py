@@ -3,11 +3,13 @@
 import ctypes
 import os
 import pathlib
+import sys
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 ALL_LAYERS = 0xFFFFFFFF
 PENDING = 1
 HOST, CUDA, PINNED = 1, 2, 3  # DLPack's device types
+NVRTC_NAMES = ('libnvrtc.so.13', 'libnvrtc.so.12', 'libnvrtc.so', '/usr/local/cuda/lib64/libnvrtc.so')
 
 
 class Tensor(ctypes.Structure):
@@ -163,8 +165,35 @@ def _find():
 _loaded = None
 
 
+def _opens(name):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def find_nvrtc(folders):
+    """The newest NVRTC among packages of PyPI's, as torch brings them: nvidia/*/lib/libnvrtc.so.N."""
+    found = []
+    for folder in folders:
+        found += pathlib.Path(folder).glob('nvidia/*/lib/libnvrtc.so.[0-9]*')
+    return max(found, key=lambda f: int(f.name.split('.')[2]) if f.name.split('.')[2].isdigit() else 0, default=None)
+
+
+def _bring_nvrtc():
+    """The CUDA backend opens NVRTC by name. Where there is a driver, and the system has none, open the one beside torch: then it has
+    that name."""
+    if not _opens('libcuda.so.1') or any(_opens(name) for name in NVRTC_NAMES):
+        return
+    found = find_nvrtc(sys.path)
+    if found is not None:
+        _opens(str(found))
+
+
 class _Functions:
     def __init__(self):
+        _bring_nvrtc()
         library = ctypes.CDLL(_find())
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = library['attnd_' + name]

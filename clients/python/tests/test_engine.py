@@ -488,6 +488,15 @@ class Module(unittest.TestCase):
         self.assertIn('portable', attnd.backends()['cpu'])
         self.assertIn('Engine', attnd.__all__)
 
+    def test_nvrtc_is_found_beside_torch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertIsNone(attnd._library.find_nvrtc([folder, '/nonexistent']))
+            for place in ('cuda_nvrtc/lib/libnvrtc.so.12', 'cu13/lib/libnvrtc.so.13', 'cu13/lib/libnvrtc-builtins.so.13.2'):
+                file = pathlib.Path(folder, 'nvidia', place)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+            self.assertEqual(attnd._library.find_nvrtc([folder]).name, 'libnvrtc.so.13')
+
     def test_messages_go_to_who_asks(self):
         messages = []
         attnd.log(lambda level, text: messages.append((level, text)))
