@@ -196,9 +196,10 @@ class Cache(cache_utils.Cache):
         self.ids[:] = ids
 
     def _note_padding(self, attention_mask, first, tokens):
-        """Whether a row ends with padding: then its last tokens are not the last stored."""
+        """Whether a row has padding elsewhere than ahead of its tokens: then its last tokens are not the last stored."""
         if attention_mask is not None and tokens and attention_mask.dim() == 2:
-            self._right_padded |= not bool(attention_mask[:, first + tokens - 1].all())
+            mask = attention_mask[:, : first + tokens].bool()
+            self._right_padded |= not bool(mask[:, -1].all() & (mask[:, 1:] >= mask[:, :-1]).all())
 
     def reorder_cache(self, beam_idx):
         self._select(beam_idx.tolist())
@@ -218,7 +219,7 @@ class Cache(cache_utils.Cache):
             return
         self._check_open()
         if self._right_padded:
-            raise _unsupported('cropping rows that are padded on the right')
+            raise _unsupported('cropping rows that are padded on the right, or between their tokens')
         for id in self.ids:
             self.engine.truncate(id, max(self.engine.look(id).length - removed, 0))
         for layer in self.layers:
@@ -386,7 +387,8 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         if cache.engine is not engine:
             raise ValueError('the cache is of another engine than the model')
         first = cache.layers[layer].seen - key.shape[2]
-        cache._note_padding(attention_mask, first, key.shape[2])
+        if layer == 0:
+            cache._note_padding(attention_mask, first, key.shape[2])
         return _compute(engine, layer, cache.ids, query, key, value, attention_mask, first), None
     return _once(engine, layer, query, key, value, attention_mask, position_ids), None
 
