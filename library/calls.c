@@ -22,8 +22,6 @@ enum {
     ANSWER_BYTES_MAX = REQUEST_ARENA_BYTES / 2 /* of lengths that an append answers */
 };
 
-static const int64_t ID_MAX = (INT64_C(1) << 53) - 1;
-
 /* A request that is being made. */
 struct builder {
     struct attnd *a;
@@ -298,7 +296,7 @@ static int read_sequences(const struct builder *b, const struct attnd_rows *rows
     for (uint32_t i = 0; i < n; i++) {
         int64_t position = rows->positions ? rows->positions[i] : 0;
         uint32_t of_it = rows->counts ? rows->counts[i] : 1;
-        if (rows->sequences[i] < 1 || rows->sequences[i] > (uint64_t)ID_MAX)
+        if (rows->sequences[i] < 1 || rows->sequences[i] > REQUEST_ID_MAX)
             return refuse(b, "sequences", "entry %u: wants an id in 1..2^53-1", i);
         if (position < 0 || position > INT32_MAX)
             return refuse(b, "positions", "entry %u: wants a position in 0..2^31-1", i);
@@ -398,7 +396,7 @@ static int submit_list(struct attnd *a, int rc, struct request_list *list, uint6
         rc = ATTND_ERR_BUSY;
     while ((request = request_list_take(list))) {
         if (call)
-            handle_submit(a, call, request, request->cookie);
+            handle_submit(a, call, request);
         else
             engine_release(a->engine, request);
     }

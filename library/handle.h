@@ -65,12 +65,8 @@ struct attnd {
     uint64_t signals; /* how often the engine's thread had something */
 };
 
-/* handle_fail: keep a sentence for attnd_error(); returns the code. handle_fail_request: that of a request that failed. */
+/* handle_fail: keep a sentence for attnd_error(); returns the code. */
 int handle_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int handle_fail_request(const struct request *request);
-
-/* handle_code: what a status of the engine's is to callers. */
-int handle_code(int status);
 
 /* handle_enter: take a handle's mutex, or say why that cannot be: ATTND_OK or a code. handle_leave: give it back; returns `code`. */
 int handle_enter(struct attnd *a);
@@ -84,12 +80,11 @@ struct request *handle_acquire(struct attnd *a, enum request_kind kind, uint64_t
 int handle_run(struct attnd *a, struct request *request);
 
 /* handle_begin_call: a call of no requests yet; NULL, with the sentence kept: there are too many. handle_submit: add a request,
- * whose ownership is filled in but for the call. handle_end_call: the ticket, or, if `ticket` is NULL, wait and forget it.
- * handle_drop_call: it has no requests, and is no more. */
+ * whose cookie is its ownership, filled in but for the call. handle_end_call: the ticket, or, if `ticket` is NULL, wait and forget
+ * it. */
 struct call *handle_begin_call(struct attnd *a);
-void handle_submit(struct attnd *a, struct call *call, struct request *request, struct ownership *owner);
+void handle_submit(struct attnd *a, struct call *call, struct request *request);
 int handle_end_call(struct attnd *a, struct call *call, uint64_t *ticket);
-void handle_drop_call(struct call *call);
 
 /* handle_take(to, known, from, what): copy a caller's struct, which begins with its size; `known` bytes are this library's. ATTND_OK,
  * or a code with the sentence kept. handle_give: copy back what is within the caller's size. */

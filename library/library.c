@@ -7,7 +7,6 @@
 #include "kernels/attention.h"
 #include "kernels/numeric.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -38,7 +37,8 @@ int handle_fail(int code, const char *format, ...)
     return code;
 }
 
-int handle_code(int status)
+/* What a status of the engine's is to callers. */
+static int code_of(int status)
 {
     switch (status) {
     case 0:
@@ -74,11 +74,6 @@ int handle_code(int status)
     default:
         return ATTND_ERR_INTERNAL;
     }
-}
-
-int handle_fail_request(const struct request *request)
-{
-    return handle_fail(handle_code(request->status), "%s", request->detail);
 }
 
 const char *attnd_error(void)
@@ -215,7 +210,7 @@ static void note(struct attnd *a, const struct ownership *owner, const struct re
         call->result.step_us = out->step_us;
         call->result.bytes_read = out->bytes_read;
     } else if (call->code == ATTND_OK || owner->index < call->result.failed) {
-        call->code = handle_code(request->status);
+        call->code = code_of(request->status);
         call->result.failed = owner->index;
         memcpy(call->error, request->detail, sizeof request->detail);
     }
@@ -285,6 +280,8 @@ static void go_on(struct attnd *a, uint64_t signals, double until_s)
 
 static uint64_t signals_of(struct attnd *a)
 {
+    if (!a->threaded)
+        return 0;
     pthread_mutex_lock(&a->signal_mutex);
     uint64_t signals = a->signals;
     pthread_mutex_unlock(&a->signal_mutex);
@@ -333,7 +330,8 @@ int handle_run(struct attnd *a, struct request *request)
         uint64_t signals = signals_of(a);
         drain(a);
         if (owner.done)
-            return request->status == 0 ? ATTND_OK : handle_fail_request(request);
+            return request->status == 0 ? ATTND_OK
+                                        : handle_fail(code_of(request->status), "%s", request->detail);
         go_on(a, signals, -1);
     }
 }
@@ -364,19 +362,13 @@ struct call *handle_begin_call(struct attnd *a)
     return NULL;
 }
 
-void handle_submit(struct attnd *a, struct call *call, struct request *request, struct ownership *owner)
+void handle_submit(struct attnd *a, struct call *call, struct request *request)
 {
+    struct ownership *owner = request->cookie;
     owner->call = call;
-    request->cookie = owner;
     call->pending++;
     a->pending++;
     engine_submit(a->engine, request);
-}
-
-void handle_drop_call(struct call *call)
-{
-    assert(call->pending == 0);
-    call->used = false;
 }
 
 /* It is done: tell how it went, and forget it. */
@@ -387,7 +379,7 @@ static int finish_call(struct call *call, struct attnd_result *result)
         handle_give(result, &call->result, sizeof call->result);
     if (code != ATTND_OK)
         handle_fail(code, "%s", call->error);
-    handle_drop_call(call);
+    call->used = false;
     return code;
 }
 

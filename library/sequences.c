@@ -6,22 +6,30 @@
 
 #include <string.h>
 
-static const uint64_t ID_MAX = (UINT64_C(1) << 53) - 1;
-
-/* Ask, and give the request back; for what has no answer. */
-static int ask(struct attnd *a, struct request *request)
+/* Take the handle, and a request of a kind about `id`. What begins well is to be ended. */
+static int begin(struct attnd *a, enum request_kind kind, uint64_t id, struct request **request)
 {
-    int rc = handle_run(a, request);
+    int rc = handle_enter(a);
+    if (rc != ATTND_OK)
+        return rc;
+    *request = handle_acquire(a, kind, id);
+    return *request ? ATTND_OK : handle_leave(a, ATTND_ERR_BUSY);
+}
+
+/* Give both back; returns `rc`. */
+static int end(struct attnd *a, struct request *request, int rc)
+{
     engine_release(a->engine, request);
-    return rc;
+    return handle_leave(a, rc);
 }
 
 /* ---- create, fork, truncate, delete ----------------------------------------------------------------- */
 
 static int check_id(uint64_t id, bool may_be_none)
 {
-    return id <= ID_MAX && (id || may_be_none) ? ATTND_OK
-                                               : handle_fail(ATTND_ERR_INVALID, "id: wants one in 1..2^53-1");
+    return id <= REQUEST_ID_MAX && (id || may_be_none)
+               ? ATTND_OK
+               : handle_fail(ATTND_ERR_INVALID, "id: wants one in 1..2^53-1");
 }
 
 static int build_creation(struct attnd *a, struct request *request, const struct attnd_creation *from,
@@ -67,20 +75,17 @@ int attnd_create(struct attnd *a, struct attnd_creation *creation)
 {
     struct attnd_creation from;
     int rc = handle_take(&from, sizeof from, creation, "creation");
+    struct request *request = NULL;
     if (rc == ATTND_OK)
-        rc = handle_enter(a);
+        rc = begin(a, REQUEST_CREATE, from.id, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_CREATE, from.id);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     rc = build_creation(a, request, &from, &request->create);
     if (rc == ATTND_OK)
         rc = handle_run(a, request);
     if (rc == ATTND_OK)
         answer_creation(creation, &request->create);
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }
 
 static int build_fork(struct request *request, uint32_t length, const uint64_t *ids, uint32_t count,
@@ -117,58 +122,51 @@ static void answer_fork(uint64_t *ids, const struct request_fork *fork)
 
 int attnd_fork(struct attnd *a, uint64_t id, uint32_t length, uint64_t *ids, uint32_t count)
 {
-    int rc = handle_enter(a);
+    struct request *request = NULL;
+    int rc = begin(a, REQUEST_FORK, id, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_FORK, id);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     rc = build_fork(request, length, ids, count, &request->fork);
     if (rc == ATTND_OK)
         rc = handle_run(a, request);
     if (rc == ATTND_OK)
         answer_fork(ids, &request->fork);
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }
 
 int attnd_truncate(struct attnd *a, uint64_t id, uint32_t length)
 {
-    int rc = handle_enter(a);
+    struct request *request = NULL;
+    int rc = begin(a, REQUEST_TRUNCATE, id, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_TRUNCATE, id);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     request->truncate.length = length;
     request->listed_max = 1;
-    return handle_leave(a, ask(a, request));
+    return end(a, request, handle_run(a, request));
 }
 
 /* Of a sequence, or else of a lease: they have their ids in common. */
 static int delete (struct attnd *a, uint64_t id, bool of_leases)
 {
-    struct request *request = handle_acquire(a, REQUEST_DELETE, id);
-    if (!request)
-        return ATTND_ERR_BUSY;
+    struct request *request = NULL;
+    int rc = begin(a, REQUEST_DELETE, id, &request);
+    if (rc != ATTND_OK)
+        return rc;
     request->of_leases = of_leases;
-    return ask(a, request);
+    return end(a, request, handle_run(a, request));
 }
 
 int attnd_delete(struct attnd *a, uint64_t id)
 {
     char text[HANDLE_ERROR_BYTES];
-    int rc = handle_enter(a);
-    if (rc != ATTND_OK)
-        return rc;
-    rc = delete (a, id, false);
+    int rc = delete (a, id, false);
     if (rc == ATTND_ERR_NOT_FOUND) {
         memcpy(text, attnd_error(), sizeof text);
         rc = delete (a, id, true);
         if (rc == ATTND_ERR_NOT_FOUND)
             handle_fail(rc, "%s", text);
     }
-    return handle_leave(a, rc);
+    return rc;
 }
 
 /* ---- batches ---------------------------------------------------------------------------------------- */
@@ -249,19 +247,16 @@ static void answer_batch(struct attnd_op *ops, const struct request_batch *batch
 
 int attnd_batch(struct attnd *a, struct attnd_op *ops, uint32_t count)
 {
-    int rc = handle_enter(a);
+    struct request *request = NULL;
+    int rc = begin(a, REQUEST_BATCH, 0, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_BATCH, 0);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     rc = build_batch(a, request, ops, count);
     if (rc == ATTND_OK)
         rc = handle_run(a, request);
     if (rc == ATTND_OK)
         answer_batch(ops, &request->batch);
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }
 
 /* ---- looking at one --------------------------------------------------------------------------------- */
@@ -270,13 +265,11 @@ int attnd_look(struct attnd *a, uint64_t id, struct attnd_sequence *sequence)
 {
     struct attnd_sequence to;
     int rc = handle_take(&to, sizeof to, sequence, "sequence");
+    struct request *request = NULL;
     if (rc == ATTND_OK)
-        rc = handle_enter(a);
+        rc = begin(a, REQUEST_SEQUENCE, id, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_SEQUENCE, id);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     request->listed_max = 1;
     rc = handle_run(a, request);
     if (rc == ATTND_OK) {
@@ -289,8 +282,7 @@ int attnd_look(struct attnd *a, uint64_t id, struct attnd_sequence *sequence)
             memcpy(to.lengths, request->look.lengths, a->config.geometry.layers * sizeof *to.lengths);
         handle_give(sequence, &to, sizeof to);
     }
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }
 
 /* One page of a table: at most `most` blocks from `first` on. *more: there are others behind them. */
@@ -339,15 +331,12 @@ int attnd_blocks(struct attnd *a, uint64_t id, uint32_t first, uint32_t *ids, ui
 
 int attnd_lease(struct attnd *a, uint32_t blocks, uint64_t *lease, uint32_t *ids)
 {
-    int rc = handle_enter(a);
+    struct request *request = NULL;
+    int rc = blocks && lease && ids
+                 ? begin(a, REQUEST_LEASE, 0, &request)
+                 : handle_fail(ATTND_ERR_INVALID, "blocks: wants 1 at least, and room for the answer");
     if (rc != ATTND_OK)
         return rc;
-    if (blocks < 1 || !lease || !ids)
-        return handle_leave(
-            a, handle_fail(ATTND_ERR_INVALID, "blocks: wants 1 at least, and room for the answer"));
-    struct request *request = handle_acquire(a, REQUEST_LEASE, 0);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     request->of_leases = true;
     request->lease.blocks = blocks;
     rc = handle_run(a, request);
@@ -356,8 +345,7 @@ int attnd_lease(struct attnd *a, uint32_t blocks, uint64_t *lease, uint32_t *ids
         *lease = shown->views[0].id;
         memcpy(ids, shown->block_ids, shown->block_id_count * sizeof *ids);
     }
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }
 
 /* ---- looking at all --------------------------------------------------------------------------------- */
@@ -401,13 +389,11 @@ int attnd_stats(struct attnd *a, struct attnd_stats *stats)
 {
     struct attnd_stats to;
     int rc = handle_take(&to, sizeof to, stats, "stats");
+    struct request *request = NULL;
     if (rc == ATTND_OK)
-        rc = handle_enter(a);
+        rc = begin(a, REQUEST_STATS, 0, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_STATS, 0);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     request->page.limit = 1;
     request->listed_max = 1;
     rc = handle_run(a, request);
@@ -427,21 +413,17 @@ int attnd_stats(struct attnd *a, struct attnd_stats *stats)
                                   .roof_gb_per_s = engine_roof(a->engine).gb_per_s};
         handle_give(stats, &to, sizeof to);
     }
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }
 
 int attnd_audit(struct attnd *a)
 {
-    int rc = handle_enter(a);
+    struct request *request = NULL;
+    int rc = begin(a, REQUEST_AUDIT, 0, &request);
     if (rc != ATTND_OK)
         return rc;
-    struct request *request = handle_acquire(a, REQUEST_AUDIT, 0);
-    if (!request)
-        return handle_leave(a, ATTND_ERR_BUSY);
     rc = handle_run(a, request);
     if (rc == ATTND_OK && request->check.fault)
         rc = handle_fail(ATTND_ERR_INTERNAL, "%s", request->check.fault);
-    engine_release(a->engine, request);
-    return handle_leave(a, rc);
+    return end(a, request, rc);
 }

@@ -15,7 +15,7 @@ import weakref
 
 import numpy
 
-from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype
+from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, taken
 from .errors import Error, error_of
 from .tensors import TYPE_NAMES, Argument, bf16, empty_like
 
@@ -232,13 +232,8 @@ class Client:
 
     def _bury(self):
         """Delete what nobody has any more."""
-        while self.orphans:
-            try:
-                id = self.orphans.popleft()
-            except IndexError:
-                return
-            response = self._send('DELETE', f'/v1/sequences/{id}', None, {})
-            response.read()
+        for id in taken(self.orphans):
+            self._send('DELETE', f'/v1/sequences/{id}', None, {}).read()
 
     def _ask(self, method, path, document=None):
         self._bury()
@@ -251,8 +246,7 @@ class Client:
         self._bury()
         query = urllib.parse.urlencode({k: v for k, v in parameters.items() if v is not None})
         body = tensors.body()
-        answer = self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}))
-        return answer
+        return self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}))
 
     def close(self):
         """Close the connections. Sequences stay, until they are deleted or idle for too long."""
@@ -345,8 +339,9 @@ class Client:
     def look(self, sequence):
         """As Engine.look()."""
         s = self._ask('GET', f'/v1/sequences/{int(sequence)}')
-        blocks = len(s['blocks'])
-        return SequenceInfo(s['id'], s['parent'] or 0, s['length'], s.get('block_count', blocks), s['shared_blocks'], s['lengths'])
+        listed = len(s['blocks']) + len(s.get('host_blocks', ()))
+        blocks = len(self.blocks(sequence)) if 'blocks_next' in s else listed
+        return SequenceInfo(s['id'], s['parent'] or 0, s['length'], blocks, s['shared_blocks'], s['lengths'])
 
     def blocks(self, sequence):
         """As Engine.blocks()."""
@@ -389,11 +384,11 @@ class Client:
         o = _array(*tensors['o'])
         kind = _wanted_dtype(dtype, kind)
         if out is not None:
-            self._copy(Argument(out, 'out', writes=True), o, out)
+            self._copy(Argument(out, 'out', writes=True), o)
             o = out
         elif hasattr(like, 'new_empty'):
             target = empty_like(like, o.shape, kind)
-            self._copy(Argument(target, 'out', writes=True), o, target)
+            self._copy(Argument(target, 'out', writes=True), o)
             o = target
         else:
             o = self._as(o, kind)
@@ -402,7 +397,7 @@ class Client:
         l = _array(*tensors['lse'])
         if hasattr(like, 'new_empty'):
             target = empty_like(like, l.shape, (2, 32))
-            self._copy(Argument(target, 'lse', writes=True), l, target)
+            self._copy(Argument(target, 'lse', writes=True), l)
             l = target
         return o, l
 
@@ -414,7 +409,7 @@ class Client:
             return o.copy() if isinstance(o, bf16) else bf16.of(numbers)
         return numbers.astype({(2, 32): numpy.float32, (2, 16): numpy.float16}[kind])
 
-    def _copy(self, argument, o, out):
+    def _copy(self, argument, o):
         if argument.shape != o.shape:
             raise _invalid(f'out: wants the shape {list(o.shape)}, has {list(argument.shape)}')
         data = self._as(o, argument.type).tobytes()

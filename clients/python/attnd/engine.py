@@ -152,6 +152,15 @@ def _wanted_dtype(dtype, kind):
     return _TYPE_CODES[dtype] if dtype else kind
 
 
+def taken(queue):
+    """What is in a deque, taken out of it; another thread may do the same."""
+    while queue:
+        try:
+            yield queue.popleft()
+        except IndexError:
+            return
+
+
 class Ticket:
     """Calls that are under way. result() waits for them."""
 
@@ -239,11 +248,7 @@ class Engine:
                 raise _invalid('the engine is closed')
             self._inside += 1
         try:
-            while self.orphans:
-                try:
-                    id = self.orphans.popleft()
-                except IndexError:
-                    break
+            for id in taken(self.orphans):
                 _library.functions().delete(self._a, id)
             return getattr(_library.functions(), name)(self._a, *arguments)
         finally:

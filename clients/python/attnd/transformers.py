@@ -303,6 +303,12 @@ def _pieces(counts, most):
         yield call
 
 
+def _calls(engine, ids, counts):
+    """The calls that rows of sequences take: their rows as a slice, the sequences, and rows of each."""
+    for call in _pieces(counts, engine.description.rows_per_call):
+        yield slice(call[0][1], call[-1][2]), [ids[i] for i, _, _ in call], [end - first for _, first, end in call]
+
+
 def _rows(x):
     """[batch][heads][tokens][dim] as [batch * tokens][heads][dim] in host memory: a copy, if it is on a GPU."""
     x = x.detach().transpose(1, 2)
@@ -310,11 +316,8 @@ def _rows(x):
 
 
 def _attend(engine, layer, ids, counts, q, k, v, out):
-    most = engine.description.rows_per_call
-    for call in _pieces(counts, most):
-        first, end = call[0][1], call[-1][2]
-        engine.attend([ids[i] for i, _, _ in call], q[first:end], k=k[first:end], v=v[first:end], layer=layer,
-                      counts=[e - s for _, s, e in call], out=out[first:end])
+    for rows, sequences, of_each in _calls(engine, ids, counts):
+        engine.attend(sequences, q[rows], k=k[rows], v=v[rows], layer=layer, counts=of_each, out=out[rows])
 
 
 def _once(engine, layer, query, key, value, attention_mask, position_ids):
@@ -330,10 +333,8 @@ def _once(engine, layer, query, key, value, attention_mask, position_ids):
             k, v = (_rows(x[:, :, : total - new]) for x in (key, value))
             keep, counts = _padding(attention_mask, batch, total - new, 0)
             k, v = (x if keep is None else x[keep] for x in (k, v))
-            for call in _pieces(counts, engine.description.rows_per_call):
-                first, end = call[0][1], call[-1][2]
-                engine.append([ids[i] for i, _, _ in call], k[first:end], v[first:end], layer=layer,
-                              counts=[e - s for _, s, e in call])
+            for rows, sequences, of_each in _calls(engine, ids, counts):
+                engine.append(sequences, k[rows], v[rows], layer=layer, counts=of_each)
         return _compute(engine, layer, ids, query, key[:, :, total - new :], value[:, :, total - new :], attention_mask, total - new)
     finally:
         engine.batch([{'op': 'delete', 'id': id} for id in ids])

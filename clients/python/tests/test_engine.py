@@ -379,6 +379,15 @@ class SequencesOfADaemon(Sequences):
                 said.append([x.tobytes() for x in (o, lse, o16, out, side.attend(id, attnd.bf16.of(q), layer=1, dtype='f32'))])
         self.assertEqual(*said)
 
+    def test_bug_a_long_table_was_counted_as_far_as_it_was_listed(self):
+        daemon = Daemon({**F32, 'pool': {'blocks': 1200}})
+        self.addCleanup(daemon.end)
+        with attnd.Client(daemon.address) as client:
+            id = client.create()
+            client.append(id, *self.kv(1010 * BLOCK))
+            self.assertEqual(client.look(id).blocks, 1010)
+            self.assertEqual(len(client.blocks(id)), 1010)
+
     def test_addresses_and_keys(self):
         for address in ('ftp://127.0.0.1', 'localhost', 'http://host/path'):
             with self.assertRaisesRegex(attnd.InvalidError, 'wants http'):
