@@ -115,7 +115,7 @@ const struct attention_info *attention_info(const struct attention *attention)
 
 uint64_t attention_submit(struct attention *a, const struct attention_step *step)
 {
-    uint64_t ticket = ++a->submitted;
+    uint64_t ticket = step->continues ? a->submitted : ++a->submitted;
     if (FAULTY(LOST_DEVICE) && ticket == LOST_AT)
         snprintf(a->failure, sizeof a->failure, "the device was lost on purpose");
     if (a->hangs)
@@ -145,6 +145,27 @@ bool attention_poll(struct attention *a, uint64_t ticket)
     bool done = a->ops->poll(a, ticket);
     leave(a);
     return done;
+}
+
+bool attention_may_continue(struct attention *a)
+{
+    return !a->failure[0] && a->ops->may_continue && a->ops->may_continue(a);
+}
+
+const char *attention_look_at(struct attention *a, const void *address)
+{
+    return a->failure[0] ? NULL : a->ops->look_at(a, address);
+}
+
+const char *attention_look_at_stream(struct attention *a, void *stream)
+{
+    return a->failure[0] ? NULL : a->ops->look_at_stream(a, stream);
+}
+
+void attention_visit(struct attention *a, bool begins)
+{
+    if (a->ops->visit && !a->hangs)
+        a->ops->visit(a, begins);
 }
 
 struct awaited {

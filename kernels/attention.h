@@ -78,6 +78,7 @@ struct attention_info {
     uint32_t tasks;   /* pieces of work that keep all of them busy to the end */
     bool bit_stable;
     bool on_device;           /* not on this machine's processors, which are free while a step is computed */
+    bool takes_streams;       /* steps may be streamed */
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
     struct tile_caps tile_caps;
     bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
@@ -90,13 +91,18 @@ struct kv_append {
     uint32_t table, position, count;
     const void *k, *v;             /* [count][kv_heads][head_dim] of the pass's source_dtype; NULL: */
     struct value_source generated; /* values.h */
+    /* NULL, or, of a streamed step, in attention_host_memory(): becomes KV_WRONG_K or KV_WRONG_V if an element is not finite or,
+       of v, 2^97 or more. 0 is stored in its place, and rows of this content get NaN from then on. */
+    uint8_t *wrong;
+    uint64_t content; /* of the sequence */
 };
 
 /* Where q, o and lse of a row of a pass lie. */
 struct attention_row {
-    const void *q; /* [query_heads][head_dim] of geometry.dtype */
-    void *o;       /* likewise */
-    float *lse;    /* [query_heads]; NULL: not wanted */
+    const void *q;    /* [query_heads][head_dim] of geometry.dtype */
+    void *o;          /* likewise */
+    float *lse;       /* [query_heads]; NULL: not wanted */
+    uint64_t content; /* of its sequence, whose k or v may have been wrong (kv_append); 0: not */
 };
 
 /* How many of `count` consecutive tokens, the first at `position`, from the first one on, are what stands in
@@ -194,6 +200,12 @@ struct attention_step {
     /* The first so many of these mostly come again in a later step. They generate q, and the others then
        do not; these may run beside them: nothing that one of them writes is read by another. */
     uint32_t steady;
+    /* Its tensors lie on the device, and what was given to this stream of the caller's (a CUstream) comes before the step, and what
+       is given to it later behind. */
+    bool streamed;
+    void *stream;
+    bool
+        continues; /* it is more of the latest step, which is done when both are: see attention_may_continue() */
 };
 
 /* attention_open(options, attention, error): take the pool's memory, touch it, test the kernels against
@@ -224,6 +236,18 @@ uint64_t attention_submit(struct attention *attention, const struct attention_st
 
 /* attention_poll: whether a step is done. */
 bool attention_poll(struct attention *attention, uint64_t ticket);
+
+/* attention_may_continue: whether there is room for more in the latest step, which is not known to be done. */
+bool attention_may_continue(struct attention *attention);
+
+/* attention_look_at: what is wrong with the address of a tensor on the device, or, _stream, with the stream of a streamed step, as a
+ * constant sentence; NULL: nothing. */
+const char *attention_look_at(struct attention *attention, const void *address);
+const char *attention_look_at_stream(struct attention *attention, void *stream);
+
+/* attention_visit: the calling thread is about to call, or has called, functions of the backend, and what it has of the driver's (a
+ * context) is to be as it was before. */
+void attention_visit(struct attention *attention, bool begins);
 
 /* attention_await: wait until a step is done. One that is not after step_timeout_s is a failure. */
 void attention_await(struct attention *attention, uint64_t ticket);

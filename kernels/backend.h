@@ -10,13 +10,18 @@
 
 struct attention_ops {
     void (*close)(struct attention *attention);
-    /* `ticket`: 1, 2, ... */
+    /* `ticket`: 1, 2, ..., or the latest one again, if the step continues */
     void (*submit)(struct attention *attention, const struct attention_step *step, uint64_t ticket);
     /* NULL, all four: a step is done when submit returns; memory is any memory */
     bool (*poll)(struct attention *attention, uint64_t ticket);
     struct attention_times (*times)(struct attention *attention, uint64_t ticket);
     void *(*host_memory)(struct attention *attention, size_t bytes);
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
+    /* NULL, all four: no step is streamed */
+    bool (*may_continue)(struct attention *attention);
+    const char *(*look_at)(struct attention *attention, const void *address);
+    const char *(*look_at_stream)(struct attention *attention, void *stream);
+    void (*visit)(struct attention *attention, bool begins);
     /* NULL: it has none */
     struct attention_graphs (*graphs)(const struct attention *attention);
     /* NULL: there is nothing to test; no roof */

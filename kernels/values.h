@@ -42,6 +42,9 @@ enum {
     VALUES_OUTLIER_EXPONENT = 3
 };
 
+/* What is wrong with a token that was given: k, or v, of which an element is not finite or, of v, 2^97 or more. */
+enum { KV_WRONG_K = 1, KV_WRONG_V = 2 };
+
 /* values_row(source, position, layer, tensor, head, dims, row): the first `dims` elements of one
  * head of one token as f32. layer < 4096, head < 4096, dims a multiple of 4 and <= 256. Any thread. */
 void values_row(struct value_source source, uint32_t position, uint32_t layer, enum values_tensor tensor,

@@ -21,6 +21,10 @@
  * the library's. The library installs no signal handler and writes to no stream (attnd_log()). After fork() a child can use none
  * of its parent's handles: its calls are ATTND_ERR_FORKED.
  *
+ * Streams. With tensors on the GPU, calls are stream-ordered: they return when the GPU has been given what to do, and wait for nothing
+ * that it does. What was given to `stream` before comes first, and what is given to it later finds the outputs. attnd_rows.stream has
+ * the rest.
+ *
  * Bits. o of a query depends on its own q and its own sequence's k and v alone: not on what is computed beside it, not on
  * blocks, forks or threads. docs/LIBRARY.md has the rest. */
 #ifndef ATTND_H
@@ -45,7 +49,8 @@ enum attnd_code {
     ATTND_ERR_EXISTS = -5,
     ATTND_ERR_POSITION = -6, /* the rows do not continue what stands */
     ATTND_ERR_CONFLICT = -7, /* other content stands there */
-    ATTND_ERR_BUSY = -8,     /* calls or memory for tensors are used up: retry when some are done */
+    ATTND_ERR_BUSY =
+        -8, /* calls, memory for tensors or room on the GPU's queue are used up: retry when some are done */
     ATTND_ERR_NO_BLOCKS = -9,
     ATTND_ERR_NO_SEQUENCES = -10,
     ATTND_ERR_NO_MEMORY = -11,
@@ -106,6 +111,7 @@ struct attnd_description {
     uint32_t bit_stable;                         /* 1: as above; 0: a kernel is configured that is not */
     uint32_t threads;                            /* of the host, or multiprocessors */
     const char *backend, *isa, *device, *kernel; /* as long as the handle */
+    int32_t gpu;                                 /* whose tensors are used where they are; -1: none */
 };
 
 ATTND_API int attnd_describe(struct attnd *a, struct attnd_description *description);
@@ -173,7 +179,7 @@ ATTND_API int attnd_lease(struct attnd *a, uint32_t blocks, uint64_t *lease, uin
 /* DLPack's DLTensor, whose layout this is: a pointer to one may be given. Contiguous: strides NULL or those of the shape. */
 struct attnd_tensor {
     void *data;
-    int32_t device_type; /* 1: host memory, 3: pinned */
+    int32_t device_type; /* 1: host memory, 3: pinned, 2: the GPU of the backend */
     int32_t device_id;
     int32_t ndim;
     uint8_t dtype_code; /* 2: float of 16 or 32 bits, 4: bfloat of 16, 10: e4m3fn, 12: e5m2 */
@@ -202,12 +208,21 @@ struct attnd_rows {
        of f32, the natural logarithm. Of the geometry's dtype, k and v also of its kv_dtype. Where the geometry's has 16 bits, float32 is
        converted. Used where they are, so they stay untouched until the call is done. */
     const struct attnd_tensor *q, *k, *v, *o, *lse; /* NULL: not given, not wanted */
+    /* Of tensors on the GPU, all of a call; nothing is converted but k and v as they are stored. `stream`: a CUstream (NULL: the legacy
+       default one) that is not being captured. Whether k and v are finite is found out by the GPU. If not, 0 is stored, o and lse of
+       the sequence are NaN from then on, and when the GPU is known to be that far, the append and all that followed on the sequence is
+       void: it is truncated to what it had before, its tickets fail, and so does the next call on it, once, with ATTND_ERR_INVALID. */
+    void *stream;
+    uint32_t
+        retry; /* 1: rows at positions that stand already are compared with them, for which the call waits; 0: ATTND_ERR_CONFLICT.
+                       In host memory they are compared always */
 };
 
 /* attnd_append(a, rows, count, ticket): write k and v of `count` lists of rows, in that order. attnd_attend: attention of q over
  * the sequences; k and v, if given, are appended first, and a query at position p sees the keys up to p. With `ticket` they return
- * at once, and attnd_poll() and attnd_await() say when all is done; with NULL they return when it is. Of lists that fail the others
- * are done nevertheless, but for those on a sequence behind it. */
+ * at once, and attnd_poll() and attnd_await() say when all is done; with NULL they return when it is, or, with tensors on the GPU, at
+ * once, too. Of lists that fail the others are done nevertheless, but for those on a sequence behind it. On the GPU, two times as many
+ * lists as there are layers may be under way; more are ATTND_ERR_BUSY. */
 ATTND_API int attnd_append(struct attnd *a, const struct attnd_rows *rows, uint32_t count, uint64_t *ticket);
 ATTND_API int attnd_attend(struct attnd *a, const struct attnd_rows *rows, uint32_t count, uint64_t *ticket);
 
@@ -226,6 +241,7 @@ struct attnd_paged_rows {
         *slot_mapping; /* [tokens] block * block_size + slot for each row of k and v; -1: not written */
     uint32_t tokens;
     const struct attnd_tensor *q, *k, *v, *o, *lse; /* as above */
+    void *stream;                                   /* likewise */
 };
 
 ATTND_API int attnd_paged(struct attnd *a, const struct attnd_paged_rows *rows, uint64_t *ticket);
@@ -261,6 +277,7 @@ struct attnd_stats {
     uint64_t tokens_logical, tokens_physical; /* that sequences have, and that are stored */
     uint64_t forks, copies_on_write, steps;
     double roof_gb_per_s; /* at which the pool can be read; 0: not measured yet */
+    uint64_t voided;      /* calls on the GPU that became void, since it was opened */
 };
 
 ATTND_API int attnd_stats(struct attnd *a, struct attnd_stats *stats);

@@ -3,7 +3,10 @@
  *
  * Tensors in host memory are used where they are by a backend on the host. What has another dtype than the geometry's, and what a
  * device reads, goes through the engine's staging memory; outputs likewise, and are copied to the caller as the request is completed.
- * Everything is checked before anything is submitted. */
+ * Everything is checked before anything is submitted.
+ *
+ * Tensors on the device are used where they are, too: the calls are stream-ordered (scheduler/step.h). They are submitted to the device
+ * before a call returns, and belong to a ticket, or to nobody, until they come back. */
 #include "library/handle.h"
 
 #include "kernels/numeric.h"
@@ -16,8 +19,10 @@
 #include <string.h>
 
 enum {
-    DEVICE_HOST = 1,
-    DEVICE_PINNED = 3, /* both DLPack's */
+    DEVICE_HOST = 1, /* DLPack's, as are */
+    DEVICE_CUDA = 2,
+    DEVICE_PINNED = 3,
+    DEVICE_ALIGNMENT = 8, /* of rows on a device, of which kernels load so much at once */
     RANK_MAX = 4,
     ANSWER_BYTES_MAX = REQUEST_ARENA_BYTES / 2 /* of lengths that an append answers */
 };
@@ -29,6 +34,7 @@ struct builder {
     struct request *request;
     struct ownership *owner;
     char where[32]; /* of its list, ahead of what is wrong: "rows[2]." */
+    bool streams;   /* its tensors are on the device */
 };
 
 static int __attribute__((format(printf, 3, 4)))
@@ -126,6 +132,15 @@ static bool is_contiguous(const struct attnd_tensor *t)
     return true;
 }
 
+/* Whether a tensor's address is one of the backend's device. Rows are of rank 3 and 4; lse is read and written float by float. */
+static int look_at(const struct builder *b, const char *name, const void *data, unsigned rank)
+{
+    const char *wrong = engine_look_at(b->a->engine, data);
+    if (!wrong && rank > 2 && (uintptr_t)data % DEVICE_ALIGNMENT)
+        wrong = "is not aligned to 8 bytes";
+    return wrong ? refuse(b, name, "%s", wrong) : ATTND_OK;
+}
+
 /* Whether it is what is wanted; its data and dtype. */
 static int check_tensor(const struct builder *b, const struct attnd_tensor *t, const char *name,
                         const struct wants *w, uint8_t **data, enum dtype *dtype)
@@ -133,17 +148,21 @@ static int check_tensor(const struct builder *b, const struct attnd_tensor *t, c
     char has[96], want[96];
     if (!t)
         return refuse(b, name, "is missing");
-    if (t->device_type != DEVICE_HOST && t->device_type != DEVICE_PINNED)
-        return handle_fail(ATTND_ERR_UNSUPPORTED,
-                           "%s%s: is on a device of type %d; this version takes tensors in host memory",
-                           b->where, name, t->device_type);
+    bool on_gpu = t->device_type == DEVICE_CUDA;
+    if (!on_gpu && t->device_type != DEVICE_HOST && t->device_type != DEVICE_PINNED)
+        return handle_fail(ATTND_ERR_UNSUPPORTED, "%s%s: is on a device of DLPack's type %d", b->where, name,
+                           t->device_type);
+    if (on_gpu != b->streams)
+        return refuse(b, name,
+                      on_gpu ? "is on the GPU, and others are not, or may not be"
+                             : "is not on the GPU, as others are");
     if (t->ndim < 0 || (t->ndim > 0 && !t->shape))
         return refuse(b, name, "has no shape");
     if (!dtype_of(b, t, dtype) ||
-        (*dtype != w->own && *dtype != w->other && !(w->converts && *dtype == DTYPE_F32)))
+        (*dtype != w->own && *dtype != w->other && !(w->converts && !on_gpu && *dtype == DTYPE_F32)))
         return refuse(b, name, "wants %s%s%s%s, has DLPack's type %u of %u bits", dtype_name(w->own),
                       w->own == w->other ? "" : " or ", w->own == w->other ? "" : dtype_name(w->other),
-                      w->converts ? " or f32" : "", t->dtype_code, t->dtype_bits);
+                      w->converts && !on_gpu ? " or f32" : "", t->dtype_code, t->dtype_bits);
     if ((unsigned)t->ndim != w->rank || memcmp(t->shape, w->shape, w->rank * sizeof *w->shape) != 0)
         return refuse(b, name, "wants the shape %s, has %s", shape_text(w->rank, w->shape, want),
                       shape_text((unsigned)t->ndim, t->shape, has));
@@ -154,7 +173,7 @@ static int check_tensor(const struct builder *b, const struct attnd_tensor *t, c
     *data = (uint8_t *)t->data + t->byte_offset;
     if ((uintptr_t)*data % dtype_bytes(*dtype) != 0)
         return refuse(b, name, "is not aligned to its elements");
-    return ATTND_OK;
+    return on_gpu ? look_at(b, name, *data, w->rank) : ATTND_OK;
 }
 
 static bool on_device(const struct builder *b)
@@ -173,6 +192,9 @@ static int read_tensor(const struct builder *b, const struct attnd_tensor *t, co
     if (rc != ATTND_OK)
         return rc;
     assert(from); /* else it has no data */
+    *data = from;
+    if (b->streams) /* the device looks at its elements */
+        return ATTND_OK;
     bool layered = w->rank == RANK_MAX;
     const struct request_elements elements = {.array = from,
                                               .dtype = *dtype,
@@ -184,7 +206,6 @@ static int read_tensor(const struct builder *b, const struct attnd_tensor *t, co
     if (!request_elements_are_good(&elements, text, sizeof text))
         return refuse(b, name, "%s", text);
     bool converts = *dtype != w->own && *dtype != w->other;
-    *data = from;
     if (!converts && !on_device(b))
         return ATTND_OK;
     size_t n = elements_of(w);
@@ -209,7 +230,7 @@ static int write_tensor(const struct builder *b, const struct attnd_tensor *t, c
     enum dtype dtype = w->own;
     int rc = check_tensor(b, t, name, w, &to, &dtype);
     *data = to;
-    if (rc != ATTND_OK || (dtype == w->own && !on_device(b)))
+    if (rc != ATTND_OK || b->streams || (dtype == w->own && !on_device(b)))
         return rc;
     size_t n = elements_of(w);
     *data = request_tensor(b->request, n, dtype_bytes(w->own));
@@ -240,6 +261,37 @@ static int read_queries(const struct builder *b, const struct five *t)
     return rc;
 }
 
+/* Where the device says whose k or v is not finite: a byte a sequence, or lease. */
+static int take_marks(const struct builder *b)
+{
+    uint32_t n = b->request->kind == REQUEST_PAGED ? 1 : b->request->attend.sequence_count;
+    uint8_t *marks = request_tensor(b->request, n, 1);
+    if (!marks)
+        return no_room(b, "k");
+    memset(marks, 0, n);
+    b->request->rows.stream.wrong = marks;
+    return ATTND_OK;
+}
+
+/* Whether tensors are on the GPU, and the stream is one of it. */
+static int read_stream(struct builder *b, const struct five *t, void *stream, bool retries)
+{
+    const struct attnd_tensor *first = t->q ? t->q : t->k;
+    b->streams = first && first->device_type == DEVICE_CUDA;
+    if (!b->streams)
+        return stream ? refuse(b, "stream", "goes with tensors on the GPU") : ATTND_OK;
+    if (!engine_backend(b->a->engine)->takes_streams)
+        return handle_fail(ATTND_ERR_UNSUPPORTED, "%s%s: is on a GPU, and the backend is %s", b->where,
+                           t->q ? "q" : "k", engine_backend(b->a->engine)->name);
+    if (b->a->threaded)
+        return handle_fail(ATTND_ERR_UNSUPPORTED,
+                           "%sstream: a handle with a thread of its own takes no tensors on the GPU",
+                           b->where);
+    const char *wrong = engine_look_at_stream(b->a->engine, stream);
+    b->request->rows.stream = (struct request_stream){.on = true, .retries = retries, .of = stream};
+    return wrong ? refuse(b, "stream", "%s", wrong) : ATTND_OK;
+}
+
 /* k and v of `n` rows; `layers`: 0, or they are those of so many layers. */
 static int read_keys_and_values(const struct builder *b, const struct five *t, uint32_t n, uint32_t layers)
 {
@@ -258,7 +310,7 @@ static int read_keys_and_values(const struct builder *b, const struct five *t, u
     if (rc == ATTND_OK && dtype_of_v != rows->kv_source)
         rc = refuse(b, "v", "wants the dtype of k");
     rows->all_layers = layers > 0;
-    return rc;
+    return rc == ATTND_OK && b->streams ? take_marks(b) : rc;
 }
 
 static int read_layer(const struct builder *b, uint32_t layer, bool may_be_all)
@@ -330,11 +382,13 @@ static int read_tokens(const struct builder *b, const struct attnd_rows *rows)
     return ATTND_OK;
 }
 
-static int build_rows(const struct builder *b, const struct attnd_rows *rows, bool attends)
+static int build_rows(struct builder *b, const struct attnd_rows *rows, bool attends)
 {
     const struct five t = {rows->q, rows->k, rows->v, rows->o, rows->lse};
     bool all = rows->layer == ATTND_ALL_LAYERS;
-    int rc = read_layer(b, rows->layer, !attends);
+    int rc = read_stream(b, &t, rows->stream, rows->retry != 0);
+    if (rc == ATTND_OK)
+        rc = read_layer(b, rows->layer, !attends);
     if (rc == ATTND_OK)
         rc = read_kernel(b, rows->kernel);
     if (rc == ATTND_OK)
@@ -391,6 +445,11 @@ static int build_lists(struct attnd *a, const struct attnd_rows *rows, uint32_t 
 static int submit_list(struct attnd *a, int rc, struct request_list *list, uint64_t *ticket)
 {
     struct request *request;
+    uint32_t streamed = 0;
+    for (request = list->first; rc == ATTND_OK && request; request = request->next)
+        streamed += request->kind != REQUEST_MERGE && request->rows.stream.on;
+    if (streamed)
+        rc = handle_find_stream_room(a, streamed);
     struct call *call = rc == ATTND_OK ? handle_begin_call(a) : NULL;
     if (rc == ATTND_OK && !call)
         rc = ATTND_ERR_BUSY;
@@ -400,7 +459,7 @@ static int submit_list(struct attnd *a, int rc, struct request_list *list, uint6
         else
             engine_release(a->engine, request);
     }
-    return call ? handle_end_call(a, call, ticket) : rc;
+    return !call ? rc : streamed ? handle_end_stream_call(a, call, ticket) : handle_end_call(a, call, ticket);
 }
 
 static int submit_rows(struct attnd *a, const struct attnd_rows *rows, uint32_t count, bool attends,
@@ -443,14 +502,16 @@ static int take_list(const struct builder *b, const char *name, const int32_t *f
     return ATTND_OK;
 }
 
-static int build_paged(const struct builder *b, const struct attnd_paged_rows *rows)
+static int build_paged(struct builder *b, const struct attnd_paged_rows *rows)
 {
     const struct five t = {rows->q, rows->k, rows->v, rows->o, rows->lse};
     struct paged_lists lists = {
         .slot_mapping = {.values = rows->tokens ? rows->slot_mapping : NULL, .n = rows->tokens}};
     struct paged_refusal refusal = {0};
     bool has_q = rows->q != NULL, has_kv = rows->k || rows->v;
-    int rc = read_layer(b, rows->layer, false);
+    int rc = read_stream(b, &t, rows->stream, false);
+    if (rc == ATTND_OK)
+        rc = read_layer(b, rows->layer, false);
     if (rc == ATTND_OK)
         rc = read_kernel(b, rows->kernel);
     if (rc == ATTND_OK)

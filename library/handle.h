@@ -26,6 +26,7 @@ enum { HANDLE_ERROR_BYTES = 512 };
 struct call {
     uint32_t generation; /* of the ticket */
     bool used;
+    bool dropped;     /* of a stream, and nobody's: it is forgotten when it is done */
     uint32_t pending; /* requests that are not completed */
     int code;         /* of the first that failed */
     struct attnd_result result;
@@ -43,7 +44,9 @@ struct output {
 
 /* Whose a request is: its cookie. In the request's arena, or on the stack of who waits. */
 struct ownership {
-    struct call *call; /* NULL: of who waits for it, and keeps it: */
+    struct request *request;
+    struct ownership *next; /* in struct attnd.untaken */
+    struct call *call;      /* NULL: of who waits for it, and keeps it: */
     bool done;
     uint32_t index; /* of the list that it is */
     struct output o, lse;
@@ -58,7 +61,9 @@ struct attnd {
     pthread_mutex_t mutex;
     struct call *calls; /* [call_count] */
     uint32_t call_count;
-    uint32_t pending; /* requests of calls */
+    uint32_t pending;          /* requests of calls */
+    struct ownership *untaken; /* streamed ones that the device has not been given yet */
+    uint64_t voided;
 
     pthread_mutex_t signal_mutex; /* of: */
     pthread_cond_t signal;
@@ -85,6 +90,12 @@ int handle_run(struct attnd *a, struct request *request);
 struct call *handle_begin_call(struct attnd *a);
 void handle_submit(struct attnd *a, struct call *call, struct request *request);
 int handle_end_call(struct attnd *a, struct call *call, uint64_t *ticket);
+
+/* handle_find_stream_room: whether so many streamed requests can be given to the device now: ATTND_OK, or ATTND_ERR_BUSY with the
+ * sentence kept. handle_end_stream_call: give a call's to it; the ticket, or, if `ticket` is NULL, the call is nobody's. What is wrong
+ * and can be seen without the device is returned at once. */
+int handle_find_stream_room(struct attnd *a, uint32_t count);
+int handle_end_stream_call(struct attnd *a, struct call *call, uint64_t *ticket);
 
 /* handle_take(to, known, from, what): copy a caller's struct, which begins with its size; `known` bytes are this library's. ATTND_OK,
  * or a code with the sentence kept. handle_give: copy back what is within the caller's size. */

@@ -198,6 +198,7 @@ static void deliver(const struct output *output)
 static void note(struct attnd *a, const struct ownership *owner, const struct request *request)
 {
     struct call *call = owner->call;
+    a->voided += request->status != 0 && request->queued.taken;
     const struct request_output *out =
         request->kind == REQUEST_MERGE ? &request->merge.out : &request->rows.out;
     a->pending--;
@@ -216,6 +217,17 @@ static void note(struct attnd *a, const struct ownership *owner, const struct re
     }
 }
 
+/* A streamed request is given to the device, or never will be. */
+static void forget_untaken(struct attnd *a, const struct ownership *owner)
+{
+    for (struct ownership **link = &a->untaken; *link; link = &(*link)->next) {
+        if (*link == owner) {
+            *link = owner->next;
+            return;
+        }
+    }
+}
+
 /* Take what is completed. */
 static void drain(struct attnd *a)
 {
@@ -226,6 +238,8 @@ static void drain(struct attnd *a)
         if (!owner->call)
             continue;
         note(a, owner, request);
+        forget_untaken(a, owner);
+        owner->call->used &= !owner->call->dropped || owner->call->pending;
         engine_release(a->engine, request);
     }
 }
@@ -296,11 +310,13 @@ int handle_enter(struct attnd *a)
         return handle_fail(ATTND_ERR_FORKED, "the handle is of the process that has forked this one");
     atomic_fetch_add(&a->inside, 1);
     pthread_mutex_lock(&a->mutex);
+    engine_visit(a->engine, true);
     return ATTND_OK;
 }
 
 int handle_leave(struct attnd *a, int code)
 {
+    engine_visit(a->engine, false);
     pthread_mutex_unlock(&a->mutex);
     atomic_fetch_sub(&a->inside, 1);
     return code;
@@ -368,6 +384,11 @@ void handle_submit(struct attnd *a, struct call *call, struct request *request)
     owner->call = call;
     call->pending++;
     a->pending++;
+    if (request->kind != REQUEST_MERGE && request->rows.stream.on) {
+        owner->request = request;
+        owner->next = a->untaken;
+        a->untaken = owner;
+    }
     engine_submit(a->engine, request);
 }
 
@@ -407,6 +428,54 @@ int handle_end_call(struct attnd *a, struct call *call, uint64_t *ticket)
     *ticket = (uint64_t)call->generation << 32 | (uint32_t)(call - a->calls);
     (void)turn(a); /* so that it begins */
     return ATTND_OK;
+}
+
+int handle_find_stream_room(struct attnd *a, uint32_t count)
+{
+    uint32_t most = 2 * a->config.geometry.layers;
+    if (engine_stream_room(a->engine) < count)
+        (void)turn(a); /* what is done makes room */
+    drain(a);
+    return engine_stream_room(a->engine) >= count
+               ? ATTND_OK
+               : handle_fail(ATTND_ERR_BUSY,
+                             "the GPU's queue is full: %u lists of rows, at most, are under way", most);
+}
+
+/* Of the streamed requests in the list those that the device has been given are not untaken any more. */
+static void sift_untaken(struct attnd *a)
+{
+    struct ownership **link = &a->untaken;
+    while (*link) {
+        if ((*link)->request->queued.taken)
+            *link = (*link)->next;
+        else
+            link = &(*link)->next;
+    }
+}
+
+int handle_end_stream_call(struct attnd *a, struct call *call, uint64_t *ticket)
+{
+    (void)engine_stream_turn(a->engine, engine_now_s(a->engine));
+    for (;;) {
+        drain(a);
+        sift_untaken(a);
+        if (!a->untaken)
+            break;
+        (void)turn(a); /* it waits for another one, or for its sequence to come back from the host */
+    }
+    if (call->code != ATTND_OK && !call->pending)
+        return finish_call(call, NULL);
+    if (ticket) {
+        *ticket = (uint64_t)call->generation << 32 | (uint32_t)(call - a->calls);
+        return ATTND_OK;
+    }
+    int code = call->code;
+    if (code != ATTND_OK)
+        handle_fail(code, "%s", call->error);
+    call->dropped = true;
+    call->used = call->pending > 0;
+    return code;
 }
 
 static struct call *find_call(const struct attnd *a, uint64_t ticket)
@@ -529,6 +598,8 @@ int attnd_open(const struct attnd_options *options, struct attnd **result)
     rc = fit_configuration(&a->config, a->threaded);
     if (rc == ATTND_OK)
         rc = open_engine(a);
+    if (rc == ATTND_OK)
+        engine_visit(a->engine, false);
     if (rc != ATTND_OK) {
         destroy(a);
         return rc;

@@ -380,7 +380,8 @@ int attnd_describe(struct attnd *a, struct attnd_description *description)
                                     .backend = info->name,
                                     .isa = info->isa,
                                     .device = info->device,
-                                    .kernel = info->kernel};
+                                    .kernel = info->kernel,
+                                    .gpu = info->takes_streams ? (int32_t)a->config.device : -1};
     handle_give(description, &to, sizeof to);
     return handle_leave(a, ATTND_OK);
 }
@@ -410,7 +411,8 @@ int attnd_stats(struct attnd *a, struct attnd_stats *stats)
                                   .forks = all->tables.forks,
                                   .copies_on_write = all->tables.copies,
                                   .steps = all->steps.steps,
-                                  .roof_gb_per_s = engine_roof(a->engine).gb_per_s};
+                                  .roof_gb_per_s = engine_roof(a->engine).gb_per_s,
+                                  .voided = a->voided};
         handle_give(stats, &to, sizeof to);
     }
     return end(a, request, rc);

@@ -144,6 +144,33 @@ static int check_tokens(struct client_queue *c, struct request *request, uint32_
                         (unsigned long long)s->id, s->position + agree, ids[agree], prompt);
 }
 
+/* A request fails because of what the device has found on a sequence. */
+static int fail_void(struct request *request, const struct sequence *s)
+{
+    const struct sequence_void found = s->found;
+    return request_fail(
+        request, ATTND_INVALID,
+        "sequence %llu: %s of tokens %u..%u at layer %u has an element that is not finite%s; it and all "
+        "that followed on the sequence are void",
+        (unsigned long long)s->id, found.wrong == KV_WRONG_V ? "v" : "k", found.position,
+        found.position + found.rows - 1, found.layer,
+        found.wrong == KV_WRONG_V ? ", or is 2^97 or more" : "");
+}
+
+/* Whether the device has found something on a row, of which nobody was told yet: then the request fails, and the sequence is as
+ * before. */
+static int check_void(struct client_queue *c, struct request *request, uint32_t row)
+{
+    struct sequence *s = sequences_at(c->o.state->sequences, row);
+    if (!s->found.is)
+        return 0;
+    int rc = fail_void(request, s);
+    s->found = (struct sequence_void){0};
+    sequences_note_cut(c->o.state->sequences,
+                       row); /* what the device refuses to go on with is another content */
+    return rc;
+}
+
 /* Where the rows of one sequence go, into its write; 0, or the request failed. */
 static int resolve_sequence(struct client_queue *c, struct request *request, uint32_t i)
 {
@@ -155,6 +182,8 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
         return request->status;
     const struct sequence *s = sequences_at(c->o.state->sequences, row);
     unsigned long long id = s->id;
+    if (check_void(c, request, row) != 0)
+        return request->status;
     if (s->workload)
         return request_fail(request, ATTND_IN_WORKLOAD, "sequence %llu is driven by workload %llu", id,
                             (unsigned long long)s->workload);
@@ -186,6 +215,12 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
                             "sequence %llu has %u tokens at layer %u; rows at position %u do not continue "
                             "them (length %u)",
                             id, at, request->rows.layer, named->position, table.length);
+    if (request->rows.stream.on && request->rows.k && !request->rows.stream.retries && named->position < at)
+        return request_fail(
+            request, ATTND_CONFLICT,
+            "sequence %llu has %u tokens at layer %u, and rows at position %u stand already: a retry "
+            "has to be asked for",
+            id, at, request->rows.layer, named->position);
     if (request->rows.k && end > tokens_max)
         return request_fail(request, ATTND_INVALID,
                             "sequence %llu would have %llu tokens; limits.sequence_tokens is %u", id,
@@ -554,10 +589,40 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
     return rc == 0 ? reserve(c, request) : rc;
 }
 
+/* Whether a streamed request finds place in the step, as a whole and with others of its stream: 0, WAIT, or it has failed. */
+static int find_stream(struct client_queue *c, struct request *request)
+{
+    struct request_queued *q = &request->queued;
+    if (!request->rows.stream.on)
+        return 0;
+    if (!client_slices_go_whole(c->o.state, request))
+        return request_fail(request, ATTND_INVALID,
+                            "%u rows are too many for a call on a stream: scheduler.step_rows_max is %u",
+                            request->rows.count, c->rows_max);
+    if (!client_slices_fit(c->o.state, c->step, request) || !step_stream(c->step, request->rows.stream.of))
+        return WAIT;
+    q->contents = request_alloc(request, q->on_count, sizeof *q->contents);
+    c->whole = true;
+    return q->contents
+               ? 0
+               : request_fail(request, ATTND_INVALID, "%u sequences are too many for one call", q->on_count);
+}
+
+/* What a streamed request appends is looked at by the device alone. */
+static void begin_streamed(const struct client_queue *c, struct request *request)
+{
+    for (uint32_t i = 0; request->rows.stream.on && i < request->queued.on_count; i++) {
+        struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        request->queued.contents[i] = s->content;
+        s->streamed++;
+    }
+}
+
 /* The request goes into the step: whole, or, if that takes too long, in as many slices as it takes. Its
  * blocks are reserved. */
 static int go(struct client_queue *c, struct request *request)
 {
+    begin_streamed(c, request);
     if (c->whole) {
         client_slices_add_whole(c->o.state, c->step, request);
         return 0;
@@ -573,7 +638,9 @@ int client_queue_attend(struct engine_state *state, struct request *request)
     struct client_queue *c = state->clients;
     size_t used = request->arena_used;
     const uint32_t *equal = request->queued.equal;
-    int rc = admit_to_sequences(c, request);
+    int rc = find_stream(c, request);
+    if (rc == 0)
+        rc = admit_to_sequences(c, request);
     if (rc == WAIT && request->queued.equal == equal) /* else a step writes its results there */
         request->arena_used = used;
     return rc == 0 ? go(c, request) : rc;
@@ -585,7 +652,11 @@ int client_queue_paged(struct engine_state *state, struct request *request)
     struct client_queue *c = state->clients;
     int rc = client_tables_check(c->o.state, request);
     if (rc == 0)
+        rc = check_void(c, request, sequences_find(c->o.state->sequences, request->id));
+    if (rc == 0)
         rc = check_kernel(c, request);
+    if (rc == 0)
+        rc = find_stream(c, request);
     return rc == 0 ? go(c, request) : rc;
 }
 
@@ -849,6 +920,7 @@ static void finish_taking(struct client_queue *c, struct request *request)
         return;
     }
     count_queued(c, request, -1);
+    request->queued.taken = true;
     request_list_append(&c->in_step[step_slot(c->step)], request);
 }
 
@@ -899,10 +971,16 @@ static int take_turn(struct client_queue *c, struct request *request)
     return rc;
 }
 
+static bool is_streamed(const struct request *request)
+{
+    return has_rows(request) && request->rows.stream.on;
+}
+
 static bool is_small(const struct client_queue *c, const struct request *request)
 {
-    return !has_rows(request) || (client_slices_go_whole(c->o.state, request) &&
-                                  policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
+    return !has_rows(request) || is_streamed(request) ||
+           (client_slices_go_whole(c->o.state, request) &&
+            policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
 }
 
 /* Whether there is time for a request that the step carries out and that computes nothing; others take
@@ -918,6 +996,8 @@ static bool small_fits(const struct client_queue *c, const struct request *reque
     const struct engine_state *state = c->o.state;
     double us = request->queued.estimate_us, left_us = state->step_us_max - step_us(c->step);
     bool fits = us <= left_us || !c->takes_part;
+    if (is_streamed(request))
+        return true; /* as soon as can be */
     return fits && is_time_for(c, request) &&
            (!has_rows(request) || client_slices_fit(state, c->step, request));
 }
@@ -940,7 +1020,6 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->copies = step_copies(step);
     c->forming++;
     c->short_of_blocks = c->takes_part = c->early = false;
-    c->in_step[step_slot(step)] = (struct request_list){0};
     turns_begin(c->turns);
     budget_begin(&c->o.state->waiting);
 }
@@ -965,6 +1044,18 @@ static void gather_cut(struct client_queue *c)
     }
 }
 
+/* Whether a request has to wait until what is streamed on one of its sequences is done, since it may become void: all but those
+ * that are streamed themselves; these too, once it is. */
+static bool awaits_streamed(struct client_queue *c, const struct request *request)
+{
+    bool awaits = false;
+    for (uint32_t i = 0; i < request->queued.on_count; i++) {
+        const struct sequence *s = sequence_of(c, request->queued.on[i].id);
+        awaits |= s && s->streamed && (s->found.is || !is_streamed(request) || request->rows.stream.retries);
+    }
+    return awaits;
+}
+
 /* Fail what is queued and too late, and keep the others; those that wait for no earlier one may go. */
 static void gather_queued(struct client_queue *c)
 {
@@ -979,7 +1070,7 @@ static void gather_queued(struct client_queue *c)
             finish_taking(c, request);
             continue;
         }
-        bool behind = is_behind(c, request);
+        bool behind = is_behind(c, request) | awaits_streamed(c, request);
         turns_keep(c->turns, request);
         if (looking)
             mark(c, request);
@@ -1103,11 +1194,64 @@ static void note_step(struct request *request, const struct step *step)
     out->bytes_read += cost.bytes;
 }
 
+/* The sequence `i` of a streamed request, unless it is another one by now. */
+static struct sequence *streamed_on(const struct client_queue *c, const struct request *request, uint32_t i)
+{
+    struct sequence *s = sequence_of(c, request->queued.on[i].id);
+    return s && s->content == request->queued.contents[i] ? s : NULL;
+}
+
+/* Cut off what a streamed request has appended to a sequence, and what followed. */
+static void cut_void(struct client_queue *c, const struct request *request, uint32_t i, struct sequence *s)
+{
+    const struct request_rows *rows = &request->rows;
+    s->found = (struct sequence_void){
+        .is = true, .wrong = rows->stream.wrong[s->lease ? 0 : i], .layer = rows->layer, .rows = rows->count};
+    if (s->lease)
+        return; /* what its blocks hold is the caller's affair */
+    uint32_t row = request->queued.writes[i].row, length = request->queued.writes[i].first;
+    s->found.position = length;
+    s->found.rows = request->queued.writes[i].end - length;
+    prompts_cut(c->o.state->prompts, row, length);
+    block_tables_truncate(tables_of(c), row,
+                          smaller(length, block_tables_view(tables_of(c), row).cursor_max));
+    reservation_note(c->o.state, row);
+    swapping_note(c->o.state->swapping, row);
+    inspect_note_state(c->o.state, row);
+}
+
+void client_queue_look(struct client_queue *c, const struct step *step)
+{
+    const struct request_list *list = &c->in_step[step_slot(step)];
+    for (struct request *request = list->first; request; request = request->next) {
+        for (uint32_t i = 0; is_streamed(request) && i < request->queued.on_count; i++) {
+            struct sequence *s = streamed_on(c, request, i);
+            if (!s || step_failure(c->o.state->steps))
+                continue;
+            if (!s->found.is && request->rows.k && request->rows.stream.wrong[s->lease ? 0 : i])
+                cut_void(c, request, i, s);
+            if (s->found.is && request->status == 0)
+                (void)fail_void(request, s); /* and the next call on it is told, too */
+        }
+    }
+}
+
+/* What a streamed request was on is looked at no more. */
+static void end_streamed(const struct client_queue *c, const struct request *request)
+{
+    for (uint32_t i = 0; is_streamed(request) && i < request->queued.on_count; i++) {
+        struct sequence *s = streamed_on(c, request, i);
+        if (s)
+            s->streamed--;
+    }
+}
+
 void client_queue_retire(struct client_queue *c, const struct step *step)
 {
     unsigned slot = step_slot(step);
     struct request *request;
     while ((request = request_list_take(&c->in_step[slot]))) {
+        end_streamed(c, request);
         note_step(request, step);
         finish(c, request);
     }
@@ -1273,6 +1417,7 @@ static bool is_held_up(const struct client_queue *c, const struct request *reque
         uint32_t row = sequences_find(c->o.state->sequences, id);
         held |= row != NO_ROW &&
                 (sequences_at(c->o.state->sequences, row)->queued ||
+                 sequences_at(c->o.state->sequences, row)->streamed ||
                  (request->kind != REQUEST_TRUNCATE && block_tables_view(tables_of(c), row).swapped));
     }
     return held;

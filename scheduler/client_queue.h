@@ -50,6 +50,10 @@ bool client_queue_add_bulk(struct client_queue *queue, double slice_us, double r
 /* client_queue_end: the step has all that clients add to it. */
 void client_queue_end(struct client_queue *queue);
 
+/* client_queue_look: a step is done, and about to retire: what streamed requests have appended that is not finite
+ * is cut off, with all that followed on its sequence. */
+void client_queue_look(struct client_queue *queue, const struct step *step);
+
 /* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);
 

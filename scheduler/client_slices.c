@@ -110,7 +110,10 @@ static uint32_t make_appends(const struct engine_state *state, const struct requ
                                          .position = at.first,
                                          .count = n,
                                          .k = (const uint8_t *)request->rows.k + skip,
-                                         .v = (const uint8_t *)request->rows.v + skip};
+                                         .v = (const uint8_t *)request->rows.v + skip,
+                                         .wrong =
+                                             request->rows.stream.on ? request->rows.stream.wrong + i : NULL,
+                                         .content = sequences_at(state->sequences, at.row)->content};
         if (n > 0)
             appends[count++] = append;
         first += rows;
@@ -249,6 +252,20 @@ bool client_slices_fit(const struct engine_state *state, const struct step *step
            step_fits(step, &part, layers_of(state, request));
 }
 
+/* Of the sequence of each row of a streamed request; NULL: they may not become void. */
+static const uint64_t *make_contents(const struct engine_state *state, struct request *request)
+{
+    uint64_t *contents, *next;
+    if (!request->rows.stream.on || !request->rows.q || is_paged(request))
+        return NULL;
+    contents = next = request_alloc(request, request->rows.count, sizeof *contents);
+    for (uint32_t i = 0; contents && i < request->attend.sequence_count; i++) {
+        for (uint32_t r = 0; r < request->attend.sequences[i].rows; r++)
+            *next++ = sequences_at(state->sequences, request->queued.writes[i].row)->content;
+    }
+    return contents;
+}
+
 void client_slices_add_whole(struct engine_state *state, struct step *step, struct request *request)
 {
     uint32_t layers = layers_of(state, request), most = appends_of(request);
@@ -256,6 +273,7 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
     struct planner_query *rows = step_rows(step, request->rows.q ? request->rows.count : 0);
     assert(appends && rows);
     uint32_t append_count = make_lists(state, step, request, appends, rows);
+    const uint64_t *contents = make_contents(state, request);
     if (!is_paged(request)) {
         move_cursors(state, request);
         show(state, request);
@@ -271,6 +289,7 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
         part.appends = of_layer;
         part.append_count = append_count;
         part.rows = rows;
+        part.contents = contents;
         part.cost_us = request->queued.estimate_us / layers;
         step_add(step, &part);
     }

@@ -77,7 +77,8 @@ static void fill_appends(const struct engine_state *state, const struct request 
             (struct kv_append){.position = n * size + offset,
                                .count = count,
                                .k = (const uint8_t *)request->rows.k + i * row_bytes,
-                               .v = (const uint8_t *)request->rows.v + i * row_bytes};
+                               .v = (const uint8_t *)request->rows.v + i * row_bytes,
+                               .wrong = request->rows.stream.wrong};
         ids[n++] = (uint32_t)(p->slots[i] / size);
     }
 }

@@ -81,6 +81,7 @@ struct engine {
     bool started;
     _Atomic bool stop, keep_all;
     _Atomic uint64_t busy_since_us; /* 0: waiting for requests */
+    bool holds;                     /* the latest step is not retired as long as it may be continued */
     bool awaits;                    /* the oldest step in flight, and */
     double awaits_since_s;          /* since when: turns that found it not done */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
@@ -183,7 +184,8 @@ static bool retire_steps(struct engine *e)
 {
     struct step *step;
     bool worked = false;
-    while ((step = steps_poll(e->state.steps))) {
+    while ((step = steps_poll(e->state.steps, e->holds))) {
+        client_queue_look(e->state.clients, step);
         step_retire(step);
         e->state.epoch++;
         shares_retire(e->state.shares, step_slot(step), step_cost(step).seconds * 1e6);
@@ -349,6 +351,19 @@ double engine_idle_s(const struct engine *e)
     return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;
 }
 
+bool engine_stream_turn(struct engine *e, double now_s)
+{
+    e->holds = true;
+    bool worked = engine_turn(e, now_s);
+    e->holds = false;
+    return worked;
+}
+
+uint32_t engine_stream_room(struct engine *e)
+{
+    return step_stream_room(e->state.steps);
+}
+
 bool engine_in_flight(const struct engine *e)
 {
     return steps_in_flight(e->state.steps) > 0;
@@ -475,6 +490,21 @@ struct staging *engine_staging(const struct engine *e)
 const struct attention_info *engine_backend(const struct engine *e)
 {
     return step_backend(e->state.steps);
+}
+
+const char *engine_look_at(const struct engine *e, const void *address)
+{
+    return attention_look_at(step_attention(e->state.steps), address);
+}
+
+const char *engine_look_at_stream(const struct engine *e, void *stream)
+{
+    return attention_look_at_stream(step_attention(e->state.steps), stream);
+}
+
+void engine_visit(const struct engine *e, bool begins)
+{
+    attention_visit(step_attention(e->state.steps), begins);
 }
 
 struct roof_report engine_roof(const struct engine *e)

@@ -49,6 +49,11 @@ MUST_USE int engine_start(struct engine *engine);
  * whether anything was done. */
 bool engine_turn(struct engine *engine, double now_s);
 
+/* engine_stream_turn: likewise, while streamed requests follow each other: the latest step is left as it is, so that they continue
+ * it. engine_stream_room: how many of them can be submitted to the backend now. */
+bool engine_stream_turn(struct engine *engine, double now_s);
+uint32_t engine_stream_room(struct engine *engine);
+
 /* engine_in_flight: whether a step is; then turns follow each other. engine_idle_s: otherwise, seconds
  * until a turn has something to do if no request comes; negative: never. The engine's thread. */
 bool engine_in_flight(const struct engine *engine);
@@ -78,6 +83,11 @@ struct staging *engine_staging(const struct engine *engine);
 
 /* engine_reuse: make a completed request an empty one of that kind, about `id`, with the same arena. */
 void engine_reuse(struct request *request, enum request_kind kind, uint64_t id);
+
+/* See attention_look_at() and attention_visit(); the engine's thread. */
+const char *engine_look_at(const struct engine *engine, const void *address);
+const char *engine_look_at_stream(const struct engine *engine, void *stream);
+void engine_visit(const struct engine *engine, bool begins);
 
 /* Any thread. */
 const struct attention_info *engine_backend(const struct engine *engine);

@@ -102,6 +102,8 @@ struct planner {
     uint64_t price; /* of a partial state, against CHUNK_PRICE */
 
     struct plan plan;
+    struct planner_query *asked; /* [queries_max] of the plan; */
+    uint32_t asked_count;        /* UINT32_MAX: it is of a slice, or there is none */
     struct plan_slice slice;
     struct plan_query *queries;
     struct work_tile *work_tiles, *sorted;
@@ -826,12 +828,30 @@ static void begin(struct planner *p, const struct planner_query *queries, uint32
         p->queries[i] = (struct plan_query){queries[i].table, queries[i].keys};
     p->grouped_count = p->sharing_count;
     p->plan.query_count = n;
+    p->plan.version++;
+    p->asked_count = UINT32_MAX;
+}
+
+/* Whether the latest plan is that of these queries. */
+static bool has_planned(const struct planner *p, const struct planner_query *queries, uint32_t n)
+{
+    bool same = n == p->asked_count;
+    for (uint32_t i = 0; same && i < n; i++) {
+        const struct planner_query *a = &p->asked[i], *b = &queries[i];
+        same = a->table == b->table && a->keys == b->keys && a->version == b->version &&
+               a->sharing == b->sharing;
+    }
+    return same;
 }
 
 const struct plan *planner_make(struct planner *p, const struct planner_query *queries, uint32_t n,
                                 const uint32_t *tables, uint32_t stride)
 {
+    if (has_planned(p, queries, n)) /* layer after layer */
+        return &p->plan;
     begin(p, queries, n, tables, stride);
+    memcpy(p->asked, queries, n * sizeof *queries);
+    p->asked_count = n;
     p->plan.slice = NULL;
     if (!grouping_pays(p))
         p->grouped_count = 0;
@@ -962,9 +982,11 @@ int planner_create(const struct planner_options *options, struct planner **resul
     p->splits = calloc(options->partials_max + UINT64_C(1), sizeof *p->splits);
     p->first_split = calloc(queries + 1, sizeof *p->first_split);
     p->last_split = calloc(queries + 1, sizeof *p->last_split);
+    p->asked = calloc(queries + 1, sizeof *p->asked);
+    p->asked_count = UINT32_MAX;
     if (!p->entries || !p->scratch || !p->place || !p->prefixes || !p->queries || !p->work_tiles ||
         !p->sorted || !p->work_tile_queries || !p->merges || !p->merge_partials || !p->splits ||
-        !p->first_split || !p->last_split) {
+        !p->first_split || !p->last_split || !p->asked) {
         planner_destroy(p);
         return ATTND_NO_MEMORY;
     }
@@ -995,5 +1017,6 @@ void planner_destroy(struct planner *p)
     free(p->splits);
     free(p->first_split);
     free(p->last_split);
+    free(p->asked);
     free(p);
 }

@@ -209,9 +209,15 @@ struct request_rows {
     uint32_t layer;
     bool all_layers; /* of an append: k and v are [layers][count][kv_heads][head_dim] */
     enum attention_kernel kernel;
-    uint32_t count;            /* of q and, but in tables of the caller's own, of k and v */
-    const void *q, *k, *v;     /* q is of geometry.dtype, */
-    enum dtype kv_source;      /* k and v of this: geometry.dtype or geometry.kv_dtype */
+    uint32_t count;         /* of q and, but in tables of the caller's own, of k and v */
+    const void *q, *k, *v;  /* q is of geometry.dtype, */
+    enum dtype kv_source;   /* k and v of this: geometry.dtype or geometry.kv_dtype */
+    struct request_stream { /* of the library's */
+        bool on;            /* tensors lie on the device, and the step is streamed (attention.h) */
+        bool retries;       /* rows at positions that stand are compared; else they are refused */
+        void *of;           /* the CUstream */
+        uint8_t *wrong; /* [sequence_count], or [1] of a lease: kv_append.wrong, in staging memory; with k */
+    } stream;
     struct request_output out; /* with q */
 };
 
@@ -445,6 +451,8 @@ struct request_queued {
     bool hesitated;                 /* it was to fail for want of blocks, and waited once more */
     bool resumes;                   /* it was let wait for blocks, and goes first in the next step */
     bool pinned;                    /* its sequences are, until it is done */
+    bool taken;                     /* it is in a step that was submitted */
+    uint64_t *contents;             /* [on_count] of its sequences, of one that is streamed */
     enum { NOT_LOOKED, LOOKING, LOOKED } looked; /* at what stands: a step compares or reads it, or has */
     unsigned look_step;                          /* its slot */
     uint32_t *equal;                             /* [compare_count] results */

@@ -37,8 +37,15 @@ struct sequence {
     uint64_t workload; /* that drives it; 0: clients do */
     uint32_t queued;   /* requests on it that wait for a step, or are in slices */
     uint32_t pinned;   /* those of them that go into several steps: it is not swapped out meanwhile */
-    bool lease;        /* it is none, but blocks that a client writes and reads through tables of its own */
-    bool noted;        /* its state is counted: */
+    uint32_t
+        streamed; /* requests on it in steps in flight whose k and v are looked at by the device alone; */
+    struct sequence_void { /* and what it has found, until somebody was told: */
+        bool is;
+        uint8_t wrong;                  /* KV_WRONG_K or KV_WRONG_V, */
+        uint32_t layer, position, rows; /* of these tokens, which are void with all that followed */
+    } found;
+    bool lease; /* it is none, but blocks that a client writes and reads through tables of its own */
+    bool noted; /* its state is counted: */
     enum sequence_state state;
     uint64_t until; /* step that ends SEQUENCE_RUNNING */
 };

@@ -65,7 +65,11 @@ struct step {
     struct copy_list copies;
     uint32_t *table_rows; /* [limits.sequences] that take part */
     uint32_t table_row_count;
-    uint32_t loose_count; /* tables of its own */
+    bool streamed, continues; /* what is being formed */
+    void *stream;
+    uint32_t parts_streamed; /* of the step, submitted one after the other */
+    uint32_t rows_before;    /* table_row_count ahead of what is being formed */
+    uint32_t loose_count;    /* tables of its own */
     struct kv_compare compares[STEP_COMPARES];
     struct kv_read reads[STEP_READS];
     struct merge_states merges[STEP_MERGES];
@@ -98,7 +102,8 @@ struct steps {
 
     struct step slots[STEPS_IN_FLIGHT];
     unsigned oldest, in_flight; /* slots[oldest], and those behind it */
-    uint64_t number;            /* of the step being formed */
+    uint64_t number;            /* of the step being formed, or to be formed next */
+    uint64_t submitted_number;  /* of the latest one that was submitted */
 
     /* of the step being formed */
     struct planner_query *row_room, *rows;   /* [rows_max] given out; as laid out */
@@ -110,7 +115,9 @@ struct steps {
     struct table_use *loose;          /* [STEPS_IN_FLIGHT * STEP_LOOSE_TABLES] what they hold */
     uint64_t loose_version;
     struct table_use *uses; /* [table rows] */
-    uint64_t *used_in;      /* [table rows] the step that named a row last */
+    uint64_t *used_in;      /* [table rows] the submission that named a row last */
+    uint64_t *part_of;      /* [limits.sequences] the step in which a row took part last */
+    uint64_t submissions;
 
     bool appended;            /* anything, ever */
     double slow_noted_s;      /* when a slow step was last logged */
@@ -122,21 +129,57 @@ struct steps {
 
 /* ---- forming ------------------------------------------------------------------------------------- */
 
+/* Of the latest step in flight. */
+static struct step *latest(struct steps *x)
+{
+    return &x->slots[(x->oldest + x->in_flight - 1) % STEPS_IN_FLIGHT];
+}
+
+/* Whether the latest step in flight may have more: streamed, each layer's calls one after the other. */
+static bool may_continue(struct steps *x)
+{
+    return x->in_flight && latest(x)->parts_streamed && latest(x)->parts_streamed < x->g->layers &&
+           attention_may_continue(x->attention);
+}
+
 struct step *step_begin(struct steps *x)
 {
-    if (x->in_flight == STEPS_IN_FLIGHT)
+    bool continues = may_continue(x);
+    if (x->in_flight == STEPS_IN_FLIGHT && !continues)
         return NULL;
-    struct step *s = &x->slots[(x->oldest + x->in_flight) % STEPS_IN_FLIGHT];
+    struct step *s = continues ? latest(x) : &x->slots[(x->oldest + x->in_flight) % STEPS_IN_FLIGHT];
+    x->number = x->submitted_number + !continues;
     s->number = x->number;
+    s->continues = continues;
+    s->streamed = false;
     s->pass_count = s->part_count = s->client_plans = 0;
-    s->copies.count = s->table_row_count = s->loose_count = 0;
+    s->copies.count = 0;
     s->cost_us = 0;
     s->operations = (struct cost_work){0};
     s->compare_count = s->read_count = s->merge_count = 0;
-    memset(s->rows, 0, sizeof s->rows);
-    memset(s->bytes, 0, sizeof s->bytes);
     x->rows_given = x->appends_given = 0;
+    if (!continues) {
+        s->table_row_count = s->loose_count = s->parts_streamed = 0;
+        memset(s->rows, 0, sizeof s->rows);
+        memset(s->bytes, 0, sizeof s->bytes);
+    }
+    s->rows_before = s->table_row_count;
     return s;
+}
+
+bool step_stream(struct step *s, void *stream)
+{
+    if (s->streamed && s->stream != stream)
+        return false;
+    s->streamed = true;
+    s->stream = stream;
+    return true;
+}
+
+uint32_t step_stream_room(struct steps *x)
+{
+    uint32_t left = may_continue(x) ? x->g->layers - latest(x)->parts_streamed : 0;
+    return left + (STEPS_IN_FLIGHT - x->in_flight) * x->g->layers;
 }
 
 uint64_t step_number(const struct steps *x)
@@ -290,7 +333,11 @@ struct copy_list *step_copies(struct step *s)
 
 void step_take_part(struct step *s, uint32_t row)
 {
-    block_tables_submit(s->of->tables, row, s->number);
+    struct steps *x = s->of;
+    block_tables_submit(x->tables, row, s->number);
+    if (x->part_of[row] == s->number)
+        return; /* what continues a step has mostly the same rows */
+    x->part_of[row] = s->number;
     s->table_rows[s->table_row_count++] = row;
 }
 
@@ -317,7 +364,8 @@ uint32_t step_table_blocks(const struct steps *x)
 
 bool step_is_empty(const struct step *s)
 {
-    return s->part_count == 0 && s->copies.count == 0 && s->table_row_count == 0 && s->merge_count == 0;
+    return s->part_count == 0 && s->copies.count == 0 && s->table_row_count == s->rows_before &&
+           s->merge_count == 0 && s->compare_count == 0 && s->read_count == 0;
 }
 
 uint32_t step_row_count(const struct step *s)
@@ -335,7 +383,8 @@ static void find_tensors(const struct steps *x, const struct step_part *part, st
         size_t row = part->places ? part->places[i].query : i;
         to[i] = (struct attention_row){.q = (const uint8_t *)part->q + row * q_bytes,
                                        .o = part->o ? (uint8_t *)part->o + row * q_bytes : NULL,
-                                       .lse = part->lse ? part->lse + row * heads : NULL};
+                                       .lse = part->lse ? part->lse + row * heads : NULL,
+                                       .content = part->contents ? part->contents[i] : 0};
     }
 }
 
@@ -549,9 +598,9 @@ static void count_work(struct step *s, const struct attention_pass *passes)
 /* Name a row of the tables, once a step. */
 static uint32_t add_use(struct steps *x, uint32_t row, uint32_t n)
 {
-    if (x->used_in[row] == x->number)
+    if (x->used_in[row] == x->submissions)
         return n;
-    x->used_in[row] = x->number;
+    x->used_in[row] = x->submissions;
     if (row >= x->config->limits.sequences) {
         x->uses[n] = x->loose[row - x->config->limits.sequences];
         return n + 1;
@@ -587,7 +636,9 @@ void step_submit(struct step *s)
 {
     struct steps *x = s->of;
     uint32_t copies = FAULTY(FAULT_COPY_SKIPPED) ? 0 : s->copies.count;
-    assert(s->number == x->number && x->in_flight < STEPS_IN_FLIGHT && copies <= x->copies_max);
+    assert(s->number == x->number && copies <= x->copies_max);
+    assert(s->continues ? s == latest(x) : x->in_flight < STEPS_IN_FLIGHT);
+    x->submissions++;
     uint32_t steady = order_passes(s);
     lay_out(s, x->submitted);
     count_work(s, x->submitted);
@@ -605,20 +656,27 @@ void step_submit(struct step *s)
                                   .merge_count = s->merge_count,
                                   .passes = x->submitted,
                                   .pass_count = s->pass_count,
-                                  .steady = steady};
+                                  .steady = steady,
+                                  .streamed = s->streamed,
+                                  .stream = s->stream,
+                                  .continues = s->continues};
     step.tables = block_tables_ids(x->tables, &step.stride);
     s->ticket = attention_submit(x->attention, &step);
-    x->in_flight++;
-    x->number++;
+    x->in_flight += !s->continues;
+    s->parts_streamed += s->streamed;
+    x->submitted_number = s->number;
+    x->number = s->number + 1;
 }
 
 bool step_skip(struct step *s)
 {
     struct steps *x = s->of;
     assert(step_is_empty(s));
+    x->number = x->submitted_number + 1;
     if (x->in_flight || !block_tables_awaits_step(x->tables))
         return false;
-    block_tables_retire_step(x->tables, x->number++, NULL, 0);
+    block_tables_retire_step(x->tables, x->number, NULL, 0);
+    x->submitted_number = x->number++;
     return true;
 }
 
@@ -629,10 +687,12 @@ unsigned steps_in_flight(const struct steps *x)
     return x->in_flight;
 }
 
-struct step *steps_poll(struct steps *x)
+struct step *steps_poll(struct steps *x, bool but_latest)
 {
     struct step *s = &x->slots[x->oldest];
-    return x->in_flight && attention_poll(x->attention, s->ticket) ? s : NULL;
+    if (!x->in_flight || (but_latest && s == latest(x) && may_continue(x)))
+        return NULL;
+    return attention_poll(x->attention, s->ticket) ? s : NULL;
 }
 
 /* One line for a step that took long. */
@@ -668,7 +728,7 @@ void step_retire(struct step *s)
     assert(x->in_flight && s == &x->slots[x->oldest]);
     struct attention_times times = attention_times(x->attention, s->ticket);
     s->cost = (struct step_cost){times.busy_s, s->bytes[STEP_OF_CLIENTS] + s->bytes[STEP_OF_WORKLOADS]};
-    if (s->estimate_us >= CORRECTED_US)
+    if (s->estimate_us >= CORRECTED_US && !s->parts_streamed)
         cost_correct(&x->cost, s->estimate_us, s->cost.seconds * 1e6);
     note_slow(x, s);
     block_tables_retire_step(x->tables, s->number, s->table_rows, s->table_row_count);
@@ -740,6 +800,11 @@ struct block_tables *step_tables(const struct steps *x)
 const struct attention_info *step_backend(const struct steps *x)
 {
     return attention_info(x->attention);
+}
+
+struct attention *step_attention(const struct steps *x)
+{
+    return x->attention;
 }
 
 struct roof_report step_roof(struct steps *x)
@@ -937,10 +1002,11 @@ static bool make_lists(struct steps *x)
     x->loose = calloc((size_t)STEPS_IN_FLIGHT * STEP_LOOSE_TABLES, sizeof *x->loose);
     x->uses = calloc(tables, sizeof *x->uses);
     x->used_in = calloc(tables, sizeof *x->used_in);
+    x->part_of = calloc(tables, sizeof *x->part_of);
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         made &= make_slot(x, slot);
     return made && x->ordered && x->row_room && x->rows && x->append_room && x->appends && x->tensors &&
-           x->submitted && x->loose && x->uses && x->used_in;
+           x->submitted && x->loose && x->uses && x->used_in && x->part_of;
 }
 
 int steps_create(const struct steps_options *options, struct steps **result,
@@ -984,8 +1050,8 @@ void steps_destroy(struct steps *x)
     }
     for (unsigned slot = 0; slot < STEPS_IN_FLIGHT; slot++)
         free_slot(&x->slots[slot]);
-    void *const lists[] = {x->windows, x->ordered,   x->tensors, x->row_room, x->rows, x->append_room,
-                           x->appends, x->submitted, x->uses,    x->used_in,  x->loose};
+    void *const lists[] = {x->windows, x->ordered,   x->tensors, x->row_room, x->rows,  x->append_room,
+                           x->appends, x->submitted, x->uses,    x->used_in,  x->loose, x->part_of};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
     block_tables_destroy(x->tables);

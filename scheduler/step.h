@@ -84,6 +84,7 @@ struct step_part {
     void *o;                             /* [..][query_heads][head_dim]; NULL: a slice that others follow */
     float *lse;                          /* [..][query_heads]; NULL: not wanted */
     const struct planner_place *places;  /* [row_count] .query: which of q, o and lse; NULL: as they come */
+    const uint64_t *contents;            /* [row_count] attention_row.content; NULL: 0 */
     const struct plan_slice *slice;      /* NULL: all of the rows' keys */
     double cost_us;                      /* estimated: cost_us() */
 };
@@ -96,9 +97,14 @@ void steps_destroy(struct steps *steps);
 
 /* ---- forming ---- */
 
-/* step_begin: a new, empty step; NULL while STEPS_IN_FLIGHT are in flight. One that was begun and not
- * submitted is dropped; it must be empty. */
+/* step_begin: a new, empty step, or the latest one, to be continued, if it is streamed and has room; NULL while STEPS_IN_FLIGHT are in
+ * flight. One that was begun and not submitted is dropped; what was added to it must be nothing. */
 struct step *step_begin(struct steps *steps);
+
+/* step_stream(step, stream): what the step being formed has is streamed (attention.h), on that stream. False: it is on another
+ * one. step_stream_room: for how many more steps, or parts of steps, that are streamed there is room now. */
+bool step_stream(struct step *step, void *stream);
+uint32_t step_stream_room(struct steps *steps);
 
 /* The number of the step that is being formed, for the allocator. */
 uint64_t step_number(const struct steps *steps);
@@ -186,8 +192,8 @@ void step_submit(struct step *step);
 
 unsigned steps_in_flight(const struct steps *steps);
 
-/* steps_poll: the oldest step in flight, if the backend has done it; else NULL. */
-struct step *steps_poll(struct steps *steps);
+/* steps_poll: the oldest step in flight, if the backend has done it; else NULL. `but_latest`: not one that may be continued. */
+struct step *steps_poll(struct steps *steps, bool but_latest);
 
 /* step_retire: a step that is done: outputs are put where they belong, full blocks published, fences
  * lifted, figures noted. What it took can be asked for until the next step_begin(). */
@@ -201,6 +207,7 @@ uint64_t step_bytes(const struct step *step, enum step_producer producer);
 
 struct block_tables *step_tables(const struct steps *steps);
 const struct attention_info *step_backend(const struct steps *steps);
+struct attention *step_attention(const struct steps *steps);
 /* step_roof: what was measured (roof_report()). step_roof_part, step_roof_turn, step_roof_idle_s: see roof.h. */
 struct roof_report step_roof(struct steps *steps); /* any thread */
 bool step_roof_part(struct steps *steps, const void *who, double now_s);

@@ -58,6 +58,45 @@ static void free_host_memory(struct attention *attention, void *memory, size_t b
     cuda_free_host_memory(&((struct cuda_backend *)attention)->device, memory);
 }
 
+/* ---- streamed steps -------------------------------------------------------------------------------- */
+
+static bool cuda_may_continue(struct attention *attention)
+{
+    return cuda_queue_has_room(&((struct cuda_backend *)attention)->queue);
+}
+
+static const char *cuda_look_at(struct attention *attention, const void *address)
+{
+    const struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    CUmemorytype type = 0;
+    int device = -1;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *answers[] = {&type, &device};
+    if (d->cu.cuPointerGetAttributes(2, asked, answers, (CUdeviceptr)(uintptr_t)address) != CUDA_SUCCESS ||
+        type != CU_MEMORYTYPE_DEVICE)
+        return "is not memory of a GPU";
+    return device == d->device ? NULL : "is memory of another GPU than the engine's";
+}
+
+static const char *cuda_look_at_stream(struct attention *attention, void *stream)
+{
+    const struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (d->cu.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
+        return "is no stream of the engine's GPU";
+    return status == CU_STREAM_CAPTURE_STATUS_NONE ? NULL
+                                                   : "is being captured, and a call cannot be replayed";
+}
+
+static void cuda_visit(struct attention *attention, bool begins)
+{
+    struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    if (begins)
+        cuda_note_context(d);
+    else
+        cuda_leave(d);
+}
+
 /* ---- measuring ----------------------------------------------------------------------------------- */
 
 static struct attention_graphs cuda_graphs(const struct attention *attention)
@@ -104,7 +143,7 @@ static bool cuda_time_passes(struct attention *attention, const struct attention
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (cuda_failed(&b->device))
         return false;
-    cuda_queue_begin(&b->queue, ++attention->submitted);
+    cuda_queue_begin(&b->queue, ++attention->submitted, false, NULL);
     cuda_queue_begin_passes(&b->queue);
     for (uint32_t i = 0; i < step->pass_count; i++)
         cuda_step_attention(b, step, &step->passes[i]);
@@ -146,6 +185,10 @@ static const struct attention_ops ops = {
     .times = cuda_times,
     .host_memory = take_host_memory,
     .free_host_memory = free_host_memory,
+    .may_continue = cuda_may_continue,
+    .look_at = cuda_look_at,
+    .look_at_stream = cuda_look_at_stream,
+    .visit = cuda_visit,
     .graphs = cuda_graphs,
     .self_test = cuda_self_test,
     .roof_part = cuda_roof_part,
@@ -278,7 +321,7 @@ static size_t plan_bytes_max(const struct cuda_backend *b)
     size_t work_tile_queries = rows + b->options.partials_max;
     return work_tile_queries * (2 * ((group + 7) / 8) * sizeof(struct cuda_work_tile) +
                                 sizeof(struct cuda_work_tile_query) + sizeof(struct partial_ref)) +
-           rows * (sizeof(struct plan_merge) + sizeof(struct plan_query) + sizeof(struct cuda_host_row)) +
+           rows * (sizeof(struct plan_merge) + sizeof(struct plan_query) + sizeof(struct cuda_client_row)) +
            CUDA_PASS_OPERATIONS * sizeof(uint64_t) * 8;
 }
 
@@ -346,6 +389,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         .kernel = kernel_name(options, &b->device.target),
         .bit_stable = !paged,
         .on_device = true,
+        .takes_streams = true,
     };
     snprintf(b->base.info.device, sizeof b->base.info.device, "%s", b->device.name);
     rc = open_all(b);

@@ -34,6 +34,7 @@ struct cuda_known_row {
 /* A plan in the control buffer. */
 struct cuda_prepared_plan {
     const struct plan *plan;        /* whose; NULL: none */
+    uint64_t version;               /* of it */
     struct cuda_attend_pass arrays; /* queries, work_tile_queries, merges, merge_partials */
     enum cuda_kernel merge;         /* for these merges */
     struct cuda_tile_list lists[CUDA_TILE_LISTS];
@@ -81,6 +82,7 @@ struct cuda_backend {
     unsigned side, side_first;                   /* the next; the first of the step's */
     CUdeviceptr fold_workspace, slots_taken;     /* a slot for each multiprocessor */
     CUdeviceptr sinks, alibi, k_scale, v_scale;
+    CUdeviceptr refused; /* [table_rows] cuda_rows_pass.refused */
     uint64_t constants_version;
 
     struct cuda_prepared_plan prepared[ATTENTION_PLANS]; /* of the buffer as it was emptied the last time */

@@ -150,6 +150,9 @@ bool cuda_memory_take(struct cuda_backend *b)
     b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");
     b->alibi = cuda_allocate(d, g->query_heads * sizeof(float), "slopes");
+    b->refused = cuda_allocate(d, o->table_rows * sizeof(uint64_t), "marks of sequences");
+    cuda_holds(d, d->cu.cuMemsetD8Async(b->refused, 0, o->table_rows * sizeof(uint64_t), d->stream),
+               "clearing marks of sequences");
     b->known = calloc(o->table_rows + UINT64_C(1), sizeof *b->known);
     b->constants_version = UINT64_MAX;
     return b->known && !cuda_failed(d);

@@ -102,7 +102,7 @@ static void add_compare(struct cuda_backend *b, struct batch *x, const struct kv
     const struct geometry *g = b->options.geometry;
     struct cuda_compared *to = b->compared;
     size_t at = first * geometry_kv_row_bytes(g, c->dtype);
-    assert(cuda_is_pinned(&b->device, c->k));
+    assert(b->queue.streamed || cuda_is_pinned(&b->device, c->k));
     struct cuda_compare *compare = add_operation(b, x);
     *compare = (struct cuda_compare){.first = x->blocks,
                                      .table = c->table,
@@ -194,7 +194,7 @@ static void add_merges(struct cuda_backend *b, const struct attention_step *step
 void cuda_operations_add(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket)
 {
     b->compared = &b->compared_of[ticket % ATTENTION_STEPS_IN_FLIGHT];
-    if (!cuda_failed(&b->device))
+    if (!cuda_failed(&b->device) && !step->continues)
         deliver(b->compared); /* of the step two before, which is done, if nobody has asked */
     b->compared->ticket = ticket;
     for (uint32_t i = 0; i < step->compare_count; i++)

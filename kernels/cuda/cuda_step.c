@@ -176,14 +176,16 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
     struct cuda_append *appends = cuda_queue_take(q, pass->append_count, sizeof *appends);
     for (uint32_t i = 0; i < pass->append_count; i++) {
         const struct kv_append *append = &pass->appends[i];
-        assert(!append->k || cuda_is_pinned(&b->device, append->k));
+        assert(!append->k || append->wrong || cuda_is_pinned(&b->device, append->k));
         appends[i] = (struct cuda_append){.first = tokens,
                                           .count = append->count,
                                           .table = append->table,
                                           .position = append->position,
                                           .k = (uintptr_t)append->k,
                                           .v = (uintptr_t)append->v,
-                                          .generated = append->generated};
+                                          .generated = append->generated,
+                                          .wrong = (uintptr_t)append->wrong,
+                                          .content = append->content};
         tokens += append->count;
     }
     const struct cuda_append_pass p = {.pool = b->pool,
@@ -192,7 +194,8 @@ static void add_appends(struct cuda_backend *b, const struct attention_pass *pas
                                        .layer = pass->layer,
                                        .source_dtype = pass->source_dtype,
                                        .k_scale = b->k_scale + scales,
-                                       .v_scale = b->v_scale + scales};
+                                       .v_scale = b->v_scale + scales,
+                                       .refused = b->refused};
     cuda_queue_launch(q, KERNEL_APPEND, cuda_grid_of(tokens, CUDA_THREADS), &p, sizeof p);
 }
 
@@ -207,7 +210,7 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
         b->prepared_since = b->queue.emptied;
     }
     for (uint32_t i = 0; i < ATTENTION_PLANS; i++) {
-        if (b->prepared[i].plan == plan)
+        if (b->prepared[i].plan == plan && b->prepared[i].version == plan->version)
             return &b->prepared[i];
     }
     return NULL;
@@ -253,7 +256,7 @@ static const struct cuda_prepared_plan *prepare_plan(struct cuda_backend *b,
         return known;
     struct cuda_prepared_plan *prepared = &b->prepared[b->prepared_count++ % ATTENTION_PLANS];
     struct cuda_attend_pass *arrays = &prepared->arrays;
-    *prepared = (struct cuda_prepared_plan){.plan = plan};
+    *prepared = (struct cuda_prepared_plan){.plan = plan, .version = plan->version};
     arrays->queries = cuda_queue_put(q, plan->queries, plan->query_count, sizeof *plan->queries);
     if (g->layout == LAYOUT_VLLM)
         return prepared; /* its kernels take queries, not work tiles */
@@ -450,17 +453,21 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
     }
 }
 
-/* Write down which rows of the host are loaded or stored. */
+/* Write down which rows of clients are loaded or stored. */
 static struct cuda_rows_pass put_rows(struct cuda_backend *b, const struct attention_pass *pass)
 {
     uint32_t n = pass->plan->query_count;
-    struct cuda_host_row *rows = cuda_queue_take(&b->queue, n, sizeof *rows);
+    struct cuda_client_row *rows = cuda_queue_take(&b->queue, n, sizeof *rows);
     for (uint32_t i = 0; i < n; i++) {
         const struct attention_row *row = &pass->rows[i];
-        rows[i] = (struct cuda_host_row){(uintptr_t)row->q, (uintptr_t)row->o, (uintptr_t)row->lse};
+        rows[i] = (struct cuda_client_row){.q = (uintptr_t)row->q,
+                                           .o = (uintptr_t)row->o,
+                                           .lse = (uintptr_t)row->lse,
+                                           .content = row->content,
+                                           .table = pass->plan->queries[i].table};
     }
-    assert(cuda_is_pinned(&b->device, pass->rows[0].q));
-    return (struct cuda_rows_pass){.rows = cuda_queue_address(&b->queue, rows)};
+    assert(b->queue.streamed || cuda_is_pinned(&b->device, pass->rows[0].q));
+    return (struct cuda_rows_pass){.rows = cuda_queue_address(&b->queue, rows), .refused = b->refused};
 }
 
 static void launch_rows(struct cuda_backend *b, enum cuda_kernel kernel, uint32_t n,
@@ -546,7 +553,10 @@ void cuda_step_submit(struct attention *attention, const struct attention_step *
     struct cuda_backend *b = (struct cuda_backend *)attention;
     if (cuda_failed(&b->device))
         return;
-    cuda_queue_begin(&b->queue, ticket);
+    if (step->continues)
+        cuda_queue_continue(&b->queue, step->streamed, step->stream);
+    else
+        cuda_queue_begin(&b->queue, ticket, step->streamed, step->stream);
     /* so that the same step is the same graph, and the step before may still be copied */
     b->side = b->side_first = ticket % 2 * (CUDA_SIDES / 2);
     uint32_t swapped = begin_swaps(b, step);

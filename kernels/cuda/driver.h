@@ -27,6 +27,7 @@
     XX(cuDevicePrimaryCtxRetain, true)                                                                       \
     XX(cuDevicePrimaryCtxRelease_v2, true)                                                                   \
     XX(cuCtxSetCurrent, true)                                                                                \
+    XX(cuCtxGetCurrent, true)                                                                                \
     XX(cuMemGetInfo_v2, true)                                                                                \
     XX(cuMemAlloc_v2, true)                                                                                  \
     XX(cuMemFree_v2, true)                                                                                   \
@@ -41,6 +42,8 @@
     XX(cuStreamCreateWithPriority, true)                                                                     \
     XX(cuStreamDestroy_v2, true)                                                                             \
     XX(cuStreamQuery, true)                                                                                  \
+    XX(cuStreamIsCapturing, true)                                                                            \
+    XX(cuPointerGetAttributes, true)                                                                         \
     XX(cuStreamWaitEvent, true)                                                                              \
     XX(cuEventCreate, true)                                                                                  \
     XX(cuEventDestroy_v2, true)                                                                              \

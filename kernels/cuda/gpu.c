@@ -69,6 +69,19 @@ void cuda_enter(struct cuda_device *d)
     cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "choosing the context");
 }
 
+static _Thread_local CUcontext outer;
+
+void cuda_note_context(const struct cuda_device *d)
+{
+    outer = NULL;
+    (void)d->cu.cuCtxGetCurrent(&outer);
+}
+
+void cuda_leave(const struct cuda_device *d)
+{
+    (void)d->cu.cuCtxSetCurrent(outer);
+}
+
 /* ---- memory -------------------------------------------------------------------------------------- */
 
 uint64_t cuda_free_bytes(struct cuda_device *d)
@@ -180,6 +193,7 @@ int cuda_device_open(struct cuda_device *d, uint32_t index, struct attention *ow
     int rc = cuda_driver_load(&d->cu, owner->failure, ATTENTION_ERROR_BYTES);
     if (rc != 0)
         return rc;
+    cuda_note_context(d);
     if (take(d, index))
         return 0;
     cuda_device_close(d);
@@ -216,6 +230,7 @@ void cuda_device_unshare(struct cuda_device *d)
 void cuda_device_close(struct cuda_device *d)
 {
     cuda_device_unshare(d);
+    cuda_leave(d);
     if (d->context)
         (void)d->cu.cuDevicePrimaryCtxRelease_v2(d->device);
     cuda_driver_unload(&d->cu);

@@ -55,6 +55,11 @@ void cuda_device_unshare(struct cuda_device *d);
 /* cuda_enter: make the context the calling thread's. */
 void cuda_enter(struct cuda_device *d);
 
+/* cuda_note_context: which one the calling thread has; so does cuda_device_open(). cuda_leave: give it back; so does
+ * cuda_device_close(). */
+void cuda_note_context(const struct cuda_device *d);
+void cuda_leave(const struct cuda_device *d);
+
 static inline bool cuda_failed(const struct cuda_device *d)
 {
     return d->owner->failure[0] != '\0';

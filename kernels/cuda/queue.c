@@ -117,17 +117,21 @@ static void issue_list(struct cuda_queue *q, const struct cuda_operations *list)
         issue(q, &list->list[i]);
 }
 
+/* Upload what has been written down since the last time. */
 static void upload(struct cuda_queue *q, CUstream stream)
 {
-    const struct cuda_slot *s = q->slot;
+    struct cuda_slot *s = q->slot;
     struct cuda_device *d = q->d;
-    size_t behind = q->control_bytes - s->top;
-    if (s->used)
-        cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device, s->host, s->used, stream),
-                   "uploading %zu bytes of a step", s->used);
+    size_t front = s->used - s->uploaded, behind = s->uploaded_top - s->top;
+    if (front)
+        cuda_holds(d,
+                   d->cu.cuMemcpyHtoDAsync_v2(s->device + s->uploaded, s->host + s->uploaded, front, stream),
+                   "uploading %zu bytes of a step", front);
     if (behind)
         cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(s->device + s->top, s->host + s->top, behind, stream),
                    "uploading %zu bytes of a step", behind);
+    s->uploaded = s->used;
+    s->uploaded_top = s->top;
 }
 
 static struct cuda_operation stamp(uint64_t *to)
@@ -229,11 +233,11 @@ static bool find_graph(struct cuda_queue *q, uint32_t from, uint32_t end, const 
  * decodes repeats itself, and each operation costs the host up to 6 us. */
 static void issue_passes(struct cuda_queue *q, struct cuda_operations *list)
 {
-    bool many = list->count >= GRAPH_OPERATIONS, same = false;
+    bool many = list->count >= GRAPH_OPERATIONS && !q->streamed, same = false;
     struct cuda_graph *g = NULL;
     if (many)
         same = find_graph(q, 0, CUDA_GRAPHS_MANY, list, &g);
-    else if (list->count >= GRAPH_LEAST)
+    else if (list->count >= GRAPH_LEAST && !q->streamed)
         same = find_graph(q, CUDA_GRAPHS_MANY, CUDA_GRAPHS, list, &g);
     if (g && !same && !many) {
         drop_exec(q->d, g);
@@ -264,8 +268,8 @@ static struct cuda_operation *add_to(struct cuda_operations *list, enum kind kin
 
 static void empty_slot(struct cuda_queue *q)
 {
-    q->slot->used = 0;
-    q->slot->top = q->control_bytes;
+    q->slot->used = q->slot->uploaded = 0;
+    q->slot->top = q->slot->uploaded_top = q->control_bytes;
     q->emptied++;
 }
 
@@ -301,32 +305,33 @@ static void issue_all(struct cuda_queue *q)
     struct cuda_device *d = q->d;
     bool beside = q->steady.count > 0 && q->passes.count > 0;
     end_list(q);
-    bool ahead = q->begins && q->known_done + 1 < q->ticket; /* beside the step before */
+    /* beside the step before, or what the caller's stream has to do */
+    bool ahead = q->streamed || (q->begins && q->known_done + 1 < q->ticket);
     if (ahead) {
         upload(q, d->uploads);
-        order_streams(q, d->uploads, d->stream);
+        order_streams(q, d->uploads, q->main);
     }
     if (q->begins)
         put_stamp(q, q->begins);
     q->begins = NULL;
     if (!ahead)
-        upload(q, d->stream);
+        upload(q, q->main);
     issue_list(q, &q->preparation);
     q->preparation.count = 0;
     if (beside)
-        order_streams(q, d->stream, d->beside);
+        order_streams(q, q->main, d->beside);
     issue_passes(q, &q->steady);
-    q->on = beside ? d->beside : d->stream;
+    q->on = beside ? d->beside : q->main;
     issue_passes(q, &q->passes);
-    q->on = d->stream;
+    q->on = q->main;
     if (beside)
-        order_streams(q, d->beside, d->stream);
+        order_streams(q, d->beside, q->main);
 }
 
 void cuda_queue_finish_part(struct cuda_queue *q)
 {
     issue_all(q);
-    cuda_await(q->d, NULL, q->d->stream, "a part of a step");
+    cuda_await(q->d, NULL, q->main, "a part of a step");
     empty_slot(q);
 }
 
@@ -424,7 +429,7 @@ void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block)
 /* Swaps wait for what came before the step. */
 void cuda_queue_begin_swaps(struct cuda_queue *q)
 {
-    order_streams(q, q->d->stream, q->d->swaps);
+    order_streams(q, q->main, q->d->swaps);
     q->swapping = true;
 }
 
@@ -443,17 +448,44 @@ void cuda_queue_swap(struct cuda_queue *q, const struct cuda_block *block, bool 
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket)
+/* What is issued from now on goes to `stream`, behind what was issued before. */
+static void turn_to(struct cuda_queue *q, bool streamed, CUstream stream)
+{
+    CUstream to = streamed ? stream : q->d->stream;
+    if ((to != q->main || streamed != q->streamed) && q->ticket)
+        cuda_holds(q->d, q->d->cu.cuStreamWaitEvent(to, q->done[q->ticket % CUDA_TICKETS], 0),
+                   "ordering streams");
+    q->main = q->on = to;
+    q->streamed = streamed;
+    q->now = &q->preparation;
+}
+
+void cuda_queue_continue(struct cuda_queue *q, bool streamed, CUstream stream)
+{
+    cuda_enter(q->d);
+    turn_to(q, streamed, stream);
+}
+
+bool cuda_queue_has_room(const struct cuda_queue *q)
+{
+    return q->streamed && q->slot->top - q->slot->used > q->control_bytes / 4 * 3;
+}
+
+void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket, bool streamed, CUstream stream)
 {
     struct cuda_device *d = q->d;
     cuda_enter(d);
+    turn_to(q, streamed, stream);
     if (ticket > ATTENTION_STEPS_IN_FLIGHT)
         cuda_await(d, q->done[(ticket - ATTENTION_STEPS_IN_FLIGHT) % CUDA_TICKETS], NULL, "a step");
     q->slot = &q->slots[ticket % ATTENTION_STEPS_IN_FLIGHT];
     empty_slot(q);
     q->ticket = ticket;
-    q->begins = &q->stamps[ticket % CUDA_TICKETS].begin;
-    q->now = &q->preparation;
+    struct cuda_stamps *stamps = &q->stamps[ticket % CUDA_TICKETS];
+    q->timed = !streamed; /* what the caller's stream does meanwhile is not ours */
+    q->begins = q->timed ? &stamps->begin : NULL;
+    if (!q->timed)
+        *stamps = (struct cuda_stamps){0};
 }
 
 void cuda_queue_begin_steady(struct cuda_queue *q)
@@ -479,11 +511,12 @@ void cuda_queue_end(struct cuda_queue *q)
     struct cuda_device *d = q->d;
     uint64_t place = q->ticket % CUDA_TICKETS;
     if (q->swapping) /* the step is not done before its swaps are */
-        order_streams(q, d->swaps, d->stream);
+        order_streams(q, d->swaps, q->main);
     q->swapping = false;
-    put_stamp(q, &q->stamps[place].end);
+    if (q->timed)
+        put_stamp(q, &q->stamps[place].end);
     issue_list(q, &q->last_copies);
-    cuda_holds(d, d->cu.cuEventRecord(q->done[place], q->last_copies.count ? d->copies : d->stream),
+    cuda_holds(d, d->cu.cuEventRecord(q->done[place], q->last_copies.count ? d->copies : q->main),
                "ending a step");
     q->last_copies.count = 0;
 }
@@ -504,7 +537,8 @@ struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t tic
 {
     const struct cuda_stamps *now = &q->stamps[ticket % CUDA_TICKETS],
                              *before = &q->stamps[(ticket - 1) % CUDA_TICKETS];
-    double idle = ticket > 1 && now->begin > before->end ? (double)(now->begin - before->end) : 0;
+    double idle =
+        ticket > 1 && before->end && now->begin > before->end ? (double)(now->begin - before->end) : 0;
     return (struct attention_times){(double)(now->end - now->begin) * 1e-9, idle * 1e-9};
 }
 
@@ -611,7 +645,8 @@ static bool make_list(struct cuda_operations *list, size_t n)
 
 bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_t control_bytes)
 {
-    *q = (struct cuda_queue){.d = d, .on = d->stream, .control_bytes = control_bytes, .now = &q->preparation};
+    *q = (struct cuda_queue){
+        .d = d, .main = d->stream, .on = d->stream, .control_bytes = control_bytes, .now = &q->preparation};
     for (int i = 0; i < CUDA_TICKETS; i++)
         q->done[i] = cuda_make_event(d, false);
     for (int i = 0; i < CUDA_SIDES; i++)

@@ -10,6 +10,10 @@
  * and its control data uploaded on a fifth, while the one before is computed. A step that needs more than
  * the buffer holds is issued in parts, with a wait between them.
  *
+ * A streamed step is issued to a stream of the caller's instead of the first one, without graphs, and may be
+ * continued: more is written behind what its buffer has. What was issued before, to whichever stream, comes
+ * first.
+ *
  * A list of passes is issued as one graph if they are many, or, if they are few, when they come again,
  * since a launch costs the host up to 10 us where it runs in a virtual machine. Control data of steady
  * passes comes first in the buffer and so lies at the same addresses whatever else is in the step: a
@@ -51,7 +55,8 @@ struct cuda_graph {
 struct cuda_slot {
     uint8_t *host;
     CUdeviceptr device;
-    size_t used, top; /* taken: from the front for passes, from `top` on for the preparation */
+    size_t used, top;              /* taken: from the front for passes, from `top` on for the preparation */
+    size_t uploaded, uploaded_top; /* likewise, of it */
     struct cuda_graph graphs[CUDA_GRAPHS]; /* the latest: of many operations, then of few */
 };
 
@@ -76,7 +81,8 @@ struct cuda_block {
 
 struct cuda_queue {
     struct cuda_device *d;
-    CUstream on;                      /* where passes are issued */
+    CUstream main, on;                /* the step's stream; where passes are issued */
+    bool streamed, timed;             /* main is the caller's; the step is stamped */
     CUfunction kernels[KERNEL_COUNT]; /* NULL: not in this program */
     size_t control_bytes;
     struct cuda_slot slots[ATTENTION_STEPS_IN_FLIGHT], *slot; /* and the one in use */
@@ -100,8 +106,11 @@ MUST_USE bool cuda_queue_init(struct cuda_queue *q, struct cuda_device *d, size_
 void cuda_queue_deinit(struct cuda_queue *q);
 
 /* A step: begin, its preparation, then its steady passes, the others, issue, end. `ticket` counts steps from
- * 1 on; the step two before must be done, else begin waits for it. */
-void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket);
+ * 1 on; the step two before must be done, else begin waits for it. `streamed`: on that stream, and then, instead of begin,
+ * continue may follow end, if there is room for more. */
+void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket, bool streamed, CUstream stream);
+void cuda_queue_continue(struct cuda_queue *q, bool streamed, CUstream stream);
+bool cuda_queue_has_room(const struct cuda_queue *q);
 void cuda_queue_begin_steady(struct cuda_queue *q);
 void cuda_queue_begin_passes(struct cuda_queue *q);
 void cuda_queue_issue(struct cuda_queue *q);

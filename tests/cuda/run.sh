@@ -62,7 +62,7 @@ library() {
     one() {
         if "${@:2}" >"$log.one" 2>&1; then
             echo "ok $1"
-            grep '^bfloat16' "$log.one"
+            grep '^bfloat16\|^batch' "$log.one"
         else
             tail -n 60 "$log.one"
             echo "not ok $1"
@@ -78,6 +78,9 @@ library() {
         return
     }
     one 'the Python package' python3 -W ignore clients/python/tests/test_engine.py
+    if python3 -c 'import torch; torch.cuda.current_device()' 2>/dev/null; then
+        one 'tensors on the GPU' python3 -W ignore clients/python/tests/test_streams.py
+    fi
     python3 -c 'import torch, transformers' 2>/dev/null || {
         echo 'skip Hugging Face models: torch and transformers are not installed'
         return

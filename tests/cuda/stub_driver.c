@@ -136,6 +136,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) GIVE(cuDeviceTotalM
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) GIVE(cuDevicePrimaryCtxRetain, context, handle())
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) SUCCEED(cuDevicePrimaryCtxRelease_v2)
 CUresult cuCtxSetCurrent(CUcontext context) SUCCEED(cuCtxSetCurrent)
+CUresult cuCtxGetCurrent(CUcontext *context) GIVE(cuCtxGetCurrent, context, NULL)
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t n) GIVE(cuMemAlloc_v2, at, (CUdeviceptr)(uintptr_t)calloc(1, n))
 CUresult cuMemHostAlloc(void **at, size_t n, unsigned flags) GIVE(cuMemHostAlloc, at, calloc(1, n))
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t n, CUstream stream) SUCCEED(cuMemsetD8Async)
@@ -188,6 +189,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsign
     return launched(f, shared);
 }
 CUresult cuStreamQuery(CUstream stream) { return question(); }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+    GIVE(cuStreamIsCapturing, status, CU_STREAM_CAPTURE_STATUS_NONE)
 CUresult cuEventQuery(CUevent event) { return question(); }
 /* clang-format on */
 
@@ -203,6 +206,15 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
              : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR             ? 9
              : which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR ? SM_BYTES
                                                                                  : 0;
+    return CUDA_SUCCESS;
+}
+
+/* All memory is the GPU's. */
+CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *which, void **answers, CUdeviceptr at)
+{
+    called("cuPointerGetAttributes");
+    for (unsigned i = 0; i < n; i++)
+        *(int *)answers[i] = which[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : 0;
     return CUDA_SUCCESS;
 }
 

@@ -453,8 +453,8 @@ START_TEST(what_is_wrong_is_said_and_changes_nothing)
     rows.layer = LAYERS;
     ck_fails(attnd_append(a, &rows, 1, NULL), ATTND_ERR_INVALID, "layer: wants 0..1");
     rows.layer = 0;
-    tk.t.device_type = 2;
-    ck_fails(attnd_append(a, &rows, 1, NULL), ATTND_ERR_UNSUPPORTED, "device");
+    tk.t.device_type = 7;
+    ck_fails(attnd_append(a, &rows, 1, NULL), ATTND_ERR_UNSUPPORTED, "device of DLPack's type 7");
     tk.t.device_type = 1;
     tk.t.data = (char *)k + 1;
     ck_fails(attnd_append(a, &rows, 1, NULL), ATTND_ERR_INVALID, "k: is not aligned");

@@ -24,7 +24,7 @@ static const struct partial_ref partials[4] = {
 static const char *fault_of(const struct work_tile *its, const struct partial_ref *pts, uint32_t count)
 {
     const struct plan_merge merge = {0, 0, count, 0};
-    const struct plan plan = {&query, its, work_tile_queries, &merge, pts, 1, 4, 1, 4, NULL, NULL};
+    const struct plan plan = {&query, its, work_tile_queries, &merge, pts, 1, 4, 1, 4, NULL, NULL, 0};
     return plan_fault(&plan, 0);
 }
 
@@ -45,7 +45,8 @@ static const char *group_fault_of(const struct work_tile *its, const struct part
 {
     static const uint32_t queries_of_work_tiles[5] = {0, 0, 0, 0, 1};
     const struct plan_merge merge = {0, 0, 4, is_split_group};
-    const struct plan plan = {group_queries, its, queries_of_work_tiles, &merge, pts, 2, 5, 1, 4, NULL, caps};
+    const struct plan plan = {group_queries, its, queries_of_work_tiles, &merge, pts, 2, 5, 1, 4, NULL,
+                              caps,          0};
     return plan_fault(&plan, 0);
 }
 
@@ -159,9 +160,9 @@ START_TEST(work_tiles_do_not_cross_spans)
     static const struct partial_ref pts[2] = {{0, SPAN_CHUNKS, PLAN_SEGMENT},
                                               {1, SPAN_CHUNKS + 1, PLAN_SEGMENT}};
     const struct plan_merge merge = {0, 0, 2, 0};
-    struct plan plan = {&long_query, &whole, work_tile_queries, NULL, NULL, 1, 1, 0, 0, NULL, NULL};
+    struct plan plan = {&long_query, &whole, work_tile_queries, NULL, NULL, 1, 1, 0, 0, NULL, NULL, 0};
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
-    plan = (struct plan){&long_query, its, work_tile_queries, &merge, pts, 1, 2, 1, 2, NULL, NULL};
+    plan = (struct plan){&long_query, its, work_tile_queries, &merge, pts, 1, 2, 1, 2, NULL, NULL, 0};
     ck_assert_ptr_null(plan_fault(&plan, 0));
     plan.work_tiles = across;
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile crosses the end of a span");
@@ -176,7 +177,7 @@ START_TEST(a_fold_in_the_middle_of_a_run_is_refused)
     static const struct work_tile its[2] = {WORK_TILE(0, 0, 1, 0, 1, 0), WORK_TILE(0, 1, 3, 0, 1, 1)};
     static const struct partial_ref pts[2] = {{0, 1, PLAN_CHUNK}, {1, 4, PLAN_CHUNK}};
     const struct plan_merge merge = {0, 0, 2, 0};
-    const struct plan plan = {&short_query, its, work_tile_queries, &merge, pts, 1, 2, 1, 2, NULL, NULL};
+    const struct plan plan = {&short_query, its, work_tile_queries, &merge, pts, 1, 2, 1, 2, NULL, NULL, 0};
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial's level does not fit its range");
 }
 END_TEST
@@ -189,7 +190,7 @@ START_TEST(a_partial_is_written_once_and_merged_once)
     memcpy(pts, partials, sizeof partials);
     its[4] = work_tiles[3];
     const struct plan_merge merges[2] = {{0, 0, 4, 0}, {0, 4, 1, 0}};
-    struct plan plan = {&query, its, work_tile_queries, merges, pts, 1, 5, 1, 5, NULL, NULL};
+    struct plan plan = {&query, its, work_tile_queries, merges, pts, 1, 5, 1, 5, NULL, NULL, 0};
     ck_assert_str_eq(plan_fault(&plan, 0), "two work tiles write one partial");
     its[4].partial = 4;
     ck_assert_str_eq(plan_fault(&plan, 0), "a partial that no merge reads");
@@ -215,7 +216,7 @@ START_TEST(slices_compute_their_segments_once)
     struct work_tile its[2];
     struct partial_ref other[3];
     memcpy(its, first, sizeof its);
-    struct plan plan = {queries, its, tile_queries, merges, pts, 2, 2, 0, 0, &slices[0], NULL};
+    struct plan plan = {queries, its, tile_queries, merges, pts, 2, 2, 0, 0, &slices[0], NULL, 0};
     ck_assert_ptr_null(plan_fault(&plan, 0));
     plan.work_tile_count = 1;
     ck_assert_str_eq(plan_fault(&plan, 0), "a slice does not compute each of its segments");
@@ -232,7 +233,7 @@ START_TEST(slices_compute_their_segments_once)
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile of a slice is not the segment whose state it writes");
     its[0].partial = 8;
     ck_assert_str_eq(plan_fault(&plan, 0), "a work tile of a slice is not the segment whose state it writes");
-    plan = (struct plan){queries, &last, tile_queries, merges, pts, 2, 1, 2, 0, &slices[1], NULL};
+    plan = (struct plan){queries, &last, tile_queries, merges, pts, 2, 1, 2, 0, &slices[1], NULL, 0};
     ck_assert_ptr_null(plan_fault(&plan, 0));
     plan.merge_count = 1;
     ck_assert_str_eq(plan_fault(&plan, 0), "a query is not finished exactly once");
@@ -256,7 +257,7 @@ START_TEST(a_slice_merges_no_segment_that_is_not_seen)
     static const struct partial_ref pts[2] = {{7, 16, PLAN_SEGMENT}, {8, 32, PLAN_SEGMENT}};
     static const struct plan_slice slice = {1, UINT32_MAX, 0, 7};
     struct plan_merge merge = {0, 1, 1, 0};
-    const struct plan plan = {&late, &tile, &tile_query, &merge, pts, 1, 1, 1, 0, &slice, NULL};
+    const struct plan plan = {&late, &tile, &tile_query, &merge, pts, 1, 1, 1, 0, &slice, NULL, 0};
     ck_assert_ptr_null(plan_fault(&plan, 4096));
     merge = (struct plan_merge){0, 0, 2, 0};
     ck_assert_str_eq(plan_fault(&plan, 4096), "a query's partials do not follow each other");
@@ -272,7 +273,7 @@ START_TEST(a_slice_has_the_segments_that_its_queries_see)
     static const struct partial_ref pt = {7, 32, PLAN_SEGMENT};
     static const struct plan_merge merge = {0, 0, 1, 0};
     static const struct plan_slice slice = {1, UINT32_MAX, 1, 7};
-    const struct plan plan = {&late, &tile, &tile_query, &merge, &pt, 1, 1, 1, 0, &slice, NULL};
+    const struct plan plan = {&late, &tile, &tile_query, &merge, &pt, 1, 1, 1, 0, &slice, NULL, 0};
     ck_assert_str_eq(plan_fault(&plan, 0), "a query of a slice sees a segment before the slice's base");
     ck_assert_ptr_null(plan_fault(&plan, 4096));
 }

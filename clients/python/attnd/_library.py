@@ -56,6 +56,7 @@ Description = _struct(
     ('bit_stable', c_uint32),
     ('threads', c_uint32),
     *[(n, c_char_p) for n in ('backend', 'isa', 'device', 'kernel')],
+    ('gpu', c_int32),
 )
 Creation = _struct(
     'Creation',
@@ -96,6 +97,8 @@ Rows = _struct(
     ('token_count', c_uint32),
     ('kernel', c_uint32),
     *_FIVE,
+    ('stream', c_void_p),
+    ('retry', c_uint32),
 )
 PagedRows = _struct(
     'PagedRows',
@@ -110,6 +113,7 @@ PagedRows = _struct(
     ('slot_mapping', POINTER(c_int64)),
     ('tokens', c_uint32),
     *_FIVE,
+    ('stream', c_void_p),
 )
 Result = _struct(
     'Result',
@@ -124,6 +128,7 @@ Stats = _struct(
     *[(n, c_uint32) for n in ('blocks_free', 'blocks_cached', 'blocks_held', 'blocks_fenced', 'blocks_shared', 'sequences')],
     *[(n, c_uint64) for n in ('tokens_logical', 'tokens_physical', 'forks', 'copies_on_write', 'steps')],
     ('roof_gb_per_s', c_double),
+    ('voided', c_uint64),
 )
 LOG_WRITE = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 

@@ -168,6 +168,7 @@ class Client:
             blocks=info['pool']['blocks'],
             backend=backend['name'],
             kernel=info['kernels']['attend'],
+            gpu=-1,
         )
 
     # ---- HTTP

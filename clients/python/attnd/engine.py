@@ -47,6 +47,7 @@ class Description:
     isa: str
     device: str
     kernel: str
+    gpu: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Stats:
     copies_on_write: int
     steps: int
     roof_gb_per_s: float
+    voided: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +145,15 @@ def _configuration(config):
     if config is None or isinstance(config, bytes):
         return config
     return (config if isinstance(config, str) else json.dumps(config)).encode()
+
+
+def _current_stream(array):
+    """PyTorch's current stream, where a tensor of its on a GPU belongs; None: it is not one."""
+    if not getattr(array, 'is_cuda', False):
+        return None
+    import torch
+
+    return torch.cuda.current_stream(array.device).cuda_stream
 
 
 def _wanted_dtype(dtype, kind):
@@ -409,23 +420,26 @@ class Engine:
     def _outputs(self, q, shape, kind, lse, out, dtype, keeps, struct):
         """The arrays for o and lse, named in `struct`; what the caller gets."""
         o = out if out is not None else empty_like(q, shape, _wanted_dtype(dtype, kind))
-        argument = Argument(o, 'out', writes=True)
+        argument = Argument(o, 'out', writes=True, stream=struct.stream)
         keeps.append(argument)
         struct.o = argument.pointer
         if not lse:
             return o
         l = empty_like(q, shape[:-1], (2, 32))
-        argument = Argument(l, 'lse', writes=True)
+        argument = Argument(l, 'lse', writes=True, stream=struct.stream)
         keeps.append(argument)
         struct.lse = argument.pointer
         return o, l
 
     @staticmethod
-    def _inputs(struct, keeps, **arrays):
+    def _inputs(struct, keeps, stream, **arrays):
         for name, array in arrays.items():
             if array is None:
                 continue
-            argument = Argument(array, name)
+            if stream is None:
+                stream = _current_stream(array)
+            struct.stream = stream
+            argument = Argument(array, name, stream=stream)
             keeps.append(argument)
             setattr(struct, name, argument.pointer)
 
@@ -459,35 +473,40 @@ class Engine:
         """One sequence has all rows, unless it is said otherwise."""
         return [rows] if counts is None and isinstance(sequences, int) else counts
 
-    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True):
+    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True, stream=None, retry=False):
         """Write k and v at the end of sequences: [rows][kv_heads][head_dim] of a layer, or [layers][rows]... of all.
 
         counts: rows of each sequence (of a single one: all; else one each). positions: of the first row of each, to be sure. tokens:
-        ids of the first rows, so that create() finds full blocks. wait=False: a Ticket."""
+        ids of the first rows, so that create() finds full blocks. wait=False: a Ticket.
+
+        k and v on the GPU: the call is ordered on `stream` (its number; PyTorch's current one, or the default), and waits for nothing.
+        Whether they are finite shows later: see InvalidError. retry: rows at positions that stand already are compared."""
         keeps = []
         rank = len(k.shape) if hasattr(k, 'shape') else numpy.ndim(k)
         rows = k.shape[-3] if rank >= 3 else 0
         struct = self._rows(sequences, layer, rank == 4, self._counts(sequences, counts, rows), positions, tokens)
-        self._inputs(struct, keeps, k=k, v=v)
+        struct.retry = retry
+        self._inputs(struct, keeps, stream, k=k, v=v)
         keeps.append(struct)
         return self._run('append', (byref(struct), 1), keeps, None, wait)
 
     def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
-               dtype=None, kernel=0, wait=True):
+               dtype=None, kernel=0, wait=True, stream=None, retry=False):
         """Attention of q [rows][query_heads][head_dim] over sequences; k and v, if given, are appended first.
 
-        Returns o like q, of its dtype, or of `dtype` ("f32", "f16", "bf16"), or out; with lse=True (o, lse). wait=False: a Ticket."""
+        Returns o like q, of its dtype, or of `dtype` ("f32", "f16", "bf16"), or out; with lse=True (o, lse). wait=False: a Ticket.
+        On the GPU, stream and retry: as in append()."""
         keeps = []
         rows = q.shape[0] if hasattr(q, 'shape') and len(q.shape) else 0
         struct = self._rows(sequences, layer, False, self._counts(sequences, counts, rows), positions, tokens)
-        struct.kernel = kernel
-        self._inputs(struct, keeps, q=q, k=k, v=v)
+        struct.kernel, struct.retry = kernel, retry
+        self._inputs(struct, keeps, stream, q=q, k=k, v=v)
         outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
         keeps.append(struct)
         return self._run('attend', (byref(struct), 1), keeps, outputs, wait)
 
     def paged(self, lease, q=None, block_tables=None, context_lens=None, *, indptr=None, k=None, v=None, slot_mapping=None, layer=None,
-              lse=False, out=None, dtype=None, kernel=0, wait=True):
+              lse=False, out=None, dtype=None, kernel=0, wait=True, stream=None):
         """Attention over block tables [sequences][columns] of one's own, in leased blocks; k and v go to slot_mapping first."""
         keeps = []
         tables = None if block_tables is None else numpy.asarray(block_tables)
@@ -506,7 +525,7 @@ class Engine:
             slot_mapping=_list_of(c_int64, slot_mapping, 'slot_mapping'),
             tokens=0 if slot_mapping is None else numpy.size(slot_mapping),
         )
-        self._inputs(struct, keeps, q=q, k=k, v=v)
+        self._inputs(struct, keeps, stream, q=q, k=k, v=v)
         outputs = None
         if q is not None:
             outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)

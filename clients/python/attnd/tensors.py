@@ -14,6 +14,8 @@ from .errors import InvalidError
 # NumPy's kind and bytes, to DLPack's code and bits.
 _NUMPY_TYPES = {('f', 4): (2, 32), ('f', 2): (2, 16), ('u', 1): (1, 8)}
 _NAMED_TYPES = {'bfloat16': (4, 16), 'float8_e4m3fn': (10, 8), 'float8_e5m2': (12, 8)}  # of ml_dtypes
+_TORCH_TYPES = {'torch.float32': (2, 32), 'torch.float16': (2, 16), 'torch.bfloat16': (4, 16), 'torch.uint8': (1, 8),
+                'torch.float8_e4m3fn': (10, 8), 'torch.float8_e5m2': (12, 8)}
 TYPE_NAMES = {(2, 32): 'f32', (2, 16): 'f16', (4, 16): 'bf16', (10, 8): 'e4m3', (12, 8): 'e5m2', (1, 8): 'u8'}
 
 
@@ -56,13 +58,15 @@ def _refuse(name, detail):
 class Argument:
     """A tensor for the library, with what keeps its memory there."""
 
-    def __init__(self, array, name, writes=False):
+    def __init__(self, array, name, writes=False, stream=None):
         self.keeps = array
         self.tensor = _library.Tensor()
-        if isinstance(array, numpy.ndarray):
+        if getattr(array, 'is_cuda', False) and hasattr(array, 'data_ptr'):
+            self._from_torch(array, name, writes)
+        elif isinstance(array, numpy.ndarray):
             self._from_numpy(array, name, writes)
         elif hasattr(array, '__dlpack__') and hasattr(array, '__dlpack_device__'):
-            self._from_dlpack(array, name, writes)
+            self._from_dlpack(array, name, writes, stream)
         elif hasattr(array, '__array_interface__'):
             self._from_numpy(numpy.asarray(array), name, writes)
         elif writes:
@@ -112,7 +116,20 @@ class Argument:
             shape=shape,
         )
 
-    def _from_dlpack(self, array, name, writes):
+    def _from_torch(self, array, name, writes):
+        """PyTorch's on the GPU, whose stream is the current one: no capsule, which takes 10 us."""
+        kind = _TORCH_TYPES.get(str(array.dtype))
+        if kind is None:
+            raise _refuse(name, f'is of {array.dtype}, which attnd has not')
+        if not array.is_contiguous():
+            if writes:
+                raise _refuse(name, 'is not contiguous, and is to be written')
+            array = array.contiguous()
+        self.keeps = array
+        shape = self._shape = (ctypes.c_int64 * max(array.dim(), 1))(*array.shape)
+        self.tensor = _library.Tensor(array.data_ptr(), _library.CUDA, array.device.index, array.dim(), *kind, 1, shape)
+
+    def _from_dlpack(self, array, name, writes, stream):
         if getattr(array, 'requires_grad', False):
             array = array.detach()
         contiguous = getattr(array, 'is_contiguous', None)
@@ -120,10 +137,12 @@ class Argument:
             if writes:
                 raise _refuse(name, 'is not contiguous, and is to be written')
             array = array.contiguous()
+        # what the producer has under way on a GPU comes before what is given to this stream: 1 is the legacy default one
+        waits = {'stream': stream or 1} if array.__dlpack_device__()[0] == _library.CUDA else {}
         try:
-            capsule = array.__dlpack__(max_version=(1, 0))
+            capsule = array.__dlpack__(max_version=(1, 0), **waits)
         except TypeError:
-            capsule = array.__dlpack__()
+            capsule = array.__dlpack__(**waits)
         managed = _Managed(capsule)
         if writes and managed.is_read_only:
             raise _refuse(name, 'is read-only, and is to be written')

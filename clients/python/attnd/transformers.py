@@ -242,9 +242,9 @@ def _delete_all(engine, ids):
 
 
 class _Here(threading.local):
-    """What a cache's layer has just handed on, for the attention function that is called next."""
+    """What a cache's layer has just handed on, for the attention function that is called next; the padding of the latest mask."""
 
-    handed = None
+    handed, padding = None, None
 
 
 _here = _Here()
@@ -309,10 +309,16 @@ def _calls(engine, ids, counts):
         yield slice(call[0][1], call[-1][2]), [ids[i] for i, _, _ in call], [end - first for _, first, end in call]
 
 
-def _rows(x):
-    """[batch][heads][tokens][dim] as [batch * tokens][heads][dim] in host memory: a copy, if it is on a GPU."""
+def _takes(engine, device):
+    """Whether an engine takes tensors where they are; else they go by way of host memory."""
+    return device.type == 'cpu' or (device.type == 'cuda' and getattr(engine.description, 'gpu', None) == device.index)
+
+
+def _rows(engine, x):
+    """[batch][heads][tokens][dim] as [batch * tokens][heads][dim], where the engine takes it."""
     x = x.detach().transpose(1, 2)
-    return x.reshape(-1, *x.shape[2:]).contiguous().cpu()
+    x = x.reshape(-1, *x.shape[2:]).contiguous()
+    return x if _takes(engine, x.device) else x.cpu()
 
 
 def _attend(engine, layer, ids, counts, q, k, v, out):
@@ -330,9 +336,9 @@ def _once(engine, layer, query, key, value, attention_mask, position_ids):
     ids = engine.batch([{'op': 'create'}] * batch)
     try:
         if total > new:
-            k, v = (_rows(x[:, :, : total - new]) for x in (key, value))
+            k, v = (_rows(engine, x[:, :, : total - new]) for x in (key, value))
             keep, counts = _padding(attention_mask, batch, total - new, 0)
-            k, v = (x if keep is None else x[keep] for x in (k, v))
+            k, v = (x if keep is None else x[keep.to(x.device)] for x in (k, v))
             for rows, sequences, of_each in _calls(engine, ids, counts):
                 engine.append(sequences, k[rows], v[rows], layer=layer, counts=of_each)
         return _compute(engine, layer, ids, query, key[:, :, total - new :], value[:, :, total - new :], attention_mask, total - new)
@@ -346,21 +352,24 @@ def _padding(attention_mask, batch, tokens, first):
         return None, [tokens] * batch
     if attention_mask.dim() != 2:
         raise _unsupported('a mask that is not one of padding')
-    keep = attention_mask[:, first : first + tokens].bool().cpu()
-    if bool(keep.all()):
-        return None, [tokens] * batch
-    return keep.reshape(-1), keep.sum(dim=1).tolist()
+    known = _here.padding  # layer after layer the same one, and on a GPU it is waited for
+    if known is None or known[0] is not attention_mask or known[1] != (attention_mask._version, first, tokens):
+        keep = attention_mask[:, first : first + tokens].bool().cpu()
+        padding = (None, [tokens] * batch) if bool(keep.all()) else (keep.reshape(-1), keep.sum(dim=1).tolist())
+        known = _here.padding = attention_mask, (attention_mask._version, first, tokens), padding
+    return known[2]
 
 
 def _compute(engine, layer, ids, query, key, value, attention_mask, first):
     batch, heads, tokens, dim = query.shape
-    q, k, v = _rows(query), _rows(key), _rows(value)
+    q, k, v = _rows(engine, query), _rows(engine, key), _rows(engine, value)
     keep, counts = _padding(attention_mask, batch, tokens, first)
     if keep is None:
         out = torch.empty_like(q)
         _attend(engine, layer, ids, counts, q, k, v, out)
         return out.view(batch, tokens, heads, dim).to(query.device)
-    out = torch.empty((int(keep.sum()), heads, dim), dtype=q.dtype)
+    keep = keep.to(q.device)
+    out = torch.empty((sum(counts), heads, dim), dtype=q.dtype, device=q.device)
     if len(out):
         _attend(engine, layer, ids, counts, q[keep], k[keep], v[keep], out)
     all_rows = torch.zeros_like(q)

@@ -8,8 +8,8 @@
  *   generate_q      q of a pass's queries                             a thread block a query
  *   compare_kv      k and v with what stands, as append would convert them: a retry of an append
  *   read_kv         what stands, token by token                       a thread block a token
- *   load_q          q of clients from the host's memory               thread blocks a query
- *   store_rows      o and lse to the host's memory                    thread blocks a query
+ *   load_q          q of clients from where it lies                   thread blocks a query
+ *   store_rows      o and lse to where they belong                    thread blocks a query
  *   merge_states    attention states into one, for any head_dim and format; in place if asked for
  *
  * compare_kv, read_kv and merge_states take all operations of their kind in a step, in tensors that may lie
@@ -244,13 +244,30 @@ struct token_quad {
     }
 };
 
+/* Whether four elements are finite and, where they are summed, below 2^97: what the host sees to for tensors in its memory. */
+static inline bool are_good(const uint8_t *tensor, dtype d, size_t element, bool summed)
+{
+    const quad bits = load_bits(tensor, bytes_of(d), element);
+    const float most = summed ? 0x1p97f : INFINITE;
+    bool good = true;
+    for (uint32_t i = 0; i < 4; i++)
+        good &= fabsf(decode_any(d, bits.at[i])) < most; /* false for NaN */
+    return good;
+}
+
 /* What is stored of a token: of given ones, as they were handed in; generated ones are made here. */
 static inline quad quad_of(const cuda_append_pass &pass, const cuda_append &append, uint32_t i,
                            const token_quad &q)
 {
     float scale = q.v ? pass.v_scale[q.head] : pass.k_scale[q.head];
+    const uint8_t *tensor = q.v ? append.v : append.k;
+    if (append.wrong && !are_good(tensor, (dtype)pass.source_dtype, q.element(i), q.v)) {
+        *append.wrong = q.v ? KV_WRONG_V : KV_WRONG_K;
+        pass.refused[append.table] = append.content;
+        return {{0, 0, 0, 0}};
+    }
     if (append.k)
-        return given_quad(q.v ? append.v : append.k, (dtype)pass.source_dtype, q.element(i), scale);
+        return given_quad(tensor, (dtype)pass.source_dtype, q.element(i), scale);
     return encode_quad<KV_DTYPE>(generated(append.generated, append.position + i, pass.layer,
                                            q.v ? VALUES_V : VALUES_K, q.head, q.quad),
                                  scale);
@@ -303,18 +320,19 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) load_q(cuda_rows_pass
     }
 }
 
-/* grid: likewise. */
+/* grid: likewise. What follows a wrong element of k or v becomes NaN: all bits set, in every format. */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS) store_rows(cuda_rows_pass pass)
 {
     constexpr uint32_t heads = KV_HEADS * GROUP;
-    const cuda_host_row row = pass.rows[blockIdx.x];
+    const cuda_client_row row = pass.rows[blockIdx.x];
     const uint2 *from = (const uint2 *)pass.tensor + (size_t)blockIdx.x * ROW_VECTORS;
     uint32_t first = blockIdx.y * CUDA_ROW_VECTORS, end = min(first + CUDA_ROW_VECTORS, ROW_VECTORS);
     await_previous();
+    const bool refused = row.content && pass.refused[row.table] == row.content;
     for (uint32_t at = first + threadIdx.x; at < end; at += CUDA_THREADS)
-        ((uint2 *)row.o)[at] = from[at];
+        ((uint2 *)row.o)[at] = refused ? uint2{~0u, ~0u} : from[at];
     for (uint32_t head = threadIdx.x; row.lse && blockIdx.y == 0 && head < heads; head += CUDA_THREADS)
-        row.lse[head] = pass.lse[(size_t)blockIdx.x * heads + head];
+        row.lse[head] = refused ? __uint_as_float(~0u) : pass.lse[(size_t)blockIdx.x * heads + head];
 }
 
 /* How many of its tokens are equal, from the first one on, is the smallest number of a token that any

@@ -70,23 +70,28 @@ struct cuda_append {
     uint32_t first, count;
     uint32_t table, position;
     DEVICE(const uint8_t)
-    k; /* [count][kv_heads][head_dim] of the pass's source_dtype, the host's; 0: generated */
+    k; /* [count][kv_heads][head_dim] of the pass's source_dtype, the client's; 0: generated */
     DEVICE(const uint8_t) v;
     struct value_source generated;
+    DEVICE(uint8_t) wrong; /* kv_append.wrong; 0: all elements are good */
+    uint64_t content;      /* kv_append.content */
 };
 
-/* Where q, o and lse of a query lie in the host's memory. */
-struct cuda_host_row {
+/* Where q, o and lse of a query lie: in the host's memory, or in the client's on the device. */
+struct cuda_client_row {
     DEVICE(const uint8_t) q;
     DEVICE(uint8_t) o;
     DEVICE(float) lse; /* 0: not wanted */
+    uint64_t content;  /* attention_row.content */
+    uint32_t table, zero;
 };
 
 /* Rows of a pass that are loaded from there, or stored there. */
 struct cuda_rows_pass {
-    DEVICE(const struct cuda_host_row) rows;
-    DEVICE(uint8_t) tensor; /* q, or o: [queries][query_heads][head_dim] */
-    DEVICE(float) lse;      /* [queries][query_heads] */
+    DEVICE(const struct cuda_client_row) rows;
+    DEVICE(uint8_t) tensor;         /* q, or o: [queries][query_heads][head_dim] */
+    DEVICE(float) lse;              /* [queries][query_heads] */
+    DEVICE(const uint64_t) refused; /* by table: the content that had wrong elements last */
 };
 
 /* Where things lie in the pool; [layer][block][K, V][head and slot in the order of the layout][dim]. */
@@ -117,6 +122,7 @@ struct cuda_append_pass {
     uint32_t source_dtype, zero; /* an enum dtype; no padding: they are compared byte by byte */
     DEVICE(const float) k_scale; /* [kv_heads] of the layer */
     DEVICE(const float) v_scale;
+    DEVICE(uint64_t) refused; /* cuda_rows_pass.refused */
 };
 
 /* What a launch brings into the L2 cache for the one behind it, when it has sent for all of its own (backend.l2_prefetch): of

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls with tensors on the GPU, ordered on PyTorch's streams: beside the same calls with tensors in host memory, whose bits they have."""
+import random
+import time
+import unittest
+
+import torch
+
+import attnd
+
+LAYERS, QUERY_HEADS, KV_HEADS, DIM, BLOCK = 4, 8, 2, 64, 16
+GEOMETRY = {'layers': LAYERS, 'query_heads': QUERY_HEADS, 'kv_heads': KV_HEADS, 'head_dim': DIM, 'block_size': BLOCK,
+            'dtype': 'bf16', 'kv_dtype': 'bf16'}
+CONFIG = {'geometry': GEOMETRY, 'pool': {'blocks': 4096}, 'backend': {'name': 'cuda'}, 'limits': {'sequence_tokens': 8192}}
+BUSY_CYCLES = 200_000_000  # a tenth of a second
+
+
+def values(*shape):
+    return torch.randn(shape, device='cuda').to(torch.bfloat16)
+
+
+def same(a, b):
+    return torch.equal(a.cpu().contiguous().view(torch.uint8), b.cpu().contiguous().view(torch.uint8))
+
+
+class OfStreams(unittest.TestCase):
+    config = CONFIG
+
+    def setUp(self):
+        torch.manual_seed(11)
+        self.engine, self.host = attnd.Engine(self.config), attnd.Engine(self.config)
+
+    def tearDown(self):
+        for engine in (self.engine, self.host):
+            engine.audit()
+            engine.close()
+
+    def kv(self, n):
+        return values(n, KV_HEADS, DIM), values(n, KV_HEADS, DIM)
+
+
+class Streams(OfStreams):
+    def test_histories_have_the_bits_of_host_tensors(self):
+        """Random prompts, decode steps over many sequences, forks and truncations, on the default stream and on others."""
+        choose = random.Random(3)
+        pairs, streams = [], [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+        outputs = []
+        for turn in range(60):
+            action = choose.choice(['prompt', 'decode', 'decode', 'decode', 'fork', 'truncate', 'delete'])
+            stream = choose.choice(streams)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                if action == 'prompt' and len(pairs) < 12:
+                    pairs.append((self.engine.create(), self.host.create()))
+                    named, counts = pairs[-1:], [choose.randint(1, 300)]
+                elif action == 'decode' and pairs:
+                    named = choose.sample(pairs, choose.randint(1, len(pairs)))
+                    counts = [choose.choice([1, 1, 1, 5]) for _ in named]
+                elif action == 'fork' and pairs and len(pairs) < 12:
+                    a, b = choose.choice(pairs)
+                    pairs.append((self.engine.fork(a), self.host.fork(b)))
+                    continue
+                elif action == 'truncate' and pairs:
+                    a, b = choose.choice(pairs)
+                    length = choose.randint(1, self.host.look(b).length)
+                    self.engine.truncate(a, length)
+                    self.host.truncate(b, length)
+                    continue
+                elif action == 'delete' and len(pairs) > 3:
+                    a, b = pairs.pop(choose.randrange(len(pairs)))
+                    self.engine.delete(a)
+                    self.host.delete(b)
+                    continue
+                else:
+                    continue
+                for layer in range(LAYERS):
+                    q, (k, v) = values(sum(counts), QUERY_HEADS, DIM), self.kv(sum(counts))
+                    o, lse = self.engine.attend([a for a, _ in named], q, k=k, v=v, layer=layer, counts=counts, lse=True)
+                    o2, lse2 = self.host.attend([b for _, b in named], q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer, counts=counts, lse=True)
+                    outputs.append((turn, layer, o, o2, lse, lse2))
+            torch.cuda.current_stream().wait_stream(stream)
+        for turn, layer, o, o2, lse, lse2 in outputs:
+            self.assertTrue(same(o, o2), (turn, layer))
+            self.assertTrue(same(lse, lse2), (turn, layer))
+        for a, b in pairs:
+            self.assertEqual(self.engine.look(a).lengths, self.host.look(b).lengths)
+
+    def test_no_call_waits_for_the_device(self):
+        """While the GPU is busy with something else for a tenth of a second, two tokens' layers are submitted; one more is too many."""
+        id = self.engine.create()
+        for layer in range(LAYERS):
+            self.engine.append(id, *self.kv(100), layer=layer)
+        torch.cuda.synchronize()
+        self.assertEqual(self.engine.look(id).length, 100)
+        q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
+        out = [torch.empty_like(q) for _ in range(2 * LAYERS)]
+        torch.cuda._sleep(BUSY_CYCLES)
+        event = torch.cuda.Event()
+        event.record()
+        for i in range(2 * LAYERS):
+            self.engine.attend(id, q, k=k, v=v, layer=i % LAYERS, out=out[i])
+        with self.assertRaises(attnd.BusyError) as raised:
+            self.engine.attend(id, q, k=k, v=v, layer=0)
+        self.assertFalse(event.query(), 'the calls have waited for the GPU')
+        self.assertIn('queue', str(raised.exception))
+        torch.cuda.synchronize()
+        self.engine.attend(id, q, k=k, v=v, layer=0)
+        self.assertEqual(self.engine.look(id).lengths, [103, 102, 102, 102])
+
+    def test_work_of_others_on_the_stream_comes_before_and_behind(self):
+        """k is made, and o is used, on the stream without a wait between."""
+        id, of_host = self.engine.create(), self.host.create()
+        for _ in range(20):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(BUSY_CYCLES // 100)
+                q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
+                for layer in range(LAYERS):
+                    o = self.engine.attend(id, q, k=k, v=v, layer=layer)
+                    doubled = o * 2
+                    o.zero_()
+                    o2 = self.host.attend(of_host, q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer)
+                    self.assertTrue(same(doubled, o2 * 2))
+
+    def test_what_is_not_finite_is_void_with_all_that_followed(self):
+        id, other = self.engine.create(), self.engine.create()
+        for layer in range(LAYERS):
+            self.engine.append([id, other], *self.kv(40), layer=layer, counts=[20, 20])
+        q, (k, v) = values(2, QUERY_HEADS, DIM), self.kv(2)
+        tickets, outputs = [], []
+        for layer in range(LAYERS):
+            bad = v.clone()
+            if layer == 2:
+                bad[0, 1, 5] = float('inf')
+            tickets.append(self.engine.attend([id, other], q, k=k, v=bad, layer=layer, wait=False))
+        for layer in range(LAYERS):
+            outputs.append(tickets[layer]._outputs)
+        for layer in range(2):
+            tickets[layer].result()
+        for layer in (2, 3):
+            with self.assertRaises(attnd.InvalidError) as raised:
+                tickets[layer].result()
+            self.assertIn('v of tokens 20..20 at layer 2', str(raised.exception))
+        for layer in range(LAYERS):
+            self.assertEqual(bool(outputs[layer][0].isnan().all()), layer >= 2)
+            self.assertFalse(bool(outputs[layer][1].isnan().any()), layer)
+        self.assertEqual(self.engine.look(id).lengths, [20] * LAYERS)
+        self.assertEqual(self.engine.look(other).lengths, [21] * LAYERS)
+        self.assertEqual(self.engine.stats().voided, 2)
+        with self.assertRaises(attnd.InvalidError):  # the next call is told, once
+            self.engine.attend(id, q[:1], k=k[:1], v=v[:1], layer=0)
+        of_host = self.host.create()
+        for layer in range(LAYERS):  # and the sequence goes on as if nothing had been
+            o = self.engine.attend(id, q[:1], k=k[:1], v=v[:1], layer=layer)
+            self.assertFalse(bool(o.isnan().any()))
+        self.assertEqual(self.engine.look(id).length, 21)
+        del of_host
+
+    def test_a_call_that_nobody_waits_for_is_told_by_the_next_one(self):
+        id = self.engine.create()
+        k, v = self.kv(8)
+        k[3, 0, 0] = float('nan')
+        self.engine.append(id, k, v, layer=0)
+        torch.cuda.synchronize()
+        with self.assertRaises(attnd.InvalidError) as raised:
+            for layer in range(1, LAYERS):
+                self.engine.append(id, *self.kv(8), layer=layer)
+                self.engine.stats()
+        self.assertIn('k of tokens 0..7 at layer 0', str(raised.exception))
+        self.assertEqual(self.engine.look(id).lengths, [0] * LAYERS)
+
+    def test_nothing_of_a_void_append_stays_in_blocks_of_others(self):
+        """Blocks that had NaN given to them serve another sequence, whose last block they are."""
+        id = self.engine.create()
+        k, v = (torch.full((BLOCK * 4096 - BLOCK, KV_HEADS, DIM), float('nan'), device='cuda', dtype=torch.bfloat16) for _ in range(2))
+        for at in range(0, 4096, 1024):
+            self.engine.append(id, k[at : at + 1024], v[at : at + 1024], layer=0, positions=[at])
+        torch.cuda.synchronize()
+        self.engine.delete(id)
+        id, of_host = self.engine.create(), self.host.create()
+        q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
+        for layer in range(LAYERS):
+            o = self.engine.attend(id, q, k=k, v=v, layer=layer)
+            self.assertTrue(same(o, self.host.attend(of_host, q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer)))
+
+    def test_positions(self):
+        id = self.engine.create()
+        k, v = self.kv(5)
+        self.engine.append(id, k, v, layer=0, positions=[0])
+        with self.assertRaises(attnd.ConflictError):
+            self.engine.append(id, k, v, layer=0, positions=[0])
+        self.engine.append(id, k, v, layer=0, positions=[0], retry=True)
+        with self.assertRaises(attnd.ConflictError):
+            self.engine.append(id, v, k, layer=0, positions=[0], retry=True)
+        with self.assertRaises(attnd.PositionError):
+            self.engine.append(id, k, v, layer=0, positions=[6])
+        self.assertEqual(self.engine.look(id).lengths, [5, 0, 0, 0])
+
+    def test_tables_of_ones_own(self):
+        lease, of_host = self.engine.lease(8), self.host.lease(8)
+        for _ in range(3):
+            q, (k, v) = values(2, QUERY_HEADS, DIM), self.kv(40)
+            outputs = []
+            for engine, l, where in ((self.engine, lease, 'cuda'), (self.host, of_host, 'cpu')):
+                slots = [l.blocks[i // BLOCK] * BLOCK + i % BLOCK for i in range(20)] + [l.blocks[4 + i // BLOCK] * BLOCK + i % BLOCK for i in range(20)]
+                tables = [l.blocks[:2], l.blocks[4:6]]
+                outputs.append(engine.paged(l, q.to(where), tables, [20, 20], k=k.to(where), v=v.to(where), slot_mapping=slots, layer=1))
+            self.assertTrue(same(*outputs))
+        k[0, 0, 0] = float('nan')
+        self.engine.paged(lease, k=k, v=v, slot_mapping=slots, layer=1)
+        torch.cuda.synchronize()
+        self.engine.stats()
+        with self.assertRaises(attnd.InvalidError):
+            self.engine.paged(lease, q, tables, [20, 20], layer=1)
+        self.engine.paged(lease, q, tables, [20, 20], layer=1)
+
+    def test_what_is_wrong_is_said(self):
+        id = self.engine.create()
+        q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
+        for arguments, text in (
+            (dict(k=k.cpu(), v=v), 'is not on the GPU'),
+            (dict(k=k.float(), v=v.float()), 'wants bf16'),
+            (dict(k=k, v=v, out=torch.empty(q.shape, dtype=q.dtype)), 'is not on the GPU'),
+        ):
+            with self.assertRaises(attnd.InvalidError) as raised:
+                self.engine.attend(id, q, layer=0, **arguments)
+            self.assertIn(text, str(raised.exception))
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        with torch.cuda.graph(graph, stream=stream):
+            with self.assertRaises(attnd.InvalidError) as raised:
+                self.engine.attend(id, q, k=k, v=v, layer=0, out=torch.empty_like(q))
+        self.assertIn('captured', str(raised.exception))
+        with attnd.Engine(self.config, thread=True) as engine:
+            with self.assertRaises(attnd.UnsupportedError):
+                engine.attend(engine.create(), q, k=k, v=v, layer=0)
+        self.assertEqual(self.engine.look(id).length, 0)
+
+    def test_blocks_that_are_swapped_come_back(self):
+        config = {**self.config, 'pool': {'blocks': 64, 'host_blocks': 64}}
+        with attnd.Engine(config) as engine:
+            ids = [engine.create() for _ in range(3)]
+            kv = [[self.kv(30 * BLOCK) for _ in range(LAYERS)] for _ in ids]
+            of_host = [self.host.create() for _ in ids]
+            for id, host, given in zip(ids, of_host, kv):
+                for layer, (k, v) in enumerate(given):
+                    engine.append(id, k, v, layer=layer)
+                    self.host.append(host, k.cpu(), v.cpu(), layer=layer)
+            for _ in range(3):
+                for id, host in zip(ids, of_host):
+                    q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
+                    for layer in range(LAYERS):
+                        o = engine.attend(id, q, k=k, v=v, layer=layer)
+                        self.assertTrue(same(o, self.host.attend(host, q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer)))
+            engine.audit()
+
+
+class Figures(OfStreams):
+    def test_time_of_a_call(self):
+        """Not judged: what a layer takes of the host's time, and what lies on the GPU between input and output."""
+        for batch in (1, 8, 64):
+            ids = self.engine.batch([{'op': 'create'}] * batch)
+            for layer in range(LAYERS):
+                self.engine.append(ids, *self.kv(batch * 16), layer=layer, counts=[16] * batch)
+            q, (k, v) = values(batch, QUERY_HEADS, DIM), self.kv(batch)
+            out = torch.empty_like(q)
+            torch.cuda.synchronize()
+            begin, calls = time.perf_counter(), 0
+            for _ in range(50):
+                for layer in range(LAYERS):
+                    self.engine.attend(ids, q, k=k, v=v, layer=layer, out=out)
+                    calls += 1
+                torch.cuda.synchronize()
+            print(f'batch {batch}: {(time.perf_counter() - begin) / calls * 1e6:.1f} us a layer, the host\'s time and the GPU\'s together')
+
+
+if __name__ == '__main__':
+    unittest.main()
