@@ -211,7 +211,7 @@ struct attnd_rows {
     /* Of tensors on the GPU, all of a call; nothing is converted but k and v as they are stored. `stream`: a CUstream (NULL: the legacy
        default one) that is not being captured. Whether k and v are finite is found out by the GPU. If not, 0 is stored, o and lse of
        the sequence are NaN from then on, and when the GPU is known to be that far, the append and all that followed on the sequence is
-       void: it is truncated to what it had before, its tickets fail, and so does the next call on it, once, with ATTND_ERR_INVALID. */
+       void: it is truncated to what all layers had before, its tickets fail, and so does the next call on it, once, with ATTND_ERR_INVALID. */
     void *stream;
     uint32_t
         retry; /* 1: rows at positions that stand already are compared with them, for which the call waits; 0: ATTND_ERR_CONFLICT.

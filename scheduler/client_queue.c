@@ -166,8 +166,7 @@ static int check_void(struct client_queue *c, struct request *request, uint32_t 
         return 0;
     int rc = fail_void(request, s);
     s->found = (struct sequence_void){0};
-    sequences_note_cut(c->o.state->sequences,
-                       row); /* what the device refuses to go on with is another content */
+    sequences_note_cut(c->o.state->sequences, row); /* with another content the device goes on */
     return rc;
 }
 
@@ -567,28 +566,6 @@ static int check_quota(struct client_queue *c, struct request *request)
     return sequence_ops_is_within(c->o.state, request, 0, more) ? 0 : request->status;
 }
 
-/* Give a request on sequences what it takes to be in the step: 0, WAIT, or the request failed. Whatever can
- * be refused without looking at K and V is refused before anything is moved. */
-static int admit_to_sequences(struct client_queue *c, struct request *request)
-{
-    int rc = resolve(c, request);
-    if (rc == 0)
-        rc = check_kernel(c, request);
-    if (rc == 0)
-        rc = make_views(c, request);
-    if (rc == 0)
-        rc = check_quota(c, request);
-    if (rc == 0)
-        rc = make_room(
-            c, request,
-            block_tables_need(tables_of(c), request->queued.writes, request->attend.sequence_count));
-    if (rc == 0)
-        rc = bring_in(c, request, request->queued.writes, request->queued.on_count);
-    if (rc == 0)
-        rc = compare(c, request);
-    return rc == 0 ? reserve(c, request) : rc;
-}
-
 /* Whether a streamed request finds place in the step, as a whole and with others of its stream: 0, WAIT, or it has failed. */
 static int find_stream(struct client_queue *c, struct request *request)
 {
@@ -601,11 +578,35 @@ static int find_stream(struct client_queue *c, struct request *request)
                             request->rows.count, c->rows_max);
     if (!client_slices_fit(c->o.state, c->step, request) || !step_stream(c->step, request->rows.stream.of))
         return WAIT;
-    q->contents = request_alloc(request, q->on_count, sizeof *q->contents);
+    q->streamed = request_alloc(request, q->on_count, sizeof *q->streamed);
     c->whole = true;
-    return q->contents
+    return q->streamed
                ? 0
                : request_fail(request, ATTND_INVALID, "%u sequences are too many for one call", q->on_count);
+}
+
+/* Give a request on sequences what it takes to be in the step: 0, WAIT, or the request failed. Whatever can
+ * be refused without looking at K and V is refused before anything is moved. */
+static int admit_to_sequences(struct client_queue *c, struct request *request)
+{
+    int rc = resolve(c, request);
+    if (rc == 0)
+        rc = check_kernel(c, request);
+    if (rc == 0)
+        rc = make_views(c, request);
+    if (rc == 0)
+        rc = check_quota(c, request);
+    if (rc == 0)
+        rc = find_stream(c, request);
+    if (rc == 0)
+        rc = make_room(
+            c, request,
+            block_tables_need(tables_of(c), request->queued.writes, request->attend.sequence_count));
+    if (rc == 0)
+        rc = bring_in(c, request, request->queued.writes, request->queued.on_count);
+    if (rc == 0)
+        rc = compare(c, request);
+    return rc == 0 ? reserve(c, request) : rc;
 }
 
 /* What a streamed request appends is looked at by the device alone. */
@@ -613,7 +614,9 @@ static void begin_streamed(const struct client_queue *c, struct request *request
 {
     for (uint32_t i = 0; request->rows.stream.on && i < request->queued.on_count; i++) {
         struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        request->queued.contents[i] = s->content;
+        uint32_t row = sequences_find(c->o.state->sequences, s->id);
+        request->queued.streamed[i] =
+            (struct request_streamed){s->content, block_tables_view(tables_of(c), row).length};
         s->streamed++;
     }
 }
@@ -638,9 +641,7 @@ int client_queue_attend(struct engine_state *state, struct request *request)
     struct client_queue *c = state->clients;
     size_t used = request->arena_used;
     const uint32_t *equal = request->queued.equal;
-    int rc = find_stream(c, request);
-    if (rc == 0)
-        rc = admit_to_sequences(c, request);
+    int rc = admit_to_sequences(c, request);
     if (rc == WAIT && request->queued.equal == equal) /* else a step writes its results there */
         request->arena_used = used;
     return rc == 0 ? go(c, request) : rc;
@@ -1198,7 +1199,7 @@ static void note_step(struct request *request, const struct step *step)
 static struct sequence *streamed_on(const struct client_queue *c, const struct request *request, uint32_t i)
 {
     struct sequence *s = sequence_of(c, request->queued.on[i].id);
-    return s && s->content == request->queued.contents[i] ? s : NULL;
+    return s && s->content == request->queued.streamed[i].content ? s : NULL;
 }
 
 /* Cut off what a streamed request has appended to a sequence, and what followed. */
@@ -1209,12 +1210,10 @@ static void cut_void(struct client_queue *c, const struct request *request, uint
         .is = true, .wrong = rows->stream.wrong[s->lease ? 0 : i], .layer = rows->layer, .rows = rows->count};
     if (s->lease)
         return; /* what its blocks hold is the caller's affair */
-    uint32_t row = request->queued.writes[i].row, length = request->queued.writes[i].first;
-    s->found.position = length;
-    s->found.rows = request->queued.writes[i].end - length;
-    prompts_cut(c->o.state->prompts, row, length);
-    block_tables_truncate(tables_of(c), row,
-                          smaller(length, block_tables_view(tables_of(c), row).cursor_max));
+    uint32_t row = request->queued.writes[i].row, length = request->queued.streamed[i].length;
+    s->found.position = request->queued.writes[i].first;
+    s->found.rows = request->queued.writes[i].end - s->found.position;
+    block_tables_truncate(tables_of(c), row, length);
     reservation_note(c->o.state, row);
     swapping_note(c->o.state->swapping, row);
     inspect_note_state(c->o.state, row);

@@ -335,6 +335,8 @@ static double add_appends(struct engine_state *state, struct step *step, struct 
         part.row_count = 0;
         part.append_count = 1; /* or more: whether one fits */
         uint32_t room = smaller(smaller(s->appends.count - s->appends.done, tokens), step_lists_left(step));
+        if (is_paged(request) && room < s->appends.count) /* likewise */
+            tokens = 0;
         struct kv_append *appends = tokens && step_fits(step, &part, 1) ? step_appends(step, room) : NULL;
         if (s->appends.count && !appends)
             break;

@@ -452,7 +452,10 @@ struct request_queued {
     bool resumes;                   /* it was let wait for blocks, and goes first in the next step */
     bool pinned;                    /* its sequences are, until it is done */
     bool taken;                     /* it is in a step that was submitted */
-    uint64_t *contents;             /* [on_count] of its sequences, of one that is streamed */
+    struct request_streamed {
+        uint64_t content;
+        uint32_t length; /* tokens that all layers had */
+    } * streamed;        /* [on_count] its sequences as they were before it, of one that is streamed */
     enum { NOT_LOOKED, LOOKING, LOOKED } looked; /* at what stands: a step compares or reads it, or has */
     unsigned look_step;                          /* its slot */
     uint32_t *equal;                             /* [compare_count] results */

@@ -66,6 +66,7 @@ struct step {
     uint32_t *table_rows; /* [limits.sequences] that take part */
     uint32_t table_row_count;
     bool streamed, continues; /* what is being formed */
+    bool has_workloads;
     void *stream;
     uint32_t parts_streamed; /* of the step, submitted one after the other */
     uint32_t rows_before;    /* table_row_count ahead of what is being formed */
@@ -138,7 +139,8 @@ static struct step *latest(struct steps *x)
 /* Whether the latest step in flight may have more: streamed, each layer's calls one after the other. */
 static bool may_continue(struct steps *x)
 {
-    return x->in_flight && latest(x)->parts_streamed && latest(x)->parts_streamed < x->g->layers &&
+    const struct step *s = latest(x);
+    return x->in_flight && s->parts_streamed && s->parts_streamed < x->g->layers && !s->has_workloads &&
            attention_may_continue(x->attention);
 }
 
@@ -160,6 +162,7 @@ struct step *step_begin(struct steps *x)
     x->rows_given = x->appends_given = 0;
     if (!continues) {
         s->table_row_count = s->loose_count = s->parts_streamed = 0;
+        s->has_workloads = false;
         memset(s->rows, 0, sizeof s->rows);
         memset(s->bytes, 0, sizeof s->bytes);
     }
@@ -255,6 +258,7 @@ void step_add(struct step *s, const struct step_part *part)
     struct pass *pass = find_pass(s, part);
     assert(step_fits(s, part, 1));
     s->client_plans += needs_plan(pass, part);
+    s->has_workloads |= part->producer == STEP_OF_WORKLOADS;
     uint32_t at = s->part_count++;
     if (!pass) {
         pass = &s->passes[s->pass_count++];

@@ -97,8 +97,8 @@ void steps_destroy(struct steps *steps);
 
 /* ---- forming ---- */
 
-/* step_begin: a new, empty step, or the latest one, to be continued, if it is streamed and has room; NULL while STEPS_IN_FLIGHT are in
- * flight. One that was begun and not submitted is dropped; what was added to it must be nothing. */
+/* step_begin: a new, empty step, or the latest one, to be continued, if it is streamed, has nothing of workloads, and has room; NULL
+ * while STEPS_IN_FLIGHT are in flight. One that was begun and not submitted is dropped; what was added to it must be nothing. */
 struct step *step_begin(struct steps *steps);
 
 /* step_stream(step, stream): what the step being formed has is streamed (attention.h), on that stream. False: it is on another

@@ -682,8 +682,9 @@ static bool submit_plan(struct instance *x, uint32_t first, const struct plan *p
     size_t row_bytes = (size_t)w->g.query_heads * w->g.head_dim * dtype_bytes(w->g.dtype);
     struct attention_row rows[ROWS_MAX];
     for (uint32_t i = 0; i < plan->query_count; i++)
-        rows[i] = (struct attention_row){x->q + (first + i) * row_bytes, x->o + (first + i) * row_bytes,
-                                         x->lse + (size_t)(first + i) * w->g.query_heads};
+        rows[i] = (struct attention_row){.q = x->q + (first + i) * row_bytes,
+                                         .o = x->o + (first + i) * row_bytes,
+                                         .lse = x->lse + (size_t)(first + i) * w->g.query_heads};
     const struct attention_pass pass = {
         .layer = LAYER,
         .plan = plan,
@@ -816,8 +817,9 @@ static bool run_two_windows(struct instance *x)
         struct attention_row *of = rows + (size_t)i * w->row_count;
         size_t row_bytes = x->o_bytes / w->row_count;
         for (uint32_t row = 0; row < w->row_count; row++)
-            of[row] = (struct attention_row){x->q + row * row_bytes, o + row * row_bytes,
-                                             lse + (size_t)row * w->g.query_heads};
+            of[row] = (struct attention_row){.q = x->q + row * row_bytes,
+                                             .o = o + row * row_bytes,
+                                             .lse = lse + (size_t)row * w->g.query_heads};
         passes[i] = (struct attention_pass){.layer = layer, .plan = plans[layer], .rows = of};
     }
     struct attention_step step = {

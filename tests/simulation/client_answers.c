@@ -138,6 +138,8 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
     uint32_t rows = op->rows[i];
     if (!s->live)
         return missing(s);
+    if (s->voided)
+        return ATTND_INVALID;
     if (request->rows.all_layers && model_length(s) != model_longest(s))
         return ATTND_GAP;
     uint32_t at = s->layer[request->rows.layer].cursor;
@@ -150,6 +152,8 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
     uint32_t end = p->position + rows;
     if (given && (request->rows.k ? p->position > at : end > at))
         return ATTND_GAP;
+    if (request->rows.stream.on && request->rows.k && !request->rows.stream.retries && p->position < at)
+        return ATTND_CONFLICT;
     if (request->rows.k &&
         (end > sim.config.limits.sequence_tokens || (s->options.max_tokens && end > s->options.max_tokens)))
         return ATTND_INVALID;
@@ -296,14 +300,98 @@ static void put_what_stands(struct op *op)
     sim.seen.stood++;
 }
 
+/* A streamed request is in one step. */
+static bool is_too_large_to_stream(const struct op *op)
+{
+    const struct request_rows *rows = &op->request->rows;
+    uint32_t layers = rows->all_layers ? sim.config.geometry.layers : 1, most = sim.config.step_rows_max,
+             appends = rows->count < op->count ? rows->count : op->count;
+    return rows->stream.on && ((rows->q && rows->count > most) || (rows->k && appends * layers > most));
+}
+
+/* Whether a streamed request has a wrong v among the rows of sequence i that it appends. */
+static bool voids(const struct op *op, uint32_t i, uint32_t first, const struct placed *p)
+{
+    return op->wrong >= first && op->wrong < first + op->rows[i] && p->position + op->wrong - first >= p->at;
+}
+
+/* A request that was in a step: which of its sequences go on with it, and which are void from then on. */
+static void judge_streamed(struct op *op)
+{
+    const struct request *request = op->request;
+    bool any = false, gone = is_deleted_behind(op);
+    uint32_t first = 0, heads = sim.config.geometry.query_heads;
+    for (uint32_t i = 0; i < op->count; first += op->rows[i++]) {
+        struct model_sequence *s = op->on[i];
+        struct placed p = {0};
+        bool was_void = s->voided;
+        if (!was_void && (place(op, i, first, &p) != 0 || (request->rows.k && !repeats(op, i, first, &p))))
+            sim_fail("request %llu was in a step, and sequence %llu not fit for it",
+                     (unsigned long long)op->action, (unsigned long long)s->id);
+        s->voided = was_void || (request->rows.k && voids(op, i, first, &p));
+        any |= s->voided;
+        sim.seen.voided += s->voided && !was_void;
+        if (!s->voided) {
+            if (request->rows.k)
+                put_rows(op, i, first, &p);
+            if (request->rows.q)
+                check_outputs(op, i, first, &p);
+            continue;
+        }
+        uint32_t prompt = s->prompt;
+        if (!was_void)
+            model_truncate(s, model_length(s));
+        s->prompt = prompt; /* it was not given up */
+        for (uint32_t r = 0; request->rows.q && r < op->rows[i]; r++) {
+            if (!symbolic_is_refused(symbolic_get(request->rows.out.o, first + r, heads)))
+                sim_fail("request %llu: an output that follows a wrong v", (unsigned long long)op->action);
+        }
+    }
+    require(op, request->status == (any ? ATTND_INVALID : 0) || (gone && any && request->status == 0),
+            any ? "void" : "success");
+    sim.seen.requests += !any;
+}
+
+/* A streamed request that was refused at once, by what its sequences would have had if nothing had become void. */
+static bool is_refused_ahead(const struct op *op)
+{
+    const struct request *request = op->request;
+    bool voided = false, ahead = request->status == ATTND_GAP || request->status == ATTND_CONFLICT ||
+                                 request->status == ATTND_INVALID;
+    for (uint32_t i = 0; i < op->count; i++)
+        voided |= op->on[i]->voided;
+    return voided && ahead && request->rows.stream.on && !strstr(request->detail, "void");
+}
+
+/* A request that was refused because of a sequence of which nobody had been told: now somebody is. */
+static void note_told(const struct op *op)
+{
+    for (uint32_t i = 0; i < op->count; i++) {
+        if (op->on[i]->voided) {
+            op->on[i]->voided = false;
+            sim.seen.told++;
+            return;
+        }
+    }
+}
+
 static void judge_rows(struct op *op)
 {
     const struct request *request = op->request;
     struct placed placed[OP_SEQUENCES_MOST] = {0};
     uint32_t first = 0;
     int expected = request->rows.count > sim.config.limits.rows_per_call ? ATTND_INVALID : 0;
+    bool too_large = expected != 0;
+    if (request->rows.stream.on && request->queued.taken && request->status != ATTND_DEVICE && !sim.lost) {
+        judge_streamed(op);
+        return;
+    }
+    if (is_refused_ahead(op))
+        expected = request->status;
     for (uint32_t i = 0; expected == 0 && i < op->count; first += op->rows[i++])
         expected = place(op, i, first, &placed[i]);
+    if (expected == 0 && is_too_large_to_stream(op))
+        expected = ATTND_INVALID;
     int other =
         expected == 0 && may_lack_blocks(op)
             ? (request->status == ATTND_INVALID && exceeds_pool(op, placed) ? ATTND_INVALID : ATTND_NO_BLOCKS)
@@ -312,6 +400,8 @@ static void judge_rows(struct op *op)
     for (uint32_t i = 0; expected == 0 && request->rows.k && i < op->count; first += op->rows[i++])
         expected = repeats(op, i, first, &placed[i]) ? 0 : ATTND_CONFLICT;
     if (!client_answers_has_run(op, expected, other)) {
+        if (!sim.lost && !too_large && request->status == ATTND_INVALID && strstr(request->detail, "void"))
+            note_told(op);
         if (!sim.lost && request->rows.k && request->queued.slices.stands)
             put_what_stands(op);
         return;

@@ -104,7 +104,7 @@ static struct op *begin_op(enum request_kind kind)
     request->sees_all = true;
     if (request_kinds[kind].when == REQUEST_STEPPED)
         request->rows.kv_source = DTYPE_F32;
-    *op = (struct op){.request = request, .connection = NO_CONNECTION, .alone = true};
+    *op = (struct op){.request = request, .connection = NO_CONNECTION, .alone = true, .wrong = NO_ROW_WRONG};
     return op;
 }
 
@@ -541,7 +541,8 @@ static void fill_keys(const struct batch *b, struct request *request)
         for (uint32_t r = 0; r < b->total; r++) {
             uint64_t tag = model_tag(b->base[r], b->all_layers ? l : b->layer);
             symbolic_put(k, l * b->total + r, heads, symbolic_k(tag, b->base[r]));
-            symbolic_put(v, l * b->total + r, heads, symbolic_v(tag));
+            symbolic_put(v, l * b->total + r, heads,
+                         r == b->op->wrong ? symbolic_wrong(tag) : symbolic_v(tag));
         }
     }
     request->rows.k = k;
@@ -574,6 +575,21 @@ static void change_content(struct batch *b)
         b->base[0] = model_unique_base();
 }
 
+/* Have a request streamed, as the library's may be. */
+static void stream(struct batch *b, struct request *request)
+{
+    struct request_stream *s = &request->rows.stream;
+    if (!sim.streams || chance(4))
+        return;
+    *s = (struct request_stream){.on = true, .retries = chance(2), .of = &clients.ops[chance(6)]};
+    if (!b->keys)
+        return;
+    s->wrong = request_tensor(request, b->op->count, 1);
+    memset(s->wrong, 0, b->op->count);
+    if (sim.faults && chance(12))
+        b->op->wrong = below(b->total);
+}
+
 static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
 {
     struct batch b = {
@@ -599,6 +615,7 @@ static struct op *make_rows(enum request_kind kind, bool keys, bool queries)
     }
     request->attend.sequence_count = b.op->count;
     request->rows.count = b.total;
+    stream(&b, request);
     if (keys) {
         change_content(&b);
         b.lies = b.named && sim.faults && b.op->alone && b.first < b.op->on[0]->prompt && chance(6);

@@ -17,6 +17,7 @@
 #include "tests/simulation/token_model.h"
 
 enum { OP_SEQUENCES_MOST = 4, NO_CONNECTION = -1, FORKS_MOST = 4 };
+#define NO_ROW_WRONG UINT32_MAX
 
 /* A request under way. */
 struct op {
@@ -31,6 +32,7 @@ struct op {
     bool done, before_failure; /* it is answered; and was before the device failed */
     bool looked_at;            /* client_refusals.c */
     uint8_t stage;             /* watch.c */
+    uint32_t wrong;            /* the row whose v is not finite; NO_ROW_WRONG: none */
     bool alone;                /* nothing else was under way on its sequence when it was submitted */
     uint32_t count;
     struct model_sequence *on[OP_SEQUENCES_MOST];

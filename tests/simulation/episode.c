@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { STREAMS = 0x57e4 };
+
 enum {
     SPINS_MOST = 1000,       /* turns that do nothing although there is something to do */
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
@@ -288,6 +290,12 @@ static double used_us(double us)
     return us + 2.0 * episode.look_us;
 }
 
+/* Another number in every turn. */
+static uint64_t seed_of_turn(void)
+{
+    return sim.seed ^ sim.seen.turns << 20;
+}
+
 /* A turn of the engine, which is bounded however many requests and sequences there are. */
 static bool turn_engine(void)
 {
@@ -298,7 +306,8 @@ static bool turn_engine(void)
             most_us = 2 * used_us(requests_us) + used_us(max_us / ENDS_PART) + used_us(max_us / ADMITS_PART);
     }
     episode.in_turn = true;
-    bool worked = engine_turn(sim.engine, sim.now_s);
+    bool worked = sim.streams && sim_mix(seed_of_turn()) % 2 ? engine_stream_turn(sim.engine, sim.now_s)
+                                                             : engine_turn(sim.engine, sim.now_s);
     episode.in_turn = false;
     double us = (sim.now_s - began_s) * 1e6;
     sim.seen.budgets_spent += us > requests_us + episode.look_us;
@@ -461,6 +470,7 @@ bool episode_run(uint64_t seed, uint64_t actions)
     choose_conduct(actions);
     make_engine();
     sim.faults = below(4) != 0;
+    sim.streams = sim_mix(seed ^ STREAMS) % 3 == 0;
     sim.notices = below(3) == 0 && !may_fail(); /* then the engine tells of it late */
     clients_begin(episode.random, 1 + below(SIM_CONNECTIONS_MOST));
     client_workloads_begin();

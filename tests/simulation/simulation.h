@@ -57,6 +57,10 @@ enum {
     XX(roofs, "measurements of the roof")                                                                    \
     XX(budgets_spent, "turns that had no time for another request")                                          \
     XX(asked_meanwhile, "questions asked in the middle of a turn")                                           \
+    XX(streamed, "streamed steps, and parts of them")                                                        \
+    XX(continued, "parts that continued a step")                                                             \
+    XX(voided, "sequences void from a value on that is not finite")                                          \
+    XX(told, "calls that were told of it")                                                                   \
     XX(compared, "requests whose comparisons took a step")                                                   \
     XX(together, "work tiles of several queries")                                                            \
     XX(mixed, "passes of which some queries read alone")                                                     \
@@ -113,6 +117,7 @@ struct simulation {
     bool faults;               /* clients leave, cancel, ask too much */
     bool long_sequences;       /* some are longer than a segment */
     bool families;             /* sequences that are forked, swapped and deleted all the time */
+    bool streams;              /* calls are streamed, as the library's with tensors on a GPU */
     bool notices;              /* clients see answers in the middle of a turn, and ask again */
     bool keep_history;
     char history[2 * SIM_HISTORY_LINES][SIM_LINE_BYTES];

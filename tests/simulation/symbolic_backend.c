@@ -23,6 +23,7 @@ enum {
     ROOM_BYTES = 4 << 20, /* of what is copied of a step */
     REGIONS_MOST = 16,
     ROOF_PARTS = 3, /* of a measurement of the roof */
+    MORE_MOST = 5,  /* parts that continue a step */
     /* Where keys take time, the other rates are those of cost_fallback(): */
     READ_KEYS = 2,      /* a key is read in the time in which so many queries see one, */
     GENERATE_KEYS = 80, /* and the k, v and q of a token generated */
@@ -62,6 +63,10 @@ struct symbolic_backend {
     struct table_use *known; /* [table_rows] */
     uint32_t *use_of;        /* [table_rows] index of the row among the uses of the step being run */
     struct pending pending[ATTENTION_STEPS_IN_FLIGHT];
+    struct pending more[ATTENTION_STEPS_IN_FLIGHT][MORE_MOST]; /* [more_count] that continue it */
+    uint32_t more_count[ATTENTION_STEPS_IN_FLIGHT];
+    bool streamed;       /* the latest */
+    uint64_t *refused;   /* [table_rows] contents that had a wrong k or v */
     uint64_t done;       /* tickets up to this one */
     uint64_t appended;   /* turn in which something was, first */
     bool test_begun;     /* a self-test has two parts */
@@ -98,6 +103,18 @@ struct symbolic_row symbolic_k(uint64_t tag, uint64_t base)
 struct symbolic_row symbolic_v(uint64_t tag)
 {
     return (struct symbolic_row){{sim_mix(tag)}};
+}
+
+struct symbolic_row symbolic_wrong(uint64_t tag)
+{
+    return (struct symbolic_row){{sim_mix(tag), 1}};
+}
+
+static const struct symbolic_row refused_row = {{1, 2, 3, 4}};
+
+bool symbolic_is_refused(const struct symbolic_row *row)
+{
+    return memcmp(row, &refused_row, sizeof *row) == 0;
 }
 
 uint64_t symbolic_generated(struct value_source source, uint32_t position, uint32_t layer,
@@ -249,6 +266,13 @@ static void run_append(struct symbolic_backend *b, const struct pending *p, cons
             if (given(p, a->v, i, heads)->word[0] != sim_mix(tag))
                 sim_fail("step %llu, row %u, position %u: k and v are of different tokens",
                          (unsigned long long)p->ticket, a->table, a->position + i);
+            if (given(p, a->v, i, heads)->word[1]) {
+                if (!a->wrong)
+                    sim_fail("step %llu: a wrong v, and nobody asks", (unsigned long long)p->ticket);
+                *a->wrong = KV_WRONG_V;
+                b->refused[a->table] = a->content;
+                tag = CLEARED;
+            }
         } else {
             tag = symbolic_generated(a->generated, a->position + i, pass->layer, VALUES_K);
         }
@@ -290,7 +314,9 @@ static void finish_query(const struct symbolic_backend *b, const struct pending 
     uint64_t tag = pass->rows ? given(p, pass->rows[row].q, 0, heads)->word[0]
                               : symbolic_generated(pass->q_source[row], position, pass->layer, VALUES_Q);
     if (pass->rows) {
-        symbolic_put(pass->rows[row].o, 0, heads, symbolic_output(tag, sum, keys));
+        bool refused =
+            pass->rows[row].content && b->refused[pass->plan->queries[row].table] == pass->rows[row].content;
+        symbolic_put(pass->rows[row].o, 0, heads, refused ? refused_row : symbolic_output(tag, sum, keys));
         for (uint32_t head = 0; pass->rows[row].lse && head < heads; head++)
             pass->rows[row].lse[head] = (float)keys;
         return;
@@ -627,7 +653,10 @@ static void check_fences(const struct symbolic_backend *b, const struct pending 
     for (uint64_t ticket = b->done + 1; ticket < p->ticket; ticket++) {
         const struct pending *other = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
         for (uint32_t i = 0; i < p->copy_count; i++) {
-            if (p->copies[i].kind != COPY_SWAP_OUT && touches(other, p->copies[i].to))
+            bool touched = touches(other, p->copies[i].to);
+            for (uint32_t k = 0; k < b->more_count[ticket % ATTENTION_STEPS_IN_FLIGHT]; k++)
+                touched |= touches(&b->more[ticket % ATTENTION_STEPS_IN_FLIGHT][k], p->copies[i].to);
+            if (p->copies[i].kind != COPY_SWAP_OUT && touched)
                 sim_fail("block %u was handed out while step %llu, which touches it, is in flight",
                          p->copies[i].to, (unsigned long long)ticket);
         }
@@ -676,7 +705,18 @@ static double busy_us(const struct symbolic_backend *b, const struct pending *p)
 static void symbolic_submit(struct attention *attention, const struct attention_step *step, uint64_t ticket)
 {
     struct symbolic_backend *b = (struct symbolic_backend *)attention;
-    struct pending *p = &b->pending[ticket % ATTENTION_STEPS_IN_FLIGHT];
+    unsigned slot = ticket % ATTENTION_STEPS_IN_FLIGHT;
+    struct pending *whole = &b->pending[slot], *p = whole;
+    if (step->continues) {
+        if (ticket != whole->ticket || ticket <= b->done || b->more_count[slot] == MORE_MOST)
+            sim_fail("step %llu is continued, and may not be", (unsigned long long)ticket);
+        p = &b->more[slot][b->more_count[slot]++];
+        sim.seen.continued++;
+    } else {
+        b->more_count[slot] = 0;
+    }
+    b->streamed = step->streamed;
+    sim.seen.streamed += step->streamed;
     if (ticket - b->done > ATTENTION_STEPS_IN_FLIGHT)
         sim_fail("more than %d steps are in flight", ATTENTION_STEPS_IN_FLIGHT);
     p->used = 0;
@@ -706,8 +746,16 @@ static void symbolic_submit(struct attention *attention, const struct attention_
     b->free_s = (b->free_s > sim.now_s ? b->free_s : sim.now_s) + p->busy_s;
     /* the scheduler awaits steps of operations alone, and virtual time stands still meanwhile */
     bool awaited = (p->compare_count || p->read_count || p->merge_count) && !p->copy_count && !p->pass_count;
-    p->done_s = b->conduct.at_once || awaited ? sim.now_s : b->free_s;
-    sim.seen.steps++;
+    whole->done_s = b->conduct.at_once || (awaited && p == whole) ? sim.now_s : b->free_s;
+    sim.seen.steps += p == whole;
+}
+
+static bool symbolic_may_continue(struct attention *attention)
+{
+    struct symbolic_backend *b = (struct symbolic_backend *)attention;
+    uint64_t ticket = b->base.submitted;
+    return b->streamed && ticket > b->done &&
+           b->more_count[ticket % ATTENTION_STEPS_IN_FLIGHT] < sim_mix(ticket) % (MORE_MOST + 1);
 }
 
 static bool symbolic_poll(struct attention *attention, uint64_t ticket)
@@ -725,6 +773,8 @@ static bool symbolic_poll(struct attention *attention, uint64_t ticket)
     }
     if (!b->base.failure[0])
         run_step(b, p);
+    for (uint32_t k = 0; !b->base.failure[0] && k < b->more_count[ticket % ATTENTION_STEPS_IN_FLIGHT]; k++)
+        run_step(b, &b->more[ticket % ATTENTION_STEPS_IN_FLIGHT][k]);
     b->done = ticket;
     return true;
 }
@@ -789,8 +839,12 @@ uint64_t symbolic_backend_roofs(void)
 static void symbolic_close(struct attention *attention)
 {
     struct symbolic_backend *b = (struct symbolic_backend *)attention;
-    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++)
+    for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         free(b->pending[i].room);
+        for (int k = 0; k < MORE_MOST; k++)
+            free(b->more[i][k].room);
+    }
+    free(b->refused);
     free(b->pool);
     free(b->host);
     free(b->tables);
@@ -828,6 +882,7 @@ static void symbolic_free_host_memory(struct attention *attention, void *memory,
 static const struct attention_ops ops = {
     .host_memory = symbolic_host_memory,
     .free_host_memory = symbolic_free_host_memory,
+    .may_continue = symbolic_may_continue,
     .close = symbolic_close,
     .submit = symbolic_submit,
     .poll = symbolic_poll,
@@ -871,12 +926,18 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
     b->tables = make((size_t)options->table_rows * options->table_stride, sizeof *b->tables, 0xff);
     b->known = make(options->table_rows, sizeof *b->known, 0);
     b->use_of = make(options->table_rows, sizeof *b->use_of, 0xff);
+    b->refused = make(options->table_rows, sizeof *b->refused, 0);
     b->partials = make(options->partials_max, sizeof *b->partials, 0);
     b->partial_keys = make(options->partials_max, sizeof *b->partial_keys, 0);
-    bool made = b->pool && b->host && b->tables && b->known && b->use_of && b->partials && b->partial_keys;
+    bool made = b->pool && b->host && b->refused && b->tables && b->known && b->use_of && b->partials &&
+                b->partial_keys;
     for (int i = 0; i < ATTENTION_STEPS_IN_FLIGHT; i++) {
         b->pending[i].room = malloc(ROOM_BYTES); /* touched as far as it is used */
         made &= b->pending[i].room != NULL;
+        for (int k = 0; k < MORE_MOST; k++) {
+            b->more[i][k].room = malloc(ROOM_BYTES);
+            made &= b->more[i][k].room != NULL;
+        }
     }
     if (!made) {
         symbolic_close(&b->base);

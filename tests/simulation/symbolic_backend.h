@@ -83,6 +83,10 @@ uint64_t symbolic_term(uint64_t tag, uint32_t position);
 struct symbolic_row symbolic_k(uint64_t tag, uint64_t base);
 struct symbolic_row symbolic_v(uint64_t tag);
 
+/* symbolic_wrong: a v that is not finite. symbolic_is_refused: whether a row of o is what follows one. */
+struct symbolic_row symbolic_wrong(uint64_t tag);
+bool symbolic_is_refused(const struct symbolic_row *row);
+
 /* The tag of a generated row. */
 uint64_t symbolic_generated(struct value_source source, uint32_t position, uint32_t layer,
                             enum values_tensor tensor);

@@ -49,7 +49,7 @@ struct model_sequence *model_add(uint64_t id, bool lease)
         if (!is_vacant(s))
             continue;
         s->lease = lease;
-        s->ended = false;
+        s->ended = s->voided = false;
         s->reaped = is_unborn(id);
         s->used = s->live = !s->reaped;
         s->used_low_s = s->used_high_s = sim.now_s;

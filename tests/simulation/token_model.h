@@ -23,6 +23,7 @@ struct model_layer {
 struct model_sequence {
     bool used, live, lease;
     bool ended;  /* by a batch, and with it what waited behind that */
+    bool voided; /* by a wrong v, and nobody was told yet */
     bool reaped; /* by the engine, at reaped_s; it lives until so many that were queued are judged: */
     double reaped_s;
     uint32_t reaped_behind;

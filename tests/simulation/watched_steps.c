@@ -51,6 +51,12 @@ static void drop_forming(void)
         step_goes(seen.forming, STATE_DROPPED);
 }
 
+static bool is_in_flight(const struct step *step)
+{
+    enum state state = seen.step[step_slot(step)].state;
+    return state == STATE_IN_FLIGHT || state == STATE_HANGING;
+}
+
 WATCHED(struct step *, step_begin, struct steps *steps)
 {
     struct step *step = __real_step_begin(steps);
@@ -59,6 +65,8 @@ WATCHED(struct step *, step_begin, struct steps *steps)
     drop_forming();
     seen.steps = steps;
     seen.forming = step;
+    if (is_in_flight(step))
+        return step; /* it is continued */
     seen.step[step_slot(step)].state = STATE_ABSENT;
     step_goes(step, STATE_FORMING);
     return step;
@@ -74,7 +82,8 @@ WATCHED(bool, step_skip, struct step *step)
 
 WATCHED(void, step_submit, struct step *step)
 {
-    step_goes(step, STATE_IN_FLIGHT);
+    if (!is_in_flight(step))
+        step_goes(step, STATE_IN_FLIGHT);
     seen.step[step_slot(step)].submitted_s = sim.now_s;
     __real_step_submit(step);
 }
