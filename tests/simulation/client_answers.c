@@ -356,11 +356,11 @@ static void judge_streamed(struct op *op)
 static bool is_refused_ahead(const struct op *op)
 {
     const struct request *request = op->request;
-    bool voided = false, ahead = request->status == ATTND_GAP || request->status == ATTND_CONFLICT ||
-                                 request->status == ATTND_INVALID;
+    bool voided = false;
     for (uint32_t i = 0; i < op->count; i++)
         voided |= op->on[i]->voided;
-    return voided && ahead && request->rows.stream.on && !strstr(request->detail, "void");
+    return voided && request->status != 0 && request->status != ATTND_DEVICE && request->rows.stream.on &&
+           !strstr(request->detail, "void");
 }
 
 /* A request that was refused because of a sequence of which nobody had been told: now somebody is. */
