@@ -366,12 +366,12 @@ static bool is_refused_ahead(const struct op *op)
 /* A request that was refused because of a sequence of which nobody had been told: now somebody is. */
 static void note_told(const struct op *op)
 {
+    unsigned long long id = 0;
+    if (sscanf(op->request->detail, "sequence %llu", &id) != 1)
+        return;
     for (uint32_t i = 0; i < op->count; i++) {
-        if (op->on[i]->voided) {
-            op->on[i]->voided = false;
-            sim.seen.told++;
-            return;
-        }
+        sim.seen.told += op->on[i]->voided && op->on[i]->id == id;
+        op->on[i]->voided &= op->on[i]->id != id;
     }
 }
 
