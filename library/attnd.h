@@ -112,6 +112,7 @@ struct attnd_description {
     uint32_t threads;                            /* of the host, or multiprocessors */
     const char *backend, *isa, *device, *kernel; /* as long as the handle */
     int32_t gpu;                                 /* whose tensors are used where they are; -1: none */
+    uint32_t stream_rows;                        /* of q, and appends, of a call with such tensors */
 };
 
 ATTND_API int attnd_describe(struct attnd *a, struct attnd_description *description);
@@ -267,6 +268,78 @@ ATTND_API int attnd_await(struct attnd *a, uint64_t ticket, double timeout_s, st
 /* attnd_turn(a): do what there is to do now: retire what is done, submit what is next. Returns 1 if there was anything, 0 if not. With
  * a thread of the engine's, which does that, 0. */
 ATTND_API int attnd_turn(struct attnd *a);
+
+/* ---- kernels over caches of the caller's own ------------------------------------------------------- */
+
+/* What vLLM's operators of these names do, on its layout: no engine, no pool, nothing kept from call to call. Calls launch on a stream,
+ * wait for nothing, and may be captured in a CUDA graph. Addresses are the GPU's, and are not looked at. Any thread.
+ *
+ *   key_cache [blocks][kv_heads][head_dim / x][block_size][x], x elements being 16 bytes; value_cache [blocks][kv_heads][head_dim][block_size] */
+struct attnd_kernels;
+
+struct attnd_shape {
+    size_t size;
+    uint32_t query_heads, kv_heads, head_dim, block_size;
+    uint8_t dtype_code, dtype_bits;       /* of q and o, as DLPack has them, */
+    uint8_t kv_dtype_code, kv_dtype_bits; /* and of the caches */
+    /* Block-sparse attention: every vert_stride'th block of sparse_block_size tokens, from a first one that slides with the heads, and the
+       latest local_blocks. vert_stride 0 or 1: all are seen */
+    uint32_t local_blocks, vert_stride, sparse_block_size, tp_rank;
+    int32_t head_sliding_step;
+    uint32_t gpu;
+    const char *cache;      /* folder for compiled kernels, as backend.cache; NULL: the default one */
+    uint32_t v1_max_length; /* out: of a call with v2 = 0 */
+};
+
+/* attnd_kernels_open(shape, kernels): find or compile them. Seconds, or milliseconds when they are in the cache; not while a stream is
+ * being captured. */
+ATTND_API int attnd_kernels_open(struct attnd_shape *shape, struct attnd_kernels **kernels);
+ATTND_API void attnd_kernels_close(struct attnd_kernels *kernels);
+
+/* One query a sequence. */
+struct attnd_paged_call {
+    size_t size;
+    const void
+        *query; /* [sequences][query_heads][head_dim], rows query_row elements apart; 0: none between them */
+    void *out;  /* [sequences][query_heads][head_dim] */
+    void *key_cache, *value_cache;
+    const int32_t *block_tables;    /* [sequences][table_row] */
+    const int32_t *seq_lens;        /* [sequences], at most max_seq_len each */
+    const float *alibi_slopes;      /* [query_heads]; NULL */
+    const float *k_scale, *v_scale; /* one for all */
+    float *workspace; /* of v2: [sequences * query_heads * ceil(max_seq_len / 512) * (head_dim + 2)] */
+    uint64_t query_row, table_row, block_bytes; /* the last: from one block of a cache to the next */
+    uint32_t sequences, max_seq_len;
+    uint32_t v2; /* 1: contexts are cut in partitions of 512 */
+    float scale;
+    void *stream;
+};
+
+ATTND_API int attnd_kernels_paged(struct attnd_kernels *kernels, const struct attnd_paged_call *call);
+
+enum attnd_cache_kind { ATTND_STORE, ATTND_COPY, ATTND_SWAP };
+
+struct attnd_cache_call {
+    size_t size;
+    uint32_t kind;
+    uint32_t count; /* tokens, or pairs of blocks */
+    /* ATTND_STORE (reshape_and_cache): key and value [count][kv_heads][head_dim], rows *_row elements apart, of the shape's dtype or
+       kv_dtype, to slots [count], block * block_size + slot, of which negative ones are none */
+    const void *key, *value;
+    uint64_t key_row, value_row;
+    const int64_t *slots;
+    const float *k_scale, *v_scale;
+    uint8_t dtype_code, dtype_bits;
+    /* ATTND_COPY: block pairs[i][0] to pairs[i][1] in each of `layers` caches. ATTND_SWAP: of key_caches[1] to that of key_caches[0], either
+       in host memory or the GPU's; then pairs lie in host memory. ATTND_STORE: layers is 1 */
+    const int64_t *pairs;                          /* [count][2] */
+    void *const *key_caches, *const *value_caches; /* [layers], in host memory */
+    uint32_t layers;
+    uint64_t block_bytes;
+    void *stream;
+};
+
+ATTND_API int attnd_kernels_cache(struct attnd_kernels *kernels, const struct attnd_cache_call *call);
 
 /* ---- looking --------------------------------------------------------------------------------------- */
 

@@ -86,28 +86,15 @@ static size_t elements_of(const struct wants *w)
     return n;
 }
 
-/* DLPack's codes. False: it is none that there is. */
+/* False: it is none that there is. */
 static bool dtype_of(const struct builder *b, const struct attnd_tensor *t, enum dtype *dtype)
 {
-    static const struct {
-        uint8_t code, bits;
-        enum dtype dtype;
-    } known[] = {{2, 32, DTYPE_F32},
-                 {2, 16, DTYPE_F16},
-                 {4, 16, DTYPE_BF16},
-                 {10, 8, DTYPE_E4M3},
-                 {12, 8, DTYPE_E5M2}};
     if (t->dtype_code == 1 && t->dtype_bits == 8 &&
         dtype_is_fp8(b->g->kv_dtype)) { /* bytes, for who has no such type */
         *dtype = b->g->kv_dtype;
         return t->dtype_lanes == 1;
     }
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        *dtype = known[i].dtype;
-        if (t->dtype_code == known[i].code && t->dtype_bits == known[i].bits)
-            return t->dtype_lanes == 1;
-    }
-    return false;
+    return handle_dtype(t->dtype_code, t->dtype_bits, dtype) && t->dtype_lanes == 1;
 }
 
 /* A tensor's rank and shape, in words. */

@@ -97,6 +97,9 @@ int handle_end_call(struct attnd *a, struct call *call, uint64_t *ticket);
 int handle_find_stream_room(struct attnd *a, uint32_t count);
 int handle_end_stream_call(struct attnd *a, struct call *call, uint64_t *ticket);
 
+/* handle_dtype: DLPack's code and bits; false: attnd has none such. */
+bool handle_dtype(uint8_t code, uint8_t bits, enum dtype *dtype);
+
 /* handle_take(to, known, from, what): copy a caller's struct, which begins with its size; `known` bytes are this library's. ATTND_OK,
  * or a code with the sentence kept. handle_give: copy back what is within the caller's size. */
 int handle_take(void *to, size_t known, const void *from, const char *what);

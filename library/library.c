@@ -175,6 +175,24 @@ void handle_give(void *to, const void *from, size_t known)
            (size < known ? size : known) - sizeof size);
 }
 
+bool handle_dtype(uint8_t code, uint8_t bits, enum dtype *dtype)
+{
+    static const struct {
+        uint8_t code, bits;
+        enum dtype dtype;
+    } known[] = {{2, 32, DTYPE_F32},
+                 {2, 16, DTYPE_F16},
+                 {4, 16, DTYPE_BF16},
+                 {10, 8, DTYPE_E4M3},
+                 {12, 8, DTYPE_E5M2}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        *dtype = known[i].dtype;
+        if (code == known[i].code && bits == known[i].bits)
+            return true;
+    }
+    return false;
+}
+
 /* ---- requests that come back ------------------------------------------------------------------------ */
 
 static void deliver(const struct output *output)

@@ -381,7 +381,8 @@ int attnd_describe(struct attnd *a, struct attnd_description *description)
                                     .isa = info->isa,
                                     .device = info->device,
                                     .kernel = info->kernel,
-                                    .gpu = info->takes_streams ? (int32_t)a->config.device : -1};
+                                    .gpu = info->takes_streams ? (int32_t)a->config.device : -1,
+                                    .stream_rows = info->takes_streams ? a->config.step_rows_max : 0};
     handle_give(description, &to, sizeof to);
     return handle_leave(a, ATTND_OK);
 }

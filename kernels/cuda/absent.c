@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* absent.c - in place of the CUDA backend where the build found no CUDA headers. */
 #include "kernels/backend.h"
+#include "kernels/operators.h"
 
 static const char reason[] = "this attnd was built without CUDA headers, so it has no CUDA backend";
 
@@ -39,4 +40,68 @@ bool attention_cuda_present(char error[ATTENTION_ERROR_BYTES])
 const char *attention_cuda_build(void)
 {
     return "not built in (no CUDA headers where it was built)";
+}
+
+/* ---- operators ----------------------------------------------------------------------------------- */
+
+int operators_open(const struct geometry *g, uint32_t gpu, const char *cache, struct operators **operators,
+                   char error[OPERATORS_ERROR_BYTES])
+{
+    (void)g;
+    (void)gpu;
+    (void)cache;
+    *operators = NULL;
+    snprintf(error, OPERATORS_ERROR_BYTES, "%s", reason);
+    return ATTND_NOT_FOUND;
+}
+
+void operators_close(struct operators *operators)
+{
+    (void)operators;
+}
+
+/* The others want what operators_open() gives. */
+uint32_t operators_v1_max(const struct operators *operators)
+{
+    (void)operators;
+    return 0;
+}
+
+const char *operators_attend(struct operators *operators, const struct operators_attention *of, bool v2,
+                             void *stream)
+{
+    (void)operators;
+    (void)of;
+    (void)v2;
+    (void)stream;
+    return reason;
+}
+
+const char *operators_store(struct operators *operators, const struct operators_tokens *of, void *stream)
+{
+    (void)operators;
+    (void)of;
+    (void)stream;
+    return reason;
+}
+
+const char *operators_copy(struct operators *operators, const struct operators_copies *of, void *stream)
+{
+    (void)operators;
+    (void)of;
+    (void)stream;
+    return reason;
+}
+
+const char *operators_swap(struct operators *operators, void *to, const void *from, uint64_t block_bytes,
+                           const int64_t *pairs, uint32_t pair_count, void *stream)
+{
+    (void)operators;
+    (void)to;
+    (void)from;
+    (void)block_bytes;
+    (void)pairs;
+    (void)pair_count;
+    (void)stream;
+    return reason;
 }

@@ -440,7 +440,7 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
     uint32_t room = b->options.partials_max / partitions, at_once = room ? room : 1;
     for (uint32_t first = 0, n; first < plan->query_count; first += n) {
         n = smaller(smaller(v1 ? GRID_MAX : at_once, GRID_MAX), plan->query_count - first);
-        const struct cuda_paged_pass pass = {*p, partitions, first};
+        const struct cuda_paged_pass pass = {.attend = *p, .partitions = partitions, .first_query = first};
         struct cuda_grid grid = cuda_grid_of(g->query_heads, CUDA_THREADS);
         grid.y = n;
         grid.z = partitions;

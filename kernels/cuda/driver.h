@@ -33,6 +33,7 @@
     XX(cuMemFree_v2, true)                                                                                   \
     XX(cuMemHostAlloc, true)                                                                                 \
     XX(cuMemFreeHost, true)                                                                                  \
+    XX(cuMemcpyAsync, true)                                                                                  \
     XX(cuMemcpyHtoDAsync_v2, true)                                                                           \
     XX(cuMemcpyDtoHAsync_v2, true)                                                                           \
     XX(cuMemsetD8Async, true)                                                                                \

@@ -239,6 +239,13 @@ CUresult cuMemFreeHost(void *at)
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    called("cuMemcpyAsync");
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
     called("cuMemcpyHtoDAsync_v2");

@@ -4,10 +4,10 @@ import ctypes
 import os
 import pathlib
 import sys
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 ALL_LAYERS = 0xFFFFFFFF
-PENDING = 1
+PENDING, BUSY = 1, -8
 HOST, CUDA, PINNED = 1, 2, 3  # DLPack's device types
 NVRTC_NAMES = ('libnvrtc.so.13', 'libnvrtc.so.12', 'libnvrtc.so', '/usr/local/cuda/lib64/libnvrtc.so')
 
@@ -57,6 +57,7 @@ Description = _struct(
     ('threads', c_uint32),
     *[(n, c_char_p) for n in ('backend', 'isa', 'device', 'kernel')],
     ('gpu', c_int32),
+    ('stream_rows', c_uint32),
 )
 Creation = _struct(
     'Creation',
@@ -130,6 +131,46 @@ Stats = _struct(
     ('roof_gb_per_s', c_double),
     ('voided', c_uint64),
 )
+Shape = _struct(
+    'Shape',
+    *[(n, c_uint32) for n in ('query_heads', 'kv_heads', 'head_dim', 'block_size')],
+    *[(n, c_uint8) for n in ('dtype_code', 'dtype_bits', 'kv_dtype_code', 'kv_dtype_bits')],
+    *[(n, c_uint32) for n in ('local_blocks', 'vert_stride', 'sparse_block_size', 'tp_rank')],
+    ('head_sliding_step', c_int32),
+    ('gpu', c_uint32),
+    ('cache', c_char_p),
+    ('v1_max_length', c_uint32),
+)
+PagedCall = _struct(
+    'PagedCall',
+    *[(n, c_void_p) for n in ('query', 'out', 'key_cache', 'value_cache', 'block_tables', 'seq_lens', 'alibi_slopes', 'k_scale',
+                              'v_scale', 'workspace')],
+    *[(n, c_uint64) for n in ('query_row', 'table_row', 'block_bytes')],
+    *[(n, c_uint32) for n in ('sequences', 'max_seq_len', 'v2')],
+    ('scale', c_float),
+    ('stream', c_void_p),
+)
+STORE, COPY, SWAP = range(3)
+CacheCall = _struct(
+    'CacheCall',
+    ('kind', c_uint32),
+    ('count', c_uint32),
+    ('key', c_void_p),
+    ('value', c_void_p),
+    ('key_row', c_uint64),
+    ('value_row', c_uint64),
+    ('slots', c_void_p),
+    ('k_scale', c_void_p),
+    ('v_scale', c_void_p),
+    ('dtype_code', c_uint8),
+    ('dtype_bits', c_uint8),
+    ('pairs', c_void_p),
+    ('key_caches', POINTER(c_void_p)),
+    ('value_caches', POINTER(c_void_p)),
+    ('layers', c_uint32),
+    ('block_bytes', c_uint64),
+    ('stream', c_void_p),
+)
 LOG_WRITE = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
 _FUNCTIONS = {
@@ -156,6 +197,10 @@ _FUNCTIONS = {
     'poll': (c_int, c_void_p, c_uint64, POINTER(Result)),
     'await': (c_int, c_void_p, c_uint64, c_double, POINTER(Result)),
     'turn': (c_int, c_void_p),
+    'kernels_open': (c_int, POINTER(Shape), POINTER(c_void_p)),
+    'kernels_close': (None, c_void_p),
+    'kernels_paged': (c_int, c_void_p, POINTER(PagedCall)),
+    'kernels_cache': (c_int, c_void_p, POINTER(CacheCall)),
     'stats': (c_int, c_void_p, POINTER(Stats)),
     'audit': (c_int, c_void_p),
 }

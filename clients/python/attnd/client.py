@@ -169,6 +169,7 @@ class Client:
             backend=backend['name'],
             kernel=info['kernels']['attend'],
             gpu=-1,
+            stream_rows=0,
         )
 
     # ---- HTTP

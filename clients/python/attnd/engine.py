@@ -48,6 +48,7 @@ class Description:
     device: str
     kernel: str
     gpu: int
+    stream_rows: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -459,7 +460,11 @@ class Engine:
 
     def _run(self, function, arguments, keeps, outputs, wait):
         if wait:
-            _check(self._call(function, *arguments, None))
+            code = self._call(function, *arguments, None)
+            while code == _library.BUSY and keeps[0].tensor.device_type == _library.CUDA:
+                self._call('turn')  # the host is two tokens ahead of the GPU
+                code = self._call(function, *arguments, None)
+            _check(code)
             return outputs
         self._sweep()
         number = c_uint64()
@@ -479,7 +484,8 @@ class Engine:
         counts: rows of each sequence (of a single one: all; else one each). positions: of the first row of each, to be sure. tokens:
         ids of the first rows, so that create() finds full blocks. wait=False: a Ticket.
 
-        k and v on the GPU: the call is ordered on `stream` (its number; PyTorch's current one, or the default), and waits for nothing.
+        k and v on the GPU: the call is ordered on `stream` (its number; PyTorch's current one, or the default), and waits for room on
+        the GPU's queue alone; with wait=False not even for that: BusyError.
         Whether they are finite shows later: see InvalidError. retry: rows at positions that stand already are compared."""
         keeps = []
         rank = len(k.shape) if hasattr(k, 'shape') else numpy.ndim(k)

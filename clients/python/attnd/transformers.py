@@ -303,9 +303,10 @@ def _pieces(counts, most):
         yield call
 
 
-def _calls(engine, ids, counts):
+def _calls(engine, ids, counts, device):
     """The calls that rows of sequences take: their rows as a slice, the sequences, and rows of each."""
-    for call in _pieces(counts, engine.description.rows_per_call):
+    most = engine.description.rows_per_call
+    for call in _pieces(counts, min(most, engine.description.stream_rows) if device.type == 'cuda' else most):
         yield slice(call[0][1], call[-1][2]), [ids[i] for i, _, _ in call], [end - first for _, first, end in call]
 
 
@@ -322,7 +323,7 @@ def _rows(engine, x):
 
 
 def _attend(engine, layer, ids, counts, q, k, v, out):
-    for rows, sequences, of_each in _calls(engine, ids, counts):
+    for rows, sequences, of_each in _calls(engine, ids, counts, q.device):
         engine.attend(sequences, q[rows], k=k[rows], v=v[rows], layer=layer, counts=of_each, out=out[rows])
 
 
@@ -339,7 +340,7 @@ def _once(engine, layer, query, key, value, attention_mask, position_ids):
             k, v = (_rows(engine, x[:, :, : total - new]) for x in (key, value))
             keep, counts = _padding(attention_mask, batch, total - new, 0)
             k, v = (x if keep is None else x[keep.to(x.device)] for x in (k, v))
-            for rows, sequences, of_each in _calls(engine, ids, counts):
+            for rows, sequences, of_each in _calls(engine, ids, counts, k.device):
                 engine.append(sequences, k[rows], v[rows], layer=layer, counts=of_each)
         return _compute(engine, layer, ids, query, key[:, :, total - new :], value[:, :, total - new :], attention_mask, total - new)
     finally:

@@ -100,11 +100,11 @@ class Streams(OfStreams):
         for i in range(2 * LAYERS):
             self.engine.attend(id, q, k=k, v=v, layer=i % LAYERS, out=out[i])
         with self.assertRaises(attnd.BusyError) as raised:
-            self.engine.attend(id, q, k=k, v=v, layer=0)
+            self.engine.attend(id, q, k=k, v=v, layer=0, wait=False)
         self.assertFalse(event.query(), 'the calls have waited for the GPU')
         self.assertIn('queue', str(raised.exception))
-        torch.cuda.synchronize()
-        self.engine.attend(id, q, k=k, v=v, layer=0)
+        self.engine.attend(id, q, k=k, v=v, layer=0)  # which waits for room
+        self.assertTrue(event.query())
         self.assertEqual(self.engine.look(id).lengths, [103, 102, 102, 102])
 
     def test_work_of_others_on_the_stream_comes_before_and_behind(self):

@@ -84,6 +84,11 @@ static inline bool sees_block(uint32_t head, uint32_t keys, uint32_t token)
 #endif
 }
 
+static inline uint32_t keys_of(const cuda_paged_pass &pass, uint32_t query)
+{
+    return pass.lengths ? pass.lengths[query] : pass.attend.queries[query].keys;
+}
+
 template <bool PARTITIONED> struct paged {
     const cuda_paged_pass &pass;
     uint32_t head, query, partition, keys, first_block, end_block;
@@ -104,7 +109,8 @@ template <bool PARTITIONED> struct paged {
     {
         uint32_t lane = threadIdx.x % 32, member = lane % GROUP_THREADS, slot = lane / GROUP_THREADS;
         const cuda_attend_pass &a = pass.attend;
-        float scale = a.scale * a.k_scale[head / GROUP], slope = a.alibi ? a.alibi[head] : 0.0f;
+        float scale = a.scale * a.k_scale[pass.lengths ? 0 : head / GROUP],
+              slope = a.alibi ? a.alibi[head] : 0.0f;
         float best = -INFINITE;
         for (uint32_t block = first_block + threadIdx.x / 32; block < end_block; block += WARPS) {
             uint32_t token = block * BLOCK_SIZE + slot;
@@ -204,8 +210,8 @@ template <bool PARTITIONED> struct paged {
         head = blockIdx.x;
         query = pass.first_query + blockIdx.y;
         partition = PARTITIONED ? blockIdx.z : 0;
-        keys = a.queries[query].keys;
-        table = a.pool.tables + a.queries[query].table * a.pool.stride;
+        keys = keys_of(pass, query);
+        table = a.pool.tables + (pass.lengths ? query : a.queries[query].table) * a.pool.stride;
         pool = a.pool.bytes + a.layer * a.pool.layer_bytes;
         logits = shared;
         uint32_t all = (keys + BLOCK_SIZE - 1) / BLOCK_SIZE;
@@ -213,11 +219,12 @@ template <bool PARTITIONED> struct paged {
         end_block = PARTITIONED ? min(first_block + blocks, all) : all;
         if (PARTITIONED && first_block >= all)
             return;
-        size_t at = (size_t)query * heads + head;
+        size_t at = (size_t)query * heads + head,
+               q_at = pass.q_row ? query * pass.q_row + head * HEAD_DIM : at * HEAD_DIM;
         for (uint32_t i = threadIdx.x; i < HEAD_DIM; i += CUDA_THREADS) {
             uint32_t vector = i / VECTOR;
             q[vector % GROUP_THREADS][vector / GROUP_THREADS * VECTOR + i % VECTOR] =
-                load_element<Q_DTYPE>(a.q, at * HEAD_DIM + i);
+                load_element<Q_DTYPE>(a.q, q_at + i);
         }
         __syncthreads(); /* q is there */
         float m = reduce_block<true>(score(q), scratch[0]);
@@ -227,13 +234,13 @@ template <bool PARTITIONED> struct paged {
         add_values(sums);
         join_warps(sums, shared);
 
-        float factor = l > 0 ? a.v_scale[head / GROUP] / l : 0.0f;
+        float factor = l > 0 ? a.v_scale[pass.lengths ? 0 : head / GROUP] / l : 0.0f;
         size_t part = ((size_t)blockIdx.y * heads + head) * pass.partitions + partition;
         uint32_t lane = threadIdx.x % 32;
         if (threadIdx.x == 0 && PARTITIONED) {
             a.partial_ml[2 * part] = m;
             a.partial_ml[2 * part + 1] = l;
-        } else if (threadIdx.x == 0) {
+        } else if (threadIdx.x == 0 && a.lse) {
             a.lse[at] = l > 0 ? m + logf(l) : -INFINITE;
         }
 #pragma unroll
@@ -274,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
     uint32_t query = pass.first_query + blockIdx.y;
     size_t at = (size_t)query * heads + blockIdx.x;
     size_t first = ((size_t)blockIdx.y * heads + blockIdx.x) * pass.partitions;
-    uint32_t n = (a.queries[query].keys + PAGED_PARTITION - 1) / PAGED_PARTITION;
+    uint32_t n = (keys_of(pass, query) + PAGED_PARTITION - 1) / PAGED_PARTITION;
     float m = -INFINITE, l = 0;
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         m = fmaxf(m, a.partial_ml[2 * (first + i)]);
@@ -293,6 +300,6 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
         }
         store_element<Q_DTYPE>(a.o, at * HEAD_DIM + dim, l > 0 ? o / l : 0.0f);
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && a.lse)
         a.lse[at] = l > 0 ? m + logf(l) : -INFINITE;
 }

@@ -6,6 +6,7 @@
  *   append          k and v of a pass's tokens, converted or generated, to their slots; vLLM's
  *                   reshape_and_cache                                  a thread block a token
  *   generate_q      q of a pass's queries                             a thread block a query
+ *   store_tokens, copy_blocks   reshape_and_cache and copy_blocks of vLLM, on caches of the caller's own
  *   compare_kv      k and v with what stands, as append would convert them: a retry of an append
  *   read_kv         what stands, token by token                       a thread block a token
  *   load_q          q of clients from where it lies                   thread blocks a query
@@ -295,6 +296,34 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pa
                 token_quad(from + n * blockDim.x).place(pass.pool, block, position).store(stored[n]);
         }
     }
+}
+
+/* vLLM's reshape_and_cache, on caches of the caller's own. grid: (tokens). */
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
+    store_tokens(const __grid_constant__ cuda_tokens_pass pass)
+{
+    const long long slot = pass.slots[blockIdx.x];
+    if (slot < 0)
+        return;
+    uint8_t *block = pass.pool.bytes + slot / BLOCK_SIZE * pass.pool.block_bytes;
+    for (uint32_t at = threadIdx.x; at < token_quad::COUNT; at += blockDim.x) {
+        const token_quad q(at);
+        const size_t element = blockIdx.x * (q.v ? pass.v_row : pass.k_row) + q.head * HEAD_DIM + q.quad * 4;
+        q.place(pass.pool, block, (uint32_t)(slot % BLOCK_SIZE))
+            .store(given_quad(q.v ? pass.v : pass.k, (dtype)pass.source_dtype, element,
+                              q.v ? *pass.v_scale : *pass.k_scale));
+    }
+}
+
+/* Its copy_blocks. grid: (pairs, layers, K and V). */
+extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
+    copy_blocks(const __grid_constant__ cuda_copies_pass pass)
+{
+    uint8_t *cache = (uint8_t *)pass.caches[blockIdx.y][blockIdx.z];
+    const uint4 *from = (const uint4 *)(cache + pass.pairs[2 * blockIdx.x] * pass.block_bytes);
+    uint4 *to = (uint4 *)(cache + pass.pairs[2 * blockIdx.x + 1] * pass.block_bytes);
+    for (uint64_t i = threadIdx.x; i < pass.block_bytes / sizeof(uint4); i += blockDim.x)
+        to[i] = from[i];
 }
 
 /* Vectors of 8 bytes of a row of q and o, to which tensors of clients are aligned. */

@@ -185,6 +185,28 @@ HOST_AND_DEVICE uint32_t merge_bytes(uint32_t head_dim, uint32_t threads, uint32
 struct cuda_paged_pass {
     struct cuda_attend_pass attend;
     uint32_t partitions, first_query;
+    /* Of operators (operators.h), whose k_scale and v_scale are those of all KV heads: */
+    DEVICE(const uint32_t) lengths; /* [queries] keys of the query in table i; 0: attend.queries says it */
+    uint64_t q_row;                 /* elements from one query's q to the next; 0: they lie together */
+};
+
+/* Tokens that go to slots of the caller's caches. */
+struct cuda_tokens_pass {
+    struct cuda_pool pool;
+    DEVICE(const uint8_t) k;
+    DEVICE(const uint8_t) v;
+    DEVICE(const long long) slots;
+    DEVICE(const float) k_scale;
+    DEVICE(const float) v_scale;
+    uint64_t k_row, v_row; /* elements from one token to the next */
+    uint32_t source_dtype, zero;
+};
+
+/* Blocks of the caller's caches that are copied: (pair, layer, K or V). */
+struct cuda_copies_pass {
+    DEVICE(const long long) pairs;
+    uint64_t block_bytes;
+    uint64_t caches[128][2]; /* [layers][K, V] */
 };
 
 /* The operations of a step beside passes (attention.h), those of a kind in one launch: a list in order of

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch operators over caches of one's own: what vLLM's operators of these names do, with its argument lists, by attnd's kernels.
+
+    import attnd.torch
+
+    torch.ops.attnd.reshape_and_cache(key, value, key_cache, value_cache, slot_mapping, 'auto', k_scale, v_scale)
+    torch.ops.attnd.paged_attention_v1(out, query, key_cache, value_cache, num_kv_heads, scale, block_tables, seq_lens, block_size,
+                                       max_seq_len, None, 'auto', k_scale, v_scale)
+
+    key_cache    [blocks][kv_heads][head_dim / x][block_size][x], x elements being 16 bytes
+    value_cache  [blocks][kv_heads][head_dim][block_size]
+
+They run on PyTorch's current stream, wait for nothing, and may be captured in a CUDA graph: lengths, tables and slots may change in place
+between replays, lengths up to max_seq_len. A kernel is compiled as a shape is met first, in a second or two, then kept on disk; warmup()
+does that ahead, which a capture wants. No compiler of one's own is needed.
+
+Shapes, types and devices are looked at; what tables, lengths and slots hold is on the GPU, and is not.
+"""
+import ctypes
+import threading
+
+import torch
+
+from . import _library
+from .engine import _check, _invalid
+
+_DTYPES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
+_CACHE_DTYPES = {'fp8': (10, 8), 'fp8_e4m3': (10, 8), 'fp8_e5m2': (12, 8)}
+_NOT_SPARSE = (0, 0, 64, 0, 0)  # local blocks, vertical stride, block size, tp rank, step from head to head
+_PARTITION = 512  # of paged_attention_v2
+
+_lock = threading.Lock()
+_kernels = {}  # by shape: (handle, longest context of v1)
+_of_caches = {}  # by what store_tokens depends on: a handle
+
+
+class _Local(threading.local):
+    """Structs of a thread, which are filled in anew for each call."""
+
+    def __init__(self):
+        self.paged, self.cache = _library.PagedCall(), _library.CacheCall()
+
+
+_local = _Local()
+
+
+def _stream(device):
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def _cache_type(kv_cache_dtype, dtype):
+    if kv_cache_dtype == 'auto':
+        return _DTYPES[dtype]
+    if kv_cache_dtype not in _CACHE_DTYPES:
+        raise _invalid(f'kv_cache_dtype: wants auto, {", ".join(_CACHE_DTYPES)}, is {kv_cache_dtype}')
+    return _CACHE_DTYPES[kv_cache_dtype]
+
+
+def _open(gpu, query_heads, kv_heads, head_dim, block_size, dtype, kv_type, sparse):
+    shape = _library.Shape(
+        query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size,
+        dtype_code=dtype[0], dtype_bits=dtype[1], kv_dtype_code=kv_type[0], kv_dtype_bits=kv_type[1],
+        local_blocks=sparse[0], vert_stride=sparse[1], sparse_block_size=sparse[2], tp_rank=sparse[3], head_sliding_step=sparse[4], gpu=gpu,
+    )
+    if torch.cuda.is_current_stream_capturing():
+        raise _invalid(f'kernels for {query_heads} query heads, {kv_heads} KV heads of {head_dim}, blocks of {block_size} would have to be '
+                       'compiled while a stream is being captured: call attnd.torch.warmup() ahead of it')
+    handle = ctypes.c_void_p()
+    _check(_library.functions().kernels_open(ctypes.byref(shape), ctypes.byref(handle)))
+    return handle, shape.v1_max_length
+
+
+def _kernels_of(*shape):
+    known = _kernels.get(shape)
+    if known is None:
+        with _lock:
+            known = _kernels.get(shape)
+            if known is None:
+                known = _kernels[shape] = _open(*shape)
+                gpu, _, kv_heads, head_dim, block_size, dtype, kv_type, _ = shape
+                _of_caches.setdefault((gpu, kv_heads, head_dim, block_size, dtype, kv_type), known[0])
+    return known
+
+
+def _kernels_of_caches(gpu, kv_heads, head_dim, block_size, dtype, kv_type):
+    known = _of_caches.get((gpu, kv_heads, head_dim, block_size, dtype, kv_type))
+    return known or _kernels_of(gpu, kv_heads, kv_heads, head_dim, block_size, dtype, kv_type, _NOT_SPARSE)[0]
+
+
+def warmup(query_heads, kv_heads, head_dim, block_size, dtype, kv_cache_dtype='auto', *, device=None, local_blocks=0, vert_stride=0,
+           sparse_block_size=64, tp_rank=0, head_sliding_step=0):
+    """Compile the kernels of a shape, or find them on disk."""
+    gpu = torch.device('cuda' if device is None else device).index
+    sparse = (local_blocks, vert_stride, sparse_block_size, tp_rank, head_sliding_step) if vert_stride > 1 else _NOT_SPARSE
+    _kernels_of(torch.cuda.current_device() if gpu is None else gpu, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype],
+                _cache_type(kv_cache_dtype, dtype), sparse)
+
+
+# ---- what is looked at
+
+
+def _wants(name, tensor, device, dtype, shape):
+    if tensor.device != device:
+        raise _invalid(f'{name}: wants {device}, is on {tensor.device}')
+    if dtype is not None and tensor.dtype != dtype:
+        raise _invalid(f'{name}: wants {dtype}, is {tensor.dtype}')
+    if len(tensor.shape) != len(shape) or any(w is not None and w != n for w, n in zip(shape, tensor.shape)):
+        raise _invalid(f'{name}: wants the shape {list(shape)}, has {list(tensor.shape)}')
+
+
+def _rows(name, tensor):
+    """Elements from one row of heads to the next, within which all lies together."""
+    if tensor.stride(2) != 1 or tensor.stride(1) != tensor.shape[2]:
+        raise _invalid(f'{name}: heads and their elements do not lie together')
+    return tensor.stride(0)
+
+
+def _caches(key_cache, value_cache, device, kv_type, kv_heads, head_dim, block_size):
+    """Bytes from one block of the caches to the next."""
+    size = kv_type[1] // 8
+    x = 16 // size
+    if key_cache.element_size() != size or value_cache.element_size() != size:
+        raise _invalid(f'key_cache: wants elements of {size} bytes, has {key_cache.dtype}; value_cache has {value_cache.dtype}')
+    _wants('key_cache', key_cache, device, None, (None, kv_heads, head_dim // x, block_size, x))
+    _wants('value_cache', value_cache, device, None, (key_cache.shape[0], kv_heads, head_dim, block_size))
+    block = kv_heads * head_dim * block_size
+    if key_cache.stride(0) < block or value_cache.stride(0) != key_cache.stride(0) or not (
+            key_cache.is_contiguous() or key_cache[0].is_contiguous()) or not (value_cache.is_contiguous() or value_cache[0].is_contiguous()):
+        raise _invalid('key_cache, value_cache: the elements of a block do not lie together, or blocks not equally far apart')
+    return key_cache.stride(0) * size
+
+
+# ---- attention
+
+
+def _attend(v2, out, query, key_cache, value_cache, num_kv_heads, scale, block_tables, seq_lens, block_size, max_seq_len, alibi_slopes,
+            kv_cache_dtype, k_scale, v_scale, tp_rank=0, local_blocks=0, vert_stride=0, sparse_block_size=64, head_sliding_step=0):
+    device, dtype = query.device, query.dtype
+    if dtype not in _DTYPES:
+        raise _invalid(f'query: wants float32, float16 or bfloat16, is {dtype}')
+    _wants('query', query, device, dtype, (None, None, None))
+    sequences, query_heads, head_dim = query.shape
+    kv_type = _cache_type(kv_cache_dtype, dtype)
+    block_bytes = _caches(key_cache, value_cache, device, kv_type, num_kv_heads, head_dim, block_size)
+    _wants('out', out, device, dtype, query.shape)
+    _wants('block_tables', block_tables, device, torch.int32, (sequences, None))
+    _wants('seq_lens', seq_lens, device, torch.int32, (sequences,))
+    if not out.is_contiguous() or not seq_lens.is_contiguous() or block_tables.stride(1) != 1:
+        raise _invalid('out, block_tables or seq_lens: is not contiguous')
+    if max_seq_len < 0 or max_seq_len > block_tables.shape[1] * block_size:
+        raise _invalid(f'max_seq_len: {max_seq_len} tokens are more than block_tables has blocks for')
+    if alibi_slopes is not None:
+        _wants('alibi_slopes', alibi_slopes, device, torch.float32, (query_heads,))
+    for name, of in (('k_scale', k_scale), ('v_scale', v_scale)):
+        if of.device != device or of.dtype != torch.float32 or of.numel() != 1:
+            raise _invalid(f'{name}: wants one float32 on {device}')
+    sparse = (local_blocks, vert_stride, sparse_block_size, tp_rank, head_sliding_step) if vert_stride > 1 else _NOT_SPARSE
+    handle, v1_max = _kernels_of(device.index, query_heads, num_kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, sparse)
+    if not v2 and max_seq_len > v1_max:
+        raise _invalid(f'max_seq_len: paged_attention_v1 takes {v1_max} tokens at most: take paged_attention_v2')
+    workspace = None
+    if v2:
+        floats = sequences * query_heads * -(-max_seq_len // _PARTITION) * (head_dim + 2)
+        workspace = torch.empty(floats, dtype=torch.float32, device=device)  # PyTorch's own pool, so that captures keep it
+    call = _local.paged
+    call.query, call.query_row, call.out = query.data_ptr(), _rows('query', query), out.data_ptr()
+    call.key_cache, call.value_cache, call.block_bytes = key_cache.data_ptr(), value_cache.data_ptr(), block_bytes
+    call.block_tables, call.table_row, call.seq_lens = block_tables.data_ptr(), block_tables.stride(0), seq_lens.data_ptr()
+    call.alibi_slopes = None if alibi_slopes is None else alibi_slopes.data_ptr()
+    call.k_scale, call.v_scale = k_scale.data_ptr(), v_scale.data_ptr()
+    call.workspace = None if workspace is None else workspace.data_ptr()
+    call.sequences, call.max_seq_len, call.v2, call.scale = sequences, max_seq_len, v2, scale
+    call.stream = _stream(device)
+    _check(_library.functions().kernels_paged(handle, ctypes.byref(call)))
+
+
+def _paged_attention_v1(out, query, *others):
+    _attend(False, out, query, *others)
+
+
+def _paged_attention_v2(out, exp_sums, max_logits, tmp_out, query, *others):
+    """exp_sums, max_logits and tmp_out are vLLM's; partial outputs stay float32 here, in a workspace of their own."""
+    _attend(True, out, query, *others)
+
+
+# ---- caches
+
+
+def _reshape_and_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
+    device, dtype = key.device, key.dtype
+    if dtype not in _DTYPES:
+        raise _invalid(f'key: wants float32, float16 or bfloat16, is {dtype}')
+    _wants('key', key, device, dtype, (None, None, None))
+    tokens, kv_heads, head_dim = key.shape
+    _wants('value', value, device, dtype, key.shape)
+    _wants('slot_mapping', slot_mapping, device, torch.int64, (None,))
+    if slot_mapping.shape[0] > tokens or not slot_mapping.is_contiguous():
+        raise _invalid(f'slot_mapping: wants a slot a token at most ({tokens}), one behind the other')
+    block_size, kv_type = key_cache.shape[3] if key_cache.dim() == 5 else 0, _cache_type(kv_cache_dtype, dtype)
+    block_bytes = _caches(key_cache, value_cache, device, kv_type, kv_heads, head_dim, block_size)
+    handle = _kernels_of_caches(device.index, kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type)
+    call = _local.cache
+    call.kind, call.count, call.layers, call.block_bytes = _library.STORE, slot_mapping.shape[0], 1, block_bytes
+    call.key, call.value, call.key_row, call.value_row = key.data_ptr(), value.data_ptr(), _rows('key', key), _rows('value', value)
+    call.slots, call.k_scale, call.v_scale = slot_mapping.data_ptr(), k_scale.data_ptr(), v_scale.data_ptr()
+    call.dtype_code, call.dtype_bits = _DTYPES[dtype]
+    call.key_caches = (ctypes.c_void_p * 1)(key_cache.data_ptr())
+    call.value_caches = (ctypes.c_void_p * 1)(value_cache.data_ptr())
+    call.stream = _stream(device)
+    _check(_library.functions().kernels_cache(handle, ctypes.byref(call)))
+
+
+def _any_kernels(gpu):
+    """Those of any shape: what copies whole blocks depends on none."""
+    known = next((k[0] for shape, k in list(_kernels.items()) if shape[0] == gpu), None)
+    return known or _kernels_of(gpu, 1, 1, 64, 16, (4, 16), (4, 16), _NOT_SPARSE)[0]
+
+
+def _copy_blocks(key_caches, value_caches, block_mapping):
+    if len(key_caches) != len(value_caches):
+        raise _invalid('value_caches: wants as many as key_caches')
+    if not key_caches or not block_mapping.numel():
+        return
+    device, first = key_caches[0].device, key_caches[0]
+    _wants('block_mapping', block_mapping, device, torch.int64, (None, 2))
+    block_bytes = first.stride(0) * first.element_size()
+    for cache in (*key_caches, *value_caches):
+        if cache.device != device or cache.stride(0) * cache.element_size() != block_bytes or not cache.is_contiguous():
+            raise _invalid('key_caches, value_caches: want one device, blocks of one size, and to be contiguous')
+    call, layers = _local.cache, len(key_caches)
+    call.kind, call.count, call.layers, call.block_bytes = _library.COPY, block_mapping.shape[0], layers, block_bytes
+    call.pairs = block_mapping.contiguous().data_ptr()
+    call.key_caches = (ctypes.c_void_p * layers)(*[c.data_ptr() for c in key_caches])
+    call.value_caches = (ctypes.c_void_p * layers)(*[c.data_ptr() for c in value_caches])
+    call.stream = _stream(device)
+    _check(_library.functions().kernels_cache(_any_kernels(device.index), ctypes.byref(call)))
+
+
+def _swap_blocks(src, dst, block_mapping):
+    device = src.device if src.is_cuda else dst.device
+    if block_mapping.device.type != 'cpu' or block_mapping.dtype != torch.int64 or block_mapping.shape[1:] != (2,):
+        raise _invalid('block_mapping: wants int64 [pairs][2] in host memory')
+    if src.shape[1:] != dst.shape[1:] or src.dtype != dst.dtype or not (src.is_contiguous() and dst.is_contiguous()):
+        raise _invalid('dst: wants blocks like those of src, both contiguous')
+    pairs = block_mapping.contiguous()
+    if pairs.numel() and (int(pairs.min()) < 0 or int(pairs[:, 0].max()) >= src.shape[0] or int(pairs[:, 1].max()) >= dst.shape[0]):
+        raise _invalid('block_mapping: names a block that src or dst has not')
+    call = _local.cache
+    call.kind, call.count, call.layers = _library.SWAP, pairs.shape[0], 2
+    call.block_bytes = src.stride(0) * src.element_size()
+    call.pairs = pairs.data_ptr()
+    call.key_caches = (ctypes.c_void_p * 2)(dst.data_ptr(), src.data_ptr())
+    call.stream = _stream(device)
+    _check(_library.functions().kernels_cache(_any_kernels(device.index), ctypes.byref(call)))
+
+
+# ---- registration
+
+_ATTENTION = ('Tensor query, Tensor key_cache, Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens, '
+              'int block_size, int max_seq_len, Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale, int tp_rank=0, '
+              'int blocksparse_local_blocks=0, int blocksparse_vert_stride=0, int blocksparse_block_size=64, '
+              'int blocksparse_head_sliding_step=0) -> ()')
+_OPERATORS = {
+    f'paged_attention_v1(Tensor(a!) out, {_ATTENTION}': _paged_attention_v1,
+    f'paged_attention_v2(Tensor(a!) out, Tensor(b!) exp_sums, Tensor(c!) max_logits, Tensor(d!) tmp_out, {_ATTENTION}': _paged_attention_v2,
+    'reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_mapping, str kv_cache_dtype, '
+    'Tensor k_scale, Tensor v_scale) -> ()': _reshape_and_cache,
+    'copy_blocks(Tensor(a!)[] key_caches, Tensor(b!)[] value_caches, Tensor block_mapping) -> ()': _copy_blocks,
+    'swap_blocks(Tensor src, Tensor(a!) dst, Tensor block_mapping) -> ()': _swap_blocks,
+}
+_definitions = torch.library.Library('attnd', 'FRAGMENT')
+for _schema, _function in _OPERATORS.items():
+    _name = _schema.partition('(')[0]
+    _definitions.define(_schema)
+    _definitions.impl(_name, _function, 'CUDA')
+    torch.library.register_fake(f'attnd::{_name}', lambda *arguments: None, lib=_definitions)

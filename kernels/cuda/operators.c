@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* operators.c - see kernels/operators.h. */
+#include "kernels/operators.h"
+
+#include "kernels/cuda/compiler.h"
+#include "kernels/cuda/device/step.h"
+#include "kernels/cuda/device/tile.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    STATIC_BYTES = 4096, /* of shared memory of paged_v1, for q and reductions, at most */
+    GRID_MAX = 65535     /* of a grid's second dimension */
+};
+
+_Static_assert(sizeof((struct cuda_copies_pass){0}.caches) == OPERATORS_LAYERS_MAX * 2 * sizeof(uint64_t),
+               "caches of a launch");
+
+struct operators {
+    struct geometry geometry;
+    struct attention owner; /* of the device: its failure */
+    struct cuda_device device;
+    CUmodule modules[CUDA_PIECES_MAX];
+    uint32_t module_count;
+    CUfunction kernels[KERNEL_COUNT];
+    uint32_t v1_max;
+};
+
+static const enum cuda_kernel used[] = {KERNEL_PAGED_V1, KERNEL_PAGED_V2, KERNEL_PAGED_REDUCE,
+                                        KERNEL_STORE_TOKENS, KERNEL_COPY_BLOCKS};
+
+/* ---- open and close ------------------------------------------------------------------------------ */
+
+static int load_kernels(struct operators *x, const char *cache)
+{
+    struct cuda_device *d = &x->device;
+    char error[CUDA_COMPILER_ERROR_BYTES];
+    struct cuda_program program;
+    int rc = cuda_compile(&x->geometry, &d->target, cache, NULL, &program, error);
+    if (rc != 0) {
+        snprintf(x->owner.failure, sizeof x->owner.failure, "CUDA: %.240s", error);
+        return rc;
+    }
+    while (x->module_count < program.count &&
+           cuda_holds(
+               d, d->cu.cuModuleLoadData(&x->modules[x->module_count], program.cubins[x->module_count].bytes),
+               "loading the kernels"))
+        x->module_count++;
+    for (size_t i = 0; i < sizeof used / sizeof used[0]; i++)
+        cuda_holds(d,
+                   d->cu.cuModuleGetFunction(&x->kernels[used[i]], x->modules[program.piece_of[used[i]]],
+                                             cuda_kernels[used[i]].name),
+                   "looking for the kernel %s", cuda_kernels[used[i]].name);
+    cuda_program_deinit(&program);
+    uint32_t bytes = d->target.sm_bytes - TILE_BLOCK_BYTES - STATIC_BYTES;
+    x->v1_max = bytes / (uint32_t)sizeof(float) / x->geometry.block_size * x->geometry.block_size;
+    cuda_holds(d,
+               d->cu.cuFuncSetAttribute(x->kernels[KERNEL_PAGED_V1],
+                                        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes),
+               "allowing %u bytes of shared memory", bytes);
+    return cuda_failed(d) ? ATTND_INTERNAL : 0;
+}
+
+int operators_open(const struct geometry *g, uint32_t gpu, const char *cache, struct operators **result,
+                   char error[OPERATORS_ERROR_BYTES])
+{
+    struct operators *x = calloc(1, sizeof *x);
+    snprintf(error, OPERATORS_ERROR_BYTES, "no memory for the operators");
+    if (!x)
+        return ATTND_NO_MEMORY;
+    x->geometry = *g;
+    int rc = cuda_device_open(&x->device, gpu, &x->owner);
+    if (rc == 0)
+        rc = load_kernels(x, cache);
+    if (rc == 0) {
+        cuda_leave(&x->device);
+        *result = x;
+        return 0;
+    }
+    snprintf(error, OPERATORS_ERROR_BYTES, "%.255s", x->owner.failure);
+    if (x->device.context)
+        operators_close(x);
+    else
+        free(x);
+    return rc;
+}
+
+void operators_close(struct operators *x)
+{
+    if (!x)
+        return;
+    cuda_note_context(&x->device);
+    (void)x->device.cu.cuCtxSetCurrent(x->device.context);
+    for (uint32_t i = 0; i < x->module_count; i++)
+        (void)x->device.cu.cuModuleUnload(x->modules[i]);
+    cuda_device_close(&x->device);
+    free(x);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------ */
+
+static _Thread_local char failure[OPERATORS_ERROR_BYTES];
+
+/* Have the calling thread's context be the GPU's; whether it was another one. */
+static bool enter(const struct operators *x)
+{
+    CUcontext now = NULL;
+    (void)x->device.cu.cuCtxGetCurrent(&now);
+    if (now == x->device.context)
+        return false;
+    cuda_note_context(&x->device);
+    (void)x->device.cu.cuCtxSetCurrent(x->device.context);
+    return true;
+}
+
+static const char *leave(const struct operators *x, bool entered, CUresult result, const char *doing)
+{
+    if (entered)
+        cuda_leave(&x->device);
+    if (result == CUDA_SUCCESS)
+        return NULL;
+    snprintf(failure, sizeof failure, "CUDA: %s while %s", cuda_driver_error(&x->device.cu, result), doing);
+    return failure;
+}
+
+static CUresult launch(const struct operators *x, enum cuda_kernel kernel, const uint32_t grid[3],
+                       uint32_t shared_bytes, void *pass, void *stream)
+{
+    void *parameters[] = {pass};
+    return x->device.cu.cuLaunchKernel(x->kernels[kernel], grid[0], grid[1], grid[2], CUDA_THREADS, 1, 1,
+                                       shared_bytes, stream, parameters, NULL);
+}
+
+/* A pool of one layer whose values lie where the caller has them, at whichever distance from the keys. */
+static struct cuda_pool pool_of(const struct operators_caches *caches)
+{
+    return (struct cuda_pool){.bytes = (uintptr_t)caches->k,
+                              .block_bytes = caches->block_bytes,
+                              .plane_bytes = (uintptr_t)caches->v - (uintptr_t)caches->k};
+}
+
+static uint32_t partitions_of(uint32_t max_length)
+{
+    return max_length / PAGED_PARTITION + (max_length % PAGED_PARTITION != 0);
+}
+
+uint32_t operators_v1_max(const struct operators *x)
+{
+    return x->v1_max;
+}
+
+/* Shared memory for the logits of so many tokens in whole blocks, or the warps' outputs. */
+static uint32_t shared_bytes_of(const struct geometry *g, uint32_t tokens)
+{
+    uint32_t logits = (tokens + g->block_size - 1) / g->block_size * g->block_size,
+             outputs = CUDA_THREADS / 32 / 2 * g->head_dim;
+    return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
+}
+
+const char *operators_attend(struct operators *x, const struct operators_attention *of, bool v2, void *stream)
+{
+    const struct geometry *g = &x->geometry;
+    uint64_t states = (uint64_t)of->sequences * g->query_heads * partitions_of(of->max_length);
+    struct cuda_paged_pass pass = {
+        .attend = {.pool = pool_of(&of->caches),
+                   .q = (uintptr_t)of->q,
+                   .o = (uintptr_t)of->o,
+                   .partial_ml = (uintptr_t)of->partials,
+                   .partial_o = (uintptr_t)(of->partials ? of->partials + 2 * states : NULL),
+                   .k_scale = (uintptr_t)of->caches.k_scale,
+                   .v_scale = (uintptr_t)of->caches.v_scale,
+                   .alibi = (uintptr_t)of->alibi,
+                   .scale = of->scale},
+        .partitions = v2 ? partitions_of(of->max_length) : 1,
+        .lengths = (uintptr_t)of->lengths,
+        .q_row = of->q_row};
+    pass.attend.pool.tables = (uintptr_t)of->tables;
+    pass.attend.pool.stride = of->table_row;
+    uint32_t shared = shared_bytes_of(g, v2 ? PAGED_PARTITION : of->max_length);
+    bool entered = enter(x);
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t first = 0, n; result == CUDA_SUCCESS && first < of->sequences; first += n) {
+        n = of->sequences - first < GRID_MAX ? of->sequences - first : GRID_MAX;
+        pass.first_query = first;
+        result = launch(x, v2 ? KERNEL_PAGED_V2 : KERNEL_PAGED_V1,
+                        (const uint32_t[]){g->query_heads, n, pass.partitions}, shared, &pass, stream);
+        if (v2 && result == CUDA_SUCCESS)
+            result =
+                launch(x, KERNEL_PAGED_REDUCE, (const uint32_t[]){g->query_heads, n, 1}, 0, &pass, stream);
+    }
+    return leave(x, entered, result, v2 ? "launching paged_v2" : "launching paged_v1");
+}
+
+const char *operators_store(struct operators *x, const struct operators_tokens *of, void *stream)
+{
+    struct cuda_tokens_pass pass = {.pool = pool_of(&of->caches),
+                                    .k = (uintptr_t)of->k,
+                                    .v = (uintptr_t)of->v,
+                                    .slots = (uintptr_t)of->slots,
+                                    .k_scale = (uintptr_t)of->caches.k_scale,
+                                    .v_scale = (uintptr_t)of->caches.v_scale,
+                                    .k_row = of->k_row,
+                                    .v_row = of->v_row,
+                                    .source_dtype = of->dtype};
+    bool entered = enter(x);
+    CUresult result =
+        of->tokens ? launch(x, KERNEL_STORE_TOKENS, (const uint32_t[]){of->tokens, 1, 1}, 0, &pass, stream)
+                   : CUDA_SUCCESS;
+    return leave(x, entered, result, "launching store_tokens");
+}
+
+const char *operators_copy(struct operators *x, const struct operators_copies *of, void *stream)
+{
+    struct cuda_copies_pass pass = {.pairs = (uintptr_t)of->pairs, .block_bytes = of->block_bytes};
+    bool entered = enter(x);
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t first = 0, n; result == CUDA_SUCCESS && of->pair_count && first < of->layers; first += n) {
+        n = of->layers - first < OPERATORS_LAYERS_MAX ? of->layers - first : OPERATORS_LAYERS_MAX;
+        for (uint32_t i = 0; i < n; i++) {
+            pass.caches[i][0] = (uintptr_t)of->k[first + i];
+            pass.caches[i][1] = (uintptr_t)of->v[first + i];
+        }
+        result = launch(x, KERNEL_COPY_BLOCKS, (const uint32_t[]){of->pair_count, n, 2}, 0, &pass, stream);
+    }
+    return leave(x, entered, result, "launching copy_blocks");
+}
+
+const char *operators_swap(struct operators *x, void *to, const void *from, uint64_t block_bytes,
+                           const int64_t *pairs, uint32_t pair_count, void *stream)
+{
+    bool entered = enter(x);
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < pair_count && result == CUDA_SUCCESS; i++)
+        result = x->device.cu.cuMemcpyAsync((uintptr_t)to + (uint64_t)pairs[2 * i + 1] * block_bytes,
+                                            (uintptr_t)from + (uint64_t)pairs[2 * i] * block_bytes,
+                                            block_bytes, stream);
+    return leave(x, entered, result, "copying a block");
+}
