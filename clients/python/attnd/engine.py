@@ -260,13 +260,15 @@ class Engine:
                 raise _invalid('the engine is closed')
             self._inside += 1
         try:
-            for id in taken(self.orphans):
-                _library.functions().delete(self._a, id)
+            if self.orphans:
+                for id in taken(self.orphans):
+                    _library.functions().delete(self._a, id)
             return getattr(_library.functions(), name)(self._a, *arguments)
         finally:
             with self._idle:
                 self._inside -= 1
-                self._idle.notify_all()
+                if self._a is None:
+                    self._idle.notify_all()
 
     def _forget(self, number):
         self._pending.pop(number, None)
@@ -462,7 +464,7 @@ class Engine:
         if wait:
             code = self._call(function, *arguments, None)
             while code == _library.BUSY and keeps[0].tensor.device_type == _library.CUDA:
-                self._call('turn')  # the host is two tokens ahead of the GPU
+                self._call('turn')  # as in attend_prepared()
                 code = self._call(function, *arguments, None)
             _check(code)
             return outputs
@@ -472,6 +474,14 @@ class Engine:
         ticket = Ticket(self, number.value, outputs)
         self._pending[number.value] = weakref.ref(ticket), keeps, outputs
         return ticket
+
+    def attend_prepared(self, arguments):
+        """attnd_attend() with arguments that are made already, whose tensors are on the GPU."""
+        code = self._call('attend', *arguments)
+        while code == _library.BUSY:
+            self._call('turn')  # the host is two tokens ahead of the GPU
+            code = self._call('attend', *arguments)
+        _check(code)
 
     @staticmethod
     def _counts(sequences, counts, rows):

@@ -14,7 +14,7 @@ from .errors import InvalidError
 # NumPy's kind and bytes, to DLPack's code and bits.
 _NUMPY_TYPES = {('f', 4): (2, 32), ('f', 2): (2, 16), ('u', 1): (1, 8)}
 _NAMED_TYPES = {'bfloat16': (4, 16), 'float8_e4m3fn': (10, 8), 'float8_e5m2': (12, 8)}  # of ml_dtypes
-_TORCH_TYPES = {'torch.float32': (2, 32), 'torch.float16': (2, 16), 'torch.bfloat16': (4, 16), 'torch.uint8': (1, 8),
+TORCH_TYPES = {'torch.float32': (2, 32), 'torch.float16': (2, 16), 'torch.bfloat16': (4, 16), 'torch.uint8': (1, 8),
                 'torch.float8_e4m3fn': (10, 8), 'torch.float8_e5m2': (12, 8)}
 TYPE_NAMES = {(2, 32): 'f32', (2, 16): 'f16', (4, 16): 'bf16', (10, 8): 'e4m3', (12, 8): 'e5m2', (1, 8): 'u8'}
 
@@ -118,7 +118,7 @@ class Argument:
 
     def _from_torch(self, array, name, writes):
         """PyTorch's on the GPU, whose stream is the current one: no capsule, which takes 10 us."""
-        kind = _TORCH_TYPES.get(str(array.dtype))
+        kind = TORCH_TYPES.get(str(array.dtype))
         if kind is None:
             raise _refuse(name, f'is of {array.dtype}, which attnd has not')
         if not array.is_contiguous():

@@ -12,6 +12,7 @@ them and attends in one call. Beams are forks, assisted decoding truncates, and 
 
 What a model needs and attnd has not is an UnsupportedError that names it.
 """
+import ctypes
 import threading
 import types
 import weakref
@@ -21,8 +22,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers import cache_utils
 from transformers.generation import utils as generation_utils
 
+from . import _library
 from .engine import Engine
 from .errors import UnsupportedError
+from .tensors import TORCH_TYPES
 
 NAME = 'attnd'
 _DTYPES = {torch.float32: 'f32', torch.float16: 'f16', torch.bfloat16: 'bf16'}
@@ -155,6 +158,7 @@ class Cache(cache_utils.Cache):
         self.engine = engine
         self.ids = []
         self._closed, self._right_padded = False, False
+        self._step = None
         self.layers = [Layer(self, i) for i in range(engine.description.layers)]
         self._finalizer = weakref.finalize(self, engine.orphans.extend, self.ids)  # at any time: only noted
 
@@ -194,10 +198,20 @@ class Cache(cache_utils.Cache):
             for i, made in zip(places, self.engine.batch(ops)):
                 ids[i] = made[0]
         self.ids[:] = ids
+        self._step = None
+
+    def step(self, query, key):
+        """The call of a decode step, of a token a row, whose tensors are on the engine's GPU: made once for a batch, filled in for each
+        layer."""
+        if self._step is None or self._step.batch != query.shape[0]:
+            self._step = _Step(self.engine, self.ids, query, key)
+        return self._step
 
     def _note_padding(self, attention_mask, first, tokens):
         """Whether a row has padding elsewhere than ahead of its tokens: then its last tokens are not the last stored."""
         if attention_mask is not None and tokens and attention_mask.dim() == 2:
+            if tokens == 1 and _padding(attention_mask, attention_mask.shape[0], 1, first)[0] is None:
+                return  # a token in each row is behind whatever was
             mask = attention_mask[:, : first + tokens].bool()
             self._right_padded |= not bool(mask[:, -1].all() & (mask[:, 1:] >= mask[:, :-1]).all())
 
@@ -238,6 +252,37 @@ def _delete_all(engine, ids):
     ids.clear()
 
 
+class _Step:
+    """attnd_attend() of one token a sequence. Of size-1 dimensions strides say nothing: [batch][heads][1][dim] is [batch][heads][dim]."""
+
+    def __init__(self, engine, ids, query, key):
+        self.engine, self.batch = engine, query.shape[0]
+        self._ids = (ctypes.c_uint64 * self.batch)(*ids)
+        kind = TORCH_TYPES[str(query.dtype)]
+        self._shapes = [(ctypes.c_int64 * 3)(self.batch, x.shape[1], x.shape[3]) for x in (query, key)]
+        q, k, v, o = self.tensors = [_library.Tensor(None, _library.CUDA, query.device.index, 3, *kind, 1, self._shapes[i])
+                                     for i in (0, 1, 1, 0)]
+        self._pointers = [ctypes.pointer(t) for t in self.tensors]
+        self.rows = _library.Rows(sequences=self._ids, sequence_count=self.batch, q=self._pointers[0], k=self._pointers[1],
+                                  v=self._pointers[2], o=self._pointers[3])
+        self._arguments = ctypes.byref(self.rows), 1, None
+
+    def __call__(self, layer, query, key, value):
+        batch, heads, _, dim = query.shape
+        out = query.new_empty((batch, 1, heads, dim))
+        for tensor, x in zip(self.tensors, (query, key, value, out)):
+            tensor.data = x.data_ptr()
+        self.rows.layer, self.rows.stream = layer, torch.cuda.current_stream(query.device).cuda_stream
+        self.engine.attend_prepared(self._arguments)
+        return out
+
+
+def _is_dense(x):
+    """Whether [batch][heads][1][dim] lies together."""
+    _, heads, _, dim = x.shape
+    return x.stride(3) == 1 and x.stride(1) == dim and x.stride(0) == heads * dim
+
+
 # ---- attention
 
 
@@ -245,10 +290,22 @@ class _Here(threading.local):
     """What a cache's layer has just handed on, for the attention function that is called next; the padding of the latest mask."""
 
     handed, padding = None, None
+    causal = frozenset()  # what mask functions are that were seen to be of the causal kind
 
 
 _here = _Here()
 _engines = weakref.WeakKeyDictionary()  # by attention module: (engine, layer, _Layer)
+
+
+def _identity(function):
+    """What a function computes, as far as that can be told: its code, and what it closes over. TypeError: it cannot."""
+    if isinstance(function, (int, float, str, type(None))):
+        return function
+    if not isinstance(function, types.FunctionType):
+        raise TypeError
+    cells = function.__closure__ or ()
+    return function.__code__, tuple(_identity(x) for c in cells
+                                    for x in (c.cell_contents if isinstance(c.cell_contents, (tuple, list)) else [c.cell_contents]))
 
 
 def _mask(*, q_length=None, kv_length=0, q_offset=None, kv_offset=0, cache_position=None, mask_function=None, attention_mask=None,
@@ -261,12 +318,20 @@ def _mask(*, q_length=None, kv_length=0, q_offset=None, kv_offset=0, cache_posit
         raise _unsupported('a cache other than attnd.transformers.Cache that has not exactly all tokens')
     if use_vmap:
         raise _unsupported("a mask of the model's own beside the causal one")
+    try:
+        known = _identity(mask_function), getattr(config, 'sliding_window', None), q_length > 1
+    except TypeError:
+        known = None
+    if known in _here.causal:
+        return attention_mask
     zero, keys = torch.tensor(0), torch.arange(kv_length)
     for query in {q_offset, q_offset + q_length - 1}:
         seen = mask_function(zero, zero, torch.tensor(query), keys)
         window = int(seen.sum())
         if window not in (query + 1, getattr(config, 'sliding_window', None)) or not bool(seen[query + 1 - window : query + 1].all()):
             raise _unsupported('a mask that is neither causal nor of the sliding window')
+    if known is not None and kv_length > 1 and not (getattr(config, 'sliding_window', None) and kv_length <= config.sliding_window + 1):
+        _here.causal |= {known}  # long enough to have shown it
     return attention_mask
 
 
@@ -400,6 +465,10 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         first = cache.layers[layer].seen - key.shape[2]
         if layer == 0:
             cache._note_padding(attention_mask, first, key.shape[2])
+        if (key.shape[2] == 1 and isinstance(engine, Engine) and query.is_cuda and _takes(engine, query.device)
+                and (attention_mask is None or _padding(attention_mask, len(cache.ids), 1, first)[0] is None)
+                and _is_dense(query) and _is_dense(key) and _is_dense(value)):
+            return cache.step(query, key)(layer, query, key, value), None
         return _compute(engine, layer, cache.ids, query, key, value, attention_mask, first), None
     return _once(engine, layer, query, key, value, attention_mask, position_ids), None
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """attnd.Engine beside a model in NumPy that keeps every sequence's K and V in arrays of its own."""
+import dataclasses
 import json
 import os
 import pathlib
@@ -338,7 +339,8 @@ class SequencesOfADaemon(Sequences):
 
     def test_it_describes_itself_as_an_engine_does(self):
         with attnd.Engine(self.config) as engine:
-            self.assertEqual(self.engine.description, engine.description)
+            here = dataclasses.replace(engine.description, gpu=-1, stream_rows=0)  # a daemon takes no tensors where they are
+            self.assertEqual(self.engine.description, here)
 
     def test_a_connection_comes_back(self):
         id = self.engine.create()

@@ -3,7 +3,12 @@
 import itertools
 import unittest
 
-import torch
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest('torch is not installed') from None
+if not torch.cuda.is_available():
+    raise unittest.SkipTest('there is no GPU')
 
 import attnd
 import attnd.torch

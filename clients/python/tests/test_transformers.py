@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import unittest
+import unittest.mock
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -242,20 +243,28 @@ class Ways(Models):
             recorded.append((of['layer'], of['counts'], q.clone(), of['k'].clone(), of['v'].clone(), o.clone()))
             return o
 
-        engine.attend = record
-        generate(model, 'attnd', prompts(1, 33), max_new_tokens=9)
-        engine.attend = ask
+        def record_step(step, layer, query, key, value):  # as decode steps go on a GPU
+            o = compute(step, layer, query, key, value)
+            recorded.append((layer, [1], *(x[:, :, 0].clone() for x in (query, key, value)), o[:, 0].clone()))
+            return o
+
+        compute = attnd.transformers._Step.__call__
+        with unittest.mock.patch.object(attnd.transformers._Step, '__call__', record_step):
+            engine.attend = record
+            generate(model, 'attnd', prompts(1, 33), max_new_tokens=9)
+            engine.attend = ask
+        self.assertEqual(len(recorded), 4 * 9)
         alone = engine.create()
         others = [engine.create() for _ in range(15)]
         for n, id in enumerate(others):
             for layer in range(4):
-                x = torch.randn(n * 3 + 1, 2, 16).bfloat16()
+                x = torch.randn(n * 3 + 1, 2, 16, device=recorded[0][2].device).bfloat16()
                 engine.append(id, x, x, layer=layer)
         beside = engine.create()
         for layer, counts, q, k, v, o in recorded:
             n = counts[0]
             self.assertTrue(torch.equal(engine.attend(alone, q, k=k, v=v, layer=layer), o))
-            company = [torch.cat([x, torch.randn(15, *x.shape[1:]).bfloat16()]) for x in (q, k, v)]
+            company = [torch.cat([x, torch.randn(15, *x.shape[1:], device=x.device).bfloat16()]) for x in (q, k, v)]
             got = engine.attend([beside, *others], company[0], k=company[1], v=company[2], layer=layer, counts=[n] + [1] * 15)
             self.assertTrue(torch.equal(got[:n], o))
 
