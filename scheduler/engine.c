@@ -198,12 +198,12 @@ static bool retire_steps(struct engine *e)
 }
 
 /* A device that takes too long for the oldest step in flight has failed. Time counts from the first
- * turn that finds this step not done, since its submission may wait itself. */
+ * turn that finds this step not done, since its submission may wait itself. What a client's stream takes is its affair. */
 static void watch_steps(struct engine *e, bool retired)
 {
     uint32_t limit_s = e->o.config->step_timeout_s;
     char why[ATTENTION_ERROR_BYTES];
-    bool in_flight = steps_in_flight(e->state.steps) > 0;
+    bool in_flight = steps_in_flight(e->state.steps) > 0 && !steps_await_client(e->state.steps);
     if (!in_flight || retired || !e->awaits) {
         e->awaits = in_flight;
         e->awaits_since_s = e->state.now_s;

@@ -691,6 +691,11 @@ unsigned steps_in_flight(const struct steps *x)
     return x->in_flight;
 }
 
+bool steps_await_client(const struct steps *x)
+{
+    return x->in_flight && x->slots[x->oldest].parts_streamed;
+}
+
 struct step *steps_poll(struct steps *x, bool but_latest)
 {
     struct step *s = &x->slots[x->oldest];

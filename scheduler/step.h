@@ -192,6 +192,9 @@ void step_submit(struct step *step);
 
 unsigned steps_in_flight(const struct steps *steps);
 
+/* Whether the oldest step in flight is streamed, and so waits for what its client has the device do. */
+bool steps_await_client(const struct steps *steps);
+
 /* steps_poll: the oldest step in flight, if the backend has done it; else NULL. `but_latest`: not one that may be continued. */
 struct step *steps_poll(struct steps *steps, bool but_latest);
 

@@ -448,11 +448,12 @@ void cuda_queue_swap(struct cuda_queue *q, const struct cuda_block *block, bool 
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* What is issued from now on goes to `stream`, behind what was issued before. */
+/* What is issued from now on goes to `stream`, behind what was issued before. That is waited for on a stream of the caller's also when
+ * it seems to be the same: another one may have its handle by now, and each thread has a default one with one handle. */
 static void turn_to(struct cuda_queue *q, bool streamed, CUstream stream)
 {
     CUstream to = streamed ? stream : q->d->stream;
-    if ((to != q->main || streamed != q->streamed) && q->ticket)
+    if ((streamed || q->streamed) && q->ticket)
         cuda_holds(q->d, q->d->cu.cuStreamWaitEvent(to, q->done[q->ticket % CUDA_TICKETS], 0),
                    "ordering streams");
     q->main = q->on = to;

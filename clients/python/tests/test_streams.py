@@ -201,6 +201,18 @@ class Streams(OfStreams):
             self.engine.append(id, k, v, layer=0, positions=[6])
         self.assertEqual(self.engine.look(id).lengths, [5, 0, 0, 0])
 
+    def test_a_pause_between_two_calls_is_no_device_that_hangs(self):
+        config = {**self.config, 'backend': {'name': 'cuda', 'step_timeout_s': 1}}
+        with attnd.Engine(config) as engine:
+            id = engine.create()
+            q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
+            engine.attend(id, q, k=k, v=v, layer=0)
+            engine.attend(id, q, k=k, v=v, layer=1)
+            time.sleep(2.5)
+            for layer in (2, 3):
+                engine.attend(id, q, k=k, v=v, layer=layer)
+            self.assertEqual(engine.look(id).length, 1)
+
     def test_tables_of_ones_own(self):
         lease, of_host = self.engine.lease(8), self.host.lease(8)
         for _ in range(3):
