@@ -708,6 +708,47 @@ static void add_tests(TCase *tc)
     tcase_set_timeout(tc, TIMEOUT_S);
 }
 
+/* Of the kernels alone; where there is no GPU a good shape is refused too, for that. */
+START_TEST(shapes_of_kernels_are_looked_at)
+{
+    struct attnd_kernels *kernels = NULL;
+    const struct attnd_shape good = {.size = sizeof good,
+                                     .query_heads = 8,
+                                     .kv_heads = 2,
+                                     .head_dim = 64,
+                                     .block_size = 16,
+                                     .dtype_code = 4,
+                                     .dtype_bits = 16,
+                                     .kv_dtype_code = 4,
+                                     .kv_dtype_bits = 16};
+    struct attnd_shape of = good;
+    const struct attnd_paged_call call = {.size = sizeof call};
+    const struct attnd_cache_call cache = {.size = sizeof cache};
+    of.kv_heads = 0;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "kv_heads");
+    of.kv_heads = 3;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "query_heads");
+    of = good;
+    of.dtype_code = 7;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "dtype");
+    of = good;
+    of.block_size = 5;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "blocks of 8, 16 or 32");
+    of = good;
+    of.size = 3;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "shape.size");
+    of = good;
+    ck_fails(attnd_kernels_open(&of, NULL), ATTND_ERR_INVALID, "NULL");
+    ck_fails(attnd_kernels_paged(NULL, &call), ATTND_ERR_INVALID, "NULL");
+    ck_fails(attnd_kernels_cache(NULL, &cache), ATTND_ERR_INVALID, "NULL");
+    attnd_kernels_close(NULL);
+    if (!strstr(attnd_backends(), "not usable here") && !strstr(attnd_backends(), "not built in"))
+        return;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_UNSUPPORTED, "CUDA");
+    ck_assert_ptr_null(kernels);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("library");
@@ -723,6 +764,7 @@ int main(void)
     tcase_add_test(without, opening_says_what_is_wrong);
     tcase_add_test(without, nothing_is_written_to_a_stream);
     tcase_add_test(without, float32_is_converted);
+    tcase_add_test(without, shapes_of_kernels_are_looked_at);
     tcase_set_timeout(structs, TIMEOUT_S);
     tcase_set_timeout(without, TIMEOUT_S);
     suite_add_tcase(suite, in_caller);
