@@ -20,6 +20,7 @@
 #   lib install-lib   libattnd.so and .a, attnd.h, attnd.pc: attention in the calling process (docs/LIBRARY.md); cJSON's source comes
 #                     from Debian's archive, or from CJSON_DIR=FOLDER
 #   wheel check-python   the Python package (clients/python), in WHEELS=build/release/wheel, CUDA=0: without the CUDA backend; its tests
+#   bench-clients  what a layer takes through libattnd with tensors on a GPU
 #   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
 #   compile_commands.json install uninstall dist clean
 #
@@ -342,6 +343,16 @@ wheel: $(B)/lib/$(LIBRARY_FILE)
 # The wheel in empty environments, with the oldest and the newest NumPy.
 check-python: $(B)/lib/$(LIBRARY_FILE)
 	@ATTND=$(CURDIR)/$(B)/attnd bash tests/integration/47-python.sh
+
+# What a layer costs its clients; needs a GPU.
+.PHONY: bench-clients
+bench-clients: $(B)/bench/bench_library
+	$(Q)$<
+$(B)/bench/bench_library: clients/bench/bench_library.c library/attnd.h $(B)/lib/libattnd.a
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -Ilibrary -isystem $(CUDA_INCLUDE) $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(CFLAGS) $(LDFLAGS_ALL) \
+		-o $@ $< $(B)/lib/libattnd.a -pthread -lm -ldl
 
 # Hugging Face models through attnd, by a Python that has torch and transformers: MODELS_PYTHON=venv/bin/python
 MODELS_PYTHON ?= python3
