@@ -739,7 +739,8 @@ static void symbolic_submit(struct attention *attention, const struct attention_
         p->overhead = us > 0 ? (us + STEP_US) / us : 1;
         p->busy_s = (us + STEP_US) * (0.5 + sim_below(&b->random, 1000) * 0.001) * 1e-6;
     }
-    if (ticket == b->conduct.hang_at) {
+    if (ticket == b->conduct.hang_at && !b->streamed &&
+        p == whole) { /* a client's stream may take its time */
         p->busy_s = b->conduct.hang_s;
         sim.seen.hangs++;
     }

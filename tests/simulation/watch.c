@@ -159,6 +159,11 @@ static void look_at_row(uint32_t row)
     if (!same)
         *at = (struct watched_row){s->id, s->created_s, s->lease, STATE_ABSENT};
     enum state to = state_of(row);
+    if (!at->lease && at->state == STATE_SWAPPED &&
+        to == STATE_IDLE) { /* all its blocks had come in with another one */
+        transitions_note(MACHINE_SEQUENCES, STATE_SWAPPED, STATE_RUNNING);
+        at->state = STATE_RUNNING;
+    }
     transitions_note(at->lease ? MACHINE_LEASES : MACHINE_SEQUENCES, at->state, to);
     at->state = to;
 }
