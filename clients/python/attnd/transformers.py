@@ -28,6 +28,7 @@ from .errors import UnsupportedError
 from .tensors import TORCH_TYPES
 
 NAME = 'attnd'
+_KINDS_KEPT = 64  # of mask functions
 _DTYPES = {torch.float32: 'f32', torch.float16: 'f16', torch.bfloat16: 'bf16'}
 _CACHE_NAME = 'cache' if 'cache' in getattr(generation_utils, 'ALL_CACHE_NAMES', ()) else 'past_key_values'  # of generate()'s argument
 _CROP_WANTS_LENGTH = 'max_length' in cache_utils.Cache.crop.__code__.co_varnames  # of versions before 5.20
@@ -331,7 +332,8 @@ def _mask(*, q_length=None, kv_length=0, q_offset=None, kv_offset=0, cache_posit
         if window not in (query + 1, getattr(config, 'sliding_window', None)) or not bool(seen[query + 1 - window : query + 1].all()):
             raise _unsupported('a mask that is neither causal nor of the sliding window')
     if known is not None and kv_length > 1 and not (getattr(config, 'sliding_window', None) and kv_length <= config.sliding_window + 1):
-        _here.causal |= {known}  # long enough to have shown it
+        few = _here.causal if len(_here.causal) < _KINDS_KEPT else frozenset()
+        _here.causal = few | {known}  # long enough to have shown it
     return attention_mask
 
 
