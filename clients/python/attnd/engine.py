@@ -148,7 +148,7 @@ def _configuration(config):
     return (config if isinstance(config, str) else json.dumps(config)).encode()
 
 
-def _current_stream(array):
+def current_stream(array):
     """PyTorch's current stream, where a tensor of its on a GPU belongs; None: it is not one."""
     if not getattr(array, 'is_cuda', False):
         return None
@@ -440,7 +440,7 @@ class Engine:
             if array is None:
                 continue
             if stream is None:
-                stream = _current_stream(array)
+                stream = current_stream(array)
             struct.stream = stream
             argument = Argument(array, name, stream=stream)
             keeps.append(argument)
@@ -462,11 +462,8 @@ class Engine:
 
     def _run(self, function, arguments, keeps, outputs, wait):
         if wait:
-            code = self._call(function, *arguments, None)
-            while code == _library.BUSY and keeps[0].tensor.device_type == _library.CUDA:
-                self._call('turn')  # as in attend_prepared()
-                code = self._call(function, *arguments, None)
-            _check(code)
+            on_gpu = keeps[0].tensor.device_type == _library.CUDA
+            _check((self._call_with_room if on_gpu else self._call)(function, *arguments, None))
             return outputs
         self._sweep()
         number = c_uint64()
@@ -475,13 +472,17 @@ class Engine:
         self._pending[number.value] = weakref.ref(ticket), keeps, outputs
         return ticket
 
+    def _call_with_room(self, name, *arguments):
+        """Call a function whose tensors are on the GPU, when there is room on its queue."""
+        code = self._call(name, *arguments)
+        while code == _library.BUSY:  # the host is two tokens ahead of the GPU
+            self._call('turn')
+            code = self._call(name, *arguments)
+        return code
+
     def attend_prepared(self, arguments):
         """attnd_attend() with arguments that are made already, whose tensors are on the GPU."""
-        code = self._call('attend', *arguments)
-        while code == _library.BUSY:
-            self._call('turn')  # the host is two tokens ahead of the GPU
-            code = self._call('attend', *arguments)
-        _check(code)
+        _check(self._call_with_room('attend', *arguments))
 
     @staticmethod
     def _counts(sequences, counts, rows):

@@ -22,15 +22,16 @@ import threading
 import torch
 
 from . import _library
-from .engine import _check, _invalid
+from .engine import _check, _invalid, current_stream
+from .tensors import TORCH_TYPES
 
-_DTYPES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
+_DTYPES = {d: TORCH_TYPES[str(d)] for d in (torch.float32, torch.float16, torch.bfloat16)}
 _CACHE_DTYPES = {'fp8': (10, 8), 'fp8_e4m3': (10, 8), 'fp8_e5m2': (12, 8)}
 _NOT_SPARSE = (0, 0, 64, 0, 0)  # local blocks, vertical stride, block size, tp rank, step from head to head
 _PARTITION = 512  # of paged_attention_v2
 
 _lock = threading.Lock()
-_kernels = {}  # by shape: (handle, longest context of v1)
+_kernels = {}  # by shape: a handle
 _of_caches = {}  # by what store_tokens depends on: a handle
 
 
@@ -42,10 +43,6 @@ class _Local(threading.local):
 
 
 _local = _Local()
-
-
-def _stream(device):
-    return torch.cuda.current_stream(device).cuda_stream
 
 
 def _cache_type(kv_cache_dtype, dtype):
@@ -67,7 +64,7 @@ def _open(gpu, query_heads, kv_heads, head_dim, block_size, dtype, kv_type, spar
                        'compiled while a stream is being captured: call attnd.torch.warmup() ahead of it')
     handle = ctypes.c_void_p()
     _check(_library.functions().kernels_open(ctypes.byref(shape), ctypes.byref(handle)))
-    return handle, shape.v1_max_length
+    return handle
 
 
 def _kernels_of(*shape):
@@ -78,13 +75,13 @@ def _kernels_of(*shape):
             if known is None:
                 known = _kernels[shape] = _open(*shape)
                 gpu, _, kv_heads, head_dim, block_size, dtype, kv_type, _ = shape
-                _of_caches.setdefault((gpu, kv_heads, head_dim, block_size, dtype, kv_type), known[0])
+                _of_caches.setdefault((gpu, kv_heads, head_dim, block_size, dtype, kv_type), known)
     return known
 
 
 def _kernels_of_caches(gpu, kv_heads, head_dim, block_size, dtype, kv_type):
     known = _of_caches.get((gpu, kv_heads, head_dim, block_size, dtype, kv_type))
-    return known or _kernels_of(gpu, kv_heads, kv_heads, head_dim, block_size, dtype, kv_type, _NOT_SPARSE)[0]
+    return known or _kernels_of(gpu, kv_heads, kv_heads, head_dim, block_size, dtype, kv_type, _NOT_SPARSE)
 
 
 def warmup(query_heads, kv_heads, head_dim, block_size, dtype, kv_cache_dtype='auto', *, device=None, local_blocks=0, vert_stride=0,
@@ -130,6 +127,12 @@ def _caches(key_cache, value_cache, device, kv_type, kv_heads, head_dim, block_s
     return key_cache.stride(0) * size
 
 
+def _scales(device, k_scale, v_scale):
+    for name, of in (('k_scale', k_scale), ('v_scale', v_scale)):
+        if of.device != device or of.dtype != torch.float32 or of.numel() != 1:
+            raise _invalid(f'{name}: wants one float32 on {device}')
+
+
 # ---- attention
 
 
@@ -151,13 +154,9 @@ def _attend(v2, out, query, key_cache, value_cache, num_kv_heads, scale, block_t
         raise _invalid(f'max_seq_len: {max_seq_len} tokens are more than block_tables has blocks for')
     if alibi_slopes is not None:
         _wants('alibi_slopes', alibi_slopes, device, torch.float32, (query_heads,))
-    for name, of in (('k_scale', k_scale), ('v_scale', v_scale)):
-        if of.device != device or of.dtype != torch.float32 or of.numel() != 1:
-            raise _invalid(f'{name}: wants one float32 on {device}')
+    _scales(device, k_scale, v_scale)
     sparse = (local_blocks, vert_stride, sparse_block_size, tp_rank, head_sliding_step) if vert_stride > 1 else _NOT_SPARSE
-    handle, v1_max = _kernels_of(device.index, query_heads, num_kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, sparse)
-    if not v2 and max_seq_len > v1_max:
-        raise _invalid(f'max_seq_len: paged_attention_v1 takes {v1_max} tokens at most: take paged_attention_v2')
+    handle = _kernels_of(device.index, query_heads, num_kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, sparse)
     workspace = None
     if v2:
         floats = sequences * query_heads * -(-max_seq_len // _PARTITION) * (head_dim + 2)
@@ -170,7 +169,7 @@ def _attend(v2, out, query, key_cache, value_cache, num_kv_heads, scale, block_t
     call.k_scale, call.v_scale = k_scale.data_ptr(), v_scale.data_ptr()
     call.workspace = None if workspace is None else workspace.data_ptr()
     call.sequences, call.max_seq_len, call.v2, call.scale = sequences, max_seq_len, v2, scale
-    call.stream = _stream(device)
+    call.stream = current_stream(query)
     _check(_library.functions().kernels_paged(handle, ctypes.byref(call)))
 
 
@@ -196,6 +195,7 @@ def _reshape_and_cache(key, value, key_cache, value_cache, slot_mapping, kv_cach
     _wants('slot_mapping', slot_mapping, device, torch.int64, (None,))
     if slot_mapping.shape[0] > tokens or not slot_mapping.is_contiguous():
         raise _invalid(f'slot_mapping: wants a slot a token at most ({tokens}), one behind the other')
+    _scales(device, k_scale, v_scale)
     block_size, kv_type = key_cache.shape[3] if key_cache.dim() == 5 else 0, _cache_type(kv_cache_dtype, dtype)
     block_bytes = _caches(key_cache, value_cache, device, kv_type, kv_heads, head_dim, block_size)
     handle = _kernels_of_caches(device.index, kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type)
@@ -206,14 +206,14 @@ def _reshape_and_cache(key, value, key_cache, value_cache, slot_mapping, kv_cach
     call.dtype_code, call.dtype_bits = _DTYPES[dtype]
     call.key_caches = (ctypes.c_void_p * 1)(key_cache.data_ptr())
     call.value_caches = (ctypes.c_void_p * 1)(value_cache.data_ptr())
-    call.stream = _stream(device)
+    call.stream = current_stream(key)
     _check(_library.functions().kernels_cache(handle, ctypes.byref(call)))
 
 
 def _any_kernels(gpu):
     """Those of any shape: what copies whole blocks depends on none."""
-    known = next((k[0] for shape, k in list(_kernels.items()) if shape[0] == gpu), None)
-    return known or _kernels_of(gpu, 1, 1, 64, 16, (4, 16), (4, 16), _NOT_SPARSE)[0]
+    known = next((handle for shape, handle in list(_kernels.items()) if shape[0] == gpu), None)
+    return known or _kernels_of(gpu, 1, 1, 64, 16, (4, 16), (4, 16), _NOT_SPARSE)
 
 
 def _copy_blocks(key_caches, value_caches, block_mapping):
@@ -232,7 +232,7 @@ def _copy_blocks(key_caches, value_caches, block_mapping):
     call.pairs = block_mapping.contiguous().data_ptr()
     call.key_caches = (ctypes.c_void_p * layers)(*[c.data_ptr() for c in key_caches])
     call.value_caches = (ctypes.c_void_p * layers)(*[c.data_ptr() for c in value_caches])
-    call.stream = _stream(device)
+    call.stream = current_stream(first)
     _check(_library.functions().kernels_cache(_any_kernels(device.index), ctypes.byref(call)))
 
 
@@ -250,7 +250,7 @@ def _swap_blocks(src, dst, block_mapping):
     call.block_bytes = src.stride(0) * src.element_size()
     call.pairs = pairs.data_ptr()
     call.key_caches = (ctypes.c_void_p * 2)(dst.data_ptr(), src.data_ptr())
-    call.stream = _stream(device)
+    call.stream = current_stream(src if src.is_cuda else dst)
     _check(_library.functions().kernels_cache(_any_kernels(device.index), ctypes.byref(call)))
 
 

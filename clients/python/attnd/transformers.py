@@ -23,7 +23,7 @@ from transformers import cache_utils
 from transformers.generation import utils as generation_utils
 
 from . import _library
-from .engine import Engine
+from .engine import Engine, current_stream
 from .errors import UnsupportedError
 from .tensors import TORCH_TYPES
 
@@ -273,7 +273,7 @@ class _Step:
         out = query.new_empty((batch, 1, heads, dim))
         for tensor, x in zip(self.tensors, (query, key, value, out)):
             tensor.data = x.data_ptr()
-        self.rows.layer, self.rows.stream = layer, torch.cuda.current_stream(query.device).cuda_stream
+        self.rows.layer, self.rows.stream = layer, current_stream(query)
         self.engine.attend_prepared(self._arguments)
         return out
 

@@ -237,6 +237,9 @@ class Operators(unittest.TestCase):
             with self.assertRaises(attnd.InvalidError, msg=text) as raised:
                 OPS.paged_attention_v1(torch.empty_like(change.get(0, case.q)), *(change.get(i, x) for i, x in enumerate(a)))
             self.assertIn(text, str(raised.exception))
+        with self.assertRaises(attnd.InvalidError) as raised:  # as attention does: the GPU cannot read it
+            OPS.reshape_and_cache(case.k, case.v, case.key_cache, case.value_cache, case.slot_mapping, 'auto', ones().cpu(), ones())
+        self.assertIn('k_scale', str(raised.exception))
 
 
 if __name__ == '__main__':
