@@ -102,6 +102,11 @@ static bool has_rows(const struct request *request)
            request->kind == REQUEST_PAGED;
 }
 
+static bool is_streamed(const struct request *request)
+{
+    return has_rows(request) && request->rows.stream.on;
+}
+
 /* Rows that a request has in its steps, and tokens of them that it appends. */
 static uint32_t rows_of(const struct request *request)
 {
@@ -570,7 +575,7 @@ static int check_quota(struct client_queue *c, struct request *request)
 static int find_stream(struct client_queue *c, struct request *request)
 {
     struct request_queued *q = &request->queued;
-    if (!request->rows.stream.on)
+    if (!is_streamed(request))
         return 0;
     if (!client_slices_go_whole(c->o.state, request))
         return request_fail(request, ATTND_INVALID,
@@ -612,9 +617,9 @@ static int admit_to_sequences(struct client_queue *c, struct request *request)
 /* What a streamed request appends is looked at by the device alone. */
 static void begin_streamed(const struct client_queue *c, struct request *request)
 {
-    for (uint32_t i = 0; request->rows.stream.on && i < request->queued.on_count; i++) {
-        struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        uint32_t row = sequences_find(c->o.state->sequences, s->id);
+    for (uint32_t i = 0; is_streamed(request) && i < request->queued.on_count; i++) {
+        uint32_t row = sequences_find(c->o.state->sequences, request->queued.on[i].id);
+        struct sequence *s = sequences_at(c->o.state->sequences, row);
         request->queued.streamed[i] =
             (struct request_streamed){s->content, block_tables_view(tables_of(c), row).length};
         s->streamed++;
@@ -970,11 +975,6 @@ static int take_turn(struct client_queue *c, struct request *request)
     if (rc != WAIT)
         finish_taking(c, request);
     return rc;
-}
-
-static bool is_streamed(const struct request *request)
-{
-    return has_rows(request) && request->rows.stream.on;
 }
 
 static bool is_small(const struct client_queue *c, const struct request *request)
