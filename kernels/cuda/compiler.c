@@ -40,9 +40,10 @@ enum {
     FIRST_TENSOR_CORE_ARCH = 80, /* with bf16 and cp.async */
     WARPGROUP_ARCH = 90,         /* that has wgmma */
     FIRST_TMA_ARCH = 90,
-    LAST_TMA_ARCH = 119, /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
-    TMA_ALIGNMENT = 16,  /* of rows, in bytes */
-    TMA_BLOCK_MIN = 8    /* smaller blocks would be too many boxes */
+    LAST_TMA_ARCH = 119,       /* from sm_120 on the kernels would use local memory (NVRTC 13.0) */
+    TMA_ALIGNMENT = 16,        /* of rows, in bytes */
+    PAGED_STATIC_BYTES = 4096, /* of shared memory of paged_v1, for q and reductions, at most */
+    TMA_BLOCK_MIN = 8          /* smaller blocks would be too many boxes */
 };
 
 static const struct cuda_target known_targets[] = {{"sm_75", 65536},  {"sm_80", 167936},  {"sm_86", 102400},
@@ -148,6 +149,18 @@ bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target)
     int arch = arch_of(target);
     return arch >= FIRST_TMA_ARCH && arch <= LAST_TMA_ARCH && whole && g->block_size >= TMA_BLOCK_MIN &&
            g->head_dim * dtype_bytes(g->kv_dtype) % TMA_ALIGNMENT == 0;
+}
+
+uint32_t cuda_paged_shared_bytes(const struct geometry *g, uint32_t tokens)
+{
+    uint32_t logits = (tokens + g->block_size - 1) / g->block_size * g->block_size;
+    uint32_t outputs = CUDA_THREADS / 32 / 2 * g->head_dim;
+    return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
+}
+
+uint32_t cuda_paged_shared_max(const struct cuda_target *target)
+{
+    return target->sm_bytes - TILE_BLOCK_BYTES - PAGED_STATIC_BYTES;
 }
 
 bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel)

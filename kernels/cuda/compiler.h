@@ -40,6 +40,10 @@ bool cuda_uses_tma(const struct geometry *g, const struct cuda_target *target);
  * K and V have q's format and head_dim is 128 or less. */
 bool cuda_uses_warpgroups(const struct geometry *g, const struct cuda_target *target);
 
+/* Of paged_v1 and v2: shared memory for the logits of so many tokens, or the warps' outputs; and what there is of it. */
+uint32_t cuda_paged_shared_bytes(const struct geometry *g, uint32_t tokens);
+uint32_t cuda_paged_shared_max(const struct cuda_target *target);
+
 /* Whether the program of this geometry has a kernel. */
 bool cuda_has_kernel(const struct geometry *g, const struct cuda_target *target, enum cuda_kernel kernel);
 

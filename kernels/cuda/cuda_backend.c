@@ -23,8 +23,7 @@ enum {
     /* of four, 62 find room on an H200's 132 multiprocessors, and the last ones of W2 and W10 would wait
        for the first */
     CLUSTER_MAX = 2,
-    PAGED_STATIC_BYTES = 4096, /* of shared memory, for q and reductions, at most */
-    ROOF_THREADS = 512,        /* measure.cu, read_all */
+    ROOF_THREADS = 512, /* measure.cu, read_all */
     ROOF_ALIGNMENT = 4096
 };
 
@@ -214,12 +213,6 @@ static void allow_shared_memory(struct cuda_backend *b, enum cuda_kernel kernel,
                "asking for shared memory");
 }
 
-/* Shared memory that paged_v1 may take for its logits. */
-static uint32_t paged_shared_max(const struct cuda_backend *b)
-{
-    return b->device.target.sm_bytes - TILE_BLOCK_BYTES - PAGED_STATIC_BYTES;
-}
-
 /* The tiles that the kernels of this program compute. */
 static void find_widths(struct cuda_backend *b)
 {
@@ -280,18 +273,7 @@ static int load_kernels(struct cuda_backend *b)
         return rc;
     }
     log_program(&program);
-    while (b->module_count < program.count &&
-           cuda_holds(
-               d, d->cu.cuModuleLoadData(&b->modules[b->module_count], program.cubins[b->module_count].bytes),
-               "loading the kernels"))
-        b->module_count++;
-    for (enum cuda_kernel i = 0; i < KERNEL_COUNT; i++) {
-        if (has_kernel(b, i))
-            cuda_holds(d,
-                       d->cu.cuModuleGetFunction(&b->queue.kernels[i], b->modules[program.piece_of[i]],
-                                                 cuda_kernels[i].name),
-                       "looking for the kernel %s", cuda_kernels[i].name);
-    }
+    cuda_load_kernels(d, g, &program, b->modules, &b->module_count, b->queue.kernels);
     cuda_program_deinit(&program);
     find_widths(b);
     if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
@@ -304,9 +286,9 @@ static int load_kernels(struct cuda_backend *b)
         allow_shared_memory(b, KERNEL_MERGE_SPANS, bytes);
     }
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
-        allow_shared_memory(b, KERNEL_PAGED_V1, paged_shared_max(b));
+        allow_shared_memory(b, KERNEL_PAGED_V1, cuda_paged_shared_max(&d->target));
         b->base.info.paged_v1_tokens =
-            paged_shared_max(b) / (uint32_t)sizeof(float) / g->block_size * g->block_size;
+            cuda_paged_shared_max(&d->target) / (uint32_t)sizeof(float) / g->block_size * g->block_size;
     }
     b->base.info.p_rounded = cuda_columns_max(g, &d->target) > 0;
     return cuda_failed(d) ? ATTND_INTERNAL : 0;

@@ -308,14 +308,6 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     return p;
 }
 
-/* Shared memory of paged_v1 and v2: logits of so many tokens in whole blocks, or the warps' outputs. */
-static uint32_t paged_shared_bytes(const struct geometry *g, uint32_t tokens)
-{
-    uint32_t logits = (tokens + g->block_size - 1) / g->block_size * g->block_size;
-    uint32_t outputs = CUDA_THREADS / 32 / 2 * g->head_dim;
-    return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
-}
-
 /* The list that is launched behind list i, NULL if that is the last one. */
 static const struct cuda_tile_list *list_behind(const struct cuda_prepared_plan *prepared, uint32_t i)
 {
@@ -444,7 +436,7 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
         struct cuda_grid grid = cuda_grid_of(g->query_heads, CUDA_THREADS);
         grid.y = n;
         grid.z = partitions;
-        grid.shared_bytes = paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION);
+        grid.shared_bytes = cuda_paged_shared_bytes(g, v1 ? longest : PAGED_PARTITION);
         cuda_queue_launch(&b->queue, v1 ? KERNEL_PAGED_V1 : KERNEL_PAGED_V2, grid, &pass, sizeof pass);
         grid.z = 1;
         grid.shared_bytes = 0;

@@ -69,6 +69,7 @@ void cuda_enter(struct cuda_device *d)
     cuda_holds(d, d->cu.cuCtxSetCurrent(d->context), "choosing the context");
 }
 
+/* Which context the calling thread had before it came here. */
 static _Thread_local CUcontext outer;
 
 void cuda_note_context(const struct cuda_device *d)
@@ -136,6 +137,24 @@ bool cuda_is_pinned(const struct cuda_device *d, const void *address)
             return true;
     }
     return false;
+}
+
+/* ---- kernels ------------------------------------------------------------------------------------- */
+
+void cuda_load_kernels(struct cuda_device *d, const struct geometry *g, const struct cuda_program *program,
+                       CUmodule *modules, uint32_t *count, CUfunction *kernels)
+{
+    while (*count < program->count &&
+           cuda_holds(d, d->cu.cuModuleLoadData(&modules[*count], program->cubins[*count].bytes),
+                      "loading the kernels"))
+        ++*count;
+    for (enum cuda_kernel i = 0; i < KERNEL_COUNT; i++) {
+        if (cuda_has_kernel(g, &d->target, i))
+            cuda_holds(
+                d,
+                d->cu.cuModuleGetFunction(&kernels[i], modules[program->piece_of[i]], cuda_kernels[i].name),
+                "looking for the kernel %s", cuda_kernels[i].name);
+    }
 }
 
 /* ---- open and close ------------------------------------------------------------------------------ */

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/kernels.h"
 
 #include <stdbool.h>
 
@@ -70,6 +71,11 @@ static inline bool cuda_failed(const struct cuda_device *d)
 #define cuda_holds(d, call, ...) cuda_note(d, cuda_failed(d) ? CUDA_SUCCESS : (call), __VA_ARGS__)
 bool cuda_note(struct cuda_device *d, CUresult result, const char *doing, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* cuda_load_kernels(d, g, program, modules, count, kernels): load the program of a geometry; modules [CUDA_PIECES_MAX] are the caller's
+ * to unload, kernels [KERNEL_COUNT] NULL where it has none such. */
+void cuda_load_kernels(struct cuda_device *d, const struct geometry *g, const struct cuda_program *program,
+                       CUmodule *modules, uint32_t *count, CUfunction *kernels);
 
 /* cuda_make_event: one that is there for as long as `d` is open, with a clock if it is `timed`; NULL after a
  * failure. */

@@ -4,17 +4,13 @@
 
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/device/step.h"
-#include "kernels/cuda/device/tile.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    STATIC_BYTES = 4096, /* of shared memory of paged_v1, for q and reductions, at most */
-    GRID_MAX = 65535     /* of a grid's second dimension */
-};
+enum { GRID_MAX = 65535 /* of a grid's second dimension */ };
 
 _Static_assert(sizeof((struct cuda_copies_pass){0}.caches) == OPERATORS_LAYERS_MAX * 2 * sizeof(uint64_t),
                "caches of a launch");
@@ -29,9 +25,6 @@ struct operators {
     uint32_t v1_max;
 };
 
-static const enum cuda_kernel used[] = {KERNEL_PAGED_V1, KERNEL_PAGED_V2, KERNEL_PAGED_REDUCE,
-                                        KERNEL_STORE_TOKENS, KERNEL_COPY_BLOCKS};
-
 /* ---- open and close ------------------------------------------------------------------------------ */
 
 static int load_kernels(struct operators *x, const char *cache)
@@ -44,18 +37,9 @@ static int load_kernels(struct operators *x, const char *cache)
         snprintf(x->owner.failure, sizeof x->owner.failure, "CUDA: %.240s", error);
         return rc;
     }
-    while (x->module_count < program.count &&
-           cuda_holds(
-               d, d->cu.cuModuleLoadData(&x->modules[x->module_count], program.cubins[x->module_count].bytes),
-               "loading the kernels"))
-        x->module_count++;
-    for (size_t i = 0; i < sizeof used / sizeof used[0]; i++)
-        cuda_holds(d,
-                   d->cu.cuModuleGetFunction(&x->kernels[used[i]], x->modules[program.piece_of[used[i]]],
-                                             cuda_kernels[used[i]].name),
-                   "looking for the kernel %s", cuda_kernels[used[i]].name);
+    cuda_load_kernels(d, &x->geometry, &program, x->modules, &x->module_count, x->kernels);
     cuda_program_deinit(&program);
-    uint32_t bytes = d->target.sm_bytes - TILE_BLOCK_BYTES - STATIC_BYTES;
+    uint32_t bytes = cuda_paged_shared_max(&d->target);
     x->v1_max = bytes / (uint32_t)sizeof(float) / x->geometry.block_size * x->geometry.block_size;
     cuda_holds(d,
                d->cu.cuFuncSetAttribute(x->kernels[KERNEL_PAGED_V1],
@@ -73,18 +57,19 @@ int operators_open(const struct geometry *g, uint32_t gpu, const char *cache, st
         return ATTND_NO_MEMORY;
     x->geometry = *g;
     int rc = cuda_device_open(&x->device, gpu, &x->owner);
-    if (rc == 0)
-        rc = load_kernels(x, cache);
+    if (rc != 0) {
+        snprintf(error, OPERATORS_ERROR_BYTES, "%.255s", x->owner.failure);
+        free(x);
+        return rc;
+    }
+    rc = load_kernels(x, cache);
+    cuda_leave(&x->device);
     if (rc == 0) {
-        cuda_leave(&x->device);
         *result = x;
         return 0;
     }
     snprintf(error, OPERATORS_ERROR_BYTES, "%.255s", x->owner.failure);
-    if (x->device.context)
-        operators_close(x);
-    else
-        free(x);
+    operators_close(x);
     return rc;
 }
 
@@ -152,14 +137,6 @@ uint32_t operators_v1_max(const struct operators *x)
     return x->v1_max;
 }
 
-/* Shared memory for the logits of so many tokens in whole blocks, or the warps' outputs. */
-static uint32_t shared_bytes_of(const struct geometry *g, uint32_t tokens)
-{
-    uint32_t logits = (tokens + g->block_size - 1) / g->block_size * g->block_size,
-             outputs = CUDA_THREADS / 32 / 2 * g->head_dim;
-    return (logits > outputs ? logits : outputs) * (uint32_t)sizeof(float);
-}
-
 const char *operators_attend(struct operators *x, const struct operators_attention *of, bool v2, void *stream)
 {
     const struct geometry *g = &x->geometry;
@@ -179,7 +156,7 @@ const char *operators_attend(struct operators *x, const struct operators_attenti
         .q_row = of->q_row};
     pass.attend.pool.tables = (uintptr_t)of->tables;
     pass.attend.pool.stride = of->table_row;
-    uint32_t shared = shared_bytes_of(g, v2 ? PAGED_PARTITION : of->max_length);
+    uint32_t shared = cuda_paged_shared_bytes(g, v2 ? PAGED_PARTITION : of->max_length);
     bool entered = enter(x);
     CUresult result = CUDA_SUCCESS;
     for (uint32_t first = 0, n; result == CUDA_SUCCESS && first < of->sequences; first += n) {
