@@ -204,8 +204,8 @@ struct attention_step {
        is given to it later behind. */
     bool streamed;
     void *stream;
-    bool
-        continues; /* it is more of the latest step, which is done when both are: see attention_may_continue() */
+    /* It is more of the latest step, which is done when both are: see attention_may_continue(). */
+    bool continues;
 };
 
 /* attention_open(options, attention, error): take the pool's memory, touch it, test the kernels against

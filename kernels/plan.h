@@ -145,7 +145,7 @@ struct plan {
     uint32_t partial_count;         /* states of all query heads each, but for those of slices */
     const struct plan_slice *slice; /* NULL: all of every query */
     const struct tile_caps *caps;   /* for which widths and split groups were chosen; NULL: there are none */
-    uint64_t version;               /* another one is another plan, whose arrays are the same */
+    uint64_t version;               /* grows with every plan that is made in these arrays */
 };
 
 /* The state that a slice leaves for a query and a segment. */

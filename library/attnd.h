@@ -49,8 +49,8 @@ enum attnd_code {
     ATTND_ERR_EXISTS = -5,
     ATTND_ERR_POSITION = -6, /* the rows do not continue what stands */
     ATTND_ERR_CONFLICT = -7, /* other content stands there */
-    ATTND_ERR_BUSY =
-        -8, /* calls, memory for tensors or room on the GPU's queue are used up: retry when some are done */
+    /* Calls, memory for tensors or room on the GPU's queue are used up: retry when some are done. */
+    ATTND_ERR_BUSY = -8,
     ATTND_ERR_NO_BLOCKS = -9,
     ATTND_ERR_NO_SEQUENCES = -10,
     ATTND_ERR_NO_MEMORY = -11,
@@ -214,9 +214,9 @@ struct attnd_rows {
        the sequence are NaN from then on, and when the GPU is known to be that far, the append and all that followed on the sequence is
        void: it is truncated to what all layers had before, its tickets fail, and so does the next call on it, once, with ATTND_ERR_INVALID. */
     void *stream;
-    uint32_t
-        retry; /* 1: rows at positions that stand already are compared with them, for which the call waits; 0: ATTND_ERR_CONFLICT.
-                       In host memory they are compared always */
+    /* 1: rows at positions that stand already are compared with them, and the call waits for that. 0: ATTND_ERR_CONFLICT. In host memory they
+       are always compared. */
+    uint32_t retry;
 };
 
 /* attnd_append(a, rows, count, ticket): write k and v of `count` lists of rows, in that order. attnd_attend: attention of q over
@@ -271,8 +271,8 @@ ATTND_API int attnd_turn(struct attnd *a);
 
 /* ---- kernels over caches of the caller's own ------------------------------------------------------- */
 
-/* What vLLM's operators of these names do, on its layout: no engine, no pool, nothing kept from call to call. Calls launch on a stream,
- * wait for nothing, and may be captured in a CUDA graph. Addresses are the GPU's, and are not looked at. Any thread.
+/* vLLM's paged_attention_v1 and v2, reshape_and_cache, copy_blocks and swap_blocks, on its layout: no engine, no pool, nothing kept.
+ * Calls launch on a stream, wait for nothing, and may be captured in a CUDA graph. Addresses are the GPU's, and are not looked at. Any thread.
  *
  *   key_cache [blocks][kv_heads][head_dim / x][block_size][x], x elements being 16 bytes; value_cache [blocks][kv_heads][head_dim][block_size] */
 struct attnd_kernels;
@@ -299,9 +299,9 @@ ATTND_API void attnd_kernels_close(struct attnd_kernels *kernels);
 /* One query a sequence. */
 struct attnd_paged_call {
     size_t size;
-    const void
-        *query; /* [sequences][query_heads][head_dim], rows query_row elements apart; 0: none between them */
-    void *out;  /* [sequences][query_heads][head_dim] */
+    /* [sequences][query_heads][head_dim]. Rows of query are query_row elements apart; 0: none between them. */
+    const void *query;
+    void *out;
     void *key_cache, *value_cache;
     const int32_t *block_tables;    /* [sequences][table_row] */
     const int32_t *seq_lens;        /* [sequences], at most max_seq_len each */

@@ -141,7 +141,7 @@ static int check_tensor(const struct builder *b, const struct attnd_tensor *t, c
                            t->device_type);
     if (on_gpu != b->streams)
         return refuse(b, name,
-                      on_gpu ? "is on the GPU, and others are not, or may not be"
+                      on_gpu ? "is on the GPU, and this call takes tensors in host memory"
                              : "is not on the GPU, as others are");
     if (t->ndim < 0 || (t->ndim > 0 && !t->shape))
         return refuse(b, name, "has no shape");
