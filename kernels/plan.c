@@ -215,7 +215,7 @@ static const char *group_fault(const struct plan *plan, uint32_t i, const struct
     uint32_t parent = plan_parent_chunks(partials[0].level);
     for (uint32_t k = 0; k < work_tiles->splits; k++) {
         if (work_tiles[k].queries != 1 || work_tiles[k].partial != partials[k].partial ||
-            (k && work_tiles[k].splits) || work_tiles[k].width != work_tiles->width)
+            (k && work_tiles[k].splits) || work_tiles[k].late || work_tiles[k].width != work_tiles->width)
             return "a split group is not the splits of a query in their order";
         if (partials[k].level != partials[0].level ||
             work_tiles[k].first_chunk / parent != (partials[k].end_chunk - 1) / parent ||

@@ -33,7 +33,7 @@
  * number r * group + h: they are packed (PackGQA). Tiles are cut from them one after the other, each as wide
  * as what is left of them needs (plan_width_for()). A query whose splits are two to four work tiles of its
  * own may have these as a split group: they are computed side by side and folded where they are, without a
- * merge.
+ * merge. Some work tiles may be late: they begin behind all others.
  *
  * A partial of a given level is folded into the node one level up: a chunk into its run, a run into its
  * segment, a segment into its span. It may stand for several nodes of its level only if it is the first
@@ -111,7 +111,7 @@ struct work_tile {
     uint8_t splits;   /* this work tile and those behind it, so many, are a split group, in order of position;
                          0: it begins none */
     uint8_t cta_splits; /* of such a group: so many are one thread block, a power of two */
-    uint8_t zero;
+    uint8_t late;       /* 1: it begins behind all that are not, and is of no split group */
 };
 
 /* Fold partials into one query, in order of position. Every query that no work tile finishes has one merge;

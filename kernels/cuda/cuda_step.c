@@ -351,8 +351,8 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     uint32_t launches = 0, of_row = g->query_heads * g->head_dim / 4; /* threads of a merge */
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         launches += prepared->lists[i].count > 0;
-    for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest work tiles first */
-        const struct cuda_width *width = &b->widths[i / CUDA_SPLIT_KINDS];
+    for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest work tiles first, late ones last */
+        const struct cuda_width *width = &b->widths[i / CUDA_SPLIT_KINDS % PLAN_WIDTHS_MAX];
         const struct cuda_tile_list *list = &prepared->lists[i];
         uint32_t bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].group_bits,
                  cta_bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].cta_bits;

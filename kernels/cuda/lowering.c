@@ -39,7 +39,7 @@ static uint32_t list_at(const struct cuda_lowering *of, const struct work *w, ui
 {
     uint32_t width = plan_width_for(of->caps, w->work_tiles->width, w->work_tiles, w->count, columns - at);
     *n = smaller(columns - at, of->caps->widths[width].query_heads);
-    return width * CUDA_SPLIT_KINDS + w->kind;
+    return (!w->work_tiles->late * PLAN_WIDTHS_MAX + width) * CUDA_SPLIT_KINDS + w->kind;
 }
 
 /* The positions that a tile's columns see, within the chunks of `work_tile`. */

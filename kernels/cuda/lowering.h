@@ -5,8 +5,8 @@
  *   work tile of the plan, 5 queries x 4 query heads 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19
  *   its tiles, of widths 16 and 8              [---------------- 16 -------------------] [-- 8 --]
  *
- * A launch takes the tiles of one width and one kind of split group. The tiles of a group follow each
- * other; where they are three, an empty one makes up the fourth. */
+ * A launch takes the tiles of one width and one kind of split group, late ones apart. The tiles of a group
+ * follow each other; where they are three, an empty one makes up the fourth. */
 #ifndef KERNELS_CUDA_LOWERING_H
 #define KERNELS_CUDA_LOWERING_H
 
@@ -20,7 +20,8 @@ struct cuda_split_kind {
     uint32_t group_bits, cta_bits;
 };
 
-enum { CUDA_SPLIT_KINDS = 6, CUDA_TILE_LISTS = PLAN_WIDTHS_MAX * CUDA_SPLIT_KINDS };
+/* Lists [late or not][width][kind of split group]. The last one is launched first. */
+enum { CUDA_SPLIT_KINDS = 6, CUDA_TILE_LISTS = 2 * PLAN_WIDTHS_MAX * CUDA_SPLIT_KINDS };
 
 extern const struct cuda_split_kind cuda_split_kinds[CUDA_SPLIT_KINDS]; /* largest groups last */
 
@@ -36,8 +37,8 @@ struct cuda_tile_list {
     uint32_t count;
 };
 
-/* cuda_lower_tiles: add tiles to the lists, by width * CUDA_SPLIT_KINDS + kind, in the plan's order. Lists
- * without room, whose tiles are NULL, only count them. */
+/* cuda_lower_tiles: add tiles to the lists, in the plan's order. Lists without room, whose tiles are NULL,
+ * only count them. */
 void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS]);
 
 /* cuda_lower_queries: the queries of all work tiles, [cuda_work_tile_queries(plan)]. */

@@ -244,6 +244,10 @@ struct plan *plans_make(const struct plan_request *q)
         if (merge.count || q->queries[query].keys == 0)
             p->merges[p->plan.merge_count++] = merge;
     }
+    for (uint32_t i = 0, of_group = 0; i < p->plan.work_tile_count; i++) {
+        of_group = p->work_tiles[i].splits ? p->work_tiles[i].splits : of_group ? of_group - 1 : 0;
+        p->work_tiles[i].late = of_group == 0 && q->cut == CUT_RANDOM && random_below(&m, 4) == 0;
+    }
     free(m.splits);
     p->plan.queries = p->queries;
     p->plan.query_count = q->query_count;

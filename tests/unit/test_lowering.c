@@ -3,6 +3,7 @@
  * take it, with the keys that its queries see; and the merges that are left are those of no split group.
  *
  * Plans are the planner's, of random lengths, for random tiles. */
+#include "config/numbers.h"
 #include "kernels/cuda/lowering.h"
 #include "scheduler/planner.h"
 #include "tests/unit/suites.h"
@@ -18,6 +19,8 @@ struct trial {
     struct planner_options options;
     struct planner *planner;
     const struct plan *plan;
+    struct plan some_late; /* the planner's, with some work tiles late */
+    struct work_tile work_tiles[PARTIALS + QUERIES];
     struct cuda_lowering lowering;
 };
 
@@ -57,6 +60,12 @@ static void make_trial(struct trial *t, uint32_t seed)
             (struct tile_width){8U << i, i ? chunks[random_below(t, 3)] : 0, 1U << random_below(t, 3)};
     ck_assert_int_eq(planner_create(&t->options, &t->planner), 0);
     t->plan = planner_make(t->planner, queries, QUERIES, t->tables[0], STRIDE);
+    t->some_late = *t->plan;
+    t->some_late.work_tiles =
+        memcpy(t->work_tiles, t->plan->work_tiles, t->plan->work_tile_count * sizeof *t->work_tiles);
+    t->plan = &t->some_late;
+    for (uint32_t i = 0; i < t->plan->work_tile_count; i += larger(1, t->work_tiles[i].splits))
+        t->work_tiles[i].late = !t->work_tiles[i].splits && random_below(t, 4) == 0;
     ck_assert_ptr_null(plan_fault(t->plan, t->options.window));
     t->lowering = (struct cuda_lowering){.plan = t->plan,
                                          .caps = caps,
@@ -132,7 +141,7 @@ static void check_keys(const struct trial *t, const struct work_tile *work_tile,
 static void check_list(const struct trial *t, uint32_t index, const struct cuda_tile_list *list,
                        uint32_t *done)
 {
-    const struct tile_width *width = &t->options.caps.widths[index / CUDA_SPLIT_KINDS];
+    const struct tile_width *width = &t->options.caps.widths[index / CUDA_SPLIT_KINDS % PLAN_WIDTHS_MAX];
     struct cuda_split_kind kind = cuda_split_kinds[index % CUDA_SPLIT_KINDS];
     uint32_t group_size = 1U << kind.group_bits;
     ck_assert_uint_eq(list->count % group_size, 0);
@@ -153,6 +162,7 @@ static void check_list(const struct trial *t, uint32_t index, const struct cuda_
         const struct work_tile *work_tile = &t->plan->work_tiles[i];
         ck_assert_uint_eq(i, begins + at % group_size);
         ck_assert(plan_width_takes(width, work_tile));
+        ck_assert_uint_eq(work_tile->late, index < CUDA_TILE_LISTS / 2);
         ck_assert(tile->table == work_tile->table && tile->partial == work_tile->partial);
         check_keys(t, work_tile, tile);
         done[i] += tile->columns;

@@ -94,6 +94,10 @@ START_TEST(widths_and_split_groups_fit_the_caps)
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1), "a split group has no room in a thread block");
     its[1].cta_splits = 2;
     ck_assert_ptr_null(group_fault_of(its, pts, &caps, 1));
+    its[2].late = 1;
+    ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
+                     "a split group is not the splits of a query in their order");
+    its[2].late = 0;
     its[3].width = 0;
     ck_assert_str_eq(group_fault_of(its, pts, &caps, 1),
                      "a split group is not the splits of a query in their order");

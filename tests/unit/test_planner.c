@@ -767,6 +767,51 @@ START_TEST(tokens_of_a_prefill_are_whole)
 }
 END_TEST
 
+/* Queries behind 32 chunks that they have in common, each with `own` tokens more: how many late work tiles there are. */
+static uint32_t late_of_family(uint32_t queries, uint32_t own, uint32_t partials)
+{
+    enum { QUERIES_MAX = 512, SHARED = 32, BLOCKS = SHARED + 4 };
+    static uint32_t tables[QUERIES_MAX][BLOCKS];
+    struct planner_query asked[QUERIES_MAX];
+    struct planner_options o = {.queries_max = QUERIES_MAX,
+                                .partials_max = partials,
+                                .tasks = 528,
+                                .kv_heads = 8,
+                                .group = 4,
+                                .block_size = CHUNK_TOKENS,
+                                .first_loose_table = QUERIES_MAX,
+                                .caps = caps_of(132)};
+    o.caps.widths[3].chunks = SPAN_CHUNKS;
+    for (uint32_t i = 0; i < queries; i++) {
+        asked[i] = (struct planner_query){i, SHARED * CHUNK_TOKENS + own, 1, SHARING_ON};
+        for (uint32_t at = 0; at < BLOCKS; at++)
+            tables[i][at] = at < SHARED ? at : SHARED + i * BLOCKS + at;
+    }
+    struct planner *p = create(&o);
+    const struct plan *plan = planner_make(p, asked, queries, tables[0], BLOCKS);
+    uint32_t late = 0;
+    ck_assert_ptr_null(plan_fault(plan, 0));
+    for (uint32_t i = 0; i < plan->work_tile_count; i++) {
+        late += plan->work_tiles[i].late;
+        ck_assert(!plan->work_tiles[i].late || plan->work_tiles[i].chunks == RUN_CHUNKS);
+    }
+    planner_destroy(p);
+    return late;
+}
+
+/* Two of the eight work tiles of 16 thread blocks each, on 132 processors, in four runs each. */
+START_TEST(arithmetic_goes_on_beside_reading)
+{
+    ck_assert_uint_eq(late_of_family(256, 128, 1 << 14), 2 * 4);
+    ck_assert_uint_eq(late_of_family(256, 512, 1 << 14), 2 * 4);
+    ck_assert_uint_eq(late_of_family(256, 32, 1 << 14), 0);        /* there is little to read */
+    ck_assert_uint_eq(late_of_family(128, 128, 1 << 14), 0);       /* processors are left for it */
+    ck_assert_uint_eq(late_of_family(512, 128, 1 << 14), 0);       /* more than a wave */
+    ck_assert_uint_eq(late_of_family(256, 128, 3 * 256), 0);       /* no room for more partial states; */
+    ck_assert_uint_eq(late_of_family(256, 128, 3 * 256 + 200), 4); /* for one's */
+}
+END_TEST
+
 TCase *planner_case(void)
 {
     TCase *tc = tcase_create("planner");
@@ -788,6 +833,7 @@ TCase *planner_case(void)
     tcase_add_test(tc, bug_sharing_was_given_up_for_small_splits);
     tcase_add_test(tc, bug_whole_queries_of_large_groups_were_cut);
     tcase_add_test(tc, queries_beyond_a_wave_are_split_groups);
+    tcase_add_test(tc, arithmetic_goes_on_beside_reading);
     tcase_add_test(tc, tokens_of_a_prefill_are_whole);
     tcase_add_test(tc, queries_are_grouped_where_that_saves_time);
     return tc;
